@@ -1,0 +1,84 @@
+# Every target sets itself up in .venv the first time; after that nothing here needs the network.
+#
+#   PYTHON=...        the interpreter to build .venv with (3.11, 3.12 or 3.13)
+#   TORCH_INDEX=...   the package index to take torch from, e.g. PyTorch's CPU index on Linux, where the default
+#                     build brings several GB of CUDA libraries
+#   WORKERS=...       test processes of the quick suite
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	"$$p" -c '$(SUPPORTED)' 2>/dev/null && { echo "$$p"; break; }; done)
+TORCH_INDEX ?=
+WORKERS ?= 2
+BENCHMARKS ?= $(sort $(wildcard benchmarks/[a-z]*.py))
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+READY := $(VENV)/.ready
+
+export MPLBACKEND ?= Agg
+export NO_MKDOCS_2_WARNING := 1
+
+.PHONY: help setup demo test quick slow check lint types bench docs wheel clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY) ## create .venv with the pinned versions (every other target does this by itself)
+
+# torch comes first and alone: resolved together with the rest, a newer build could replace the pinned one.
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { \
+		echo "neurolsc needs Python 3.11, 3.12 or 3.13, and none is on the PATH. Name one: make PYTHON=/path/to/python" >&2; \
+		exit 1; }
+	@"$(PYTHON)" -c '$(SUPPORTED)' || { \
+		echo "neurolsc needs Python 3.11, 3.12 or 3.13, but $(PYTHON) is $$("$(PYTHON)" --version 2>&1)." >&2; \
+		exit 1; }
+	@echo "Setting up $(VENV) with $$("$(PYTHON)" --version); the first time this takes a minute or two."
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@$(PIP) $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)") torch
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation --editable '.[dev,docs]'
+	@touch $@
+
+demo: $(READY) ## the package at work on an embedded sample
+	$(BIN)/neurolsc demo
+
+test: quick slow ## all tests
+
+# One thread a process, so that the workers do not compete for cores.
+quick: $(READY) ## the tests that are not marked slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not slow"
+
+slow: $(READY) ## the tests marked slow
+	$(BIN)/pytest -m slow || { code=$$?; test $$code -eq 5; } # 5: no test is marked slow
+
+check: lint types quick docs ## what a change must pass: format, lint, types, quick tests, docs
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/pyright --project pyproject.toml
+
+bench: $(READY) ## the measurements in benchmarks/ (BENCHMARKS=benchmarks/one.py for one)
+	@test -n "$(BENCHMARKS)" || echo "There are no scripts in benchmarks/."
+	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+docs: $(READY) ## the site, into site/; a warning is an error
+	$(BIN)/mkdocs build --strict --site-dir site
+
+wheel: $(READY) ## the wheel, into dist/
+	@rm -rf dist
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+clean: ## remove what was built; .venv and runs/ stay
+	rm -rf site dist build .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,56 @@
+"""Deep recurrent spiking networks made trainable by setting their local stability before training."""
+
+from neurolsc import datasets, metrics, surrogate
+from neurolsc.checkpoint import load, save
+from neurolsc.network import Network, NetworkState, Run
+from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus, ALIFState, Cell, LIFState
+from neurolsc.stability import (
+    Criteria,
+    PaperRule,
+    PretrainResult,
+    RadiusProfile,
+    TransitionRule,
+    diagnose,
+    largest_singular_value,
+    match_firing_rates,
+    pretrain,
+    radius_profile,
+    random_submatrix,
+    spectral_radius,
+)
+from neurolsc.training import Scores, TrainResult, evaluate, train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LIF",
+    "ALIFPlus",
+    "ALIFPlusMinus",
+    "ALIFState",
+    "Cell",
+    "Criteria",
+    "LIFState",
+    "Network",
+    "NetworkState",
+    "PaperRule",
+    "PretrainResult",
+    "RadiusProfile",
+    "Run",
+    "Scores",
+    "TrainResult",
+    "TransitionRule",
+    "datasets",
+    "diagnose",
+    "evaluate",
+    "largest_singular_value",
+    "load",
+    "match_firing_rates",
+    "metrics",
+    "pretrain",
+    "radius_profile",
+    "random_submatrix",
+    "save",
+    "spectral_radius",
+    "surrogate",
+    "train",
+]

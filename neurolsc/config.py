@@ -1,0 +1,194 @@
+"""What a run is made of: plain settings, checked once, from flags or a TOML file, written beside every result."""
+
+import tomllib
+from dataclasses import asdict, dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from neurolsc.checkpoint import CELLS, SURROGATES, load
+from neurolsc.datasets import SpikeLatencyMNIST
+from neurolsc.network import Network
+from neurolsc.neurons.reset import ResetName
+from neurolsc.stability.rules import PaperRule, Rule, TransitionRule
+from neurolsc.stability.targets import Target
+
+CellName = Literal["LIF", "ALIFPlus", "ALIFPlusMinus"]
+SurrogateName = Literal[
+    "FastSigmoid",
+    "MultiGaussian",
+    "Arctan",
+    "Logistic",
+    "Triangular",
+    "Rectangular",
+    "Gaussian",
+    "Exponential",
+]
+RuleName = Literal["transition", "hold-threshold", "paper"]
+
+_RULES: dict[str, Rule] = {
+    "transition": TransitionRule(),
+    "hold-threshold": TransitionRule(hold_threshold=True),
+    "paper": PaperRule(),
+}
+
+
+def setting(default: Any, help: str) -> Any:
+    """A field with its default and the line that --help shows."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """Which network."""
+
+    cell: CellName = setting("ALIFPlus", "neuron of every layer")
+    layers: int = setting(2, "number of layers")
+    width: int = setting(128, "neurons per layer")
+    surrogate: SurrogateName = setting("FastSigmoid", "shape of the surrogate gradient")
+    dampening: float = setting(0.5, "height of the surrogate")
+    sharpness: float = setting(1.0, "sharpness of the surrogate")
+    learnable: bool = setting(False, "train dampening and sharpness, one pair per layer")
+    tau_v: float = setting(0.1, "mean time constant of the voltage, in steps (the paper's 0.1: no memory)")
+    tau_theta: float = setting(100.0, "mean time constant of the threshold, in steps (not of a LIF)")
+    reset: ResetName = setting("subtract", "what a spike does to the voltage")
+    reset_gradient: bool = setting(False, "let a gradient through the reset")
+    layer_delay: int = setting(1, "steps until a layer reads the one below: 1 (paper) or 0")
+    readout_bias: bool = setting(False, "give the readout a bias")
+    weights: str = setting("", "start from this network file; what is said of the network above is then not used")
+    seed: int = setting(0, "of weights, batches and everything that is drawn")
+
+    def build(self, n_in: int, n_out: int) -> Network:
+        """The network of the file `weights`, or a fresh one with weights drawn from the seed."""
+        if self.weights:
+            return load(self.weights)
+        torch.manual_seed(self.seed)
+        extra = {} if self.cell == "LIF" else {"tau_theta": self.tau_theta}
+        cells = [
+            CELLS[self.cell](
+                n_in if i == 0 else self.width,
+                self.width,
+                spike=SURROGATES[self.surrogate](self.dampening, self.sharpness, learnable=self.learnable),
+                tau_v=self.tau_v,
+                reset=self.reset,
+                reset_gradient=self.reset_gradient,
+                **extra,
+            )
+            for i in range(self.layers)
+        ]
+        return Network(cells, n_out, layer_delay=self.layer_delay, readout_bias=self.readout_bias)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which data."""
+
+    data: Literal["sl-mnist"] = setting("sl-mnist", "data set: spike-latency MNIST")
+    root: str = setting("", "folder of the full data set, downloaded if missing; empty: the sample in the package")
+    split_seed: int = setting(0, "of the split into training and validation")
+
+    def load(self, split: Literal["train", "validation", "test"]) -> SpikeLatencyMNIST:
+        """One split of the data."""
+        if self.root:
+            return SpikeLatencyMNIST(self.root, split, seed=self.split_seed)
+        return SpikeLatencyMNIST.embedded(split, seed=self.split_seed)
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """How radii are set before training."""
+
+    target: str = setting("none", "radius to pre-train to: a number, 'balanced', or 'none'")
+    rule: RuleName = setting("transition", "which parameters follow which radius")
+    method: Literal["gradient", "scale"] = setting("gradient", "the paper's loop, or root finding on layer scales")
+    pretrain_steps: int = setting(200, "give up after this many pre-training steps")
+    pretrain_samples: int = setting(4, "samples looked at in each pre-training step")
+    pretrain_times: int = setting(8, "time steps looked at in each pre-training step")
+
+    def parsed_target(self) -> Target | None:
+        """The target as pretrain() takes it; None for no pre-training.
+
+        Raises:
+            ValueError: if it is neither a number, 'balanced' nor 'none'.
+        """
+        if self.target in ("none", "balanced"):
+            return None if self.target == "none" else "balanced"
+        try:
+            return float(self.target)
+        except ValueError:
+            raise ValueError(f"target must be a number, 'balanced' or 'none', got {self.target!r}.") from None
+
+    def rule_object(self) -> Rule:
+        """The rule of that name."""
+        return _RULES[self.rule]
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How the network is trained."""
+
+    epochs: int = setting(20, "most epochs")
+    batch_size: int = setting(256, "samples per batch")
+    lr: float = setting(1e-3, "learning rate of AdaBelief in Lookahead")
+    patience: int = setting(10, "stop after this many epochs without a better validation loss")
+
+
+Settings = NetworkSettings | DataSettings | PretrainSettings | TrainSettings
+
+
+def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
+    """Read settings from a TOML file: names of the flags without dashes, at the top level.
+
+    Raises:
+        ValueError: if the file cannot be read or is not TOML; the message names it.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read the settings in {path}: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a TOML file: {error}.") from error
+
+
+def check_names(given: dict[str, Any], kinds: tuple[type[Settings], ...], where: str) -> None:
+    """Refuse settings that none of the kinds knows.
+
+    Raises:
+        ValueError: naming the unknown and the known names.
+    """
+    known = [f.name for kind in kinds for f in fields(kind)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ValueError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(known)}.")
+
+
+def make(kind: type[Any], given: dict[str, Any]) -> Any:
+    """Settings of one kind from names and values; what is missing takes its default.
+
+    Raises:
+        ValueError: if a value has the wrong type or is not one of the known words.
+    """
+    values = {}
+    for f in fields(kind):
+        if f.name not in given:
+            continue
+        value = given[f.name]
+        words = get_args(f.type)
+        wanted = str if words else f.type
+        if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if f.name == "target" and isinstance(value, int | float):
+            value = str(value)
+        if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
+            raise ValueError(f"{f.name} must be {wanted.__name__}, got {value!r}.")
+        if words and value not in words:
+            raise ValueError(f"{f.name} must be one of {', '.join(words)}, got {value!r}.")
+        values[f.name] = value
+    return kind(**values)
+
+
+def as_dict(*settings: Settings) -> dict[str, Any]:
+    """All settings as one flat dictionary."""
+    return {name: value for s in settings for name, value in asdict(s).items()}

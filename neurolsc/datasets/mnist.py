@@ -1,0 +1,168 @@
+"""sl-MNIST: handwritten digits as spike latencies."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from neurolsc.datasets.latency import LatencyEncoding
+from neurolsc.datasets.mnist_files import TEST, TRAIN, fetch_mnist, read_pair
+from neurolsc.validation import one_of, whole
+
+Split = Literal["train", "validation", "test"]
+SPLITS = ("train", "validation", "test")
+SL_MNIST = LatencyEncoding()
+FULL_SIZES = {"validation": 5_000, "train": 45_000}
+SAMPLE_SIZES = {"validation": 200, "train": 1_800}
+
+
+class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
+    """MNIST digits in which every pixel spikes at most once, the brighter the sooner.
+
+    Item i is a pair (x, label): x of shape (T, 784), uint8 zeros and ones, and the digit as an int. The
+    images are kept as grey levels and encoded when asked for; a ``DataLoader`` asks for a batch at once.
+
+    As in the paper 45,000 images are for training, 5,000 for validation and 10,000 for the test. The first
+    two are drawn without overlap from MNIST's 60,000 training images, of which 10,000 stay unused.
+
+    Args:
+        root: folder of MNIST's IDX files, plain or as ``.gz``; the missing ones are downloaded into it.
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+        seed: draws the train and the validation images; without effect on the test images.
+        encoding: the numbers of the code, by default the paper's.
+
+    Attributes:
+        split: name of the split.
+        encoding: the numbers of the code.
+        images: grey levels (n, 784), uint8.
+        labels: digits (n,), int64.
+        n_in: number of inputs, 784.
+        n_classes: number of classes, 10.
+        steps: number of time steps T, by default 100.
+
+    Raises:
+        TypeError: if the seed is not an int.
+        ValueError: if the split is unknown, the seed negative, or a file damaged or not MNIST's.
+        ConnectionError: if a missing file could not be downloaded.
+
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST; sizes of the splits in table S1).
+
+    Example:
+        >>> digits = SpikeLatencyMNIST.embedded("test")
+        >>> x, label = digits[0]
+        >>> len(digits), x.shape, label
+        (500, torch.Size([100, 784]), 9)
+    """
+
+    def __init__(
+        self, root: str | Path, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST
+    ) -> None:
+        """Find or download, check and read the files, and draw the split."""
+        names = _names(split)
+        paths = fetch_mnist(root, names)
+        self._hold(*read_pair(*(paths[name] for name in names)), split, FULL_SIZES, seed, encoding)
+
+    @classmethod
+    def embedded(
+        cls, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST
+    ) -> "SpikeLatencyMNIST":
+        """Return the sample that comes with the package: 1,800 train, 200 validation and 500 test digits.
+
+        Args:
+            split: ``"train"``, ``"validation"`` or ``"test"``.
+            seed: draws the validation images among the sample's 2,000 training images.
+            encoding: the numbers of the code, by default the paper's.
+
+        Raises:
+            TypeError: if the seed is not an int.
+            ValueError: if the split is unknown or the seed negative.
+        """
+        folder = resources.files("neurolsc.datasets") / "samples" / "mnist"
+        self = cls.__new__(cls)
+        with ExitStack() as stack:
+            paths = [stack.enter_context(resources.as_file(folder / f"{name}.gz")) for name in _names(split)]
+            self._hold(*read_pair(*paths), split, SAMPLE_SIZES, seed, encoding)
+        return self
+
+    def _hold(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        split: Split,
+        sizes: dict[str, int],
+        seed: int,
+        encoding: LatencyEncoding,
+    ) -> None:
+        chosen = slice(None) if split == "test" else carve(len(images), sizes, seed)[split]
+        self.split = split
+        self.encoding = encoding
+        self.images = images[chosen].flatten(1)
+        self.labels = labels[chosen].long()
+        self.n_in = self.images.shape[1]
+        self.n_classes = 10
+        self.steps = encoding.steps
+        self._time_of_level = encoding.times(torch.arange(256, dtype=torch.float64) / 255)
+
+    def __len__(self) -> int:
+        """Number of items."""
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        """One item: x (T, 784) and the digit."""
+        return self._encode(self.images[index]), int(self.labels[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, int]]:
+        """Return several items, encoded together: what a ``DataLoader`` calls for a batch."""
+        chosen = torch.as_tensor(indices, dtype=torch.long)
+        x = self._encode(self.images[chosen])
+        return list(zip(x.unbind(1), self.labels[chosen].tolist(), strict=True))
+
+    def __repr__(self) -> str:
+        """What a log needs to tell this set from another."""
+        return (
+            f"{type(self).__name__}(split={self.split!r}, {len(self)} items, x ({self.steps}, {self.n_in}), "
+            f"{self.n_classes} classes, {self.encoding})"
+        )
+
+    @property
+    def left_out(self) -> int:
+        """How many pixels would spike only after the window, and so stay silent."""
+        late = self._time_of_level.isfinite() & (self._time_of_level >= self.encoding.window)
+        return int(torch.bincount(self.images.flatten(), minlength=256)[late].sum())
+
+    def _encode(self, images: Tensor) -> Tensor:
+        return self.encoding.frames(self._time_of_level[images.long()])
+
+
+def carve(n: int, sizes: dict[str, int], seed: int) -> dict[str, Tensor]:
+    """Draw disjoint parts of n items: the first sizes of a random permutation, one after another.
+
+    The permutation is that of NumPy's ``RandomState``, whose stream is frozen (NEP 19): a seed names the same
+    parts in every release.
+
+    Args:
+        n: number of items.
+        sizes: how many items each part gets, in total at most n.
+        seed: seed of the permutation.
+
+    Returns:
+        The indices of each part, int64.
+
+    Raises:
+        TypeError: if the seed is not an int.
+        ValueError: if the seed is negative or the parts are larger than the whole.
+    """
+    if sum(sizes.values()) > n:
+        raise ValueError(f"parts of {sizes} items in all need {sum(sizes.values())} items, got {n}.")
+    permutation = torch.from_numpy(np.random.RandomState(whole("seed", seed, at_least=0)).permutation(n))
+    return dict(zip(sizes, permutation.split([*sizes.values(), n - sum(sizes.values())]), strict=False))
+
+
+def _names(split: str) -> tuple[str, str]:
+    return TEST if one_of("split", split, SPLITS) == "test" else TRAIN

@@ -1,0 +1,178 @@
+"""Scores of a network on a data set."""
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from neurolsc import metrics
+from neurolsc.datasets import collate
+from neurolsc.network import Network, Run
+from neurolsc.validation import whole
+
+__all__ = ["Samples", "Scores", "cross_entropy", "evaluate"]
+
+
+class Samples(Protocol):
+    """A map-style data set: item i is a pair (x, label) with x of shape (T, N)."""
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def __getitem__(self, index: int, /) -> tuple[Tensor, int]:
+        """Input and label."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What :func:`evaluate` finds: means over samples, accuracies and shares from 0 to 1."""
+
+    loss: float
+    """:func:`cross_entropy`, in nats"""
+    mode_accuracy: float
+    """:func:`neurolsc.metrics.mode_accuracy`"""
+    mean_accuracy: float
+    """:func:`neurolsc.metrics.mean_accuracy`"""
+    share_without_vote: float
+    """:func:`neurolsc.metrics.share_without_vote`"""
+    firing_rate: list[float | None]
+    """spikes per neuron and step of every layer; None for a layer whose outputs are not all 0 or 1"""
+    silent_steps: float | None
+    """share of (step, sample) pairs in which the last layer is silent; None as above"""
+    synops: float | None
+    """synaptic operations per sample, those of the input's non-zero entries included; None if a layer does not spike"""
+    sparsity: list[float | None]
+    """1 - firing_rate"""
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    r"""Cross-entropy at every time step, :math:`-\frac{1}{TB} \sum_{t,b} \log \mathrm{softmax}(o[t, b])_{y_b}`.
+
+    Args:
+        logits: readout at every step (T, B, C).
+        labels: classes (B,), int64.
+
+    Returns:
+        A number with a gradient, in nats.
+
+    Raises:
+        ValueError: if labels are not (B,) or out of range.
+        TypeError: if labels are not integers.
+
+    Example:
+        >>> cross_entropy(torch.zeros(5, 2, 4), torch.tensor([0, 3])).exp().round(decimals=3)
+        tensor(4.)
+
+    Source: arXiv:2308.12075, Sec. II-G (the network predicts the target at every time step).
+    """
+    metrics.check_labels(labels, logits)
+    return nn.functional.cross_entropy(logits.flatten(0, 1), labels.repeat(logits.shape[0]))
+
+
+def evaluate(network: Network, dataset: Samples, *, batch_size: int = 256) -> Scores:
+    """Run a network over a data set, in evaluation mode and without gradients.
+
+    Args:
+        network: the network; it stays as it is.
+        dataset: items (x, label), as :func:`neurolsc.datasets.collate` takes them.
+        batch_size: samples run at once; the scores depend on it by rounding only.
+
+    Returns:
+        Scores over all samples.
+
+    Raises:
+        ValueError: if the data set is empty or does not fit the network.
+        TypeError: if it has no length.
+        FloatingPointError: if the loss is NaN or infinite.
+    """
+    device = network.readout.weight.device
+    parts: list[tuple[int, Scores]] = []
+    was_training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            for x, labels in batches("dataset", dataset, batch_size):
+                x, labels = x.to(device), labels.to(device)
+                parts.append((len(labels), _scores(network, x, labels)))
+    finally:
+        network.train(was_training)
+    return _mean(parts)
+
+
+def batches(
+    name: str, dataset: Samples, batch_size: int, generator: torch.Generator | None = None
+) -> DataLoader[tuple[Tensor, Tensor]]:
+    """The batches (x (T, B, N), labels (B,)) of a data set, in its order, or shuffled by a generator.
+
+    Raises:
+        ValueError: if the data set is empty; the message calls it by the name.
+        TypeError: if it has no length.
+    """
+    if not hasattr(dataset, "__len__"):
+        raise TypeError(f"{name} must be a data set with a length and items, got {type(dataset).__name__}.")
+    if len(dataset) == 0:
+        raise ValueError(f"{name} is empty; at least one sample (x, label) is needed.")
+    return DataLoader(
+        cast("Dataset[Any]", dataset),
+        batch_size=whole("batch_size", batch_size),
+        shuffle=generator is not None,
+        collate_fn=collate,
+        # a loader without a generator would draw from the global one
+        generator=torch.Generator() if generator is None else generator,
+    )
+
+
+def _scores(network: Network, x: Tensor, labels: Tensor) -> Scores:
+    """Scores of one batch."""
+    run = network.run(x)
+    loss = cross_entropy(run.logits, labels).item()
+    if not math.isfinite(loss):
+        raise FloatingPointError(f"the loss is {loss} in an evaluation: the weights have diverged.")
+    silent = _of_spikes(metrics.silent_steps, run.spikes[-1])
+    return Scores(
+        loss=loss,
+        mode_accuracy=metrics.mode_accuracy(run.logits, labels),
+        mean_accuracy=metrics.mean_accuracy(run.logits, labels),
+        share_without_vote=metrics.share_without_vote(run.logits),
+        firing_rate=[_of_spikes(metrics.firing_rate, layer) for layer in run.spikes],
+        silent_steps=silent,
+        synops=_synops(network, x, run),
+        sparsity=[_of_spikes(metrics.sparsity, layer) for layer in run.spikes],
+    )
+
+
+def _of_spikes(metric: Callable[[Tensor], float], layer: Tensor) -> float | None:
+    return metric(layer) if metrics.is_binary(layer) else None
+
+
+def _synops(network: Network, x: Tensor, run: Run) -> float | None:
+    """Operations per sample of the whole network; a recurrent neuron also feeds those of its own layer."""
+    if not all(metrics.is_binary(layer) for layer in run.spikes):
+        return None
+    total = metrics.synops(x != 0, network.cells[0].n_hidden)
+    above = [cell.n_hidden for cell in network.cells[1:]] + [network.n_out]
+    for cell, layer, onward in zip(network.cells, run.spikes, above, strict=True):
+        own = cell.n_hidden if hasattr(cell, "w_rec") else 0
+        total += metrics.synops(layer, own + onward)
+    return total
+
+
+def _mean(parts: list[tuple[int, Scores]]) -> Scores:
+    """The mean of scores weighted by their samples; None where one of them is None."""
+    samples = sum(size for size, _ in parts)
+
+    def mean(values: list[Any]) -> Any:
+        if isinstance(values[0], list):
+            return [mean(list(layer)) for layer in zip(*values, strict=True)]
+        if any(value is None for value in values):
+            return None
+        return sum(size * value for (size, _), value in zip(parts, values, strict=True)) / samples
+
+    rows = [asdict(scores) for _, scores in parts]
+    return Scores(**{key: mean([row[key] for row in rows]) for key in rows[0]})

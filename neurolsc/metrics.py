@@ -1,0 +1,220 @@
+r"""What a run is judged by: accuracies over time, votes that were not cast, and how much the neurons fire.
+
+Axes are (T, B, C) for logits and (T, B, N) for spikes: time steps, samples, classes or neurons. A step *votes* for
+the class of its largest logit; a step whose largest logits tie votes for nobody. A silent layer under a readout
+without bias therefore scores nothing, instead of the share of class 0.
+
+Source: arXiv:2308.12075, Sec. II-G (mode accuracy: the class chosen at most steps).
+"""
+
+import torch
+from torch import Tensor
+
+from neurolsc.validation import whole
+
+__all__ = [
+    "check_labels",
+    "firing_rate",
+    "is_binary",
+    "mean_accuracy",
+    "mode_accuracy",
+    "mode_vote",
+    "share_without_vote",
+    "silent_steps",
+    "sparsity",
+    "synops",
+]
+
+
+def mode_vote(logits: Tensor) -> Tensor:
+    """The class that most steps vote for.
+
+    Args:
+        logits: readout at every step (T, B, C).
+
+    Returns:
+        Classes (B,), int64. A tie between modes takes the lowest class; -1 where no step votes.
+
+    Raises:
+        ValueError: if logits are not (T, B, C) with T, B, C >= 1, or hold NaN.
+
+    Example:
+        >>> mode_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]], [[0.0, 3.0], [0.0, 0.0]]]))
+        tensor([ 1, -1])
+    """
+    votes = _votes(logits)
+    classes = logits.shape[2]
+    counts = torch.zeros(logits.shape[1], classes + 1, dtype=torch.int64, device=logits.device)
+    counts.scatter_add_(1, votes.T, torch.ones_like(votes.T))  # last column: steps without a vote
+    counts = counts[:, :classes]
+    return counts.argmax(1).where(counts.any(1), -1)
+
+
+def mode_accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Share of samples whose :func:`mode_vote` is their label; a sample without a vote counts as wrong.
+
+    Args:
+        logits: readout at every step (T, B, C).
+        labels: classes (B,), integers from 0 to C - 1.
+
+    Returns:
+        A share from 0 to 1.
+
+    Raises:
+        ValueError: as :func:`mode_vote`, or if labels are not (B,) or out of range.
+        TypeError: if labels are not integers.
+
+    Example:
+        >>> mode_accuracy(torch.tensor([[[0.0, 2.0], [1.0, 1.0]]]), torch.tensor([1, 0]))
+        0.5
+    """
+    _check_logits(logits)
+    check_labels(labels, logits)
+    return (mode_vote(logits) == labels).double().mean().item()
+
+
+def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
+    """Share of samples whose label has the largest logit on average over time, alone; a tie counts as wrong.
+
+    Args:
+        logits: readout at every step (T, B, C).
+        labels: classes (B,), integers from 0 to C - 1.
+
+    Returns:
+        A share from 0 to 1.
+
+    Raises:
+        ValueError: as :func:`mode_accuracy`.
+        TypeError: if labels are not integers.
+
+    Example:
+        >>> mean_accuracy(torch.tensor([[[0.0, 1.0]], [[0.0, 1.0]], [[9.0, 0.0]]]), torch.tensor([0]))
+        1.0
+    """
+    _check_logits(logits)
+    check_labels(labels, logits)
+    mean = logits.double().mean(0, keepdim=True)
+    return (_votes(mean)[0] == labels).double().mean().item()
+
+
+def share_without_vote(logits: Tensor) -> float:
+    """Share of (step, sample) pairs of logits (T, B, C) that vote for nobody.
+
+    Raises:
+        ValueError: as :func:`mode_vote`.
+
+    Example:
+        >>> share_without_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]]]))
+        0.5
+    """
+    return (_votes(logits) == logits.shape[2]).double().mean().item()
+
+
+def firing_rate(spikes: Tensor) -> float:
+    """Spikes per neuron and time step, of spikes (T, B, N) in any dtype.
+
+    Raises:
+        ValueError: if spikes are not (T, B, N) with T, B, N >= 1, or some entry is neither 0 nor 1.
+
+    Example:
+        >>> firing_rate(torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]]))
+        0.25
+    """
+    _check_spikes(spikes)
+    return int(spikes.count_nonzero()) / spikes.numel()
+
+
+def silent_steps(spikes: Tensor) -> float:
+    """Share of (step, sample) pairs in which no neuron of the layer fires, of spikes (T, B, N).
+
+    Raises:
+        ValueError: as :func:`firing_rate`.
+
+    Example:
+        >>> silent_steps(torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]]))
+        0.5
+    """
+    _check_spikes(spikes)
+    return (~spikes.any(-1)).double().mean().item()
+
+
+def synops(spikes: Tensor, fan_out: int) -> float:
+    """Synaptic operations per sample: every spike is read once by each of the synapses that its neuron feeds.
+
+    Args:
+        spikes: spikes of one layer (T, B, N).
+        fan_out: synapses that each neuron feeds; in a recurrent layer its own N and those of the next layer.
+
+    Returns:
+        Operations per sample, over all its time steps.
+
+    Raises:
+        ValueError: as :func:`firing_rate`, or if fan_out is below 1.
+        TypeError: if fan_out is not an int.
+
+    Example:
+        >>> synops(torch.tensor([[[1, 1]], [[0, 1]]]), fan_out=10)
+        30.0
+    """
+    _check_spikes(spikes)
+    return int(spikes.count_nonzero()) * whole("fan_out", fan_out) / spikes.shape[1]
+
+
+def sparsity(spikes: Tensor) -> float:
+    """Share of (step, sample, neuron) triples without a spike, 1 - :func:`firing_rate`.
+
+    Raises:
+        ValueError: as :func:`firing_rate`.
+
+    Example:
+        >>> sparsity(torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]]))
+        0.75
+    """
+    _check_spikes(spikes)
+    return 1 - int(spikes.count_nonzero()) / spikes.numel()
+
+
+def _votes(logits: Tensor) -> Tensor:
+    """The class that each step votes for (T, B); C where the largest logits tie."""
+    _check_logits(logits)
+    top, votes = logits.max(-1)
+    alone = (logits == top.unsqueeze(-1)).sum(-1) == 1
+    return votes.where(alone, logits.shape[2])
+
+
+def _check_logits(logits: Tensor) -> None:
+    if logits.ndim != 3 or 0 in logits.shape:
+        raise ValueError(f"logits must have shape (T, B, C) with T, B, C >= 1, got {tuple(logits.shape)}.")
+    if logits.isnan().any():
+        raise ValueError("logits must be numbers, got NaN.")
+
+
+def check_labels(labels: Tensor, logits: Tensor) -> None:
+    """Refuse labels that do not fit logits (T, B, C).
+
+    Raises:
+        ValueError: if they are not (B,) or out of range.
+        TypeError: if they are not integers.
+    """
+    batch, classes = logits.shape[1:]
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"labels must be integers, got {labels.dtype}.")
+    if labels.shape != (batch,):
+        raise ValueError(f"labels must have shape ({batch},), one per sample, got {tuple(labels.shape)}.")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        bad = low if low < 0 else high
+        raise ValueError(f"labels must lie in 0 ... {classes - 1}, as there are {classes} logits, got {bad}.")
+
+
+def is_binary(spikes: Tensor) -> bool:
+    """Whether all entries are 0 or 1."""
+    return bool(((spikes == 0) | (spikes == 1)).all())
+
+
+def _check_spikes(spikes: Tensor) -> None:
+    if spikes.ndim != 3 or 0 in spikes.shape:
+        raise ValueError(f"spikes must have shape (T, B, N) with T, B, N >= 1, got {tuple(spikes.shape)}.")
+    if not is_binary(spikes):
+        other = spikes[(spikes != 0) & (spikes != 1)][0].item()
+        raise ValueError(f"spikes must be 0 or 1, got {other:g}.")

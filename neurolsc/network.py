@@ -1,0 +1,226 @@
+"""Cells stacked in depth, with a readout: the one place that loops over time."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.neurons.cell import Cell, State
+from neurolsc.validation import whole
+
+
+class NetworkState(NamedTuple):
+    """The state of a network between two steps."""
+
+    layers: tuple[State, ...]
+    """one state per cell, first layer first"""
+    x: Tensor | None
+    """the input that the first layer has yet to read (B, n_in); None where ``layer_delay=0``"""
+
+    def detach(self) -> "NetworkState":
+        """The same values without their history, for truncated backpropagation through time."""
+        layers = tuple(type(s)(*(leaf.detach() for leaf in s)) for s in self.layers)
+        return NetworkState(layers, None if self.x is None else self.x.detach())
+
+
+class Run(NamedTuple):
+    """What a run over time returns."""
+
+    logits: Tensor
+    """readout at every step (T, B, n_out)"""
+    spikes: tuple[Tensor, ...]
+    """output of every cell at every step, each (T, B, n_hidden)"""
+    states: NetworkState
+    """state after the last step, to go on from"""
+
+
+class Moment(NamedTuple):
+    """One step of a run, seen from inside."""
+
+    before: NetworkState
+    """state before the step"""
+    inputs: tuple[Tensor, ...]
+    """what each cell read in this step, each (B, n_in of the cell)"""
+    outputs: tuple[Tensor, ...]
+    """what each cell sent in this step, each (B, n_hidden)"""
+    after: NetworkState
+    """state after the step"""
+
+
+class Network(nn.Module):
+    r"""Cells in depth and a linear readout of the last one's output in the same step.
+
+    .. math:: h[t, l] = g_l(h[t-1, l],\, h[t-1, l-1]), \qquad o[t] = W_R\, z[t, L]
+
+    Args:
+        cells: the layers, first layer first; each reads the one before.
+        n_out: number of classes.
+        layer_delay: 1: every layer reads the layer below, and the first one the input, one step late (eq. 1 and 49);
+            0: in the same step, as in stacks of snnTorch, norse and PyTorch.
+        readout_bias: give the readout a bias. Without one (eq. 49) a silent last layer ties all classes and casts no
+            vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts one.
+
+    Raises:
+        ValueError: if there is no cell, widths do not fit, or layer_delay is neither 0 nor 1.
+
+    Example:
+        >>> network = Network([ALIFPlus(784, 128), ALIFPlus(128, 128)], n_out=10)
+        >>> network(torch.zeros(100, 4, 784)).shape
+        torch.Size([100, 4, 10])
+
+    Source: arXiv:2308.12075, eq. 1.
+    """
+
+    def __init__(
+        self, cells: Sequence[Cell], n_out: int, *, layer_delay: Literal[0, 1] = 1, readout_bias: bool = False
+    ) -> None:
+        super().__init__()
+        if not cells:
+            raise ValueError("a network needs at least one cell, got none.")
+        for i, (below, cell) in enumerate(zip(cells, cells[1:], strict=False), start=1):
+            if below.n_hidden != cell.n_in:
+                raise ValueError(f"cell {i} reads {cell.n_in} inputs, but cell {i - 1} has {below.n_hidden} outputs.")
+        if layer_delay not in (0, 1):
+            raise ValueError(f"layer_delay must be 0 or 1, got {layer_delay!r}.")
+        self.cells: Sequence[Cell] = nn.ModuleList(cells)  # type: ignore[assignment]
+        self.layer_delay = layer_delay
+        self.readout = nn.Linear(cells[-1].n_hidden, whole("n_out", n_out), bias=readout_bias)
+        nn.init.xavier_uniform_(self.readout.weight)
+        if readout_bias:
+            nn.init.zeros_(self.readout.bias)
+
+    @property
+    def n_in(self) -> int:
+        """Number of inputs."""
+        return self.cells[0].n_in
+
+    @property
+    def n_out(self) -> int:
+        """Number of classes."""
+        return self.readout.out_features
+
+    def initial_states(self, batch: int) -> NetworkState:
+        """Every cell at rest, and no input yet."""
+        whole("batch", batch)
+        layers = tuple(cell.initial_state(batch) for cell in self.cells)
+        like = self.readout.weight
+        return NetworkState(layers, like.new_zeros(batch, self.n_in) if self.layer_delay else None)
+
+    def step(self, x: Tensor, states: NetworkState) -> tuple[Tensor, NetworkState]:
+        """One time step.
+
+        Args:
+            x: input of this step (B, n_in), any real dtype.
+            states: the state before.
+
+        Returns:
+            Logits (B, n_out) and the state after.
+
+        Raises:
+            ValueError: if x has not the shape (B, n_in), or the states are not those of B samples of this network.
+        """
+        if x.ndim != 2 or x.shape[1] != self.n_in:
+            raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
+        self._check_states(states, x.shape[0])
+        outputs = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
+        moment = self._moment(x, outputs, states)
+        return self.readout(moment.outputs[-1]), moment.after
+
+    def _moment(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> Moment:
+        """One step of all cells, given their last outputs z."""
+        x = x.to(self.readout.weight.dtype)
+        inputs, outputs, after = [], [], []
+        below = states.x if self.layer_delay else x
+        assert below is not None
+        for i, (cell, state) in enumerate(zip(self.cells, states.layers, strict=True)):
+            state = cell.update(below, z[i], state)
+            inputs.append(below)
+            after.append(state)
+            outputs.append(cell.output(state))
+            below = z[i] if self.layer_delay else outputs[-1]
+        pending = x if self.layer_delay else None
+        return Moment(states, tuple(inputs), tuple(outputs), NetworkState(tuple(after), pending))
+
+    def moments(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Iterator[Moment]:
+        """Run over time, one :class:`Moment` after the other; arguments as in :meth:`run`."""
+        self._check(x, mask)
+        if states is None:
+            states = self.initial_states(x.shape[1])
+        else:
+            self._check_states(states, x.shape[1])
+        z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
+        masks: Iterable[Tensor | None] = [None] * x.shape[0] if mask is None else mask.unbind(0)
+        for frame, alive in zip(_frames(x), masks, strict=True):
+            moment = self._moment(frame, z, states)
+            if alive is not None:
+                moment = _freeze(moment, z, alive.unsqueeze(-1))
+            yield moment
+            z, states = moment.outputs, moment.after
+
+    def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
+        """Run over time.
+
+        Args:
+            x: input (T, B, n_in), dense (float, bool or integer) or sparse (COO).
+            states: where to start; by default every cell at rest. Two runs with the state handed over equal one.
+            mask: (T, B) bool, True where a sample still runs. Where it is False the state stands still, and outputs
+                and logits are 0.
+
+        Returns:
+            Logits, the outputs of all cells, and the last state.
+
+        Raises:
+            ValueError: if x is not (T, B, n_in) with T, B >= 1, holds NaN or infinity, mask is not (T, B) bool, or the
+                states are not those of B samples of this network.
+        """
+        moments = [(m.outputs, m.after) for m in self.moments(x, states, mask=mask)]
+        spikes = tuple(torch.stack(layer) for layer in zip(*(outputs for outputs, _ in moments), strict=True))
+        if mask is not None:
+            spikes = tuple(layer * mask.unsqueeze(-1) for layer in spikes)
+        logits = self.readout(spikes[-1])
+        if mask is not None:
+            logits = logits * mask.unsqueeze(-1)
+        return Run(logits, spikes, moments[-1][1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
+        return self.run(x).logits
+
+    def _check(self, x: Tensor, mask: Tensor | None) -> None:
+        if x.ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
+            raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
+        values = x.coalesce().values() if x.is_sparse else x
+        if values.is_floating_point() and not values.isfinite().all():
+            raise ValueError("x must be finite, got NaN or infinity.")
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
+            raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}.")
+
+    def _check_states(self, states: NetworkState, batch: int) -> None:
+        pending = () if states.x is None else (states.x,)
+        if len(states.layers) != len(self.cells) or len(pending) != self.layer_delay:
+            raise ValueError(
+                f"states must be those of {len(self.cells)} cells with layer_delay={self.layer_delay}, got "
+                f"{len(states.layers)} {'with' if pending else 'without'} a pending input."
+            )
+        sizes = {leaf.shape[0] for leaf in (*pending, *(leaf for layer in states.layers for leaf in layer))}
+        if sizes != {batch}:
+            raise ValueError(f"states must be those of {batch} samples, as x is, got {sorted(sizes)}.")
+
+
+def _frames(x: Tensor) -> Iterable[Tensor]:
+    # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
+    return (frame.to_dense() for frame in (x[t] for t in range(x.shape[0]))) if x.is_sparse else x.unbind(0)
+
+
+def _freeze(moment: Moment, z: tuple[Tensor, ...], alive: Tensor) -> Moment:
+    """Keep state and output of the samples that are not alive (B, 1)."""
+
+    def keep(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(alive, new, old)
+
+    before, after = moment.before, moment.after
+    layers = tuple(type(n)(*map(keep, n, o)) for n, o in zip(after.layers, before.layers, strict=True))
+    pending = None if after.x is None or before.x is None else keep(after.x, before.x)
+    outputs = tuple(map(keep, moment.outputs, z))
+    return Moment(before, moment.inputs, outputs, NetworkState(layers, pending))

@@ -1,0 +1,19 @@
+"""Cells: one recurrent layer each, as a pure step."""
+
+from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus, ALIFState
+from neurolsc.neurons.cell import Answer, Cell, State
+from neurolsc.neurons.lif import LIF, LIFState
+from neurolsc.neurons.spiking import SpikingCell
+
+__all__ = [
+    "ALIF",
+    "LIF",
+    "ALIFPlus",
+    "ALIFPlusMinus",
+    "ALIFState",
+    "Answer",
+    "Cell",
+    "LIFState",
+    "SpikingCell",
+    "State",
+]

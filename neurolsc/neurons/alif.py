@@ -1,0 +1,183 @@
+"""The adaptive leaky integrate-and-fire cells of the paper: ALIF+ and ALIF±."""
+
+from abc import abstractmethod
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.neurons.cell import Answer, truncated_normal
+from neurolsc.neurons.positive import Positive
+from neurolsc.neurons.reset import ResetName, StaticReset
+from neurolsc.neurons.spiking import Spike, SpikingCell
+from neurolsc.validation import positive
+
+
+class ALIFState(NamedTuple):
+    """State of an ALIF cell: voltage and dynamic threshold."""
+
+    v: Tensor
+    """membrane potential (B, n_hidden)"""
+    theta: Tensor
+    """dynamic threshold (B, n_hidden)"""
+
+
+class ALIF(SpikingCell):
+    r"""Neurons whose threshold moves at their own spikes; use :class:`ALIFPlus` or :class:`ALIFPlusMinus`.
+
+    .. math::
+        v[t] &= e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \vartheta[t-1] z[t-1] \\
+        \vartheta[t] &= e^{-1/\tau_\vartheta} \vartheta[t-1] + b_\vartheta + \beta z[t-1] \\
+        z[t] &= H(v[t] - \vartheta[t])
+
+    The reset acts at the step after the spike, and a neuron at v = theta does not spike.
+
+    Args:
+        n_in: number of inputs.
+        n_hidden: number of neurons.
+        spike: the surrogate, as in :class:`SpikingCell`.
+        tau_v: mean starting time constant of the voltage, in steps, positive.
+        tau_theta: mean starting time constant of the threshold, in steps, positive (100 for sl-MNIST, 250 for SHD).
+        b_theta: mean starting constant input of the threshold, positive.
+        adaptation: scale of the starting adaptation, positive.
+        reset: ``"subtract"``, ``"static"`` or ``"zero"``.
+        reset_gradient: let a gradient through the reset term.
+        recurrent_init: ``"glorot"`` or ``"orthogonal"``.
+
+    Attributes:
+        tau_theta: time constants of the threshold (n_hidden,), in steps; positive; settable.
+        b_theta: constant input of the threshold (n_hidden,), trainable.
+        adaptation: rise of the threshold at a spike, beta in the paper (n_hidden,), trainable.
+        theta_rest: the resting threshold b_theta / (1 - exp(-1/tau_theta)), where a run starts; setting it sets b_theta.
+
+    Raises:
+        ValueError: if a size or a starting value is not positive, or a name is unknown.
+
+    Source: arXiv:2308.12075, eq. 49, App. H and Table S1.
+    """
+
+    tau_theta = Positive()
+
+    answers = (
+        *SpikingCell.answers,
+        Answer("adaptation", "time"),
+        Answer("tau_theta", "time", through="decay"),
+    )
+    paper_answers = (
+        *SpikingCell.paper_answers,
+        Answer("tau_theta", "time"),
+        Answer("b_theta", "depth"),
+        Answer("adaptation", "depth"),
+    )
+
+    def __init__(
+        self,
+        n_in: int,
+        n_hidden: int,
+        *,
+        spike: Spike | None = None,
+        tau_v: float = 0.1,
+        tau_theta: float = 100.0,
+        b_theta: float = 0.01,
+        adaptation: float = 1.8,
+        reset: ResetName = "subtract",
+        reset_gradient: bool = False,
+        recurrent_init: Literal["glorot", "orthogonal"] = "glorot",
+    ) -> None:
+        super().__init__(
+            n_in,
+            n_hidden,
+            spike=spike,
+            tau_v=tau_v,
+            reset=reset,
+            reset_gradient=reset_gradient,
+            recurrent_init=recurrent_init,
+        )
+        self.tau_theta = truncated_normal(float(positive("tau_theta", tau_theta)), n_hidden)
+        self.b_theta = nn.Parameter(truncated_normal(float(positive("b_theta", b_theta)), n_hidden))
+        self.adaptation = nn.Parameter(self.draw_adaptation(float(positive("adaptation", adaptation))))
+
+    @abstractmethod
+    def draw_adaptation(self, scale: float) -> Tensor:
+        """Starting values of the adaptation, shape (n_hidden,)."""
+
+    @property
+    def decay_theta(self) -> Tensor:
+        """Share of the threshold kept from one step to the next, exp(-1/tau_theta), shape (n_hidden,)."""
+        return torch.exp(-1 / self.tau_theta)
+
+    @property
+    def theta_rest(self) -> Tensor:
+        """The resting threshold, b_theta / (1 - exp(-1/tau_theta)), shape (n_hidden,)."""
+        return self.b_theta / -torch.expm1(-1 / self.tau_theta)
+
+    @theta_rest.setter
+    def theta_rest(self, value: Tensor) -> None:
+        with torch.no_grad():
+            self.b_theta.copy_(value * -torch.expm1(-1 / self.tau_theta))
+
+    def initial_state(self, batch: int) -> ALIFState:
+        """At rest: v = 0 and theta = theta_rest."""
+        theta = self.theta_rest.expand(batch, -1)
+        return ALIFState(torch.zeros_like(theta), theta)
+
+    def distance(self, state: ALIFState) -> Tensor:
+        return state.v - state.theta
+
+    def reset_threshold(self, state: ALIFState) -> Tensor:
+        """The threshold that a spike subtracts: the resting one for a static reset, else the current one."""
+        return self.theta_rest if isinstance(self.reset, StaticReset) else state.theta
+
+    def update(self, x: Tensor, z: Tensor, state: ALIFState) -> ALIFState:
+        v = self.next_voltage(x, z, state.v, self.reset_threshold(state))
+        theta = self.decay_theta * state.theta + self.b_theta + self.adaptation * z
+        return ALIFState(v, theta)
+
+    def time_sources(self, state: ALIFState) -> dict[str, Tensor]:
+        r"""The four terms of d (v, theta)[t] / d (v, theta)[t-1], each (B, 2 n_hidden, 2 n_hidden).
+
+        .. math:: \begin{pmatrix} D + K & E - K \\ \beta s & e^{-1/\tau_\vartheta} - \beta s \end{pmatrix},
+                  \quad K = (W_{rec} - R)\,\mathrm{diag}(s), \quad s = \gamma f(\omega(v - \vartheta))
+
+        leak: D and exp(-1/tau_theta); reset: -R s and E; feedback: the adaptation; recurrence: w_rec s.
+        """
+        s, z = self.spike_derivative(state), self.output(state)
+        d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state))
+        zero = torch.zeros_like(s)
+        feedback, kick, rec = self.adaptation * s, r * s, self.w_rec * s.unsqueeze(-2)
+        return {
+            "leak": _diagonal_blocks(d, zero, zero, self.decay_theta.expand_as(s)),
+            "reset": _diagonal_blocks(-kick, e + kick, zero, zero),
+            "feedback": _diagonal_blocks(zero, zero, feedback, -feedback),
+            "recurrence": nn.functional.pad(torch.cat((rec, -rec), -1), (0, 0, 0, self.n_hidden)),
+        }
+
+    def input_derivative(self, state: ALIFState) -> Tensor:
+        """(w_in; 0), the same for every sample: (1, 2 n_hidden, n_in)."""
+        return nn.functional.pad(self.w_in, (0, 0, 0, self.n_hidden)).unsqueeze(0)
+
+    def output_derivative(self, state: ALIFState) -> Tensor:
+        """(diag(s), -diag(s)), shape (B, n_hidden, 2 n_hidden)."""
+        s = torch.diag_embed(self.spike_derivative(state))
+        return torch.cat((s, -s), -1)
+
+
+class ALIFPlus(ALIF):
+    """ALIF+ : a spike raises the threshold. Adaptation from a positive truncated Gaussian; see :class:`ALIF`."""
+
+    def draw_adaptation(self, scale: float) -> Tensor:
+        return truncated_normal(scale, self.n_hidden)
+
+
+class ALIFPlusMinus(ALIF):
+    """ALIF±: a spike may raise or lower the threshold. Adaptation from N(0, (scale / n_in)²); see :class:`ALIF`."""
+
+    def draw_adaptation(self, scale: float) -> Tensor:
+        return torch.randn(self.n_hidden) * scale / self.n_in
+
+
+def _diagonal_blocks(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """[[diag a, diag b], [diag c, diag d]] of vectors (B, n)."""
+    upper = torch.cat((torch.diag_embed(a), torch.diag_embed(b)), -1)
+    lower = torch.cat((torch.diag_embed(c), torch.diag_embed(d)), -1)
+    return torch.cat((upper, lower), -2)

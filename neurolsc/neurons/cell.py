@@ -1,0 +1,132 @@
+"""What a cell is: its state, its pure step, and the parameters that answer for its radii."""
+
+import copy
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.validation import whole
+
+State = Any
+"""The state of a cell: a NamedTuple of tensors of shape (B, ...)."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A parameter that answers for a radius.
+
+    Attributes:
+        parameter: its name on the cell.
+        radius: the radius that it answers to, through ``"time"`` or ``"depth"``.
+        through: what a multiplier multiplies: the ``"value"``, or, of a time constant tau in steps, the ``"decay"``
+            exp(-1/tau).
+        sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts as k**sign.
+    """
+
+    parameter: str
+    radius: Literal["time", "depth"]
+    through: Literal["value", "decay"] = "value"
+    sign: int = 1
+
+
+class Cell(nn.Module, ABC):
+    """A recurrent layer, seen one step at a time.
+
+    A cell holds parameters and no state. With h the state, a NamedTuple of tensors (B, ...):
+
+    - ``output(h)`` is what it sends to others, shape (B, n_hidden), a function of the state alone;
+    - ``update(x, z, h)`` is the next state, given the input x (B, n_in) and the own last output z = ``output(h)``
+      (an argument so that a time loop does not compute it twice);
+    - ``step(x, h)`` is both: the next output and the next state.
+
+    All three are pure and differentiable. Where a cell knows its transition derivative in closed form it says so in
+    :meth:`time_sources`, :meth:`input_derivative` and :meth:`output_derivative`; others are differentiated by autograd.
+
+    Attributes:
+        answers: the parameters that answer for its radii, following its closed form.
+        paper_answers: the same after the paper, Sec. II-D and App. H.
+    """
+
+    answers: ClassVar[tuple[Answer, ...]] = ()
+    paper_answers: ClassVar[tuple[Answer, ...]] = ()
+
+    def __init__(self, n_in: int, n_hidden: int) -> None:
+        super().__init__()
+        self.n_in = whole("n_in", n_in)
+        self.n_hidden = whole("n_hidden", n_hidden)
+
+    @abstractmethod
+    def initial_state(self, batch: int) -> State:
+        """The state at rest of `batch` samples."""
+
+    @abstractmethod
+    def output(self, state: State) -> Tensor:
+        """What the cell sends to others in this state, shape (B, n_hidden)."""
+
+    @abstractmethod
+    def update(self, x: Tensor, z: Tensor, state: State) -> State:
+        """The next state, from the input x (B, n_in) and the own last output z (B, n_hidden)."""
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One time step.
+
+        Args:
+            x: the input, shape (B, n_in).
+            state: the state before.
+
+        Returns:
+            The output (B, n_hidden) and the state after.
+
+        Raises:
+            ValueError: if x has not the shape (B, n_in).
+        """
+        if x.ndim != 2 or x.shape[1] != self.n_in:
+            raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
+        state = self.update(x, self.output(state), state)
+        return self.output(state), state
+
+    # in closed form, for the cells that have one; s is the state before the step
+    def has_closed_form(self) -> bool:
+        """Whether the three derivatives below are known without autograd."""
+        return False
+
+    def time_sources(self, state: State) -> dict[str, Tensor]:
+        """The transition derivative d h[t] / d h[t-1] as named terms (B, S, S); their sum is the derivative."""
+        raise TypeError(f"{type(self).__name__} has no closed form; differentiate it by autograd.")
+
+    def input_derivative(self, state: State) -> Tensor:
+        """d h[t] / d x, shape (B, S, n_in) or (1, S, n_in) where it is the same for all samples."""
+        raise TypeError(f"{type(self).__name__} has no closed form; differentiate it by autograd.")
+
+    def output_derivative(self, state: State) -> Tensor:
+        """d output / d h, shape (B, n_hidden, S)."""
+        raise TypeError(f"{type(self).__name__} has no closed form; differentiate it by autograd.")
+
+    def config(self) -> dict[str, object]:
+        """The constructor's arguments as JSON values; the parameters themselves are in the state_dict."""
+        return {"n_in": self.n_in, "n_hidden": self.n_hidden}
+
+    def extra_repr(self) -> str:
+        return f"{self.n_in}, {self.n_hidden}"
+
+    @property
+    def dtype_and_device(self) -> dict[str, Any]:
+        """The dtype and device of the parameters, as keywords for a tensor's constructor."""
+        first = next(self.parameters())
+        return {"dtype": first.dtype, "device": first.device}
+
+    def copy(self) -> "Cell":
+        """An independent copy."""
+        return copy.deepcopy(self)
+
+
+def truncated_normal(mean: float, size: int) -> Tensor:
+    """Draw positive starting values: a Gaussian of deviation 3/7 of its mean, truncated at two deviations.
+
+    Source: arXiv:2308.12075, App. H ("truncated Gaussian [...] that guarantees positive values").
+    """
+    std = 3 * mean / 7
+    return nn.init.trunc_normal_(torch.empty(size), mean, std, mean - 2 * std, mean + 2 * std)

@@ -1,0 +1,96 @@
+"""The leaky integrate-and-fire cell."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neurolsc.neurons.reset import ResetName
+from neurolsc.neurons.spiking import Spike, SpikingCell
+from neurolsc.validation import positive
+
+
+class LIFState(NamedTuple):
+    """State of a LIF cell."""
+
+    v: Tensor
+    """membrane potential (B, n_hidden)"""
+
+
+class LIF(SpikingCell):
+    r"""Leaky integrate-and-fire neurons with recurrence; the ALIF of eq. 49 with a fixed threshold.
+
+    .. math:: v[t] = e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \vartheta z[t-1], \quad z[t] = H(v[t] - \vartheta)
+
+    Args:
+        n_in: number of inputs.
+        n_hidden: number of neurons.
+        spike: the surrogate, as in :class:`SpikingCell`.
+        threshold: the fixed threshold of all neurons, positive; the buffer ``theta`` may be set per neuron.
+        tau_v: mean starting time constant of the voltage, in steps.
+        reset: ``"subtract"``, ``"static"`` (here the same) or ``"zero"``.
+        reset_gradient: let a gradient through the reset term.
+        recurrent_init: ``"glorot"`` or ``"orthogonal"``.
+
+    Raises:
+        ValueError: if a size, the threshold or tau_v is not positive, or a name is unknown.
+
+    Example:
+        >>> cell = LIF(3, 2)
+        >>> z, state = cell.step(torch.ones(5, 3), cell.initial_state(5))
+        >>> z.shape, state.v.shape
+        (torch.Size([5, 2]), torch.Size([5, 2]))
+    """
+
+    theta: Tensor
+
+    def __init__(
+        self,
+        n_in: int,
+        n_hidden: int,
+        *,
+        spike: Spike | None = None,
+        threshold: float = 1.0,
+        tau_v: float = 0.1,
+        reset: ResetName = "subtract",
+        reset_gradient: bool = False,
+        recurrent_init: Literal["glorot", "orthogonal"] = "glorot",
+    ) -> None:
+        super().__init__(
+            n_in,
+            n_hidden,
+            spike=spike,
+            tau_v=tau_v,
+            reset=reset,
+            reset_gradient=reset_gradient,
+            recurrent_init=recurrent_init,
+        )
+        self.register_buffer("theta", torch.full((n_hidden,), float(positive("threshold", threshold))))
+
+    def initial_state(self, batch: int) -> LIFState:
+        """At rest: v = 0."""
+        return LIFState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
+
+    def distance(self, state: LIFState) -> Tensor:
+        return state.v - self.theta
+
+    def update(self, x: Tensor, z: Tensor, state: LIFState) -> LIFState:
+        return LIFState(self.next_voltage(x, z, state.v, self.theta))
+
+    def time_sources(self, state: LIFState) -> dict[str, Tensor]:
+        r"""D + (w_rec - R) s, split into leak, reset and recurrence, each (B, n_hidden, n_hidden)."""
+        s, z = self.spike_derivative(state), self.output(state)
+        d, _, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
+        return {
+            "leak": torch.diag_embed(d),
+            "reset": torch.diag_embed(-r * s),
+            "recurrence": self.w_rec * s.unsqueeze(-2),
+        }
+
+    def input_derivative(self, state: LIFState) -> Tensor:
+        """w_in, the same for every sample: (1, n_hidden, n_in)."""
+        return self.w_in.unsqueeze(0)
+
+    def output_derivative(self, state: LIFState) -> Tensor:
+        """diag(s), shape (B, n_hidden, n_hidden)."""
+        return torch.diag_embed(self.spike_derivative(state))

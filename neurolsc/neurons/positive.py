@@ -1,0 +1,36 @@
+"""A positive parameter of a module, such as a time constant."""
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.validation import LOG_LIMIT, positive
+
+
+class Positive:
+    """A descriptor that stores a positive tensor as the trainable parameter ``log_<name>``.
+
+    Reading gives ``exp(log_<name>)``, with a gradient, kept within 4e-18 to 2e17; assigning a positive tensor or number
+    sets it in place. No optimizer step can therefore make it zero, negative or infinite.
+
+    Raises:
+        ValueError: at an assignment that is not positive and finite, or does not fit the shape.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name, self.raw = name, f"log_{name}"
+
+    def __get__(self, module: nn.Module | None, owner: type | None = None) -> Tensor:
+        if module is None:
+            return self  # type: ignore[return-value]
+        return getattr(module, self.raw).clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+
+    def __set__(self, module: nn.Module, value: Tensor | float) -> None:
+        log = positive(self.name, value).log()
+        parameter = module._parameters.get(self.raw)
+        if parameter is None:
+            module.register_parameter(self.raw, nn.Parameter(log))
+            return
+        if log.ndim and log.shape != parameter.shape:
+            raise ValueError(f"{self.name} has shape {tuple(parameter.shape)}, got {tuple(log.shape)}.")
+        with torch.no_grad():
+            parameter.copy_(log)

@@ -1,0 +1,97 @@
+"""What is wrong with a network's radii or rates, by name, and what to change."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from neurolsc.network import Network
+from neurolsc.stability.profile import RadiusProfile, radius_profile
+
+_CURES = {
+    ("leak", True): "shorten tau_theta and tau_v: a silent surrogate leaves exactly exp(-1/tau)",
+    ("leak", False): "lengthen tau_theta or tau_v",
+    ("reset", True): "detach the reset (reset_gradient=False), or lower the thresholds",
+    ("reset", False): "raise w_rec or the decays",
+    ("feedback", True): "lower the adaptation, or use a rule under which it follows the radius through time",
+    ("feedback", False): "raise w_rec or the decays",
+    ("recurrence", True): "scale w_rec down, or dampen the surrogate",
+    ("recurrence", False): "scale w_rec up: while a layer hardly fires its surrogate is small",
+    ("unknown", True): "scale the recurrent weights down",
+    ("unknown", False): "scale the recurrent weights up",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, where, and what to change."""
+
+    layer: int
+    """counted from 1"""
+    problem: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"layer {self.layer}: {self.problem}; {self.cure}."
+
+
+def diagnose(network: Network, x: Tensor, *, steps: int = 16, seed: int = 0) -> tuple[Finding, ...]:
+    """Look at a network on an input before training: dead layers, and radii that make gradients vanish or explode.
+
+    Args:
+        network: the network.
+        x: input (T, B, n_in).
+        steps: number of steps at which radii are measured.
+        seed: of the draw of these steps.
+
+    Returns:
+        Findings: layers that never fire, layers that always fire, radii through time above 1, and radii of which time and
+        depth together exceed 1 or stay below 0.1 (the sum at which Theorem 3 bounds the growth is 1).
+
+    Source: arXiv:2308.12075, Theorems 1 and 3.
+    """
+    profile = radius_profile(network, x, steps=min(steps, x.shape[0]), seed=seed)
+    found = list(dead_layers(profile))
+    for i, (time, depth) in enumerate(zip(profile.time_mean.tolist(), profile.depth_mean.tolist(), strict=True)):
+        held = held_by(profile, i)
+        if profile.firing_rate[i] > 0.9:
+            found.append(Finding(i + 1, f"fires {profile.firing_rate[i]:.2f} spikes per neuron and step", "raise b_theta"))
+        if time > 1.0 + 0.02:
+            found.append(
+                Finding(i + 1, f"radius {time:.2f} through time, above 1, held by the {held}", _CURES[held, True])
+            )
+        elif time + depth > 1.0 + 0.04:
+            problem = f"radii {time:.2f} through time and {depth:.2f} through depth sum to more than 1"
+            found.append(Finding(i + 1, problem, "gradients grow exponentially with steps and layers together"))
+        elif time + depth < 0.1:
+            problem = f"radii {time:.2f} through time and {depth:.2f} through depth"
+            found.append(Finding(i + 1, problem, "gradients vanish within a few steps; " + _CURES[held, False]))
+    return tuple(found)
+
+
+def dead_layers(profile: RadiusProfile) -> Iterable[Finding]:
+    """The layers that did not fire at all."""
+    for i, rate in enumerate(profile.firing_rate.tolist()):
+        if rate == 0:
+            cure = "lower b_theta or raise w_in; a target met by a dead layer says nothing"
+            yield Finding(i + 1, "never fires", cure)
+
+
+def missed_targets(profile: RadiusProfile, misses: Iterable[tuple[int, str, float, float]]) -> Iterable[Finding]:
+    """The radii that missed their target (layer, direction, mean, target), and which term holds those through time."""
+    for layer, direction, mean, target in misses:
+        problem = f"radius {mean:.3f} through {direction} against a target of {target:.3g}"
+        if direction == "depth":
+            what = "scale w_in " + ("down" if mean > target else "up")
+            yield Finding(layer + 1, problem, what + ", or move the thresholds of the layer below")
+        else:
+            held = held_by(profile, layer)
+            share = profile.sources[layer].get(held)
+            problem += f", held by the {held}" + (f" at {share:.0%} of the points" if share is not None else "")
+            yield Finding(layer + 1, problem, _CURES[held, mean > target])
+
+
+def held_by(profile: RadiusProfile, layer: int) -> str:
+    """The term that contributes most to a layer's radius through time at most points; unknown without a closed form."""
+    sources = profile.sources[layer]
+    return max(sources, key=sources.__getitem__) if sources else "unknown"

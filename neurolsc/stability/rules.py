@@ -1,0 +1,110 @@
+r"""Multiplier rules: which parameter answers for which radius.
+
+After each pre-training step every layer has two multipliers, :math:`\kappa = \mathrm{clip}(\text{target} / \text{mean
+radius})`, one through time and one through depth. A rule says what they multiply. The cell knows its parameters
+(:class:`neurolsc.neurons.Answer`); the rule chooses among them.
+
+A rule assigns parameters, it never multiplies them in place: time constants are stored as logarithms. Frozen parameters
+(``requires_grad=False``) stay as they are.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from neurolsc.neurons.cell import Answer, Cell
+
+
+class Rule(Protocol):
+    """What a multiplier rule is: an object that moves a cell's parameters."""
+
+    @property
+    def name(self) -> str:
+        """Its name in tables and logs."""
+        ...
+
+    def apply(self, cell: Cell, *, time: float, depth: float) -> None:
+        """Move the parameters of a cell, in place, by its multipliers through time and depth."""
+        ...
+
+
+@dataclass(frozen=True)
+class PaperRule:
+    """The paper's: w_in, b_theta and adaptation follow the depth, w_rec, tau_v and tau_theta the time.
+
+    The adaptation stands in the derivative through time only, so with this rule a depth radius below its target raises it
+    until the radius through time runs away.
+
+    Source: arXiv:2308.12075, Sec. II-D and App. H.
+    """
+
+    name: str = "paper"
+
+    def apply(self, cell: Cell, *, time: float, depth: float) -> None:
+        """Multiply the values of the parameters."""
+        _multiply(cell, cell.paper_answers, time=time, depth=depth)
+
+
+@dataclass(frozen=True)
+class TransitionRule:
+    r"""Ours: scale every entry of the derivative through time, and w_in by the depth.
+
+    With a detached reset the derivative through time of LIF and ALIF is made of :math:`e^{-1/\tau_v}`,
+    :math:`e^{-1/\tau_\vartheta}`, :math:`W_{rec} s` and :math:`\beta s`. Multiplying both decays (not the time constants),
+    the recurrent weights and the adaptation by :math:`\kappa` multiplies the whole matrix, and so every eigenvalue and the
+    radius, by exactly :math:`\kappa` in the states at hand. Likewise :math:`W_{in}` through depth. What moves the radius
+    afterwards are only the surrogate's arguments, through other voltages and thresholds.
+
+    Args:
+        hold_threshold: keep the resting threshold b_theta / (1 - exp(-1/tau_theta)) while tau_theta moves, by moving
+            b_theta. Otherwise a shorter tau_theta lowers it, and the layer fires more.
+        longest: decays stay at or below exp(-1/longest), in steps.
+    """
+
+    hold_threshold: bool = False
+    longest: float = 1e4
+
+    @property
+    def name(self) -> str:
+        """Its name in tables and logs."""
+        return "transition, threshold held" if self.hold_threshold else "transition"
+
+    def apply(self, cell: Cell, *, time: float, depth: float) -> None:
+        """Multiply weights and adaptation, and the decays behind the time constants."""
+        held = getattr(cell, "theta_rest", None) if self.hold_threshold else None
+        _multiply(cell, cell.answers, time=time, depth=depth, longest=self.longest)
+        if held is not None:
+            cell.theta_rest = held
+
+
+def _multiply(
+    cell: Cell, answers: tuple[Answer, ...], *, time: float, depth: float, longest: float = float("inf")
+) -> None:
+    with torch.no_grad():
+        for answer in answers:
+            if _frozen(cell, answer.parameter):
+                continue
+            factor = (time if answer.radius == "time" else depth) ** answer.sign
+            value = getattr(cell, answer.parameter).detach()
+            if answer.through == "value":
+                moved = value * factor
+            else:  # exp(-1/moved) = factor exp(-1/value), in logarithms
+                rate = 1 / value - torch.log(torch.as_tensor(factor, dtype=value.dtype))
+                moved = 1 / rate.clamp(min=1 / longest)
+            assign(cell, answer.parameter, moved)
+
+
+def _frozen(cell: Cell, name: str) -> bool:
+    parameter = cell._parameters.get(name, cell._parameters.get(f"log_{name}"))
+    return parameter is not None and not parameter.requires_grad
+
+
+def assign(cell: Cell, name: str, value: torch.Tensor) -> None:
+    """Set a parameter of a cell in place, whether it is a tensor or a positive quantity behind a logarithm."""
+    parameter = cell._parameters.get(name)
+    if parameter is None:
+        setattr(cell, name, value)
+    else:
+        with torch.no_grad():
+            parameter.copy_(value)

@@ -1,0 +1,163 @@
+r"""The transition derivatives of a network, dense: through time and through depth.
+
+.. math:: M^{time}_{t,l} = \frac{\partial h[t, l]}{\partial h[t-1, l]}, \qquad
+          M^{depth}_{t,l} = \frac{\partial h[t, l]}{\partial h[t', l-1]}
+
+with t' = t-1 for ``layer_delay=1`` and t' = t for 0. The state h is the whole state of a layer, all its variables
+concatenated. Row 0 of the depth is the derivative of the first layer by its input.
+
+The states along the run are taken as they are: a derivative depends on the parameters through its own step only, which is
+what the loss of arXiv:2308.12075, eq. 2, differentiates.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neurolsc.network import Network
+from neurolsc.neurons.cell import Cell, State
+
+
+class Transitions(NamedTuple):
+    """What one layer needs for its derivatives at K x B points (step, sample) of a run, flattened to one batch."""
+
+    cell: Cell
+    x: Tensor
+    """what the cell read (K B, n_in)"""
+    before: State
+    """its state before the step, leaves (K B, ...)"""
+    below: Cell | None
+    """the cell it reads from; None for the first"""
+    state_below: State | None
+    """the state that x is the output of; None for the first"""
+
+
+def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions], tuple[Tensor, ...]]:
+    """Run the network without gradient and keep the points at which derivatives are taken.
+
+    Args:
+        network: the network.
+        x: input (T, B, n_in).
+        steps: the K steps to keep, increasing, each in 0 ... T-1.
+
+    Returns:
+        One :class:`Transitions` per layer, its points ordered (step, sample), and the outputs of every layer at all
+        steps, each (T, B, n_hidden).
+    """
+    wanted = set(steps.tolist())
+    kept, outputs = [], []
+    with torch.no_grad():
+        for t, moment in enumerate(network.moments(x)):
+            outputs.append(moment.outputs)
+            if t in wanted:
+                kept.append(moment)
+    transitions = []
+    for i, cell in enumerate(network.cells):
+        below = network.cells[i - 1] if i else None
+        # with a delay x is the output of the layer below one step ago, without one of the same step
+        side = [m.before if network.layer_delay else m.after for m in kept]
+        state_below = _stack([s.layers[i - 1] for s in side]) if i else None
+        inputs = torch.cat([m.inputs[i] for m in kept])
+        transitions.append(Transitions(cell, inputs, _stack([m.before.layers[i] for m in kept]), below, state_below))
+    return transitions, tuple(torch.stack(layer) for layer in zip(*outputs, strict=True))
+
+
+def time_derivative(t: Transitions) -> Tensor:
+    """d h[t, l] / d h[t-1, l], shape (K B, S, S); in closed form where the cell has one."""
+    if t.cell.has_closed_form():
+        return sum_of(t.cell.time_sources(t.before))
+    return time_derivative_by_autograd(t)
+
+
+def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
+    """d h[t, l] / d x (K B or 1, S, n_in), and d x / d h below (K B, n_in, S_below) or None for the first layer.
+
+    The depth derivative is their product, or the first alone for the first layer.
+    """
+    closed = t.cell.has_closed_form()
+    by_input = t.cell.input_derivative(t.before) if closed else input_derivative_by_autograd(t)
+    if t.below is None:
+        return by_input, None
+    closed_below = t.below.has_closed_form()
+    below = t.below.output_derivative(t.state_below) if closed_below else output_derivative_by_autograd(t)
+    return by_input, below
+
+
+def depth_derivative(t: Transitions) -> Tensor:
+    """d h[t, l] / d h[t', l-1], shape (K B, S, S_below); by the input, (K B or 1, S, n_in), for the first layer."""
+    by_input, below = depth_factors(t)
+    return by_input if below is None else by_input @ below
+
+
+def sum_of(sources: dict[str, Tensor]) -> Tensor:
+    """The sum of named terms of a derivative."""
+    first, *rest = sources.values()
+    return sum(rest, first)
+
+
+def time_derivative_by_autograd(t: Transitions) -> Tensor:
+    """The same as :func:`time_derivative` by autograd, for any cell."""
+
+    def step(h: Tensor, x: Tensor) -> Tensor:
+        state = unflat(h, t.before)
+        return flat(t.cell.update(x, t.cell.output(state), state))
+
+    return jacobian(step, flat(t.before), t.x)
+
+
+def input_derivative_by_autograd(t: Transitions) -> Tensor:
+    """d h[t] / d x by autograd, (K B, S, n_in)."""
+
+    def step(x: Tensor, h: Tensor) -> Tensor:
+        state = unflat(h, t.before)
+        return flat(t.cell.update(x, t.cell.output(state), state))
+
+    return jacobian(step, t.x, flat(t.before))
+
+
+def output_derivative_by_autograd(t: Transitions) -> Tensor:
+    """d x / d h below by autograd, (K B, n_in, S_below)."""
+    below, state = t.below, t.state_below
+    assert below is not None
+    return jacobian(lambda h: below.output(unflat(h, state)), flat(state))
+
+
+def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> Tensor:
+    """The Jacobians of a function that treats the samples of a batch apart.
+
+    Every sample is repeated once per output and one backward pass picks one output from each copy. It needs neither
+    ``vmap`` nor ``jacrev``, which surrogates of other libraries refuse, and is differentiable by the parameters.
+
+    Args:
+        function: maps (n, M), and the context, to (n, N), sample by sample, for any n.
+        at: where, shape (B, M).
+        context: further arguments (B, ...), not differentiated.
+
+    Returns:
+        Shape (B, N, M).
+    """
+    with torch.enable_grad():
+        at, context = at.detach(), tuple(c.detach() for c in context)
+        batch, outputs = at.shape[0], function(at, *context).shape[1]
+        copies = at.repeat_interleave(outputs, 0).requires_grad_()
+        rows = function(copies, *(c.repeat_interleave(outputs, 0) for c in context))
+        picked = rows.view(batch, outputs, outputs).diagonal(dim1=1, dim2=2).sum()
+        (gradient,) = torch.autograd.grad(picked, copies, create_graph=True, materialize_grads=True)
+    return gradient.view(batch, outputs, -1)
+
+
+def flat(state: State) -> Tensor:
+    """All variables of a state side by side: leaves (B, ...) to (B, S)."""
+    return torch.cat([leaf.flatten(1) for leaf in state], 1)
+
+
+def unflat(h: Tensor, like: State) -> State:
+    """The state with the values h (B, S) and the shapes of another one (any batch)."""
+    parts = h.split([leaf[0].numel() for leaf in like], 1)
+    return type(like)(*(part.view(-1, *leaf.shape[1:]) for part, leaf in zip(parts, like, strict=True)))
+
+
+def _stack(states: list[State]) -> State:
+    return type(states[0])(*(torch.cat(leaves) for leaves in zip(*states, strict=True)))

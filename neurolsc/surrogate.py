@@ -1,0 +1,252 @@
+r"""Surrogate gradients: a spike forward, the derivative of a smooth step backward.
+
+Every surrogate is one formula. With a shape :math:`f`, its integral :math:`F` (:math:`F' = f`), a dampening
+:math:`\gamma` and a sharpness :math:`\omega`, the smooth step is :math:`S(v) = \frac{\gamma}{\omega} F(\omega v)` and
+
+.. math:: z = H(v) + S(v) - \mathrm{detach}(S(v)), \qquad \frac{dz}{dv} = \gamma f(\omega v).
+
+The value is exactly 0 or 1, and every derivative, of any order and in :math:`v`, :math:`\gamma` and :math:`\omega`, is
+that of :math:`S`. No custom autograd function is involved, so ``torch.func`` and ``torch.compile`` see plain operations.
+
+Source: Herranz-Celotti & Rouat, arXiv:2308.12075, App. H (:math:`d\tilde H(v)/dv = \gamma f(\omega v)`).
+"""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.validation import LOG_LIMIT, positive
+
+__all__ = [
+    "Arctan",
+    "Exponential",
+    "FastSigmoid",
+    "Gaussian",
+    "Logistic",
+    "MultiGaussian",
+    "Rectangular",
+    "Surrogate",
+    "Triangular",
+]
+
+
+class Surrogate(nn.Module, ABC):
+    r"""A Heaviside step whose derivative is :math:`\gamma f(\omega v)`.
+
+    A new surrogate is a subclass with two methods, :meth:`shape` and :meth:`shape_integral`.
+
+    Args:
+        dampening: :math:`\gamma > 0`, one number, or one per neuron with shape (n_hidden,).
+        sharpness: :math:`\omega > 0`, likewise.
+        learnable: make both trainable. They are then stored as logarithms, so that they stay positive.
+
+    Raises:
+        ValueError: if dampening or sharpness is not positive and finite (dampening may be 0 when it is not learnable:
+            the surrogate is then silent).
+
+    Example:
+        >>> spike = FastSigmoid(dampening=0.5)
+        >>> v = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)
+        >>> z = spike(v)
+        >>> z.tolist()
+        [0.0, 0.0, 1.0]
+        >>> torch.autograd.grad(z.sum(), v)[0].tolist()
+        [0.125, 0.5, 0.125]
+    """
+
+    def __init__(
+        self, dampening: float | Tensor = 0.5, sharpness: float | Tensor = 1.0, *, learnable: bool = False
+    ) -> None:
+        super().__init__()
+        self.learnable = learnable
+        for name, value in (("dampening", dampening), ("sharpness", sharpness)):
+            value = positive(name, value, zero_allowed=name == "dampening" and not learnable)
+            if learnable:
+                self.register_parameter(f"log_{name}", nn.Parameter(value.log().to(torch.get_default_dtype())))
+            elif value.ndim:
+                self.register_buffer(f"fixed_{name}", value.to(torch.get_default_dtype()))
+            else:  # a plain number keeps its full precision when the module changes dtype
+                setattr(self, f"fixed_{name}", value.item())
+
+    @property
+    def dampening(self) -> float | Tensor:
+        r"""The dampening :math:`\gamma`, a number or shape (n_hidden,)."""
+        return _exp(self.log_dampening) if self.learnable else self.fixed_dampening  # type: ignore[arg-type,return-value]
+
+    @property
+    def sharpness(self) -> float | Tensor:
+        r"""The sharpness :math:`\omega`, a number or shape (n_hidden,)."""
+        return _exp(self.log_sharpness) if self.learnable else self.fixed_sharpness  # type: ignore[arg-type,return-value]
+
+    @abstractmethod
+    def shape(self, x: Tensor) -> Tensor:
+        r"""The shape :math:`f(x)`, for x of any shape."""
+
+    @abstractmethod
+    def shape_integral(self, x: Tensor) -> Tensor:
+        r"""A smooth function :math:`F` with :math:`F' = f`."""
+
+    def derivative(self, v: Tensor) -> Tensor:
+        r"""The derivative that the spike is given, :math:`\gamma f(\omega v)`."""
+        return self.dampening * self.shape(self.sharpness * v)
+
+    def primitive(self, v: Tensor) -> Tensor:
+        r"""The smooth step whose derivative it is, :math:`\frac{\gamma}{\omega} F(\omega v)`."""
+        return self.dampening / self.sharpness * self.shape_integral(self.sharpness * v)
+
+    def forward(self, v: Tensor) -> Tensor:
+        """Return 1 where v > 0 and 0 elsewhere, in the dtype of v; NaN stays NaN."""
+        smooth = self.primitive(v)
+        return (v > 0).to(v.dtype) + (smooth - smooth.detach()).to(v.dtype)
+
+    def config(self) -> dict[str, object]:
+        """The keyword arguments that make this surrogate again, as JSON values (learnt values are in the state)."""
+
+        def plain(value: float | Tensor) -> object:
+            return value.detach().tolist() if isinstance(value, Tensor) else value
+
+        return {
+            "dampening": plain(self.dampening),
+            "sharpness": plain(self.sharpness),
+            "learnable": self.learnable,
+        }
+
+    def extra_repr(self) -> str:
+        def short(value: float | Tensor) -> str:
+            if not isinstance(value, Tensor) or value.ndim == 0:
+                return f"{float(value):g}"
+            return f"<{tuple(value.shape)}>"
+
+        learnable = ", learnable=True" if self.learnable else ""
+        return f"dampening={short(self.dampening)}, sharpness={short(self.sharpness)}{learnable}"
+
+
+class FastSigmoid(Surrogate):
+    r""":math:`f(x) = (1 + |x|)^{-2}`. Source: Zenke & Ganguli 2018, SuperSpike."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        return (1 + x.abs()) ** -2
+
+    def shape_integral(self, x: Tensor) -> Tensor:
+        return x / (1 + x.abs())
+
+
+class MultiGaussian(Surrogate):
+    r"""A Gaussian with two wide negative side lobes.
+
+    .. math:: f(x) = (1+h)\,N(x; 0, \sigma^2) - h\,N(x; \sigma, (s\sigma)^2) - h\,N(x; -\sigma, (s\sigma)^2)
+
+    Args:
+        dampening: :math:`\gamma`, as in :class:`Surrogate`.
+        sharpness: :math:`\omega`, as in :class:`Surrogate`.
+        learnable: as in :class:`Surrogate`.
+        height: :math:`h`, the weight of the side lobes.
+        scale: :math:`s`, how much wider they are.
+        sigma: :math:`\sigma`, the deviation of the middle one.
+
+    Source: Yin, Corradi & Bohté 2021 (h = 0.15, s = 6, sigma = 0.5).
+    """
+
+    def __init__(
+        self,
+        dampening: float | Tensor = 0.5,
+        sharpness: float | Tensor = 1.0,
+        *,
+        learnable: bool = False,
+        height: float = 0.15,
+        scale: float = 6.0,
+        sigma: float = 0.5,
+    ) -> None:
+        super().__init__(dampening, sharpness, learnable=learnable)
+        self.height = float(positive("height", height, zero_allowed=True))
+        self.scale = float(positive("scale", scale))
+        self.sigma = float(positive("sigma", sigma))
+
+    def _lobes(self) -> tuple[tuple[float, float, float], ...]:
+        h, sigma, wide = self.height, self.sigma, self.scale * self.sigma
+        return ((1 + h, 0.0, sigma), (-h, sigma, wide), (-h, -sigma, wide))
+
+    def shape(self, x: Tensor) -> Tensor:
+        return sum((w * _normal(x, mean, std) for w, mean, std in self._lobes()), torch.zeros_like(x))
+
+    def shape_integral(self, x: Tensor) -> Tensor:
+        return sum((w * _normal_integral(x, mean, std) for w, mean, std in self._lobes()), torch.zeros_like(x))
+
+    def config(self) -> dict[str, object]:
+        return super().config() | {"height": self.height, "scale": self.scale, "sigma": self.sigma}
+
+
+class Arctan(Surrogate):
+    r""":math:`f(x) = 1 / (1 + (\pi x / 2)^2)`. Source: Fang et al. 2021, Incorporating learnable membrane time constant."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        return 1 / (1 + (math.pi / 2 * x) ** 2)
+
+    def shape_integral(self, x: Tensor) -> Tensor:
+        return 2 / math.pi * torch.atan(math.pi / 2 * x)
+
+
+class Logistic(Surrogate):
+    r""":math:`f(x) = \sigma(x)(1 - \sigma(x))`, with :math:`f(0) = 1/4`. Source: Neftci, Mostafa & Zenke 2019."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x) * torch.sigmoid(-x)
+
+    def shape_integral(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+
+class Triangular(Surrogate):
+    r""":math:`f(x) = \max(0, 1 - |x|)`. Source: Bellec et al. 2018, LSNN."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        return (1 - x.abs()).clamp(min=0)
+
+    def shape_integral(self, x: Tensor) -> Tensor:
+        inside = x.clamp(-1, 1)
+        return inside - inside * inside.abs() / 2
+
+
+class Rectangular(Surrogate):
+    r""":math:`f(x) = 1` where :math:`|x| \le 1/2`, else 0. Source: Wu et al. 2018, Spatio-temporal backpropagation."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        return (x.abs() <= 0.5).to(x.dtype)
+
+    def shape_integral(self, x: Tensor) -> Tensor:
+        return x.clamp(-0.5, 0.5)
+
+
+class Gaussian(Surrogate):
+    r""":math:`f(x) = N(x; 0, 1)`, with :math:`f(0) = 1/\sqrt{2\pi}`. Source: Yin, Corradi & Bohté 2020."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        return _normal(x, 0.0, 1.0)
+
+    def shape_integral(self, x: Tensor) -> Tensor:
+        return _normal_integral(x, 0.0, 1.0)
+
+
+class Exponential(Surrogate):
+    r""":math:`f(x) = e^{-|x|}`. Source: Shrestha & Orchard 2018, SLAYER."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        return torch.exp(-x.abs())
+
+    def shape_integral(self, x: Tensor) -> Tensor:
+        # two branches clamped to their own side: f(0) = 1 and nothing overflows
+        return torch.where(x > 0, -torch.expm1(-x.clamp(min=0)), torch.expm1(x.clamp(max=0)))
+
+
+def _exp(logarithm: Tensor) -> Tensor:
+    return logarithm.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+
+
+def _normal(x: Tensor, mean: float, std: float) -> Tensor:
+    return torch.exp(-0.5 * ((x - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi))
+
+
+def _normal_integral(x: Tensor, mean: float, std: float) -> Tensor:
+    return 0.5 * torch.erf((x - mean) / (std * math.sqrt(2)))

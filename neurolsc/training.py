@@ -1,0 +1,258 @@
+"""The training loop: cross-entropy at every step, early stopping, and checkpoints that survive a kill."""
+
+import csv
+import hashlib
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from tqdm.auto import tqdm
+
+from neurolsc import metrics
+from neurolsc.checkpoint import atomic_write, read_tree, write_tree
+from neurolsc.evaluation import Samples, Scores, batches, cross_entropy, evaluate
+from neurolsc.network import Network
+from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.validation import positive, whole
+
+__all__ = ["Scores", "TrainResult", "evaluate", "train"]
+
+Row = dict[str, Any]
+"""One epoch of a history."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What :func:`train` returns; the network itself carries the weights of the best epoch."""
+
+    history: list[Row]
+    """one row per epoch: epoch (from 1), train_loss and train_mode_accuracy (means while the weights move),
+    validation_loss, validation_mode_accuracy, validation_mean_accuracy, then of the validation samples as in
+    :class:`Scores` share_without_vote, firing_rate, silent_steps and synops, and seconds"""
+    best_epoch: int
+    """epoch with the lowest validation loss, counted from 1"""
+    stopped_early: bool
+    """whether the patience ran out"""
+
+    @property
+    def best(self) -> Row:
+        """The row of the best epoch."""
+        return self.history[self.best_epoch - 1]
+
+    def to_json(self, path: str | PathLike[str]) -> None:
+        """Write all of it as JSON.
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
+        text = json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"
+        atomic_write(path, lambda file: file.write(text.encode()))
+
+    def to_csv(self, path: str | PathLike[str]) -> None:
+        """Write the history as a table; the firing rates are firing_rate_1, firing_rate_2, ... from the input up.
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
+        rows = []
+        for row in self.history:
+            rates = {f"firing_rate_{i}": rate for i, rate in enumerate(row["firing_rate"], start=1)}
+            rows.append({key: value for key, value in row.items() if key != "firing_rate"} | rates)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        atomic_write(path, lambda file: file.write(text.getvalue().encode()))
+
+
+def train(
+    network: Network,
+    training: Samples,
+    validation: Samples,
+    *,
+    epochs: int,
+    batch_size: int = 256,
+    lr: float = 1e-3,
+    patience: int = 10,
+    seed: int = 0,
+    optimizer: Callable[[Iterable[nn.Parameter], float], Optimizer] = adabelief_lookahead,
+    checkpoint: str | PathLike[str] | None = None,
+    progress: bool = True,
+    on_epoch: Callable[[Sequence[Row]], object] | None = None,
+) -> TrainResult:
+    """Train a network in place, with early stopping on the validation loss.
+
+    All that is random in an epoch, the order of the samples and dropout, is drawn from (seed, epoch) alone. On a CPU a
+    run that was killed and resumed therefore ends in the very weights of one that was not, bit by bit.
+
+    Args:
+        network: the network; it ends with the weights of its best epoch.
+        training: items (x (T, N), label), shuffled anew in every epoch.
+        validation: items that decide when to stop and which weights are best; never the test set.
+        epochs: most epochs, those before a resumption counted.
+        batch_size: samples per step; the last batch of an epoch may be smaller.
+        lr: learning rate.
+        patience: stop after this many epochs without a lower validation loss.
+        seed: of order and dropout.
+        optimizer: makes the optimizer from parameters and learning rate; ``torch.optim.Adam`` is one, too.
+        checkpoint: file that keeps the state after every epoch; if it exists, training goes on from it. Epochs and
+            patience may then be new, the other settings may not.
+        progress: show a bar over the batches.
+        on_epoch: called with the history so far after every epoch.
+
+    Returns:
+        History and best epoch.
+
+    Raises:
+        ValueError: if a data set is empty or does not fit, a setting is out of range, or the checkpoint is damaged
+            or of a run with other settings, which the message names.
+        TypeError: if a setting is of the wrong kind.
+        FloatingPointError: if the loss becomes NaN or infinite; the message names the epoch and the batch.
+        OSError: if the checkpoint cannot be read or written.
+
+    Source: arXiv:2308.12075, Sec. II-G (patience 10, AdaBelief in Lookahead).
+    """
+    whole("epochs", epochs), whole("patience", patience), whole("seed", seed, at_least=0)
+    positive("lr", lr)
+    if not callable(optimizer):
+        raise TypeError(f"optimizer must make one from (parameters, lr), got a {type(optimizer).__name__}.")
+    order = torch.Generator()
+    train_batches = batches("training", training, batch_size, order)
+    batches("validation", validation, batch_size)  # refuses before the first epoch, not after it
+    fit = _Fit(network, optimizer(network.parameters(), lr))
+    settings = {
+        "seed": seed,
+        "batch_size": batch_size,
+        "lr": lr,
+        "optimizer": type(fit.optimizer).__name__,
+        "number of training samples": len(training),
+        "number of validation samples": len(validation),
+        "layer_delay": network.layer_delay,
+    } | {name: f"{tuple(value.shape)} {value.dtype}" for name, value in network.state_dict().items()}
+    if checkpoint is not None and Path(checkpoint).exists():
+        fit.restore(checkpoint, settings)
+    while len(fit.history) < epochs and fit.waited < patience:
+        epoch = len(fit.history) + 1
+        started = time.perf_counter()
+        bar = tqdm(train_batches, desc=f"epoch {epoch}/{epochs}", unit="batch", disable=not progress)
+        with torch.random.fork_rng(devices=_cuda_devices(network)), bar:
+            torch.manual_seed(_mix(seed, epoch))
+            order.manual_seed(_mix(seed, epoch))
+            loss, accuracy = fit.epoch(bar, epoch, lr)
+            scores = evaluate(network, validation, batch_size=batch_size)
+            bar.set_postfix_str(f"loss {loss:.3f}, validation {scores.loss:.3f} {scores.mode_accuracy:.1%}")
+        fit.note(loss, accuracy, scores, time.perf_counter() - started)
+        if checkpoint is not None:
+            write_tree(checkpoint, fit.state() | {"settings": settings})
+        if on_epoch is not None:
+            on_epoch(fit.history)
+    network.load_state_dict(fit.best)
+    return TrainResult(fit.history, fit.best_epoch, fit.waited >= patience)
+
+
+class _Fit:
+    """A training under way: what its next epoch depends on besides the settings."""
+
+    def __init__(self, network: Network, optimizer: Optimizer) -> None:
+        self.network, self.optimizer = network, optimizer
+        self.history: list[Row] = []
+        self.best_epoch = 0
+        self.best: dict[str, Tensor] = {}
+
+    @property
+    def waited(self) -> int:
+        """Epochs since the best one."""
+        return len(self.history) - self.best_epoch
+
+    def epoch(self, bar: "tqdm[tuple[Tensor, Tensor]]", epoch: int, lr: float) -> tuple[float, float]:
+        """One pass over the training batches: mean loss and mode accuracy while the weights move."""
+        device = self.network.readout.weight.device
+        samples, total, right = 0, 0.0, 0.0
+        self.network.train()
+        for number, (x, labels) in enumerate(bar, start=1):
+            x, labels = x.to(device), labels.to(device)
+            logits = self.network(x)
+            loss = cross_entropy(logits, labels)
+            if not math.isfinite(value := loss.item()):
+                raise FloatingPointError(
+                    f"the loss is {value} in epoch {epoch}, batch {number}: lower the learning rate (now {lr:g}), or "
+                    "set the radii first (neurolsc.pretrain)."
+                )
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            samples += len(labels)
+            total += len(labels) * value
+            right += len(labels) * metrics.mode_accuracy(logits.detach(), labels)
+            bar.set_postfix_str(f"loss {total / samples:.3f}")
+        return total / samples, right / samples
+
+    def note(self, loss: float, accuracy: float, scores: Scores, seconds: float) -> None:
+        """Add an epoch to the history, and keep its weights if they are the best so far."""
+        epoch = len(self.history) + 1
+        row: Row = {
+            "epoch": epoch,
+            "train_loss": loss,
+            "train_mode_accuracy": accuracy,
+            "validation_loss": scores.loss,
+            "validation_mode_accuracy": scores.mode_accuracy,
+            "validation_mean_accuracy": scores.mean_accuracy,
+            "share_without_vote": scores.share_without_vote,
+            "firing_rate": scores.firing_rate,
+            "silent_steps": scores.silent_steps,
+            "synops": scores.synops,
+            "seconds": seconds,
+        }
+        if not self.history or scores.loss < self.history[self.best_epoch - 1]["validation_loss"]:
+            self.best_epoch = epoch
+            self.best = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+        self.history.append(row)
+
+    def state(self) -> dict[str, Any]:
+        """What :meth:`restore` needs."""
+        return {
+            "network": self.network.state_dict(),
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "optimizer": self.optimizer.state_dict(),
+            "history": self.history,
+        }
+
+    def restore(self, path: str | PathLike[str], settings: dict[str, Any]) -> None:
+        """Go on from a file.
+
+        Raises:
+            ValueError: if it was written under other settings, or by something else.
+        """
+        state = read_tree(path)
+        if not isinstance(state, dict) or state.keys() != self.state().keys() | {"settings"}:
+            raise ValueError(f"{path} is not the checkpoint of a training.")
+        before = state["settings"]
+        for name in settings | before:
+            if settings.get(name) != before.get(name):
+                raise ValueError(
+                    f"{path} is of a training with {name} = {before.get(name)}, now it is {settings.get(name)}: "
+                    "give the old setting, or another checkpoint file."
+                )
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
+
+
+def _mix(seed: int, epoch: int) -> int:
+    """One seed from two, such that neighbours have nothing in common."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {epoch}".encode()).digest()[:4])
+
+
+def _cuda_devices(network: Network) -> list[torch.device]:
+    device = network.readout.weight.device
+    return [device] if device.type == "cuda" else []

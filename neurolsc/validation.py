@@ -1,0 +1,52 @@
+"""Checks of arguments that more than one room makes: they say what came and what was wanted."""
+
+
+import torch
+from torch import Tensor
+
+
+LOG_LIMIT = 40.0
+"""Positive parameters are stored as logarithms and read within exp(±40), 4e-18 to 2e17: whatever an optimizer does to
+them, they, their squares and the reciprocals of both stay finite and positive in float32."""
+
+
+def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) -> Tensor:
+    """Return the value as a detached float tensor if every entry is positive and finite.
+
+    Raises:
+        ValueError: if an entry is NaN, infinite, negative, or zero where zero is not allowed.
+    """
+    tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    if not tensor.is_floating_point():
+        tensor = tensor.to(torch.get_default_dtype())
+    good = tensor.isfinite() & ((tensor >= 0) if zero_allowed else (tensor > 0))
+    if not good.all():
+        wanted = "zero or positive" if zero_allowed else "positive"
+        bad = tensor[~good].flatten()[0].item()
+        raise ValueError(f"{name} must be {wanted} and finite, got {bad:g}.")
+    return tensor.clone()
+
+
+def whole(name: str, value: int, *, at_least: int = 1) -> int:
+    """Return the value if it is a whole number not below a bound.
+
+    Raises:
+        TypeError: if it is not an int.
+        ValueError: if it is below the bound.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__} ({value!r}).")
+    if value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {value}.")
+    return value
+
+
+def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
+    """Return the value if it is one of the known words.
+
+    Raises:
+        ValueError: if it is not; the message lists the known ones.
+    """
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.")
+    return value
