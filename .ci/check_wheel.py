@@ -1,4 +1,4 @@
-"""Is the neurolsc on the path the one from the wheel, and whole? Arguments: the repository's files that must be in it."""
+"""Is the neurolsc that is imported the one from the wheel, and whole? Arguments: files that it must hold."""
 
 import ast
 import re
@@ -48,12 +48,8 @@ if missing:
 
 distributions = packages_distributions()
 foreign = {name for name in imported(package) if name not in sys.stdlib_module_names} - {"neurolsc"}
-undeclared = {
-    name for name in foreign if not declared() & {canonical(d) for d in distributions.get(name, [name])}
-}
+undeclared = {name for name in foreign if not declared() & {canonical(d) for d in distributions.get(name, [name])}}
 if undeclared:
     sys.exit(f"neurolsc imports {', '.join(sorted(undeclared))}, which pyproject.toml does not declare")
 
-print(
-    f"neurolsc {version('neurolsc')} from the wheel: {len(samples)} sample files and py.typed are in it, imports declared"
-)
+print(f"neurolsc {version('neurolsc')} from the wheel: {len(samples)} samples in it, imports declared")

@@ -1,8 +1,8 @@
 """Networks, and trees of tensors and numbers, as safetensors files: whole or not at all, and no code in them.
 
-A file holds tensors and one JSON text that says what they belong to. Reading one builds known classes only and
-runs nothing that the file brings along. Every write goes to a temporary file in the same folder, which then takes
-the place of the old one, so that a crash or a full disk leaves the old file as it was.
+A file holds tensors and one JSON text that says what they belong to. Reading one builds known classes only
+and runs nothing that the file brings along. Every write goes to a temporary file in the same folder, which
+then takes the place of the old one, so that a crash or a full disk leaves the old file as it was.
 """
 
 import contextlib
@@ -51,8 +51,8 @@ def save(network: Network, path: str | PathLike[str]) -> None:
 
     Raises:
         TypeError: if a surrogate is not one of ours, or a tensor has no form in a file (sparse, complex128).
-        ValueError: if a cell is not one of ours, two share a parameter, or the network has tensors that its layout
-            does not explain.
+        ValueError: if a cell is not one of ours, two share a parameter, or the network has tensors that its
+            layout does not explain.
         OSError: if the file cannot be written; the message names it.
 
     Example:
@@ -78,9 +78,7 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     built = {name: value.shape for name, value in _build(config).state_dict().items()}
     if shapes != built:
         odd = sorted(name for name in shapes.keys() | built.keys() if shapes.get(name) != built.get(name))
-        raise ValueError(
-            f"the network could not be built again from its layout: {', '.join(odd)} would differ."
-        )
+        raise ValueError(f"the network could not be built again from its layout: {', '.join(odd)} would differ.")
     _write(path, "network", config, tensors)
 
 
@@ -170,9 +168,7 @@ def _build(config: dict[str, Any]) -> Network:
     """A network of the layout, with starting values that the caller replaces."""
     with torch.random.fork_rng(devices=[]):
         cells = [_build_cell(dict(cell)) for cell in config["cells"]]
-        return Network(
-            cells, config["n_out"], layer_delay=config["layer_delay"], readout_bias=config["readout_bias"]
-        )
+        return Network(cells, config["n_out"], layer_delay=config["layer_delay"], readout_bias=config["readout_bias"])
 
 
 def _build_cell(config: dict[str, Any]) -> Cell:
@@ -191,9 +187,7 @@ def _known(kind: str, name: str, classes: dict[str, type[T]]) -> type[T]:
 def _plain(name: str, value: Tensor) -> Tensor:
     """A contiguous copy on the CPU."""
     if value.layout != torch.strided or value.dtype == torch.complex128:
-        raise TypeError(
-            f"{name} cannot be stored: {value.dtype}, {value.layout}; wanted dense, at most 64 bit."
-        )
+        raise TypeError(f"{name} cannot be stored: {value.dtype}, {value.layout}; wanted dense, at most 64 bit.")
     return value.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
@@ -212,9 +206,8 @@ def _encode(node: object, tensors: dict[str, Tensor], where: str) -> object:
         case list() | tuple():
             kind = "list" if isinstance(node, list) else "tuple"
             return {kind: [_encode(v, tensors, f"{where}[{i}]") for i, v in enumerate(node)]}
-    raise TypeError(
-        f"{where} cannot be stored: wanted a dict, list, tuple, tensor or plain value, got {type(node).__name__}."
-    )
+    kind = type(node).__name__
+    raise TypeError(f"{where} cannot be stored: wanted dicts, lists, tuples, tensors, plain values, got {kind}.")
 
 
 def _encode_key(key: object, where: str) -> object:

@@ -40,7 +40,7 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
 def app() -> None:
-    """Make deep recurrent spiking networks trainable by setting their local stability first.
+    r"""Make deep recurrent spiking networks trainable by setting their local stability first.
 
     A usual day, on the digits that come with the package:
 
@@ -88,7 +88,9 @@ def _flag(f: dataclasses.Field[Any]) -> Callable[[Callable[..., None]], Callable
     name = "--" + f.name.replace("_", "-")
     words = get_args(f.type)
     if f.type is bool:
-        return click.option(f"{name}/--no-{name[2:]}", f.name, default=f.default, show_default=True, help=f.metadata["help"])
+        return click.option(
+            f"{name}/--no-{name[2:]}", f.name, default=f.default, show_default=True, help=f.metadata["help"]
+        )
     kind = click.Choice(words) if words else f.type
     return click.option(name, f.name, type=kind, default=f.default, show_default=True, help=f.metadata["help"])
 
@@ -102,10 +104,12 @@ def _use_file(ctx: click.Context, path: Path | None, kinds: tuple[type[Settings]
         given = {name: value for name, value in given.items() if name in mine}
         for kind in kinds:
             make(kind, given)  # a wrong value is told here, with its name
-        ctx.default_map = (ctx.default_map or {}) | given
+        ctx.default_map = dict(ctx.default_map or {}) | given
 
 
-_out = click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the results; must not exist.")
+_out = click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder for the results; must not exist."
+)
 
 
 @app.command()
@@ -266,7 +270,9 @@ def first_batch(data: DataSettings, samples: int) -> Tensor:
 def scores_table(rows: dict[str, Scores]) -> str:
     """Scores as text, a line each."""
     width = max(map(len, rows), default=0)
-    lines = [f"{'':{width}}  mode acc.  mean acc.  loss   no vote  silent last layer  spikes/neuron/step    synops/sample"]
+    lines = [
+        f"{'':{width}}  mode acc.  mean acc.  loss   no vote  silent last layer  spikes/neuron/step    synops/sample"
+    ]
     for name, s in rows.items():
         rates = " ".join(f"{rate:.4f}" for rate in s.firing_rate)
         lines.append(

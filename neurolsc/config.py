@@ -65,19 +65,13 @@ class NetworkSettings:
         if self.weights:
             return load(self.weights)
         torch.manual_seed(self.seed)
-        extra = {} if self.cell == "LIF" else {"tau_theta": self.tau_theta}
-        cells = [
-            CELLS[self.cell](
-                n_in if i == 0 else self.width,
-                self.width,
-                spike=SURROGATES[self.surrogate](self.dampening, self.sharpness, learnable=self.learnable),
-                tau_v=self.tau_v,
-                reset=self.reset,
-                reset_gradient=self.reset_gradient,
-                **extra,
-            )
-            for i in range(self.layers)
-        ]
+        options: dict[str, Any] = {"tau_v": self.tau_v, "reset": self.reset, "reset_gradient": self.reset_gradient}
+        if self.cell != "LIF":
+            options["tau_theta"] = self.tau_theta
+        cells = []
+        for i in range(self.layers):
+            options["spike"] = SURROGATES[self.surrogate](self.dampening, self.sharpness, learnable=self.learnable)
+            cells.append(CELLS[self.cell](n_in if i == 0 else self.width, self.width, **options))
         return Network(cells, n_out, layer_delay=self.layer_delay, readout_bias=self.readout_bias)  # type: ignore[arg-type]
 
 
@@ -176,7 +170,7 @@ def make(kind: type[Any], given: dict[str, Any]) -> Any:
             continue
         value = given[f.name]
         words = get_args(f.type)
-        wanted = str if words else f.type
+        wanted: Any = str if words else f.type
         if wanted is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if f.name == "target" and isinstance(value, int | float):

@@ -46,13 +46,15 @@ class Scores:
     silent_steps: float | None
     """share of (step, sample) pairs in which the last layer is silent; None as above"""
     synops: float | None
-    """synaptic operations per sample, those of the input's non-zero entries included; None if a layer does not spike"""
+    """synaptic operations per sample, those of the input's events included; None if a layer does not spike"""
     sparsity: list[float | None]
     """1 - firing_rate"""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    r"""Cross-entropy at every time step, :math:`-\frac{1}{TB} \sum_{t,b} \log \mathrm{softmax}(o[t, b])_{y_b}`.
+    r"""Cross-entropy at every time step.
+
+    .. math:: -\frac{1}{TB} \sum_{t,b} \log \mathrm{softmax}(o[t, b])_{y_b}
 
     Args:
         logits: readout at every step (T, B, C).
@@ -133,7 +135,7 @@ def _scores(network: Network, x: Tensor, labels: Tensor) -> Scores:
     run = network.run(x)
     loss = cross_entropy(run.logits, labels).item()
     if not math.isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss} in an evaluation: the weights have diverged.")
+        raise FloatingPointError(f"the loss is {loss} in an evaluation, the weights have diverged: train with less lr.")
     silent = _of_spikes(metrics.silent_steps, run.spikes[-1])
     return Scores(
         loss=loss,

@@ -1,8 +1,8 @@
 r"""What a run is judged by: accuracies over time, votes that were not cast, and how much the neurons fire.
 
-Axes are (T, B, C) for logits and (T, B, N) for spikes: time steps, samples, classes or neurons. A step *votes* for
-the class of its largest logit; a step whose largest logits tie votes for nobody. A silent layer under a readout
-without bias therefore scores nothing, instead of the share of class 0.
+Axes are (T, B, C) for logits and (T, B, N) for spikes: time steps, samples, classes or neurons. A step
+*votes* for the class of its largest logit; a step whose largest logits tie votes for nobody. A silent layer
+under a readout without bias therefore scores nothing, instead of the share of class 0.
 
 Source: arXiv:2308.12075, Sec. II-G (mode accuracy: the class chosen at most steps).
 """
@@ -135,7 +135,7 @@ def silent_steps(spikes: Tensor) -> float:
         0.5
     """
     _check_spikes(spikes)
-    return (~spikes.any(-1)).double().mean().item()
+    return (spikes == 0).all(-1).double().mean().item()
 
 
 def synops(spikes: Tensor, fan_out: int) -> float:

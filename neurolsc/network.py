@@ -1,6 +1,7 @@
 """Cells stacked in depth, with a readout: the one place that loops over time."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
@@ -78,7 +79,7 @@ class Network(nn.Module):
         super().__init__()
         if not cells:
             raise ValueError("a network needs at least one cell, got none.")
-        for i, (below, cell) in enumerate(zip(cells, cells[1:], strict=False), start=1):
+        for i, (below, cell) in enumerate(pairwise(cells), start=1):
             if below.n_hidden != cell.n_in:
                 raise ValueError(f"cell {i} reads {cell.n_in} inputs, but cell {i - 1} has {below.n_hidden} outputs.")
         if layer_delay not in (0, 1):

@@ -10,16 +10,14 @@ from neurolsc.validation import positive
 __all__ = ["adabelief_lookahead"]
 
 
-def adabelief_lookahead(
-    parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0
-) -> Lookahead:
+def adabelief_lookahead(parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0) -> Lookahead:
     r"""AdaBelief inside Lookahead: every 6 steps the weights go back half the way to where they were.
 
     .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \qquad w \leftarrow \phi \qquad \text{every 6 steps}
 
     The slow copy :math:`\phi` of each parameter p is ``optimizer.state[p]["slow_params"]``. Whoever sets
-    parameters by hand between two steps (the multipliers of pre-training) has to set that copy as well, or it pulls
-    them back.
+    parameters by hand between two steps (the multipliers of pre-training) has to set that copy as well, or it
+    pulls them back.
 
     Args:
         parameters: what to optimize.

@@ -20,7 +20,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#66
 """Okabe and Ito's palette, told apart by colour-blind readers."""
 
 _SOURCE_COLORS = {"leak": COLORS[0], "reset": COLORS[3], "feedback": COLORS[1], "recurrence": COLORS[2]}
-_STYLE = {
+_STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlesize": "medium",
@@ -36,7 +36,10 @@ def plot_profile(profile: "RadiusProfile", path: str | PathLike[str]) -> None:
     steps = profile.steps.numpy()
     with plt.rc_context(_STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained", width_ratios=(1, 1, 0.8))
-        titles = ("through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$", "through depth, $\\partial h_{l}/\\partial h_{l-1}$")
+        titles = (
+            "through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$",
+            "through depth, $\\partial h_{l}/\\partial h_{l-1}$",
+        )
         for direction, (ax, radii, title) in enumerate(zip(axes, (profile.time, profile.depth), titles, strict=False)):
             for layer, radius in enumerate(radii):
                 name = f"layer {layer + 1}" + (" (from the input)" if direction and not layer else "")
@@ -100,7 +103,9 @@ def plot_pretraining(
                 values = [row[key][layer] for row in rows]
                 ax.plot(steps, values, color=COLORS[layer % len(COLORS)], label=f"layer {layer + 1}", linewidth=1.6)
             if target is not None and key != "firing_rate":
-                ax.axhline(target[0 if key == "time" else 1], color="black", linestyle="--", linewidth=1, label="target")
+                ax.axhline(
+                    target[0 if key == "time" else 1], color="black", linestyle="--", linewidth=1, label="target"
+                )
             ax.set(xlabel="pre-training step", title=title, ylim=(0, None))
         axes[0].legend(fontsize="small")
         _save(figure, path)

@@ -116,7 +116,7 @@ class Surrogate(nn.Module, ABC):
     def extra_repr(self) -> str:
         def short(value: float | Tensor) -> str:
             if not isinstance(value, Tensor) or value.ndim == 0:
-                return f"{float(value):g}"
+                return f"{float(value.detach() if isinstance(value, Tensor) else value):g}"
             return f"<{tuple(value.shape)}>"
 
         learnable = ", learnable=True" if self.learnable else ""

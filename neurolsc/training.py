@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class TrainResult:
         atomic_write(path, lambda file: file.write(text.encode()))
 
     def to_csv(self, path: str | PathLike[str]) -> None:
-        """Write the history as a table; the firing rates are firing_rate_1, firing_rate_2, ... from the input up.
+        """Write the history as a table; the layers' firing rates are firing_rate_1, firing_rate_2, ...
 
         Raises:
             OSError: if the file cannot be written.
@@ -91,8 +91,8 @@ def train(
 ) -> TrainResult:
     """Train a network in place, with early stopping on the validation loss.
 
-    All that is random in an epoch, the order of the samples and dropout, is drawn from (seed, epoch) alone. On a CPU a
-    run that was killed and resumed therefore ends in the very weights of one that was not, bit by bit.
+    All that is random in an epoch, the order of the samples and dropout, is drawn from (seed, epoch) alone.
+    On a CPU a run that was killed and resumed ends in the very weights of one that was not, bit by bit.
 
     Args:
         network: the network; it ends with the weights of its best epoch.
@@ -104,8 +104,8 @@ def train(
         patience: stop after this many epochs without a lower validation loss.
         seed: of order and dropout.
         optimizer: makes the optimizer from parameters and learning rate; ``torch.optim.Adam`` is one, too.
-        checkpoint: file that keeps the state after every epoch; if it exists, training goes on from it. Epochs and
-            patience may then be new, the other settings may not.
+        checkpoint: file that keeps the state after every epoch; if it exists, training goes on from it.
+            Epochs and patience may then be new, the other settings may not.
         progress: show a bar over the batches.
         on_epoch: called with the history so far after every epoch.
 
@@ -113,15 +113,17 @@ def train(
         History and best epoch.
 
     Raises:
-        ValueError: if a data set is empty or does not fit, a setting is out of range, or the checkpoint is damaged
-            or of a run with other settings, which the message names.
+        ValueError: if a data set is empty or does not fit, a setting is out of range, or the checkpoint is
+            damaged or of a run with other settings, which the message names.
         TypeError: if a setting is of the wrong kind.
         FloatingPointError: if the loss becomes NaN or infinite; the message names the epoch and the batch.
         OSError: if the checkpoint cannot be read or written.
 
     Source: arXiv:2308.12075, Sec. II-G (patience 10, AdaBelief in Lookahead).
     """
-    whole("epochs", epochs), whole("patience", patience), whole("seed", seed, at_least=0)
+    for name, value in (("epochs", epochs), ("patience", patience)):
+        whole(name, value)
+    whole("seed", seed, at_least=0)
     positive("lr", lr)
     if not callable(optimizer):
         raise TypeError(f"optimizer must make one from (parameters, lr), got a {type(optimizer).__name__}.")
@@ -143,11 +145,11 @@ def train(
     while len(fit.history) < epochs and fit.waited < patience:
         epoch = len(fit.history) + 1
         started = time.perf_counter()
-        bar = tqdm(train_batches, desc=f"epoch {epoch}/{epochs}", unit="batch", disable=not progress)
+        bar = tqdm(total=len(train_batches), desc=f"epoch {epoch}/{epochs}", unit="batch", disable=not progress)
         with torch.random.fork_rng(devices=_cuda_devices(network)), bar:
             torch.manual_seed(_mix(seed, epoch))
             order.manual_seed(_mix(seed, epoch))
-            loss, accuracy = fit.epoch(bar, epoch, lr)
+            loss, accuracy = fit.epoch(train_batches, bar, epoch, lr)
             scores = evaluate(network, validation, batch_size=batch_size)
             bar.set_postfix_str(f"loss {loss:.3f}, validation {scores.loss:.3f} {scores.mode_accuracy:.1%}")
         fit.note(loss, accuracy, scores, time.perf_counter() - started)
@@ -173,19 +175,21 @@ class _Fit:
         """Epochs since the best one."""
         return len(self.history) - self.best_epoch
 
-    def epoch(self, bar: "tqdm[tuple[Tensor, Tensor]]", epoch: int, lr: float) -> tuple[float, float]:
+    def epoch(
+        self, batches: Iterable[tuple[Tensor, Tensor]], bar: "tqdm[NoReturn]", epoch: int, lr: float
+    ) -> tuple[float, float]:
         """One pass over the training batches: mean loss and mode accuracy while the weights move."""
         device = self.network.readout.weight.device
         samples, total, right = 0, 0.0, 0.0
         self.network.train()
-        for number, (x, labels) in enumerate(bar, start=1):
+        for number, (x, labels) in enumerate(batches, start=1):
             x, labels = x.to(device), labels.to(device)
             logits = self.network(x)
             loss = cross_entropy(logits, labels)
             if not math.isfinite(value := loss.item()):
                 raise FloatingPointError(
-                    f"the loss is {value} in epoch {epoch}, batch {number}: lower the learning rate (now {lr:g}), or "
-                    "set the radii first (neurolsc.pretrain)."
+                    f"the loss is {value} in epoch {epoch}, batch {number}: lower the learning rate "
+                    f"(now {lr:g}), or set the radii first (neurolsc.pretrain)."
                 )
             self.optimizer.zero_grad()
             loss.backward()
@@ -193,7 +197,8 @@ class _Fit:
             samples += len(labels)
             total += len(labels) * value
             right += len(labels) * metrics.mode_accuracy(logits.detach(), labels)
-            bar.set_postfix_str(f"loss {total / samples:.3f}")
+            bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)
+            bar.update()
         return total / samples, right / samples
 
     def note(self, loss: float, accuracy: float, scores: Scores, seconds: float) -> None:
@@ -238,9 +243,10 @@ class _Fit:
             raise ValueError(f"{path} is not the checkpoint of a training.")
         before = state["settings"]
         for name in settings | before:
-            if settings.get(name) != before.get(name):
+            old, new = before.get(name), settings.get(name)
+            if old != new:
                 raise ValueError(
-                    f"{path} is of a training with {name} = {before.get(name)}, now it is {settings.get(name)}: "
+                    f"{path} is of a training with {name} = {old}, now it is {new}: "
                     "give the old setting, or another checkpoint file."
                 )
         self.network.load_state_dict(state["network"])

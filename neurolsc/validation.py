@@ -1,9 +1,7 @@
 """Checks of arguments that more than one room makes: they say what came and what was wanted."""
 
-
 import torch
 from torch import Tensor
-
 
 LOG_LIMIT = 40.0
 """Positive parameters are stored as logarithms and read within exp(±40), 4e-18 to 2e17: whatever an optimizer does to

@@ -25,7 +25,8 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
     Raises:
         ValueError: if the data set is empty, or batch_size or count is below 1.
     """
-    whole("batch_size", batch_size), whole("count", count)
+    whole("batch_size", batch_size)
+    whole("count", count)
     total = len(dataset)  # type: ignore[arg-type]
     if total == 0:
         raise ValueError("input_batches needs a data set with items, got an empty one.")

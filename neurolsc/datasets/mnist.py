@@ -60,18 +60,14 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
         (500, torch.Size([100, 784]), 9)
     """
 
-    def __init__(
-        self, root: str | Path, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST
-    ) -> None:
+    def __init__(self, root: str | Path, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST) -> None:
         """Find or download, check and read the files, and draw the split."""
         names = _names(split)
         paths = fetch_mnist(root, names)
         self._hold(*read_pair(*(paths[name] for name in names)), split, FULL_SIZES, seed, encoding)
 
     @classmethod
-    def embedded(
-        cls, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST
-    ) -> "SpikeLatencyMNIST":
+    def embedded(cls, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST) -> "SpikeLatencyMNIST":
         """Return the sample that comes with the package: 1,800 train, 200 validation and 500 test digits.
 
         Args:

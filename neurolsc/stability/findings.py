@@ -55,7 +55,9 @@ def diagnose(network: Network, x: Tensor, *, steps: int = 16, seed: int = 0) -> 
     for i, (time, depth) in enumerate(zip(profile.time_mean.tolist(), profile.depth_mean.tolist(), strict=True)):
         held = held_by(profile, i)
         if profile.firing_rate[i] > 0.9:
-            found.append(Finding(i + 1, f"fires {profile.firing_rate[i]:.2f} spikes per neuron and step", "raise b_theta"))
+            found.append(
+                Finding(i + 1, f"fires {profile.firing_rate[i]:.2f} spikes per neuron and step", "raise b_theta")
+            )
         if time > 1.0 + 0.02:
             found.append(
                 Finding(i + 1, f"radius {time:.2f} through time, above 1, held by the {held}", _CURES[held, True])

@@ -140,17 +140,16 @@ def pretrain(
     """
     one_of("method", method, ("gradient", "scale"))
     one_of("non_square", non_square, NON_SQUARE)
-    whole("samples", samples), whole("max_steps", max_steps, at_least=0), whole("checkpoint_every", checkpoint_every)
+    whole("samples", samples)
+    whole("max_steps", max_steps, at_least=0)
+    whole("checkpoint_every", checkpoint_every)
     rule, criteria = rule or TransitionRule(), criteria or Criteria()
     stream, started = _inputs(batches), clock.perf_counter()
     x = next(stream)
     goal = aim(target, x.shape[0], len(network.cells))
     look = _Look(network, goal, seed, samples, steps, include_input, non_square)
     if method == "scale":
-        if max_steps:
-            history = _scale(look, look.sample(x, 0, _LARGER), rule, progress)
-        else:
-            history = []
+        history = _scale(look, look.sample(x, 0, _LARGER), rule, progress) if max_steps else []
         converged, taken = False, len(history)
     else:
         loop = _Loop(look, rule, criteria, gradient, multiplier, shuffle, slow_copy, lr, weight_decay)
@@ -327,7 +326,9 @@ class _Loop:
     def summary(self) -> str:
         """Mean radii of the newest step, for the progress bar."""
         row = self.history[-1]
-        return "time " + " ".join(f"{r:.2f}" for r in row["time"]) + " depth " + " ".join(f"{r:.2f}" for r in row["depth"])
+        return (
+            "time " + " ".join(f"{r:.2f}" for r in row["time"]) + " depth " + " ".join(f"{r:.2f}" for r in row["depth"])
+        )
 
     def _copy(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.look.network.state_dict().items()}
@@ -389,7 +390,9 @@ def _inputs(batches: Iterable[Any]) -> Iterator[Tensor]:
             count += 1
             yield batch[0] if isinstance(batch, tuple | list) else batch
         if not count:
-            raise ValueError("pretrain needs at least one batch of inputs, got none (an iterator can be used only once).")
+            raise ValueError(
+                "pretrain needs at least one batch of inputs, got none (an iterator can be used only once)."
+            )
 
 
 def _skip(stream: Iterator[Tensor], count: int) -> Iterator[Tensor]:

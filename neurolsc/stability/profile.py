@@ -150,10 +150,8 @@ def radius_profile(
             sources.append(_shares(held))
     spikes = torch.stack([layer.ne(0).to(time[0].dtype).mean() for layer in outputs]).cpu()
     silent = torch.stack([(~layer.ne(0).any(-1)).to(time[0].dtype).mean() for layer in outputs]).cpu()
-    treated = tuple(non_square if is_non_square(t) else None for t in transitions)
-    return RadiusProfile(
-        torch.stack(time), torch.stack(depth), chosen, tuple(sources), spikes, silent, treated, target
-    )
+    treated: tuple[NonSquare | None, ...] = tuple(non_square if is_non_square(t) else None for t in transitions)
+    return RadiusProfile(torch.stack(time), torch.stack(depth), chosen, tuple(sources), spikes, silent, treated, target)
 
 
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
@@ -168,8 +166,8 @@ def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Ten
         return torch.arange(total)
     if whole("steps", count) > total:
         raise ValueError(f"steps must be at most the {total} steps of the input, got {count}.")
-    places = torch.arange(count) + torch.rand(count, generator=generator, dtype=torch.float64)
-    return (places * total / count).long()
+    edges = torch.arange(count + 1) * total // count  # of stretches of whole steps, so that none is drawn twice
+    return edges[:-1] + (torch.rand(count, generator=generator, dtype=torch.float64) * edges.diff()).long()
 
 
 def time_radius(t: Transitions, layer: int) -> Tensor:

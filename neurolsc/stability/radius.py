@@ -105,7 +105,7 @@ def random_submatrix(m: Tensor, generator: torch.Generator) -> Tensor:
 
 class _SpectralRadius(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, m: Tensor) -> Tensor:  # type: ignore[override]  # noqa: ANN001
+    def forward(ctx, m: Tensor) -> Tensor:  # type: ignore[override]
         if not ctx.needs_input_grad[0]:
             return _largest_eigenvalue(m).abs().to(m.device)
         radius, gradient, _ = radius_and_gradient(m)
@@ -114,7 +114,7 @@ class _SpectralRadius(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[override]  # noqa: ANN001
+    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[override]
         (gradient,) = ctx.saved_tensors
         return grad[..., None, None] * gradient
 

@@ -58,4 +58,4 @@ def _rate_at(network: Network, x: Tensor, layer: int, start: dict[Tensor, Tensor
     with torch.no_grad():
         for tensor, value in start.items():
             tensor.copy_(value * scale)
-        return network.run(x).spikes[layer].ne(0).to(value.dtype).mean().item()
+        return network.run(x).spikes[layer].ne(0).double().mean().item()

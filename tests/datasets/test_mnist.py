@@ -51,9 +51,7 @@ def test_train_and_validation_are_carved_from_the_training_file_and_test_is_the_
     assert rows(train.images) | rows(validation.images) < rows(train_images.flatten(1))
     assert_close(test.images, test_images.flatten(1))
     assert_close(test.labels, test_labels.long())
-    label_of = {
-        bytes(i.flatten().tolist()): int(label) for i, label in zip(train_images, train_labels, strict=True)
-    }
+    label_of = {bytes(i.flatten().tolist()): int(label) for i, label in zip(train_images, train_labels, strict=True)}
     for part in (train, validation):
         assert [label_of[bytes(row.tolist())] for row in part.images] == part.labels.tolist()
 
@@ -66,9 +64,7 @@ def test_the_same_seed_draws_the_same_images_and_another_draws_others(root):
 
 def test_missing_files_are_downloaded_on_first_use(served, tmp_path):
     assert len(SpikeLatencyMNIST(tmp_path / "root", "test")) == 12
-    assert sorted(path.name for path in (tmp_path / "root").iterdir()) == sorted(
-        f"{name}.gz" for name in TEST
-    )
+    assert sorted(path.name for path in (tmp_path / "root").iterdir()) == sorted(f"{name}.gz" for name in TEST)
 
 
 def test_an_unknown_split_is_answered_with_the_known_ones_before_any_file_is_touched(tmp_path):
@@ -86,8 +82,14 @@ def test_an_item_is_the_encoded_image_and_its_digit():
     assert (digits.steps, digits.n_in, digits.n_classes) == (100, 784, 10)
     assert label == digits.labels[7]
     pixels = digits.images[7].double() / 255
-    assert_close(x, latency_frames(spike_latency(pixels)))
     assert x.sum() == 2 * (spike_latency(pixels) < 50).sum() > 100
+
+
+def test_a_batch_is_the_encoding_of_its_images():
+    digits = SpikeLatencyMNIST.embedded("test")
+    x, labels = collate(digits.__getitems__(range(300)))
+    assert_close(x, latency_frames(spike_latency(digits.images[:300].double() / 255)))
+    assert_close(labels, digits.labels[:300])
 
 
 def test_items_asked_for_together_are_the_items_asked_for_one_by_one():

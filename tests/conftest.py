@@ -1,0 +1,61 @@
+"""What the tests share: a fresh seed for each, and networks with inputs under which they fire."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import Tensor
+
+from neurolsc import ALIFPlus, Cell, Network
+
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def fresh_torch() -> Iterator[None]:
+    """Every test starts from the same seed and leaves torch's default dtype as it was."""
+    dtype = torch.get_default_dtype()
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(dtype)
+
+
+@pytest.fixture
+def float64(fresh_torch: None) -> None:
+    """Tensors and parameters are double in this test."""
+    torch.set_default_dtype(torch.float64)
+
+
+@pytest.fixture
+def make_spikes() -> Callable[..., Tensor]:
+    """Random input spikes (T, B, N) in torch's default dtype."""
+
+    def make(T: int = 20, B: int = 6, N: int = 30, *, rate: float = 0.2, seed: int = 1) -> Tensor:
+        random = torch.rand(T, B, N, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return (random < rate).to(torch.get_default_dtype())
+
+    return make
+
+
+@pytest.fixture
+def make_network() -> Callable[..., Network]:
+    """A small network; it fires on the spikes above."""
+
+    def make(
+        cell: type[Cell] = ALIFPlus,
+        *,
+        n_in: int = 30,
+        width: int = 16,
+        layers: int = 2,
+        layer_delay: int = 1,
+        seed: int = 0,
+        **settings: object,
+    ) -> Network:
+        torch.manual_seed(seed)
+        widths = [n_in, *[width] * layers]
+        cells = [cell(below, width, **settings) for below in widths[:-1]]
+        return Network(cells, n_out=4, layer_delay=layer_delay)
+
+    return make
