@@ -10,11 +10,12 @@ import json
 import os
 from collections.abc import Callable
 from os import PathLike
+from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from neurolsc import surrogate
@@ -243,14 +244,12 @@ def _write(path: str | PathLike[str], kind: str, content: object, tensors: dict[
 
 def _read(path: str | PathLike[str], kind: str) -> tuple[Any, dict[str, Tensor]]:
     name = os.fspath(path)
-    with open(name, "rb"):  # a missing or unreadable file is told by Python, with its name
-        pass
-    try:
-        with safe_open(name, framework="pt", device="cpu") as file:
-            header = file.metadata() or {}
-            tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 - not a dict
+    data = Path(path).read_bytes()  # not mapped into memory: a file cut short meanwhile would end the process
+    try:  # clones, since memory that torch did not align may round differently
+        tensors = {key: value.clone() for key, value in safetensors.torch.load(data).items()}
     except SafetensorError as error:
         raise ValueError(f"{name} is damaged or not a safetensors file: {error}") from error
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     found = header.get("neurolsc")
     if found != kind:
         raise ValueError(

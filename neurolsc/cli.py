@@ -33,7 +33,7 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (ValueError, TypeError, FloatingPointError, OSError) as error:
+        except (ValueError, FloatingPointError, OSError) as error:
             raise click.ClickException(str(error)) from error
 
 
@@ -171,9 +171,10 @@ def train_command(
     network.safetensors (the best epoch), history.csv and .json, and the learning curves. The test set is not opened:
     neurolsc evaluate does that. If this is stopped, the same command goes on where it was.
     """
+    target = before.parsed_target()
     net = _network(network, data)
     with runs.run_folder(out, as_dict(network, data, before, training)) as folder:
-        if before.parsed_target() is not None:
+        if target is not None:
             click.echo(set_radii(net, network.seed, data, before, folder))
         result = train(
             net,
@@ -191,7 +192,7 @@ def train_command(
         plot_learning_curves({"run": result.history}, folder / "learning.png", chance=1 / net.n_out)
         checkpoint.save(net, folder / runs.NETWORK)
         _forget_checkpoints(folder)
-    best = result.history[result.best_epoch]
+    best = result.best
     click.echo(f"best epoch {result.best_epoch}: validation mode accuracy {best['validation_mode_accuracy']:.1%}")
     click.echo(f"written to {out}")
 

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from neurolsc.checkpoint import atomic_write
 from neurolsc.surrogate import Surrogate
@@ -27,7 +28,7 @@ _STYLE: Any = {
     "axes.titlelocation": "left",
     "legend.frameon": False,
     "figure.dpi": 110,
-    "savefig.dpi": 130,
+    "savefig.dpi": 115,
 }
 
 
@@ -53,14 +54,17 @@ def plot_profile(profile: "RadiusProfile", path: str | PathLike[str]) -> None:
             if profile.target is not None:
                 wanted = profile.target[direction]
                 ax.axhline(wanted, color="black", linestyle="--", linewidth=1, label=f"target {wanted:.3g}")
-            ax.set(xlabel="time step", title=f"Radius {title}", ylim=(0, None))
-            ax.legend(fontsize="small")
-        axes[0].set_ylabel("spectral radius (line: mean, band: all samples)")
+            ax.set(xlabel="time step", title=f"Radius {title}")
+            _from_zero(ax)
+            ax.legend(fontsize="small", loc="lower right")
+        axes[0].set_ylabel("spectral radius")
         _plot_sources(axes[2], profile)
+        notes = ["Line: mean over samples. Band: smallest to largest. Spikes: per neuron and step."]
         treated = {t for t in profile.non_square if t}
         if treated:
             words = {"submatrix": "radius of a random square sub-matrix", "singular": "largest singular value"}
-            figure.text(0.36, -0.03, "* unequal widths: " + ", ".join(words[t] for t in sorted(treated)), fontsize=8)
+            notes.append("* Between unequal widths: " + ", ".join(words[t] for t in sorted(treated)) + ".")
+        figure.supxlabel("   ".join(notes), x=0.04, ha="left", fontsize="small")
         _save(figure, path)
 
 
@@ -75,12 +79,17 @@ def _plot_sources(ax: Axes, profile: "RadiusProfile") -> None:
     for layer in layers:
         if not profile.sources[layer]:
             ax.text(0.5, layer, "no closed form", ha="center", va="center", fontsize="small")
-    names = [f"layer {i + 1}\n{rate:.3f} spikes" for i, rate in enumerate(profile.firing_rate.tolist())]
+    names = [f"layer {i + 1}\n{rate:.2g} spikes" for i, rate in enumerate(profile.firing_rate.tolist())]
     ax.set_yticks(list(layers), names)
     ax.invert_yaxis()
     ax.set(xlim=(0, 1), xlabel="share of steps and samples", title="What holds the radius through time")
     if any(profile.sources):
         ax.legend(ncols=4, fontsize="small", loc="upper center", bbox_to_anchor=(0.45, -0.18), columnspacing=1)
+
+
+def _from_zero(ax: Axes) -> None:
+    """Start the upward axis at zero, with room above the highest line."""
+    ax.set_ylim(0, 1.08 * ax.dataLim.y1 or None)
 
 
 def plot_pretraining(
@@ -106,7 +115,9 @@ def plot_pretraining(
                 ax.axhline(
                     target[0 if key == "time" else 1], color="black", linestyle="--", linewidth=1, label="target"
                 )
-            ax.set(xlabel="pre-training step", title=title, ylim=(0, None))
+            ax.set(xlabel="pre-training step", title=title)
+            _from_zero(ax)
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes[0].legend(fontsize="small")
         _save(figure, path)
 
@@ -128,6 +139,7 @@ def plot_learning_curves(
                 ax.plot([row["epoch"] for row in history], values, color=color, label=name, marker=".", linewidth=1.6)
         for ax, (_, title) in zip(axes, panels, strict=True):
             ax.set(xlabel="epoch", title=title)
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes[1].set_ylim(0, 1)
         axes[2].set_ylim(0, None)
         if chance is not None:
@@ -169,7 +181,7 @@ def plot_surrogates(surrogates: Sequence[Surrogate], path: str | PathLike[str]) 
             ax.set_title(type(spike).__name__)
         for ax in axes[-1]:
             ax.set_xlabel("$v - \\vartheta$")
-        axes[0, 0].legend(fontsize="x-small", loc="upper left")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside upper center")
         _save(figure, path)
 
 

@@ -33,7 +33,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
 
     Raises:
         FileExistsError: if the finished run is there already.
-        ValueError: if an unfinished run has other settings; the message names them.
+        ValueError: if an unfinished run that left a checkpoint has other settings; the message names them.
         OSError: if the folder cannot be made or written.
     """
     final = Path(path)
@@ -51,7 +51,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
 
 def _claim(partial: Path, settings: dict[str, Any]) -> None:
     written = partial / SETTINGS
-    if written.exists():
+    if written.exists() and any(partial.glob("*.checkpoint")):
         before = tomllib.loads(written.read_text(encoding="utf-8"))
         names = before.keys() | settings.keys()
         changed = [

@@ -41,7 +41,7 @@ def make_spikes() -> Callable[..., Tensor]:
 
 @pytest.fixture
 def make_network() -> Callable[..., Network]:
-    """A small network; it fires on the spikes above."""
+    """A small network; with its input weights multiplied by a gain of 2 or more all its layers fire on those spikes."""
 
     def make(
         cell: type[Cell] = ALIFPlus,
@@ -50,12 +50,16 @@ def make_network() -> Callable[..., Network]:
         width: int = 16,
         layers: int = 2,
         layer_delay: int = 1,
+        gain: float = 1.0,
         seed: int = 0,
         **settings: object,
     ) -> Network:
         torch.manual_seed(seed)
         widths = [n_in, *[width] * layers]
         cells = [cell(below, width, **settings) for below in widths[:-1]]
+        with torch.no_grad():
+            for made in cells:
+                made.w_in.mul_(gain)
         return Network(cells, n_out=4, layer_delay=layer_delay)
 
     return make

@@ -85,16 +85,16 @@ def test_integer_logits_are_averaged_without_rounding():
     assert metrics.mean_accuracy(logits, torch.tensor([0])) == 1.0
 
 
-# 2 steps, 2 samples, 3 neurons: 4 spikes of 12; sample 1 is silent in step 0
-SPIKES = torch.tensor([[[1, 1, 0], [0, 0, 0]], [[1, 0, 0], [0, 0, 1]]])
+# 3 steps, 2 samples, 3 neurons: 4 spikes of 18; sample 1 is silent in step 0, both are in step 2
+SPIKES = torch.tensor([[[1, 1, 0], [0, 0, 0]], [[1, 0, 0], [0, 0, 1]], [[0, 0, 0], [0, 0, 0]]])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8, torch.bool])
 def test_measures_of_spikes_counted_by_hand(dtype: torch.dtype):
     spikes = SPIKES.to(dtype)
-    assert metrics.firing_rate(spikes) == pytest.approx(4 / 12)
-    assert metrics.sparsity(spikes) == pytest.approx(8 / 12)
-    assert metrics.silent_steps(spikes) == 0.25
+    assert metrics.firing_rate(spikes) == pytest.approx(4 / 18)
+    assert metrics.sparsity(spikes) == pytest.approx(14 / 18)
+    assert metrics.silent_steps(spikes) == 0.5
     assert metrics.synops(spikes, fan_out=10) == 20.0  # 4 spikes, 10 synapses each, 2 samples
 
 

@@ -119,7 +119,7 @@ def pretrain(
         lr: learning rate of AdaBelief.
         weight_decay: its weight decay.
         checkpoint: file to keep the state in; if it exists, pre-training goes on from it, and ends in the same weights as
-            one that was never interrupted.
+            one that was never interrupted. Only ``max_steps`` and ``criteria`` may differ from those it began with.
         checkpoint_every: steps between two writes of that file.
         progress: show a progress bar with the mean radii.
 
@@ -127,7 +127,8 @@ def pretrain(
         The result. A target that was not reached is a result too: see ``findings``.
 
     Raises:
-        ValueError: for a target outside (0, inf), no batches, or a batch that does not fit the network.
+        ValueError: for a target outside (0, inf), no batches, a batch that does not fit the network, or a checkpoint of
+            other settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
 
     Cost of a step: one run over T steps, and ``samples * steps`` eigenvalue problems per layer and direction, O(S^3) each.
@@ -235,6 +236,21 @@ class _Loop:
         self.cells = look.network.cells
         self.parameters = [p for p in self.cells.parameters() if p.requires_grad]  # type: ignore[attr-defined]
         self.optimizer = adabelief_lookahead(self.parameters, lr=lr, weight_decay=weight_decay)
+        self.settings = {
+            "target": tuple(look.goal),
+            "rule": rule.name,
+            "seed": look.seed,
+            "samples": look.samples,
+            "steps": look.steps,
+            "include_input": look.include_input,
+            "non_square": look.non_square,
+            "gradient": gradient,
+            "multiplier": None if multiplier is None else tuple(multiplier),
+            "shuffle": shuffle,
+            "slow_copy": slow_copy,
+            "lr": lr,
+            "weight_decay": weight_decay,
+        }
         self.step, self.smoothed, self.converged = 0, float("nan"), False
         self.times = 1  # doubled whenever a step's radii were on target and those of a larger sample were not
         self.history: list[dict[str, Any]] = []
@@ -339,6 +355,7 @@ class _Loop:
     def state(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on."""
         return {
+            "settings": self.settings,
             "step": self.step,
             "smoothed": self.smoothed,
             "times": self.times,
@@ -350,7 +367,18 @@ class _Loop:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Go on from a state.
+
+        Raises:
+            ValueError: if it began with other settings.
+        """
+        before, now = state["settings"], self.settings
+        changed = [f"{name} was {before[name]!r}, is now {now[name]!r}" for name in now if before[name] != now[name]]
+        if changed:
+            raise ValueError(
+                f"the checkpoint began with other settings ({'; '.join(changed)}). Use the same settings, another file, "
+                "or remove it."
+            )
         self.step, self.smoothed, self.history = state["step"], state["smoothed"], state["history"]
         self.times = state["times"]
         self.best_error, self.best = state["best_error"], state["best"]

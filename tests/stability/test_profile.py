@@ -1,0 +1,248 @@
+"""Radius profile: the radii of the dense derivatives, layer by layer, and what holds them."""
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neurolsc import (
+    LIF,
+    ALIFPlus,
+    ALIFPlusMinus,
+    Network,
+    largest_singular_value,
+    radius_profile,
+    spectral_radius,
+)
+from neurolsc.stability import profile as profile_module
+from neurolsc.stability.profile import draw_steps
+from neurolsc.stability.transition import (
+    depth_derivative,
+    follow,
+    time_derivative_by_autograd,
+)
+from neurolsc.surrogate import FastSigmoid
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+every_cell = pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+
+
+@every_cell
+@pytest.mark.parametrize("layer_delay", [0, 1])
+def test_radii_are_those_of_the_dense_derivatives(kind, layer_delay, make_network, make_spikes):
+    network = make_network(kind, width=6, gain=4, layers=3, layer_delay=layer_delay, tau_v=2.0)
+    x = make_spikes(T=7, B=3)
+    profile = radius_profile(network, x)
+    assert profile.time.shape == profile.depth.shape == (3, 7, 3)
+    assert profile.steps.tolist() == list(range(7))
+    transitions, outputs = follow(network, x, torch.arange(7))
+    for layer, t in enumerate(transitions):
+        dense = torch.linalg.eigvals(time_derivative_by_autograd(t)).abs().amax(-1)
+        torch.testing.assert_close(profile.time[layer].flatten(), dense)
+        if layer:
+            # the profile takes B A in place of A B
+            dense = torch.linalg.eigvals(depth_derivative(t)).abs().amax(-1)
+            torch.testing.assert_close(profile.depth[layer].flatten(), dense)
+            assert profile.non_square[layer] is None
+        assert outputs[layer].any()
+        assert profile.firing_rate[layer] == outputs[layer].mean()
+        assert profile.silent_steps[layer] == (outputs[layer].sum(-1) == 0).double().mean()
+    torch.testing.assert_close(profile.time_mean, profile.time.flatten(1).mean(1))
+    torch.testing.assert_close(profile.depth_mean, profile.depth.flatten(1).mean(1))
+
+
+def test_first_depth_row_is_the_derivative_by_the_input(make_spikes):
+    square = LIF(8, 8)
+    profile = radius_profile(Network([square], 2), make_spikes(T=4, B=2, N=8))
+    torch.testing.assert_close(profile.depth[0], spectral_radius(square.w_in).expand(4, 2))
+    assert profile.non_square == (None,)
+
+    square = ALIFPlus(10, 5)  # ten inputs, ten state variables: (w_in; 0) is square
+    profile = radius_profile(Network([square], 2), make_spikes(T=4, B=2, N=10))
+    torch.testing.assert_close(profile.depth[0], spectral_radius(square.w_in[:, :5]).expand(4, 2))
+
+
+@pytest.mark.parametrize("widths", [(30, 6, 9), (9, 6, 4)])
+def test_between_unequal_widths_the_treatment_is_named(widths, make_spikes):
+    n_in, first, second = widths
+    network, x = Network([ALIFPlus(n_in, first), ALIFPlus(first, second)], 2), make_spikes(T=5, B=2, N=n_in)
+    singular = radius_profile(network, x, non_square="singular")
+    torch.testing.assert_close(singular.depth[0], largest_singular_value(network.cells[0].w_in).expand(5, 2))
+    t = follow(network, x, torch.arange(5))[0][1]
+    torch.testing.assert_close(singular.depth[1].flatten(), largest_singular_value(depth_derivative(t)))
+    assert singular.non_square == ("singular", "singular")
+    assert "* between unequal widths: largest singular value" in str(singular)
+
+    drawn = radius_profile(network, x)
+    assert drawn.non_square == ("submatrix", "submatrix")
+    assert "* between unequal widths: radius of a random square sub-matrix" in str(drawn)
+    assert (drawn.depth <= singular.depth + 1e-12).all()
+    assert torch.equal(drawn.depth, radius_profile(network, x).depth)
+    assert not torch.equal(drawn.depth, radius_profile(network, x, seed=1).depth)
+    with pytest.raises(ValueError, match="non_square must be one of 'submatrix', 'singular', got 'norm'"):
+        radius_profile(network, x, non_square="norm")
+
+
+@every_cell
+def test_cells_without_a_closed_form_give_the_same_radii(kind, make_network, make_spikes):
+    x, spike = make_spikes(T=5, B=2), FastSigmoid()
+    settings = {"width": 6, "gain": 4, "reset_gradient": True}
+    closed = radius_profile(make_network(kind, spike=spike, **settings), x)
+    opaque = make_network(kind, spike=lambda v: spike(v), **settings)
+    assert not opaque.cells[0].has_closed_form()
+    autograd = radius_profile(opaque, x)
+    torch.testing.assert_close((autograd.time, autograd.depth), (closed.time, closed.depth))
+    assert autograd.sources == ({}, {})
+    assert "not known" in str(autograd)
+
+
+# ---- what holds the radius
+
+
+def only_source(network: Network, x: torch.Tensor) -> str:
+    (shares,) = radius_profile(network, x).sources
+    assert sum(shares.values()) == pytest.approx(1)
+    return max(shares, key=shares.__getitem__)
+
+
+@every_cell
+def test_leak_holds_a_layer_with_a_silent_surrogate(kind, make_network, make_spikes):
+    network = make_network(kind, layers=1, spike=FastSigmoid(dampening=0.0))
+    profile = radius_profile(network, make_spikes())
+    assert profile.sources == ({"leak": 1.0},)
+    cell = network.cells[0]
+    slowest = cell.decay_v.max() if kind is LIF else cell.decay_theta.max()
+    torch.testing.assert_close(profile.time, slowest.expand(1, 20, 6))
+
+
+def test_feedback_holds_a_layer_with_a_huge_adaptation(make_network, make_spikes):
+    assert only_source(make_network(layers=1, adaptation=50.0), make_spikes()) == "feedback"
+
+
+@every_cell
+def test_recurrence_holds_a_layer_with_huge_recurrent_weights(kind, make_network, make_spikes):
+    # a wide surrogate, which such voltages do not silence
+    network = make_network(kind, layers=1, recurrent_init="orthogonal", spike=FastSigmoid(sharpness=1e-3))
+    with torch.no_grad():
+        network.cells[0].w_rec.mul_(1000)
+    assert only_source(network, make_spikes()) == "recurrence"
+
+
+@every_cell
+@pytest.mark.parametrize("reset", ["subtract", "static"])
+def test_reset_holds_a_layer_with_large_thresholds_and_a_reset_gradient(kind, reset, make_network, make_spikes):
+    network = make_network(kind, layers=1, reset=reset, reset_gradient=True, spike=FastSigmoid(sharpness=1e-3))
+    for cell in network.cells:
+        if kind is LIF:
+            cell.theta.fill_(100.0)
+        else:
+            cell.theta_rest = 100.0
+    assert only_source(network, make_spikes()) == "reset"
+
+
+# ---- sub-sampling and errors
+
+
+@given(st.integers(1, 300).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))), st.integers(0, 1000))
+def test_drawn_steps_are_one_of_each_stretch(total_and_count, seed):
+    total, count = total_and_count
+    steps = draw_steps(total, count, torch.Generator().manual_seed(seed))
+    assert steps.shape == (count,)
+    assert (steps.diff() > 0).all()
+    for i, step in enumerate(steps.tolist()):
+        assert i * total // count <= step < (i + 1) * total // count
+
+
+def test_every_step_can_be_drawn():
+    drawn = {s for seed in range(200) for s in draw_steps(10, 4, torch.Generator().manual_seed(seed)).tolist()}
+    assert drawn == set(range(10))
+
+
+def test_drawn_steps_have_the_radii_of_all_steps_there(make_network, make_spikes):
+    network, x = make_network(n_in=32), make_spikes(N=32)  # the input is as wide as the state: nothing else is drawn
+    every, some = radius_profile(network, x), radius_profile(network, x, steps=5, seed=3)
+    assert some.time.shape == (2, 5, 6)
+    assert torch.equal(some.time, every.time[:, some.steps])
+    assert torch.equal(some.depth, every.depth[:, some.steps])
+    assert torch.equal(some.firing_rate, every.firing_rate), "rates are those of the whole run"
+    assert not torch.equal(some.steps, radius_profile(network, x, steps=5, seed=4).steps)
+
+
+@pytest.mark.parametrize("non_square", ["submatrix", "singular"])
+def test_chunks_change_nothing(non_square, make_network, make_spikes, monkeypatch):
+    network, x = make_network(), make_spikes(T=9, B=3)
+    whole, chunks = radius_profile(network, x, non_square=non_square), profile_module._chunks
+    monkeypatch.setattr(profile_module, "_chunks", lambda t, size: chunks(t, 5))
+    pieces = radius_profile(network, x, non_square=non_square)
+    torch.testing.assert_close((pieces.time, pieces.depth), (whole.time, whole.depth))
+    assert pieces.sources == whole.sources
+
+
+def test_measuring_leaves_the_network_alone(make_network, make_spikes):
+    network = make_network()
+    before = copy.deepcopy(network.state_dict())
+    profile = radius_profile(network, make_spikes(T=4))
+    torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
+    assert all(p.grad is None for p in network.parameters())
+    assert not profile.time.requires_grad
+
+
+def test_float32_agrees_with_float64(make_network, make_spikes):
+    network, x = make_network(n_in=32), make_spikes(N=32)
+    double, single = radius_profile(network, x), radius_profile(network.float(), x)
+    assert single.time.dtype == torch.float32
+    torch.testing.assert_close(single.time_mean.double(), double.time_mean, rtol=1e-2, atol=0)
+    torch.testing.assert_close(single.depth_mean.double(), double.depth_mean, rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("parameter", ["w_in", "w_rec", "b_theta"])
+def test_nan_is_an_error_that_names_the_layer(layer, parameter, make_network, make_spikes):
+    network = make_network(gain=2)
+    with torch.no_grad():
+        getattr(network.cells[layer], parameter).flatten()[0] = math.nan
+    with pytest.raises(FloatingPointError, match=f"layer {layer + 1}: the derivative through time holds NaN"):
+        radius_profile(network, make_spikes())
+
+
+def test_arguments_that_do_not_fit_are_refused(make_network, make_spikes):
+    network, x = make_network(), make_spikes()
+    with pytest.raises(ValueError, match="steps must be at most the 20 steps of the input, got 21"):
+        radius_profile(network, x, steps=21)
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        radius_profile(network, x, steps=0)
+    with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\)"):
+        radius_profile(network, x[0])
+
+
+# ---- as numbers and as text
+
+
+def test_to_dict_is_json_and_complete(make_network, make_spikes):
+    profile = radius_profile(make_network(), make_spikes(T=4), target=(0.5, 0.25))
+    values = json.loads(json.dumps(profile.to_dict()))
+    assert torch.equal(torch.tensor(values["time"]), profile.time)
+    assert torch.equal(torch.tensor(values["depth"]), profile.depth)
+    assert values["time_mean"] == profile.time_mean.tolist()
+    assert values["target"] == [0.5, 0.25]
+    assert values["non_square"] == ["submatrix", None]
+    assert [sum(shares.values()) for shares in values["sources"]] == pytest.approx([1, 1])
+
+
+def test_text_has_a_line_per_layer(make_network, make_spikes):
+    profile = radius_profile(make_network(layers=3), make_spikes(T=4), target=(0.5, 0.25))
+    header, *layers, target, note = str(profile).splitlines()
+    assert header.startswith("layer")
+    for i, line in enumerate(layers):
+        words = line.split()
+        assert words[0] == str(i + 1)
+        assert float(words[1]) == pytest.approx(profile.time_mean[i].item(), abs=6e-4)
+        assert "leak" in line
+    assert len(layers) == 3
+    assert target == "target: time 0.5, depth 0.25"
+    assert note.startswith("* between unequal widths")

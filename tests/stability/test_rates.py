@@ -1,0 +1,55 @@
+"""The control that gives a network another one's firing rates by its thresholds alone."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, match_firing_rates
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+THRESHOLDS = {"b_theta", "adaptation", "theta"}
+
+
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.parametrize("wanted", [(0.05, 0.02), (0.02, 0.1)])
+def test_reaches_the_rates_and_changes_thresholds_alone(kind, wanted, make_network, make_spikes):
+    network, x = make_network(kind, gain=2), make_spikes()
+    before = copy.deepcopy(network.state_dict())
+    reached = match_firing_rates(network, x, wanted)
+    measured = [layer.mean().item() for layer in network.run(x).spikes]
+    assert reached == measured
+    assert reached == pytest.approx(wanted, abs=0.015)  # in so small a network rates move in jumps
+    for name, value in network.state_dict().items():
+        changed = not torch.equal(value, before[name])
+        assert changed == (name.split(".")[-1] in THRESHOLDS), name
+        if changed:  # the whole threshold by one factor
+            ratio = value / before[name]
+            torch.testing.assert_close(ratio, ratio.mean().expand_as(ratio))
+
+
+def test_rate_zero_silences(make_network, make_spikes):
+    network, x = make_network(gain=2), make_spikes()
+    assert match_firing_rates(network, x, [0.0, 0.0]) == [0, 0]
+    assert not network.run(x).spikes[0].any()
+
+
+def test_what_does_not_fit_is_refused(make_network, make_spikes):
+    network, x = make_network(), make_spikes()
+    for bad in ([0.1], [0.1, 1.2], [-0.1, 0.1], [float("nan"), 0.1]):
+        with pytest.raises(ValueError, match=r"rates must be 2 numbers in \[0, 1\]"):
+            match_firing_rates(network, x, bad)
+
+
+def test_a_cell_without_a_threshold_is_refused(make_spikes):
+    class Other(LIF):
+        pass
+
+    cell = Other(30, 4)
+    network = Network([cell], 2)
+    assert match_firing_rates(network, make_spikes(), [0.1])
+    network.cells = nn.ModuleList([nn.Identity()])
+    with pytest.raises(TypeError, match="only LIF and ALIF have a threshold to scale, got Identity"):
+        match_firing_rates(network, make_spikes(), [0.1])

@@ -1,0 +1,78 @@
+import math
+
+import pytest
+import torch
+
+from neurolsc import LIF, Network, evaluate, metrics
+from neurolsc.datasets import collate
+from neurolsc.evaluation import cross_entropy
+from tests.patterns import CLASSES, Leak, N, Patterns, same_bits, small_network, weights
+
+
+def test_cross_entropy_is_the_mean_over_steps_and_samples_of_minus_the_log_of_the_label():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(4, 3, 5, dtype=torch.float64), torch.tensor([4, 0, 2])
+    by_hand = [-math.log(logits[t, b].softmax(0)[labels[b]]) for t in range(4) for b in range(3)]
+    torch.testing.assert_close(cross_entropy(logits, labels), torch.tensor(sum(by_hand) / 12, dtype=torch.float64))
+
+
+# evaluation
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 100])
+def test_scores_are_those_of_all_samples_at_once_however_they_are_cut(batch_size: int):
+    data, network = Patterns(11), small_network(readout_bias=True).double()
+    x, labels = collate([data[i] for i in range(11)])
+    with torch.no_grad():
+        run = network.run(x)
+    assert all(layer.any() for layer in run.spikes)
+
+    scores = evaluate(network, data, batch_size=batch_size)
+
+    assert scores.loss == pytest.approx(cross_entropy(run.logits, labels).item(), rel=1e-12)
+    assert scores.mode_accuracy == pytest.approx(metrics.mode_accuracy(run.logits, labels))
+    assert scores.mean_accuracy == pytest.approx(metrics.mean_accuracy(run.logits, labels))
+    assert scores.share_without_vote == pytest.approx(metrics.share_without_vote(run.logits))
+    assert scores.firing_rate == pytest.approx([metrics.firing_rate(layer) for layer in run.spikes])
+    assert scores.sparsity == pytest.approx([1 - metrics.firing_rate(layer) for layer in run.spikes])
+    assert scores.silent_steps == pytest.approx(metrics.silent_steps(run.spikes[-1]))
+    # input -> 8; each of 8 -> its own 8 and the next 8; each of 8 -> its own 8 and 3 readouts
+    spikes = [int(layer.sum()) for layer in (x, *run.spikes)]
+    synops = (8 * spikes[0] + 16 * spikes[1] + 11 * spikes[2]) / 11
+    assert scores.synops == pytest.approx(synops)
+
+
+def test_a_layer_that_does_not_spike_has_no_firing_rate_but_its_network_has_a_score():
+    scores = evaluate(Network([LIF(N, 8, threshold=0.2), Leak(8, 4)], CLASSES), Patterns(5), batch_size=2)
+    assert scores.firing_rate[0] is not None
+    assert scores.firing_rate[0] > 0
+    assert (scores.firing_rate[1], scores.sparsity[1], scores.silent_steps, scores.synops) == (None,) * 4
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluation_leaves_network_mode_and_random_numbers_alone(training: bool):
+    network = Network([Leak(N, 8, dropout=0.5)], CLASSES).train(training)
+    before, rng = weights(network), torch.random.get_rng_state()
+    first, second = evaluate(network, Patterns(9)), evaluate(network, Patterns(9))
+    assert first == second  # no dropout
+    assert network.training is training
+    assert same_bits(before, weights(network))
+    assert torch.equal(rng, torch.random.get_rng_state())
+
+
+def test_evaluation_refuses_what_it_cannot_score():
+    network = small_network()
+    with pytest.raises(ValueError, match="dataset is empty"):
+        evaluate(network, Patterns(0))
+    with pytest.raises(TypeError, match=r"length.*got generator"):
+        evaluate(network, (i for i in ()))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        evaluate(network, Patterns(3), batch_size=0)
+    with pytest.raises(ValueError, match=r"0 \.\.\. 1.*got 2"):
+        evaluate(Network([LIF(N, 4)], 2), Patterns(3))
+    with pytest.raises(ValueError, match=r"\(T, B, 7\)"):
+        evaluate(Network([LIF(7, 4)], CLASSES), Patterns(3))
+    with torch.no_grad():
+        network.readout.weight.fill_(math.nan)
+    with pytest.raises(FloatingPointError, match="nan in an evaluation"):
+        evaluate(network, Patterns(3))

@@ -1,0 +1,277 @@
+"""Network: wiring in depth and time, state handed over, masks, input formats, gradients."""
+
+import copy
+import math
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, NetworkState
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+both_delays = pytest.mark.parametrize("layer_delay", [0, 1])
+
+
+def by_hand(network: Network, x: Tensor) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """The wiring of eq. 1 as a loop over steps of single cells: logits, and outputs per step and layer."""
+    states = [cell.initial_state(x.shape[1]) for cell in network.cells]
+    sent = [cell.output(state) for cell, state in zip(network.cells, states, strict=True)]
+    logits, spikes, late = [], [], torch.zeros_like(x[0])
+    for frame in x:
+        if network.layer_delay:  # everyone reads what was there one step ago, the first layer too
+            read, late = [late, *sent[:-1]], frame
+            steps = [cell.step(i, s) for cell, i, s in zip(network.cells, read, states, strict=True)]
+            sent, states = [z for z, _ in steps], [s for _, s in steps]
+        else:
+            below = frame
+            for i, cell in enumerate(network.cells):
+                below, states[i] = cell.step(below, states[i])
+                sent[i] = below
+        spikes.append(list(sent))
+        logits.append(sent[-1] @ network.readout.weight.T)
+    return logits, spikes
+
+
+@both_delays
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+def test_run_is_the_loop_written_out(kind, layer_delay, make_network, make_spikes):
+    network, x = make_network(kind, layers=3, layer_delay=layer_delay, gain=3), make_spikes()
+    run = network.run(x)
+    logits, spikes = by_hand(network, x)
+    torch.testing.assert_close(run.logits, torch.stack(logits))
+    for layer, z in enumerate(run.spikes):
+        assert torch.equal(z, torch.stack([step[layer] for step in spikes]))
+        assert 0.02 < z.mean() < 0.8
+    assert torch.equal(network(x), run.logits)
+
+
+@pytest.mark.parametrize(("layer_delay", "first_steps"), [(1, [1, 2, 3]), (0, [0, 0, 0])])
+def test_a_single_input_reaches_each_layer_after_the_delays(layer_delay, first_steps, make_network):
+    network, x = make_network(LIF, layers=3, layer_delay=layer_delay), torch.zeros(5, 1, 30)
+    x[0] = 5.0
+    with torch.no_grad():
+        for cell in network.cells:
+            cell.w_in.abs_().mul_(10)
+    first = [layer.any(-1).flatten().nonzero()[0].item() for layer in network.run(x).spikes]
+    assert first == first_steps
+
+
+class LinearState(NamedTuple):
+    h: Tensor
+
+
+class Linear(Cell):
+    """PascalRNN: h[t] = radius (h[t-1] + input)."""
+
+    def __init__(self, radius: float) -> None:
+        super().__init__(1, 1)
+        self.radius = radius
+
+    def initial_state(self, batch: int) -> LinearState:
+        return LinearState(torch.zeros(batch, 1))
+
+    def output(self, state: LinearState) -> Tensor:
+        return state.h
+
+    def update(self, x: Tensor, z: Tensor, state: LinearState) -> LinearState:
+        return LinearState(self.radius * (state.h + x))
+
+
+@pytest.mark.parametrize("radius", [0.5, 1.0])
+@pytest.mark.parametrize("L", [1, 3])
+@both_delays
+def test_gradients_through_linear_layers_count_the_paths_of_pascals_triangle(layer_delay, L, radius):
+    T, network = 8, Network([Linear(radius) for _ in range(L)], 1, layer_delay=layer_delay)
+    x = torch.randn(T, 1, 1, requires_grad=True)
+    top = network.run(x).spikes[-1].flatten()
+    (last,) = torch.autograd.grad(top[-1], x, retain_graph=True)
+    (total,) = torch.autograd.grad(top.sum(), x)
+    for t in range(T):
+        back = T - 1 - t
+        # the first move from the input is up; the others are L - 1 up and the rest in time
+        if layer_delay:
+            paths, sum_of_paths, moves = math.comb(back - 1, L - 1) if back else 0, math.comb(back, L), back
+        else:
+            paths, sum_of_paths, moves = math.comb(back + L - 1, L - 1), math.comb(back + L, L), back + L
+        assert last[t].item() == pytest.approx(paths * radius**moves)
+        if radius == 1:  # lsc.md, part 8: C(T-1-t, L) and C(T-1-t+L, L)
+            assert total[t].item() == sum_of_paths
+        else:
+            assert last[t].item() <= 1
+
+
+def test_delayed_linear_layers_obey_the_binomial_between_any_two_points():
+    # lsc.md, part 8: d h[t, l] / d h[t-Δt, l-Δl] = radius^Δt C(Δt, Δl)
+    L, radius = 4, 0.5
+    network = Network([Linear(radius) for _ in range(L)], 1)
+    start = torch.zeros(1, 1, requires_grad=True)
+    layers = (LinearState(start), *(LinearState(torch.zeros(1, 1)) for _ in range(L - 1)))
+    run = network.run(torch.zeros(6, 1, 1), NetworkState(layers, torch.zeros(1, 1)))
+    for dt in range(1, 7):
+        for dl in range(L):
+            (derivative,) = torch.autograd.grad(run.spikes[dl][dt - 1].sum(), start, retain_graph=True)
+            assert derivative.item() == pytest.approx(radius**dt * math.comb(dt, dl))
+
+
+@both_delays
+def test_steps_one_by_one_equal_the_run(layer_delay, make_network, make_spikes):
+    network, x = make_network(layer_delay=layer_delay, gain=2), make_spikes()
+    states, run = network.initial_states(x.shape[1]), network.run(x)
+    for t, frame in enumerate(x):
+        logits, states = network.step(frame, states)
+        assert torch.equal(logits, run.logits[t])
+    torch.testing.assert_close(states, run.states, rtol=0, atol=0)
+    assert run.spikes[-1].any()
+
+
+@both_delays
+def test_a_run_in_two_parts_equals_the_whole(layer_delay, make_network, make_spikes):
+    network, x = make_network(layer_delay=layer_delay, gain=2), make_spikes()
+    whole, first = network.run(x), network.run(x[:7])
+    second = network.run(x[7:], first.states)
+    assert torch.equal(torch.cat((first.logits, second.logits)), whole.logits)
+    torch.testing.assert_close(second.states, whole.states, rtol=0, atol=0)
+    assert whole.spikes[-1].any()
+
+
+@both_delays
+def test_detached_states_cut_the_gradient_and_keep_the_values(layer_delay, make_network, make_spikes):
+    network, x = make_network(layer_delay=layer_delay, gain=2), make_spikes().requires_grad_()
+    states = network.run(x[:10]).states
+    attached, cut = (network.run(x[10:], s).logits for s in (states, states.detach()))
+    assert torch.equal(attached, cut)
+    whole, truncated = (torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for y in (attached, cut))
+    assert whole[:10].any()
+    assert not truncated[:10].any()
+    assert truncated[10:-2].any()
+
+
+@both_delays
+def test_a_masked_sample_stands_still_and_sends_nothing(layer_delay, make_network, make_spikes):
+    network, x = make_network(layer_delay=layer_delay, gain=2), make_spikes(T=20, B=3)
+    lengths = (20, 12, 5)
+    mask = torch.arange(20).unsqueeze(1) < torch.tensor(lengths)
+    masked = network.run(x, mask=mask)
+    for b, length in enumerate(lengths):
+        alone = network.run(x[:length, b : b + 1])
+        # another batch size, another order of sums: equal but for rounding
+        torch.testing.assert_close(masked.logits[:length, b], alone.logits[:, 0])
+        assert not masked.logits[length:, b].any()
+        for layer, single in zip(masked.spikes, alone.spikes, strict=True):
+            assert torch.equal(layer[:length, b], single[:, 0])
+            assert not layer[length:, b].any()
+            assert single.any()
+        for state, single in zip(masked.states.layers, alone.states.layers, strict=True):
+            torch.testing.assert_close((state.v[b], state.theta[b]), (single.v[0], single.theta[0]))
+
+
+@both_delays
+def test_a_mask_may_have_gaps(layer_delay, make_network, make_spikes):
+    network, x = make_network(layer_delay=layer_delay, gain=2), make_spikes(T=12, B=2)
+    mask = torch.rand(12, 2) < 0.6
+    masked = network.run(x, mask=mask)
+    for b in range(2):
+        alive = mask[:, b]
+        torch.testing.assert_close(masked.logits[alive, b], network.run(x[alive, b : b + 1]).logits[:, 0])
+        assert masked.spikes[-1][:, b].any()
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        Tensor.bool,
+        lambda x: x.to(torch.uint8),
+        lambda x: x.to(torch.int64),
+        Tensor.float,
+        Tensor.to_sparse,
+        lambda x: x.bool().to_sparse(),
+        lambda x: x.to(torch.uint8).to_sparse(),
+    ],
+    ids=["bool", "uint8", "int64", "float32", "sparse", "sparse bool", "sparse uint8"],
+)
+def test_input_formats_are_equal(convert, make_network, make_spikes):
+    network, x = make_network(), make_spikes()
+    assert torch.equal(network(convert(x)), network(x))
+    assert network.run(x).spikes[-1].any()
+
+
+def test_input_that_does_not_fit_is_refused(make_network):
+    network = make_network()
+    for shape in ((20, 30), (20, 6, 29), (0, 6, 30), (20, 0, 30)):
+        with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\) with T, B >= 1, got"):
+            network(torch.zeros(shape))
+    for bad in (math.nan, math.inf):
+        x = torch.zeros(4, 2, 30)
+        x[2, 1, 7] = bad
+        for form in (x, x.to_sparse()):
+            with pytest.raises(ValueError, match="x must be finite"):
+                network(form)
+    for shape in ((30,), (2, 29), (3, 2, 30)):
+        with pytest.raises(ValueError, match=r"x must have shape \(B, 30\)"):
+            network.step(torch.zeros(shape), network.initial_states(2))
+
+
+def test_mask_that_does_not_fit_is_refused(make_network, make_spikes):
+    network, x = make_network(), make_spikes()
+    for bad in (torch.ones(20, 6), torch.ones(6, 20, dtype=torch.bool)):
+        with pytest.raises(ValueError, match=r"mask must be bool \(20, 6\)"):
+            network.run(x, mask=bad)
+
+
+def test_states_that_do_not_fit_are_refused(make_network, make_spikes):
+    network, x = make_network(), make_spikes()
+    states = network.initial_states(6)
+    with pytest.raises(ValueError, match="states must be those of 2 samples, as x is, got"):
+        network.run(x[:, :2], states)
+    with pytest.raises(ValueError, match="states must be those of 2 samples"):
+        network.step(x[0, :2], states)
+    with pytest.raises(ValueError, match="2 cells with layer_delay=1"):
+        network.run(x, make_network(layer_delay=0).initial_states(6))
+    with pytest.raises(ValueError, match="2 cells"):
+        network.run(x, make_network(layers=3).initial_states(6))
+
+
+def test_construction_is_refused_with_what_was_wanted():
+    with pytest.raises(ValueError, match="at least one cell"):
+        Network([], 2)
+    with pytest.raises(ValueError, match="cell 1 reads 5 inputs, but cell 0 has 4 outputs"):
+        Network([LIF(3, 4), LIF(5, 4)], 2)
+    with pytest.raises(ValueError, match="layer_delay must be 0 or 1, got 2"):
+        Network([LIF(3, 4)], 2, layer_delay=2)
+    with pytest.raises(ValueError, match="n_out must be at least 1"):
+        Network([LIF(3, 4)], 0)
+
+
+@both_delays
+def test_gradient_reaches_all_trainable_parameters(layer_delay, make_spikes):
+    cells = [ALIFPlus(30, 16, reset_gradient=True), ALIFPlusMinus(16, 16, tau_v=2.0)]
+    network = Network(cells, 4, layer_delay=layer_delay, readout_bias=True)
+    run = network.run(make_spikes())
+    assert all(layer.any() for layer in run.spikes)
+    (run.logits**2).sum().backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+def test_copies_and_dtypes(make_network, make_spikes):
+    network, x = make_network(), make_spikes()
+    twin = copy.deepcopy(network)
+    assert torch.equal(twin(x), network(x))
+    nn.init.zeros_(twin.cells[0].w_in)
+    assert not torch.equal(twin(x), network(x))
+    single = copy.deepcopy(network).float()
+    assert single(x).dtype == torch.float32
+    # a spike decided by rounding may differ
+    assert (single.run(x).spikes[0] == network.run(x).spikes[0]).double().mean() > 0.99
+
+
+def test_two_calls_leave_nothing_behind(make_network, make_spikes):
+    network, x = make_network(), make_spikes()
+    before = copy.deepcopy(network.state_dict())
+    first = network(x)
+    assert torch.equal(network(x), first)
+    torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
