@@ -1,47 +1,92 @@
-"""Draw the pictures of the documentation into docs/pictures. Takes a minute on a CPU: python docs/make_pictures.py."""
+"""Draw the pictures in docs/pictures and print the table of method.md. Takes a minute: python docs/make_pictures.py."""
 
+import math
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import torch
 
 from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.plots import plot_pretraining, plot_surrogates
+from neurolsc.plots import COLORS, plot_pretraining, plot_surrogates
 
-WIDTH, TARGET, STEPS, SEED = 64, 0.5, 40, 0
+WIDTH, TARGET, PAPER_STEPS, SEED = 64, 0.5, 40, 0
 FOLDER = Path(__file__).parent / "pictures"
-
-FOLDER.mkdir(exist_ok=True)
-plot_surrogates(
-    [
-        surrogate.FastSigmoid(),
-        surrogate.MultiGaussian(),
-        surrogate.Arctan(),
-        surrogate.Logistic(),
-        surrogate.Triangular(),
-        surrogate.Rectangular(),
-        surrogate.Gaussian(),
-        surrogate.Exponential(),
-    ],
-    FOLDER / "surrogates.png",
+SURROGATES = (
+    surrogate.FastSigmoid,
+    surrogate.MultiGaussian,
+    surrogate.Arctan,
+    surrogate.Logistic,
+    surrogate.Triangular,
+    surrogate.Rectangular,
+    surrogate.Gaussian,
+    surrogate.Exponential,
 )
 
-batches = input_batches(SpikeLatencyMNIST.embedded("train"), 32, seed=SEED)
-x = batches[0][:, :8]
+
+def plot_paths(path: Path) -> None:
+    """Draw the derivative of the toy network h[t, l] = rho h[t-1, l] + rho h[t-1, l-1] over time: rho^n C(n, k)."""
+    steps = range(1, 61)
+    with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 115}):
+        figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharey=True)
+        for ax, title, depth in (
+            (axes[0], "down 3 layers", lambda n: 3),
+            (axes[1], "down one layer for every two steps", lambda n: n // 2),
+        ):
+            for radius, color in ((1.0, COLORS[1]), (0.5, COLORS[0])):
+                values = [radius**n * math.comb(n, depth(n)) for n in steps]
+                shown = [(n, value) for n, value in zip(steps, values, strict=True) if value > 1e-16]
+                ax.semilogy(*zip(*shown, strict=True), color=color, label=f"all radii {radius:g}")
+            ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
+            ax.set_title(title, loc="left", fontsize="medium")
+            ax.set_xlabel("steps back in time")
+        axes[0].set_ylabel("derivative")
+        axes[0].legend(frameon=False, loc="upper left")
+        figure.savefig(path)
+        plt.close(figure)
 
 
 def untrained() -> Network:
+    """The same 2 x 64 ALIF+ every time."""
     torch.manual_seed(SEED)
     return Network([ALIFPlus(784, WIDTH), ALIFPlus(WIDTH, WIDTH)], n_out=10)
 
 
+def row(name: str, network: Network) -> str:
+    """One line of the table: radii, and what became of thresholds, adaptation and rates."""
+    profile = radius_profile(network, x)
+    columns = [profile.time_mean, profile.depth_mean]
+    for quantity in ("tau_theta", "theta_rest", "adaptation"):
+        columns.append([getattr(cell, quantity).mean().item() for cell in network.cells])
+    columns.append(profile.firing_rate)
+    forms = (".2f", ".2f", ".3g", ".2g", ".2g", ".2g")
+    cells = (", ".join(f"{float(v):{form}}" for v in column) for column, form in zip(columns, forms, strict=True))
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+FOLDER.mkdir(exist_ok=True)
+plot_paths(FOLDER / "paths.png")
+plot_surrogates([make() for make in SURROGATES], FOLDER / "surrogates.png")
+
+batches = input_batches(SpikeLatencyMNIST.embedded("train"), 32, seed=SEED)
+x = batches[0][:, :8]
 goal = (TARGET, TARGET)
-radius_profile(untrained(), x, target=goal).plot(FOLDER / "radii_before.png")
+before = untrained()
+radius_profile(before, x, target=goal).plot(FOLDER / "radii_before.png")
+lines = [row("untrained", before)]
+
+for name, rule in (("ours", TransitionRule()), ("ours, threshold held", TransitionRule(hold_threshold=True))):
+    network = untrained()
+    result = pretrain(network, batches, target=TARGET, rule=rule, seed=SEED)
+    lines.append(row(f"{name}: {result.steps} steps", network))
+    if name == "ours":
+        radius_profile(network, x, target=goal).plot(FOLDER / "radii_after.png")
+        plot_pretraining(result.history, goal, FOLDER / "pretraining.png")
 
 network = untrained()
-result = pretrain(network, batches, target=TARGET, rule=TransitionRule(), seed=SEED)
-radius_profile(network, x, target=goal).plot(FOLDER / "radii_after.png")
-plot_pretraining(result.history, goal, FOLDER / "pretraining.png")
-
-result = pretrain(untrained(), batches, target=TARGET, rule=PaperRule(), seed=SEED, max_steps=STEPS)
+result = pretrain(network, batches, target=TARGET, rule=PaperRule(), seed=SEED, max_steps=PAPER_STEPS)
+lines.append(row(f"paper's: best of {result.steps} steps, target missed", network))
 plot_pretraining(result.history, goal, FOLDER / "pretraining_paper_rule.png")
+
+print("| rule | radii through time | through depth | tau_theta | resting threshold | adaptation | spikes |")
+print("| --- | --- | --- | --- | --- | --- | --- |", *lines, sep="\n")

@@ -26,7 +26,7 @@ SurrogateName = Literal[
     "Gaussian",
     "Exponential",
 ]
-RuleName = Literal["transition", "hold-threshold", "paper"]
+RuleName = Literal["default", "transition", "hold-threshold", "paper"]
 
 _RULES: dict[str, Rule] = {
     "transition": TransitionRule(),
@@ -95,7 +95,9 @@ class PretrainSettings:
     """How radii are set before training."""
 
     target: str = setting("none", "radius to pre-train to: a number, 'balanced', or 'none'")
-    rule: RuleName = setting("transition", "which parameters follow which radius")
+    rule: RuleName = setting(
+        "default", "which parameters follow which radius; default: paper for balanced, else transition"
+    )
     method: Literal["gradient", "scale"] = setting("gradient", "the paper's loop, or root finding on layer scales")
     pretrain_steps: int = setting(200, "give up after this many pre-training steps")
     pretrain_samples: int = setting(4, "samples looked at in each pre-training step")
@@ -114,9 +116,9 @@ class PretrainSettings:
         except ValueError:
             raise ValueError(f"target must be a number, 'balanced' or 'none', got {self.target!r}.") from None
 
-    def rule_object(self) -> Rule:
-        """The rule of that name."""
-        return _RULES[self.rule]
+    def rule_object(self) -> Rule | None:
+        """The rule of that name; None: the default of pretrain()."""
+        return _RULES.get(self.rule)
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,15 @@ def test_gradient_at_and_near_the_threshold_is_the_peak(kind):
 
 
 @every_surrogate
+def test_gradients_far_from_the_threshold_are_finite(kind):
+    v = torch.tensor([-1e6, -1e3, 1e3, 1e6], requires_grad=True)
+    (first,) = torch.autograd.grad(kind()(v).sum(), v, create_graph=True)
+    (second,) = torch.autograd.grad((first + 0 * v).sum(), v)  # 0 v: the rectangle's derivative does not depend on v
+    assert first.abs().max() < 1e-5
+    assert second.abs().max() < 1e-5
+
+
+@every_surrogate
 @per_layer_or_neuron
 def test_primitive_agrees_with_finite_differences_in_all_arguments(kind, n):
     assert gradcheck(as_function(kind, "primitive"), (points(), *log_parameters(n)))

@@ -93,6 +93,18 @@ def missed_targets(profile: RadiusProfile, misses: Iterable[tuple[int, str, floa
             yield Finding(layer + 1, problem, _CURES[held, mean > target])
 
 
+def wide_spread(profile: RadiusProfile) -> Finding:
+    """Where the radii spread most, for a profile whose means are on target and whose deviation is not."""
+    spread = {
+        (layer, direction): radii[layer].std(correction=0).item()
+        for direction, radii in (("time", profile.time), ("depth", profile.depth))
+        for layer in range(len(radii))
+    }
+    (layer, direction), widest = max(spread.items(), key=lambda item: item[1])
+    problem = f"mean radii are on target, but those through {direction} spread by {widest:.2f}"
+    return Finding(layer + 1, problem, "take more steps, soften the surrogate (sharpness), or allow a wider deviation")
+
+
 def held_by(profile: RadiusProfile, layer: int) -> str:
     """The term that contributes most to a layer's radius through time at most points; unknown without a closed form."""
     sources = profile.sources[layer]

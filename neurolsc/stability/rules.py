@@ -78,6 +78,14 @@ class TransitionRule:
             cell.theta_rest = held
 
 
+def default_rule(target: float | str) -> Rule:
+    """The rule that reaches a target with firing layers (benchmarks/convergence.py): the paper's for the balanced one.
+
+    Its depth radius is so small that w_in cannot follow without silencing the layers, unless the thresholds fall with it.
+    """
+    return PaperRule() if target == "balanced" else TransitionRule()
+
+
 def _multiply(
     cell: Cell, answers: tuple[Answer, ...], *, time: float, depth: float, longest: float = float("inf")
 ) -> None:

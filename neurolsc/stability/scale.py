@@ -53,9 +53,7 @@ def scale_layers(
         if layer or include_input:
             transitions, _ = follow(network, x, steps)
             with torch.no_grad():
-                # the same draw as a profile of that seed would make for this layer
-                generator = torch.Generator().manual_seed(seed)
-                depth = [depth_radius(t, i, non_square, generator) for i, t in enumerate(transitions[: layer + 1])][-1]
+                depth = depth_radius(transitions[layer], layer, non_square, torch.Generator().manual_seed(seed))
             if depth.mean() > 0:
                 rule.apply(cell, time=1.0, depth=goal.depth / depth.mean().item())
         _scale_time(network, cell, layer, x, steps, goal.time, rule, on_measure)

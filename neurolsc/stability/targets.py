@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.stability.profile import RadiusProfile
+
 Target = float | Literal["balanced"]
 
 
@@ -39,6 +41,11 @@ class Measured(NamedTuple):
 
     time: tuple[Tensor, ...]
     depth: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, profile: RadiusProfile) -> "Measured":
+        """The radii of a profile."""
+        return cls(tuple(profile.time.flatten(1)), tuple(profile.depth.flatten(1)))
 
     def means(self) -> tuple[list[float], list[float]]:
         """Mean radius of every layer through time and depth."""

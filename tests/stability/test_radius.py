@@ -73,7 +73,7 @@ def test_similar_matrices_have_equal_radius(seed, n):
     torch.testing.assert_close(spectral_radius(p @ m @ torch.linalg.inv(p)), spectral_radius(m), rtol=1e-7, atol=1e-9)
 
 
-@given(hnp.arrays(np.float64, st.tuples(sizes, sizes).map(lambda s: (s[0], s[0])), elements=ELEMENTS))
+@given(hnp.arrays(np.float64, sizes.map(lambda n: (n, n)), elements=ELEMENTS))
 def test_is_not_above_the_largest_singular_value(m):
     m = torch.from_numpy(m)
     assert spectral_radius(m) <= largest_singular_value(m) * (1 + 1e-9) + 1e-12
@@ -157,7 +157,7 @@ def test_nearly_defective_matrices_have_a_finite_gradient_and_are_counted():
     jordan = torch.diag(torch.ones(8)) + torch.diag(torch.ones(7), 1)
     radius, gradient, capped = radius_and_gradient(torch.stack((jordan, gaussian(0, 8, 8), jordan)))
     assert radius[0].item() == pytest.approx(1)
-    assert gradient.isfinite().all()
+    assert gradient[[0, 2]].flatten(1).norm(dim=1).max() <= torch.finfo(torch.float64).eps ** -0.5 * 1.001
     assert capped == 2
 
 

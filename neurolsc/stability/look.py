@@ -1,0 +1,76 @@
+"""How radii are measured during pre-training: where, on which sample, against what."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neurolsc.network import Network
+from neurolsc.stability.profile import (
+    NonSquare,
+    RadiusProfile,
+    depth_radius,
+    draw_steps,
+    radius_profile,
+    time_radius,
+)
+from neurolsc.stability.targets import Aim, Measured
+from neurolsc.stability.transition import follow
+
+LARGER = 4  # samples of a confirming look, as a multiple of a step's
+
+
+@dataclass(frozen=True)
+class Look:
+    """A network, its target, and how much of a batch is looked at.
+
+    Attributes:
+        network: the network.
+        goal: radii aimed at.
+        seed: of everything that is drawn; every step draws from a generator of its own, so that a resumed run draws what
+            an uninterrupted one does.
+        samples: samples of a batch that a step looks at.
+        steps: time steps that it looks at; None: all.
+        include_input: whether the first layer's derivative by the input counts.
+        non_square: what stands for the radius between unequal widths.
+    """
+
+    network: Network
+    goal: Aim
+    seed: int
+    samples: int
+    steps: int | None
+    include_input: bool
+    non_square: NonSquare
+
+    def generator(self, step: int) -> torch.Generator:
+        """Where a step draws from."""
+        return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+
+    def sample(self, x: Tensor, step: int, times: int = 1) -> Tensor:
+        """Columns of a batch, drawn at random; so many times as many as the settings say."""
+        count = min(self.samples * times, x.shape[1])
+        drawn = torch.randperm(x.shape[1], generator=self.generator(step))[:count].to(x.device)
+        return x.index_select(1, drawn)  # of dense and sparse inputs alike
+
+    def measure(self, x: Tensor, step: int, times: int = 1) -> tuple[Measured, list[float]]:
+        """Radii at the steps and samples drawn for a step, differentiable by the parameters, and the firing rates."""
+        generator = self.generator(step)
+        x = self.sample(x, step, times)
+        steps = draw_steps(x.shape[0], self.steps, generator)
+        transitions, outputs = follow(self.network, x, steps)
+        time = tuple(time_radius(t, i) for i, t in enumerate(transitions))
+        depth = tuple(depth_radius(t, i, self.non_square, generator) for i, t in enumerate(transitions))
+        return Measured(time, depth), [z.ne(0).float().mean().item() for z in outputs]
+
+    def larger(self, x: Tensor) -> RadiusProfile:
+        """The radii on four times as many samples and twice as many steps, drawn apart from those of all steps."""
+        steps = None if self.steps is None else min(2 * self.steps, x.shape[0])
+        return radius_profile(
+            self.network,
+            self.sample(x, -1, LARGER),
+            steps=steps,
+            non_square=self.non_square,
+            target=self.goal,
+            seed=self.seed + 1,
+        )

@@ -1,0 +1,60 @@
+"""Every example, and the Python blocks of the README and the docs, run as a user would run them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+QUICK = {"untrained_radii"}  # the others take more than five seconds
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "reproduce.md"]
+
+
+def run(*arguments: str, folder: Path) -> str:
+    """Run Python in a folder of its own, on one thread and without a display; what it printed."""
+    environment = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def blocks(page: Path) -> list[str]:
+    """The Python blocks of a Markdown page."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, id=p.stem, marks=[] if p.stem in QUICK else pytest.mark.slow) for p in EXAMPLES],
+)
+def test_an_example_answers_its_question_and_leaves_no_file(path, tmp_path):
+    assert run(str(path), folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[p.stem for p in EXAMPLES])
+def test_an_example_is_short_and_says_in_its_first_line_what_it_asks_and_how_long_it_takes(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 60
+    assert re.fullmatch(r'""".+\? .*Takes \d+ s on a CPU\."""', lines[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
+def test_the_code_on_a_page_runs(page, tmp_path):
+    code = blocks(page)
+    assert code
+    for block in code:
+        assert run("-c", block, folder=tmp_path)
+
+
+def test_the_docs_list_every_example():
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        named = set(re.findall(r"\b(\w+)\.py\b", page.read_text(encoding="utf-8")))
+        assert {path.stem for path in EXAMPLES} <= named, page
