@@ -86,7 +86,7 @@ class Surrogate(nn.Module, ABC):
 
     @abstractmethod
     def shape_integral(self, x: Tensor) -> Tensor:
-        r"""A smooth function :math:`F` with :math:`F' = f`."""
+        r"""The odd function :math:`F` with :math:`F' = f` and :math:`F(0) = 0`; learning dampening follows it."""
 
     def derivative(self, v: Tensor) -> Tensor:
         r"""The derivative that the spike is given, :math:`\gamma f(\omega v)`."""
@@ -195,7 +195,7 @@ class Logistic(Surrogate):
         return torch.sigmoid(x) * torch.sigmoid(-x)
 
     def shape_integral(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(x)
+        return torch.tanh(x / 2) / 2
 
 
 class Triangular(Surrogate):
