@@ -155,7 +155,7 @@ class Network(nn.Module):
         for frame, alive in zip(_frames(x), masks, strict=True):
             moment = self._moment(frame, z, states)
             if alive is not None:
-                moment = _freeze(moment, z, alive.unsqueeze(-1))
+                moment = _freeze(moment, z, alive)
             yield moment
             z, states = moment.outputs, moment.after
 
@@ -215,10 +215,10 @@ def _frames(x: Tensor) -> Iterable[Tensor]:
 
 
 def _freeze(moment: Moment, z: tuple[Tensor, ...], alive: Tensor) -> Moment:
-    """Keep state and output of the samples that are not alive (B, 1)."""
+    """Keep state and output of the samples that are not alive (B,)."""
 
     def keep(new: Tensor, old: Tensor) -> Tensor:
-        return torch.where(alive, new, old)
+        return torch.where(alive.view(-1, *[1] * (new.ndim - 1)), new, old)
 
     before, after = moment.before, moment.after
     layers = tuple(type(n)(*map(keep, n, o)) for n, o in zip(after.layers, before.layers, strict=True))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, NetworkState
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, NetworkState, radius_profile
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -181,6 +181,36 @@ def test_a_mask_may_have_gaps(layer_delay, make_network, make_spikes):
             assert torch.equal(layer[alive, b], single[:, 0])
             assert single.any()
         torch.testing.assert_close(masked.logits[alive, b], alone.logits[:, 0])
+
+
+class OddState(NamedTuple):
+    taps: Tensor
+    level: Tensor
+
+
+class Taps(Cell):
+    """A cell whose state has a variable of shape (B, 2, 3) and one of shape (B,)."""
+
+    def initial_state(self, batch: int) -> OddState:
+        return OddState(torch.zeros(batch, 2, 3), torch.zeros(batch))
+
+    def output(self, state: OddState) -> Tensor:
+        return state.taps.sum(2) + state.level.unsqueeze(1)
+
+    def update(self, x: Tensor, z: Tensor, state: OddState) -> OddState:
+        taps = torch.cat((x.view(-1, 2, 1), state.taps[..., :2]), 2)
+        return OddState(0.9 * taps, 0.5 * state.level + z.sum(1))
+
+
+def test_state_variables_may_have_any_shape():
+    network, x, mask = Network([Taps(2, 2)], 1), torch.randn(6, 3, 2), torch.rand(6, 3) < 0.6
+    masked = network.run(x, mask=mask).states
+    for b in range(3):
+        alone = network.run(x[mask[:, b], b : b + 1]).states
+        torch.testing.assert_close([leaf[b] for leaf in masked.layers[0]], [leaf[0] for leaf in alone.layers[0]])
+    profile = radius_profile(network, x)
+    assert profile.time.shape == (1, 6, 3)
+    assert profile.time[0, 0, 0] > 0.5, "the level alone keeps one half"
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,11 @@ class Look:
         return Measured(time, depth), [z.ne(0).float().mean().item() for z in outputs]
 
     def larger(self, x: Tensor) -> RadiusProfile:
-        """The radii on four times as many samples and twice as many steps, drawn apart from those of all steps."""
+        """The radii on four times as many samples and twice as many steps, drawn apart from all others."""
         steps = None if self.steps is None else min(2 * self.steps, x.shape[0])
         return radius_profile(
             self.network,
-            self.sample(x, -1, LARGER),
+            self.sample(x, -2, LARGER),
             steps=steps,
             non_square=self.non_square,
             target=self.goal,

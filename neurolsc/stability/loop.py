@@ -1,5 +1,6 @@
 """The paper's pre-training loop, one step at a time."""
 
+import dataclasses
 import time as clock
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,10 @@ from torch import Tensor
 
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.stability.look import LARGER, Look
-from neurolsc.stability.profile import RadiusProfile
 from neurolsc.stability.rules import Rule
 from neurolsc.stability.targets import Criteria, Measured
 
+_NEAR = 3  # means within so many tolerances of their targets are looked at on a larger sample
 _SMOOTHING = 0.1  # weight of the newest deviation in its exponential mean, "10 steps" in the paper
 
 
@@ -28,11 +29,13 @@ class Loop:
         multiplier: tuple[float, float] | None,
         shuffle: bool,
         slow_copy: bool,
+        polish: bool,
         lr: float,
         weight_decay: float,
     ) -> None:
         self.look, self.rule, self.criteria = look, rule, criteria
         self.gradient, self.multiplier, self.shuffle, self.slow_copy = gradient, multiplier, shuffle, slow_copy
+        self.polish = polish and multiplier is not None
         self.cells = look.network.cells
         self.parameters = [p for p in self.cells.parameters() if p.requires_grad]  # type: ignore[attr-defined]
         self.optimizer = adabelief_lookahead(self.parameters, lr=lr, weight_decay=weight_decay)
@@ -48,19 +51,18 @@ class Loop:
             "multiplier": None if multiplier is None else tuple(multiplier),
             "shuffle": shuffle,
             "slow_copy": slow_copy,
+            "polish": self.polish,
             "lr": lr,
             "weight_decay": weight_decay,
         }
         self.step, self.smoothed, self.converged = 0, float("nan"), False
-        self.profile: RadiusProfile | None = None  # of the larger sample that confirmed the radii
-        self.times = 1  # doubled whenever a step's radii were on target and those of a larger sample were not
         self.history: list[dict[str, Any]] = []
         self.best_error, self.best = float("inf"), self._copy()
 
     def advance(self, x: Tensor, *, last: bool) -> bool:
         """Measure, and unless the radii have converged or this is the last look, move the parameters. True: done."""
         started = clock.perf_counter()
-        measured, rates = self.look.measure(x, self.step, self.times)
+        measured, rates = self.look.measure(x, self.step)
         errors = measured.errors(self.look.goal, self.look.include_input)
         deviation = errors.std(correction=0).item()
         self.smoothed = deviation if not self.history else self.smoothed + _SMOOTHING * (deviation - self.smoothed)
@@ -69,32 +71,39 @@ class Loop:
         row: dict[str, Any] = {"step": self.step, "loss": errors.square().mean().item(), "time": time, "depth": depth}
         row |= {"deviation": deviation, "smoothed_deviation": self.smoothed, "firing_rate": rates}
         self.history.append(row)
-        self.converged = self._confirmed(x, measured)
+        near = self.polish and self._near(measured)
+        if near:
+            closer = self._look_closer(x)
+            self.converged = self._met(closer)
+            time, depth = closer.means()
+        elif not self.polish:
+            self.converged = self._met(measured) and self._met(self._look_closer(x))
         if self.converged or last:
             if not self.converged:
                 self._load(self.best)
         else:
-            if self.gradient:
+            if self.gradient and not near:
                 self.optimizer.zero_grad()
                 errors.square().mean().backward()
                 self.optimizer.step()
                 self.optimizer.zero_grad()
-            self._on_both_copies(self._multiply_and_shuffle(time, depth))
+            self._on_both_copies(self._move(time, depth, shuffle=self.shuffle and not near))
             self.step += 1
         row["seconds"] = clock.perf_counter() - started
         return self.converged or last
 
-    def _confirmed(self, x: Tensor, measured: Measured) -> bool:
-        """Whether the criteria hold on this step's radii, and again on a larger sample."""
-        look, met = self.look, self.criteria.met
-        if not met(measured, look.goal, self.smoothed, look.include_input):
-            return False
-        profile = look.larger(x)
-        if met(Measured.of(profile), look.goal, self.smoothed, look.include_input):
-            self.profile = profile
-            return True
-        self.times = min(2 * self.times, LARGER)
-        return False
+    def _near(self, measured: Measured) -> bool:
+        """Whether all mean radii are close enough to their targets for a larger sample to be worth its time."""
+        wider = dataclasses.replace(self.criteria, tolerance=_NEAR * self.criteria.tolerance)
+        return not wider.misses(measured, self.look.goal, self.look.include_input)
+
+    def _look_closer(self, x: Tensor) -> Measured:
+        """Radii of a larger sample."""
+        with torch.no_grad():
+            return self.look.measure(x, -1, LARGER)[0]
+
+    def _met(self, measured: Measured) -> bool:
+        return self.criteria.met(measured, self.look.goal, self.smoothed, self.look.include_input)
 
     def _keep_best(self, measured: Measured) -> None:
         goal = self.look.goal
@@ -104,7 +113,7 @@ class Loop:
         if error < self.best_error:
             self.best_error, self.best = error, self._copy()
 
-    def _multiply_and_shuffle(self, time: list[float], depth: list[float]) -> Callable[[], None]:
+    def _move(self, time: list[float], depth: list[float], *, shuffle: bool) -> Callable[[], None]:
         """The move of steps 2 and 3 with its factors and orders fixed, so that it can act on two copies alike."""
         goal, generator = self.look.goal, self.look.generator(self.step)
         orders = [torch.randperm(p.numel(), generator=generator).to(p.device) for p in self.parameters]
@@ -119,7 +128,7 @@ class Loop:
                 for i, cell in enumerate(self.cells):
                     by_depth = kappa(goal.depth, depth[i]) if i or self.look.include_input else 1.0
                     self.rule.apply(cell, time=kappa(goal.time, time[i]), depth=by_depth)
-            if self.shuffle:
+            if shuffle:
                 with torch.no_grad():
                     for p, order in zip(self.parameters, orders, strict=True):
                         p.copy_(p.flatten()[order].view_as(p))
@@ -159,7 +168,6 @@ class Loop:
             "settings": self.settings,
             "step": self.step,
             "smoothed": self.smoothed,
-            "times": self.times,
             "history": self.history,
             "best_error": self.best_error,
             "best": self.best,
@@ -181,7 +189,6 @@ class Loop:
                 "or remove it."
             )
         self.step, self.smoothed, self.history = state["step"], state["smoothed"], state["history"]
-        self.times = state["times"]
         self.best_error, self.best = state["best_error"], state["best"]
         self._load(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -38,7 +38,7 @@ class PretrainResult:
     """What pre-training did; the network itself holds the best weights.
 
     Attributes:
-        converged: whether the criteria hold on a sample four times as large as a step's.
+        converged: whether the criteria held on a sample at least four times as large as a step's.
         steps: pre-training steps taken (for ``method="scale"``: measurements made).
         history: one row per step: loss, mean radii through time and depth, deviation, firing rates, seconds.
         profile: radii of the network as it is now, on a larger sample.
@@ -74,6 +74,7 @@ def pretrain(
     multiplier: tuple[float, float] | None = (0.85, 1.15),
     shuffle: bool = True,
     slow_copy: bool = True,
+    polish: bool = True,
     include_input: bool = True,
     non_square: NonSquare = "submatrix",
     criteria: Criteria | None = None,
@@ -95,13 +96,16 @@ def pretrain(
             shuffling or clipping, on the first batch.
         seed: of the steps, samples, sub-matrices and shuffles that are drawn.
         max_steps: give up after this many; with 0 nothing changes.
-        samples: samples of a batch that are looked at in each step, drawn at random. When their radii are on target and
-            those of four times as many are not, steps go on with twice as many.
+        samples: samples of a batch that are looked at in each step, drawn at random. Whether the radii have converged is
+            decided by four times as many.
         steps: time steps at which radii are taken, one at random from each of so many stretches of the run; None: all.
         gradient: take optimizer steps.
         multiplier: the bounds that kappa is clipped to; None: no multiplier.
         shuffle: shuffle every learnable tensor after each step.
         slow_copy: let multiplier and shuffle act on Lookahead's slow copy too; False is the paper's literal order.
+        polish: once all means of a step are within three tolerances of their targets, let the larger sample set kappa, and
+            leave out optimizer and shuffle: a shuffle alone moves the radius of 64 x 64 weights by some per cent, and
+            many layers would rarely be on target at once. False is the paper's literal order.
         include_input: count the first layer's derivative by the input.
         non_square: what stands for the radius between unequal widths.
         criteria: when to stop; the paper's three by default.
@@ -140,13 +144,9 @@ def pretrain(
     look = Look(network, goal, seed, samples, steps, include_input, non_square)
     if method == "scale":
         history = _scale(look, look.sample(x, 0, LARGER), rule, progress) if max_steps else []
-        profile, smoothed, taken = (
-            None,
-            0.0,
-            len(history),
-        )  # nothing is drawn anew that a deviation could be smoothed over
+        confirmed, smoothed, taken = False, 0.0, len(history)  # one draw: there is no deviation to smooth over
     else:
-        loop = Loop(look, rule, criteria, gradient, multiplier, shuffle, slow_copy, lr, weight_decay)
+        loop = Loop(look, rule, criteria, gradient, multiplier, shuffle, slow_copy, polish, lr, weight_decay)
         if checkpoint is not None and Path(checkpoint).exists():
             loop.restore(read_tree(checkpoint))
             stream = _skip(stream, loop.step)
@@ -158,13 +158,14 @@ def pretrain(
                 if checkpoint is not None and loop.step % checkpoint_every == 0:
                     write_tree(checkpoint, loop.state())
                 x = next(stream)
-        profile, smoothed, taken, history = loop.profile, loop.smoothed, loop.step, loop.history
-    profile = profile or look.larger(x)
+        confirmed, smoothed, taken, history = loop.converged, loop.smoothed, loop.step, loop.history
+    profile = look.larger(x)
     measured = Measured.of(profile)
-    converged = criteria.met(measured, goal, smoothed, include_input)
-    findings = [*dead_layers(profile), *missed_targets(profile, criteria.misses(measured, goal, include_input))]
-    if not (converged or findings):
-        findings.append(wide_spread(profile))
+    converged = confirmed or criteria.met(measured, goal, smoothed, include_input)
+    findings = [*dead_layers(profile)]
+    if not converged:
+        misses = criteria.misses(measured, goal, include_input)
+        findings += missed_targets(profile, misses) if misses else [wide_spread(profile)]
     return PretrainResult(converged, taken, history, profile, tuple(findings), clock.perf_counter() - started)
 
 

@@ -150,7 +150,7 @@ def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> T
 
 def flat(state: State) -> Tensor:
     """All variables of a state side by side: leaves (B, ...) to (B, S)."""
-    return torch.cat([leaf.flatten(1) for leaf in state], 1)
+    return torch.cat([leaf.reshape(leaf.shape[0], -1) for leaf in state], 1)
 
 
 def unflat(h: Tensor, like: State) -> State:

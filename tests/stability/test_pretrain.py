@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ import neurolsc
 from neurolsc import LIF, ALIFPlus, Cell, Criteria, Network, PaperRule, TransitionRule, pretrain, radius_profile
 from neurolsc.checkpoint import read_tree
 from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.stability.targets import Aim, Measured
 from neurolsc.stability.transition import follow, time_derivative_by_autograd
 from neurolsc.surrogate import FastSigmoid
 
@@ -79,9 +80,10 @@ def test_reaches_one_half_while_the_threshold_is_held(make_network, batches):
     assert [cell.theta_rest.mean().item() for cell in network.cells] == pytest.approx(rest, rel=0.1)
 
 
-def test_reaches_the_balanced_target_with_the_papers_rule(make_network, batches):
-    network = make_network()
-    result = pretrain(network, batches, target="balanced", rule=PaperRule(), progress=False)
+def test_reaches_the_balanced_target_with_the_papers_rule(make_network, batches, tmp_path):
+    network, path = make_network(), tmp_path / "state"
+    result = pretrain(network, batches, target="balanced", checkpoint=path, progress=False)
+    assert read_tree(path)["settings"]["rule"] == "paper"
     assert result.converged
     assert result.profile.target == (20 / 22, 2 / 22)
     for means, goal in zip((result.profile.time_mean, result.profile.depth_mean), result.profile.target, strict=True):
@@ -354,6 +356,18 @@ def test_a_target_out_of_reach_names_what_holds_the_radius(source, settings, mak
         assert finding.cure
 
 
+def test_radii_that_spread_too_far_are_named_where_their_means_are_on_target(make_network, batches):
+    criteria = Criteria(tolerance=math.inf, deviation=0.0)
+    result = pretrain(make_network(gain=2), batches, criteria=criteria, max_steps=0, progress=False)
+    assert not result.converged
+    (finding,) = result.findings
+    spread = torch.stack((result.profile.time, result.profile.depth)).flatten(2).std(2, correction=0)
+    direction, layer = divmod(int(spread.argmax()), 2)
+    assert finding.layer == layer + 1
+    through = ("time", "depth")[direction]
+    assert finding.problem == f"mean radii are on target, but those through {through} spread by {spread.max():.2f}"
+
+
 @pytest.mark.parametrize("layer", [0, 1])
 def test_nan_weights_are_an_error_that_names_the_layer(layer, make_network, batches):
     network = make_network()
@@ -431,6 +445,46 @@ def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path):
 
     assert without_clock(after.history) == without_clock(before.history)
     assert after.steps == before.steps == 9
+
+
+def test_best_weights_of_before_an_interruption_are_given_back(make_network, batches, tmp_path):
+    settings = {"rule": Wrecker(), "shuffle": False, "gradient": False, "progress": False}
+    settings |= {"checkpoint": tmp_path / "state", "checkpoint_every": 1}
+    pretrain(make_network(), batches, max_steps=2, **settings)
+    resumed = make_network(seed=1)
+    assert pretrain(resumed, batches, max_steps=4, **settings).steps == 4
+    assert same(weights(resumed), weights(make_network()))
+
+
+class OnlyAtFirstSight(Criteria):
+    """Met by the radii of a step, and never by those of the larger sample; notes how many radii it saw."""
+
+    seen: ClassVar[list[int]] = []
+
+    def met(self, measured: Measured, goal: Aim, smoothed: float, include_input: bool = True) -> bool:
+        self.seen.append(measured.time[0].numel())
+        return self.seen[-1] < 120
+
+
+def test_steps_look_at_more_samples_when_a_larger_sample_does_not_confirm_them(make_network, make_spikes, tmp_path):
+    x, seen = make_spikes(T=20, B=32), OnlyAtFirstSight.seen
+    seen.clear()
+    settings = {"samples": 3, "steps": 5, "criteria": OnlyAtFirstSight(), "progress": False}
+    settings |= {"checkpoint": tmp_path / "state", "checkpoint_every": 1}
+    result = pretrain(make_network(), [x], max_steps=2, **settings)
+    assert not result.converged
+    assert seen == [
+        15,
+        120,
+        30,
+        120,
+        60,
+        120,
+        120,
+    ]  # four times the samples and twice the steps; the last for the result
+    seen.clear()
+    pretrain(make_network(), [x], max_steps=3, **settings)
+    assert seen == [60, 120, 60, 120, 120], "goes on where it was"
 
 
 def test_checkpoint_goes_on_to_more_steps_and_refuses_other_settings(tmp_path):
