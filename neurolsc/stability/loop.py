@@ -10,6 +10,7 @@ from torch import Tensor
 
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.stability.look import LARGER, Look
+from neurolsc.stability.profile import RadiusProfile
 from neurolsc.stability.rules import Rule
 from neurolsc.stability.targets import Criteria, Measured
 
@@ -56,6 +57,7 @@ class Loop:
             "weight_decay": weight_decay,
         }
         self.step, self.smoothed, self.converged = 0, float("nan"), False
+        self.profile: RadiusProfile | None = None  # of the larger sample that confirmed the radii
         self.history: list[dict[str, Any]] = []
         self.best_error, self.best = float("inf"), self._copy()
 
@@ -73,11 +75,14 @@ class Loop:
         self.history.append(row)
         near = self.polish and self._near(measured)
         if near:
-            closer = self._look_closer(x)
-            self.converged = self._met(closer)
-            time, depth = closer.means()
-        elif not self.polish:
-            self.converged = self._met(measured) and self._met(self._look_closer(x))
+            with torch.no_grad():
+                measured, _ = self.look.measure(x, -1, LARGER)
+        if (near or not self.polish) and self._met(measured):
+            self.profile = self.look.larger(x)
+            measured = Measured.of(self.profile)
+            self.converged = self._met(measured)
+        if near:
+            time, depth = measured.means()
         if self.converged or last:
             if not self.converged:
                 self._load(self.best)
@@ -96,11 +101,6 @@ class Loop:
         """Whether all mean radii are close enough to their targets for a larger sample to be worth its time."""
         wider = dataclasses.replace(self.criteria, tolerance=_NEAR * self.criteria.tolerance)
         return not wider.misses(measured, self.look.goal, self.look.include_input)
-
-    def _look_closer(self, x: Tensor) -> Measured:
-        """Radii of a larger sample."""
-        with torch.no_grad():
-            return self.look.measure(x, -1, LARGER)[0]
 
     def _met(self, measured: Measured) -> bool:
         return self.criteria.met(measured, self.look.goal, self.smoothed, self.look.include_input)

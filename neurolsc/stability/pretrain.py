@@ -38,7 +38,7 @@ class PretrainResult:
     """What pre-training did; the network itself holds the best weights.
 
     Attributes:
-        converged: whether the criteria held on a sample at least four times as large as a step's.
+        converged: whether the criteria hold on a larger sample: that of the profile.
         steps: pre-training steps taken (for ``method="scale"``: measurements made).
         history: one row per step: loss, mean radii through time and depth, deviation, firing rates, seconds.
         profile: radii of the network as it is now, on a larger sample.
@@ -97,7 +97,7 @@ def pretrain(
         seed: of the steps, samples, sub-matrices and shuffles that are drawn.
         max_steps: give up after this many; with 0 nothing changes.
         samples: samples of a batch that are looked at in each step, drawn at random. Whether the radii have converged is
-            decided by four times as many.
+            decided by four times as many, at twice as many time steps.
         steps: time steps at which radii are taken, one at random from each of so many stretches of the run; None: all.
         gradient: take optimizer steps.
         multiplier: the bounds that kappa is clipped to; None: no multiplier.
@@ -144,7 +144,7 @@ def pretrain(
     look = Look(network, goal, seed, samples, steps, include_input, non_square)
     if method == "scale":
         history = _scale(look, look.sample(x, 0, LARGER), rule, progress) if max_steps else []
-        confirmed, smoothed, taken = False, 0.0, len(history)  # one draw: there is no deviation to smooth over
+        profile, smoothed, taken = None, 0.0, len(history)  # one draw: there is no deviation to smooth over
     else:
         loop = Loop(look, rule, criteria, gradient, multiplier, shuffle, slow_copy, polish, lr, weight_decay)
         if checkpoint is not None and Path(checkpoint).exists():
@@ -158,10 +158,11 @@ def pretrain(
                 if checkpoint is not None and loop.step % checkpoint_every == 0:
                     write_tree(checkpoint, loop.state())
                 x = next(stream)
-        confirmed, smoothed, taken, history = loop.converged, loop.smoothed, loop.step, loop.history
-    profile = look.larger(x)
+        profile = loop.profile if loop.converged else None
+        smoothed, taken, history = loop.smoothed, loop.step, loop.history
+    profile = profile or look.larger(x)
     measured = Measured.of(profile)
-    converged = confirmed or criteria.met(measured, goal, smoothed, include_input)
+    converged = criteria.met(measured, goal, smoothed, include_input)
     findings = [*dead_layers(profile)]
     if not converged:
         misses = criteria.misses(measured, goal, include_input)
