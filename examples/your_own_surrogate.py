@@ -11,7 +11,7 @@ WIDTH, TARGET, SEED = 48, 0.5, 0
 
 
 class Parabola(Surrogate):
-    """f(x) = max(0, 1 - x²): two methods, the shape and a function whose derivative it is."""
+    """f(x) = max(0, 1 - x²): two methods, the shape and the odd function whose derivative it is."""
 
     def shape(self, x: Tensor) -> Tensor:
         return (1 - x**2).clamp(min=0)

@@ -20,6 +20,8 @@ import neurolsc
 from neurolsc import LIF, ALIFPlus, Cell, Criteria, Network, PaperRule, TransitionRule, pretrain, radius_profile
 from neurolsc.checkpoint import read_tree
 from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.stability.look import LARGER, Look
+from neurolsc.stability.targets import Aim
 from neurolsc.stability.transition import follow, time_derivative_by_autograd
 from neurolsc.surrogate import FastSigmoid
 
@@ -43,7 +45,8 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 def last_state(network: Network, batches: list[Tensor], path: Path, **settings: Any) -> dict[str, Any]:
     """The state that pre-training is in after all its steps, before the best weights are taken."""
-    pretrain(network, batches, checkpoint=path, checkpoint_every=1, criteria=NEVER, progress=False, **settings)
+    settings = {"criteria": NEVER, "progress": False} | settings
+    pretrain(network, batches, checkpoint=path, checkpoint_every=1, **settings)
     return read_tree(path)
 
 
@@ -455,15 +458,21 @@ def test_best_weights_of_before_an_interruption_are_given_back(make_network, bat
 
 
 @pytest.mark.parametrize("polish", [True, False])
-def test_close_to_the_target_only_the_multipliers_act(make_network, batches, polish):
-    never = Criteria(tolerance=10.0, deviation=0.0)  # every mean counts as close, and no spread is small enough
-    network = make_network()
-    before = [cell.w_rec.detach().clone() for cell in network.cells]
-    result = pretrain(network, batches, target=0.5, criteria=never, max_steps=1, polish=polish, progress=False)
-    assert not result.converged
-    assert "spread" in str(result.findings[-1])
-    ratios = [cell.w_rec / old for cell, old in zip(network.cells, before, strict=True)]
-    assert [bool(torch.allclose(ratio, ratio.mean())) for ratio in ratios] == [polish, polish]
+def test_close_to_the_target_only_the_multipliers_act_and_a_larger_sample_sets_them(
+    polish, make_network, make_spikes, tmp_path
+):
+    x, network = make_spikes(B=16), make_network(gain=2)
+    # every mean counts as close, and no spread is small enough
+    settings = {"criteria": Criteria(tolerance=10.0, deviation=0.0), "samples": 2, "steps": 3, "polish": polish}
+    state = last_state(network, [x], tmp_path / "state", target=0.5, max_steps=1, **settings)
+    twin = make_network(gain=2)
+    look = Look(twin, Aim(0.5, 0.5), seed=0, samples=2, steps=3, include_input=True, non_square="submatrix")
+    measured, _ = look.measure(x, -1, LARGER)
+    assert [len(radii) for radii in measured.time] == [24, 24]  # 8 samples at 3 steps
+    for layer, (cell, radii) in enumerate(zip(twin.cells, measured.time, strict=True)):
+        kappa = max(0.85, min(1.15, 0.5 / radii.mean().item()))
+        scaled = torch.allclose(state["network"][f"cells.{layer}.w_rec"], kappa * cell.w_rec)
+        assert scaled == polish
 
 
 def test_checkpoint_goes_on_to_more_steps_and_refuses_other_settings(tmp_path):
