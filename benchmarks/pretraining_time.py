@@ -26,7 +26,11 @@ def main() -> None:
             result = neurolsc.pretrain(network, inputs, target=0.5, method=method, seed=seed, progress=False)
             profile = result.profile
             row = {"method": method, "seed": seed, "seconds": round(result.seconds, 1), "steps": result.steps}
-            row |= {"converged": result.converged, "time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
+            row |= {
+                "converged": result.converged,
+                "time": profile.time_mean.tolist(),
+                "depth": profile.depth_mean.tolist(),
+            }
             row |= {"firing_rate": profile.firing_rate.tolist()}
             rows.append(row)
             print(row)
