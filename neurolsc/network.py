@@ -66,6 +66,7 @@ class Network(nn.Module):
         ValueError: if there is no cell, widths do not fit, or layer_delay is neither 0 nor 1.
 
     Example:
+        >>> from neurolsc import ALIFPlus
         >>> network = Network([ALIFPlus(784, 128), ALIFPlus(128, 128)], n_out=10)
         >>> network(torch.zeros(100, 4, 784)).shape
         torch.Size([100, 4, 10])

@@ -76,7 +76,8 @@ class Loop:
         near = self.polish and self._near(measured)
         if near:
             with torch.no_grad():
-                measured, _ = self.look.measure(x, -1, LARGER)
+                # drawn anew in each step: two fixed draws that disagree would take turns for ever
+                measured, _ = self.look.measure(x, self.step, LARGER)
         if (near or not self.polish) and self._met(measured):
             self.profile = self.look.larger(x)
             measured = Measured.of(self.profile)
