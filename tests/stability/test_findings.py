@@ -1,9 +1,12 @@
 """Findings: what is wrong with a network before training, by name."""
 
+import dataclasses
+
 import pytest
 import torch
 
-from neurolsc import LIF, ALIFPlus, Network, diagnose, pretrain
+from neurolsc import LIF, ALIFPlus, Network, diagnose, pretrain, radius_profile
+from neurolsc.stability.findings import held_by, missed_targets
 from neurolsc.surrogate import FastSigmoid
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -54,6 +57,17 @@ def test_a_radius_above_one_is_named_with_what_holds_it(source, settings, make_n
     for layer in (1, 2):
         (problem,) = [p for p in found[layer] if "above 1" in p]
         assert problem.endswith(f"through time, above 1, held by the {source}")
+
+
+def test_the_source_named_is_that_of_most_points(make_network, make_spikes):
+    profile = radius_profile(make_network(), make_spikes(T=2))
+    shares = ({"feedback": 0.3, "leak": 0.6, "reset": 0.1}, {})
+    profile = dataclasses.replace(profile, sources=shares)
+    assert held_by(profile, 0) == "leak"
+    assert held_by(profile, 1) == "unknown"
+    first, second = missed_targets(profile, [(0, "time", 0.9, 0.5), (1, "depth", 0.1, 0.5)])
+    assert first.problem == "radius 0.900 through time against a target of 0.5, held by the leak at 60% of the points"
+    assert second.cure.startswith("scale w_in up")
 
 
 def test_a_sum_above_one_and_a_vanishing_one_are_named(make_spikes):

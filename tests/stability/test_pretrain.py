@@ -465,14 +465,16 @@ def test_close_to_the_target_only_the_multipliers_act_and_a_larger_sample_sets_t
     x, network = make_spikes(B=16), make_network(gain=2)
     # every mean counts as close, and no spread is small enough
     settings = {"criteria": Criteria(tolerance=10.0, deviation=0.0), "samples": 2, "steps": 3, "polish": polish}
+    settings["multiplier"] = (0.01, 100.0)
     state = last_state(network, [x], tmp_path / "state", target=0.5, max_steps=1, **settings)
     twin = make_network(gain=2)
     look = Look(twin, Aim(0.5, 0.5), seed=0, samples=2, steps=3, include_input=True, non_square="submatrix")
     measured, _ = look.measure(x, 0, LARGER)
     assert [len(radii) for radii in measured.time] == [24, 24]  # 8 samples at 3 steps
     for layer, (cell, radii) in enumerate(zip(twin.cells, measured.time, strict=True)):
-        kappa = max(0.85, min(1.15, 0.5 / radii.mean().item()))
-        scaled = torch.allclose(state["network"][f"cells.{layer}.w_rec"], kappa * cell.w_rec)
+        kappa = 0.5 / radii.mean().item()
+        assert kappa != pytest.approx(0.5 / state["history"][0]["time"][layer], rel=1e-3)
+        scaled = torch.allclose(state["network"][f"cells.{layer}.w_rec"], kappa * cell.w_rec, rtol=1e-4)
         assert scaled == polish
 
 
