@@ -144,7 +144,7 @@ def plot_learning_curves(
         axes[2].set_ylim(0, None)
         if chance is not None:
             axes[1].axhline(chance, color="black", linestyle=":", linewidth=1, label="chance")
-        axes[1].legend(fontsize="small")
+        axes[1].legend(fontsize="small", framealpha=0.8, frameon=True, edgecolor="none")
         _save(figure, path)
 
 
