@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from neurolsc.validation import LOG_LIMIT, positive
+from neurolsc.validation import LOG_LIMIT, number, positive
 
 __all__ = [
     "Arctan",
@@ -160,9 +160,9 @@ class MultiGaussian(Surrogate):
         sigma: float = 0.5,
     ) -> None:
         super().__init__(dampening, sharpness, learnable=learnable)
-        self.height = float(positive("height", height, zero_allowed=True))
-        self.scale = float(positive("scale", scale))
-        self.sigma = float(positive("sigma", sigma))
+        self.height = number("height", height, zero_allowed=True)
+        self.scale = number("scale", scale)
+        self.sigma = number("sigma", sigma)
 
     def _lobes(self) -> tuple[tuple[float, float, float], ...]:
         h, sigma, wide = self.height, self.sigma, self.scale * self.sigma

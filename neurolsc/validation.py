@@ -25,6 +25,18 @@ def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) ->
     return tensor.clone()
 
 
+def number(name: str, value: float, *, zero_allowed: bool = False) -> float:
+    """Return the value as a float if it is one positive, finite number.
+
+    Raises:
+        TypeError: if it is not one number.
+        ValueError: if it is NaN, infinite, negative, or zero where zero is not allowed.
+    """
+    if isinstance(value, Tensor) and value.ndim:
+        raise TypeError(f"{name} must be one number, got a tensor of shape {tuple(value.shape)}; set it afterwards.")
+    return float(positive(name, value, zero_allowed=zero_allowed))
+
+
 def whole(name: str, value: int, *, at_least: int = 1) -> int:
     """Return the value if it is a whole number not below a bound.
 

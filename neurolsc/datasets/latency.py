@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neurolsc.validation import positive, whole
+from neurolsc.validation import number, whole
 
 
 def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) -> Tensor:
@@ -40,7 +40,7 @@ def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) 
         >>> spike_latency(torch.tensor([0.1, 0.2, 0.5, 1.0]))
         tensor([    inf,     inf, 25.5413, 11.1572], dtype=torch.float64)
     """
-    tau = float(positive("tau", tau))
+    tau = number("tau", tau)
     if not 0 <= threshold < 1:
         raise ValueError(f"threshold must be a brightness in [0, 1), got {threshold}.")
     if not pixels.is_floating_point():
@@ -100,7 +100,7 @@ def count_bins(dt: float, window: float) -> int:
     Raises:
         ValueError: if one of them is not positive or the window is not a whole number of bins.
     """
-    ratio = float(positive("window", window)) / float(positive("dt", dt))
+    ratio = number("window", window) / number("dt", dt)
     bins = round(ratio)
     if bins < 1 or not math.isclose(ratio, bins, rel_tol=1e-9):
         raise ValueError(f"window must be a whole number of bins, got {window} ms with bins of {dt} ms.")

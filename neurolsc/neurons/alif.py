@@ -10,7 +10,7 @@ from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.positive import Positive
 from neurolsc.neurons.reset import ResetName, StaticReset
 from neurolsc.neurons.spiking import Spike, SpikingCell
-from neurolsc.validation import positive
+from neurolsc.validation import number
 
 
 class ALIFState(NamedTuple):
@@ -93,9 +93,9 @@ class ALIF(SpikingCell):
             reset_gradient=reset_gradient,
             recurrent_init=recurrent_init,
         )
-        self.tau_theta = truncated_normal(float(positive("tau_theta", tau_theta)), n_hidden)
-        self.b_theta = nn.Parameter(truncated_normal(float(positive("b_theta", b_theta)), n_hidden))
-        self.adaptation = nn.Parameter(self.draw_adaptation(float(positive("adaptation", adaptation))))
+        self.tau_theta = truncated_normal(number("tau_theta", tau_theta), n_hidden)
+        self.b_theta = nn.Parameter(truncated_normal(number("b_theta", b_theta), n_hidden))
+        self.adaptation = nn.Parameter(self.draw_adaptation(number("adaptation", adaptation)))
 
     @abstractmethod
     def draw_adaptation(self, scale: float) -> Tensor:
@@ -112,7 +112,10 @@ class ALIF(SpikingCell):
         return self.b_theta / -torch.expm1(-1 / self.tau_theta)
 
     @theta_rest.setter
-    def theta_rest(self, value: Tensor) -> None:
+    def theta_rest(self, value: Tensor | float) -> None:
+        value = torch.as_tensor(value)
+        if not value.isfinite().all() or value.shape not in ((), self.b_theta.shape):
+            raise ValueError(f"theta_rest must be finite, one number or {tuple(self.b_theta.shape)}, got {value}.")
         with torch.no_grad():
             self.b_theta.copy_(value * -torch.expm1(-1 / self.tau_theta))
 

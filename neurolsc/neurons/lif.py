@@ -7,7 +7,7 @@ from torch import Tensor
 
 from neurolsc.neurons.reset import ResetName
 from neurolsc.neurons.spiking import Spike, SpikingCell
-from neurolsc.validation import positive
+from neurolsc.validation import number
 
 
 class LIFState(NamedTuple):
@@ -65,7 +65,7 @@ class LIF(SpikingCell):
             reset_gradient=reset_gradient,
             recurrent_init=recurrent_init,
         )
-        self.register_buffer("theta", torch.full((n_hidden,), float(positive("threshold", threshold))))
+        self.register_buffer("theta", torch.full((n_hidden,), number("threshold", threshold)))
 
     def initial_state(self, batch: int) -> LIFState:
         """At rest: v = 0."""

@@ -11,7 +11,7 @@ from neurolsc.neurons.cell import Answer, Cell, State, truncated_normal
 from neurolsc.neurons.positive import Positive
 from neurolsc.neurons.reset import ResetName, make_reset
 from neurolsc.surrogate import FastSigmoid, Surrogate
-from neurolsc.validation import one_of, positive
+from neurolsc.validation import number, one_of
 
 Spike = Callable[[Tensor], Tensor]
 """Any callable of v - theta that returns spikes: a surrogate of ours, or of another library."""
@@ -74,7 +74,7 @@ class SpikingCell(Cell):
         one_of("recurrent_init", recurrent_init, ("glorot", "orthogonal"))
         start = nn.init.orthogonal_ if recurrent_init == "orthogonal" else nn.init.xavier_uniform_
         self.w_rec = nn.Parameter(start(torch.empty(n_hidden, n_hidden)))
-        self.tau_v = truncated_normal(float(positive("tau_v", tau_v)), n_hidden)
+        self.tau_v = truncated_normal(number("tau_v", tau_v), n_hidden)
         self.register_buffer("b_v", torch.zeros(n_hidden))
 
     @abstractmethod

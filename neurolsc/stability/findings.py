@@ -93,12 +93,13 @@ def missed_targets(profile: RadiusProfile, misses: Iterable[tuple[int, str, floa
             yield Finding(layer + 1, problem, _CURES[held, mean > target])
 
 
-def wide_spread(profile: RadiusProfile) -> Finding:
+def wide_spread(profile: RadiusProfile, include_input: bool = True) -> Finding:
     """Where the radii spread most, for a profile whose means are on target and whose deviation is not."""
     spread = {
         (layer, direction): radii[layer].std(correction=0).item()
         for direction, radii in (("time", profile.time), ("depth", profile.depth))
         for layer in range(len(radii))
+        if include_input or direction == "time" or layer > 0
     }
     (layer, direction), widest = max(spread.items(), key=lambda item: item[1])
     problem = f"mean radii are on target, but those through {direction} spread by {widest:.2f}"

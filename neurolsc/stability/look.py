@@ -30,7 +30,7 @@ class Look:
         seed: of everything that is drawn; every step draws from a generator of its own, so that a resumed run draws what
             an uninterrupted one does.
         samples: samples of a batch that a step looks at.
-        steps: time steps that it looks at; None: all.
+        steps: time steps that it looks at, no more than there are; None: all.
         include_input: whether the first layer's derivative by the input counts.
         non_square: what stands for the radius between unequal widths.
     """
@@ -53,11 +53,15 @@ class Look:
         drawn = torch.randperm(x.shape[1], generator=self.generator(step))[:count].to(x.device)
         return x.index_select(1, drawn)  # of dense and sparse inputs alike
 
+    def count(self, x: Tensor, times: int = 1) -> int | None:
+        """How many time steps of an input are looked at, or so many times as many."""
+        return None if self.steps is None else min(times * self.steps, x.shape[0])
+
     def measure(self, x: Tensor, step: int, times: int = 1) -> tuple[Measured, list[float]]:
         """Radii at the steps and samples drawn for a step, differentiable by the parameters, and the firing rates."""
         generator = self.generator(step)
         x = self.sample(x, step, times)
-        steps = draw_steps(x.shape[0], self.steps, generator)
+        steps = draw_steps(x.shape[0], self.count(x), generator)
         transitions, outputs = follow(self.network, x, steps)
         time = tuple(time_radius(t, i) for i, t in enumerate(transitions))
         depth = tuple(depth_radius(t, i, self.non_square, generator) for i, t in enumerate(transitions))
@@ -65,11 +69,10 @@ class Look:
 
     def larger(self, x: Tensor) -> RadiusProfile:
         """The radii on four times as many samples and twice as many steps, drawn apart from all others."""
-        steps = None if self.steps is None else min(2 * self.steps, x.shape[0])
         return radius_profile(
             self.network,
             self.sample(x, -2, LARGER),
-            steps=steps,
+            steps=self.count(x, 2),
             non_square=self.non_square,
             target=self.goal,
             seed=self.seed + 1,

@@ -18,6 +18,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -98,7 +99,8 @@ def pretrain(
         max_steps: give up after this many; with 0 nothing changes.
         samples: samples of a batch that are looked at in each step, drawn at random. Whether the radii have converged is
             decided by four times as many, at twice as many time steps.
-        steps: time steps at which radii are taken, one at random from each of so many stretches of the run; None: all.
+        steps: time steps at which radii are taken, one at random from each of so many stretches of the run, no more than it
+            has; None: all.
         gradient: take optimizer steps.
         multiplier: the bounds that kappa is clipped to; None: no multiplier.
         shuffle: shuffle every learnable tensor after each step.
@@ -112,7 +114,8 @@ def pretrain(
         lr: learning rate of AdaBelief.
         weight_decay: its weight decay.
         checkpoint: file to keep the state in; if it exists, pre-training goes on from it, and ends in the same weights as
-            one that was never interrupted. Only ``max_steps`` and ``criteria`` may differ from those it began with.
+            one that was never interrupted, if the batches come in the same order. Only ``max_steps`` and ``criteria`` may
+            differ from those it began with.
         checkpoint_every: steps between two writes of that file.
         progress: show a progress bar with the mean radii.
 
@@ -127,8 +130,13 @@ def pretrain(
     Cost of a step: one run over T steps, and ``samples * steps`` eigenvalue problems per layer and direction, O(S^3) each.
 
     Example:
-        >>> result = pretrain(network, [x], target=0.5)                              # doctest: +SKIP
-        >>> print(result)                                                            # doctest: +SKIP
+        >>> from neurolsc import ALIFPlus
+        >>> _ = torch.manual_seed(0)
+        >>> network = Network([ALIFPlus(20, 16), ALIFPlus(16, 16)], n_out=3)
+        >>> x = (torch.rand(20, 8, 20) < 0.2).float()  # 20 steps of 8 samples
+        >>> result = pretrain(network, [x], target=0.5, progress=False)
+        >>> result.converged, result.profile.time_mean.round(decimals=1).tolist()
+        (True, [0.5, 0.5])
 
     Source: arXiv:2308.12075, Sec. II-D and II-G.
     """
@@ -166,13 +174,13 @@ def pretrain(
     findings = [*dead_layers(profile)]
     if not converged:
         misses = criteria.misses(measured, goal, include_input)
-        findings += missed_targets(profile, misses) if misses else [wide_spread(profile)]
+        findings += missed_targets(profile, misses) if misses else [wide_spread(profile, include_input)]
     return PretrainResult(converged, taken, history, profile, tuple(findings), clock.perf_counter() - started)
 
 
 def _scale(look: Look, x: Tensor, rule: Rule, progress: bool) -> list[dict[str, Any]]:
     history: list[dict[str, Any]] = []
-    steps = draw_steps(x.shape[0], None if look.steps is None else min(2 * look.steps, x.shape[0]), look.generator(0))
+    steps = draw_steps(x.shape[0], look.count(x, 2), look.generator(0))
     with tqdm(unit="measurement", desc="pretrain", disable=not progress) as bar:
 
         def note(layer: int, scale: float, radius: float) -> None:

@@ -68,7 +68,8 @@ class TransitionRule:
     @property
     def name(self) -> str:
         """Its name in tables and logs."""
-        return "transition, threshold held" if self.hold_threshold else "transition"
+        held = ", threshold held" if self.hold_threshold else ""
+        return f"transition{held}" + (f", longest {self.longest:g}" if self.longest != 1e4 else "")
 
     def apply(self, cell: Cell, *, time: float, depth: float) -> None:
         """Multiply weights and adaptation, and the decays behind the time constants."""

@@ -188,6 +188,11 @@ def test_arguments_are_refused_with_what_was_wanted():
         for bad in (0.0, -1.0, math.nan):
             with pytest.raises(ValueError, match=f"{name} must be positive and finite"):
                 ALIFPlus(3, 2, **{name: bad})
+        with pytest.raises(TypeError, match=rf"{name} must be one number, got a tensor of shape \(2,\)"):
+            ALIFPlus(3, 2, **{name: torch.ones(2)})
+    for bad in (math.inf, torch.ones(3)):
+        with pytest.raises(ValueError, match=r"theta_rest must be finite, one number or \(2,\)"):
+            ALIFPlus(3, 2).theta_rest = bad
     with pytest.raises(ValueError, match=r"x must have shape \(B, 3\)"):
         cell = ALIFPlus(3, 2)
         cell.step(torch.zeros(5, 4), cell.initial_state(5))

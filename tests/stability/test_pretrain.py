@@ -391,8 +391,15 @@ def test_batches_that_do_not_do_are_refused(make_network, batches):
     for name in ("samples", "checkpoint_every"):
         with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
             pretrain(make_network(), batches, **{name: 0})
-    with pytest.raises(ValueError, match="steps must be at most the 20 steps"):
-        pretrain(make_network(), batches, steps=21, progress=False)
+
+
+def test_short_runs_are_looked_at_as_a_whole(make_network, make_spikes):
+    short = [make_spikes(T=3, B=6)]
+    by_default, whole = make_network(), make_network()
+    result = pretrain(by_default, short, max_steps=2, progress=False)  # the default draws eight steps
+    assert result.profile.steps.tolist() == [0, 1, 2]
+    pretrain(whole, short, max_steps=2, steps=3, progress=False)
+    assert same(weights(by_default), weights(whole))
 
 
 # ---- checkpoints

@@ -54,6 +54,7 @@ def test_decays_stay_below_one():
         TransitionRule(longest=500).apply(cell, time=1.15, depth=1.0)
     torch.testing.assert_close((cell.tau_v, cell.tau_theta), (torch.full((5,), 500.0), torch.full((5,), 500.0)))
     assert (cell.decay_theta < 1).all()
+    assert TransitionRule(longest=500).name == "transition, longest 500"  # told apart in logs and checkpoints
 
 
 def test_held_threshold_stays_while_the_time_constants_move():
