@@ -17,7 +17,8 @@ from neurolsc.stability.profile import (
 from neurolsc.stability.targets import Aim, Measured
 from neurolsc.stability.transition import follow
 
-LARGER = 4  # samples of a confirming look, as a multiple of a step's
+CLOSER = 4
+"""Time steps of a closer look, as a multiple of a step's: radii differ more along a run than from sample to sample."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +58,29 @@ class Look:
         """How many time steps of an input are looked at, or so many times as many."""
         return None if self.steps is None else min(times * self.steps, x.shape[0])
 
-    def measure(self, x: Tensor, step: int, times: int = 1) -> tuple[Measured, list[float]]:
-        """Radii at the steps and samples drawn for a step, differentiable by the parameters, and the firing rates."""
+    def measure(self, x: Tensor, step: int, *, closer: bool = False) -> tuple[Measured, list[float]]:
+        """Radii at the steps and samples drawn for a step, and the firing rates.
+
+        Args:
+            x: the batch (T, B, n_in).
+            step: the pre-training step, which seeds the draw.
+            closer: look at `CLOSER` times as many steps and drop the gradient by the parameters.
+        """
         generator = self.generator(step)
-        x = self.sample(x, step, times)
-        steps = draw_steps(x.shape[0], self.count(x), generator)
+        x = self.sample(x, step)
+        steps = draw_steps(x.shape[0], self.count(x, CLOSER if closer else 1), generator)
         transitions, outputs = follow(self.network, x, steps)
-        time = tuple(time_radius(t, i) for i, t in enumerate(transitions))
-        depth = tuple(depth_radius(t, i, self.non_square, generator) for i, t in enumerate(transitions))
+        with torch.set_grad_enabled(not closer and torch.is_grad_enabled()):
+            time = tuple(time_radius(t, i) for i, t in enumerate(transitions))
+            depth = tuple(depth_radius(t, i, self.non_square, generator) for i, t in enumerate(transitions))
         return Measured(time, depth), [z.ne(0).float().mean().item() for z in outputs]
 
     def larger(self, x: Tensor) -> RadiusProfile:
-        """The radii on four times as many samples and twice as many steps, drawn apart from all others."""
+        """The radii of a closer look at twice as many samples, drawn apart from all others."""
         return radius_profile(
             self.network,
-            self.sample(x, -2, LARGER),
-            steps=self.count(x, 2),
+            self.sample(x, -2, 2),
+            steps=self.count(x, CLOSER),
             non_square=self.non_square,
             target=self.goal,
             seed=self.seed + 1,

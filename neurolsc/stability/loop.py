@@ -1,6 +1,5 @@
 """The paper's pre-training loop, one step at a time."""
 
-import dataclasses
 import time as clock
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +8,13 @@ import torch
 from torch import Tensor
 
 from neurolsc.optimizer import adabelief_lookahead
-from neurolsc.stability.look import LARGER, Look
+from neurolsc.stability.look import Look
 from neurolsc.stability.profile import RadiusProfile
 from neurolsc.stability.rules import Rule
 from neurolsc.stability.targets import Criteria, Measured
 
-_NEAR = 3  # means within so many tolerances of their targets are looked at on a larger sample
+_NEAR = 3  # tolerances: means that miss their targets by less, in root mean square, are near
+_STALLED = 15  # steps without a smaller miss after which shuffles and the optimizer only undo what kappa does
 _SMOOTHING = 0.1  # weight of the newest deviation in its exponential mean, "10 steps" in the paper
 
 
@@ -59,12 +59,18 @@ class Loop:
         self.step, self.smoothed, self.converged = 0, float("nan"), False
         self.profile: RadiusProfile | None = None  # of the larger sample that confirmed the radii
         self.history: list[dict[str, Any]] = []
-        self.best_error, self.best = float("inf"), self._copy()
+        self.best_error, self.best_step, self.best = float("inf"), 0, self._copy()
+        self.polishing = False
+        self.up: dict[str, list[bool]] = {}  # whether the last multipliers, by direction, were above 1 in each layer
+        self.turns = {"time": [0] * len(self.cells), "depth": [0] * len(self.cells)}  # how often that changed
 
     def advance(self, x: Tensor, *, last: bool) -> bool:
         """Measure, and unless the radii have converged or this is the last look, move the parameters. True: done."""
         started = clock.perf_counter()
-        measured, rates = self.look.measure(x, self.step)
+        measured, rates = self.look.measure(x, self.step, closer=self.polishing)
+        if self.polish and not self.polishing and self._begins(measured):
+            self.polishing, self.best_error = True, float("inf")  # closer looks are not compared with the others
+            measured, rates = self.look.measure(x, self.step, closer=True)
         errors = measured.errors(self.look.goal, self.look.include_input)
         deviation = errors.std(correction=0).item()
         self.smoothed = deviation if not self.history else self.smoothed + _SMOOTHING * (deviation - self.smoothed)
@@ -73,35 +79,34 @@ class Loop:
         row: dict[str, Any] = {"step": self.step, "loss": errors.square().mean().item(), "time": time, "depth": depth}
         row |= {"deviation": deviation, "smoothed_deviation": self.smoothed, "firing_rate": rates}
         self.history.append(row)
-        near = self.polish and self._near(measured)
-        if near:
-            with torch.no_grad():
-                # drawn anew in each step: two fixed draws that disagree would take turns for ever
-                measured, _ = self.look.measure(x, self.step, LARGER)
-        if (near or not self.polish) and self._met(measured):
+        if self.polishing == self.polish and self._met(measured):
             self.profile = self.look.larger(x)
-            measured = Measured.of(self.profile)
-            self.converged = self._met(measured)
-        if near:
-            time, depth = measured.means()
+            self.converged = self._met(Measured.of(self.profile))
         if self.converged or last:
             if not self.converged:
                 self._load(self.best)
         else:
-            if self.gradient and not near:
+            if self.gradient and not self.polishing:
                 self.optimizer.zero_grad()
                 errors.square().mean().backward()
                 self.optimizer.step()
                 self.optimizer.zero_grad()
-            self._on_both_copies(self._move(time, depth, shuffle=self.shuffle and not near))
+            self._on_both_copies(self._move(time, depth))
             self.step += 1
         row["seconds"] = clock.perf_counter() - started
         return self.converged or last
 
-    def _near(self, measured: Measured) -> bool:
-        """Whether all mean radii are close enough to their targets for a larger sample to be worth its time."""
-        wider = dataclasses.replace(self.criteria, tolerance=_NEAR * self.criteria.tolerance)
-        return not wider.misses(measured, self.look.goal, self.look.include_input)
+    def _begins(self, measured: Measured) -> bool:
+        """Whether to polish from now on: the means are near, or come no nearer; then from the nearest there was."""
+        if self._distance(measured) <= _NEAR:
+            return True
+        if self.step - self.best_step < _STALLED:
+            return False
+        self._load(self.best)
+        return True
+
+    def _distance(self, measured: Measured) -> float:
+        return self.criteria.distance(measured, self.look.goal, self.look.include_input)
 
     def _met(self, measured: Measured) -> bool:
         return self.criteria.met(measured, self.look.goal, self.smoothed, self.look.include_input)
@@ -112,33 +117,47 @@ class Loop:
         depth = depth if self.look.include_input else depth[1:]
         error = max([abs(m / goal.time - 1) for m in time] + [abs(m / goal.depth - 1) for m in depth])
         if error < self.best_error:
-            self.best_error, self.best = error, self._copy()
+            self.best_error, self.best_step, self.best = error, self.step, self._copy()
 
-    def _move(self, time: list[float], depth: list[float], *, shuffle: bool) -> Callable[[], None]:
+    def _move(self, time: list[float], depth: list[float]) -> Callable[[], None]:
         """The move of steps 2 and 3 with its factors and orders fixed, so that it can act on two copies alike."""
-        goal, generator = self.look.goal, self.look.generator(self.step)
+        generator = self.look.generator(self.step)
         orders = [torch.randperm(p.numel(), generator=generator).to(p.device) for p in self.parameters]
-
-        def kappa(target: float, mean: float) -> float:
-            assert self.multiplier is not None
-            low, high = self.multiplier
-            return min(max(target / mean if mean > 0 else high, low), high)
+        by_time, by_depth = self._kappas("time", time), self._kappas("depth", depth)
+        if not self.look.include_input:
+            by_depth[0] = 1.0
 
         def move() -> None:
             if self.multiplier is not None:
-                for i, cell in enumerate(self.cells):
-                    by_depth = kappa(goal.depth, depth[i]) if i or self.look.include_input else 1.0
-                    self.rule.apply(cell, time=kappa(goal.time, time[i]), depth=by_depth)
-            if shuffle:
+                for cell, through_time, through_depth in zip(self.cells, by_time, by_depth, strict=True):
+                    self.rule.apply(cell, time=through_time, depth=through_depth)
+            if self.shuffle and not self.polishing:
                 with torch.no_grad():
                     for p, order in zip(self.parameters, orders, strict=True):
                         p.copy_(p.flatten()[order].view_as(p))
 
         return move
 
+    def _kappas(self, direction: str, means: list[float]) -> list[float]:
+        """The multipliers through one direction. While polishing, each is damped as often as its miss changed sign.
+
+        Full steps on noisy looks would never settle; steps that shrink in any case would not arrive (Kesten 1958).
+        """
+        if self.multiplier is None:
+            return [1.0] * len(means)
+        low, high = self.multiplier
+        target = getattr(self.look.goal, direction)
+        kappas = [min(max(target / mean if mean > 0 else high, low), high) for mean in means]
+        if not self.polishing:
+            return kappas
+        up = [kappa > 1 for kappa in kappas]
+        turns = [n + (a != b) for n, a, b in zip(self.turns[direction], up, self.up.get(direction, up), strict=True)]
+        self.up[direction], self.turns[direction] = up, turns
+        return [kappa ** (1 / (1 + n)) for kappa, n in zip(kappas, turns, strict=True)]
+
     def _on_both_copies(self, move: Callable[[], None]) -> None:
         move()
-        if not (self.gradient and self.slow_copy):
+        if self.polishing or not (self.gradient and self.slow_copy):
             return
         slow = [self.optimizer.state[p]["slow_params"] for p in self.parameters]
         fast = self._copy()  # with what the optimizer does not hold: no move acts on it twice
@@ -170,7 +189,11 @@ class Loop:
             "step": self.step,
             "smoothed": self.smoothed,
             "history": self.history,
+            "polishing": self.polishing,
+            "up": self.up,
+            "turns": self.turns,
             "best_error": self.best_error,
+            "best_step": self.best_step,
             "best": self.best,
             "network": self._copy(),
             "optimizer": self.optimizer.state_dict(),
@@ -190,6 +213,7 @@ class Loop:
                 "or remove it."
             )
         self.step, self.smoothed, self.history = state["step"], state["smoothed"], state["history"]
-        self.best_error, self.best = state["best_error"], state["best"]
+        self.polishing, self.up, self.turns = state["polishing"], state["up"], state["turns"]
+        self.best_error, self.best_step, self.best = state["best_error"], state["best_step"], state["best"]
         self._load(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -18,14 +18,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from neurolsc.checkpoint import read_tree, write_tree
 from neurolsc.network import Network
 from neurolsc.stability.findings import Finding, dead_layers, missed_targets, wide_spread
-from neurolsc.stability.look import LARGER, Look
+from neurolsc.stability.look import CLOSER, Look
 from neurolsc.stability.loop import Loop
 from neurolsc.stability.profile import NON_SQUARE, NonSquare, RadiusProfile, draw_steps
 from neurolsc.stability.rules import Rule, default_rule
@@ -98,16 +97,17 @@ def pretrain(
         seed: of the steps, samples, sub-matrices and shuffles that are drawn.
         max_steps: give up after this many; with 0 nothing changes.
         samples: samples of a batch that are looked at in each step, drawn at random. Whether the radii have converged is
-            decided by four times as many, at twice as many time steps.
+            decided on twice as many, at four times as many time steps.
         steps: time steps at which radii are taken, one at random from each of so many stretches of the run, no more than it
             has; None: all.
         gradient: take optimizer steps.
         multiplier: the bounds that kappa is clipped to; None: no multiplier.
         shuffle: shuffle every learnable tensor after each step.
         slow_copy: let multiplier and shuffle act on Lookahead's slow copy too; False is the paper's literal order.
-        polish: once all means of a step are within three tolerances of their targets, let the larger sample set kappa, and
-            leave out optimizer and shuffle: a shuffle alone moves the radius of 64 x 64 weights by some per cent, and
-            many layers would rarely be on target at once. False is the paper's literal order.
+        polish: once the means are near their targets (three tolerances in root mean square), or have come no nearer for 15
+            steps, leave out optimizer and shuffle and let kappa alone act, set by four times as many time steps: a
+            shuffle moves the radius of 64 x 64 weights by some per cent, and many layers would rarely be on target at
+            once. False is the paper's literal order.
         include_input: count the first layer's derivative by the input.
         non_square: what stands for the radius between unequal widths.
         criteria: when to stop; the paper's three by default.
@@ -130,6 +130,7 @@ def pretrain(
     Cost of a step: one run over T steps, and ``samples * steps`` eigenvalue problems per layer and direction, O(S^3) each.
 
     Example:
+        >>> import torch
         >>> from neurolsc import ALIFPlus
         >>> _ = torch.manual_seed(0)
         >>> network = Network([ALIFPlus(20, 16), ALIFPlus(16, 16)], n_out=3)
@@ -151,7 +152,7 @@ def pretrain(
     goal = aim(target, x.shape[0], len(network.cells))
     look = Look(network, goal, seed, samples, steps, include_input, non_square)
     if method == "scale":
-        history = _scale(look, look.sample(x, 0, LARGER), rule, progress) if max_steps else []
+        history = _scale(look, look.sample(x, 0, 2), rule, progress) if max_steps else []
         profile, smoothed, taken = None, 0.0, len(history)  # one draw: there is no deviation to smooth over
     else:
         loop = Loop(look, rule, criteria, gradient, multiplier, shuffle, slow_copy, polish, lr, weight_decay)
@@ -180,7 +181,7 @@ def pretrain(
 
 def _scale(look: Look, x: Tensor, rule: Rule, progress: bool) -> list[dict[str, Any]]:
     history: list[dict[str, Any]] = []
-    steps = draw_steps(x.shape[0], look.count(x, 2), look.generator(0))
+    steps = draw_steps(x.shape[0], look.count(x, CLOSER), look.generator(0))
     with tqdm(unit="measurement", desc="pretrain", disable=not progress) as bar:
 
         def note(layer: int, scale: float, radius: float) -> None:

@@ -1,6 +1,9 @@
 """What the radii are to become, and when they have become it."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 import torch
@@ -78,14 +81,28 @@ class Criteria:
 
     def misses(self, measured: Measured, goal: Aim, include_input: bool = True) -> list[tuple[int, str, float, float]]:
         """The means that are too far from their target: (layer, direction, mean, target)."""
-        missed = []
+        return [
+            (layer, direction, mean, wanted)
+            for layer, direction, mean, wanted, allowed in self._compared(measured, goal, include_input)
+            if not abs(mean - wanted) <= allowed
+        ]
+
+    def distance(self, measured: Measured, goal: Aim, include_input: bool = True) -> float:
+        """How far the means are from their targets: the root mean square of their distances, in tolerances."""
+        if self.tolerance == 0:
+            return math.inf
+        compared = self._compared(measured, goal, include_input)
+        return math.sqrt(fmean(((mean - wanted) / allowed) ** 2 for *_, mean, wanted, allowed in compared))
+
+    def _compared(
+        self, measured: Measured, goal: Aim, include_input: bool
+    ) -> Iterator[tuple[int, str, float, float, float]]:
+        """The means that count: (layer, direction, mean, target, distance allowed)."""
         for direction, means, wanted in zip(("time", "depth"), measured.means(), goal, strict=True):
             allowed = self.tolerance if goal.time == goal.depth else 2 * self.tolerance * wanted
             for layer, mean in enumerate(means):
-                counted = include_input or direction == "time" or layer > 0
-                if counted and not abs(mean - wanted) <= allowed:
-                    missed.append((layer, direction, mean, wanted))
-        return missed
+                if include_input or direction == "time" or layer > 0:
+                    yield layer, direction, mean, wanted, allowed
 
     def met(self, measured: Measured, goal: Aim, smoothed: float, include_input: bool = True) -> bool:
         """Whether the measured radii, and the smoothed deviation up to this step, have converged."""

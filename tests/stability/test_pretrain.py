@@ -20,7 +20,7 @@ import neurolsc
 from neurolsc import LIF, ALIFPlus, Cell, Criteria, Network, PaperRule, TransitionRule, pretrain, radius_profile
 from neurolsc.checkpoint import read_tree
 from neurolsc.optimizer import adabelief_lookahead
-from neurolsc.stability.look import LARGER, Look
+from neurolsc.stability.look import Look
 from neurolsc.stability.targets import Aim
 from neurolsc.stability.transition import follow, time_derivative_by_autograd
 from neurolsc.surrogate import FastSigmoid
@@ -466,23 +466,63 @@ def test_best_weights_of_before_an_interruption_are_given_back(make_network, bat
 
 
 @pytest.mark.parametrize("polish", [True, False])
-def test_close_to_the_target_only_the_multipliers_act_and_a_larger_sample_sets_them(
+def test_near_the_target_only_the_multipliers_act_and_a_closer_look_sets_them(
     polish, make_network, make_spikes, tmp_path
 ):
     x, network = make_spikes(B=16), make_network(gain=2)
-    # every mean counts as close, and no spread is small enough
+    # every mean counts as near, and no spread is small enough
     settings = {"criteria": Criteria(tolerance=10.0, deviation=0.0), "samples": 2, "steps": 3, "polish": polish}
     settings["multiplier"] = (0.01, 100.0)
     state = last_state(network, [x], tmp_path / "state", target=0.5, max_steps=1, **settings)
     twin = make_network(gain=2)
     look = Look(twin, Aim(0.5, 0.5), seed=0, samples=2, steps=3, include_input=True, non_square="submatrix")
-    measured, _ = look.measure(x, 0, LARGER)
-    assert [len(radii) for radii in measured.time] == [24, 24]  # 8 samples at 3 steps
+    measured, _ = look.measure(x, 0, closer=True)
+    assert [len(radii) for radii in measured.time] == [2 * 12, 2 * 12]  # of 2 samples, at 4 times 3 steps
     for layer, (cell, radii) in enumerate(zip(twin.cells, measured.time, strict=True)):
         kappa = 0.5 / radii.mean().item()
-        assert kappa != pytest.approx(0.5 / state["history"][0]["time"][layer], rel=1e-3)
         scaled = torch.allclose(state["network"][f"cells.{layer}.w_rec"], kappa * cell.w_rec, rtol=1e-4)
         assert scaled == polish
+
+
+def test_multipliers_near_the_target_are_damped_as_often_as_their_miss_changed_sign(
+    make_network, make_spikes, tmp_path
+):
+    x, criteria = make_spikes(B=16), Criteria(tolerance=10.0, deviation=0.0)
+    settings = {"criteria": criteria, "target": 0.5, "max_steps": 6, "checkpoint_every": 1, "progress": False}
+    seen: list[tuple[float, float]] = []
+
+    @dataclass(frozen=True)
+    class Spy:
+        name: str = "spy"
+
+        def apply(self, cell: Cell, *, time: float, depth: float) -> None:
+            seen.append((time, depth))
+            PaperRule().apply(cell, time=time, depth=depth)
+
+    network = make_network(gain=2)
+    history = pretrain(network, [x], rule=Spy(), **settings).history
+    damped = 0
+    for layer in range(2):
+        for which, direction in enumerate(("time", "depth")):
+            turns, before = 0, None
+            for row, kappas in zip(history[:-1], seen[layer::2], strict=True):
+                full = min(max(0.5 / row[direction][layer], 0.85), 1.15)
+                turns += before is not None and (full > 1) != before
+                before = full > 1
+                assert kappas[which] == pytest.approx(full ** (1 / (1 + turns)))
+                damped += turns > 0
+    assert damped > 2
+
+
+def test_polishing_begins_from_the_nearest_weights_where_the_loop_stalls(make_network, batches, tmp_path):
+    # under this rule no step is better than the first
+    start = weights(make_network())
+    settings = {"rule": Wrecker(), "shuffle": False, "gradient": False, "target": 0.5, "criteria": Criteria()}
+    before = last_state(make_network(), batches, tmp_path / "before", max_steps=14, **settings)
+    assert not before["polishing"] and before["best_step"] == 0
+    after = last_state(make_network(), batches, tmp_path / "after", max_steps=16, **settings)
+    assert after["polishing"]
+    torch.testing.assert_close(after["network"]["cells.0.w_in"], 3 * start["cells.0.w_in"])  # one step from the start
 
 
 def test_checkpoint_goes_on_to_more_steps_and_refuses_other_settings(tmp_path):
