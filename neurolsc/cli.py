@@ -216,7 +216,7 @@ def evaluate_command(run: Path, split: str, batch_size: int) -> None:
 
 @app.command("demo")
 @click.option("--out", default=Path("runs/demo"), show_default=True, type=click.Path(path_type=Path))
-@click.option("--epochs", default=12, show_default=True)
+@click.option("--epochs", default=8, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 def demo_command(out: Path, epochs: int, seed: int) -> None:
     """Show what pre-training does, on the digits in the package: a table, pictures and a report, in a few minutes."""
