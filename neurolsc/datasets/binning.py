@@ -128,8 +128,8 @@ class Binning:
         bins, step, channel = self._grid(events)
         inside = step < bins
         first = step[inside] * self.repeat
-        at = np.stack([first, events.owners[inside], channel[inside]])
-        at = np.concatenate([at + [[k], [0], [0]] for k in range(self.repeat)], axis=1)
+        owners, channels = events.owners[inside], channel[inside]
+        at = np.concatenate([np.stack([first + k, owners, channels]) for k in range(self.repeat)], axis=1)
         size = (bins * self.repeat, len(events.offsets) - 1, self.channels)
         x = torch.sparse_coo_tensor(
             torch.from_numpy(at), torch.ones(at.shape[1], dtype=torch.int32), size, check_invariants=False

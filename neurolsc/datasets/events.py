@@ -146,7 +146,7 @@ class EventFile:
         flat_times = _checked_times(np.concatenate(times), offsets, indices, self.path)
         return Events(flat_times, _checked_units(np.concatenate(units), offsets, indices, self.path), offsets)
 
-    def _file(self) -> h5py.File:
+    def _file(self) -> Any:
         """The open file of this process."""
         if _stamp(self.path) != self._stamp:
             raise ValueError(f"{self.path}: the file has changed since it was opened; make the data set anew.")
