@@ -54,7 +54,7 @@ class Binning:
     Example:
         >>> Binning(dt=4e-3, window=1.0).steps
         500
-        >>> events = Events(np.float32([0.0, 0.001, 0.009, 0.02]), np.uint16([0, 9, 699, 3]), np.array([0, 4]))
+        >>> events = Events(np.float32([0.0, 0.001, 0.009, 0.03]), np.uint16([0, 9, 699, 3]), np.array([0, 4]))
         >>> frames = Binning(dt=5e-3, window=0.02, channels=70, repeat=1).dense(events)
         >>> frames.x[:, 0].nonzero().tolist(), int(frames.x.max()), frames.left_out
         ([[0, 0], [1, 69]], 2, tensor([1]))

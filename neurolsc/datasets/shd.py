@@ -85,7 +85,7 @@ class SHD(Dataset[tuple[Tensor, int]]):
         >>> words = SHD.embedded("test", channels=70)
         >>> x, label = words[0]
         >>> len(words), x.shape, words.names[label]
-        (40, torch.Size([500, 70]), 'eins')
+        (40, torch.Size([500, 70]), 'sechs')
     """
 
     def __init__(
