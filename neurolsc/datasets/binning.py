@@ -126,20 +126,20 @@ class Binning:
             ValueError: if a bin holds more than 255 spikes (not if binary).
         """
         bins, step, channel = self._grid(events)
-        inside = step < bins
-        first = step[inside] * self.repeat
-        owners, channels = events.owners[inside], channel[inside]
-        at = np.concatenate([np.stack([first + k, owners, channels]) for k in range(self.repeat)], axis=1)
-        size = (bins * self.repeat, len(events.offsets) - 1, self.channels)
-        x = torch.sparse_coo_tensor(
-            torch.from_numpy(at), torch.ones(at.shape[1], dtype=torch.int32), size, check_invariants=False
-        ).coalesce()
-        counts = x.values().clamp(max=1) if self.binary else x.values()
-        if counts.numel() and int(counts.max()) > MOST:
+        B, N = len(events.offsets) - 1, self.channels
+        place = (step * (self.repeat * B) + events.owners) * N + channel
+        place = place[step < bins]
+        place = np.sort(np.concatenate([place + k * (B * N) for k in range(self.repeat)]))
+        first = np.flatnonzero(np.diff(place, prepend=-1))
+        counts = np.diff(first, append=len(place))
+        if self.binary:
+            counts = np.ones_like(counts)
+        elif counts.max(initial=0) > MOST:
             raise ValueError(self._too_many(int(counts.max())))
-        x = torch.sparse_coo_tensor(
-            x.indices(), counts.to(torch.uint8), size, is_coalesced=True, check_invariants=False
-        )
+        size = (bins * self.repeat, B, N)
+        at = torch.from_numpy(np.stack(np.unravel_index(place[first], size)))
+        values = torch.from_numpy(counts.astype(np.uint8))
+        x = torch.sparse_coo_tensor(at, values, size, is_coalesced=True, check_invariants=False)
         return Frames(x, self._mask(bins, step, events), self._left_out(bins, step, events))
 
     def _grid(self, events: Events) -> tuple[int, np.ndarray, np.ndarray]:
