@@ -1,4 +1,4 @@
-"""The command ``neurolsc``: radii, pretrain, train, evaluate, demo."""
+"""The command ``neurolsc``: radii, pretrain, train, evaluate, demo, data."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from neurolsc.config import (
     make,
     read_toml,
 )
+from neurolsc.data_command import data
 from neurolsc.datasets import collate, input_batches
 from neurolsc.network import Network
 from neurolsc.plots import plot_learning_curves, plot_pretraining
@@ -50,6 +51,7 @@ def app() -> None:
       neurolsc train --target 0.5 --out runs/digits   the same, then train it
       neurolsc evaluate runs/digits                   open the test set, once
       neurolsc demo                                   all of it, with a report
+      neurolsc data info train.h5                     what is in a file of spoken words
 
     Settings come from flags, from a TOML file (--config), and else from the defaults that --help shows. A finished run
     has its own, in settings.toml, which --config takes as it is.
@@ -176,10 +178,11 @@ def train_command(
     with runs.run_folder(out, as_dict(network, data, before, training)) as folder:
         if target is not None:
             click.echo(set_radii(net, network.seed, data, before, folder))
+        parts = data.load("train"), data.load("validation")
+        runs.write_split(folder, *parts)
         result = train(
             net,
-            data.load("train"),
-            data.load("validation"),
+            *parts,
             epochs=training.epochs,
             batch_size=training.batch_size,
             lr=training.lr,
@@ -223,6 +226,9 @@ def demo_command(out: Path, epochs: int, seed: int) -> None:
     from neurolsc.demo import demo
 
     demo(out, epochs=epochs, seed=seed)
+
+
+app.add_command(data)
 
 
 def set_radii(net: Network, seed: int, data: DataSettings, before: PretrainSettings, folder: Path) -> PretrainResult:

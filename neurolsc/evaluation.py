@@ -18,7 +18,11 @@ __all__ = ["Samples", "Scores", "cross_entropy", "evaluate"]
 
 
 class Samples(Protocol):
-    """A map-style data set: item i is a pair (x, label) with x of shape (T, N)."""
+    """A map-style data set: item i is a pair (x, label) with x of shape (T, N).
+
+    If it has ``__getitems__`` it is asked for a batch at once, and may answer with a
+    :class:`neurolsc.datasets.Batch`, which costs no copy and can carry a mask for samples of unequal length.
+    """
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -44,27 +48,32 @@ class Scores:
     firing_rate: list[float | None]
     """spikes per neuron and step of every layer; None for a layer whose outputs are not all 0 or 1"""
     silent_steps: float | None
-    """share of (step, sample) pairs in which the last layer is silent; None as above"""
+    """share of (step, sample) pairs in which the last layer is silent; None as above. Of samples of unequal length this,
+    the rates and the share without a vote count each sample's own steps only, and samples equally"""
     synops: float | None
     """synaptic operations per sample, those of the input's events included; None if a layer does not spike"""
     sparsity: list[float | None]
     """1 - firing_rate"""
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    r"""Cross-entropy at every time step.
+def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+    r"""Cross-entropy at every time step that a sample lasts.
 
-    .. math:: -\frac{1}{TB} \sum_{t,b} \log \mathrm{softmax}(o[t, b])_{y_b}
+    .. math:: -\frac{1}{B} \sum_b \frac{1}{T_b} \sum_{t < T_b} \log \mathrm{softmax}(o[t, b])_{y_b}
+
+    A sample counts the same however long it is, and a set the same however it is cut into batches.
 
     Args:
         logits: readout at every step (T, B, C).
         labels: classes (B,), int64.
+        mask: (T, B), bool, with T_b steps of sample b; None: all last for T steps.
 
     Returns:
         A number with a gradient, in nats.
 
     Raises:
-        ValueError: if labels are not (B,) or out of range.
+        ValueError: if labels are not (B,) or out of range, or the mask is not bool (T, B) or leaves a sample without a
+            step.
         TypeError: if labels are not integers.
 
     Example:
@@ -74,7 +83,11 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     Source: arXiv:2308.12075, Sec. II-G (the network predicts the target at every time step).
     """
     metrics.check_labels(labels, logits)
-    return nn.functional.cross_entropy(logits.flatten(0, 1), labels.repeat(logits.shape[0]))
+    if mask is None:
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.repeat(logits.shape[0]))
+    weights = metrics.step_weights(mask, logits).to(logits.dtype)
+    losses = nn.functional.cross_entropy(logits.flatten(0, 1), labels.repeat(logits.shape[0]), reduction="none")
+    return (losses.view_as(mask) * weights).sum()
 
 
 def evaluate(network: Network, dataset: Samples, *, batch_size: int = 256) -> Scores:
@@ -99,9 +112,9 @@ def evaluate(network: Network, dataset: Samples, *, batch_size: int = 256) -> Sc
     network.eval()
     try:
         with torch.no_grad():
-            for x, labels in batches("dataset", dataset, batch_size):
-                x, labels = x.to(device), labels.to(device)
-                parts.append((len(labels), _scores(network, x, labels)))
+            for batch in batches("dataset", dataset, batch_size):
+                x, labels, mask = unpack(batch, device)
+                parts.append((len(labels), _scores(network, x, labels, mask)))
     finally:
         network.train(was_training)
     return _mean(parts)
@@ -109,8 +122,8 @@ def evaluate(network: Network, dataset: Samples, *, batch_size: int = 256) -> Sc
 
 def batches(
     name: str, dataset: Samples, batch_size: int, generator: torch.Generator | None = None
-) -> DataLoader[tuple[Tensor, Tensor]]:
-    """The batches (x (T, B, N), labels (B,)) of a data set, in its order, or shuffled by a generator.
+) -> DataLoader[tuple[Tensor, ...]]:
+    """The batches of a data set as :func:`collate` gives them, in its order, or shuffled by a generator.
 
     Raises:
         ValueError: if the data set is empty; the message calls it by the name.
@@ -130,34 +143,41 @@ def batches(
     )
 
 
-def _scores(network: Network, x: Tensor, labels: Tensor) -> Scores:
+def unpack(batch: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Input (T, B, N), labels (B,) and mask (T, B), None if all samples last for T steps, on a device."""
+    x, labels, *mask = (part.to(device) for part in batch)
+    return x, labels, mask[0] if mask else None
+
+
+def _scores(network: Network, x: Tensor, labels: Tensor, mask: Tensor | None) -> Scores:
     """Scores of one batch."""
-    run = network.run(x)
-    loss = cross_entropy(run.logits, labels).item()
+    run = network.run(x, mask=mask)
+    loss = cross_entropy(run.logits, labels, mask).item()
     if not math.isfinite(loss):
         raise FloatingPointError(f"the loss is {loss} in an evaluation, the weights have diverged: train with less lr.")
-    silent = _of_spikes(metrics.silent_steps, run.spikes[-1])
+    silent = _of_spikes(metrics.silent_steps, run.spikes[-1], mask)
     return Scores(
         loss=loss,
         mode_accuracy=metrics.mode_accuracy(run.logits, labels),
         mean_accuracy=metrics.mean_accuracy(run.logits, labels),
-        share_without_vote=metrics.share_without_vote(run.logits),
-        firing_rate=[_of_spikes(metrics.firing_rate, layer) for layer in run.spikes],
+        share_without_vote=metrics.share_without_vote(run.logits, mask),
+        firing_rate=[_of_spikes(metrics.firing_rate, layer, mask) for layer in run.spikes],
         silent_steps=silent,
         synops=_synops(network, x, run),
-        sparsity=[_of_spikes(metrics.sparsity, layer) for layer in run.spikes],
+        sparsity=[_of_spikes(metrics.sparsity, layer, mask) for layer in run.spikes],
     )
 
 
-def _of_spikes(metric: Callable[[Tensor], float], layer: Tensor) -> float | None:
-    return metric(layer) if metrics.is_binary(layer) else None
+def _of_spikes(metric: Callable[[Tensor, Tensor | None], float], layer: Tensor, mask: Tensor | None) -> float | None:
+    return metric(layer, mask) if metrics.is_binary(layer) else None
 
 
 def _synops(network: Network, x: Tensor, run: Run) -> float | None:
     """Operations per sample of the whole network; a recurrent neuron also feeds those of its own layer."""
     if not all(metrics.is_binary(layer) for layer in run.spikes):
         return None
-    total = metrics.synops(x != 0, network.cells[0].n_hidden)
+    events = int((x.coalesce().values() if x.is_sparse else x).count_nonzero())
+    total = events * network.cells[0].n_hidden / x.shape[1]
     above = [cell.n_hidden for cell in network.cells[1:]] + [network.n_out]
     for cell, layer, onward in zip(network.cells, run.spikes, above, strict=True):
         own = cell.n_hidden if hasattr(cell, "w_rec") else 0

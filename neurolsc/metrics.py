@@ -4,6 +4,10 @@ Axes are (T, B, C) for logits and (T, B, N) for spikes: time steps, samples, cla
 *votes* for the class of its largest logit; a step whose largest logits tie votes for nobody. A silent layer
 under a readout without bias therefore scores nothing, instead of the share of class 0.
 
+Where samples are of unequal length a mask (T, B), bool, says which steps belong to each. Outside it the logits and
+spikes of :meth:`neurolsc.Network.run` are 0, so such steps vote for nobody and fire nothing. What is a share of steps
+takes the mask and counts those inside it only, first within each sample, then over samples.
+
 Source: arXiv:2308.12075, Sec. II-G (mode accuracy: the class chosen at most steps).
 """
 
@@ -22,6 +26,7 @@ __all__ = [
     "share_without_vote",
     "silent_steps",
     "sparsity",
+    "step_weights",
     "synops",
 ]
 
@@ -97,8 +102,8 @@ def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
     return (_votes(mean)[0] == labels).double().mean().item()
 
 
-def share_without_vote(logits: Tensor) -> float:
-    """Share of (step, sample) pairs of logits (T, B, C) that vote for nobody.
+def share_without_vote(logits: Tensor, mask: Tensor | None = None) -> float:
+    """Share of (step, sample) pairs of logits (T, B, C) that vote for nobody, of those in the mask (T, B).
 
     Raises:
         ValueError: as :func:`mode_vote`.
@@ -107,25 +112,28 @@ def share_without_vote(logits: Tensor) -> float:
         >>> share_without_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]]]))
         0.5
     """
-    return (_votes(logits) == logits.shape[2]).double().mean().item()
+    return _share(_votes(logits) == logits.shape[2], mask)
 
 
-def firing_rate(spikes: Tensor) -> float:
-    """Spikes per neuron and time step, of spikes (T, B, N) in any dtype.
+def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
+    """Spikes per neuron and time step, of spikes (T, B, N) in any dtype, inside the mask (T, B).
 
     Raises:
-        ValueError: if spikes are not (T, B, N) with T, B, N >= 1, or some entry is neither 0 nor 1.
+        ValueError: if spikes are not (T, B, N) with T, B, N >= 1, some entry is neither 0 nor 1, or the mask is not
+            bool (T, B) or leaves a sample without a step.
 
     Example:
         >>> firing_rate(torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]]))
         0.25
     """
     _check_spikes(spikes)
-    return int(spikes.count_nonzero()) / spikes.numel()
+    if mask is None:
+        return int(spikes.count_nonzero()) / spikes.numel()
+    return _share(spikes.count_nonzero(-1), mask) / spikes.shape[2]
 
 
-def silent_steps(spikes: Tensor) -> float:
-    """Share of (step, sample) pairs in which no neuron of the layer fires, of spikes (T, B, N).
+def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:
+    """Share of (step, sample) pairs in the mask (T, B) in which no neuron fires, of spikes (T, B, N) of a layer.
 
     Raises:
         ValueError: as :func:`firing_rate`.
@@ -135,7 +143,7 @@ def silent_steps(spikes: Tensor) -> float:
         0.5
     """
     _check_spikes(spikes)
-    return (spikes == 0).all(-1).double().mean().item()
+    return _share((spikes == 0).all(-1), mask)
 
 
 def synops(spikes: Tensor, fan_out: int) -> float:
@@ -160,7 +168,7 @@ def synops(spikes: Tensor, fan_out: int) -> float:
     return int(spikes.count_nonzero()) * whole("fan_out", fan_out) / spikes.shape[1]
 
 
-def sparsity(spikes: Tensor) -> float:
+def sparsity(spikes: Tensor, mask: Tensor | None = None) -> float:
     """Share of (step, sample, neuron) triples without a spike, 1 - :func:`firing_rate`.
 
     Raises:
@@ -170,8 +178,31 @@ def sparsity(spikes: Tensor) -> float:
         >>> sparsity(torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]]))
         0.75
     """
-    _check_spikes(spikes)
-    return 1 - int(spikes.count_nonzero()) / spikes.numel()
+    return 1 - firing_rate(spikes, mask)
+
+
+def _share(values: Tensor, mask: Tensor | None) -> float:
+    """Mean of values (T, B) over time and then over samples, of each sample over its steps in the mask only."""
+    if mask is None:
+        return values.double().mean().item()
+    return (values * step_weights(mask, values)).sum().item()
+
+
+def step_weights(mask: Tensor, like: Tensor) -> Tensor:
+    """Weights (T, B) that sum to 1: 1 / (B T_b) at the T_b steps of sample b, 0 outside the mask.
+
+    Args:
+        mask: (T, B), bool.
+        like: what shall be weighted, of shape (T, B, ...).
+
+    Raises:
+        ValueError: if the mask is not bool (T, B) or leaves a sample without a step.
+    """
+    if mask.dtype != torch.bool or mask.shape != like.shape[:2] or not mask.any(0).all():
+        raise ValueError(
+            f"mask must be bool {tuple(like.shape[:2])} with a step for every sample, got {mask.dtype} {tuple(mask.shape)}."
+        )
+    return mask.double() / (mask.sum(0) * mask.shape[1])
 
 
 def _votes(logits: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#66
 """Okabe and Ito's palette, told apart by colour-blind readers."""
 
 _SOURCE_COLORS = {"leak": COLORS[0], "reset": COLORS[3], "feedback": COLORS[1], "recurrence": COLORS[2]}
-_STYLE: Any = {
+STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlesize": "medium",
@@ -35,7 +35,7 @@ _STYLE: Any = {
 def plot_profile(profile: "RadiusProfile", path: str | PathLike[str]) -> None:
     """Draw a radius profile: radii of each layer over time in both directions, and what holds those through time."""
     steps = profile.steps.numpy()
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained", width_ratios=(1, 1, 0.8))
         titles = (
             "through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$",
@@ -65,7 +65,7 @@ def plot_profile(profile: "RadiusProfile", path: str | PathLike[str]) -> None:
             words = {"submatrix": "radius of a random square sub-matrix", "singular": "largest singular value"}
             notes.append("* Between unequal widths: " + ", ".join(words[t] for t in sorted(treated)) + ".")
         figure.supxlabel("   ".join(notes), x=0.04, ha="left", fontsize="small")
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def _plot_sources(ax: Axes, profile: "RadiusProfile") -> None:
@@ -100,7 +100,7 @@ def plot_pretraining(
     if not rows:
         raise ValueError("only the history of method='gradient' can be drawn over steps.")
     steps = [row["step"] for row in rows]
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
         for ax, key, title in zip(
             axes,
@@ -119,7 +119,7 @@ def plot_pretraining(
             _from_zero(ax)
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes[0].legend(fontsize="small")
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def plot_learning_curves(
@@ -131,7 +131,7 @@ def plot_learning_curves(
         ("validation_mode_accuracy", "Validation mode accuracy"),
         ("firing_rate", "Spikes per neuron and step, last layer"),
     )
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(13, 3.6), layout="constrained")
         for color, (name, history) in zip(COLORS * len(histories), histories.items(), strict=False):
             for ax, (key, _) in zip(axes, panels, strict=True):
@@ -145,12 +145,12 @@ def plot_learning_curves(
         if chance is not None:
             axes[1].axhline(chance, color="black", linestyle=":", linewidth=1, label="chance")
         axes[1].legend(fontsize="small", framealpha=0.8, frameon=True, edgecolor="none")
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def plot_raster(spikes: Sequence[torch.Tensor], labels: Sequence[str], path: str | PathLike[str]) -> None:
     """Draw the spikes of one sample, one panel per layer: each (T, N)."""
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
             len(spikes), 1, figsize=(9, 1.9 * len(spikes)), layout="constrained", sharex=True, squeeze=False
         )
@@ -161,13 +161,13 @@ def plot_raster(spikes: Sequence[torch.Tensor], labels: Sequence[str], path: str
             ax.set(title=f"{label}: {rate:.4f} spikes per neuron and step", ylim=(-1, layer.shape[1]))
             ax.set_ylabel("neuron")
         axes[-1, 0].set(xlabel="time step", xlim=(-1, spikes[0].shape[0]))
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def plot_surrogates(surrogates: Sequence[Surrogate], path: str | PathLike[str]) -> None:
     """Draw the derivative of each surrogate, and the smooth step behind it."""
     v = torch.linspace(-3, 3, 601)
-    with plt.rc_context(_STYLE), torch.no_grad():
+    with plt.rc_context(STYLE), torch.no_grad():
         rows = (len(surrogates) + 3) // 4
         figure, axes = plt.subplots(
             rows, 4, figsize=(12, 2.5 * rows), layout="constrained", sharex=True, sharey=True, squeeze=False
@@ -182,10 +182,11 @@ def plot_surrogates(surrogates: Sequence[Surrogate], path: str | PathLike[str]) 
         for ax in axes[-1]:
             ax.set_xlabel("$v - \\vartheta$")
         figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside upper center")
-        _save(figure, path)
+        save_figure(figure, path)
 
 
-def _save(figure: Figure, path: str | PathLike[str]) -> None:
+def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
+    """Write a figure whole or not at all, and close it."""
     kind = os.path.splitext(path)[1].removeprefix(".") or None
     try:
         atomic_write(path, lambda file: figure.savefig(file, format=kind, bbox_inches="tight"))

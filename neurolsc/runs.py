@@ -88,3 +88,14 @@ def write_json(path: Path, content: object) -> None:
 def write_text(path: Path, content: str) -> None:
     """Write text, whole or not at all."""
     atomic_write(path, lambda file: file.write(content.encode()))
+
+
+def write_split(folder: Path, *parts: Any) -> None:
+    """Note which speakers each part of the data holds, where the data have speakers."""
+    told = {
+        part.split: {"utterances": len(part), "speakers": part.speakers.unique().tolist()}
+        for part in parts
+        if hasattr(part, "speakers")
+    }
+    if told:
+        write_json(folder / "split.json", told)

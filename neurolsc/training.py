@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from neurolsc import metrics
 from neurolsc.checkpoint import atomic_write, read_tree, write_tree
-from neurolsc.evaluation import Samples, Scores, batches, cross_entropy, evaluate
+from neurolsc.evaluation import Samples, Scores, batches, cross_entropy, evaluate, unpack
 from neurolsc.network import Network
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.validation import positive, whole
@@ -176,16 +176,16 @@ class _Fit:
         return len(self.history) - self.best_epoch
 
     def epoch(
-        self, batches: Iterable[tuple[Tensor, Tensor]], bar: "tqdm[NoReturn]", epoch: int, lr: float
+        self, batches: Iterable[tuple[Tensor, ...]], bar: "tqdm[NoReturn]", epoch: int, lr: float
     ) -> tuple[float, float]:
         """One pass over the training batches: mean loss and mode accuracy while the weights move."""
         device = self.network.readout.weight.device
         samples, total, right = 0, 0.0, 0.0
         self.network.train()
-        for number, (x, labels) in enumerate(batches, start=1):
-            x, labels = x.to(device), labels.to(device)
-            logits = self.network(x)
-            loss = cross_entropy(logits, labels)
+        for number, batch in enumerate(batches, start=1):
+            x, labels, mask = unpack(batch, device)
+            logits = self.network.run(x, mask=mask).logits
+            loss = cross_entropy(logits, labels, mask)
             if not math.isfinite(value := loss.item()):
                 raise FloatingPointError(
                     f"the loss is {value} in epoch {epoch}, batch {number}: lower the learning rate "

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 import neurolsc
 from neurolsc.cli import app
+from tests.words import draw_words, write_words
 
 SMALL = ["--width", "8", "--layers", "2"]
 QUICK = [*SMALL, "--pretrain-samples", "2", "--pretrain-times", "4"]
@@ -23,9 +24,9 @@ def call(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-@pytest.mark.parametrize("command", ["radii", "pretrain", "train", "evaluate", "demo"])
+@pytest.mark.parametrize("command", ["radii", "pretrain", "train", "evaluate", "demo", "data info"])
 def test_every_command_explains_itself(command):
-    result = call(command, "--help")
+    result = call(*command.split(), "--help")
     assert result.exit_code == 0
     assert len(result.output) > 200
 
@@ -115,6 +116,9 @@ def test_a_wrong_settings_file_is_refused_by_name(tmp_path, content, told):
         (["radii", "--weights", "{tmp}/nothing"], "nothing"),
         (["evaluate", "{tmp}"], "is not the folder of a finished run"),
         (["radii", "--out", "{tmp}"], "exists already"),
+        (["radii", "--channels", "70", "--dt", "0.01"], "dt, channels: for data = shd only, got data = sl-mnist"),
+        (["radii", "--data", "shd", "--channels", "60"], "channels must divide 700"),
+        (["train", "--data", "shd", "--time-stretch", "1.5", "--out", "{tmp}/run"], "low must be positive"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_leaves_no_run(tmp_path, words, told):
@@ -172,3 +176,74 @@ def test_a_command_killed_in_the_middle_goes_on_to_the_same_bits(tmp_path, comma
     one, other = (neurolsc.load(run / "network.safetensors").state_dict() for run in (whole, killed))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# spoken digits
+
+SPOKEN = [*SMALL, "--data", "shd", "--channels", "70", "--dt", "0.05", "--repeat", "1"]
+
+
+@pytest.mark.parametrize("by", ["random", "speaker"])
+def test_a_run_on_spoken_digits_keeps_its_split_and_opens_the_test_file_in_evaluate_only(tmp_path, by):
+    root, run = tmp_path / "root", tmp_path / "run"
+    write_words(root / "shd_train.h5", draw_words(40))
+    (root / "shd_test.h5").write_bytes(b"")
+    words = [*SPOKEN, "--root", root, "--split-by", by, "--split-share", "0.25", "--epochs", "1", "--spike-drop", "0.1"]
+    result = call("train", *words, "--cache", tmp_path / "cache", "--out", run)
+    assert result.exit_code == 0, result.output
+    split = json.loads((run / "split.json").read_text())
+    assert [split[part]["utterances"] for part in ("train", "validation")] == [30, 10]
+    apart = not set(split["train"]["speakers"]) & set(split["validation"]["speakers"])
+    assert apart is (by == "speaker")
+    assert f'split_by = "{by}"' in (run / "settings.toml").read_text()
+    assert json.loads((run / "history.json").read_text())["history"][0]["firing_rate"][0] > 0
+    result = call("evaluate", run)
+    assert result.exit_code != 0
+    assert "shd_test.h5: not a whole HDF5 file" in result.output
+    write_words(root / "shd_test.h5", draw_words(10, seed=1))
+    result = call("evaluate", run)
+    assert result.exit_code == 0, result.output
+    assert (run / "test.json").exists()
+
+
+def test_whole_utterances_train_and_score_and_measure(tmp_path):
+    whole = [*SPOKEN, "--window", "0"]
+    result = call("train", *whole, "--epochs", "1", "--batch-size", "16", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    result = call("evaluate", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert call("radii", *whole, "--samples", "2", "--times", "4").exit_code == 0
+
+
+def test_data_info_says_and_draws_what_is_in_a_file(tmp_path):
+    path = write_words(tmp_path / "words.h5", draw_words(12))
+    result = call("data", "info", path, "--picture", tmp_path / "words.png", "--utterance", "3")
+    assert result.exit_code == 0, result.output
+    sizes = [len(times) for times, _ in draw_words(12)]
+    assert "words.h5: 12 utterances, 20 classes, 4 speakers" in result.output
+    assert f"mean {sum(sizes) / 12:.0f}, {min(sizes)} to {max(sizes)}" in result.output
+    one = draw_words(12)[3]
+    assert f"  9 word 9               1  {len(one[0]):>6}  {float(one[0][-1]):>8.3f} s" in result.output
+    assert "speaker 2                3" in result.output
+    assert (tmp_path / "words.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["data", "info", "{tmp}/words.h5", "--utterance", "12"], "--utterance must lie in 0 ... 11, got 12"),
+        (["data", "info", "{tmp}/text.h5"], "text.h5: not a whole HDF5 file"),
+        (["data", "info", "{tmp}/damaged.h5"], "damaged.h5: spikes/times must be finite"),
+    ],
+)
+def test_data_info_refuses_in_one_line_and_draws_nothing(tmp_path, words, told):
+    write_words(tmp_path / "words.h5")
+    (tmp_path / "text.h5").write_text("text")
+    damaged = draw_words(12)
+    damaged[5] = (damaged[5][0][::-1], damaged[5][1])
+    write_words(tmp_path / "damaged.h5", damaged)
+    result = call(*(word.format(tmp=tmp_path) for word in words), "--picture", tmp_path / "p.png")
+    assert result.exit_code != 0
+    assert told in result.output
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "p.png").exists()

@@ -172,3 +172,40 @@ def test_labels_that_do_not_fit_are_refused(
 def test_synops_refuses_a_fan_out_that_is_no_count(fan_out: int, error: type[Exception]):
     with pytest.raises(error, match="fan_out"):
         metrics.synops(SPIKES, fan_out)
+
+
+# samples of unequal length
+
+
+def test_with_a_mask_shares_are_means_over_the_own_steps_of_each_sample():
+    torch.manual_seed(0)
+    lengths = [3, 7, 5]
+    mask = torch.arange(7)[:, None] < torch.tensor(lengths)
+    logits = torch.randint(3, (7, 3, 4)).double() * mask[..., None]
+    spikes = (torch.rand(7, 3, 5) < 0.2).double() * mask[..., None]
+    alone = [(logits[:n, b : b + 1], spikes[:n, b : b + 1]) for b, n in enumerate(lengths)]
+    for metric, which in (
+        (metrics.share_without_vote, 0),
+        (metrics.firing_rate, 1),
+        (metrics.silent_steps, 1),
+        (metrics.sparsity, 1),
+    ):
+        each = [metric(pair[which]) for pair in alone]
+        assert len(set(each)) > 1
+        got = metric((logits, spikes)[which], mask)
+        assert got == pytest.approx(sum(each) / 3)
+        assert got != pytest.approx(metric((logits, spikes)[which]))
+    labels = torch.tensor([0, 1, 2])
+    for metric in (metrics.mode_accuracy, metrics.mean_accuracy):  # zeros behind a sample vote for nobody
+        each = [metric(one, labels[b : b + 1]) for b, (one, _) in enumerate(alone)]
+        assert metric(logits, labels) == pytest.approx(sum(each) / 3)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [torch.ones(4, 2), torch.ones(3, 2, dtype=torch.bool), torch.tensor([[True, False]] * 4)],
+    ids=["dtype", "shape", "a sample without a step"],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask: torch.Tensor):
+    with pytest.raises(ValueError, match=r"mask must be bool \(4, 2\) with a step for every sample"):
+        metrics.silent_steps(torch.zeros(4, 2, 3), mask)

@@ -1,15 +1,32 @@
 """Images and events in, batches ``(x (T, B, N), labels (B,))`` out."""
 
+from neurolsc.datasets.augment import ChannelJitter, SpikeDrop, TimeStretch
 from neurolsc.datasets.batches import input_batches
-from neurolsc.datasets.collate import collate
+from neurolsc.datasets.binning import Binning
+from neurolsc.datasets.cache import EventCache
+from neurolsc.datasets.collate import Batch, collate, collate_padded
+from neurolsc.datasets.events import EventFile, Events
 from neurolsc.datasets.idx import read_idx
 from neurolsc.datasets.latency import LatencyEncoding, latency_frames, spike_latency
 from neurolsc.datasets.mnist import SpikeLatencyMNIST
+from neurolsc.datasets.shd import SHD
+from neurolsc.datasets.splits import hold_out
 
 __all__ = [
+    "SHD",
+    "Batch",
+    "Binning",
+    "ChannelJitter",
+    "EventCache",
+    "EventFile",
+    "Events",
     "LatencyEncoding",
+    "SpikeDrop",
     "SpikeLatencyMNIST",
+    "TimeStretch",
     "collate",
+    "collate_padded",
+    "hold_out",
     "input_batches",
     "latency_frames",
     "read_idx",

@@ -1,5 +1,6 @@
 """Inputs for pre-training, which uses no labels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
         seed: of the draw.
 
     Returns:
-        Inputs, each (T, B, N).
+        Inputs, each (T, B, N); those of utterances of unequal length with zeros behind the shorter ones.
 
     Raises:
         ValueError: if the data set is empty, or batch_size or count is below 1.
@@ -32,4 +33,11 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
         raise ValueError("input_batches needs a data set with items, got an empty one.")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
     parts = order[: count * batch_size].split(batch_size)
-    return [collate([dataset[i] for i in part.tolist()])[0] for part in parts]
+    return [collate(fetch(dataset, part.tolist()))[0] for part in parts]
+
+
+def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> Sequence[tuple[Tensor, int]]:
+    """Some items of a data set, asked for together where it can give them so, as a ``DataLoader`` does."""
+    if hasattr(dataset, "__getitems__"):
+        return dataset.__getitems__(indices)  # type: ignore[attr-defined]
+    return [dataset[i] for i in indices]

@@ -94,8 +94,8 @@ def latency_frames(times: Tensor, *, dt: float = 1.0, window: float = 50.0, repe
     return frames.scatter_(0, index.unsqueeze(0), 1)[:bins].repeat_interleave(repeat, dim=0)
 
 
-def count_bins(dt: float, window: float) -> int:
-    """Return how many bins of dt (ms) fill a window (ms).
+def count_bins(dt: float, window: float, *, unit: str = "ms") -> int:
+    """Return how many bins of dt fill a window, both in the unit.
 
     Raises:
         ValueError: if one of them is not positive or the window is not a whole number of bins.
@@ -103,7 +103,7 @@ def count_bins(dt: float, window: float) -> int:
     ratio = number("window", window) / number("dt", dt)
     bins = round(ratio)
     if bins < 1 or not math.isclose(ratio, bins, rel_tol=1e-9):
-        raise ValueError(f"window must be a whole number of bins, got {window} ms with bins of {dt} ms.")
+        raise ValueError(f"window must be a whole number of bins, got {window} {unit} with bins of {dt} {unit}.")
     return bins
 
 

@@ -6,14 +6,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from neurolsc.datasets.collate import Batch
 from neurolsc.datasets.latency import LatencyEncoding
 from neurolsc.datasets.mnist_files import TEST, TRAIN, fetch_mnist, read_pair
-from neurolsc.validation import one_of, whole
+from neurolsc.datasets.splits import carve
+from neurolsc.validation import one_of
 
 Split = Literal["train", "validation", "test"]
 SPLITS = ("train", "validation", "test")
@@ -113,11 +114,10 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
         """One item: x (T, 784) and the digit."""
         return self._encode(self.images[index]), int(self.labels[index])
 
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Tensor, int]]:
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return several items, encoded together: what a ``DataLoader`` calls for a batch."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
-        x = self._encode(self.images[chosen])
-        return list(zip(x.unbind(1), self.labels[chosen].tolist(), strict=True))
+        return Batch(self._encode(self.images[chosen]), self.labels[chosen])
 
     def __repr__(self) -> str:
         """What a log needs to tell this set from another."""
@@ -134,30 +134,6 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
 
     def _encode(self, images: Tensor) -> Tensor:
         return self.encoding.frames(self._time_of_level[images.long()])
-
-
-def carve(n: int, sizes: dict[str, int], seed: int) -> dict[str, Tensor]:
-    """Draw disjoint parts of n items: the first sizes of a random permutation, one after another.
-
-    The permutation is that of NumPy's ``RandomState``, whose stream is frozen (NEP 19): a seed names the same
-    parts in every release.
-
-    Args:
-        n: number of items.
-        sizes: how many items each part gets, in total at most n.
-        seed: seed of the permutation.
-
-    Returns:
-        The indices of each part, int64.
-
-    Raises:
-        TypeError: if the seed is not an int.
-        ValueError: if the seed is negative or the parts are larger than the whole.
-    """
-    if sum(sizes.values()) > n:
-        raise ValueError(f"parts of {sizes} items in all need {sum(sizes.values())} items, got {n}.")
-    permutation = torch.from_numpy(np.random.RandomState(whole("seed", seed, at_least=0)).permutation(n))
-    return dict(zip(sizes, permutation.split([*sizes.values(), n - sum(sizes.values())]), strict=False))
 
 
 def _names(split: str) -> tuple[str, str]:

@@ -80,3 +80,12 @@ def mnist_root() -> Path:
     if data is None or not (Path(data) / "mnist").is_dir():
         pytest.skip("needs the real MNIST: set NEUROLSC_DATA to a folder that contains mnist/")
     return Path(data) / "mnist"
+
+
+@pytest.fixture
+def digits_root() -> Path:
+    """The folder of the synthetic spoken digits."""
+    data = os.environ.get("NEUROLSC_DATA")
+    if data is None or not (Path(data) / "spoken_digits").is_dir():
+        pytest.skip("needs the spoken digits: set NEUROLSC_DATA to a folder that contains spoken_digits/")
+    return Path(data) / "spoken_digits"

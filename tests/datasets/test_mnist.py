@@ -7,8 +7,9 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, Subset
 
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, latency_frames, spike_latency
-from neurolsc.datasets.mnist import FULL_SIZES, SPLITS, carve
+from neurolsc.datasets.mnist import FULL_SIZES, SPLITS
 from neurolsc.datasets.mnist_files import TEST, TRAIN, fetch_mnist, read_pair
+from neurolsc.datasets.splits import carve
 
 
 def rows(images):

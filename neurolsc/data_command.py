@@ -1,0 +1,37 @@
+"""The commands ``neurolsc data``."""
+
+from pathlib import Path
+
+import click
+
+from neurolsc.datasets import EventFile
+from neurolsc.datasets.summary import summarize
+from neurolsc.plots_data import plot_summary
+
+
+@click.group()
+def data() -> None:
+    """Look at data."""
+
+
+@data.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="The picture. [default: <name>.png, here]"
+)
+@click.option("--utterance", default=0, show_default=True, help="Which utterance to draw.")
+def info(file: Path, picture: Path | None, utterance: int) -> None:
+    """Say what is in a file of spoken words in SHD's layout, and draw it.
+
+    Every utterance is read and checked: a damaged one is told by its number. The table has a line for every class and
+    speaker; the picture has the spikes and lengths of the utterances, the activity of the units, and one utterance.
+    """
+    events = EventFile(file)
+    if not 0 <= utterance < len(events):
+        raise click.UsageError(f"--utterance must lie in 0 ... {len(events) - 1}, got {utterance}.")
+    summary = summarize(events)
+    word = f'utterance {utterance}, "{events.names[events.labels[utterance]]}" by speaker {events.speakers[utterance]}'
+    picture = picture or Path(file.name.split(".")[0] + ".png")
+    plot_summary(summary, events.read([utterance]), word, picture)
+    click.echo(summary)
+    click.echo(f"\ndrawn in {picture}")

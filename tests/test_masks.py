@@ -1,0 +1,83 @@
+"""Samples of unequal length, through scores and training: the padding has no effect."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from neurolsc import evaluate, train
+from neurolsc.datasets import Batch, collate_padded
+from neurolsc.evaluation import cross_entropy
+from tests.patterns import Patterns, same_bits, small_network, weights
+
+LENGTHS = (9, 4, 12, 11, 7, 6, 12)
+
+
+class Unequal:
+    """Patterns cut off at unequal lengths, with whatever padding."""
+
+    def __init__(self, n: int = len(LENGTHS), padding: int = 0) -> None:
+        whole = Patterns(n)
+        self.items = [(whole[i][0][: LENGTHS[i]], whole[i][1]) for i in range(n)]
+        self.padding = padding
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self.items[i]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        x, labels, mask = collate_padded([self.items[i] for i in indices])
+        more = torch.ones(self.padding, *x.shape[1:], dtype=x.dtype)  # even spikes there must not matter
+        return Batch(
+            torch.cat([x, more]), labels, torch.cat([mask, torch.zeros(self.padding, len(labels), dtype=torch.bool)])
+        )
+
+
+def test_cross_entropy_is_the_mean_over_samples_of_the_mean_over_their_own_steps():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(4, 3, 5, dtype=torch.float64), torch.tensor([4, 0, 2])
+    lengths = torch.tensor([1, 4, 2])
+    mask = torch.arange(4)[:, None] < lengths
+    each = [cross_entropy(logits[:n, b : b + 1], labels[b : b + 1]) for b, n in enumerate(lengths.tolist())]
+    torch.testing.assert_close(cross_entropy(logits, labels, mask), torch.stack(each).mean())
+    torch.testing.assert_close(cross_entropy(logits, labels, torch.ones_like(mask)), cross_entropy(logits, labels))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7])
+@pytest.mark.parametrize("padding", [0, 5])
+def test_scores_are_those_of_every_sample_alone_at_its_own_length(batch_size: int, padding: int):
+    network = small_network(readout_bias=True).double()
+    scores = evaluate(network, Unequal(padding=padding), batch_size=batch_size)
+
+    class One:
+        def __init__(self, item: tuple[Tensor, int]) -> None:
+            self.item = item
+
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, i: int) -> tuple[Tensor, int]:
+            return self.item
+
+    alone = [evaluate(network, One(item)) for item in Unequal().items]
+    assert any(one.firing_rate[-1] for one in alone)
+    for name in ("loss", "mode_accuracy", "mean_accuracy", "share_without_vote", "silent_steps"):
+        assert getattr(scores, name) == pytest.approx(sum(getattr(one, name) for one in alone) / 7), name
+    for layer in (0, 1):
+        assert scores.firing_rate[layer] == pytest.approx(sum(one.firing_rate[layer] for one in alone) / 7)  # type: ignore[misc]
+    if not padding:  # synaptic operations count what the input sends, wherever it stands
+        assert scores.synops == pytest.approx(sum(one.synops for one in alone) / 7)  # type: ignore[misc]
+
+
+def test_training_does_not_see_the_padding():
+    ends = []
+    for padding in (0, 5):
+        network = small_network().double()
+        result = train(network, Unequal(padding=padding), Unequal(), epochs=2, batch_size=3, lr=0.01, progress=False)
+        assert result.history[0]["firing_rate"][0] > 0
+        ends.append(weights(network))
+    assert same_bits(*ends)
+    assert not same_bits(ends[0], weights(small_network().double()))
