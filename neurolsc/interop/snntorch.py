@@ -118,13 +118,14 @@ class _Neuron(snn.RLeaky):
             raise ValueError(f"input_ must have shape (..., {self.linear_features}), got {tuple(input_.shape)}.")
         if self.init_hidden and any(state is not None for state in given):
             raise TypeError(f"with init_hidden=True, {type(self).__name__} keeps its states and takes one argument.")
-        held = [getattr(self, name) for name in self.states]
         if self._at_rest:
             # what reset_mem returned may come back as an argument: it stands for any shape
-            starts = zip(self.rest(input_), held, given, strict=True)
-            found = [start if state is None or state is old else state for start, old, state in starts]
+            starts = zip(self.states, given, self.rest(input_), strict=True)
+            found = [rest if state is None or state is getattr(self, name) else state for name, state, rest in starts]
         else:
-            found = [old if state is None else state for old, state in zip(held, given, strict=True)]
+            found = [
+                getattr(self, name) if state is None else state for name, state in zip(self.states, given, strict=True)
+            ]
         for name, state in zip(self.states, found, strict=True):
             if state.shape != input_.shape:
                 raise ValueError(
