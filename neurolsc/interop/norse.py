@@ -64,6 +64,8 @@ class _Recurrent(SpikingCell):
     state_class: ClassVar[type[LIFRecurrentState] | type[ALIFRecurrentState]]
     input_weights: nn.Parameter
     recurrent_weights: nn.Parameter
+    absent: Tensor | None
+    """True where there is no connection (hidden_size, hidden_size)"""
 
     def _take_names(
         self, input_weights: Tensor | None, recurrent_weights: Tensor | None, autapses: bool, dt: float
@@ -79,7 +81,9 @@ class _Recurrent(SpikingCell):
             if given is not None and given.shape != weights.shape:
                 raise ValueError(f"{name} must have shape {tuple(weights.shape)}, got {tuple(given.shape)}.")
             self.register_parameter(name, weights if given is None else nn.Parameter(given.detach().clone()))
+        self.register_buffer("absent", None, persistent=False)
         if not autapses:
+            self.absent = torch.eye(self.n_hidden, dtype=torch.bool)
             with torch.no_grad():
                 self.recurrent_weights.fill_diagonal_(0)
 
@@ -97,7 +101,7 @@ class _Recurrent(SpikingCell):
     def w_rec(self) -> Tensor:  # type: ignore[override]
         """Our name of the recurrent weights (hidden_size, hidden_size); without autapses the diagonal is not read."""
         weights = self.recurrent_weights
-        return weights if self.autapses else weights.tril(-1) + weights.triu(1)
+        return weights if self.absent is None else weights.masked_fill(self.absent, 0)
 
     @w_rec.setter
     def w_rec(self, value: Tensor) -> None:
