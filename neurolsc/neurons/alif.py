@@ -95,10 +95,11 @@ class ALIF(SpikingCell):
         )
         self.tau_theta = truncated_normal(number("tau_theta", tau_theta), n_hidden)
         self.b_theta = nn.Parameter(truncated_normal(number("b_theta", b_theta), n_hidden))
-        self.adaptation = nn.Parameter(self.draw_adaptation(number("adaptation", adaptation)))
+        self.adaptation = nn.Parameter(self.draw_adaptation(number("adaptation", adaptation), n_in, n_hidden))
 
+    @staticmethod
     @abstractmethod
-    def draw_adaptation(self, scale: float) -> Tensor:
+    def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> Tensor:
         """Starting values of the adaptation, shape (n_hidden,)."""
 
     @property
@@ -133,8 +134,7 @@ class ALIF(SpikingCell):
 
     def update(self, x: Tensor, z: Tensor, state: ALIFState) -> ALIFState:
         v = self.next_voltage(x, z, state.v, self.reset_threshold(state))
-        theta = self.decay_theta * state.theta + self.b_theta + self.adaptation * z
-        return ALIFState(v, theta)
+        return ALIFState(v, next_threshold(state.theta, z, self.decay_theta, self.b_theta, self.adaptation))
 
     def time_sources(self, state: ALIFState) -> dict[str, Tensor]:
         r"""The four terms of d (v, theta)[t] / d (v, theta)[t-1], each (B, 2 n_hidden, 2 n_hidden).
@@ -168,15 +168,22 @@ class ALIF(SpikingCell):
 class ALIFPlus(ALIF):
     """ALIF+ : a spike raises the threshold. Adaptation from a positive truncated Gaussian; see :class:`ALIF`."""
 
-    def draw_adaptation(self, scale: float) -> Tensor:
-        return truncated_normal(scale, self.n_hidden)
+    @staticmethod
+    def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> Tensor:
+        return truncated_normal(scale, n_hidden)
 
 
 class ALIFPlusMinus(ALIF):
     """ALIF±: a spike may raise or lower the threshold. Adaptation from N(0, (scale / n_in)²); see :class:`ALIF`."""
 
-    def draw_adaptation(self, scale: float) -> Tensor:
-        return torch.randn(self.n_hidden) * scale / self.n_in
+    @staticmethod
+    def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> Tensor:
+        return torch.randn(n_hidden) * scale / n_in
+
+
+def next_threshold(theta: Tensor, z: Tensor, decay: Tensor, b_theta: Tensor, adaptation: Tensor) -> Tensor:
+    """theta[t] from the last threshold and spikes (B, n_hidden), its decay, constant input and adaptation (n_hidden,)."""
+    return decay * theta + b_theta + adaptation * z
 
 
 def _diagonal_blocks(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ class Loop:
             if self.shuffle and not self.polishing:
                 with torch.no_grad():
                     for p, order in zip(self.parameters, orders, strict=True):
-                        p.copy_(p.flatten()[order].view_as(p))
+                        p.copy_(_shuffled(p, order))
 
         return move
 
@@ -217,3 +217,10 @@ class Loop:
         self.best_error, self.best_step, self.best = state["best_error"], state["best_step"], state["best"]
         self._load(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+def _shuffled(p: Tensor, order: Tensor) -> Tensor:
+    """The entries of p in another order; zeros, which are connections that do not exist, stay where they are."""
+    entries = p.flatten()
+    there = entries != 0
+    return entries.masked_scatter(there, entries[order[there[order]]]).view_as(p)

@@ -105,8 +105,8 @@ def _multiply(
 
 
 def _frozen(cell: Cell, name: str) -> bool:
-    parameter = cell._parameters.get(name, cell._parameters.get(f"log_{name}"))
-    return parameter is not None and not parameter.requires_grad
+    with torch.enable_grad():  # it may be a quantity made of the parameter
+        return not getattr(cell, name).requires_grad
 
 
 def assign(cell: Cell, name: str, value: torch.Tensor) -> None:

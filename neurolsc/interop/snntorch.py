@@ -1,0 +1,422 @@
+r"""LIF, ALIF+ and ALIF± as neurons of snnTorch.
+
+They take a current of their own width (the input weights are the ``nn.Linear`` before them) and return ``spk, mem`` or
+``spk, thr, mem``. With the decay ``beta``, the resting threshold ``threshold`` and a hidden ``recurrent.weight``,
+
+.. math::
+    U[t] &= \beta\, U[t-1] + I[t] + V S[t-1] - \vartheta[t-1] S[t-1] \\
+    \vartheta[t] &= e^{-1/\tau_\vartheta} \vartheta[t-1] + (1 - e^{-1/\tau_\vartheta})\,\text{threshold}
+                    + \text{adaptation} \cdot S[t-1] \\
+    S[t] &= H(U[t] - \vartheta[t])
+
+which is eq. 49 of the paper in snnTorch's words; the LIF has the fixed threshold alone, as ``snntorch.RLeaky`` does. As
+in snnTorch, a reset to zero also drops the input of its step.
+
+Source: arXiv:2308.12075, eq. 49; the surface is that of snntorch 1.0.
+"""
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc import neurons
+from neurolsc.neurons.alif import next_threshold
+from neurolsc.neurons.reset import Reset, ZeroReset
+from neurolsc.neurons.spiking import Spike
+from neurolsc.surrogate import Arctan
+from neurolsc.validation import positive, whole
+
+try:
+    import snntorch as snn
+except ImportError as error:
+    raise ImportError("neurolsc.interop.snntorch needs snnTorch: pip install 'neurolsc[snntorch]'.") from error
+
+__all__ = ["LIF", "ALIFPlus", "ALIFPlusMinus", "reset"]
+
+ResetMechanism = Literal["subtract", "zero", "none"]
+
+
+class NoReset(Reset):
+    """A spike leaves the voltage as it is."""
+
+    def carry(self, leaked: Tensor, z: Tensor, theta: Tensor) -> Tensor:
+        return leaked
+
+
+_RESETS = {
+    (name, gradient): kind(gradient)
+    for name, kind in {"subtract": Reset, "zero": ZeroReset, "none": NoReset}.items()
+    for gradient in (False, True)
+}
+
+
+class _Neuron(snn.RLeaky):
+    """What the three have in common: snnTorch's settings, and states that live in buffers between calls.
+
+    ``snntorch.utils.reset`` knows layers by nine classes, RLeaky among them, hence the base class. Its constructor is
+    left out: it would give a layer that ``snntorch.export_nir`` takes for a plain recurrent LIF.
+    """
+
+    states: ClassVar[tuple[str, ...]] = ("spk", "mem")
+    """the states in the order in which they are returned"""
+
+    beta: Tensor
+    threshold: Tensor
+    graded_spikes_factor: Tensor
+    spike_grad: Spike
+
+    def __init__(
+        self,
+        beta: float | Tensor,
+        linear_features: int | None,
+        threshold: float | Tensor,
+        spike_grad: Spike | None,
+        init_hidden: bool,
+        learn_beta: bool,
+        learn_threshold: bool,
+        learn_recurrent: bool,
+        reset_mechanism: ResetMechanism,
+        output: bool,
+        graded_spikes_factor: float | Tensor,
+        learn_graded_spikes_factor: bool,
+        reset_gradient: bool,
+    ) -> None:
+        if linear_features is None:
+            raise TypeError(f"{type(self).__name__} needs linear_features, its number of neurons.")
+        n = whole("linear_features", linear_features)
+        snn.LIF.__init__(
+            self,
+            beta=_numbers("beta", beta, n),
+            threshold=positive("threshold", _numbers("threshold", threshold, n)),  # type: ignore[arg-type]
+            spike_grad=Arctan(dampening=1.0, sharpness=2.0) if spike_grad is None else spike_grad,
+            init_hidden=init_hidden,
+            learn_beta=learn_beta,
+            learn_threshold=learn_threshold,
+            reset_mechanism=reset_mechanism,
+            output=output,
+            graded_spikes_factor=_numbers("graded_spikes_factor", graded_spikes_factor, n),  # type: ignore[arg-type]
+            learn_graded_spikes_factor=learn_graded_spikes_factor,
+        )
+        self.linear_features = n
+        self.reset_gradient = reset_gradient
+        self.recurrent = nn.Linear(n, n, bias=False)
+        weight = nn.init.xavier_uniform_(torch.empty(n, n))
+        del self.recurrent.weight
+        _register(self.recurrent, "weight", weight, learn_recurrent)
+        for name in self.states:
+            self.register_buffer(name, torch.zeros(0), persistent=False)
+        self._at_rest = True  # what the buffers hold is what they will start from, not yet of the input's shape
+
+    def rest(self, like: Tensor) -> tuple[Tensor, ...]:
+        """The initial states in the shape, dtype and device of an input, with the parameters' gradients."""
+        return torch.zeros_like(like), torch.zeros_like(like)
+
+    def _begin(self, input_: Tensor, *given: Tensor | None) -> list[Tensor]:
+        """The states to step from: those given, else those of the last call, else those at rest."""
+        if input_.shape[-1] != self.linear_features:
+            raise ValueError(f"input_ must have shape (..., {self.linear_features}), got {tuple(input_.shape)}.")
+        if self.init_hidden and any(state is not None for state in given):
+            raise TypeError(f"with init_hidden=True, {type(self).__name__} keeps its states and takes one argument.")
+        if self._at_rest:
+            # what reset_mem returned may come back as an argument: it stands for any shape
+            starts = zip(self.states, given, self.rest(input_), strict=True)
+            found = [rest if state is None or state is getattr(self, name) else state for name, state, rest in starts]
+        else:
+            found = [
+                getattr(self, name) if state is None else state for name, state in zip(self.states, given, strict=True)
+            ]
+        for name, state in zip(self.states, found, strict=True):
+            if state.shape != input_.shape:
+                raise ValueError(
+                    f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(state.shape)}; "
+                    "call reset_mem() before another batch size."
+                )
+        return found
+
+    def _next_mem(self, input_: Tensor, spk: Tensor, z: Tensor, mem: Tensor, thr: Tensor) -> Tensor:
+        """The next voltage; as in snnTorch the reset acts on the whole of it."""
+        whole_mem = self.beta.clamp(0, 1) * mem + input_ + self.recurrent(spk)
+        return _RESETS[self._reset_mechanism, self.reset_gradient].carry(whole_mem, z, thr)
+
+    def _end(self, *states: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Keep the states and return what snnTorch returns."""
+        for name, state in zip(self.states, states, strict=True):
+            setattr(self, name, state)
+        self._at_rest = False
+        return states[0] if self.init_hidden and not self.output else states
+
+    def _spikes(self, distance: Tensor) -> Tensor:
+        # snnTorch's own surrogates answer in float32
+        return self.spike_grad(distance).to(distance.dtype) * self.graded_spikes_factor
+
+    def reset_mem(self) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """Put all states to rest and return them, detached, in output order; the next input may have any batch size."""
+        if self.spk.numel():
+            with torch.no_grad():
+                for name, state in zip(self.states, self.rest(self.spk), strict=True):
+                    setattr(self, name, state)
+        self._at_rest = True
+        return tuple(getattr(self, name) for name in self.states)
+
+    def init_rleaky(self) -> tuple[Tensor, Tensor]:
+        """What ``snntorch.utils.reset`` calls: it resets all states but takes two, the spikes and the voltage."""
+        spk, *_, mem = self.reset_mem()
+        return spk, mem
+
+    def detach_mem(self) -> None:
+        """Cut all states off from the graph that made them."""
+        for name in self.states:
+            setattr(self, name, getattr(self, name).detach())
+
+    @classmethod
+    def reset_hidden(cls) -> None:
+        """Put all states of all instances to rest."""
+        for layer in snn.SpikingNeuron.instances:
+            if isinstance(layer, cls):
+                layer.reset_mem()
+
+    @classmethod
+    def detach_hidden(cls) -> None:
+        """Detach all states of all instances, for truncated backpropagation through time."""
+        for layer in snn.SpikingNeuron.instances:
+            if isinstance(layer, cls):
+                layer.detach_mem()
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._reset_mechanism = list(self.reset_dict)[int(self.reset_mechanism_val)]
+
+    def extra_repr(self) -> str:
+        return f"{self.linear_features}, reset_mechanism={self._reset_mechanism!r}, init_hidden={self.init_hidden}"
+
+
+class LIF(_Neuron):
+    r"""A recurrent leaky integrate-and-fire layer for snnTorch: ``snntorch.RLeaky`` with an input of any dtype.
+
+    Args:
+        beta: decay of the voltage per step, clamped to [0, 1]; a number or (linear_features,).
+        linear_features: number of neurons.
+        threshold: the threshold, positive; a number or (linear_features,).
+        spike_grad: surrogate, ours or snnTorch's; None means that of ``snntorch.surrogate.atan(2.0)``.
+        init_hidden: keep the states between calls and return the spikes alone.
+        learn_beta: train beta.
+        learn_threshold: train the threshold.
+        learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j] leads from j to i.
+        reset_mechanism: ``"subtract"``, ``"zero"`` or ``"none"``; it may be set later.
+        output: with init_hidden, return the states too.
+        graded_spikes_factor: what a spike is multiplied with where it leaves, not zero.
+        learn_graded_spikes_factor: train that factor.
+        reset_gradient: let a gradient through the reset. False detaches the whole term threshold · spk (snnTorch
+            detaches the spike in it alone); spikes are equal either way.
+
+    Raises:
+        TypeError: if linear_features is missing, or states are given with ``init_hidden=True``.
+        ValueError: if a value has another shape, the threshold is not positive, or a name is unknown; at a call, if the
+            input or a state has another shape.
+
+    Example:
+        >>> layer = LIF(beta=0.9, linear_features=3)
+        >>> spk, mem = layer(torch.ones(2, 3))
+        >>> spk, mem = layer(torch.ones(2, 3), spk, mem)
+        >>> spk.sum().item()
+        6.0
+    """
+
+    def __init__(
+        self,
+        beta: float | Tensor = 0.9,
+        linear_features: int | None = None,
+        threshold: float | Tensor = 1.0,
+        spike_grad: Spike | None = None,
+        init_hidden: bool = False,
+        learn_beta: bool = False,
+        learn_threshold: bool = False,
+        learn_recurrent: bool = True,
+        reset_mechanism: ResetMechanism = "subtract",
+        output: bool = False,
+        graded_spikes_factor: float | Tensor = 1.0,
+        learn_graded_spikes_factor: bool = False,
+        *,
+        reset_gradient: bool = False,
+    ) -> None:
+        super().__init__(
+            beta,
+            linear_features,
+            threshold,
+            spike_grad,
+            init_hidden,
+            learn_beta,
+            learn_threshold,
+            learn_recurrent,
+            reset_mechanism,
+            output,
+            graded_spikes_factor,
+            learn_graded_spikes_factor,
+            reset_gradient,
+        )
+
+    def forward(
+        self, input_: Tensor, spk: Tensor | None = None, mem: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        """One step of a current (B, linear_features) or (linear_features,); the states default to those of the last call."""
+        spk, mem = self._begin(input_, spk, mem)
+        mem = self._next_mem(input_, spk, spk / self.graded_spikes_factor, mem, self.threshold)
+        return self._end(self._spikes(mem - self.threshold), mem)
+
+
+class _ALIF(_Neuron):
+    """The adaptive neurons: a third state, the threshold, with a gradient through it."""
+
+    states: ClassVar[tuple[str, ...]] = ("spk", "thr", "mem")
+    cell: ClassVar[type[neurons.ALIF]]
+    """our cell, whose adaptation is drawn"""
+    scale = 1.8  # of the adaptation, Table S1
+
+    tau_theta: Tensor
+    adaptation: Tensor
+
+    def __init__(
+        self,
+        beta: float | Tensor = 0.9,
+        linear_features: int | None = None,
+        threshold: float | Tensor = 1.0,
+        spike_grad: Spike | None = None,
+        init_hidden: bool = False,
+        learn_beta: bool = False,
+        learn_threshold: bool = False,
+        learn_recurrent: bool = True,
+        reset_mechanism: ResetMechanism = "subtract",
+        output: bool = False,
+        graded_spikes_factor: float | Tensor = 1.0,
+        learn_graded_spikes_factor: bool = False,
+        *,
+        tau_theta: float | Tensor = 100.0,
+        adaptation: float | Tensor | None = None,
+        learn_tau_theta: bool = True,
+        learn_adaptation: bool = True,
+        reset_gradient: bool = False,
+    ) -> None:
+        super().__init__(
+            beta,
+            linear_features,
+            threshold,
+            spike_grad,
+            init_hidden,
+            learn_beta,
+            learn_threshold,
+            learn_recurrent,
+            reset_mechanism,
+            output,
+            graded_spikes_factor,
+            learn_graded_spikes_factor,
+            reset_gradient,
+        )
+        n = self.linear_features
+        tau_theta = positive("tau_theta", _numbers("tau_theta", tau_theta, n))
+        start = self.cell.draw_adaptation(self.scale, n, n) if adaptation is None else adaptation
+        _register(self, "tau_theta", tau_theta.expand(n).clone(), learn_tau_theta)
+        _register(self, "adaptation", _numbers("adaptation", start, n).expand(n).clone(), learn_adaptation)
+
+    def rest(self, like: Tensor) -> tuple[Tensor, ...]:
+        spk, mem = super().rest(like)
+        return spk, self.threshold.to(like).expand_as(like).clone(), mem
+
+    def forward(  # type: ignore[override]
+        self, input_: Tensor, spk: Tensor | None = None, thr: Tensor | None = None, mem: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        """One step of a current (B, linear_features) or (linear_features,); the states default to those of the last call."""
+        spk, thr, mem = self._begin(input_, spk, thr, mem)
+        z = spk / self.graded_spikes_factor
+        mem = self._next_mem(input_, spk, z, mem, thr)
+        rate = 1 / self.tau_theta.clamp(min=_SHORTEST)
+        thr = next_threshold(thr, z, torch.exp(-rate), -torch.expm1(-rate) * self.threshold, self.adaptation)
+        return self._end(self._spikes(mem - thr), thr, mem)
+
+
+_SHORTEST = 1e-3  # steps: the decay of a shorter time constant is zero in any dtype
+
+
+class ALIFPlus(_ALIF):
+    r"""ALIF+ for snnTorch: a spike raises the neuron's own threshold, and a gradient passes through that threshold.
+
+    Args:
+        beta: decay of the voltage per step, clamped to [0, 1]; a number or (linear_features,).
+        linear_features: number of neurons.
+        threshold: the resting threshold, positive, where a run starts; a number or (linear_features,).
+        spike_grad: surrogate, ours or snnTorch's; None means that of ``snntorch.surrogate.atan(2.0)``.
+        init_hidden: keep the states between calls and return the spikes alone.
+        learn_beta: train beta.
+        learn_threshold: train the resting threshold.
+        learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j] leads from j to i.
+        reset_mechanism: ``"subtract"`` the current threshold, ``"zero"`` or ``"none"``; it may be set later.
+        output: with init_hidden, return the states too.
+        graded_spikes_factor: what a spike is multiplied with where it leaves, not zero.
+        learn_graded_spikes_factor: train that factor.
+        tau_theta: time constant of the threshold in steps, positive; a number or (linear_features,).
+        adaptation: rise of the threshold at a spike; a number or (linear_features,). By default drawn as the paper does,
+            from a truncated Gaussian of mean 1.8, which is always positive.
+        learn_tau_theta: train tau_theta.
+        learn_adaptation: train the adaptation.
+        reset_gradient: let a gradient through the reset. False detaches the whole term thr · spk (snnTorch detaches the
+            spike in it alone, and keeps a derivative -spk by the threshold); spikes are equal either way.
+
+    Raises:
+        TypeError: if linear_features is missing, or states are given with ``init_hidden=True``.
+        ValueError: if a value has another shape, is not positive where it must be, or a name is unknown; at a call, if
+            the input or a state has another shape.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(5, 3), ALIFPlus(beta=0.9, linear_features=3, init_hidden=True))
+        >>> net(torch.ones(2, 5)).shape
+        torch.Size([2, 3])
+        >>> spk, thr, mem = ALIFPlus(beta=0.9, linear_features=3)(torch.ones(2, 3))
+
+    Source: arXiv:2308.12075, eq. 49 and App. H.
+    """
+
+    cell = neurons.ALIFPlus
+
+
+class ALIFPlusMinus(_ALIF):
+    r"""ALIF± for snnTorch: a spike may raise or lower the neuron's own threshold.
+
+    Arguments and errors are those of :class:`ALIFPlus`, but the adaptation may be negative and is by default drawn from a
+    Gaussian of mean 0 and deviation 1.8 / linear_features.
+
+    Source: arXiv:2308.12075, eq. 49 and App. H.
+    """
+
+    cell = neurons.ALIFPlusMinus
+
+
+def reset(net: nn.Module) -> None:
+    """Put the states of a network's spiking layers, ours and snnTorch's, to rest, nested ones too.
+
+    ``snntorch.utils.reset`` looks at the direct children of the network and then resets every layer of their classes in
+    the process; this one leaves other networks alone, and resets all states of a layer (``RSynaptic.spk`` too).
+
+    Args:
+        net: any module.
+    """
+    for module in net.modules():
+        if isinstance(module, snn.SpikingNeuron) and hasattr(module, "reset_mem"):
+            module.reset_mem()  # type: ignore[operator]
+
+
+def _numbers(name: str, value: float | Tensor, n: int) -> Tensor:
+    """The value as a tensor of its own in torch's default dtype, if it is one number or one per neuron."""
+    tensor = torch.as_tensor(value).detach().to(torch.get_default_dtype(), copy=True)
+    if tensor.shape not in ((), (1,), (n,)):
+        raise ValueError(f"{name} must be one number or {n}, got the shape {tuple(tensor.shape)}.")
+    if not tensor.isfinite().all():
+        raise ValueError(f"{name} must be finite, got {tensor[~tensor.isfinite()].flatten()[0].item()}.")
+    return tensor
+
+
+def _register(module: nn.Module, name: str, value: Tensor, learn: bool) -> None:
+    """As snnTorch does: what is learnt is a parameter, what is not a buffer."""
+    if learn:
+        module.register_parameter(name, nn.Parameter(value))
+    else:
+        module.register_buffer(name, value)

@@ -1,0 +1,391 @@
+"""LIF, ALIF+ and ALIF± as recurrent modules of norse, among norse's own modules and against our cells."""
+
+import copy
+import inspect
+
+import pytest
+import torch
+from norse.torch import LI, LIFRecurrent, Lift, LILinearCell, RegularizationCell, SequentialState
+from norse.torch import functional as F
+from norse.torch.module.snn import SNNRecurrentCell
+from torch import nn
+from torch.func import functional_call
+from torch.testing import assert_close
+
+from neurolsc import Network, PaperRule, TransitionRule, neurons, pretrain, radius_profile
+from neurolsc.interop import norse as views
+from neurolsc.neurons.alif import ALIFState
+
+I, H, B, T = 6, 8, 4, 12  # noqa: E741
+CELLS = (views.LIFRecurrentCell, views.ALIFPlusRecurrentCell, views.ALIFPlusMinusRecurrentCell)
+LAYERS = (views.LIFRecurrent, views.ALIFPlusRecurrent, views.ALIFPlusMinusRecurrent)
+OURS = (neurons.LIF, neurons.ALIFPlus, neurons.ALIFPlusMinus)
+every_cell = pytest.mark.parametrize("view", CELLS)
+every_view = pytest.mark.parametrize("view", (*CELLS, *LAYERS))
+every_pair = pytest.mark.parametrize(("cell", "layer"), list(zip(CELLS, LAYERS, strict=True)))
+
+
+def make(view, n_in=I, n=H, **settings):
+    """A module that fires under `inputs`."""
+    if view.__name__.removesuffix("Cell") != "LIFRecurrent":
+        settings = {"beta": 0.3, "tau_adapt_inv": 50.0} | settings
+    return view(n_in, n, **{"input_weights": torch.rand(n, n_in)} | settings)
+
+
+def inputs(*shape, seed=1, **like):
+    spikes = torch.rand(*(shape or (T, B, I)), generator=torch.Generator().manual_seed(seed)) < 0.3
+    return spikes.to(torch.get_default_dtype()).to(**like)
+
+
+def same(layer, kind, **settings):
+    """A module of another kind with the same parameters."""
+    other = kind(layer.n_in, layer.n_hidden, **settings)
+    other.load_state_dict(layer.state_dict())
+    return other
+
+
+def over_time(cell, x, state=None):
+    outputs = []
+    for frame in x:
+        z, state = cell(frame, state)
+        outputs.append(z)
+    return torch.stack(outputs), state
+
+
+def assert_equal(one, other):
+    for a, b in zip(one, other, strict=True):
+        assert torch.equal(a, b)
+
+
+@every_pair
+def test_n1_a_cell_takes_a_step_and_a_layer_a_sequence_and_the_argument_is_named_state(cell, layer):
+    z, state = make(cell)(inputs()[0], state=None)
+    assert z.shape == (B, H)
+    assert make(cell)(inputs()[0], state=state)[0].shape == (B, H)
+    module = make(layer)
+    z, state = module(inputs(), state=None)
+    assert z.shape == (T, B, H) and z.sum() > 0
+    assert module(inputs(), state=state)[0].shape == (T, B, H)
+    for kind in (cell, layer):
+        assert list(inspect.signature(kind.forward).parameters) == ["self", "input_tensor", "state"]
+
+
+@pytest.mark.parametrize(("view", "ours"), list(zip(CELLS, OURS, strict=True)))
+def test_n1_spikes_and_states_are_those_of_our_cell(view, ours, float64):
+    cell = make(view)
+    plain = ours(I, H)
+    with torch.no_grad():
+        plain.w_in.copy_(cell.input_weights)
+        plain.w_rec.copy_(cell.recurrent_weights)
+        plain.tau_v.copy_(cell.tau_v)
+        if ours is neurons.LIF:
+            plain.theta.copy_(cell.theta)
+        else:
+            plain.tau_theta, plain.theta_rest = cell.tau_theta, cell.theta_rest
+            plain.adaptation.copy_(cell.adaptation)
+    plain.tau_v = cell.tau_v
+    ours_state, state, spikes = plain.initial_state(B), None, 0
+    for frame in inputs():
+        ours_z, ours_state = plain.step(frame, ours_state)
+        z, state = cell(frame, state)
+        spikes += z.sum()
+        assert torch.equal(z, ours_z) and torch.equal(state.z, z)
+        assert_close(tuple(state[1:]), tuple(ours_state))
+    assert spikes > 0
+
+
+@every_view
+def test_n2_modules_hold_no_state_and_the_initial_leaves_are_whole(view):
+    module = make(view)
+    x = inputs() if view in LAYERS else inputs()[0]
+    first = module(x)
+    assert torch.equal(first[0], module(x)[0])
+    assert_equal(first[1], module(x)[1])
+    assert not any(buffer.shape[:1] == (B,) for buffer in module.buffers())
+    for dtype in (torch.float32, torch.float64):
+        state = module.initial_state(x.to(dtype))
+        assert all(leaf.shape == (B, H) and leaf.dtype == dtype for leaf in state)
+        assert not state.z.any() and not state.v.any()
+    on_meta = module.to("meta").initial_state(x.to("meta"))
+    assert all(leaf.device.type == "meta" for leaf in on_meta)
+    explicit = make(view, input_weights=torch.ones(H, I))
+    assert torch.equal(explicit(x)[0], explicit(x, explicit.initial_state(x))[0])
+
+
+@every_pair
+def test_n3_the_state_is_one_named_tuple_with_z_and_v(cell, layer):
+    (z, state), (zs, states) = make(cell)(inputs()[0]), make(layer)(inputs())
+    assert type(state) is type(states)
+    assert isinstance(state, tuple) and set(state._fields) >= {"z", "v"}
+    assert torch.equal(state.z, z) and torch.equal(states.z, zs[-1])
+
+
+@every_pair
+def test_n4_a_layer_is_the_loop_over_its_cell_and_norses_lift_of_it(cell, layer):
+    whole = make(layer)
+    single = same(whole, cell)
+    z, state = whole(inputs())
+    assert z.sum() > 0
+    for other_z, other_state in (over_time(single, inputs()), Lift(single)(inputs())):
+        assert torch.equal(z, other_z)
+        assert_equal(state, other_state)
+
+
+@every_pair
+def test_n4_two_parts_with_the_state_handed_over_are_the_whole(cell, layer):
+    module = make(layer)
+    z, state = module(inputs())
+    first, between = module(inputs()[:5])
+    second, last = module(inputs()[5:], between)
+    assert torch.equal(torch.cat((first, second)), z)
+    assert_equal(last, state)
+
+
+@every_pair
+def test_n4_recorded_states_are_stacked_over_time(cell, layer):
+    plain = make(layer)
+    z, states = same(plain, layer, record_states=True)(inputs())
+    single, state = same(plain, cell), None
+    assert torch.equal(states.z, z)
+    for t, frame in enumerate(inputs()):
+        _, state = single(frame, state)
+        assert_equal(state, [leaf[t] for leaf in states])
+
+
+@every_view
+def test_n5_weights_are_parameters_under_norses_names_and_may_be_given(view):
+    module = make(view)
+    named = dict(module.named_parameters())
+    assert named["input_weights"].shape == (H, I) and named["recurrent_weights"].shape == (H, H)
+    assert module.input_weights is named["input_weights"]
+    w_in, w_rec = torch.randn(H, I), torch.randn(H, H)
+    given = make(view, input_weights=w_in, recurrent_weights=w_rec, autapses=True)
+    assert torch.equal(given.input_weights, w_in) and torch.equal(given.recurrent_weights, w_rec)
+    without = make(view, input_weights=w_in, recurrent_weights=w_rec)
+    assert torch.equal(without.recurrent_weights, w_rec.clone().fill_diagonal_(0))
+    assert w_rec.diagonal().all()  # theirs stay as they are
+    with pytest.raises(ValueError, match=r"recurrent_weights must have shape \(8, 8\), got \(8, 6\)"):
+        make(view, recurrent_weights=w_in)
+    text = repr(module)
+    assert "input_size=6" in text and "hidden_size=8" in text
+
+
+@every_view
+def test_n5_the_diagonal_stays_zero_through_optimizer_steps_and_copies(view):
+    module = copy.deepcopy(make(view))
+    assert not module.recurrent_weights.diagonal().any()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.1)
+    before = module.recurrent_weights.clone()
+    for _ in range(3):
+        z, state = module(inputs()) if view in LAYERS else over_time(module, inputs())
+        optimizer.zero_grad()
+        (z.mean() + state.v.mean()).backward()
+        optimizer.step()
+    assert not module.recurrent_weights.diagonal().any()
+    assert not torch.equal(module.recurrent_weights, before)
+
+
+@every_view
+def test_n5_what_stands_on_the_diagonal_is_not_read(view, float64):
+    module = make(view)
+    x = inputs() if view in LAYERS else inputs()[0]
+    before = module(x)
+    with torch.no_grad():
+        module.recurrent_weights.fill_diagonal_(7)
+    after = module(x)
+    assert torch.equal(before[0], after[0])
+    assert_equal(before[1], after[1])
+
+
+@pytest.mark.parametrize("rule", [TransitionRule(), PaperRule()], ids=lambda r: r.name)
+@pytest.mark.parametrize("view", [views.LIFRecurrentCell, views.ALIFPlusRecurrent])
+def test_n5_the_diagonal_stays_zero_through_pre_training(view, rule):
+    network = Network([make(view, 10, H), make(view, H, H)], n_out=3, layer_delay=0)
+    before = [cell.recurrent_weights.clone() for cell in network.cells]
+    pretrain(network, [inputs(6, 3, 10)], rule=rule, target=0.5, max_steps=2, samples=2, steps=4, progress=False)
+    for cell, old in zip(network.cells, before, strict=True):
+        assert not torch.equal(cell.recurrent_weights, old)
+        assert not cell.recurrent_weights.diagonal().any()
+        assert (cell.recurrent_weights != 0).sum() == H * (H - 1)
+
+
+def test_n5_the_radius_is_that_of_the_step_that_norse_runs(float64):
+    cell = make(views.ALIFPlusRecurrentCell)
+    network = Network([cell], n_out=3, layer_delay=0)
+    x = inputs(6, 1, I)
+    state, radii = cell.initial_state(x[0]), []
+    for frame in x:
+
+        def step(h, frame=frame):
+            before = ALIFState(h[:, :H], h[:, H:])
+            carrying = views.ALIFRecurrentState(cell.output(before), *before)
+            return torch.cat(cell(frame, carrying)[1][1:], 1)
+
+        h = torch.cat((state.v, state.theta), 1).detach()
+        derivative = torch.autograd.functional.jacobian(step, h).reshape(2 * H, 2 * H)
+        radii.append(torch.linalg.eigvals(derivative).abs().max())
+        _, state = cell(frame, state)
+    profile = radius_profile(network, x)
+    assert_close(torch.as_tensor(profile.time).flatten(), torch.stack(radii))
+
+
+@pytest.mark.parametrize("view", [views.LIFRecurrent, views.ALIFPlusRecurrentCell])
+def test_n5_frozen_weights_are_left_alone_by_the_rules(view):
+    cell = make(view)
+    cell.recurrent_weights.requires_grad_(False)
+    before = copy.deepcopy(cell.state_dict())
+    TransitionRule().apply(cell, time=0.5, depth=2.0)
+    assert torch.equal(cell.recurrent_weights, before["recurrent_weights"])
+    assert torch.equal(cell.input_weights, 2 * before["input_weights"])
+
+
+@every_cell
+def test_n5_a_rate_is_an_euler_step_of_dt(view, float64):
+    rates = torch.linspace(10.0, 900.0, H)
+    cell = make(view, tau_mem_inv=rates, dt=1e-3, v_th=100.0, input_weights=torch.zeros(H, I))
+    state = cell.initial_state(inputs()[0])
+    state = state._replace(v=torch.ones(B, H))
+    for t in range(1, 6):
+        _, state = cell(torch.zeros(B, I), state)
+        assert_close(state.v[0], (1 - 1e-3 * rates) ** t)
+    assert_close(make(view, dt=2e-3).decay_v, torch.full((H,), 0.8))
+    with pytest.raises(ValueError, match=r"dt tau_mem_inv must be below 1, got 1\.5"):
+        make(view, tau_mem_inv=150.0, dt=0.01)
+
+
+@pytest.mark.parametrize("view", CELLS[1:])
+def test_n5_the_threshold_returns_to_rest_at_its_rate(view, float64):
+    cell = make(
+        view, tau_adapt_inv=100.0, beta=0.5, input_weights=torch.zeros(H, I), recurrent_weights=torch.zeros(H, H)
+    )
+    state = cell.initial_state(inputs()[0])
+    assert_close(state.theta, torch.ones(B, H))
+    state = state._replace(theta=torch.full((B, H), 3.0))
+    for t in range(1, 6):
+        _, state = cell(torch.zeros(B, I), state)
+        assert_close(state.theta, torch.full((B, H), 1 + 2 * 0.9**t))
+    _, state = cell(torch.zeros(B, I), cell.initial_state(inputs()[0])._replace(z=torch.ones(B, H)))
+    assert_close(state.theta, torch.full((B, H), 1.5))
+
+
+def test_n5_beta_is_drawn_as_the_paper_does():
+    assert_close(views.ALIFPlusRecurrentCell(50, 4000).adaptation.mean().item(), 1.8, rtol=0.02, atol=0)
+    assert_close(views.ALIFPlusMinusRecurrentCell(50, 4000).adaptation.std().item(), 1.8 / 50, rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_n6_a_view_runs_among_norses_modules_with_hooks(layer):
+    network = SequentialState(make(layer), nn.RNN(H, 5), LIFRecurrent(5, 4), make(layer, 4, 3, input_weights=3 * torch.rand(3, 4)), LI())
+    seen = []
+    network.register_forward_state_hooks(lambda module, given, result: seen.append((type(module), result[1])))
+    out, states = network(inputs())
+    assert out.shape == (T, B, 3)
+    assert [kind for kind, _ in seen] == [layer, nn.RNN, LIFRecurrent, layer, LI]
+    assert seen[0][1] is states[0] and states[0].v.shape == (B, H)
+    network.remove_forward_state_hooks()
+    again, _ = network(inputs(), states)
+    assert not torch.equal(again, out)
+
+
+@every_cell
+def test_n6_a_cell_is_lifted_together_with_norses_cells(view):
+    stack = SequentialState(make(view), LILinearCell(H, 3))
+    out, states = Lift(stack)(inputs())
+    assert out.shape == (T, B, 3) and states[0].v.shape == (B, H)
+    spikes, state = over_time(stack[0], inputs())
+    assert spikes.sum() > 0
+    assert_equal(state, states[0])
+
+
+@every_cell
+def test_n6_norses_regularization_reads_spikes_and_voltages(view):
+    cell = make(view)
+    spikes, voltages = RegularizationCell(), RegularizationCell(F.regularization.voltage_accumulator)
+    state, total, summed = None, 0, 0
+    for frame in inputs():
+        z, state = cell(frame, state)
+        assert spikes(z, state)[0] is z
+        voltages(z, state)
+        total, summed = total + z.sum(), summed + state.v
+    assert total > 0
+    assert_close(spikes.state, total)
+    assert_close(voltages.state, summed)
+
+
+@every_pair
+def test_n6_further_batch_axes_and_none_are_batches(cell, layer, float64):
+    module = make(layer)
+    z, state = module(inputs())
+    folded, folded_state = module(inputs().view(T, 2, 2, I))
+    assert folded.shape == (T, 2, 2, H)
+    assert_close(folded.view(T, B, H), z)
+    assert_close(folded_state.v.view(B, H), state.v)
+    assert_close(module(inputs()[:, 0])[0], z[:, 0])
+
+
+@every_view
+def test_n6_double_keeps_double(view):
+    module = make(view).double()
+    x = inputs(dtype=torch.float64)
+    z, state = module(x) if view in LAYERS else over_time(module, x)
+    assert z.sum() > 0
+    assert all(leaf.dtype == torch.float64 for leaf in (z, *state))
+
+
+# torch reads .grad of the state while it traces, and means to hide its own warning about that, which an error outruns
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@every_view
+def test_n6_there_is_no_graph_break(view, float64):
+    module = make(view)
+    x = inputs()[:3] if view in LAYERS else inputs()[0]
+    step = torch.compile(module, fullgraph=True, backend="eager")
+    z, state = step(x)
+    assert_close((z, *state), (module(x)[0], *module(x)[1]))
+    assert_close(step(x, state)[0], module(x, state)[0])
+
+
+@every_view
+def test_n6_what_does_not_fit_is_refused(view):
+    module = make(view)
+    x = inputs() if view in LAYERS else inputs()[0]
+    with pytest.raises(ValueError, match=r"input_tensor must have shape \(..., 6\)"):
+        module(torch.zeros(*x.shape[:-1], I + 1))
+    with pytest.raises(ValueError, match=r"has leaves \(4, 8\), got \(3, 8\)"):
+        module(x, module.initial_state(x[..., :3, :]))
+
+
+@every_view
+def test_n7_neuron_parameters_are_registered_saved_moved_and_learnt(view):
+    module = make(view)
+    learnt = {"log_tau_v"} | (set() if "ALIF" not in view.__name__ else {"log_tau_theta", "b_theta", "adaptation"})
+    assert set(dict(module.named_parameters())) == {"input_weights", "recurrent_weights"} | learnt
+    assert set(dict(module.named_parameters())) <= set(module.state_dict())
+    z, state = module(inputs()) if view in LAYERS else over_time(module, inputs())
+    (z.sum() + sum(leaf.sum() for leaf in state)).backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad.abs().sum() > 0, name
+    assert all(p.dtype == torch.float64 for p in module.double().parameters())
+
+
+@pytest.mark.parametrize(("cell", "ours"), list(zip(CELLS, OURS, strict=True)))
+def test_n8_a_step_of_ours_in_norses_own_module_runs_alike(cell, ours, float64):
+    """Deriving from norse's SNNRecurrentCell with an own step works as well as the plain module."""
+    view = make(cell)
+
+    def step(x, state, w_in, w_rec, p, dt):
+        return functional_call(p, {"input_weights": w_in, "recurrent_weights": w_rec}, (x, state))
+
+    theirs = SNNRecurrentCell(
+        step,
+        view.initial_state,
+        I,
+        H,
+        p=view,
+        input_weights=view.input_weights,
+        recurrent_weights=view.recurrent_weights,
+    )
+    z, state = over_time(view, inputs())
+    assert z.sum() > 0
+    other_z, other_state = Lift(theirs)(inputs())
+    assert torch.equal(z, other_z)
+    assert_equal(state, other_state)
