@@ -38,7 +38,8 @@ class Loop:
         self.gradient, self.multiplier, self.shuffle, self.slow_copy = gradient, multiplier, shuffle, slow_copy
         self.polish = polish and multiplier is not None
         self.cells = look.network.cells
-        self.parameters = [p for p in self.cells.parameters() if p.requires_grad]  # type: ignore[attr-defined]
+        named = dict.fromkeys(p for cell in self.cells for p in cell.pretrained())  # cells may share some
+        self.parameters = [p for p in named if p.requires_grad]
         self.optimizer = adabelief_lookahead(self.parameters, lr=lr, weight_decay=weight_decay)
         self.settings = {
             "target": tuple(look.goal),
@@ -130,9 +131,8 @@ class Loop:
                     by_depth = kappa(goal.depth, depth[i]) if i or self.look.include_input else 1.0
                     self.rule.apply(cell, time=kappa(goal.time, time[i]), depth=by_depth)
             if shuffle:
-                with torch.no_grad():
-                    for p, order in zip(self.parameters, orders, strict=True):
-                        p.copy_(p.flatten()[order].view_as(p))
+                for p, order in zip(self.parameters, orders, strict=True):
+                    _shuffle(p, order)
 
         return move
 
@@ -193,3 +193,12 @@ class Loop:
         self.best_error, self.best = state["best_error"], state["best"]
         self._load(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+@torch.no_grad()
+def _shuffle(p: Tensor, order: Tensor) -> None:
+    """Shuffle a tensor in place. Exact zeros stay where they are: a connection that is left out is no weight."""
+    flat = p.flatten()
+    filled = flat.nonzero().squeeze(1)
+    flat[filled] = flat[order[flat[order] != 0]]
+    p.copy_(flat.view_as(p))
