@@ -1,0 +1,1 @@
+"""Other people's neurons as our cells, and our cells as their layers."""
