@@ -46,14 +46,42 @@ class TorchCell(ForeignCell):
         super().__init__(layer, before, input_shape)
 
     def find_answers(self) -> Iterable[Answer]:
-        """The recurrent weights for the time, the input weights for the depth."""
+        """The recurrent weights and, of gated layers, the share kept at rest for the time, the input weights for the depth."""
         yield Answer(f"layer.weight_ih{self.suffix}", "depth")
         yield Answer(f"layer.weight_hh{self.suffix}", "time")
+        if self._gate_bias() is not None:
+            yield Answer("kept", "time", through="share")
+
+    def _gate_bias(self) -> tuple[Tensor, Tensor] | None:
+        """The two biases of the gate that keeps the old state, the second of PyTorch's blocks; None without one."""
+        if isinstance(self.layer, nn.RNN | nn.RNNCell) or not self.layer.bias:
+            return None
+        biases = (getattr(self.layer, f"{name}{self.suffix}") for name in ("bias_ih", "bias_hh"))
+        first, second = (bias.chunk(4 if self._is_lstm else 3)[1] for bias in biases)
+        return first, second
+
+    @property
+    def _is_lstm(self) -> bool:
+        return isinstance(self.layer, nn.LSTM | nn.LSTMCell)
+
+    @property
+    def kept(self) -> Tensor:
+        """The share of the old state kept at input and output 0, sigmoid(bias) (n_hidden,); setting it moves ``bias_hh``."""
+        biases = self._gate_bias()
+        assert biases is not None
+        return torch.sigmoid(biases[0] + biases[1])
+
+    @kept.setter
+    def kept(self, value: Tensor) -> None:
+        biases = self._gate_bias()
+        assert biases is not None
+        with torch.no_grad():
+            biases[1].copy_(torch.logit(value) - biases[0])
 
     def initial_state(self, batch: int) -> HiddenState | LSTMState:
         """All zero."""
         zero = torch.zeros(batch, int(self.layer.hidden_size), **self.dtype_and_device)  # type: ignore[arg-type]
-        return LSTMState(zero, zero.clone()) if isinstance(self.layer, nn.LSTM | nn.LSTMCell) else HiddenState(zero)
+        return LSTMState(zero, zero.clone()) if self._is_lstm else HiddenState(zero)
 
     def first_step(self, current: Tensor) -> HiddenState | LSTMState:
         state = self.initial_state(len(current))
