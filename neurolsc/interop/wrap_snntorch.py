@@ -62,7 +62,13 @@ class SnnTorchCell(ForeignCell):
         return state_type(*self.variables)(*(torch.zeros(batch, *shape, **like) for shape in self.leaf_shapes))
 
     def first_step(self, current: Tensor) -> State:
-        return self._step(current, {})
+        # most layers start with the shape of their current, whatever it is
+        start = {name: current.new_zeros(self.start_shape(current)) for name in self.variables}
+        return self._step(current, start | ({"spk": start["mem"]} if "spk" in self.layer._buffers else {}))
+
+    def start_shape(self, current: Tensor) -> tuple[int, ...]:
+        """The shape (B, ...) of a state variable, by that of the current."""
+        return tuple(current.shape)
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
         values = state._asdict()
@@ -143,6 +149,9 @@ class SLSTMCell(SnnTorchCell):
 
     cause = "a layer whose hidden_size is not its input_size starts from zero in every step"
 
+    def start_shape(self, current: Tensor) -> tuple[int, ...]:
+        return (len(current), self.layer.hidden_size)  # type: ignore[return-value]
+
     def find_answers(self) -> Iterable[Answer]:
         yield Answer("layer.lstm_cell.weight_ih", "depth")
         yield Answer("layer.lstm_cell.weight_hh", "time")
@@ -150,6 +159,9 @@ class SLSTMCell(SnnTorchCell):
 
 class SConv2dLSTMCell(SnnTorchCell):
     """An SConv2dLSTM layer: one convolution of input and membrane side by side, which may be pooled before they fire."""
+
+    def start_shape(self, current: Tensor) -> tuple[int, ...]:
+        return (len(current), self.layer.out_channels, *current.shape[2:])  # type: ignore[return-value]
 
     def find_answers(self) -> Iterable[Answer]:
         yield Answer("w_in", "depth")
@@ -187,10 +199,6 @@ class SConv2dLSTMCell(SnnTorchCell):
 
 class DeltaLeakyCell(SnnTorchCell):
     """A DeltaLeaky layer, which fires where the membrane has changed enough."""
-
-    def _step(self, current: Tensor, values: dict[str, Tensor]) -> State:
-        values = values or {name: torch.zeros_like(current) for name in self.variables}
-        return super()._step(current, values)
 
     def fire(self, state: State) -> Tensor:
         layer: Any = self.layer

@@ -60,7 +60,7 @@ class Loop:
         self.step, self.smoothed, self.converged = 0, float("nan"), False
         self.profile: RadiusProfile | None = None  # of the larger sample that confirmed the radii
         self.history: list[dict[str, Any]] = []
-        self.best_error, self.best = float("inf"), self._copy()
+        self.best_error, self.best = [float("inf")] * 2, self._copy()
 
     def advance(self, x: Tensor, *, last: bool) -> bool:
         """Measure, and unless the radii have converged or this is the last look, move the parameters. True: done."""
@@ -111,7 +111,8 @@ class Loop:
         goal = self.look.goal
         time, depth = measured.means()
         depth = depth if self.look.include_input else depth[1:]
-        error = max([abs(m / goal.time - 1) for m in time] + [abs(m / goal.depth - 1) for m in depth])
+        errors = [abs(m / goal.time - 1) for m in time] + [abs(m / goal.depth - 1) for m in depth]
+        error = [max(errors), sum(errors)]  # the sum where one radius is out of reach at all steps
         if error < self.best_error:
             self.best_error, self.best = error, self._copy()
 
