@@ -72,7 +72,9 @@ class LSCPretraining(Callback):
             ValueError: if there is more than one process.
         """
         if trainer.world_size > 1:
-            raise ValueError(f"LSCPretraining works in one process, got {trainer.world_size}; call pretrain beforehand.")
+            raise ValueError(
+                f"LSCPretraining works in one process, got {trainer.world_size}; call pretrain beforehand."
+            )
         network = self._network(pl_module)
         self._inputs = list(islice(self._frames(trainer.train_dataloader, pl_module), self.batches))
         if trainer.global_step == 0:

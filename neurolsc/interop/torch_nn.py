@@ -1,7 +1,7 @@
 """PyTorch's own recurrent layers and cells as our cells."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +89,7 @@ class TorchCell(ForeignCell):
 
     def advance(self, current: Tensor, z: Tensor, state: HiddenState | LSTMState) -> HiddenState | LSTMState:
         names = (f"{name}{self.suffix}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-        weights = [getattr(self.layer, name, None) for name in names]
+        weights: list[Any] = [getattr(self.layer, name, None) for name in names]
         if self.suffix not in ("", "_l0"):
             current = dropout(current, float(self.layer.dropout), self.training)  # type: ignore[arg-type]
         if isinstance(state, LSTMState):

@@ -111,15 +111,13 @@ def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...]) ->
 
 
 def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
-    for part in parts:
-        if isinstance(part, nn.Linear):
-            return (part.in_features,)
-        if _library(part) and isinstance(size := getattr(part, "input_size", None), int | Tensor):
-            return (int(size),)
-        if not isinstance(part, nn.Flatten | nn.Dropout | nn.Identity):
-            break
+    first = next(part for part in parts if not isinstance(part, nn.Flatten | nn.Dropout | nn.Identity))
+    if isinstance(first, nn.Linear):
+        return (first.in_features,)
+    if _library(first) and isinstance(size := getattr(first, "input_size", None), int | Tensor):
+        return (int(size),)
     raise ValueError(
-        f"the shape of an input cannot be told from {type(part).__name__}; pass input_shape, such as 784 or (1, 28, 28)."
+        f"the shape of an input cannot be told from {type(first).__name__}; pass input_shape, such as 784 or (1, 28, 28)."
     )
 
 

@@ -29,10 +29,7 @@ VARIABLES = {
 }
 """The layers that are wrapped, and their state variables."""
 
-REFUSED = dict.fromkeys(
-    ("StateLeaky", "LinearLeaky", "AssociativeLeaky", "LeakyParallel"),
-    "it computes a whole sequence at once and has no state per step",
-)
+WHOLE_SEQUENCE = ("StateLeaky", "LinearLeaky", "AssociativeLeaky", "LeakyParallel")
 
 
 class SnnTorchCell(ForeignCell):
@@ -223,9 +220,9 @@ def snntorch_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tu
     kind = type(layer)
     known = kind.__module__.partition(".")[0] == "snntorch" and kind.__name__ in VARIABLES
     if not known:
-        why = REFUSED.get(
-            kind.__name__, f"only {', '.join(VARIABLES)} themselves are, since a subclass may step otherwise"
-        )
+        why = f"only {', '.join(VARIABLES)} themselves are, since a subclass may step otherwise"
+        if kind.__name__ in WHOLE_SEQUENCE:
+            why = "it computes a whole sequence at once and has no state per step"
         raise TypeError(f"snnTorch's {kind.__name__} cannot be wrapped: {why}.")
     if kind.__name__ == "RSynaptic" and not layer.reset_delay:
         raise TypeError("snnTorch's RSynaptic cannot be wrapped with reset_delay=False: its own forward fails.")
