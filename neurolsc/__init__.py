@@ -2,6 +2,8 @@
 
 from neurolsc import datasets, metrics, surrogate
 from neurolsc.checkpoint import load, save
+from neurolsc.interop.foreign import ForeignNeuronWarning
+from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus, ALIFState, Cell, LIFState
 from neurolsc.stability import (
@@ -29,6 +31,7 @@ __all__ = [
     "ALIFState",
     "Cell",
     "Criteria",
+    "ForeignNeuronWarning",
     "LIFState",
     "Network",
     "NetworkState",
@@ -53,4 +56,5 @@ __all__ = [
     "spectral_radius",
     "surrogate",
     "train",
+    "wrap",
 ]

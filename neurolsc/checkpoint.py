@@ -51,7 +51,7 @@ def save(network: Network, path: str | PathLike[str]) -> None:
         path: the file to write, usually ``*.safetensors``.
 
     Raises:
-        TypeError: if a surrogate is not one of ours, or a tensor has no form in a file (sparse, complex128).
+        TypeError: if a surrogate or the readout is not one of ours, or a tensor has no form in a file (sparse, complex128).
         ValueError: if a cell is not one of ours, two share a parameter, or the network has tensors that its
             layout does not explain.
         OSError: if the file cannot be written; the message names it.
@@ -67,6 +67,8 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     """
     if len(list(network.parameters())) != len(list(network.named_parameters(remove_duplicate=False))):
         raise ValueError("two parts of the network share a parameter, which a file cannot tell; make copies.")
+    if not isinstance(network.readout, torch.nn.Linear):
+        raise TypeError(f"only a linear readout can be described in a file, got {type(network.readout).__name__}.")
     config = {
         "n_out": network.n_out,
         "layer_delay": network.layer_delay,

@@ -106,7 +106,7 @@ def evaluate(network: Network, dataset: Samples, *, batch_size: int = 256) -> Sc
         TypeError: if it has no length.
         FloatingPointError: if the loss is NaN or infinite.
     """
-    device = network.readout.weight.device
+    device = network.dtype_and_device["device"]
     parts: list[tuple[int, Scores]] = []
     was_training = network.training
     network.eval()

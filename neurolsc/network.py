@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from neurolsc.neurons.cell import Cell, State
+from neurolsc.modes import evaluating
+from neurolsc.neurons.cell import Cell, State, dtype_and_device
 from neurolsc.validation import whole
 
 
@@ -50,20 +51,22 @@ class Moment(NamedTuple):
 
 
 class Network(nn.Module):
-    r"""Cells in depth and a linear readout of the last one's output in the same step.
+    r"""Cells in depth and a readout of the last one's output in the same step, linear unless another one is given.
 
     .. math:: h[t, l] = g_l(h[t-1, l],\, h[t-1, l-1]), \qquad o[t] = W_R\, z[t, L]
 
     Args:
         cells: the layers, first layer first; each reads the one before.
-        n_out: number of classes.
+        n_out: number of classes; or the readout itself, a module without state that maps the last cell's output
+            (B, n_hidden) to (B, classes) and is called step by step.
         layer_delay: 1: every layer reads the layer below, and the first one the input, one step late (eq. 1 and 49);
             0: in the same step, as in stacks of snnTorch, norse and PyTorch.
-        readout_bias: give the readout a bias. Without one (eq. 49) a silent last layer ties all classes and casts no
+        readout_bias: give the readout made here a bias. Without one (eq. 49) a silent last layer ties all classes and casts no
             vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts one.
 
     Raises:
-        ValueError: if there is no cell, widths do not fit, or layer_delay is neither 0 nor 1.
+        ValueError: if there is no cell, widths do not fit, layer_delay is neither 0 nor 1, or a readout is given and does
+            not map (B, n_hidden) to (B, classes).
 
     Example:
         >>> from neurolsc import ALIFPlus
@@ -75,7 +78,12 @@ class Network(nn.Module):
     """
 
     def __init__(
-        self, cells: Sequence[Cell], n_out: int, *, layer_delay: Literal[0, 1] = 1, readout_bias: bool = False
+        self,
+        cells: Sequence[Cell],
+        n_out: int | nn.Module,
+        *,
+        layer_delay: Literal[0, 1] = 1,
+        readout_bias: bool = False,
     ) -> None:
         super().__init__()
         if not cells:
@@ -87,10 +95,15 @@ class Network(nn.Module):
             raise ValueError(f"layer_delay must be 0 or 1, got {layer_delay!r}.")
         self.cells: Sequence[Cell] = nn.ModuleList(cells)  # type: ignore[assignment]
         self.layer_delay = layer_delay
-        self.readout = nn.Linear(cells[-1].n_hidden, whole("n_out", n_out), bias=readout_bias)
-        nn.init.xavier_uniform_(self.readout.weight)
-        if readout_bias:
-            nn.init.zeros_(self.readout.bias)
+        self.readout: nn.Module
+        if isinstance(n_out, nn.Module):
+            self.readout, self._n_out = n_out, _classes(n_out, cells[-1])
+        else:
+            self._n_out = whole("n_out", n_out)
+            self.readout = nn.Linear(cells[-1].n_hidden, self._n_out, bias=readout_bias)
+            nn.init.xavier_uniform_(self.readout.weight)
+            if readout_bias:
+                nn.init.zeros_(self.readout.bias)
 
     @property
     def n_in(self) -> int:
@@ -100,14 +113,19 @@ class Network(nn.Module):
     @property
     def n_out(self) -> int:
         """Number of classes."""
-        return self.readout.out_features
+        return self._n_out
+
+    @property
+    def dtype_and_device(self) -> dict[str, Any]:
+        """The dtype and device of the parameters, as keywords for a tensor's constructor."""
+        return dtype_and_device(self)
 
     def initial_states(self, batch: int) -> NetworkState:
         """Every cell at rest, and no input yet."""
         whole("batch", batch)
         layers = tuple(cell.initial_state(batch) for cell in self.cells)
-        like = self.readout.weight
-        return NetworkState(layers, like.new_zeros(batch, self.n_in) if self.layer_delay else None)
+        pending = torch.zeros(batch, self.n_in, **self.dtype_and_device) if self.layer_delay else None
+        return NetworkState(layers, pending)
 
     def step(self, x: Tensor, states: NetworkState) -> tuple[Tensor, NetworkState]:
         """One time step.
@@ -131,7 +149,7 @@ class Network(nn.Module):
 
     def _moment(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> Moment:
         """One step of all cells, given their last outputs z."""
-        x = x.to(self.readout.weight.dtype)
+        x = x.to(self.dtype_and_device["dtype"])
         inputs, outputs, after = [], [], []
         below = states.x if self.layer_delay else x
         assert below is not None
@@ -180,7 +198,8 @@ class Network(nn.Module):
         spikes = tuple(torch.stack(layer) for layer in zip(*(outputs for outputs, _ in moments), strict=True))
         if mask is not None:
             spikes = tuple(layer * mask.unsqueeze(-1) for layer in spikes)
-        logits = self.readout(spikes[-1])
+        at_once = isinstance(self.readout, nn.Linear)
+        logits = self.readout(spikes[-1]) if at_once else torch.stack([self.readout(z) for z in spikes[-1]])
         if mask is not None:
             logits = logits * mask.unsqueeze(-1)
         return Run(logits, spikes, moments[-1][1])
@@ -208,6 +227,15 @@ class Network(nn.Module):
         sizes = {leaf.shape[0] for leaf in (*pending, *(leaf for layer in states.layers for leaf in layer))}
         if sizes != {batch}:
             raise ValueError(f"states must be those of {batch} samples, as x is, got {sorted(sizes)}.")
+
+
+def _classes(readout: nn.Module, cell: Cell) -> int:
+    """The number of classes that a given readout tells apart."""
+    with torch.no_grad(), evaluating(readout):
+        logits = readout(torch.zeros(1, cell.n_hidden, **cell.dtype_and_device))
+    if logits.ndim != 2:
+        raise ValueError(f"the readout must map (B, {cell.n_hidden}) to (B, classes), got {tuple(logits.shape)}.")
+    return logits.shape[1]
 
 
 def _frames(x: Tensor) -> Iterable[Tensor]:

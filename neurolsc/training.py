@@ -179,7 +179,7 @@ class _Fit:
         self, batches: Iterable[tuple[Tensor, ...]], bar: "tqdm[NoReturn]", epoch: int, lr: float
     ) -> tuple[float, float]:
         """One pass over the training batches: mean loss and mode accuracy while the weights move."""
-        device = self.network.readout.weight.device
+        device = self.network.dtype_and_device["device"]
         samples, total, right = 0, 0.0, 0.0
         self.network.train()
         for number, batch in enumerate(batches, start=1):
@@ -260,5 +260,5 @@ def _mix(seed: int, epoch: int) -> int:
 
 
 def _cuda_devices(network: Network) -> list[torch.device]:
-    device = network.readout.weight.device
+    device = network.dtype_and_device["device"]
     return [device] if device.type == "cuda" else []

@@ -1,1 +1,1 @@
-"""Our cells as layers of other libraries; each module here needs the library that it is named after."""
+"""Other people's neurons as our cells, and our cells as their layers; each module needs the library it is named after."""

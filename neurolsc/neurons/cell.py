@@ -2,7 +2,9 @@
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -19,16 +21,16 @@ class Answer:
     """A parameter that answers for a radius.
 
     Attributes:
-        parameter: its name on the cell.
+        parameter: its name on the cell; dotted, ``"layer.weight"``, where it belongs to a module of the cell.
         radius: the radius that it answers to, through ``"time"`` or ``"depth"``.
-        through: what a multiplier multiplies: the ``"value"``, or, of a time constant tau in steps, the ``"decay"``
-            exp(-1/tau).
+        through: what a multiplier multiplies: the ``"value"``; of a time constant tau in steps the ``"decay"``
+            exp(-1/tau); of a ``"share"``, a decay kept as such, the value, which stays below 1.
         sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts as k**sign.
     """
 
     parameter: str
     radius: Literal["time", "depth"]
-    through: Literal["value", "decay"] = "value"
+    through: Literal["value", "decay", "share"] = "value"
     sign: int = 1
 
 
@@ -112,15 +114,25 @@ class Cell(nn.Module, ABC):
     def extra_repr(self) -> str:
         return f"{self.n_in}, {self.n_hidden}"
 
+    def pretrained(self) -> Iterable[nn.Parameter]:
+        """The parameters that pre-training optimizes and shuffles: all, or fewer where some are not its to move."""
+        return self.parameters()
+
     @property
     def dtype_and_device(self) -> dict[str, Any]:
         """The dtype and device of the parameters, as keywords for a tensor's constructor."""
-        first = next(self.parameters())
-        return {"dtype": first.dtype, "device": first.device}
+        return dtype_and_device(self)
 
     def copy(self) -> "Cell":
         """An independent copy."""
         return copy.deepcopy(self)
+
+
+def dtype_and_device(module: nn.Module) -> dict[str, Any]:
+    """Those of a module's first parameter or, without any, its first buffer; torch's defaults if it has neither."""
+    tensors = (t for t in chain(module.parameters(), module.buffers()) if t.is_floating_point())
+    first = next(tensors, torch.empty(0))
+    return {"dtype": first.dtype, "device": first.device}
 
 
 def truncated_normal(mean: float, size: int) -> Tensor:

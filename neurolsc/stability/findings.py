@@ -84,12 +84,15 @@ def missed_targets(profile: RadiusProfile, misses: Iterable[tuple[int, str, floa
     for layer, direction, mean, target in misses:
         problem = f"radius {mean:.3f} through {direction} against a target of {target:.3g}"
         if direction == "depth":
-            what = "scale w_in " + ("down" if mean > target else "up")
-            yield Finding(layer + 1, problem, what + ", or move the thresholds of the layer below")
+            what = "scale w_in " + ("down" if mean > target else "up") + ", or move the thresholds of the layer below"
+            if mean == 0:
+                what = "at exactly 0 no scale moves it: what the layer reads does not reach what it sends within a step"
+            yield Finding(layer + 1, problem, what)
         else:
             held = held_by(profile, layer)
             share = profile.sources[layer].get(held)
-            problem += f", held by the {held}" + (f" at {share:.0%} of the points" if share is not None else "")
+            if share is not None:
+                problem += f", held by the {held} at {share:.0%} of the points"
             yield Finding(layer + 1, problem, _CURES[held, mean > target])
 
 

@@ -38,7 +38,8 @@ class Loop:
         self.gradient, self.multiplier, self.shuffle, self.slow_copy = gradient, multiplier, shuffle, slow_copy
         self.polish = polish and multiplier is not None
         self.cells = look.network.cells
-        self.parameters = [p for p in self.cells.parameters() if p.requires_grad]  # type: ignore[attr-defined]
+        named = dict.fromkeys(p for cell in self.cells for p in cell.pretrained())  # cells may share some
+        self.parameters = [p for p in named if p.requires_grad]
         self.optimizer = adabelief_lookahead(self.parameters, lr=lr, weight_decay=weight_decay)
         self.settings = {
             "target": tuple(look.goal),
@@ -59,7 +60,7 @@ class Loop:
         self.step, self.smoothed, self.converged = 0, float("nan"), False
         self.profile: RadiusProfile | None = None  # of the larger sample that confirmed the radii
         self.history: list[dict[str, Any]] = []
-        self.best_error, self.best_step, self.best = float("inf"), 0, self._copy()
+        self.best_error, self.best_step, self.best = [float("inf")] * 2, 0, self._copy()
         self.polishing = False
         self.up: dict[str, list[bool]] = {}  # whether the last multipliers, by direction, were above 1 in each layer
         self.turns = {"time": [0] * len(self.cells), "depth": [0] * len(self.cells)}  # how often that changed
@@ -69,7 +70,7 @@ class Loop:
         started = clock.perf_counter()
         measured, rates = self.look.measure(x, self.step, closer=self.polishing)
         if self.polish and not self.polishing and self._begins(measured):
-            self.polishing, self.best_error = True, float("inf")  # closer looks are not compared with the others
+            self.polishing, self.best_error = True, [float("inf")] * 2  # closer looks are not compared with the others
             measured, rates = self.look.measure(x, self.step, closer=True)
         errors = measured.errors(self.look.goal, self.look.include_input)
         deviation = errors.std(correction=0).item()
@@ -115,7 +116,8 @@ class Loop:
         goal = self.look.goal
         time, depth = measured.means()
         depth = depth if self.look.include_input else depth[1:]
-        error = max([abs(m / goal.time - 1) for m in time] + [abs(m / goal.depth - 1) for m in depth])
+        errors = [abs(m / goal.time - 1) for m in time] + [abs(m / goal.depth - 1) for m in depth]
+        error = [max(errors), sum(errors)]  # the sum where one radius is out of reach at all steps
         if error < self.best_error:
             self.best_error, self.best_step, self.best = error, self.step, self._copy()
 

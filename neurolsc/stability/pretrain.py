@@ -22,6 +22,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from neurolsc.checkpoint import read_tree, write_tree
+from neurolsc.modes import evaluated
 from neurolsc.network import Network
 from neurolsc.stability.findings import Finding, dead_layers, missed_targets, wide_spread
 from neurolsc.stability.look import CLOSER, Look
@@ -59,6 +60,7 @@ class PretrainResult:
         return "\n".join([*lines, *map(str, self.findings)])
 
 
+@evaluated
 def pretrain(
     network: Network,
     batches: Iterable[Any],

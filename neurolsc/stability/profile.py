@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from neurolsc.modes import evaluated
 from neurolsc.network import Network
 from neurolsc.stability.radius import (
     largest_singular_value,
@@ -99,6 +100,7 @@ class RadiusProfile:
         return "\n".join(lines)
 
 
+@evaluated
 def radius_profile(
     network: Network,
     x: Tensor,

@@ -8,10 +8,12 @@ A rule assigns parameters, it never multiplies them in place: time constants are
 (``requires_grad=False``) stay as they are.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import nn
 
 from neurolsc.neurons.cell import Answer, Cell
 
@@ -95,25 +97,36 @@ def _multiply(
             if _frozen(cell, answer.parameter):
                 continue
             factor = (time if answer.radius == "time" else depth) ** answer.sign
-            value = getattr(cell, answer.parameter).detach()
+            owner, name = _owner(cell, answer.parameter)
+            value = getattr(owner, name).detach()
             if answer.through == "value":
                 moved = value * factor
+            elif answer.through == "share":
+                moved = (value * factor).clamp(max=math.exp(-1 / longest))
             else:  # exp(-1/moved) = factor exp(-1/value), in logarithms
                 rate = 1 / value - torch.log(torch.as_tensor(factor, dtype=value.dtype))
                 moved = 1 / rate.clamp(min=1 / longest)
             assign(cell, answer.parameter, moved)
 
 
+def _owner(cell: Cell, name: str) -> tuple[nn.Module, str]:
+    """The module that a dotted name belongs to, and the name there."""
+    path, _, name = name.rpartition(".")
+    return cell.get_submodule(path), name
+
+
 def _frozen(cell: Cell, name: str) -> bool:
+    owner, name = _owner(cell, name)
     with torch.enable_grad():  # it may be a quantity made of the parameter
-        return not getattr(cell, name).requires_grad
+        return name not in owner._buffers and not getattr(owner, name).requires_grad
 
 
 def assign(cell: Cell, name: str, value: torch.Tensor) -> None:
-    """Set a parameter of a cell in place, whether it is a tensor or a positive quantity behind a logarithm."""
-    parameter = cell._parameters.get(name)
+    """Set a parameter of a cell in place, whether it is a tensor or a quantity behind another one, such as a logarithm."""
+    owner, name = _owner(cell, name)
+    parameter = owner._parameters.get(name)
     if parameter is None:
-        setattr(cell, name, value)
+        setattr(owner, name, value)
     else:
         with torch.no_grad():
             parameter.copy_(value)

@@ -1,0 +1,148 @@
+"""Networks of snnTorch, norse and PyTorch as networks of cells over the same parameters."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.interop.foreign import ForeignCell
+from neurolsc.interop.torch_nn import torch_cells
+from neurolsc.modes import evaluating
+from neurolsc.network import Network
+
+
+class Tail(nn.Sequential):
+    """The modules after the last recurrent layer, as a readout of its flat output."""
+
+    def __init__(self, modules: Iterable[nn.Module], shape: tuple[int, ...]) -> None:
+        super().__init__(*modules)
+        self.shape = shape
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.view(-1, *self.shape)).flatten(1)
+
+
+def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | tuple[int, ...] | None = None) -> Network:
+    """Make a network of cells over the parameters of an existing model of snnTorch, norse or PyTorch.
+
+    Pre-training the network pre-trains the model. Every recurrent layer becomes a cell, together with the Linear, Conv2d,
+    pooling and other modules without state before it; what follows the last one becomes the readout. Layers read the
+    layer below in the same step (``layer_delay=0``). Neither snnTorch nor norse is imported unless the model is made of it.
+
+    Args:
+        module: an ``nn.Sequential`` or norse's ``SequentialState``; a recurrent layer; a list of modules in the order in
+            which a step goes through them; or a module of your own. Of that one the order of definition is taken, since
+            what its ``forward`` does cannot be known: it must be the order of use. Pass a list where it is not.
+        input_shape: shape of one sample of a step's input, such as 784 or (1, 28, 28); by default that of the first Linear
+            or recurrent layer. The network itself reads flat inputs (T, B, n_in), time first.
+
+    Returns:
+        The network. What it computes at each step is what the model computes; its states are its own.
+
+    Raises:
+        TypeError: if a layer cannot be wrapped; the message says which and why.
+        ValueError: if there is no recurrent layer, one is used twice, the modules do not fit in this order, or the input's
+            shape is needed and not given.
+
+    Example:
+        >>> model = nn.ModuleDict({"lstm": nn.LSTM(8, 16, num_layers=2), "out": nn.Linear(16, 4)})
+        >>> network = wrap([model["lstm"], model["out"]])
+        >>> len(network.cells), network(torch.zeros(5, 3, 8)).shape
+        (2, torch.Size([5, 3, 4]))
+    """
+    parts = list(_parts([module] if isinstance(module, nn.Module) else module))
+    recurrent = [part for part in parts if _library(part)]
+    if not recurrent:
+        raise ValueError("there is no recurrent layer to wrap: none of snnTorch, norse or torch.nn's RNN, GRU, LSTM.")
+    if len(set(recurrent)) < len(recurrent):
+        raise ValueError("a recurrent layer occurs twice: its two uses would share a hidden state.")
+    shape = _first_shape(parts) if input_shape is None else input_shape
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    cells: list[ForeignCell] = []
+    before: list[nn.Module] = []
+    for part in parts:
+        if not _library(part):
+            before.append(part)
+            continue
+        with _in_order(parts):
+            _refuse_state(before, shape)
+            cells += _cells(part, before, shape)
+        shape, before = cells[-1].output_shape, []
+    with _in_order(parts):
+        _refuse_state(before, shape)
+        return Network(cells, Tail(before, shape), layer_delay=0)
+
+
+def _parts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    """The recurrent layers and the largest modules without one in them, in order."""
+    for module in modules:
+        if _library(module) == "norse" and hasattr(module, "lifted_module"):
+            yield from _parts([module.lifted_module])  # type: ignore[list-item]
+        elif _library(module):
+            yield module
+        elif isinstance(module, nn.ModuleList | nn.ModuleDict) or any(map(_library, module.modules())):
+            yield from _parts(module.children())
+        elif not isinstance(module, nn.modules.loss._Loss):
+            yield module
+
+
+def _library(module: nn.Module) -> str | None:
+    """Where a recurrent layer comes from; None for modules without state and for containers."""
+    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        return "torch"
+    roots = [kind.__module__.partition(".")[0] for kind in type(module).__mro__]
+    if isinstance(module, nn.Sequential):  # norse's SequentialState is one
+        return None
+    return next((root for root in roots if root in ("snntorch", "norse")), None)
+
+
+def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...]) -> list[ForeignCell]:
+    match _library(layer):
+        case "snntorch":
+            from neurolsc.interop.wrap_snntorch import snntorch_cell  # which imports snnTorch
+
+            return [snntorch_cell(layer, before, shape)]
+        case "norse":
+            from neurolsc.interop.wrap_norse import norse_cell
+
+            return [norse_cell(layer, before, shape)]
+    return list(torch_cells(layer, before, shape))
+
+
+def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
+    first = next(part for part in parts if not isinstance(part, nn.Flatten | nn.Dropout | nn.Identity))
+    if isinstance(first, nn.Linear):
+        return (first.in_features,)
+    if _library(first) and isinstance(size := getattr(first, "input_size", None), int | Tensor):
+        return (int(size),)
+    raise ValueError(
+        f"the shape of an input cannot be told from {type(first).__name__}; pass input_shape, such as 784 or (1, 28, 28)."
+    )
+
+
+def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
+    """Refuse a module of unknown make that answers differently the second time, or with something else than a tensor."""
+    unknown = [m for m in modules if not type(m).__module__.startswith("torch.nn.")]
+    if not unknown:
+        return
+    chain = nn.Sequential(*modules)
+    like = next(chain.parameters(), torch.empty(0))
+    x = torch.ones(1, *shape, dtype=like.dtype, device=like.device)
+    with torch.no_grad(), evaluating(chain):
+        first, second = chain(x), chain(x)
+    if not isinstance(first, Tensor) or not torch.equal(first, second):
+        names = ", ".join(type(m).__name__ for m in unknown)
+        raise TypeError(f"{names}: one of these keeps a state or does not return one tensor, and cannot be wrapped.")
+
+
+@contextmanager
+def _in_order(parts: list[nn.Module]) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        order = ", ".join(type(part).__name__ for part in parts)
+        raise ValueError(
+            f"the modules do not fit in the order {order} ({error}). Pass those that a step goes through as a list, in "
+            "the order of their use: wrap([fc1, lif1, fc2, lif2])."
+        ) from error

@@ -1,0 +1,229 @@
+"""norse's neurons as our cells.
+
+Their voltage is reset in the step that fires, so the spike is no function of what is left of it: it stays in the state.
+Time constants are rates in 1/s, and one step of ``dt`` seconds keeps the share 1 - dt tau_inv. They lie in NamedTuples that
+norse neither registers nor saves; a cell adds those that it moves to its own state_dict.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
+from neurolsc.neurons.cell import Answer, State
+
+KINDS = ("LIF", "LSNN", "LIFAdEx", "LIFEx", "LIFRefrac", "LIFAdExRefrac", "LIFBox", "IAF", "LI", "LIBox", "Izhikevich")
+WRAPPED = frozenset(
+    [f"{kind}{recurrent}{cell}" for kind in KINDS for recurrent in ("", "Recurrent") for cell in ("", "Cell")]
+    + ["LILinearCell", "CobaLIFCell", "LIFMCRecurrentCell", "LIFMCRefracRecurrentCell"]
+)
+"""The layers that are wrapped, of those that there are."""
+
+RATES = {
+    "tau_mem_inv": "decay_mem",
+    "tau_syn_inv": "decay_syn",
+    "tau_adapt_inv": "decay_adapt",
+    "tau_ada_inv": "decay_ada",
+    "tau_syn_exc_inv": "decay_syn_exc",
+    "tau_syn_inh_inv": "decay_syn_inh",
+}
+"""norse's rates, and the name of the decay that belongs to each."""
+
+DETACHED_RESET = frozenset(
+    f"{kind}Recurrent{cell}" for kind in ("LIF", "LIFRefrac", "LIFMC", "LSNN") for cell in ("", "Cell")
+)
+
+
+class Decay:
+    """A rate tau_inv among the parameters of a layer as the share 1 - dt tau_inv that a step keeps, to read and to set."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.rate = next(rate for rate, decay in RATES.items() if decay == name)
+
+    def __get__(self, cell: Any, owner: type) -> Any:
+        if cell is None:
+            return self
+        return 1 - cell.layer.dt * torch.as_tensor(_find(cell.layer.p, self.rate))
+
+    def __set__(self, cell: Any, value: Tensor) -> None:
+        _set(cell.layer, self.rate, (1 - value) / cell.layer.dt)
+
+
+class NorseCell(ForeignCell):
+    """A layer of norse: a cell, or a layer with time, which is given one step at a time."""
+
+    cause = "CobaLIFCell drops the current of its input before it uses it"
+
+    decay_mem = Decay()
+    decay_syn = Decay()
+    decay_adapt = Decay()
+    decay_ada = Decay()
+    decay_syn_exc = Decay()
+    decay_syn_inh = Decay()
+
+    def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
+        name = type(layer).__name__
+        self.has_time = not name.endswith("Cell")
+        self.reset_gradient = (
+            None if name.startswith("LI") and not name.startswith("LIF") else name not in DETACHED_RESET
+        )
+        super().__init__(layer, before, input_shape)
+
+    def find_answers(self) -> Iterable[Answer]:
+        """The decays and recurrent weights for the time, the input weights for the depth."""
+        # in an LSNN an input reaches only the current within a step: no weight sets a radius through depth
+        lsnn = type(self.layer).__name__.startswith("LSNN")
+        if hasattr(self.layer, "input_weights"):
+            yield from () if lsnn else (Answer("layer.input_weights", "depth"),)
+        else:
+            yield from () if lsnn else self.weight_before()
+        if hasattr(self.layer, "recurrent_weights"):
+            yield Answer("layer.recurrent_weights", "time")
+        for name in self._rates():
+            yield Answer(RATES[name], "time", through="share")
+
+    def _rates(self) -> list[str]:
+        """The rates that this layer has and that are not frozen."""
+        found = {name: _find(self.layer.p, name) for name in RATES}
+        frozen = {name for name, rate in found.items() if isinstance(rate, nn.Parameter) and not rate.requires_grad}
+        return [name for name, rate in found.items() if rate is not None and name not in frozen]
+
+    def first_step(self, current: Tensor) -> State:
+        with _unmarked(self.layer), borrowed(self.layer, **self._settings()):
+            z, after = self.layer.forward(current[None] if self.has_time else current, None)
+        z = z[0] if self.has_time else z
+        self.like = after  # for its NamedTuples, which may be nested
+        names = _names(after)
+        integrates = self.reset_gradient is None  # a leaky integrator sends its voltage
+        known = "v" if integrates else next((name for name in names if name.rpartition("_")[2] == "z"), None)
+        self.sent = known or "sent"
+        self.variables = tuple(names) if known else (*names, self.sent)
+        leaves = [leaf.detach().expand_as(z) for leaf in _leaves(after)]
+        return state_type(*self.variables)(*leaves, *([] if known else [z]))
+
+    def initial_state(self, batch: int) -> State:
+        """The layer's own start, every variable (B, ...) in the dtype of the parameters."""
+        like = self.dtype_and_device
+        with torch.no_grad():
+            start = self._start(torch.zeros(batch, *self.current_shape, **like))
+        if len(start) < len(self.variables):
+            start.append(torch.zeros(()))
+        leaves = (leaf.detach().to(**like).expand(batch, *s) for leaf, s in zip(start, self.leaf_shapes, strict=True))
+        return state_type(*self.variables)(*(leaf.clone() for leaf in leaves))
+
+    def _start(self, current: Tensor) -> list[Tensor]:
+        layer: Any = self.layer
+        if hasattr(layer, "state_fallback"):
+            with _unmarked(layer):
+                return _leaves(layer.state_fallback(current[None] if self.has_time else current))
+        # LILinearCell and CobaLIFCell make their start in forward: the voltage at its leak, or 0
+        leak = _find(layer.p, "v_leak")
+        return [torch.as_tensor(leak if name == "v" and leak is not None else 0.0) for name in _names(self.like)]
+
+    def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        before = _nest(self.like, iter(state))
+        with borrowed(self.layer, **self._settings()):
+            sent, after = self.layer.forward(current[None] if self.has_time else current, before)
+        sent = sent[0] if self.has_time else sent
+        leaves = _leaves(after)
+        return state_type(*self.variables)(*leaves, *([sent] if len(leaves) < len(self.variables) else []))
+
+    def _settings(self) -> dict[str, object]:
+        return {"record_states": False} if hasattr(self.layer, "record_states") else {}
+
+    def emitted(self, state: State) -> Tensor:
+        return getattr(state, self.sent)
+
+    # the rates in a state_dict, as one tensor
+    def get_extra_state(self) -> Tensor:
+        """The rates that may be moved, stacked (rates, ...)."""
+        rates = [torch.as_tensor(_find(self.layer.p, name)).detach() for name in self._rates()]
+        return torch.stack(torch.broadcast_tensors(*rates)) if rates else torch.empty(0)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Set the rates to those of a state_dict."""
+        for name, rate in zip(self._rates(), state, strict=True):
+            _set(self.layer, name, rate.clone())
+
+
+def norse_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> NorseCell:
+    """The cell of a layer of norse.
+
+    Raises:
+        TypeError: if it cannot be wrapped; the message says why.
+    """
+    kind = type(layer)
+    if kind.__module__.partition(".")[0] != "norse" or kind.__name__ not in WRAPPED:
+        why = "it takes its weights with every call" if kind.__name__ == "LIFCorrelation" else "its step is not known"
+        raise TypeError(f"norse's {kind.__name__} cannot be wrapped: {why}.")
+    if "adjoint" in getattr(getattr(layer, "activation", None), "__name__", ""):
+        raise TypeError(
+            f"norse's {kind.__name__} with adjoint cannot be wrapped: its backward is not the step's derivative."
+        )
+    rate = _find(layer.p, "tau_adapt_inv")
+    if rate is not None and float(torch.as_tensor(rate).max()) * layer.dt < 1e-5:  # type: ignore[operator]
+        warnings.warn(
+            f"{kind.__name__}: at tau_adapt_inv = {float(torch.as_tensor(rate).max()):g} and dt = {layer.dt:g} the adaptation "
+            "never decays (norse's default is 800 s), which holds the radius through time at 1.",
+            ForeignNeuronWarning,
+            stacklevel=4,
+        )
+    return NorseCell(layer, before, input_shape)
+
+
+@contextmanager
+def _unmarked(layer: nn.Module) -> Iterator[None]:
+    """Keep requires_grad of a layer's neuron parameters, which some of norse's initial states set on shared defaults."""
+    flags = {t: t.requires_grad for t in _leaves(layer.p) if isinstance(t, Tensor)}
+    try:
+        yield
+    finally:
+        for tensor, flag in flags.items():
+            tensor.requires_grad_(flag)
+
+
+def _is_tree(node: object) -> bool:
+    return hasattr(node, "_fields")
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return [leaf for node in tree for leaf in (_leaves(node) if _is_tree(node) else [node])]
+
+
+def _names(tree: Any) -> list[str]:
+    """Names of the leaves, those of nested tuples joined by an underscore."""
+    pairs = zip(tree._fields, tree, strict=True)
+    return [n for name, node in pairs for n in ([f"{name}_{i}" for i in _names(node)] if _is_tree(node) else [name])]
+
+
+def _nest(like: Any, leaves: Iterator[Tensor]) -> Any:
+    """Leaves in the nested tuples of another tree."""
+    return type(like)(*(_nest(node, leaves) if _is_tree(node) else next(leaves) for node in like))
+
+
+def _find(p: Any, name: str) -> Any:
+    """A neuron parameter, in the tuple or in one nested in it; None if there is none."""
+    if hasattr(p, name):
+        return getattr(p, name)
+    return next((found for node in p if _is_tree(node) and (found := _find(node, name)) is not None), None)
+
+
+def _replace(p: Any, name: str, value: Tensor) -> Any:
+    if hasattr(p, name):
+        return p._replace(**{name: value})
+    nested = {field: _replace(node, name, value) for field, node in zip(p._fields, p, strict=True) if _is_tree(node)}
+    return p._replace(**nested)
+
+
+def _set(layer: nn.Module, name: str, rate: Tensor) -> None:
+    before = _find(layer.p, name)
+    if isinstance(before, nn.Parameter):
+        with torch.no_grad():
+            before.copy_(rate)
+    elif not torch.equal(torch.as_tensor(before).expand_as(rate), rate):
+        # a new tensor: norse's own defaults are shared by all layers of the process
+        layer.p = _replace(layer.p, name, rate)  # type: ignore[assignment]

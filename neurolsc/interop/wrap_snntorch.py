@@ -1,0 +1,247 @@
+"""snnTorch's neurons as our cells.
+
+Their spike is a function of the membrane, spk = H(mem - threshold), and so is no state of its own: inside a step it is
+computed anew, with its surrogate. Only with ``reset_delay=False`` the membrane has been reset since, and the spike stays in
+the state.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, max_pool2d
+
+from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
+from neurolsc.neurons.cell import Answer, State
+
+VARIABLES = {
+    "Leaky": ("mem",),
+    "RLeaky": ("mem",),
+    "Synaptic": ("syn", "mem"),
+    "RSynaptic": ("syn", "mem"),
+    "Alpha": ("syn_exc", "syn_inh", "mem"),
+    "Lapicque": ("mem",),
+    "SLSTM": ("syn", "mem"),
+    "SConv2dLSTM": ("syn", "mem"),
+    "DeltaLeaky": ("mem", "mem_prev"),
+}
+"""The layers that are wrapped, and their state variables."""
+
+WHOLE_SEQUENCE = ("StateLeaky", "LinearLeaky", "AssociativeLeaky", "LeakyParallel")
+
+
+class SnnTorchCell(ForeignCell):
+    """A layer of snnTorch; its decays are alpha and beta."""
+
+    def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
+        names = VARIABLES[type(layer).__name__]
+        self.spike_is_state = not getattr(layer, "reset_delay", True)
+        self.variables = (*names, "spk") if self.spike_is_state else names
+        self.reset_gradient = None if int(layer.reset_mechanism_val) == 2 else self.spike_is_state  # type: ignore[arg-type]
+        super().__init__(layer, before, input_shape)
+
+    def find_answers(self) -> Iterable[Answer]:
+        yield from self.weight_before()
+        for name in ("alpha", "beta"):
+            if hasattr(self.layer, name):
+                yield Answer(f"layer.{name}", "time", through="share")
+        recurrent = getattr(self.layer, "recurrent", None)
+        if recurrent is not None:
+            yield from (
+                Answer(f"layer.recurrent.{name}", "time") for name in ("weight", "V") if name in recurrent._parameters
+            )
+
+    def initial_state(self, batch: int) -> State:
+        """All zero."""
+        like = self.dtype_and_device
+        return state_type(*self.variables)(*(torch.zeros(batch, *shape, **like) for shape in self.leaf_shapes))
+
+    def first_step(self, current: Tensor) -> State:
+        # most layers start with the shape of their current, whatever it is
+        start = {name: current.new_zeros(self.start_shape(current)) for name in self.variables}
+        return self._step(current, start | ({"spk": start["mem"]} if "spk" in self.layer._buffers else {}))
+
+    def start_shape(self, current: Tensor) -> tuple[int, ...]:
+        """The shape (B, ...) of a state variable, by that of the current."""
+        return tuple(current.shape)
+
+    def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        values = state._asdict()
+        if "spk" in self.layer._buffers:  # the recurrent ones read it
+            values["spk"] = z
+        return self._step(current, values)
+
+    def _step(self, current: Tensor, values: dict[str, Tensor]) -> State:
+        values = {name: value for name, value in values.items() if hasattr(self.layer, name)}
+        with borrowed(self.layer, **self._settings(), **values, init_hidden=True, output=False):
+            spk = self.layer.forward(current)  # not a call of the layer: hooks of its user must not see this step
+            after = {"spk": spk} | {name: getattr(self.layer, name) for name in self.variables if name != "spk"}
+        return state_type(*self.variables)(*(after[name] for name in self.variables))
+
+    def _settings(self) -> dict[str, Any]:
+        """The layer's surrogate with spikes in the dtype of the membrane, whatever it returns by itself."""
+        spike: Callable[[Tensor], Tensor] = self.layer.spike_grad  # type: ignore[assignment]
+        return {} if isinstance(spike, nn.Module) else {"spike_grad": lambda v: spike(v).to(v.dtype)}
+
+    def emitted(self, state: State) -> Tensor:
+        if self.spike_is_state:
+            return state.spk
+        with borrowed(self.layer, **self._settings()):
+            return self.fire(state)
+
+    def fire(self, state: State) -> Tensor:
+        """The spikes of a state, by the layer's own function."""
+        layer: Any = self.layer
+        return layer.fire_inhibition(len(state.mem), state.mem) if layer.inhibition else layer.fire(state.mem)
+
+
+class AlphaCell(SnnTorchCell):
+    """An Alpha layer, whose beta must stay below its alpha."""
+
+    def find_answers(self) -> Iterable[Answer]:
+        yield from self.weight_before()
+        yield Answer("layer.alpha", "time", through="share")
+        yield Answer("beta", "time", through="share")
+
+    @property
+    def beta(self) -> Tensor:
+        """The layer's beta; set to alpha or more it stays just below."""
+        return self.layer.beta  # type: ignore[return-value]
+
+    @beta.setter
+    def beta(self, value: Tensor) -> None:
+        layer: Any = self.layer
+        with torch.no_grad():
+            value = torch.minimum(value, 0.999 * layer.alpha)
+            if isinstance(layer.beta, nn.Parameter):
+                layer.beta.copy_(value)
+            else:
+                layer.beta = value
+
+
+class LapicqueCell(SnnTorchCell):
+    """A Lapicque layer: its decay is 1 - time_step / (R C), whatever its beta says."""
+
+    def find_answers(self) -> Iterable[Answer]:
+        yield from self.weight_before()
+        yield Answer("decay", "time", through="share")
+
+    @property
+    def decay(self) -> Tensor:
+        """The share of the membrane that a step keeps; setting it sets R, which leaves the input's gain as it is."""
+        layer: Any = self.layer
+        return 1 - layer.time_step / (layer.R * layer.C)
+
+    @decay.setter
+    def decay(self, value: Tensor) -> None:
+        layer: Any = self.layer
+        layer.R = layer.time_step / (layer.C * (1 - value))
+        layer.beta = torch.exp(-layer.time_step / (layer.R * layer.C))
+
+
+class SLSTMCell(SnnTorchCell):
+    """An SLSTM layer: an LSTM cell whose output fires."""
+
+    cause = "a layer whose hidden_size is not its input_size starts from zero in every step"
+
+    def start_shape(self, current: Tensor) -> tuple[int, ...]:
+        return (len(current), self.layer.hidden_size)  # type: ignore[return-value]
+
+    def find_answers(self) -> Iterable[Answer]:
+        yield Answer("layer.lstm_cell.weight_ih", "depth")
+        yield Answer("layer.lstm_cell.weight_hh", "time")
+
+
+class SConv2dLSTMCell(SnnTorchCell):
+    """An SConv2dLSTM layer: one convolution of input and membrane side by side, which may be pooled before they fire."""
+
+    def start_shape(self, current: Tensor) -> tuple[int, ...]:
+        return (len(current), self.layer.out_channels, *current.shape[2:])  # type: ignore[return-value]
+
+    def find_answers(self) -> Iterable[Answer]:
+        yield Answer("w_in", "depth")
+        yield Answer("w_rec", "time")
+
+    def pretrained(self) -> Iterable[nn.Parameter]:
+        return [self.layer.conv.weight]  # type: ignore[union-attr,list-item]
+
+    @property
+    def w_in(self) -> Tensor:
+        """The part of the convolution that reads the input."""
+        return self.layer.conv.weight[:, : self.layer.in_channels]  # type: ignore[index,union-attr]
+
+    @w_in.setter
+    def w_in(self, value: Tensor) -> None:
+        with torch.no_grad():
+            self.w_in.copy_(value)
+
+    @property
+    def w_rec(self) -> Tensor:
+        """The part of the convolution that reads the membrane."""
+        return self.layer.conv.weight[:, self.layer.in_channels :]  # type: ignore[index,union-attr]
+
+    @w_rec.setter
+    def w_rec(self, value: Tensor) -> None:
+        with torch.no_grad():
+            self.w_rec.copy_(value)
+
+    def fire(self, state: State) -> Tensor:
+        layer: Any = self.layer
+        if layer.max_pool:
+            return layer.fire(max_pool2d(state.mem, layer.max_pool))
+        return layer.fire(avg_pool2d(state.mem, layer.avg_pool) if layer.avg_pool else state.mem)
+
+
+class DeltaLeakyCell(SnnTorchCell):
+    """A DeltaLeaky layer, which fires where the membrane has changed enough."""
+
+    def fire(self, state: State) -> Tensor:
+        layer: Any = self.layer
+        return layer.spike_grad((state.mem - state.mem_prev).abs() - layer.delta_threshold)
+
+
+KINDS = {
+    "Alpha": AlphaCell,
+    "Lapicque": LapicqueCell,
+    "SLSTM": SLSTMCell,
+    "SConv2dLSTM": SConv2dLSTMCell,
+    "DeltaLeaky": DeltaLeakyCell,
+}
+
+
+def snntorch_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> SnnTorchCell:
+    """The cell of a layer of snnTorch.
+
+    Raises:
+        TypeError: if it cannot be wrapped; the message says why.
+    """
+    kind = type(layer)
+    known = kind.__module__.partition(".")[0] == "snntorch" and kind.__name__ in VARIABLES
+    if not known:
+        why = f"only {', '.join(VARIABLES)} themselves are, since a subclass may step otherwise"
+        if kind.__name__ in WHOLE_SEQUENCE:
+            why = "it computes a whole sequence at once and has no state per step"
+        raise TypeError(f"snnTorch's {kind.__name__} cannot be wrapped: {why}.")
+    if kind.__name__ == "RSynaptic" and not layer.reset_delay:
+        raise TypeError("snnTorch's RSynaptic cannot be wrapped with reset_delay=False: its own forward fails.")
+    _warn_of_falling_surrogate(layer)
+    return KINDS.get(kind.__name__, SnnTorchCell)(layer, before, input_shape)
+
+
+def _warn_of_falling_surrogate(layer: nn.Module) -> None:
+    """Warn of a surrogate whose derivative is that of a peak, not of a step (snnTorch's own triangular)."""
+    v = torch.tensor([-0.5, 0.5], requires_grad=True)
+    with torch.enable_grad():
+        z: Tensor = layer.spike_grad(v)  # type: ignore[operator]
+    if not z.requires_grad:
+        return
+    below, above = torch.autograd.grad(z.sum(), v)[0].tolist()
+    if below > 0 and above == -below:
+        warnings.warn(
+            f"{type(layer).__name__}: the derivative of its surrogate is {below:+g} below the threshold and {above:+g} above "
+            "it (snnTorch's triangular): more voltage counts as fewer spikes once a neuron fires.",
+            ForeignNeuronWarning,
+            stacklevel=4,
+        )

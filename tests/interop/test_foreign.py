@@ -1,0 +1,327 @@
+"""The wrapper half of the contract, W1 to W10, for every layer of snnTorch, norse and PyTorch that is wrapped."""
+
+import copy
+
+import pytest
+import snntorch as snn
+import torch
+from torch import Tensor, nn
+
+from neurolsc import ForeignNeuronWarning, pretrain, radius_profile, spectral_radius, wrap
+from neurolsc.stability.transition import (
+    depth_derivative,
+    flat,
+    follow,
+    input_derivative_by_autograd,
+    time_derivative,
+    unflat,
+)
+from tests.interop.layers import EVERY, N_IN, NORSE, SNNTORCH, TORCH, N, norse
+
+every = pytest.mark.parametrize("name", EVERY)
+pytestmark = pytest.mark.filterwarnings("ignore::neurolsc.ForeignNeuronWarning")
+
+
+def made(table: dict, name: str, dtype: torch.dtype = torch.float32):
+    """The modules of an entry, their network, and an input (T, B, n_in) under which they fire."""
+    make, shape = table[name]
+    torch.manual_seed(0)
+    modules = [module.to(dtype) for module in make()]
+    network = wrap(modules, input_shape=shape)
+    scale = 1000 if "Izhikevich" in name else 30 if "norse" in name or table is NORSE else 10
+    return modules, network, scale * torch.rand(6, 3, network.n_in, dtype=dtype)
+
+
+def own_loop(modules: list[nn.Module], x: Tensor, shape: tuple[int, ...]) -> tuple[list[Tensor], object]:
+    """The loop that a user of the library writes: outputs of every step, and the last state."""
+    *before, layer = modules
+    outputs, state = [], None
+    for frame in x.view(*x.shape[:2], *shape):
+        for module in before:
+            frame = module(frame)
+        if isinstance(layer, snn.SpikingNeuron):
+            if isinstance(layer, snn.DeltaLeaky):
+                z, state = layer(frame) if layer.init_hidden else layer(frame, state or (None, None))
+            elif layer.init_hidden:
+                z, state = layer(frame), None
+            else:
+                z, *state = layer(frame, *(state or ()))
+                state = [z, *state] if type(layer) in (snn.RLeaky, snn.RSynaptic) else state
+        elif type(layer).__module__.startswith("norse"):
+            has_time = not type(layer).__name__.endswith("Cell")
+            z, state = layer(frame[None] if has_time else frame, state)
+            z = z[0] if has_time else z
+        else:
+            state = layer(frame, state)
+            z = state[0] if isinstance(state, tuple) else state
+        outputs.append(z.flatten(1))
+    return outputs, state
+
+
+@pytest.mark.parametrize("name", [*(f"snn.{k}" for k in SNNTORCH), *(f"norse.{k}" for k in NORSE)])
+def test_w1_every_neuron_steps_as_its_own_library_does_bit_for_bit(name):
+    modules, network, x = made(EVERY, name)
+    outputs, _ = own_loop(modules, x, EVERY[name][1])
+    run = network.run(x)
+    assert run.logits.any()
+    assert torch.equal(run.logits, torch.stack(outputs))
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_w1_torch_layers_step_as_torch_does(name):
+    modules, network, x = made(TORCH, name)
+    if isinstance(modules[0], nn.RNNCellBase):
+        assert torch.equal(network(x), torch.stack(own_loop(modules, x, (N_IN,))[0]))
+    else:  # which computes all steps' inputs in one product, so that sums are rounded otherwise
+        torch.testing.assert_close(network(x), modules[0](x)[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (lambda: snn.StateLeaky(0.9, 4), "whole sequence"),
+        (lambda: snn.LinearLeaky(0.9, 4, 4), "whole sequence"),
+        (lambda: snn.AssociativeLeaky(4, 2, 2, 4), "whole sequence"),
+        (lambda: snn.LeakyParallel(4, 4), "whole sequence"),
+        (lambda: snn.RSynaptic(0.9, 0.8, linear_features=4, reset_delay=False), "its own forward fails"),
+        (lambda: type("Mine", (snn.Leaky,), {})(0.9), "subclass"),
+        (lambda: norse.LIFCorrelation(4, 4), "weights with every call"),
+        (lambda: norse.LIFRecurrentCell(4, 4, p=norse.LIFParameters(method="adjoint")), "adjoint"),
+        (lambda: norse.LSNNRecurrent(4, 4, adjoint=True), "adjoint"),
+        (lambda: nn.LSTM(4, 4, bidirectional=True), "back in time"),
+        (lambda: nn.LSTM(4, 4, proj_size=2), "proj_size=2"),
+    ],
+)
+def test_w2_what_has_no_step_is_refused_with_the_reason(layer, why):
+    with pytest.raises(TypeError, match=why):
+        wrap([layer()], input_shape=4)
+
+
+@pytest.mark.parametrize(
+    ("layer", "what"),
+    [
+        (lambda: snn.SLSTM(4, 6), "by the state is identically zero .*hidden_size"),
+        (lambda: norse.CobaLIFCell(4, 4), "by the input is identically zero .*drops the current"),
+        (lambda: norse.LSNNRecurrentCell(4, 4), "never decays"),
+        (lambda: snn.Leaky(0.9, spike_grad=snn.surrogate.triangular()), "surrogate"),
+    ],
+)
+def test_w3_derivatives_that_are_not_what_they_seem_are_warned_of(layer, what):
+    with pytest.warns(ForeignNeuronWarning, match=what):
+        wrap([layer()], input_shape=4)
+
+
+@pytest.mark.filterwarnings("error::neurolsc.ForeignNeuronWarning")
+@pytest.mark.parametrize("name", [n for n in EVERY if "LSNN" not in n and "Coba" not in n])
+def test_w3_all_others_are_wrapped_without_a_warning(name):
+    made(EVERY, name)
+
+
+@every
+def test_w4_wrapping_and_measuring_leave_no_trace(name):
+    make, shape = EVERY[name]
+    modules = make()
+    attributes = [dict(vars(m)) for module in modules for m in module.modules()]
+    buffers = [dict(m._buffers) for module in modules for m in module.modules()]
+    flags = [leaf.requires_grad for module in modules for leaf in norse_parameters(module)]
+    network = wrap(modules, input_shape=shape)
+    radius_profile(network, torch.rand(2, 2, network.n_in), steps=1)
+    for before, now in zip(attributes, (m for module in modules for m in module.modules()), strict=True):
+        assert before == dict(vars(now))
+    for before, now in zip(buffers, (m for module in modules for m in module.modules()), strict=True):
+        assert all(before[key] is now._buffers[key] for key in before)
+    assert flags == [leaf.requires_grad for module in modules for leaf in norse_parameters(module)]
+
+
+def norse_parameters(module: nn.Module) -> list[Tensor]:
+    p = getattr(module, "p", ())
+    return [leaf for leaf in p if isinstance(leaf, Tensor)] if isinstance(p, tuple) else []
+
+
+@every
+def test_w4_initial_leaves_have_the_shape_and_dtype_of_a_step(name):
+    _, network, x = made(EVERY, name, torch.float64)
+    cell = network.cells[0]
+    start = cell.initial_state(3)
+    after = cell.update(x[0], cell.output(start), start)
+    assert [(leaf.shape, leaf.dtype) for leaf in start] == [(leaf.shape, leaf.dtype) for leaf in after]
+    assert all(leaf.dtype == torch.float64 for leaf in start)
+
+
+@every
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+def test_w5_jacobians_equal_the_loop_of_autograd_grad(name, dtype, tolerance):
+    _, network, x = made(EVERY, name, dtype)
+    for t in follow(network, x, torch.tensor([3]))[0]:
+        for ours, of in ((time_derivative(t), "state"), (input_derivative_by_autograd(t), "input")):
+            reference = torch.stack([rows(t, sample, of) for sample in range(3)])
+            scale = reference.abs().max().clamp(min=1).item()
+            torch.testing.assert_close(ours, reference, rtol=tolerance, atol=tolerance * scale)
+
+
+def rows(t, sample: int, of: str) -> Tensor:
+    """The Jacobian of one sample, one backward pass a row."""
+    before = type(t.before)(*(leaf[sample : sample + 1] for leaf in t.before))
+    h, x = flat(before).requires_grad_(), t.x[sample : sample + 1].clone().requires_grad_()
+    state = unflat(h, before)
+    after = flat(t.cell.update(x, t.cell.output(state), state))[0]
+    by = h if of == "state" else x
+    grads = [torch.autograd.grad(v, by, retain_graph=True, materialize_grads=True, allow_unused=True)[0] for v in after]
+    return torch.cat(grads)
+
+
+@pytest.mark.parametrize("name", [k for k in SNNTORCH if "hidden" in k])
+def test_w6_float64_is_float64_throughout_and_the_surrogate_is_put_back(name):
+    modules, network, x = made(SNNTORCH, name, torch.float64)
+    layer = modules[-1]
+    surrogate = layer.spike_grad
+    assert surrogate(torch.ones(1, dtype=torch.float64)).dtype == torch.float32  # snnTorch's own spikes
+    run = network.run(x)
+    assert run.spikes[0].dtype == torch.float64
+    assert radius_profile(network, x, steps=2).time.dtype == torch.float64
+    assert layer.spike_grad is surrogate
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: snn.RLeaky(0.9, linear_features=N),
+        lambda: snn.RLeaky(0.9, linear_features=N, reset_mechanism="none"),
+        lambda: snn.RLeaky(0.9, all_to_all=False, V=torch.randn(N)),
+    ],
+)
+def test_w7_the_radius_without_spk_at_the_next_step_is_that_of_the_full_matrix(layer, float64):
+    layer = layer().double()
+    network = wrap([nn.Linear(N_IN, N).double(), layer], input_shape=N_IN)
+    x = 3 * torch.rand(8, 3, N_IN)
+    assert network.cells[0].initial_state(1)._fields == ("mem",)
+    steps = follow(network, x, torch.arange(8))[0][0]
+    reduced = spectral_radius(time_derivative(steps)).view(8, 3)
+    mem = steps.before.mem
+    full = []
+    surrogate = layer.spike_grad
+    layer.spike_grad = lambda v: surrogate(v).to(v.dtype)
+    for point in range(len(mem)):
+        h = torch.cat([mem[point], layer.fire(mem[point])]).detach()
+        current = network.cells[0].current(steps.x[point : point + 1]).detach()
+
+        def step(h: Tensor, current=current) -> Tensor:
+            spk, after = layer(current, h[None, N:], h[None, :N])
+            return torch.cat([after[0], spk[0]])
+
+        full.append(torch.autograd.functional.jacobian(step, h))
+    full = spectral_radius(torch.stack(full)).view(8, 3)
+    assert network.run(x).spikes[0].any()
+    # snnTorch's surrogates return float32, and so their gradients pass through float32 too
+    torch.testing.assert_close(full[:-1], reduced[1:], rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(full[:-1], reduced[:-1])
+
+
+@pytest.mark.parametrize("delay", [True, False])
+def test_w8_the_reset_of_snntorch_carries_gradient_without_delay_only(delay):
+    surrogate = snn.surrogate.atan(2.0)
+    network = wrap([nn.Linear(N_IN, N), snn.Leaky(0.9, reset_delay=delay, spike_grad=surrogate)])
+    cell, x = network.cells[0], 3 * torch.rand(6, 3, N_IN)
+    t = follow(network, x, torch.tensor([4]))[0][0]
+    by_mem = time_derivative(t)[:, :N, :N].diagonal(dim1=1, dim2=2)
+    fired = 0.9 * t.before.mem + cell.current(t.x) - (t.before.mem > 1).float()
+    s = torch.autograd.functional.jacobian(lambda v: surrogate(v - 1).sum(), fired)
+    assert network.run(x).spikes[0].any()
+    torch.testing.assert_close(by_mem, torch.full_like(s, 0.9) if delay else 0.9 * (1 - s))
+    assert cell.reset_gradient is not delay
+
+
+@pytest.mark.parametrize("name", ["LIFRecurrentCell", "LIFCell", "LIFRecurrent", "LIF"])
+def test_w8_norse_resets_carry_gradient_but_in_its_recurrent_lif(name):
+    _, network, x = made(NORSE, name, torch.float64)
+    cell = network.cells[0]
+    t = follow(network, x, torch.tensor([4]))[0][0]
+    state = cell.update(t.x, cell.output(t.before), t.before)
+    j = time_derivative(t)
+    fields = state._fields
+    part = {f: slice(i * N, (i + 1) * N) for i, f in enumerate(fields)}
+    by_v = j[:, part["v"], part["v"]].diagonal(dim1=1, dim2=2)
+    z = cell.output(state)
+    assert z.any() and not z.all()
+    detached = torch.allclose(by_v, (1 - z) * cell.decay_mem.to(z))
+    assert cell.reset_gradient is not detached
+
+
+def test_w8_the_norse_resets_without_gradient_are_these():
+    without = {k for k in NORSE if made(NORSE, k)[1].cells[0].reset_gradient is False}
+    cells = {"LIFRecurrentCell", "LIFRefracRecurrentCell", "LSNNRecurrentCell", "LIFMCRecurrentCell"}
+    assert without == cells | {"LIFRecurrent", "LIFRefracRecurrent", "LSNNRecurrent"}
+
+
+def test_w9_layers_read_the_layer_below_in_the_same_step():
+    fc1, lif1, fc2, lif2 = nn.Linear(N_IN, N), snn.Leaky(0.9), nn.Linear(N, N), snn.Leaky(0.8)
+    network = wrap([fc1, lif1, fc2, lif2])
+    assert network.layer_delay == 0
+    x = 3 * torch.rand(6, 3, N_IN)
+    first, second = follow(network, x, torch.tensor([4]))[0]
+    mem = second.state_below.mem  # of the same step
+    s = torch.autograd.functional.jacobian(lambda v: lif1.spike_grad(v - 1).sum(), mem)
+    torch.testing.assert_close(depth_derivative(second), fc2.weight * s.unsqueeze(1))
+    torch.testing.assert_close(depth_derivative(first), fc1.weight.expand(3, -1, -1))
+
+
+def test_w9_in_an_lsnn_an_input_reaches_only_the_current_within_a_step():
+    _, network, x = made(NORSE, "LSNNRecurrentCell")
+    t = follow(network, x, torch.tensor([4]))[0][0]
+    by_input = depth_derivative(t).view(3, 4, N, N_IN)
+    assert by_input[:, 2].any()
+    assert not by_input[:, [0, 1, 3]].any()
+
+
+@pytest.mark.parametrize(
+    ("modules", "moved"),
+    [
+        (
+            lambda: [nn.Linear(N_IN, N), snn.RLeaky(0.9, linear_features=N), nn.Linear(N, 3)],
+            {"0.weight", "1.beta", "1.recurrent.weight"},
+        ),
+        (lambda: [norse.LIFRecurrent(N_IN, N), nn.Linear(N, 3)], {"0.input_weights", "0.recurrent_weights"}),
+        (
+            lambda: [nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), snn.Leaky(0.9), nn.Flatten(), nn.Linear(18, 3)],
+            {"0.weight", "2.beta"},
+        ),
+        (lambda: [snn.SConv2dLSTM(1, 2, 3)], {"0.conv.weight"}),
+        (lambda: [nn.GRU(N_IN, N, num_layers=2), nn.Linear(N, 3)], None),
+    ],
+)
+def test_w10_pretraining_changes_only_what_the_rule_names(modules, moved):
+    modules = nn.Sequential(*modules())
+    image = any(isinstance(m, nn.Conv2d) for m in modules.modules())
+    network = wrap(list(modules), input_shape=(1, 5, 5) if image else N_IN)
+    before = copy.deepcopy(modules.state_dict())
+    flags = [p.requires_grad for p in modules.parameters()]
+    pretrain(network, [3 * torch.rand(6, 3, network.n_in)], target=0.5, max_steps=4, samples=2, steps=2, progress=False)
+    now = modules.state_dict()
+    changed = {k for k in before if not torch.equal(before[k], now[k])}
+    moved = moved or {f"0.{w}_{k}" for w in ("weight_ih", "weight_hh", "bias_hh") for k in ("l0", "l1")}
+    assert changed == moved
+    assert flags == [p.requires_grad for p in modules.parameters()]
+
+
+@pytest.mark.parametrize("best", [False, True])
+def test_w10_norse_keeps_its_zero_diagonal_and_all_other_weights(best):
+    layer = norse.LIFRecurrent(N_IN, N)
+    network = wrap([layer, nn.Linear(N, 3)])
+    x = 30 * torch.rand(10, 3, N_IN)
+    pretrain(network, [x], target=0.5, max_steps=12 if best else 5, samples=2, steps=2, progress=False)
+    assert not layer.recurrent_weights.diagonal().any()
+    assert layer.recurrent_weights.count_nonzero() == N * N - N
+
+
+def test_w10_norse_decays_move_in_this_layer_and_in_no_other():
+    layer, other = norse.LIFRecurrent(N_IN, N), norse.LIFRecurrent(N_IN, N)
+    default = norse.LIFParameters().tau_mem_inv.clone()
+    network = wrap([layer, nn.Linear(N, 3)])
+    result = pretrain(network, [30 * torch.rand(10, 3, N_IN)], target=0.5, max_steps=40, progress=False)
+    assert result.converged
+    assert (1 - 1e-3 * layer.p.tau_mem_inv) < 0.7
+    assert torch.equal(other.p.tau_mem_inv, default)
+    assert torch.equal(norse.LIFParameters().tau_mem_inv, default)
+    fresh = wrap([other, nn.Linear(N, 3)])
+    fresh.load_state_dict(network.state_dict())
+    assert torch.equal(other.p.tau_mem_inv, layer.p.tau_mem_inv)

@@ -1,0 +1,86 @@
+"""The callback in a real Lightning training."""
+
+import csv
+import subprocess
+import sys
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from neurolsc import radius_profile, wrap
+from neurolsc.interop.lightning import LSCPretraining
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The dirpath has changed"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inside Lightning
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+class Classifier(LightningModule):
+    """An LSTM read out at the last step."""
+
+    def __init__(self, lr: float = 0.0) -> None:
+        super().__init__()
+        self.net = nn.ModuleDict({"lstm": nn.LSTM(6, 16, batch_first=True), "out": nn.Linear(16, 3)})
+        self.lr = lr
+
+    def training_step(self, batch, _):
+        x, y = batch
+        logits = self.net["out"](self.net["lstm"](x)[0][:, -1])
+        return nn.functional.cross_entropy(logits, y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+def fit(model: LightningModule, callback: LSCPretraining, folder, **settings) -> Trainer:
+    data = TensorDataset(torch.randn(32, 10, 6), torch.randint(3, (32,)))
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "log_every_n_steps": 1}
+    trainer = Trainer(default_root_dir=folder, logger=CSVLogger(folder), callbacks=[callback], **quiet, **settings)
+    trainer.fit(model, DataLoader(data, batch_size=16))
+    return trainer
+
+
+def rows(trainer: Trainer) -> list[dict[str, str]]:
+    with open(f"{trainer.logger.log_dir}/metrics.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_callback_pretrains_before_the_first_epoch_and_logs_radii(tmp_path):
+    model = Classifier()
+    callback = LSCPretraining("net", target=0.5, batch_first=True, max_steps=60, include_input=False)
+    trainer = fit(model, callback, tmp_path, max_epochs=2, enable_checkpointing=False)
+    assert callback.result.converged
+    assert callback.result.steps > 0
+    profile = radius_profile(wrap(model.net), torch.randn(10, 32, 6))
+    assert profile.time_mean.item() == pytest.approx(0.5, abs=0.06)
+    logged = [row for row in rows(trainer) if row["radius_time_1"]]
+    assert len(logged) == 3  # before the first step and after two epochs, at a learning rate of 0
+    for row in logged:
+        assert float(row["radius_time_1"]) == pytest.approx(0.5, abs=0.06)
+        assert float(row["radius_depth_1"]) > 0
+    assert trainer.callback_metrics["radius_time_1"] == pytest.approx(float(logged[-1]["radius_time_1"]))
+
+
+def test_a_resumed_training_is_not_pretrained_again(tmp_path):
+    model = Classifier(lr=0.1)
+    trainer = fit(model, LSCPretraining("net", target=0.5, batch_first=True, max_steps=3), tmp_path, max_epochs=1)
+    path = f"{tmp_path}/last.ckpt"
+    trainer.save_checkpoint(path)
+    again, callback = Classifier(lr=0.0), LSCPretraining("net", target=1.0, batch_first=True, max_steps=3)
+    data = DataLoader(TensorDataset(torch.randn(32, 10, 6), torch.randint(3, (32,))), batch_size=16)
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "logger": False}
+    Trainer(default_root_dir=tmp_path, max_epochs=2, callbacks=[callback], **quiet).fit(again, data, ckpt_path=path)
+    assert callback.result is None
+
+
+def test_without_lightning_the_error_names_the_extra():
+    code = "import sys; sys.modules['lightning'] = None; import neurolsc.interop.lightning"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert "pip install neurolsc[lightning]" in done.stderr.splitlines()[-1]

@@ -1,0 +1,193 @@
+"""`wrap`: which modules become which cells, that the network computes what the model does, and that the model is changed."""
+
+import subprocess
+import sys
+
+import pytest
+import snntorch as snn
+import snntorch.utils
+import torch
+from torch import nn
+
+from neurolsc import pretrain, radius_profile, save, wrap
+from tests.interop.layers import norse
+
+
+class Tutorial(nn.Module):
+    """The network of snnTorch's tutorials."""
+
+    def __init__(self, width: int = 12) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(7, width)
+        self.lif1 = snn.Leaky(beta=0.9)
+        self.fc2 = nn.Linear(width, width)
+        self.lif2 = snn.Leaky(beta=0.9)
+
+    def forward(self, x):
+        mem1, mem2 = self.lif1.init_leaky(), self.lif2.init_leaky()
+        record = []
+        for step in x:
+            spk1, mem1 = self.lif1(self.fc1(step), mem1)
+            spk2, mem2 = self.lif2(self.fc2(spk1), mem2)
+            record.append(spk2)
+        return torch.stack(record)
+
+
+class Disordered(Tutorial):
+    """One whose layers are not defined in the order of their use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.lif1, self.fc2 = self.fc1, self.lif1, self.fc2
+        first = self.fc1
+        del self.fc1
+        self.fc1 = first
+
+
+class Conv(nn.Module):
+    """A convolutional network with pooling, norm and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3)
+        self.norm = nn.BatchNorm2d(3)
+        self.pool = nn.MaxPool2d(2)
+        self.lif1 = snn.Leaky(beta=0.8, init_hidden=True)
+        self.flatten = nn.Flatten()
+        self.drop = nn.Dropout(0.5)
+        self.fc = nn.Linear(12, 4)
+
+    def forward(self, x):
+        snn.utils.reset(self)
+        spikes = [self.lif1(self.pool(self.norm(self.conv(step)))) for step in x]
+        return torch.stack([self.fc(self.drop(self.flatten(z))) for z in spikes])
+
+
+def test_a_tutorial_network_computes_the_same_wrapped_bit_for_bit():
+    net, x = Tutorial(), 3 * torch.rand(20, 5, 7)
+    run = wrap(net).run(x)
+    assert run.logits.any()
+    assert torch.equal(run.logits, net(x))
+
+
+def test_a_convolutional_network_computes_the_same_wrapped_bit_for_bit():
+    net, x = Conv().eval(), 3 * torch.rand(8, 5, 1, 6, 6)
+    with torch.no_grad():
+        net.conv.weight.mul_(4)
+    network = wrap(net, input_shape=(1, 6, 6))
+    run = network.run(x.flatten(2))
+    assert run.spikes[0].any()
+    assert torch.equal(run.logits, net(x))
+
+
+def test_a_norse_network_computes_the_same_wrapped_bit_for_bit():
+    cells = norse.SequentialState(
+        nn.Linear(7, 9), norse.LIFCell(), norse.LIFRecurrentCell(9, 6), nn.Linear(6, 4), norse.LICell()
+    )
+    x, state, outputs = 30 * torch.rand(20, 5, 7), None, []
+    for step in x:
+        out, state = cells(step, state)
+        outputs.append(out)
+    run = wrap(cells).run(x)
+    assert all(z.any() for z in run.spikes)
+    assert torch.equal(run.logits, torch.stack(outputs))
+
+
+def test_lifted_cells_and_layers_with_time_are_the_same_network():
+    cell, layer = norse.LIFRecurrentCell(7, 6), norse.LIFRecurrent(7, 6)
+    layer.load_state_dict(cell.state_dict())
+    x = 30 * torch.rand(20, 5, 7)
+    lifted = wrap(norse.SequentialState(norse.Lift(cell)))
+    assert lifted(x).any()
+    assert torch.equal(lifted(x), wrap(norse.SequentialState(layer))(x))
+    assert torch.equal(lifted(x), layer(x)[0])
+
+
+def test_pretraining_the_network_changes_the_model_and_leaves_its_readout():
+    net, x = Tutorial(24), 3 * torch.rand(20, 16, 7)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    result = pretrain(wrap(net), [x], target=0.5, max_steps=60, progress=False)
+    assert result.converged
+    assert result.profile.firing_rate.min() > 0
+    assert net.lif1.beta == pytest.approx(0.5, abs=0.02)
+    assert {k for k, v in net.state_dict().items() if not torch.equal(v, before[k])} == {
+        "fc1.weight",
+        "lif1.beta",
+        "fc2.weight",
+        "lif2.beta",
+    }
+    assert wrap(net)(x).any()
+    profile = radius_profile(wrap(net), x)  # of the model, wrapped anew
+    torch.testing.assert_close(profile.time_mean, torch.full((2,), 0.5), atol=0.02, rtol=0)
+
+
+def test_radii_are_those_of_the_evaluated_network_and_its_modes_are_kept():
+    net = Conv().train()
+    network = wrap(net, input_shape=(1, 6, 6))
+    running = net.norm.running_mean.clone()
+    x = 3 * torch.rand(8, 5, 36)
+    one, two = radius_profile(network, x, steps=2), radius_profile(network, x, steps=2)
+    assert torch.equal(one.depth, two.depth)
+    assert torch.equal(net.norm.running_mean, running)
+    assert net.norm.training
+    assert network.training
+
+
+def test_layers_out_of_order_are_an_error_that_says_what_to_pass():
+    net = Disordered()
+    with pytest.raises(ValueError, match=r"order Leaky, Linear, Leaky, Linear .*wrap\(\[fc1, lif1, fc2, lif2\]\)"):
+        wrap(net, input_shape=7)
+    x = 3 * torch.rand(20, 5, 7)
+    assert torch.equal(wrap([net.fc1, net.lif1, net.fc2, net.lif2])(x), net(x))
+
+
+@pytest.mark.parametrize(
+    ("modules", "error", "message"),
+    [
+        (lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()), ValueError, "no recurrent layer"),
+        (lambda: [snn.Leaky(0.9), nn.Linear(3, 3)], ValueError, "pass input_shape"),
+        (lambda: [nn.Conv2d(1, 2, 3), snn.Leaky(0.9)], ValueError, "pass input_shape"),
+        (lambda: [fc := nn.Linear(3, 3), lif := snn.Leaky(0.9), fc, lif], ValueError, "occurs twice"),
+        (lambda: [nn.Linear(3, 3), Counting(), snn.Leaky(0.9)], TypeError, "Counting: .*keeps a state"),
+        (lambda: [nn.Linear(3, 4), snn.Leaky(0.9), nn.Linear(3, 3)], ValueError, "do not fit"),
+    ],
+)
+def test_what_cannot_be_wrapped_is_refused_by_name(modules, error, message):
+    with pytest.raises(error, match=message):
+        wrap(modules())
+
+
+class Counting(nn.Module):
+    """A module that is not what it was."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x + self.calls
+
+
+def test_modules_of_ones_own_without_state_are_taken():
+    class Scale(nn.Module):
+        def forward(self, x):
+            return 3 * x
+
+    lstm, out = nn.LSTM(7, 6), nn.Linear(6, 4)
+    x = torch.rand(5, 3, 7)
+    torch.testing.assert_close(wrap([Scale(), lstm, out], input_shape=7)(x), out(lstm(3 * x)[0]))
+
+
+def test_a_wrapped_network_is_not_saved_but_refused(tmp_path):
+    with pytest.raises(TypeError, match="only a linear readout"):
+        save(wrap(Tutorial()), tmp_path / "net.safetensors")
+
+
+def test_neither_snntorch_nor_norse_is_needed_for_a_torch_lstm():
+    code = (
+        "import sys; sys.modules['snntorch'] = sys.modules['norse'] = sys.modules['lightning'] = None\n"
+        "import torch, neurolsc\n"
+        "network = neurolsc.wrap(torch.nn.LSTM(3, 4))\n"
+        "print(neurolsc.radius_profile(network, torch.rand(5, 2, 3)).time_mean.shape[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout.strip() == "1", done.stderr
