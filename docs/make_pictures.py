@@ -7,8 +7,10 @@ import matplotlib.pyplot as plt
 import torch
 
 from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate
-from neurolsc.datasets import SpikeLatencyMNIST, input_batches
+from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST, input_batches
+from neurolsc.datasets.summary import summarize
 from neurolsc.plots import COLORS, plot_pretraining, plot_surrogates
+from neurolsc.plots_data import plot_summary, plot_utterances
 
 WIDTH, TARGET, PAPER_STEPS, SEED = 64, 0.5, 40, 0
 FOLDER = Path(__file__).parent / "pictures"
@@ -65,6 +67,13 @@ def row(name: str, network: Network) -> str:
 
 
 FOLDER.mkdir(exist_ok=True)
+words = SHD.embedded("test")
+labels = [words.names[label] for label in words.labels[:3]]
+titles = [f'"{label}", speaker {speaker}' for label, speaker in zip(labels, words.speakers, strict=False)]
+plot_utterances(words.events(range(3)), titles, FOLDER / "spoken_digits.png")
+sample = EventFile(SHD.embedded("train").path)
+plot_summary(summarize(sample), sample.read([0]), f'"{sample.names[sample.labels[0]]}"', FOLDER / "data_info.png")
+
 plot_paths(FOLDER / "paths.png")
 plot_surrogates([make() for make in SURROGATES], FOLDER / "surrogates.png")
 

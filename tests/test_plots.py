@@ -8,7 +8,9 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from neurolsc import LIF, ALIFPlus, Network, RadiusProfile, plots, pretrain, radius_profile, surrogate
+from neurolsc import LIF, ALIFPlus, Network, RadiusProfile, plots, plots_data, pretrain, radius_profile, surrogate
+from neurolsc.datasets import SHD, EventFile
+from neurolsc.datasets.summary import summarize
 
 STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
 
@@ -100,3 +102,31 @@ def test_a_learnable_surrogate_and_an_alif_of_it(make_spikes, tmp_path):
         tmp_path / "surrogate.png"
     )
     assert is_a_picture(tmp_path / "surrogate.png")
+
+
+# data
+
+
+def test_utterances_are_drawn_spike_by_spike_with_the_activity_of_every_unit(tmp_path, monkeypatch):
+    words = SHD.embedded("test")
+    figures = []
+    monkeypatch.setattr(plots_data, "save_figure", lambda figure, path: figures.append(figure))
+    events = words.events([3, 5])
+    plots_data.plot_utterances(events, ["one", "other"], tmp_path / "words.png")
+    (figure,) = figures
+    for row, part in enumerate((slice(*events.offsets[:2]), slice(*events.offsets[1:]))):
+        raster, activity = figure.axes[2 * row : 2 * row + 2]
+        drawn = raster.collections[0].get_offsets()
+        assert drawn[:, 0].tolist() == events.times[part].tolist()
+        assert drawn[:, 1].tolist() == events.units[part].tolist()
+        assert raster.get_title(loc="left") == f"{['one', 'other'][row]}: {len(drawn)} spikes"
+        assert activity.lines[0].get_xdata().sum() == len(drawn)
+    plt.close(figure)
+
+
+def test_a_summary_of_a_file_is_drawn_with_all_its_utterances(tmp_path):
+    file = EventFile(SHD.embedded("train").path)
+    numbers = summarize(file)
+    assert numbers.spikes.sum() == pytest.approx(len(file) * numbers.activity.sum())
+    plots_data.plot_summary(numbers, file.read([0]), "one", tmp_path / "file.png")
+    assert is_a_picture(tmp_path / "file.png")

@@ -31,7 +31,7 @@ class ChannelJitter:
     Raises:
         ValueError: if sigma is negative or not finite.
 
-    Source: Cramer et al., IEEE TNNLS 33 (2022), Sec. II-E ("event jittering", sigma 20).
+    Source: Cramer et al., IEEE TNNLS 33 (2022) (noise on the index of the unit).
     """
 
     sigma: float = 20.0
@@ -62,7 +62,8 @@ class TimeStretch:
     Raises:
         ValueError: if the factors are not positive, or low is above high.
 
-    Source: Nowotny, Turner, Knight, arXiv:2212.01232 (rescaling of time for SHD).
+    Source: T. Ko, V. Peddinti, D. Povey, S. Khudanpur, "Audio augmentation for speech recognition", Interspeech 2015
+    (speed perturbation, there of the sound).
     """
 
     low: float = 0.8

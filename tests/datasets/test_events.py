@@ -109,7 +109,6 @@ def one_more(file: h5py.File) -> None:
         (replace("labels", np.array([0] * 11 + [20])), r"labels must lie in 0 \.\.\. 19, got 20 for utterance 11"),
         (replace("labels", np.array([0] * 4 + [-1] * 8)), "labels must lie in .*, got -1 for utterance 4"),
     ],
-    ids=str,
 )
 def test_a_file_of_another_layout_is_refused_at_once(tmp_path: Path, spoil, told: str):
     path = write_words(tmp_path / "words.h5", spoil=spoil)
