@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 QUICK = {"untrained_radii"}  # the others take more than five seconds
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "reproduce.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "reproduce.md", ROOT / "docs" / "interop.md"]
 
 
 def run(*arguments: str, folder: Path) -> str:

@@ -275,7 +275,9 @@ def test_n5_beta_is_drawn_as_the_paper_does():
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_n6_a_view_runs_among_norses_modules_with_hooks(layer):
-    network = SequentialState(make(layer), nn.RNN(H, 5), LIFRecurrent(5, 4), make(layer, 4, 3, input_weights=3 * torch.rand(3, 4)), LI())
+    network = SequentialState(
+        make(layer), nn.RNN(H, 5), LIFRecurrent(5, 4), make(layer, 4, 3, input_weights=3 * torch.rand(3, 4)), LI()
+    )
     seen = []
     network.register_forward_state_hooks(lambda module, given, result: seen.append((type(module), result[1])))
     out, states = network(inputs())
