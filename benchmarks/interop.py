@@ -10,13 +10,10 @@ import time
 import warnings
 from pathlib import Path
 
-import torch
-from torch import nn
-
-warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", DeprecationWarning)  # norse's import
-
 import norse.torch as norse
 import snntorch as snn
+import torch
+from torch import nn
 
 import neurolsc
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches

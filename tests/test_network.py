@@ -309,3 +309,13 @@ def test_two_calls_leave_nothing_behind(make_network, make_spikes):
     first = network(x)
     assert torch.equal(network(x), first)
     torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
+
+
+def test_a_readout_may_be_any_module_and_is_called_step_by_step(make_network, make_spikes):
+    network, x = make_network(gain=4), make_spikes()
+    norm = torch.nn.Sequential(network.readout, torch.nn.Softmax(1))
+    other = Network(network.cells, norm)
+    assert other.n_out == 4
+    torch.testing.assert_close(other(x), network(x).softmax(-1))
+    with pytest.raises(ValueError, match=r"must map \(B, 16\) to \(B, classes\), got \(1, 2, 8\)"):
+        Network(network.cells, torch.nn.Unflatten(1, (2, 8)))

@@ -149,7 +149,7 @@ class ForeignCell(Cell):
             state = type(start)(*((leaf + 0.1 * random(leaf)).detach().requires_grad_() for leaf in start))
             x = random(torch.empty(1, self.n_in, **self.dtype_and_device)).requires_grad_()
             after = self.update(x, self.output(state), state)
-            product = sum((leaf * random(leaf)).sum() for leaf in after)
+            product = torch.stack([(leaf * random(leaf)).sum() for leaf in after]).sum()
             by_x, *by_state = torch.autograd.grad(product, (x, *state), allow_unused=True, materialize_grads=True)
         for what, gradients in (("state", by_state), ("input", [by_x])):
             if not any(g.any() for g in gradients):

@@ -1,6 +1,6 @@
 """Pre-training and radii as a callback of Lightning."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -58,10 +58,11 @@ class LSCPretraining(Callback):
         samples: int = 4,
         **settings: Any,
     ) -> None:
-        self.module, self.target, self.batches = module, target, batches
+        self.target: Target = target
+        self.module, self.batches = module, batches
         self.batch_first, self.input_shape = batch_first, input_shape
         self.steps, self.samples = steps, samples
-        self.settings = {"progress": False} | settings
+        self.settings: dict[str, Any] = {"progress": False} | settings
         self.result: PretrainResult | None = None
         self._inputs: list[Tensor] = []
 
@@ -91,7 +92,7 @@ class LSCPretraining(Callback):
         module: nn.Module = pl_module.get_submodule(self.module)
         return module if isinstance(module, Network) else wrap(module, input_shape=self.input_shape)
 
-    def _frames(self, loader: Iterable[Any], pl_module: LightningModule) -> Iterator[Tensor]:
+    def _frames(self, loader: Any, pl_module: LightningModule) -> Iterator[Tensor]:
         """The inputs of the training data, flat and time first, where the model is."""
         for batch in loader:
             x: Tensor = batch[0] if isinstance(batch, tuple | list) else batch

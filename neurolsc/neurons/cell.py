@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -52,8 +52,8 @@ class Cell(nn.Module, ABC):
         paper_answers: the same after the paper, Sec. II-D and App. H.
     """
 
-    answers: ClassVar[tuple[Answer, ...]] = ()
-    paper_answers: ClassVar[tuple[Answer, ...]] = ()
+    answers: tuple[Answer, ...] = ()
+    paper_answers: tuple[Answer, ...] = ()
 
     def __init__(self, n_in: int, n_hidden: int) -> None:
         super().__init__()

@@ -21,6 +21,7 @@ from neurolsc import LIF, ALIFPlus, Cell, Criteria, Network, PaperRule, Transiti
 from neurolsc.checkpoint import read_tree
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.stability.look import Look
+from neurolsc.stability.loop import _shuffled
 from neurolsc.stability.targets import Aim
 from neurolsc.stability.transition import follow, time_derivative_by_autograd
 from neurolsc.surrogate import FastSigmoid
@@ -537,3 +538,12 @@ def test_checkpoint_goes_on_to_more_steps_and_refuses_other_settings(tmp_path):
         (name,) = changed
         with pytest.raises(ValueError, match=f"the checkpoint began with other settings \\({name} was"):
             pretrain(small_network(), Batches(), **settings | changed)
+
+
+def test_the_shuffle_leaves_exact_zeros_where_they_are():
+    w = torch.randn(6, 6).fill_diagonal_(0)
+    before = w.clone()
+    w = _shuffled(w, torch.randperm(36))
+    assert not torch.equal(w, before)
+    assert not w.diagonal().any()
+    assert torch.equal(w.flatten().sort().values, before.flatten().sort().values)
