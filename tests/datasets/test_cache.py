@@ -98,17 +98,14 @@ def test_the_slower_of_two_builders_takes_the_cache_of_the_faster(path: Path, fo
 
     def slow(p: Path) -> str:  # called at the end of a build: meanwhile another one is finished
         digest = real(p)
-        if (folder / ".building").exists() and not others:
+        if not others and any(part.name.startswith(".") and part.is_dir() for part in folder.iterdir()):
             others.append(None)
             others.append(EventCache(EventFile(path), folder))
         return digest
 
-    folder.mkdir()
-    EventCache(EventFile(path), folder.with_name("warm"))
-    (folder / ".building").touch()
     monkeypatch.setattr(cache, "_hash", slow)
     mine = EventCache(EventFile(path), folder)
-    assert others
+    assert len(others) == 2
     assert equal(mine.read(range(30)), EventFile(path).read(range(30)))
     assert len([p for p in folder.iterdir() if p.is_dir()]) == 1
 
