@@ -73,7 +73,9 @@ def prepare(
         about = {"wanted_rates": wanted, "reached_rates": reached}
     elif ARMS[arm] is not None:
         target, rule = ARMS[arm]
-        result = neurolsc.pretrain(network, inputs, target=target, rule=rule, seed=seed, progress=False, max_steps=100)
+        result = neurolsc.pretrain(
+            network, inputs, target=target, rule=rule, seed=seed, samples=2, max_steps=100, progress=False
+        )
         about = {"converged": result.converged, "steps": result.steps, "seconds": result.seconds}
         about["findings"] = [str(finding) for finding in result.findings]
     return network, about
@@ -169,9 +171,10 @@ def table(rows: list[dict], groups: list[str]) -> str:
     return "\n".join(lines)
 
 
-def arguments(description: str, *, epochs: int, seeds: int) -> argparse.ArgumentParser:
+def arguments(description: str, *, epochs: int, seeds: int, lr: float) -> argparse.ArgumentParser:
     """The options of every such benchmark."""
     parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--lr", type=float, default=lr, help="learning rate; another one has results of its own")
     parser.add_argument("--epochs", type=int, default=epochs)
     parser.add_argument("--seeds", type=int, default=seeds)
     parser.add_argument("--workers", type=int, default=2)

@@ -18,7 +18,7 @@ from torch import nn
 import neurolsc
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
 
-WIDTH, MAX_STEPS, EPOCHS, BATCH, LR, SEEDS = 48, 100, 4, 64, 1e-3, (0, 1)
+WIDTH, MAX_STEPS, EPOCHS, BATCH, LR, SEEDS = 48, 100, 4, 64, 1e-3, (0,)
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -90,8 +90,8 @@ def adam(parameters, lr: float) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr)
 
 
-def numbers(values: list[float]) -> str:
-    return ", ".join(f"{value:.2f}" for value in values)
+def numbers(values: list[float], digits: int = 2) -> str:
+    return ", ".join(f"{value:.{digits}f}" for value in values)
 
 
 def write(reached: list[dict], trained: list[dict]) -> None:
@@ -107,7 +107,7 @@ def write(reached: list[dict], trained: list[dict]) -> None:
     ]
     for r in reached:
         cells = [r["layer"], r["target"], "yes" if r["converged"] else "no", r["steps"], r["seconds"]]
-        cells += [numbers(r["time"]), numbers(r["depth"]), numbers(r["firing_rate"]), " ".join(r["findings"])]
+        cells += [numbers(r["time"]), numbers(r["depth"]), numbers(r["firing_rate"], 4), " ".join(r["findings"])]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     lines += [
         "",
@@ -117,7 +117,7 @@ def write(reached: list[dict], trained: list[dict]) -> None:
     for r in trained:
         steps = r["pretrain"]["steps"] if "pretrain" in r else 0
         cells = [r["network"], r["seed"], r["target"] or "as it is", f"{r['test']:.1%}", f"{r['test_mean']:.1%}"]
-        cells += [numbers(r["firing_rate"]), steps, r["seconds"]]
+        cells += [numbers(r["firing_rate"], 4), steps, r["seconds"]]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     (RESULTS / "interop.md").write_text("\n".join(lines) + "\n")
     if trained:

@@ -1,7 +1,7 @@
 """Does setting the radius help ALIF+ learn spoken digits, and is it the radius that helps?
 
     python benchmarks/spoken_digits.py [--digits FOLDER] [--by random | speaker] [--cell ALIFPlus] [--layers 2]
-                                       [--epochs 20] [--seeds 4] [--workers 2]
+                                       [--epochs 12] [--lr 0.01] [--seeds 4] [--workers 2]
 
 The data are synthetic spoken digits in SHD's layout, and no figure here is one on SHD. 2 x 256 ALIF+, 50 bins of 20 ms, 140
 channels; validation is carved from the training file, at random or by speaker; arms and controls as _arms.py tells. The test
@@ -54,7 +54,7 @@ def voices(test: SHD) -> dict[str, Subset]:
 
 if __name__ == "__main__":
     data = os.environ.get("NEUROLSC_DATA")
-    parser = arms.arguments(__doc__.splitlines()[0], epochs=20, seeds=4)
+    parser = arms.arguments(__doc__.splitlines()[0], epochs=12, seeds=4, lr=LR)
     parser.add_argument(
         "--digits", default=f"{data}/spoken_digits" if data else None, help="folder of train.h5 and test.h5"
     )
@@ -65,10 +65,10 @@ if __name__ == "__main__":
     where = Where(args.digits, args.by, args.cell, args.layers)
     odd = [
         str(value)
-        for value, usual in ((args.by, "random"), (args.cell, "ALIFPlus"), (args.layers, 2))
+        for value, usual in ((args.by, "random"), (args.cell, "ALIFPlus"), (args.layers, 2), (args.lr, LR))
         if value != usual
     ]
     name = "_".join(["spoken_digits", *odd])
     about = f"synthetic spoken digits ({'full' if args.digits else 'embedded sample'}), {where}, {FORM}"
-    task = arms.Task(name, about, load, build, where, args.epochs, BATCH, LR, chance=0.05, groups=voices)
+    task = arms.Task(name, about, load, build, where, args.epochs, BATCH, args.lr, chance=0.05, groups=voices)
     arms.main(task, args)
