@@ -146,7 +146,8 @@ class _Neuron(snn.RLeaky):
         self._at_rest = False
         return states[0] if self.init_hidden and not self.output else states
 
-    def _spikes(self, distance: Tensor) -> Tensor:
+    def emit(self, distance: Tensor) -> Tensor:
+        """What is sent at a distance mem - threshold: the spikes, graded if they are."""
         # snnTorch's own surrogates answer in float32
         return self.spike_grad(distance).to(distance.dtype) * self.graded_spikes_factor
 
@@ -262,7 +263,7 @@ class LIF(_Neuron):
         """One step of a current (B, linear_features) or (linear_features,); the states default to those of the last call."""
         spk, mem = self._begin(input_, spk, mem)
         mem = self._next_mem(input_, spk, spk / self.graded_spikes_factor, mem, self.threshold)
-        return self._end(self._spikes(mem - self.threshold), mem)
+        return self._end(self.emit(mem - self.threshold), mem)
 
 
 class _ALIF(_Neuron):
@@ -331,7 +332,7 @@ class _ALIF(_Neuron):
         mem = self._next_mem(input_, spk, z, mem, thr)
         rate = 1 / self.tau_theta.clamp(min=_SHORTEST)
         thr = next_threshold(thr, z, torch.exp(-rate), -torch.expm1(-rate) * self.threshold, self.adaptation)
-        return self._end(self._spikes(mem - thr), thr, mem)
+        return self._end(self.emit(mem - thr), thr, mem)
 
 
 _SHORTEST = 1e-3  # steps: the decay of a shorter time constant is zero in any dtype

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.foreign import ForeignCell
+from neurolsc.interop.own import own_cell
 from neurolsc.interop.torch_nn import torch_cells
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
+from neurolsc.neurons.cell import Cell
 
 
 class Tail(nn.Sequential):
@@ -54,12 +55,14 @@ def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | tuple[in
     parts = list(_parts([module] if isinstance(module, nn.Module) else module))
     recurrent = [part for part in parts if _library(part)]
     if not recurrent:
-        raise ValueError("there is no recurrent layer to wrap: none of snnTorch, norse or torch.nn's RNN, GRU, LSTM.")
+        raise ValueError(
+            "there is no recurrent layer to wrap: none of snnTorch, norse, ours or torch.nn's RNN, GRU, LSTM."
+        )
     if len(set(recurrent)) < len(recurrent):
         raise ValueError("a recurrent layer occurs twice: its two uses would share a hidden state.")
     shape = _first_shape(parts) if input_shape is None else input_shape
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    cells: list[ForeignCell] = []
+    cells: list[Cell] = []
     before: list[nn.Module] = []
     for part in parts:
         if not _library(part):
@@ -68,7 +71,7 @@ def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | tuple[in
         with _in_order(parts):
             _refuse_state(before, shape)
             cells += _cells(part, before, shape)
-        shape, before = cells[-1].output_shape, []
+        shape, before = getattr(cells[-1], "output_shape", (cells[-1].n_hidden,)), []
     with _in_order(parts):
         _refuse_state(before, shape)
         return Network(cells, Tail(before, shape), layer_delay=0)
@@ -89,6 +92,8 @@ def _parts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
 
 def _library(module: nn.Module) -> str | None:
     """Where a recurrent layer comes from; None for modules without state and for containers."""
+    if isinstance(module, Cell):
+        return "neurolsc"
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         return "torch"
     roots = [kind.__module__.partition(".")[0] for kind in type(module).__mro__]
@@ -97,7 +102,9 @@ def _library(module: nn.Module) -> str | None:
     return next((root for root in roots if root in ("snntorch", "norse")), None)
 
 
-def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...]) -> list[ForeignCell]:
+def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...]) -> list[Cell]:
+    if isinstance(layer, Cell):
+        return [own_cell(layer, before, shape)]
     match _library(layer):
         case "snntorch":
             from neurolsc.interop.wrap_snntorch import snntorch_cell  # which imports snnTorch
@@ -114,6 +121,8 @@ def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
     first = next(part for part in parts if not isinstance(part, nn.Flatten | nn.Dropout | nn.Identity))
     if isinstance(first, nn.Linear):
         return (first.in_features,)
+    if isinstance(first, Cell):
+        return (first.n_in,)
     if _library(first) and isinstance(size := getattr(first, "input_size", None), int | Tensor):
         return (int(size),)
     raise ValueError(

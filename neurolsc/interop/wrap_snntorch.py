@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d
 
+from neurolsc.interop import snntorch as views
 from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
 from neurolsc.neurons.cell import Answer, State
 
@@ -36,11 +37,16 @@ class SnnTorchCell(ForeignCell):
     """A layer of snnTorch; its decays are alpha and beta."""
 
     def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
-        names = VARIABLES[type(layer).__name__]
+        names = self.names_of(layer)
         self.spike_is_state = not getattr(layer, "reset_delay", True)
         self.variables = (*names, "spk") if self.spike_is_state else names
         self.reset_gradient = None if int(layer.reset_mechanism_val) == 2 else self.spike_is_state  # type: ignore[arg-type]
         super().__init__(layer, before, input_shape)
+
+    @staticmethod
+    def names_of(layer: nn.Module) -> tuple[str, ...]:
+        """The state variables of a layer, without its spikes."""
+        return VARIABLES[type(layer).__name__]
 
     def find_answers(self) -> Iterable[Answer]:
         yield from self.weight_before()
@@ -202,6 +208,39 @@ class DeltaLeakyCell(SnnTorchCell):
         return layer.spike_grad((state.mem - state.mem_prev).abs() - layer.delta_threshold)
 
 
+class ViewCell(SnnTorchCell):
+    """One of our layers for snnTorch. Its resting threshold does not depend on its time constant, and so is always held."""
+
+    def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
+        super().__init__(layer, before, input_shape)
+        if self.reset_gradient is not None:
+            self.reset_gradient = layer.reset_gradient  # type: ignore[assignment]
+
+    @staticmethod
+    def names_of(layer: nn.Module) -> tuple[str, ...]:
+        """Without the spikes, as for the others."""
+        return layer.states[1:]  # type: ignore[index,return-value]
+
+    def find_answers(self) -> Iterable[Answer]:
+        yield from super().find_answers()
+        if "thr" in self.variables:
+            yield Answer("layer.adaptation", "time")
+            yield Answer("layer.tau_theta", "time", through="decay")
+
+    def initial_state(self, batch: int) -> State:
+        """At rest: the threshold at its resting value, the voltage at 0."""
+        layer: Any = self.layer
+        _, *states = layer.rest(torch.zeros(batch, layer.linear_features, **self.dtype_and_device))
+        return state_type(*self.variables)(*states)
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"_at_rest": False}
+
+    def fire(self, state: State) -> Tensor:
+        layer: Any = self.layer
+        return layer.emit(state.mem - (state.thr if "thr" in self.variables else layer.threshold))
+
+
 KINDS = {
     "Alpha": AlphaCell,
     "Lapicque": LapicqueCell,
@@ -218,6 +257,8 @@ def snntorch_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tu
         TypeError: if it cannot be wrapped; the message says why.
     """
     kind = type(layer)
+    if kind in (views.LIF, views.ALIFPlus, views.ALIFPlusMinus):
+        return ViewCell(layer, before, input_shape)
     known = kind.__module__.partition(".")[0] == "snntorch" and kind.__name__ in VARIABLES
     if not known:
         why = f"only {', '.join(VARIABLES)} themselves are, since a subclass may step otherwise"

@@ -1,0 +1,52 @@
+"""A cell of ours inside somebody's network, with the modules before it."""
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from neurolsc.interop.foreign import ForeignCell
+from neurolsc.neurons.cell import Answer, Cell, State
+
+
+class PrecededCell(ForeignCell):
+    """A cell of ours, with the modules without state that its input goes through first.
+
+    Its own input weights answer for the depth; a Linear before it stays as it is.
+    """
+
+    layer: Cell  # type: ignore[assignment]
+
+    def find_answers(self) -> Iterable[Answer]:
+        """Those of the cell."""
+        return [dataclasses.replace(answer, parameter=f"layer.{answer.parameter}") for answer in self.layer.answers]
+
+    @property
+    def theta_rest(self) -> Tensor | None:
+        """The cell's resting threshold, which a rule may hold; None for a cell without one."""
+        return getattr(self.layer, "theta_rest", None)
+
+    @theta_rest.setter
+    def theta_rest(self, value: Tensor) -> None:
+        self.layer.theta_rest = value  # type: ignore[assignment]
+
+    def initial_state(self, batch: int) -> State:
+        return self.layer.initial_state(batch)
+
+    def first_step(self, current: Tensor) -> State:
+        state = self.layer.initial_state(len(current))
+        return self.layer.update(current, self.layer.output(state), state)
+
+    def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        return self.layer.update(current, z, state)
+
+    def emitted(self, state: State) -> Tensor:
+        return self.layer.output(state)
+
+
+def own_cell(layer: Cell, before: list[torch.nn.Module], input_shape: tuple[int, ...]) -> Cell:
+    """The cell itself, with its closed form, unless there are modules before it."""
+    if before or input_shape != (layer.n_in,):
+        return PrecededCell(layer, before, input_shape)
+    return layer
