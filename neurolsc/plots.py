@@ -1,5 +1,6 @@
 """Every picture. Functions take what they show and a path, and write a file whole."""
 
+import math
 import os
 from collections.abc import Sequence
 from os import PathLike
@@ -79,7 +80,8 @@ def _plot_sources(ax: Axes, profile: "RadiusProfile") -> None:
     for layer in layers:
         if not profile.sources[layer]:
             ax.text(0.5, layer, "no closed form", ha="center", va="center", fontsize="small")
-    names = [f"layer {i + 1}\n{rate:.2g} spikes" for i, rate in enumerate(profile.firing_rate.tolist())]
+    rates = enumerate(profile.firing_rate.tolist(), start=1)
+    names = [f"layer {i}" if math.isnan(rate) else f"layer {i}\n{rate:.2g} spikes" for i, rate in rates]
     ax.set_yticks(list(layers), names)
     ax.invert_yaxis()
     ax.set(xlim=(0, 1), xlabel="share of steps and samples", title="What holds the radius through time")

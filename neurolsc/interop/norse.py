@@ -11,6 +11,7 @@ and from there on the cell counts in steps. There is no synaptic current: an inp
 Source: arXiv:2308.12075, eq. 49; the surface is that of norse 1.1.
 """
 
+import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -81,6 +82,14 @@ class _Recurrent(SpikingCell):
             if given is not None and given.shape != weights.shape:
                 raise ValueError(f"{name} must have shape {tuple(weights.shape)}, got {tuple(given.shape)}.")
             self.register_parameter(name, weights if given is None else nn.Parameter(given.detach().clone()))
+        theirs = {"w_in": "input_weights", "w_rec": "recurrent_weights"}  # a rule must see which are frozen
+        self.answers, self.paper_answers = (
+            tuple(
+                dataclasses.replace(answer, parameter=theirs.get(answer.parameter, answer.parameter))
+                for answer in answers
+            )
+            for answers in (self.answers, self.paper_answers)
+        )
         self.register_buffer("absent", None, persistent=False)
         if not autapses:
             self.absent = torch.eye(self.n_hidden, dtype=torch.bool)

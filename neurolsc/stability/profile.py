@@ -1,5 +1,6 @@
 """Radii over layers, time steps and samples: measured, as numbers, as text and as a picture."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from os import PathLike
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.modes import evaluated
 from neurolsc.network import Network
 from neurolsc.stability.radius import (
@@ -37,8 +39,8 @@ class RadiusProfile:
         steps: the K steps that were measured (K,); every one of T by default.
         sources: per layer, the share of the points at which each term of the closed form contributes most to the radius
             through time (leak, reset, feedback, recurrence); empty for cells without a closed form.
-        firing_rate: spikes per neuron and step (L,).
-        silent_steps: share of steps and samples at which no neuron of the layer fires (L,).
+        firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or 1.
+        silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN likewise.
         non_square: per depth row, how a derivative between unequal widths was treated; None where it is square.
         target: the radii (time, depth) that were aimed at, if any.
     """
@@ -71,8 +73,8 @@ class RadiusProfile:
             "time_mean": self.time_mean.tolist(),
             "depth_mean": self.depth_mean.tolist(),
             "sources": list(self.sources),
-            "firing_rate": self.firing_rate.tolist(),
-            "silent_steps": self.silent_steps.tolist(),
+            "firing_rate": [_number_or_none(rate) for rate in self.firing_rate.tolist()],
+            "silent_steps": [_number_or_none(share) for share in self.silent_steps.tolist()],
             "non_square": list(self.non_square),
             "target": self.target,
         }
@@ -89,7 +91,7 @@ class RadiusProfile:
             held = sorted(self.sources[i].items(), key=lambda item: -item[1])
             lines.append(
                 f"{i + 1:>5}  {_mean_std(self.time[i])}  {_mean_std(self.depth[i])}{'*' if self.non_square[i] else ' '}"
-                f"  {self.firing_rate[i]:>10.4f}  {self.silent_steps[i]:>5.0%}   "
+                f"  {_or_dash(self.firing_rate[i], '10.4f')}  {_or_dash(self.silent_steps[i], '5.0%')}   "
                 + (", ".join(f"{name} {share:.0%}" for name, share in held if share >= 0.005) or "not known")
             )
         if self.target is not None:
@@ -150,8 +152,8 @@ def radius_profile(
             time.append(torch.cat(pieces).view(shape).cpu())
             depth.append(torch.cat(across).view(shape).cpu())
             sources.append(_shares(held))
-    spikes = torch.stack([layer.ne(0).to(time[0].dtype).mean() for layer in outputs]).cpu()
-    silent = torch.stack([(~layer.ne(0).any(-1)).to(time[0].dtype).mean() for layer in outputs]).cpu()
+    spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
+    silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])
     treated: tuple[NonSquare | None, ...] = tuple(non_square if is_non_square(t) else None for t in transitions)
     return RadiusProfile(torch.stack(time), torch.stack(depth), chosen, tuple(sources), spikes, silent, treated, target)
 
@@ -231,6 +233,15 @@ def _chunks(t: Transitions, size: int) -> Iterator[Transitions]:
 def _shares(held: list[list[str] | None]) -> dict[str, float]:
     names = [name for piece in held if piece is not None for name in piece]
     return {name: names.count(name) / len(names) for name in sorted(set(names))}
+
+
+def _number_or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _or_dash(value: Tensor, form: str) -> str:
+    """A number of a given width, or a dash in its place."""
+    return f"{'-':>{int(form.partition('.')[0])}}" if value.isnan() else format(value.item(), f">{form}")
 
 
 def _mean_std(x: Tensor) -> str:

@@ -117,8 +117,8 @@ def _owner(cell: Cell, name: str) -> tuple[nn.Module, str]:
 
 def _frozen(cell: Cell, name: str) -> bool:
     owner, name = _owner(cell, name)
-    with torch.enable_grad():  # it may be a quantity made of the parameter
-        return name not in owner._buffers and not getattr(owner, name).requires_grad
+    parameter = owner._parameters.get(name, owner._parameters.get(f"log_{name}"))
+    return parameter is not None and not parameter.requires_grad
 
 
 def assign(cell: Cell, name: str, value: torch.Tensor) -> None:

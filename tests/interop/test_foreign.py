@@ -317,7 +317,9 @@ def test_w10_norse_decays_move_in_this_layer_and_in_no_other():
     layer, other = norse.LIFRecurrent(N_IN, N), norse.LIFRecurrent(N_IN, N)
     default = norse.LIFParameters().tau_mem_inv.clone()
     network = wrap([layer, nn.Linear(N, 3)])
-    result = pretrain(network, [30 * torch.rand(10, 3, N_IN)], target=0.5, max_steps=40, progress=False)
+    x = 30 * torch.rand(10, 3, N_IN)
+    # sub-matrices of so few neurons would be drawn too unevenly to settle
+    result = pretrain(network, [x], target=0.5, max_steps=40, non_square="singular", progress=False)
     assert result.converged
     assert (1 - 1e-3 * layer.p.tau_mem_inv) < 0.7
     assert torch.equal(other.p.tau_mem_inv, default)

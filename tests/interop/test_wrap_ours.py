@@ -56,7 +56,7 @@ def test_the_derivative_of_a_wrapped_alif_layer_is_the_closed_form_of_our_cell(r
     network = wrap(net)
     (wrapped,), _ = follow(network, x, torch.arange(12))
     reference = type(wrapped)(
-        cell, wrapped.x, cell.initial_state(1)._replace(v=wrapped.before.mem, theta=wrapped.before.thr)
+        cell, wrapped.x, cell.initial_state(1)._replace(v=wrapped.before.mem, theta=wrapped.before.thr), None, None
     )
     by_autograd = time_derivative(wrapped)
     expected = time_derivative(reference)  # in (v, theta); the layer's state is (thr, mem)

@@ -14,9 +14,11 @@ from neurolsc import (
     ALIFPlus,
     ALIFPlusMinus,
     Network,
+    diagnose,
     largest_singular_value,
     radius_profile,
     spectral_radius,
+    wrap,
 )
 from neurolsc.stability import profile as profile_module
 from neurolsc.stability.profile import draw_steps
@@ -246,3 +248,15 @@ def test_text_has_a_line_per_layer(make_network, make_spikes):
     assert len(layers) == 3
     assert target == "target: time 0.5, depth 0.25"
     assert note.startswith("* between unequal widths")
+
+
+def test_a_layer_that_does_not_spike_has_no_firing_rate_and_is_not_called_too_busy(tmp_path):
+    torch.manual_seed(0)
+    network = wrap([torch.nn.LSTM(6, 5), torch.nn.Linear(5, 2)])
+    x = torch.rand(8, 3, 6)
+    profile = radius_profile(network, x)
+    assert profile.firing_rate.isnan().all() and profile.silent_steps.isnan().all()
+    assert profile.to_dict()["firing_rate"] == [None]
+    assert " - " in str(profile) and "nan" not in str(profile)
+    profile.plot(tmp_path / "profile.png")
+    assert not any("fires" in finding.problem for finding in diagnose(network, x))
