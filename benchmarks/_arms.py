@@ -83,7 +83,7 @@ def prepare(
 
 def look(network: neurolsc.Network, x: torch.Tensor) -> dict:
     """Radii, rates and thresholds of a network."""
-    profile = neurolsc.radius_profile(network, x[:, :8], steps=16)
+    profile = neurolsc.radius_profile(network, x[:, :4], steps=8)
     with torch.no_grad():
         logits, spikes, _ = network.run(x)
     return {
@@ -122,7 +122,7 @@ def run(task: Task, arm: str, seed: int, out: Path) -> dict:
     )
     row |= {"history": result.history, "best_epoch": result.best_epoch, "seconds": time.perf_counter() - started}
     row |= {"after": look(network, inputs[0])}
-    for group, part in {"test": data["test"]} | task.groups(data["test"]):
+    for group, part in ({"test": data["test"]} | task.groups(data["test"])).items():
         row[group] = dataclasses.asdict(neurolsc.evaluate(network, part))
     finished.write_text(json.dumps(row, indent=1))
     (out / f"{name}.checkpoint").unlink(missing_ok=True)

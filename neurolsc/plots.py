@@ -134,7 +134,7 @@ def plot_learning_curves(
         ("firing_rate", "Spikes per neuron and step, last layer"),
     )
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, 3, figsize=(13, 3.6), layout="constrained")
+        figure, axes = plt.subplots(1, 3, figsize=(13, 3.9), layout="constrained")
         for color, (name, history) in zip(COLORS * len(histories), histories.items(), strict=False):
             for ax, (key, _) in zip(axes, panels, strict=True):
                 values = [row[key][-1] if isinstance(row[key], list) else row[key] for row in history]
@@ -146,7 +146,9 @@ def plot_learning_curves(
         axes[2].set_ylim(0, None)
         if chance is not None:
             axes[1].axhline(chance, color="black", linestyle=":", linewidth=1, label="chance")
-        axes[1].legend(fontsize="small", framealpha=0.8, frameon=True, edgecolor="none")
+        # below the panels: curves may run anywhere in them
+        handles, labels = axes[1].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), fontsize="small")
         save_figure(figure, path)
 
 
