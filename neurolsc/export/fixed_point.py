@@ -8,8 +8,8 @@ r"""Loihi's integer arithmetic, step by step: what an exported network computes 
         \vartheta = \mathrm{dec}(\vartheta - \vartheta_0, k_\vartheta) + \vartheta_0, \quad z = [v \ge \vartheta], \quad
         \vartheta \mathrel{+}= 64\,\beta z
 
-A state has 64 units per unit of a weight; *in* are the weights of last step's spikes. The integers are held in float64, in which every
-one that occurs is exact (all stay below 2^53), and each rounding lets gradients pass, so that fine-tuning runs the very same
+A state has 64 units per unit of a weight; *in* are the weights of last step's spikes. The integers are held in float64, in which
+every one that occurs is exact (all stay below 2^53), and each rounding lets gradients pass, so that fine-tuning runs the very same
 equations.
 
 Source: Lava 0.10.0, ``proc/lif/models.py`` and ``proc/atrlif/models.py`` (models tagged ``fixed_pt``).
@@ -22,14 +22,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["AlifLayer", "AlifState", "CubaLayer", "CubaState", "Extremes", "Moment", "Seen", "decay", "moments", "wrap"]
+__all__ = [
+    "AlifLayer",
+    "AlifState",
+    "CubaLayer",
+    "CubaState",
+    "Layer",
+    "Moment",
+    "Seen",
+    "clip",
+    "decay",
+    "moments",
+    "wrap",
+]
 
 UNIT = 64
 """state units per weight unit"""
 LIMIT = 2**23
 """a state stays below this in modulus"""
-INPUT_LIMIT = 2**21
-"""the same for 64 times the input of one step; the simulator does not check it, the chip does"""
 
 Spike = Callable[[Tensor], Tensor]
 """1 where its argument is positive, else 0; a surrogate has a derivative besides."""
@@ -77,64 +87,6 @@ class Moment(NamedTuple):
     """after the step"""
     seen: tuple[Seen, ...]
     """inside the step"""
-
-
-@dataclass(frozen=True)
-class Extremes:
-    """How far a layer's integers went, and what happened that must not.
-
-    Example:
-        >>> a, b = Extremes(v=(-5, 3), wraps=1), Extremes(v=(-2, 9), wraps=2)
-        >>> (a | b).v, (a | b).wraps
-        ((-5, 9), 3)
-    """
-
-    drive: tuple[int, int] = (0, 0)
-    """smallest and largest input of a step, in weight units (limit 32767)"""
-    u: tuple[int, int] = (0, 0)
-    """current, in state units (limit 2^23)"""
-    v: tuple[int, int] = (0, 0)
-    """voltage, in state units"""
-    theta: tuple[int, int] = (0, 0)
-    """threshold, in state units"""
-    wraps: int = 0
-    """currents that left 24 bits and came back with the other sign"""
-    saturations: int = 0
-    """voltages or thresholds that reached the end of 24 bits"""
-    large_inputs: int = 0
-    """inputs of 32768 weight units or more"""
-    ties: int = 0
-    """voltages equal to the threshold: the float network and a CUBA layer do not fire, an ALIF layer does"""
-
-    def __or__(self, other: "Extremes") -> "Extremes":
-        """Both together."""
-        ranges = {
-            name: (min(getattr(self, name)[0], getattr(other, name)[0]), max(getattr(self, name)[1], getattr(other, name)[1]))
-            for name in ("drive", "u", "v", "theta")
-        }
-        counts = {
-            name: getattr(self, name) + getattr(other, name) for name in ("wraps", "saturations", "large_inputs", "ties")
-        }
-        return Extremes(**ranges, **counts)
-
-    @property
-    def overflows(self) -> int:
-        """Events that an export must not have: wraps, saturations and large inputs."""
-        return self.wraps + self.saturations + self.large_inputs
-
-    @staticmethod
-    def of(seen: Seen) -> "Extremes":
-        """Those of one step."""
-        return Extremes(
-            _range(seen.drive),
-            _range(seen.u),
-            _range(seen.v),
-            _range(seen.theta),
-            wraps=0 if seen.u is None else int(((seen.u > LIMIT) | (seen.u <= -LIMIT)).sum()),
-            saturations=sum(int((s.abs() >= LIMIT).sum()) for s in (seen.v, seen.theta) if s is not None),
-            large_inputs=int((UNIT * seen.drive.abs() >= INPUT_LIMIT).sum()),
-            ties=int((seen.distance == 0).sum()),
-        )
 
 
 @dataclass(frozen=True)
@@ -302,7 +254,3 @@ def moments(layers: Sequence[Layer], x: Tensor, spikes: Sequence[Spike] | None =
             seen.append(looked)
         yield Moment(tuple(out), tuple(states), tuple(seen))
         drives = [layer.drive(below, own) for layer, below, own in zip(layers, [frame, *out[:-1]], out, strict=True)]
-
-
-def _range(x: Tensor | None) -> tuple[int, int]:
-    return (0, 0) if x is None else (int(x.min()), int(x.max()))

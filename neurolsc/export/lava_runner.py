@@ -6,9 +6,11 @@ INPUT holds ``spikes`` (T, B, N), 0 or 1. OUTPUT gets, for each layer i from 1, 
 ``theta_i`` and ``v_i`` after each step, and ``versions``. Imports nothing of this package, nor torch.
 """
 
+# pyright: reportMissingImports=false
 import dataclasses
 import importlib.metadata
 import importlib.util
+import itertools
 import logging
 import sys
 import types
@@ -45,24 +47,13 @@ def leave_out_slayer() -> None:
         sys.modules[module.__name__] = module
 
 
-let_dataclasses_hash()
-leave_out_slayer()
-
-from lava.lib.dl.netx import hdf5  # noqa: E402
-from lava.lib.dl.netx.utils import NetDict  # noqa: E402
-from lava.magma.core.run_conditions import RunSteps  # noqa: E402
-from lava.magma.core.run_configs import Loihi2SimCfg  # noqa: E402
-from lava.proc.atrlif.process import ATRLIF  # noqa: E402
-from lava.proc.dense.process import Dense  # noqa: E402
-from lava.proc.io.sink import RingBuffer as Sink  # noqa: E402
-from lava.proc.io.source import RingBuffer as Source  # noqa: E402
-from lava.proc.monitor.process import Monitor  # noqa: E402
-
-
 class AlifBlock:
     """An ALIF layer, which NetX has no reader for: ATRLIF neurons, input, recurrence and reset as synapses."""
 
-    def __init__(self, group: h5py.Group) -> None:
+    def __init__(self, group: Any) -> None:
+        from lava.proc.atrlif.process import ATRLIF
+        from lava.proc.dense.process import Dense
+
         def value(name: str) -> Any:
             return group[name][()]
 
@@ -91,14 +82,18 @@ class AlifBlock:
             loop.a_out.connect(self.neuron.a_in)
 
 
-def neuron_type(group: h5py.Group) -> str:
+def neuron_type(group: Any) -> str:
     """The neuron of a layer, "" for one without."""
     return group["neuron/type"][()].decode() if "neuron" in group else ""
 
 
 def build(path: str) -> tuple[Any, list[Any]]:
     """The process to run and the layers, input first read by the first of them; NetX builds all that it can."""
-    with h5py.File(path, "r") as file:
+    from lava.lib.dl.netx import hdf5
+    from lava.lib.dl.netx.utils import NetDict
+
+    with h5py.File(path, "r") as opened:
+        file: Any = opened
         groups = [file["layer"][str(i)] for i in range(1, len(file["layer"]))]
         kinds = [neuron_type(group) for group in groups]
         if "ALIF" not in kinds:
@@ -111,13 +106,19 @@ def build(path: str) -> tuple[Any, list[Any]]:
             else:
                 recurrent = "weight_rec" in group
                 layers.append(hdf5.Network.create_dense(NetDict(f=group), rec=recurrent)[0])
-        for below, above in zip(layers, layers[1:], strict=False):
+        for below, above in itertools.pairwise(layers):
             below.out.connect(above.inp)
         return layers[0].neuron, layers
 
 
 def run(path: str, spikes: "np.ndarray[Any, Any]") -> dict[str, "np.ndarray[Any, Any]"]:
     """One sample (T, N): spikes (T, M) and states (T, M) of every layer."""
+    from lava.magma.core.run_conditions import RunSteps
+    from lava.magma.core.run_configs import Loihi2SimCfg
+    from lava.proc.io.sink import RingBuffer as Sink
+    from lava.proc.io.source import RingBuffer as Source
+    from lava.proc.monitor.process import Monitor
+
     steps = len(spikes)
     process, layers = build(path)
     source = Source(data=spikes.T.astype(int))
@@ -145,6 +146,8 @@ def run(path: str, spikes: "np.ndarray[Any, Any]") -> dict[str, "np.ndarray[Any,
 
 def main(path: str, source: str, target: str) -> None:
     """Run all samples, one after the other."""
+    let_dataclasses_hash()  # both before anything of Lava is imported
+    leave_out_slayer()
     logging.disable(logging.WARNING)
     with np.load(source, allow_pickle=False) as file:
         spikes = file["spikes"]

@@ -4,7 +4,8 @@ import io
 import json
 from collections.abc import Callable
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +15,7 @@ from neurolsc.checkpoint import atomic_write
 from neurolsc.export.fixed_point import UNIT, AlifLayer, CubaLayer, Layer
 from neurolsc.export.quantize import QuantizedNetwork
 
-if TYPE_CHECKING:
-    import h5py
-
-__all__ = ["read_netx", "write_netx"]
+__all__ = ["content", "parse", "read_netx", "write_netx"]
 
 FORMAT = 1
 
@@ -33,6 +31,12 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, steps:
     Raises:
         OSError: if the file cannot be written.
     """
+    data = content(quantized, steps)
+    atomic_write(path, lambda file: file.write(data))
+
+
+def content(quantized: QuantizedNetwork, steps: int, report: str | None = None) -> bytes:
+    """What :func:`write_netx` writes, with a report as JSON."""
     import h5py
 
     buffer = io.BytesIO()
@@ -50,9 +54,11 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, steps:
         own.attrs["bias_neurons"] = np.array(quantized.bias_neurons)
         own.attrs["readout_scale"] = quantized.readout_scale
         own.attrs["remarks"] = json.dumps(quantized.remarks)
+        if report is not None:
+            own["report"] = report
         for i, layer in enumerate(quantized.layers, start=1):
-            own.attrs[f"scale_{i}"] = (layer.unit / UNIT).detach().numpy()
-    atomic_write(path, lambda file: file.write(buffer.getvalue()))
+            own[f"scale_{i}"] = (layer.unit / UNIT).detach().numpy()
+    return buffer.getvalue()
 
 
 def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
@@ -77,49 +83,53 @@ def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
         ...     read_netx(f"{folder}/a.net").layers[0].weight.shape
         torch.Size([2, 3])
     """
+    return parse(Path(path).read_bytes(), fspath(path))
+
+
+def parse(data: bytes, name: str) -> QuantizedNetwork:
+    """What :func:`read_netx` reads from a file of that name."""
     import h5py
 
-    with open(path, "rb") as raw:
-        if raw.read(4) != b"\x89HDF":
-            raise ValueError(f"{fspath(path)} is not an HDF5 file.")
+    if not data.startswith(b"\x89HDF"):
+        raise ValueError(f"{name} is not an HDF5 file.")
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(io.BytesIO(data), "r") as opened:
+            file: Any = opened
             if "neurolsc" not in file:
                 raise ValueError("there is no group 'neurolsc': another program wrote it.")
-            own = file["neurolsc"].attrs
-            if own["format"] != FORMAT:
-                raise ValueError(f"format {own['format']}, this version reads {FORMAT}.")
+            own = file["neurolsc"]
+            if own.attrs["format"] != FORMAT:
+                raise ValueError(f"format {own.attrs['format']}, this version reads {FORMAT}.")
             reader = _Reader(file)
             count = len(file["layer"]) - 2
             width = int(file["layer/0/shape"][()][0])
             layers = []
             for i in range(1, count + 1):
-                layers.append(reader.layer(i, width, own[f"scale_{i}"]))
+                layers.append(reader.layer(i, width, own[f"scale_{i}"][()]))
                 width = layers[-1].size
-            readout = reader.numbers(f"layer/{count + 1}/weight", (None, width))
             return QuantizedNetwork(
                 tuple(layers),
-                readout,
-                float(own["readout_scale"]),
-                tuple(int(n) for n in own["bias_neurons"]),
-                int(own["blank_steps"]),
-                tuple(json.loads(own["remarks"])),
+                reader.numbers(f"layer/{count + 1}/weight", (None, width)),
+                float(own.attrs["readout_scale"]),
+                tuple(int(n) for n in own.attrs["bias_neurons"]),
+                int(own.attrs["blank_steps"]),
+                tuple(json.loads(own.attrs["remarks"])),
             )
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"{fspath(path)} is not a network of this version: {error}") from error
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, OSError) as error:
+        raise ValueError(f"{name} is not a network of this version: {error}") from error
 
 
 class _Reader:
     """Reads integers from an open file and checks their sizes."""
 
-    def __init__(self, file: "h5py.File") -> None:
+    def __init__(self, file: Any) -> None:
         self.file = file
 
     def numbers(self, name: str, shape: tuple[int | None, ...], low: int = -(2**31), high: int = 2**31) -> Tensor:
         """A dataset, filled up to the shape if it is a scalar; None stands for any size."""
         values = np.asarray(self.file[name][()], dtype=np.float64)
         if not values.shape:
-            values = np.broadcast_to(values, shape)
+            values = np.broadcast_to(values, [n or 1 for n in shape])
         if len(values.shape) != len(shape) or any(n not in (None, m) for n, m in zip(shape, values.shape, strict=True)):
             raise ValueError(f"{name} has shape {values.shape}, but {shape} fits the rest of the file.")
         if (values != np.rint(values)).any() or (values < low).any() or (values > high).any():
@@ -221,6 +231,6 @@ def _words(text: str) -> Any:
     return np.array([text.encode()], dtype="S10")
 
 
-def _write(layers: "h5py.Group", i: int, entries: dict[str, Any]) -> None:
+def _write(layers: Any, i: int, entries: dict[str, Any]) -> None:
     for name, value in entries.items():
         layers[f"{i}/{name}"] = value

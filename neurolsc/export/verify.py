@@ -1,5 +1,6 @@
 """The exported file against Lava's bit-accurate simulator, spike by spike."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.export.fixed_point import AlifState, moments
+from neurolsc.export.fixed_point import LIMIT, UNIT, AlifState, clip, moments
 from neurolsc.export.netx import read_netx
 
 __all__ = ["LayerAgreement", "Verification", "find_lava", "verify"]
@@ -47,11 +48,19 @@ class Verification:
     """names and versions of what ran"""
     spikes: tuple[Tensor, ...]
     """the simulator's, each (T, B, M), without blank steps and bias neurons"""
+    logits: Tensor
+    """integer readout of them at every step (T, B, C)"""
+    expected_logits: Tensor
+    """the same of the integer model's spikes"""
+    readout_agreement: float
+    """share of (step, sample, class) triples in which the simulator's readout holds the sum of the logits so far"""
 
     @property
     def exact(self) -> bool:
-        """Whether every spike and every state is the same."""
-        return all(layer.agreement == layer.state_agreement == 1 for layer in self.layers)
+        """Whether every spike and every state is the same, and the readout's sums are."""
+        return self.readout_agreement == 1 and all(
+            layer.agreement == layer.state_agreement == 1 for layer in self.layers
+        )
 
     def __str__(self) -> str:
         """One line per layer."""
@@ -61,6 +70,7 @@ class Verification:
             lines.append(
                 f"layer {i}: {layer.spikes} spikes, {layer.agreement:.4%} equal; states {layer.state_agreement:.4%} equal{where}"
             )
+        lines.append(f"readout: {self.readout_agreement:.4%} of the sums equal")
         return "\n".join(lines)
 
 
@@ -90,13 +100,16 @@ def verify(
     x = quantized.padded(spikes)
     result = _simulate(find_lava(python), path, x, timeout)
     run = list(moments(quantized.layers, x))
-    agreements, seen = [], []
-    for i, layer in enumerate(quantized.layers):
+    agreements, simulated = [], []
+    for i in range(len(quantized.layers)):
         ours = torch.stack([moment.spikes[i] for moment in run])
         theirs = torch.from_numpy(result[f"spikes_{i + 1}"])
         names = AlifState._fields if isinstance(run[0].states[i], AlifState) else ("u", "v")
         equal = [
-            (torch.stack([getattr(m.states[i], name) for m in run]) == torch.from_numpy(result[f"{name}_{i + 1}"])).double().mean().item()
+            (torch.stack([getattr(m.states[i], name) for m in run]) == torch.from_numpy(result[f"{name}_{i + 1}"]))
+            .double()
+            .mean()
+            .item()
             for name in names
         ]
         differs = (ours != theirs).flatten(1).any(1).nonzero()
@@ -108,9 +121,21 @@ def verify(
                 first_difference=int(differs[0]) if len(differs) else None,
             )
         )
-        seen.append(theirs[quantized.blank_steps :, :, : layer.size - quantized.bias_neurons[i]])
-    tools = tuple(str(tool) for tool in result["versions"])
-    return Verification(tuple(agreements), spikes.shape[0], spikes.shape[1], tools, tuple(seen))
+        simulated.append(theirs)
+    logits = simulated[-1].double() @ quantized.readout.T
+    sums = torch.from_numpy(result[f"v_{len(quantized.layers) + 1}"])
+    expected = UNIT * (logits.cumsum(0) - logits)  # the readout reads the last layer one step late
+    inside = (expected - 1 + LIMIT) % (2 * LIMIT) + 1 - LIMIT  # a sum may wrap more than once
+    return Verification(
+        tuple(agreements),
+        steps=spikes.shape[0],
+        samples=spikes.shape[1],
+        tools=tuple(str(tool) for tool in result["versions"]),
+        spikes=quantized.cropped(simulated),
+        logits=logits[quantized.blank_steps :],
+        expected_logits=torch.stack([m.spikes[-1] for m in run])[quantized.blank_steps :] @ quantized.readout.T,
+        readout_agreement=(clip(inside) == sums).double().mean().item(),
+    )
 
 
 def find_lava(python: str | PathLike[str] | None = None) -> Path:
@@ -148,10 +173,8 @@ def _simulate(python: Path, path: str | PathLike[str], x: Tensor, timeout: float
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"Lava did not finish {fspath(path)} in {timeout:g} s.") from None
         finally:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             child.wait()
         if child.returncode != 0 or not target.exists():
             raise RuntimeError(f"Lava failed on {fspath(path)}:\n{said[-2000:]}")
