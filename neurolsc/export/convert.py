@@ -81,6 +81,11 @@ def to_netx(
 def _refuse_overflows(run: IntegerRun) -> None:
     for i, e in enumerate(run.extremes[:-1], start=1):
         where = "times on the calibration data"
+        if e.large_inputs:
+            raise ValueError(
+                f"layer {i}: the input of a step exceeds 32767 units {e.large_inputs} {where}: it reaches from {e.drive[0]} to "
+                f"{e.drive[1]}. Train with smaller weights or fewer spikes."
+            )
         if e.wraps:
             raise ValueError(
                 f"layer {i}: the current leaves 24 bits {e.wraps} {where}: it reaches from {e.u[0]} to {e.u[1]}."
@@ -89,9 +94,4 @@ def _refuse_overflows(run: IntegerRun) -> None:
             raise ValueError(
                 f"layer {i}: the voltage or threshold leaves 24 bits {e.saturations} {where}: {e.v[0]} to {e.v[1]} and "
                 f"to {e.theta[1]}."
-            )
-        if e.large_inputs:
-            raise ValueError(
-                f"layer {i}: the input of a step exceeds 32767 units {e.large_inputs} {where}: it reaches from {e.drive[0]} to "
-                f"{e.drive[1]}. Train with smaller weights or fewer spikes."
             )

@@ -21,8 +21,8 @@ COARSE = 62
 THRESHOLD_MAX = 2**17 - 1
 LONGEST = 4095 / 4096
 """largest share of a state that is kept from one step to the next, a time constant of 4096 steps"""
-FINE = 512
-"""an ALIF layer, whose threshold may be as fine as one likes, has at least this many weight units for the highest one"""
+PLENTY = 512
+"""weight units of an ALIF layer's highest threshold that are more than enough: its input has 16 bits, too"""
 
 
 def integer_layer(name: str, cell: Cell, force: bool) -> tuple[Layer, list[str]]:
@@ -126,7 +126,7 @@ def _alif(name: str, cell: ALIF, force: bool) -> AlifLayer:
     rows = 1 / step.detach()  # the step is one number for the layer: rows are scaled until it is
     w_in, w_rec = cell.w_in.double() * rows.unsqueeze(1), cell.w_rec.double() * rows.unsqueeze(1)
     peaks = [largest(name, w_in), w_rec.detach().abs().max().item()]
-    scale = _alif_scale(name, min(peak for peak in peaks if peak), rest.detach() * rows)
+    scale = _alif_scale(name, [peak for peak in peaks if peak], rest.detach() * rows)
     weight_exp, rec_exp = (_exponent(peak * scale, W_MAX) for peak in peaks)
     threshold = rest * rows * scale
     for units in (threshold.min(), threshold.max()):
@@ -168,10 +168,13 @@ def _check_alif(name: str, cell: ALIF) -> None:
     if not (adaptation > 0).all():
         raise ValueError(
             f"{name}: adaptation must be positive everywhere, got {adaptation.min():g}: a layer has one step of its threshold, "
-            "and a threshold that falls can never stop its neuron from firing."
+            "and one that falls can never stop its neuron from firing. Training may keep it: cell.adaptation.requires_grad_(False)."
         )
     if not (rest > 0).all():
-        raise ValueError(f"{name}: resting thresholds must be positive, got {rest.min():g}.")
+        raise ValueError(
+            f"{name}: resting thresholds must be positive, got {rest.min():g}. Training may keep them: "
+            "cell.b_theta.requires_grad_(False)."
+        )
     kept = torch.exp(-1 / tau)
     if (kept > LONGEST).any() or (4096 * (1 - kept)).round().max() > 4095:
         raise ValueError(
@@ -179,10 +182,15 @@ def _check_alif(name: str, cell: ALIF) -> None:
         )
 
 
-def _alif_scale(name: str, peak: float, rest: Tensor) -> int:
-    """Weight units per step of adaptation: the finer matrix fills its bits, then doubled until all thresholds are fine enough."""
-    scale = W_MAX / peak
-    wanted = max(2 * COARSE / rest.min().item(), FINE / rest.max().item())
+def _alif_scale(name: str, peaks: list[float], rest: Tensor) -> int:
+    """Weight units per step of adaptation, the fewest, in powers of 2 times the larger matrix's full range, that are fine enough.
+
+    That is: the lowest threshold has enough of them, and the smaller matrix its own full range, unless the highest threshold has
+    plenty before.
+    """
+    scale = W_MAX / max(peaks)
+    low, high = rest.min().item(), rest.max().item()
+    wanted = max(COARSE / low, min(W_MAX / min(peaks), PLENTY / high))
     scale = math.floor(scale * 2 ** max(0, math.ceil(math.log2(wanted / scale))))
     if scale < 1:
         raise ValueError(
