@@ -1,5 +1,6 @@
 """The whole way from a float network to a checked file."""
 
+import copy
 import json
 from os import PathLike, fspath
 
@@ -58,6 +59,9 @@ def to_netx(
         >>> report.layers[0].clipped
         0
     """
+    network = copy.deepcopy(network).cpu()
+    calibration = None if calibration is None else calibration.cpu()
+    labels = None if labels is None else labels.cpu()
     quantized = quantize(network, force=force)
     run = None
     if calibration is not None:

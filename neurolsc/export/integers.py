@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neurolsc.export.fixed_point import UNIT, AlifLayer, CubaLayer, Layer
 from neurolsc.neurons import LIF, Cell
-from neurolsc.neurons.alif import ALIF
+from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus
 
 __all__ = ["W_MAX", "check_matrix", "even", "integer_layer", "largest"]
 
@@ -27,8 +27,9 @@ PLENTY = 512
 
 def integer_layer(name: str, cell: Cell, force: bool) -> tuple[Layer, list[str]]:
     """The integers of a cell, and remarks on them; arguments and errors as in :func:`neurolsc.export.quantize`."""
-    if not isinstance(cell, LIF | ALIF):
+    if type(cell) not in (LIF, ALIFPlus, ALIFPlusMinus):  # one derived from these may compute something else
         raise TypeError(f"{name} is a {type(cell).__name__}; only LIF and ALIF layers can be exported.")
+    assert isinstance(cell, LIF | ALIF)
     tau = cell.tau_v.detach().double()
     if (torch.exp(-1 / tau) > LONGEST).any():
         raise ValueError(f"{name}: tau_v is {tau.max():g} steps, but a decay has 12 bits, for at most 4096 steps.")
@@ -43,6 +44,12 @@ def integer_layer(name: str, cell: Cell, force: bool) -> tuple[Layer, list[str]]
     in_current = isinstance(cell, LIF) and cell.reset_name != "zero"  # whose decay may be 4096
     if leak.max() == 4096 and not in_current:
         remarks.append(f"{name}: a voltage without memory keeps 1/4096 of itself (vDecay 4095, the largest).")
+    if isinstance(layer, AlifLayer):
+        off = ((layer.reset * 2**layer.reset_exp - layer.threshold) / layer.threshold).abs().max().item()
+        if off > 0.05:
+            remarks.append(
+                f"{name}: resting thresholds differ so much that 8 bits leave a reset {off:.0%} beside its threshold."
+            )
     lost, units = tau.max().item() / UNIT, int(layer.threshold.min())
     if lost > 0.02 * units:
         remarks.append(
@@ -249,7 +256,7 @@ def _threshold(name: str, units: int, force: bool) -> int:
     if units < (1 if force else COARSE):
         raise ValueError(
             f"{name}: large weights leave {units} weight units per threshold, and below {COARSE} rounding decides what fires: "
-            "train with smaller weights, or force it."
+            "train with smaller weights, or give force=True."
         )
     return units
 

@@ -160,22 +160,21 @@ def _simulate(python: Path, path: str | PathLike[str], x: Tensor, timeout: float
         source, target = Path(folder, "in.npz"), Path(folder, "out.npz")
         np.savez(source, allow_pickle=False, spikes=x.numpy().astype(np.uint8))
         # a session of its own, because a failing model leaves Lava's processes waiting for ever
-        child = subprocess.Popen(
+        with subprocess.Popen(
             [python, "-I", RUNNER, Path(path).absolute(), source, target],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-        )
-        try:
-            said, _ = child.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(f"Lava did not finish {fspath(path)} in {timeout:g} s.") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        ) as child:
+            try:
+                said, _ = child.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError(f"Lava did not finish {fspath(path)} in {timeout:g} s.") from None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
         if child.returncode != 0 or not target.exists():
             raise RuntimeError(f"Lava failed on {fspath(path)}:\n{said[-2000:]}")
         with np.load(target, allow_pickle=False) as file:

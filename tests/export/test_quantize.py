@@ -305,3 +305,12 @@ def test_overflows_on_calibration_data_are_refused_with_their_number(kind, messa
     with pytest.raises(ValueError, match=message):
         to_netx(network, tmp_path / "a.net", torch.ones(400, 1, network.n_in))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_reset_that_8_bits_miss_is_remarked():
+    cell = alif()
+    cell.theta_rest = torch.linspace(0.5, 30.0, WIDTH)
+    with torch.no_grad():
+        cell.adaptation.fill_(1.0)
+        cell.w_in.mul_(0.1)
+    assert any("8 bits leave a reset" in remark for remark in quantize(Network([cell], N_OUT)).remarks)
