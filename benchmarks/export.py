@@ -1,6 +1,6 @@
 """Does an exported network spike in Lava exactly as its integers say, and what do the integers cost?  python benchmarks/export.py
 
-Needs `make lava-env`. Six kinds of networks over 250 steps, then 2 x 64 ALIF with a static reset, pre-trained to radius 0.5 and
+Needs `make lava-env`. Six kinds of networks over 250 steps, then 2 x 64 ALIF with a static reset, pre-trained to radius 0.9 and
 trained on the digits in the package: scores of floats, integers and simulator before and after fine-tuning through the integers.
 Writes results/export.json, .md and .png, and docs/pictures/export.png.
 """
@@ -19,7 +19,7 @@ from neurolsc.datasets import SpikeLatencyMNIST, collate, input_batches
 from neurolsc.export import ExportReport, QuantizationAware, Verification, quantize, to_netx, verify
 
 STEPS, SAMPLES, SEED = 250, 20, 0
-WIDTH, EPOCHS, BATCH, LR = 64, 8, 32, 2e-3
+WIDTH, EPOCHS, BATCH, LR = 64, 12, 32, 2e-3
 TUNING_EPOCHS, TUNING_LR = 2, 5e-4
 RESULTS = Path(__file__).parent / "results"
 
@@ -79,9 +79,10 @@ def digits(folder: Path) -> tuple[dict[str, dict[str, float]], ExportReport, Ver
     """Scores on the test digits before and after fine-tuning, and the export of the latter."""
     data = {split: SpikeLatencyMNIST.embedded(split) for split in ("train", "validation", "test")}
     torch.manual_seed(SEED)
-    network = Network([ALIFPlus(n, WIDTH, reset="static") for n in (784, WIDTH)], 10)
+    settings = {"tau_v": 20.0, "tau_theta": 20.0, "b_theta": 0.05, "adaptation": 0.5, "reset": "static"}
+    network = Network([ALIFPlus(n, WIDTH, **settings) for n in (784, WIDTH)], 10)
     rule = TransitionRule(hold_threshold=True)
-    pretrain(network, input_batches(data["train"], 32, seed=SEED), target=0.5, rule=rule, seed=SEED, progress=False)
+    pretrain(network, input_batches(data["train"], 16, seed=SEED), target=0.9, rule=rule, seed=SEED, progress=False)
     for cell in network.cells:  # or training makes some of them negative, which no chip's ALIF can have
         for name in ("adaptation", "b_theta"):
             cell.get_parameter(name).requires_grad_(False)

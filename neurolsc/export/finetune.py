@@ -17,7 +17,8 @@ class QuantizationAware(Network):
     It shares cells and readout with the network that it is made from. Every run quantises their parameters anew and steps the
     integer equations; rounding lets gradients pass (straight through), and spikes have the cells' surrogate gradient. So
     ``neurolsc.train`` and ``neurolsc.evaluate`` take it as any other network, and after a training the original network holds
-    weights of which the *rounded* ones work. Rounding flips spikes, and recurrence amplifies that: a few epochs win most
+    weights of which the *rounded* ones work. The reset is detached, whatever ``reset_gradient`` says, but not that by subtraction
+    of LIF, which is one of the recurrent weights. Rounding flips spikes, and recurrence amplifies that: a few epochs win most
     of it back.
 
     Args:

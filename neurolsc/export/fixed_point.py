@@ -182,7 +182,7 @@ class AlifLayer:
         return (
             below @ self.weight.T * 2**self.weight_exp
             + own @ self.weight_rec.T * 2**self.weight_rec_exp
-            - own * self.reset * 2**self.reset_exp
+            - own.detach() * self.reset * 2**self.reset_exp
         )
 
     def step(self, drive: Tensor, state: AlifState, spike: Spike) -> tuple[Tensor, AlifState, Seen]:

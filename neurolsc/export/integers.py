@@ -16,13 +16,16 @@ __all__ = ["W_MAX", "check_matrix", "even", "integer_layer", "largest"]
 
 W_MAX = 254
 """largest weight: 8 signed bits times 2"""
+RESET_MAX = 255
+"""largest mantissa of an ALIF layer's resets: 8 bits, as they all have one sign"""
 COARSE = 62
 """fewest weight units per threshold; with half as many rounding decides what fires"""
 THRESHOLD_MAX = 2**17 - 1
 LONGEST = 4095 / 4096
 """largest share of a state that is kept from one step to the next, a time constant of 4096 steps"""
-PLENTY = 512
-"""weight units of an ALIF layer's highest threshold that are more than enough: its input has 16 bits, too"""
+ALIF_COARSE, PLENTY = 16, 256
+"""the same for ALIF, whose weights have an exponent of their own: fewest for its lowest threshold, and how many for its highest are
+more than enough, because the input of a step has 16 bits"""
 
 
 def integer_layer(name: str, cell: Cell, force: bool) -> tuple[Layer, list[str]]:
@@ -75,7 +78,7 @@ def _voltage_lif(
 ) -> CubaLayer:
     """Reset to zero: v is the voltage, u has no memory."""
     scale = math.floor(W_MAX / largest(name, w_in, w_rec))
-    threshold = torch.full_like(leak, _threshold(name, scale, force))
+    threshold = torch.full_like(leak, _threshold(name, scale, COARSE, force))
     bias = _round(b * scale)
     if (bias < -4096).any() or (bias > 4095).any():
         raise ValueError(f"{name}: a bias of {_extreme(bias):.0f} weight units does not fit 13 bits (-4096 to 4095).")
@@ -104,7 +107,7 @@ def _current_lif(
         bias=torch.zeros_like(leak),
         i_decay=_round(leak).clamp(min=1),
         v_decay=torch.full_like(leak, 4095),
-        threshold=torch.full_like(leak, _threshold(name, scale, force)),
+        threshold=torch.full_like(leak, _threshold(name, scale, COARSE, force)),
         unit=UNIT * scale / theta,
     )
     return _with_bias_neuron(layer, even(b * scale), scale) if b.any() else layer
@@ -137,9 +140,9 @@ def _alif(name: str, cell: ALIF, force: bool) -> AlifLayer:
     weight_exp, rec_exp = (_exponent(peak * scale, W_MAX) for peak in peaks)
     threshold = rest * rows * scale
     for units in (threshold.min(), threshold.max()):
-        _threshold(name, round(units.item()), force)
-    reset_exp = _exponent(threshold.max().item(), W_MAX)
-    reset = even(threshold / 2**reset_exp)
+        _threshold(name, round(units.item()), ALIF_COARSE, force)
+    reset_exp = _exponent(threshold.max().item(), RESET_MAX)
+    reset = _round(threshold / 2**reset_exp)
     if not reset.all():
         raise ValueError(
             f"{name}: resting thresholds, in steps of adaptation, reach from {threshold.min() / scale:g} to "
@@ -197,7 +200,7 @@ def _alif_scale(name: str, peaks: list[float], rest: Tensor) -> int:
     """
     scale = W_MAX / max(peaks)
     low, high = rest.min().item(), rest.max().item()
-    wanted = max(COARSE / low, min(W_MAX / min(peaks), PLENTY / high))
+    wanted = max(ALIF_COARSE / low, min(W_MAX / min(peaks), PLENTY / high))
     scale = math.floor(scale * 2 ** max(0, math.ceil(math.log2(wanted / scale))))
     if scale < 1:
         raise ValueError(
@@ -248,14 +251,14 @@ def _exponent(value: float, limit: int) -> int:
     return max(0, math.ceil(math.log2(value / limit))) if value else 0
 
 
-def _threshold(name: str, units: int, force: bool) -> int:
+def _threshold(name: str, units: int, fewest: int, force: bool) -> int:
     if units > THRESHOLD_MAX:
         raise ValueError(
             f"{name}: a threshold of {units} weight units does not fit 17 bits: its weights are too small to fire."
         )
-    if units < (1 if force else COARSE):
+    if units < (1 if force else fewest):
         raise ValueError(
-            f"{name}: large weights leave {units} weight units per threshold, and below {COARSE} rounding decides what fires: "
+            f"{name}: large weights leave {units} weight units per threshold, and below {fewest} rounding decides what fires: "
             "train with smaller weights, or give force=True."
         )
     return units

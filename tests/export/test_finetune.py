@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neurolsc import LIF, ALIFPlus, Network, evaluate, train
-from neurolsc.export import QuantizationAware, quantize, read_netx, to_netx
+from neurolsc.export import QuantizationAware, dequantize, quantize, read_netx, to_netx
 from tests.export.networks import KINDS, make, spikes
 from tests.patterns import CLASSES, QUIET, N, Patterns
 
@@ -28,15 +28,16 @@ def gradients(network: Network, model: Network, x: torch.Tensor) -> dict[str, to
 
 
 @pytest.mark.parametrize("kind", ["recurrent, zero", "ALIF"])
-def test_its_gradient_is_the_float_networks_but_for_rounding(kind, float64):
+def test_its_gradient_is_that_of_the_float_network_with_the_rounded_parameters(kind, float64):
     network = make(kind)
-    x = spikes(6, 8).double()
-    exact, integer = gradients(network, network, x), gradients(network, QuantizationAware(network), x)
+    rounded = dequantize(network, quantize(network))
+    x = spikes(5, 8).double()  # few steps: a state's rounding flips a spike now and then, which changes those after it
+    exact, integer = gradients(rounded, rounded, x), gradients(network, QuantizationAware(network), x)
     assert exact.keys() == integer.keys()
     for name, gradient in exact.items():
         cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), integer[name].flatten(), dim=0)
         assert gradient.abs().max() > 0, name
-        assert cosine > 0.9, name  # a spike that flips changes those after it
+        assert cosine > 0.94, name
 
 
 def coarse_network(cell: Any) -> Network:

@@ -6,6 +6,7 @@ import stat
 import time
 from pathlib import Path
 
+import h5py
 import pytest
 import torch
 
@@ -78,7 +79,7 @@ def extreme_alif(n_in: int, highest: float, gain: float) -> Network:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["thresholds beyond 65535", "inputs near 32767, voltages at the end of 24 bits"])
 def test_an_alif_is_exact_at_the_limits(case, lava, tmp_path):
-    network = extreme_alif(N_IN, 30.0, 0.1) if "thresholds" in case else extreme_alif(200, 1.0, 1.0)
+    network = extreme_alif(N_IN, 30.0, 0.1) if "thresholds" in case else extreme_alif(200, 1.0, 2.0)
     x = spikes(100, 1, network.n_in, rate=0.5)
     quantized = quantize(network)
     extremes = quantized.run(x).extremes[0]
@@ -114,12 +115,9 @@ def test_a_pretrained_network_is_exact_on_20_digits(lava, tmp_path):
 def test_what_lava_says_when_it_fails_is_passed_on(lava, tmp_path):
     path = tmp_path / "a.net"
     to_netx(make("recurrent, zero"), path)
-    import h5py
-
     with h5py.File(path, "r+") as file:
-        file.move("layer/1/neuron/refDelay", "layer/1/neuron/other")
         del file["layer/1/type"]
-    with pytest.raises(RuntimeError, match=r"Lava failed on .*a\.net:\n.*type"):
+    with pytest.raises(RuntimeError, match=r"(?s)Lava failed on .*a\.net:\n.*object 'type' doesn't exist"):
         verify(path, spikes(5, 1), python=lava)
 
 
