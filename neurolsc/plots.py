@@ -222,15 +222,17 @@ def plot_export(report: "ExportReport", path: str | PathLike[str]) -> None:
         ranges.set(title="How much of the bits is used", ylim=(0, 1.15))
         ranges.axhline(1, color="black", linestyle="--", linewidth=1)
         known = {}
-        for where, d in (("calibration", report.decisions), ("simulated samples", report.simulator)):
+        for where, d in (("calibration", report.decisions), ("simulated", report.simulator)):
             if d is not None:
                 who = {"float": d.accuracy_float, "integer": d.accuracy_integer, "simulator": d.accuracy_simulator}
-                known |= {f"{where}\n{name}": value for name, value in who.items() if value is not None}
-                known[f"{where}\nas in floats"] = d.same_as_float
-        bars = decisions.bar(range(len(known)), list(known.values()), color=COLORS[0], width=0.6)
-        decisions.bar_label(bars, fmt="{:.1%}", fontsize="small")
-        decisions.set_xticks(range(len(known)), list(known), fontsize="x-small")
-        decisions.set(title="Mode accuracy, and decisions as in floats", ylim=(0, 1.15))
+                known |= {f"{where}: {name}": value for name, value in who.items() if value is not None}
+                known[f"{where}: as in floats"] = d.same_as_float
+        colors = [COLORS[2] if name.endswith("as in floats") else COLORS[0] for name in known]
+        bars = decisions.barh(range(len(known)), list(known.values()), color=colors, height=0.6)
+        decisions.bar_label(bars, fmt="{:.1%}", fontsize="small", padding=2)
+        decisions.set_yticks(range(len(known)), list(known), fontsize="small")
+        decisions.invert_yaxis()
+        decisions.set(title="Mode accuracy, and decisions as in floats", xlim=(0, 1.15))
         said = "Simulator: " + (", ".join(report.tools) or "not run")
         if not activity:
             said = "No calibration data.   " + said
