@@ -24,7 +24,7 @@ READY := $(VENV)/.ready
 
 # Lava is pinned to Python 3.10 and to an old torch, of which its simulator needs neither (docs/export.md).
 LAVA_PYTHON ?= $(shell for p in python3.10 python3.11 python3.12; do \
-	command -v "$$p" >/dev/null && { echo "$$p"; break; }; done)
+	"$$p" -c '' 2>/dev/null && { echo "$$p"; break; }; done)
 LAVA := .lava-env
 LAVA_PIP := $(LAVA)/bin/python -m pip --disable-pip-version-check install --quiet
 

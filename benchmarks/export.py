@@ -1,7 +1,7 @@
 """Does an exported network spike in Lava exactly as its integers say, and what do the integers cost?  python benchmarks/export.py
 
 Needs `make lava-env`. Six kinds of networks over 250 steps, then 2 x 64 ALIF with a static reset, pre-trained to radius 0.9 and
-trained on the digits in the package: scores of floats, integers and simulator before and after fine-tuning through the integers, and
+trained on the package's digits: scores of floats, integers and simulator before and after fine-tuning through the integers, and
 after as much training in floats. The few epochs are far from the best that such a network can reach.
 Writes results/export.json, .md and .png, and docs/pictures/export.png.
 """

@@ -59,6 +59,20 @@ def test_integers_without_memory_are_exact(bias):
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("reset", ["subtract", "zero"])
+def test_a_bias_acts_from_the_first_step_on(reset):
+    """0.6, 1.2 and so on: at a bias of 0.6 thresholds and no leak to speak of the second step is the first to fire."""
+    cell = LIF(2, 3, reset=reset)
+    with torch.no_grad():
+        cell.tau_v = torch.full((3,), 1000.0)
+        cell.w_rec.zero_()
+        cell.b_v.fill_(0.6)
+    network, x = Network([cell], 2), torch.zeros(4, 1, 2)
+    fired = quantize(network).run(x).spikes[0][:, 0, 0].tolist()
+    assert fired == network.run(x).spikes[0][:, 0, 0].tolist()
+    assert fired[:2] == [0, 1]
+
+
 def test_the_readout_is_scaled_to_the_same_range():
     network = make("recurrent, zero")
     quantized = quantize(network)
