@@ -22,13 +22,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 READY := $(VENV)/.ready
 
+# Lava is pinned to Python 3.10 and to an old torch, of which its simulator needs neither (docs/export.md).
+LAVA_PYTHON ?= $(shell for p in python3.10 python3.11 python3.12; do \
+	"$$p" -c '' 2>/dev/null && { echo "$$p"; break; }; done)
+LAVA := .lava-env
+LAVA_PIP := $(LAVA)/bin/python -m pip --disable-pip-version-check install --quiet
+
 export MPLBACKEND ?= Agg
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo test quick slow check lint types bench docs wheel clean
+.PHONY: help setup demo test quick slow check lint types bench docs wheel lava-env clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## create .venv with the pinned versions (every other target does this by itself)
 
@@ -80,6 +86,17 @@ wheel: $(READY) ## the wheel, into dist/
 	@rm -rf dist
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-clean: ## remove what was built; .venv and runs/ stay
+lava-env: $(LAVA)/.ready ## Lava's simulator in .lava-env (425 MB), against which exports are verified
+
+$(LAVA)/.ready: lava-requirements.txt
+	@test -n "$(LAVA_PYTHON)" || { \
+		echo "Lava needs Python 3.10, 3.11 or 3.12, and none is on the PATH. Name one: make lava-env LAVA_PYTHON=/path/to/python" >&2; \
+		exit 1; }
+	@test -x $(LAVA)/bin/python || "$(LAVA_PYTHON)" -m venv $(LAVA)
+	@$(LAVA_PIP) --requirement lava-requirements.txt
+	@$(LAVA_PIP) --no-deps --ignore-requires-python lava-nc==0.10.0 lava-dl==0.6.0
+	@touch $@
+
+clean: ## remove what was built; .venv, .lava-env and runs/ stay
 	rm -rf site dist build .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """Deep recurrent spiking networks made trainable by setting their local stability before training."""
 
-from neurolsc import datasets, metrics, surrogate
+from neurolsc import datasets, export, metrics, surrogate
 from neurolsc.checkpoint import load, save
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
@@ -45,6 +45,7 @@ __all__ = [
     "datasets",
     "diagnose",
     "evaluate",
+    "export",
     "largest_singular_value",
     "load",
     "match_firing_rates",

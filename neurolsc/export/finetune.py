@@ -1,0 +1,68 @@
+"""Training through the integers: what is trained is what is exported."""
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.export.fixed_point import moments
+from neurolsc.export.quantize import quantize
+from neurolsc.network import Network, NetworkState, Run
+from neurolsc.neurons.spiking import SpikingCell
+
+__all__ = ["QuantizationAware"]
+
+
+class QuantizationAware(Network):
+    """A network that runs in Loihi's integers and is trained in floats.
+
+    It shares cells and readout with the network that it is made from. Every run quantises their parameters anew and steps the
+    integer equations; rounding lets gradients pass (straight through), and spikes have the cells' surrogate gradient. So
+    ``neurolsc.train`` and ``neurolsc.evaluate`` take it as any other network, and after a training the original network holds
+    weights of which the *rounded* ones work. The reset is detached, whatever ``reset_gradient`` says, but not that by subtraction
+    of LIF, which is one of the recurrent weights. Rounding flips spikes, and recurrence amplifies that: a few epochs win most
+    of it back.
+
+    Args:
+        network: what :func:`neurolsc.export.quantize` accepts.
+        force: as there.
+
+    Raises:
+        ValueError: as :func:`neurolsc.export.quantize`; also when training has moved a parameter out of what can be expressed.
+        TypeError: likewise.
+
+    Example:
+        >>> from neurolsc import LIF
+        >>> network = Network([LIF(3, 2, reset="zero")], n_out=2)
+        >>> QuantizationAware(network)(torch.ones(5, 1, 3)).sum().backward()
+        >>> network.cells[0].w_in.grad.shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, network: Network, *, force: bool = False) -> None:
+        nn.Module.__init__(self)
+        self.cells, self.readout, self.layer_delay = network.cells, network.readout, network.layer_delay
+        self.force = force
+        quantize(network, force=force)
+
+    def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
+        """Run over time in integers.
+
+        Args:
+            x: input spikes (T, B, n_in), 0 or 1.
+            states: none can be given: a run starts at rest.
+            mask: none can be given.
+
+        Returns:
+            Logits in float units, spikes without those that stand for a bias, and the state at rest: there is none to go on from.
+
+        Raises:
+            ValueError: if x is not 0 or 1, or a state or mask is given.
+        """
+        if states is not None or mask is not None:
+            raise ValueError("an integer run starts at rest and has no mask.")
+        quantized = quantize(self, force=self.force)
+        surrogates = [cell.spike for cell in self.cells if isinstance(cell, SpikingCell)]
+        run = moments(quantized.layers, quantized.padded(x), surrogates)
+        spikes = [torch.stack(layer) for layer in zip(*(moment.spikes for moment in run), strict=True)]
+        logits = spikes[-1] @ quantized.readout.T / quantized.readout_scale
+        cut = quantized.cropped(spikes)
+        return Run(logits[quantized.blank_steps :], cut, self.initial_states(x.shape[1]))

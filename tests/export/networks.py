@@ -1,0 +1,68 @@
+"""Networks of every kind that can be exported, with inputs under which they fire."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neurolsc import LIF, ALIFPlus, Network
+
+T, N_IN, WIDTH, N_OUT = 60, 30, 20, 4
+
+
+def lif(n_in: int = N_IN, width: int = WIDTH, *, bias: float = 0.0, recurrent: bool = True, **settings: Any) -> LIF:
+    """Thresholds, decays and biases differ from neuron to neuron."""
+    cell = LIF(n_in, width, **({"tau_v": 5.0} | settings))
+    with torch.no_grad():
+        cell.theta.copy_(torch.linspace(0.8, 1.2, width))
+        cell.w_in.mul_(3)
+        if bias:
+            cell.b_v.copy_(torch.linspace(0.5, 1.5, width) * bias)
+        if not recurrent:
+            cell.w_rec.zero_()
+    return cell
+
+
+def alif(n_in: int = N_IN, width: int = WIDTH, *, bias: float = 0.0, **settings: Any) -> ALIFPlus:
+    cell = ALIFPlus(
+        n_in,
+        width,
+        reset="static",
+        **({"tau_v": 5.0, "tau_theta": 20.0, "b_theta": 0.05, "adaptation": 0.3} | settings),
+    )
+    with torch.no_grad():
+        cell.w_in.mul_(3)
+        cell.b_v.fill_(bias)
+    return cell
+
+
+def make(kind: str, seed: int = 0) -> Network:
+    """A network of one kind, the same for the same seed."""
+    torch.manual_seed(seed)
+    cells = {
+        "feed-forward, subtract": lambda: [lif(recurrent=False), lif(WIDTH, 16, recurrent=False)],
+        "feed-forward, zero": lambda: [lif(recurrent=False, reset="zero")],
+        "recurrent, subtract": lambda: [lif(), lif(WIDTH, 16)],
+        "recurrent, zero": lambda: [lif(reset="zero"), lif(WIDTH, 16, reset="zero")],
+        "bias, subtract": lambda: [lif(bias=0.1), lif(WIDTH, 16, bias=0.2)],
+        "bias, zero": lambda: [lif(bias=0.1, reset="zero")],
+        "ALIF": lambda: [alif(bias=0.02), alif(WIDTH, 16)],
+        "ALIF below LIF": lambda: [alif(), lif(WIDTH, 16)],
+    }[kind]()
+    return Network(cells, N_OUT)
+
+
+KINDS = (
+    "feed-forward, subtract",
+    "feed-forward, zero",
+    "recurrent, subtract",
+    "recurrent, zero",
+    "bias, subtract",
+    "bias, zero",
+    "ALIF",
+    "ALIF below LIF",
+)
+
+
+def spikes(steps: int = T, batch: int = 3, n_in: int = N_IN, *, rate: float = 0.2, seed: int = 1) -> Tensor:
+    return (torch.rand(steps, batch, n_in, generator=torch.Generator().manual_seed(seed)) < rate).float()
