@@ -57,7 +57,7 @@ def make_report(
     radii = {}
     for name, one in (("float", network), ("integer", rounded)):
         steps = min(RADIUS_STEPS, len(x))
-        profile = radius_profile(one, x[:, :RADIUS_SAMPLES].to(one.readout.weight.dtype), steps=steps)
+        profile = radius_profile(one, x[:, :RADIUS_SAMPLES].to(one.dtype_and_device["dtype"]), steps=steps)
         radii |= {f"{name}_time": profile.time_mean.tolist(), f"{name}_depth": profile.depth_mean.tolist()}
     return replace(
         report,

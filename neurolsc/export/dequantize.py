@@ -43,7 +43,8 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
             else:
                 assert isinstance(cell, LIF)
                 _lif(cell, layer)
-        rounded.readout.weight.copy_(quantized.readout[:, : rounded.readout.in_features] / quantized.readout_scale)
+        readout = quantized.readout[:, : rounded.cells[-1].n_hidden] / quantized.readout_scale
+        rounded.readout.get_parameter("weight").copy_(readout)
     return rounded
 
 

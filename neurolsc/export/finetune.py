@@ -40,6 +40,7 @@ class QuantizationAware(Network):
     def __init__(self, network: Network, *, force: bool = False) -> None:
         nn.Module.__init__(self)
         self.cells, self.readout, self.layer_delay = network.cells, network.readout, network.layer_delay
+        self._n_out = network.n_out
         self.force = force
         quantize(network, force=force)
 

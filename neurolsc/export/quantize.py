@@ -110,7 +110,7 @@ def quantize(network: Network, *, force: bool = False, readout_scale: float | No
         The integers; with a gradient to the network's parameters where these want one.
 
     Raises:
-        TypeError: if a layer is neither LIF nor ALIF.
+        TypeError: if a layer is neither LIF nor ALIF, or the readout not linear.
         ValueError: if something cannot be expressed; the message names the layer and the number.
 
     Example:
@@ -123,6 +123,8 @@ def quantize(network: Network, *, force: bool = False, readout_scale: float | No
         raise ValueError(
             "the network has layer_delay=0, but on the chip each layer reads the one below one step late: train with layer_delay=1."
         )
+    if not isinstance(network.readout, torch.nn.Linear):
+        raise TypeError(f"the readout must be linear, got {type(network.readout).__name__}.")
     if network.readout.bias is not None:
         raise ValueError("the readout has a bias, which a sum of spikes cannot hold: train with readout_bias=False.")
     for name, value in network.state_dict().items():

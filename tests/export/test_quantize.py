@@ -244,6 +244,11 @@ REFUSED = {
     ),
     "other neurons": (lambda: Network([lif(), Leak(WIDTH, 4)], 2), TypeError, r"layer 2 is a Leak"),
     "layer_delay": (lambda: Network([lif()], 2, layer_delay=0), ValueError, r"layer_delay=0"),
+    "readout": (
+        lambda: Network([lif()], torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(lif().n_hidden, 2))),
+        TypeError,
+        r"readout must be linear, got Sequential",
+    ),
     "readout's bias": (lambda: Network([lif()], 2, readout_bias=True), ValueError, r"readout has a bias"),
     "two kinds of bias": (mixed_biases, ValueError, r"layer 1 has a bias .* layer 2"),
 }
