@@ -155,7 +155,7 @@ def picture(rows: list[dict], path: Path) -> None:
             )  # fmt: skip
         goal = chosen[0]["goal"]
         ax.scatter(*goal, marker="+", s=200, color="black", linewidths=1.5, zorder=3)
-        ax.set(title=f"target {target}", xlabel="mean radius through time", xscale="log", yscale="log")
+        ax.set(title=f"target {target}", xlabel="mean radius through time")
     axes[0].set_ylabel("mean radius through depth")
     for name, color in colors.items():
         axes[0].scatter([], [], color=color, label=name)
