@@ -93,7 +93,7 @@ for name, rule in (("ours", TransitionRule()), ("ours, threshold held", Transiti
         plot_pretraining(result.history, goal, FOLDER / "pretraining.png")
 
 network = untrained()
-result = pretrain(network, batches, target=TARGET, rule=PaperRule(), seed=SEED, max_steps=PAPER_STEPS)
+result = pretrain(network, batches, target=TARGET, rule=PaperRule(), seed=SEED, max_steps=PAPER_STEPS, polish=False)
 lines.append(row(f"paper's: best of {result.steps} steps, target missed", network))
 plot_pretraining(result.history, goal, FOLDER / "pretraining_paper_rule.png")
 
