@@ -106,9 +106,9 @@ class ForeignCell(Cell):
         """What the layer reads: a flat input in its shape, through the modules before."""
         return self.before(x.view(-1, *self.input_shape))
 
+    @abstractmethod
     def initial_state(self, batch: int) -> State:
         """The state from which the layer starts."""
-        raise NotImplementedError
 
     def output(self, state: State) -> Tensor:
         return self.emitted(state).flatten(1)
