@@ -10,11 +10,14 @@ from pathlib import Path
 import neurolsc
 
 EXTRAS_FOR_DEVELOPERS = ("dev", "docs")
+RUN_ELSEWHERE = ("lava_runner.py",)  # by the Python of another environment, that of `make lava-env`
 
 
 def imported(folder: Path) -> Iterator[str]:
     """The top-level modules that the code in a folder imports."""
     for file in folder.rglob("*.py"):
+        if file.name in RUN_ELSEWHERE:
+            continue
         for node in ast.walk(ast.parse(file.read_bytes())):
             if isinstance(node, ast.Import):
                 yield from (name.name.partition(".")[0] for name in node.names)
