@@ -69,6 +69,7 @@ if __name__ == "__main__":
         if value != usual
     ]
     name = "_".join(["spoken_digits", *odd])
-    about = f"synthetic spoken digits ({'full' if args.digits else 'embedded sample'}), {where}, {FORM}"
+    data = f"synthetic spoken digits ({'full' if args.digits else 'embedded sample'}), validation {args.by}"
+    about = f"{data}, {args.layers} x {WIDTH} {args.cell}, {FORM}, lr {args.lr:g}"
     task = arms.Task(name, about, load, build, where, args.epochs, BATCH, args.lr, chance=0.05, groups=voices)
     arms.main(task, args)
