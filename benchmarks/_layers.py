@@ -141,15 +141,25 @@ OURS = [name for name in CONTESTANTS if name.startswith("neurolsc")]
 PEERS = [name for name in CONTESTANTS if name not in OURS]
 
 
-def firing(make: Callable[..., Peer], x: Tensor, sizes: tuple[int, int, int], rate: float) -> Peer:
-    """A network whose layers fire at about that rate (spikes per neuron and step) on x: its input weights are scaled."""
+def build(make: Callable[..., Peer], sizes: tuple[int, int, int], gains: Sequence[float]) -> Peer:
+    """A network whose input weights are multiplied by these gains, one a layer."""
     torch.manual_seed(0)
     network = make(*sizes)
     with torch.no_grad():
-        for i, weight in enumerate(network.inputs):
-            start, low, high = weight.clone(), 0.0, 12.0
-            for _ in range(12):
-                middle = (low + high) / 2
-                weight.copy_(start * 2 ** (middle - 2))
-                low, high = (middle, high) if network.spikes(x)[i].mean() < rate else (low, middle)
+        for weight, gain in zip(network.inputs, gains, strict=False):
+            weight.mul_(gain)
     return network
+
+
+def gains_for(make: Callable[..., Peer], x: Tensor, sizes: tuple[int, int, int], rate: float) -> list[float]:
+    """The gains with which every layer fires at about that rate (spikes per neuron and step) on x."""
+    gains: list[float] = []
+    for i in range(len(build(make, sizes, ()).inputs)):
+        low, high = -2.0, 10.0
+        for _ in range(10):
+            middle = (low + high) / 2
+            with torch.no_grad():
+                found = build(make, sizes, [*gains, 2**middle]).spikes(x)[i].mean().item()
+            low, high = (middle, high) if found < rate else (low, middle)
+        gains.append(2 ** ((low + high) / 2))
+    return gains

@@ -77,10 +77,8 @@ class Steps:
         self, now: Tensor, then: Tensor, theta: Tensor, z: Tensor, events: Events | None, drive: Tensor
     ) -> None:
         """Write the next voltage, which may be where the last one is."""
-        if events is None:
-            recurrent = torch.mm(z, self.c.w_rec.T, out=self.recurrent)
-        else:
-            recurrent = events.times(self.w_rec_rows, 0, len(z))
+        few = events is not None
+        recurrent = events.times(self.w_rec_rows, 0, len(z)) if few else torch.mm(z, self.c.w_rec.T, out=self.recurrent)
         torch.mul(now, self.c.decay_v, out=then)
         if self.zero:
             then.addcmul_(then, z, value=-1)
