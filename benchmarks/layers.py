@@ -73,7 +73,7 @@ def race(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
 
 def floor(steps: int, x: Tensor, rounds: int) -> float:
     """Milliseconds of the products that dense spikes need."""
-    n_in, n, classes = SIZES
+    _, n, classes = SIZES
     a, b, out = torch.randn(BATCH, n), torch.randn(n, n), torch.empty(BATCH, n)
 
     def products() -> None:
