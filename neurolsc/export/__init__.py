@@ -5,6 +5,8 @@ from neurolsc.export.dequantize import dequantize
 from neurolsc.export.extremes import Extremes
 from neurolsc.export.finetune import QuantizationAware
 from neurolsc.export.netx import read_netx, write_netx
+from neurolsc.export.nir import to_nir
+from neurolsc.export.nir_read import from_nir
 from neurolsc.export.quantize import IntegerRun, QuantizedNetwork, quantize
 from neurolsc.export.report import Decisions, ExportReport, LayerActivity, LayerReport
 from neurolsc.export.verify import LayerAgreement, Verification, verify
@@ -21,9 +23,11 @@ __all__ = [
     "QuantizedNetwork",
     "Verification",
     "dequantize",
+    "from_nir",
     "quantize",
     "read_netx",
     "to_netx",
+    "to_nir",
     "verify",
     "write_netx",
 ]
