@@ -32,6 +32,7 @@ from torch import Tensor
 
 from neurolsc.checkpoint import atomic_write
 from neurolsc.export.nir_package import load_nir
+from neurolsc.export.nir_readers import ReaderName, check_reader
 from neurolsc.network import Network
 from neurolsc.neurons import LIF, Cell
 from neurolsc.neurons.alif import ALIF
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
 __all__ = ["to_nir"]
 
 
-def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: float) -> "nir.NIRGraph":
+def to_nir(
+    network: Network, path: str | PathLike[str] | None = None, *, dt: float, reader: ReaderName | None = None
+) -> "nir.NIRGraph":
     """Describe a network as a graph of NIR, and write it to a file if one is named.
 
     Nodes are ``w_in_1``, ``lif_1`` (or the sub-graph ``alif_1``), ``w_rec_1`` and so on, ``readout``; layers without recurrent
@@ -56,6 +59,7 @@ def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: flo
         network: LIF layers with any reset, ALIF layers with ``reset="static"``, and a linear readout.
         path: a file to write, usually ``*.nir``; written whole or not at all.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
+        reader: ``"norse"`` or ``"snntorch"``: refuse what this program's reader cannot hold, such as an ALIF.
 
     Returns:
         The graph.
@@ -73,6 +77,8 @@ def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: flo
     """
     nir = load_nir()
     dt = number("dt", dt)
+    if reader is not None:
+        check_reader(network, reader, dt)
     readout = _readout(network)
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
     edges: list[tuple[str, str]] = []

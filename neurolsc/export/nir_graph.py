@@ -190,8 +190,14 @@ def notes(node: Any) -> dict[str, Any]:
 
 
 def values(node: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A parameter of a node in float64, one number for all neurons spread over them."""
+    """A parameter of a node in float64, one number for all neurons spread over them.
+
+    Raises:
+        ValueError: if there are neither one nor as many as neurons.
+    """
     value = np.asarray(getattr(node, name), dtype=np.float64)
+    if value.size != 1 and value.shape != shape:
+        raise ValueError(f"{name} of a {type(node).__name__} has shape {value.shape}, wanted {shape}.")
     return np.broadcast_to(value.reshape(()) if value.size == 1 else value, shape)
 
 

@@ -49,6 +49,7 @@ def from_nir(source: "nir.NIRGraph | str | PathLike[str]", *, dt: float | None =
     Raises:
         ValueError: if the file is damaged, dt is missing or contradicts the file, or our cells cannot say the same; the message
             names the node and its type.
+        TypeError: if the source is neither a graph nor a path.
         ImportError: if nir is not installed.
         OSError: if the file cannot be read.
 
@@ -60,6 +61,8 @@ def from_nir(source: "nir.NIRGraph | str | PathLike[str]", *, dt: float | None =
         True
     """
     graph = read_nir(source) if isinstance(source, str | PathLike) else source
+    if not isinstance(graph, load_nir().NIRGraph):
+        raise TypeError(f"wanted a NIRGraph or the path of a file, got {type(graph).__name__}.")
     about = notes(graph)
     dt = _step(about, dt)
     chain = read_chain(graph)
@@ -82,14 +85,12 @@ def read_nir(path: str | PathLike[str]) -> "nir.NIRGraph":
     with open(path, "rb"):  # else a missing file and a damaged one give the same error
         pass
     try:
-        graph = nir.read(name)
+        return nir.read(
+            name, type_check=False
+        )  # it refuses a batch axis, which other writers leave in; shapes are checked here
     except (OSError, KeyError, ValueError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
-        raise ValueError(
-            f"{name} is damaged or not a NIR file: nir {nir.version} says {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(graph, nir.NIRGraph):
-        raise ValueError(f"{name} holds a single {type(graph).__name__}, wanted a NIRGraph.")
-    return graph
+        said = f"nir {nir.version} says {type(error).__name__}: {error}"
+        raise ValueError(f"{name} is damaged or does not hold a graph of NIR: {said}") from error
 
 
 def _step(about: dict[str, Any], dt: float | None) -> float:
@@ -204,7 +205,10 @@ def _constant(layer: Layer, node: Any, name: str, wanted: float, n: int) -> None
 def _matrix(layer: Layer, n: int) -> np.ndarray:
     if layer.recurrent is None:
         return np.zeros((n, n))
-    return np.asarray(layer.recurrent.weight)
+    weight = np.asarray(layer.recurrent.weight)
+    if weight.shape != (n, n):
+        raise ValueError(f"the recurrent weights of {layer.name} have shape {weight.shape}, wanted {(n, n)}.")
+    return weight
 
 
 def _bias(node: Any, n: int) -> np.ndarray:
