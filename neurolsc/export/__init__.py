@@ -4,6 +4,7 @@ from neurolsc.export.convert import to_netx
 from neurolsc.export.dequantize import dequantize
 from neurolsc.export.extremes import Extremes
 from neurolsc.export.finetune import QuantizationAware
+from neurolsc.export.nengo_emulator import ask_nengo_loihi
 from neurolsc.export.netx import read_netx, write_netx
 from neurolsc.export.nir import to_nir
 from neurolsc.export.nir_norse import ask_norse
@@ -26,6 +27,7 @@ __all__ = [
     "QuantizationAware",
     "QuantizedNetwork",
     "Verification",
+    "ask_nengo_loihi",
     "ask_norse",
     "dequantize",
     "from_nir",
