@@ -34,7 +34,7 @@ from neurolsc.checkpoint import atomic_write
 from neurolsc.export.nir_package import load_nir
 from neurolsc.export.nir_readers import ReaderName, check_reader
 from neurolsc.network import Network
-from neurolsc.neurons import LIF, Cell
+from neurolsc.neurons import LIF, ALIFPlusMinus, Cell
 from neurolsc.neurons.alif import ALIF
 from neurolsc.neurons.spiking import SpikingCell
 from neurolsc.validation import number
@@ -203,7 +203,9 @@ def _alif(cell: ALIF, dt: float) -> Any:
         ("threshold", "output"),
     ]
     names = ("log_tau_v", "log_tau_theta", "b_theta", "adaptation")
-    about = {"cell": type(cell).__name__} | {name: array(cell.get_parameter(name)) for name in names}
+    about = {"cell": "ALIFPlusMinus" if isinstance(cell, ALIFPlusMinus) else "ALIFPlus"} | {
+        name: array(cell.get_parameter(name)) for name in names
+    }
     return nir.NIRGraph(nodes, edges, metadata={"neurolsc": about})
 
 

@@ -131,6 +131,11 @@ def _cell(layer: Layer, dt: float) -> LIF | ALIF:
         _fill(cell.b_v, gain * (_bias(layer.weight, n) + _bias(layer.recurrent, n)))
         if cell.reset_name != "zero":
             _restore_diagonal(cell, layer.recurrent, threshold)
+    if not (threshold > 0).all():
+        raise ValueError(f"node {layer.name}: thresholds must be positive, got {threshold.min():g}.")
+    for name, value in cell.state_dict().items():
+        if not value.isfinite().all():
+            raise ValueError(f"node {layer.name}: {name} would not be finite.")
     return cell
 
 
@@ -254,6 +259,8 @@ def _fill(tensor: Tensor, value: Any) -> None:
 def _readout(node: Any | None, cell: SpikingCell) -> nn.Linear:
     kind = cell.dtype_and_device["dtype"]
     weight = np.eye(cell.n_hidden) if node is None else np.asarray(node.weight)
+    if weight.ndim != 2 or weight.shape[1] != cell.n_hidden:
+        raise ValueError(f"the weights of the readout have shape {weight.shape}, wanted (classes, {cell.n_hidden}).")
     bias = None if node is None else getattr(node, "bias", None)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         readout = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=kind)

@@ -262,7 +262,13 @@ def linear(weight=W):
         ),
         (
             lambda: chain(linear(), neurons(), linear(W_REC), neurons(), linear(W_OUT), edges=[("3", "2")]),
-            r"node",
+            r"wanted one node after node 3 \(LIF\), got 2, 4",
+        ),
+        (lambda: chain(linear(), neurons(v_threshold=0.0)), r"node 1: thresholds must be positive, got 0"),
+        (lambda: chain(linear(W * math.nan), neurons()), r"node 1: w_in would not be finite"),
+        (
+            lambda: chain(linear(), neurons(), linear(np.ones((2, 7)))),
+            r"readout have shape \(2, 7\), wanted \(classes, 2\)",
         ),
         (lambda: chain(linear(np.ones((5, 3))), neurons()), r"v_leak of a LIF has shape \(2,\), wanted \(5,\)"),
     ],
