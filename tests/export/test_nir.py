@@ -31,7 +31,7 @@ def network(kind: str, layer_delay: int, dtype: torch.dtype) -> Network:
 
 
 def assert_the_same(a: Network, b: Network) -> None:
-    """Parameters, and spikes, logits and states of all steps, bit by bit, in networks that fire."""
+    """Parameters, and spikes and states of all steps, bit by bit, in networks that fire."""
     before, after = a.state_dict(), b.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in before)
@@ -41,14 +41,13 @@ def assert_the_same(a: Network, b: Network) -> None:
     for one, other in zip(a.moments(x), b.moments(x), strict=True):
         assert all(torch.equal(p, q) for p, q in zip(one.outputs, other.outputs, strict=True))
         for p, q in zip(one.after.layers, other.after.layers, strict=True):
+            assert type(p) is type(q)
             assert all(torch.equal(u, v) for u, v in zip(p, q, strict=True))
         rates += torch.stack([z.mean() for z in one.outputs]) / STEPS
     assert (rates > 0.1).all()
-    assert torch.equal(a(x), b(x))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("layer_delay", [0, 1])
+@pytest.mark.parametrize(("layer_delay", "dtype"), [(0, torch.float64), (1, torch.float32)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_gives_back_the_network_bit_by_bit(kind, layer_delay, dtype, tmp_path):
     a = network(kind, layer_delay, dtype)
