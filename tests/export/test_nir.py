@@ -101,6 +101,25 @@ def fired(v: np.ndarray, threshold: np.ndarray) -> np.ndarray:
     return (v > threshold).astype(float)
 
 
+@pytest.mark.parametrize("reset", ["zero", "subtract"])
+def test_the_constants_of_a_cubalif_are_the_documented_ones(reset):
+    cell = lif(reset=reset)
+    node = to_nir(Network([cell], N_OUT), dt=DT).nodes["lif_1"]
+    slow = 1 / (1 - cell.decay_v.detach().double().numpy())
+    fast = np.ones(WIDTH)
+    syn, mem = (fast, slow) if reset == "zero" else (slow, fast)
+    for name, value in {
+        "tau_syn": DT * syn,
+        "w_in": syn,
+        "tau_mem": DT * mem,
+        "r": mem,
+        "v_leak": 0,
+        "v_reset": 0,
+    }.items():
+        np.testing.assert_allclose(getattr(node, name), np.broadcast_to(value, WIDTH), rtol=1e-12, err_msg=name)
+    np.testing.assert_array_equal(node.v_threshold, cell.theta.numpy())
+
+
 @pytest.mark.parametrize("kind", ["recurrent, zero", "recurrent, subtract", "bias, zero"])
 def test_euler_steps_of_the_cubalif_equations_fire_as_the_network_does(kind):
     a = network(kind, 0, torch.float64)

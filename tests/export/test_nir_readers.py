@@ -76,9 +76,10 @@ def test_norses_output_is_the_readout():
         warnings.simplefilter("ignore", DeprecationWarning)
         module = norse.torch.from_nir(to_nir(network, dt=DT), dt=DT).double()
     state, logits = None, []
-    for frame in x:
-        out, state = module(frame, state)
-        logits.append(out)
+    with torch.no_grad():
+        for frame in x:
+            out, state = module(frame, state)
+            logits.append(out)
     torch.testing.assert_close(torch.stack(logits), network(x), atol=1e-6, rtol=0)
 
 
@@ -241,6 +242,7 @@ def linear(weight=W):
         ),
         (lambda: chain(linear(), nir.Delay(numbers(1e-4)), neurons()), r"node 1 \(Delay\) stands where"),
         (lambda: chain(linear(), neurons(v_reset=-0.5)), r"node 1 \(LIF\): v_reset must be 0, .* got -0\.5"),
+        (lambda: chain(linear(), neurons(nir.CubaLIF, v_reset=-0.5)), r"node 1 \(CubaLIF\): v_reset must be 0"),
         (lambda: chain(linear(), neurons(v_leak=0.2)), r"node 1 \(LIF\): v_leak must be 0, .* got 0\.2"),
         (
             lambda: chain(linear(), neurons(tau=5e-5)),
