@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from neurolsc.neurons.linearised import Linearised
 from neurolsc.validation import whole
 
 State = Any
@@ -97,6 +98,10 @@ class Cell(nn.Module, ABC):
 
     def time_sources(self, state: State) -> dict[str, Tensor]:
         """The transition derivative d h[t] / d h[t-1] as named terms (B, S, S); their sum is the derivative."""
+        raise TypeError(f"{type(self).__name__} has no closed form; differentiate it by autograd.")
+
+    def linearised(self, state: State) -> Linearised:
+        """The same derivative as vectors and weights, from which its products with vectors follow without a matrix."""
         raise TypeError(f"{type(self).__name__} has no closed form; differentiate it by autograd.")
 
     def input_derivative(self, state: State) -> Tensor:
