@@ -71,8 +71,8 @@ class Look:
         steps = draw_steps(x.shape[0], self.count(x, CLOSER if closer else 1), generator)
         transitions, outputs = follow(self.network, x, steps)
         with torch.set_grad_enabled(not closer and torch.is_grad_enabled()):
-            time = tuple(time_radius(t, i) for i, t in enumerate(transitions))
-            depth = tuple(depth_radius(t, i, self.non_square, generator) for i, t in enumerate(transitions))
+            time = tuple(time_radius(t, i).radius for i, t in enumerate(transitions))
+            depth = tuple(depth_radius(t, i, self.non_square, generator).radius for i, t in enumerate(transitions))
         return Measured(time, depth), [z.ne(0).float().mean().item() for z in outputs]
 
     def larger(self, x: Tensor) -> RadiusProfile:
