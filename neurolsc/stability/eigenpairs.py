@@ -6,16 +6,19 @@ With M x = λ x and y^H M = λ y^H held fixed,
 
 has the value and the gradient of the radius as a function of the parameters behind M, so that one product with M,
 differentiated, gives the gradient of all of them. The pairs come from a start near by two-sided Rayleigh quotient
-iteration, whose error is cubed at each step; one matrix of one point is factorised at a time.
+iteration, whose error is cubed at each step; one matrix of one point is factorised at a time. Of matrices too large for
+that they come from two Arnoldi bases, of M and of its transpose.
 
 Source: Ostrowski 1959; Parlett, Math. Comp. 28 (1974).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from neurolsc.stability.krylov import Dominant
 from neurolsc.stability.products import Cycle
 from neurolsc.stability.radius import starting_vector
 
@@ -46,6 +49,18 @@ def pairs_near(cycle: Cycle, values: Tensor, lefts: Tensor) -> Pairs:
     return Pairs(new, right, left, torch.tensor(found, device=values.device))
 
 
+def matched(right: Dominant, left: Dominant, tolerance: float) -> Pairs:
+    """Right and left vectors from two bases, as pairs where they have settled and agree on the eigenvalue."""
+    value, y = right.value, left.vector
+    swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # the other of a complex pair
+    other = torch.where(swap, left.value.conj(), left.value)
+    y = torch.where(swap.unsqueeze(1), y.conj(), y)
+    overlap = (right.vector.conj() * y).sum(1)
+    found = right.settled & left.settled & ((other - value).abs() <= tolerance * value.abs())
+    found &= (overlap.abs() > torch.finfo(y.dtype).eps ** 0.5) | (value == 0)
+    return Pairs(value, right.vector, y / torch.where(overlap == 0, 1, overlap).unsqueeze(1), found)
+
+
 def _pair_near(cycle: Cycle, point: int, value: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     if value == 0:
         return value, torch.zeros_like(y), torch.zeros_like(y)  # the gradient of a zero matrix is 0
@@ -55,7 +70,7 @@ def _pair_near(cycle: Cycle, point: int, value: Tensor, y: Tensor) -> tuple[Tens
     one, eps = cycle.take(torch.tensor([point], device=y.device)), torch.finfo(like.dtype).eps
     x = starting_vector(len(y), value.dtype).to(y.device)
     enough, good = eps**0.75, eps**0.5
-    miss = float("inf")
+    miss = torch.full_like(x[0].real, torch.inf)
     for step in range(_STEPS):
         factors = cycle.factors(point, value * (1 + 4 * eps), like)
         x = _unit(factors.solve(x))
@@ -85,7 +100,7 @@ def modulus(cycle: Cycle, pairs: Pairs) -> Tensor:
     return phase.real * real + phase.imag * imaginary
 
 
-def _product(apply, x: Tensor) -> Tensor:
+def _product(apply: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if not x.is_complex():
         return apply(x.unsqueeze(0)).squeeze(0)
     return torch.complex(apply(x.real.unsqueeze(0)), apply(x.imag.unsqueeze(0))).squeeze(0)

@@ -27,7 +27,7 @@ from neurolsc.validation import one_of, whole
 
 NON_SQUARE: tuple[NonSquare, ...] = ("submatrix", "singular")
 
-_SOURCES = 256
+_SOURCES = 64
 """points of a layer at which the terms of the derivative are compared where that is not done everywhere"""
 
 
@@ -40,7 +40,7 @@ class RadiusProfile:
         depth: radii through depth (L, K, B); row 0 is the first layer's derivative by the input.
         steps: the K steps that were measured (K,); every one of T by default.
         sources: per layer, the share of the points at which each term of the closed form contributes most to the radius
-            through time (leak, reset, feedback, recurrence); of 256 points spread evenly over the run where the radii were
+            through time (leak, reset, feedback, recurrence); of 64 points spread evenly over the run where the radii were
             found without matrices. Empty for cells without a closed form.
         firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or 1.
         silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN likewise.

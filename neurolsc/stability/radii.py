@@ -5,8 +5,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from neurolsc.stability.eigenpairs import Pairs, modulus, pairs_near
+from neurolsc.stability.eigenpairs import Pairs, matched, modulus, pairs_near
 from neurolsc.stability.krylov import Dominant, dominant
+from neurolsc.stability.maps import SpikingStep
 from neurolsc.stability.products import Cycle
 from neurolsc.stability.radius import leading_pair, spectral_radius
 
@@ -15,10 +16,14 @@ Method = Literal["krylov", "exact"]
 
 METHODS: tuple[Method, ...] = ("krylov", "exact")
 
-DENSE_BELOW = 64
+DENSE_BELOW = 75
 """size up to which dense eigenvalues are cheaper than a basis (benchmarks/radii.py)"""
 
-_RESIDUAL, _DRIFT = 0.006, 0.003  # relative, at which a value has settled: errors are below 1 % (benchmarks/radii.py)
+FACTORED_BELOW = 1024
+"""size up to which eigenvectors come from factorisations, one point at a time; of larger ones from two bases"""
+
+_RESIDUAL, _DRIFT = 0.003, 0.003  # relative, at which a value has settled: errors are below 1 % (benchmarks/radii.py)
+_CLOSE = 1e-3  # the relative residual of both eigenvectors where they come from bases
 _NEAR = 0.99  # a gradient is that of an eigenvalue with at least this share of the largest modulus
 PIECE = 2**15
 """numbers that the vectors of the points done at a time may hold together"""
@@ -63,6 +68,7 @@ def small(size: int) -> bool:
 def contributions(cycle: Cycle, like: Tensor) -> dict[str, Tensor]:
     """What each named term of a closed form contributes to the radius at every point, each (P,); they sum up to it."""
     (step,) = cycle.maps
+    assert isinstance(step, SpikingStep)
     with torch.no_grad():
         _, pairs, _ = _pairs(cycle, _dominant(cycle, like), like)
     x, y = pairs.right, pairs.left
@@ -100,25 +106,30 @@ def _piece(cycle: Cycle, like: Tensor) -> Radii:
     return Radii(radius + (slope - slope.detach()), exact)
 
 
-def _dominant(cycle: Cycle, like: Tensor) -> Dominant:
+def _dominant(cycle: Cycle, like: Tensor, *, right: bool = False, residual: float = _RESIDUAL) -> Dominant:
+    """The largest eigenvalues with left eigenvectors, of which a product is cheaper by autograd, or with right ones."""
     start, emphasis = starting_values(cycle.size, like).expand(cycle.points, -1), cycle.emphasis()
     start = start if emphasis is None else start * emphasis
-    everywhere = {cycle.points: cycle}
+    remaining = cycle
 
     def apply(x: Tensor, index: Tensor) -> Tensor:
-        if len(index) not in everywhere:  # points only ever leave, so a number of points names them
-            everywhere.clear()
-            everywhere[len(index)] = cycle.take(index)
-        return everywhere[len(index)].transposed(x)
+        nonlocal remaining
+        if len(index) < remaining.points:  # points only ever leave
+            remaining = cycle.take(index)
+        return remaining.times(x) if right else remaining.transposed(x)
 
-    return dominant(apply, start, residual=_RESIDUAL, drift=_DRIFT)
+    found = dominant(apply, start, residual=residual, drift=_DRIFT)
+    return found if right else found._replace(value=found.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real
 
 
 def _pairs(cycle: Cycle, largest: Dominant, like: Tensor) -> tuple[Tensor, Pairs, int]:
     """Radii, eigenpairs of each point, and how many of them are dense."""
     radius = largest.value.abs()
-    # a left eigenvector of a real matrix belongs to the conjugate
-    pairs = pairs_near(cycle, largest.value.conj(), largest.vector)
+    if cycle.size <= FACTORED_BELOW:
+        pairs = pairs_near(cycle, largest.value, largest.vector)
+    else:
+        right = _dominant(cycle, like, right=True, residual=_CLOSE)
+        pairs = matched(right, _dominant(cycle, like, residual=_CLOSE), _CLOSE)
     good = largest.settled & pairs.found & (pairs.value.abs() >= _NEAR * radius)
     radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)
     poor = (~good).nonzero().flatten().tolist()
