@@ -110,8 +110,10 @@ def _ritz(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     value = values.gather(1, values.abs().argmax(1, keepdim=True)).squeeze(1)
     modulus, eps = value.abs(), torch.finfo(h.dtype).eps
     # inverse iteration, a third of the cost of all eigenvectors; the residual of the small problem is counted too
-    shift = value * (1 + 4 * eps) + (value == 0) * eps
-    lu, pivots, _ = torch.linalg.lu_factor_ex(square.to(value.dtype) - shift[:, None, None] * torch.eye(m))
+    shift = torch.where(value == 0, eps, value * (1 + 4 * eps))
+    lu, pivots, _ = torch.linalg.lu_factor_ex(
+        square.to(value.dtype) - shift[:, None, None] * torch.eye(m, dtype=value.dtype)
+    )
     vector = torch.ones(len(h), m, 1, dtype=value.dtype)
     for _ in range(2):
         vector = torch.nn.functional.normalize(torch.linalg.lu_solve(lu, pivots, vector), dim=1)
