@@ -33,7 +33,7 @@ def network(kind: type = neurolsc.ALIFPlus, n: int = 256, **settings: object) ->
     return neurolsc.Network([kind(784, n, **settings), kind(n, n, **settings)], 10)
 
 
-def regime(name: str, inputs: list) -> neurolsc.Network:
+def regime(name: str, inputs: list, max_steps: int) -> neurolsc.Network:
     if name == "ALIF±":
         return network(neurolsc.ALIFPlusMinus)
     net = network(adaptation=0.1 if name == "recurrence-dominated" else 1.8)
@@ -42,7 +42,7 @@ def regime(name: str, inputs: list) -> neurolsc.Network:
             for cell in net.cells:
                 cell.w_rec.mul_(20)
     if name.startswith("after"):
-        result = neurolsc.pretrain(net, inputs, target=float(name.split()[1]), max_steps=20, progress=False)
+        result = neurolsc.pretrain(net, inputs, target=float(name.split()[1]), max_steps=max_steps, progress=False)
         print(name, "reached", result.profile.time_mean.tolist(), f"{result.seconds:.0f} s", flush=True)
     return net
 
@@ -147,45 +147,49 @@ def pretraining(n: int, inputs: list, exact: bool) -> dict:
 def main() -> None:
     """Run everything and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a fifth of the points, one repeat")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the points, one repeat, no check of the sampling"
+    )
     quick = parser.parse_args().quick
-    repeats, many, checked = (1, 200, 24) if quick else (3, BATCH * STEPS, 100)
+    repeats, many, checked = (1, 100, 12) if quick else (3, BATCH * STEPS, 100)
     data = SpikeLatencyMNIST.embedded("train")
     inputs, x = input_batches(data, 32), next(iter(input_batches(data, BATCH)))
     rows: dict[str, list] = {"speed": [], "errors": [], "growth": [], "profile": [], "pretraining": [], "sampling": []}
     neurolsc.pretrain(network(n=8), inputs, max_steps=1, progress=False)  # the first call imports the optimizer
-    for n in (128, 256):
-        for exact in (True, False) if n == 128 or not quick else (False,):
-            rows["pretraining"].append(pretraining(n, inputs, exact))
-            print(rows["pretraining"][-1], flush=True)
     for name in REGIMES:
-        net = regime(name, inputs)
+        net = regime(name, inputs, 10 if quick else 40)
         t, rate = points(net, x)
         for direction in ("time", "depth"):
             row = {"regime": name, "n": 256, "direction": direction, "gradient": False, "firing_rate": rate}
-            rows["speed"].append(row | compare(t, direction, 3 if quick else 8, many, False, repeats))
+            rows["speed"].append(row | compare(t, direction, 2 if quick else 8, many, False, repeats))
             rows["errors"].append({"regime": name, "direction": direction} | errors(t, direction, checked))
             print(rows["speed"][-1], rows["errors"][-1], flush=True)
             if name == "default":
                 row |= {"gradient": True}
-                rows["speed"].append(row | compare(t, direction, 3 if quick else 8, many // 4, True, repeats))
+                rows["speed"].append(row | compare(t, direction, 2 if quick else 8, many // 2, True, repeats))
                 print(rows["speed"][-1], flush=True)
-        if name in ("default", "after 0.5"):
+        write(rows)
+        if name in ("default", "after 0.5") and not quick:
             rows["sampling"].append({"regime": name, "time_depth": sampling(net, x)})
             print(rows["sampling"][-1], flush=True)
         if name == "default":
-            steps, samples = (20, 10) if quick else (100, 25)
-            taken = seconds(lambda net=net: neurolsc.radius_profile(net, x[:, :samples], steps=steps), 1)
-            dense = seconds(lambda net=net: neurolsc.radius_profile(net, x[:, :1], steps=5, method="exact"), 1)
+            steps, samples = (20, 4) if quick else (100, 25)
+            taken = seconds(partial(neurolsc.radius_profile, net, x[:, :samples], steps=steps), 1)
+            dense = seconds(partial(neurolsc.radius_profile, net, x[:, :1], steps=5, method="exact"), 1)
             row = {"without_matrices_s": taken * 10_000 / (steps * samples), "exact_s": dense * 2_000}
             rows["profile"].append(row | {"measured_points": steps * samples, "exact_points": 5})
             print(rows["profile"][-1], flush=True)
-    for n in (64, 128, 512):
+    for n in (512, 128, 64):
         t, rate = points(network(n=n), x)
         row = {"regime": "default", "n": n, "direction": "time", "gradient": False, "firing_rate": rate}
         rows["growth"].append(row | compare(t, "time", 2 if n == 512 else 8, 100 if quick else 400, False, 1))
         print(rows["growth"][-1], flush=True)
-    write(rows)
+        write(rows)
+    for n in (128, 256):
+        for exact in (True, False) if n == 128 or not quick else (False,):
+            rows["pretraining"].append(pretraining(n, inputs, exact))
+            print(rows["pretraining"][-1], flush=True)
+            write(rows)
 
 
 def write(rows: dict[str, list]) -> None:

@@ -129,7 +129,8 @@ def pretrain(
             other settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
 
-    Cost of a step: one run over T steps, and ``samples * steps`` eigenvalue problems per layer and direction, O(S^3) each.
+    Cost of a step: one run over T steps, and ``samples * steps`` radii per layer and direction (:func:`radius_profile`), each
+    with a gradient that costs up to six factorisations of an n_hidden x n_hidden matrix.
 
     Example:
         >>> import torch
