@@ -6,14 +6,9 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network
-from neurolsc.stability.profile import (
-    NonSquare,
-    RadiusProfile,
-    depth_radius,
-    draw_steps,
-    radius_profile,
-    time_radius,
-)
+from neurolsc.stability.cycles import NonSquare
+from neurolsc.stability.measure import depth_radius, time_radius
+from neurolsc.stability.profile import RadiusProfile, draw_steps, radius_profile
 from neurolsc.stability.targets import Aim, Measured
 from neurolsc.stability.transition import follow
 

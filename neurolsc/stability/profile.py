@@ -1,8 +1,6 @@
 """Radii over layers, time steps and samples: measured, as numbers, as text and as a picture."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
@@ -14,21 +12,11 @@ from tqdm.auto import tqdm
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.modes import evaluated
 from neurolsc.network import Network
-from neurolsc.stability.cycles import NonSquare, depth_cycle, time_cycle
-from neurolsc.stability.radii import METHODS, PIECE, Method, Radii, contributions, radii, root, small
-from neurolsc.stability.radius import (
-    largest_singular_value,
-    radius_and_gradient,
-    random_submatrix,
-    spectral_radius,
-)
-from neurolsc.stability.transition import Transitions, depth_factors, follow, sum_of, time_derivative
+from neurolsc.stability.cycles import NonSquare
+from neurolsc.stability.measure import NON_SQUARE, chunks, depth_radius, is_non_square, sources_of, states, time_radius
+from neurolsc.stability.radii import METHODS, PIECE, Method
+from neurolsc.stability.transition import follow
 from neurolsc.validation import one_of, whole
-
-NON_SQUARE: tuple[NonSquare, ...] = ("submatrix", "singular")
-
-_SOURCES = 64
-"""points of a layer at which the terms of the derivative are compared where that is not done everywhere"""
 
 
 @dataclass(frozen=True)
@@ -161,14 +149,14 @@ def radius_profile(
     with torch.no_grad(), tqdm(total=len(transitions) * shape[0], unit="step", disable=not progress) as bar:
         for layer, t in enumerate(transitions):
             pieces, across = [], []
-            for piece in _chunks(t, max(1, (2**23 // _states(t) if method == "exact" else PIECE) // _states(t))):
+            for piece in chunks(t, max(1, (2**23 // states(t) if method == "exact" else PIECE) // states(t))):
                 pieces.append(time_radius(piece, layer, method))
                 across.append(depth_radius(piece, layer, non_square, generator, method))
                 bar.update(len(piece.x) / shape[1])
             for found, kept in ((pieces, time), (across, depth)):
                 kept.append(torch.cat([r.radius for r in found]).view(shape).cpu())
                 exact.append(sum(r.exact for r in found) / t.x.shape[0])
-            sources.append(_sources(t, layer, method))
+            sources.append(sources_of(t, layer, method))
     spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
     silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])
     treated: tuple[NonSquare | None, ...] = tuple(non_square if is_non_square(t) else None for t in transitions)
@@ -191,108 +179,6 @@ def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Ten
         raise ValueError(f"steps must be at most the {total} steps of the input, got {count}.")
     edges = torch.arange(count + 1) * total // count  # of stretches of whole steps, so that none is drawn twice
     return edges[:-1] + (torch.rand(count, generator=generator, dtype=torch.float64) * edges.diff()).long()
-
-
-def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
-    """Radii through time at the points of t, shape (K B,), differentiable by the parameters."""
-    if method == "exact":
-        return Radii(spectral_radius(_finite(time_derivative(t), layer, "time")), t.x.shape[0])
-    with _named(layer, "time"):
-        return radii(time_cycle(t), t.x)
-
-
-def depth_radius(
-    t: Transitions, layer: int, non_square: NonSquare, generator: torch.Generator, method: Method = "krylov"
-) -> Radii:
-    """Radii through depth at the points of t, shape (K B,), differentiable by the parameters."""
-    points, unequal = t.x.shape[0], is_non_square(t)
-    if method == "exact":
-        return Radii(_dense_depth_radius(t, layer, non_square, generator).expand(points), points)
-    cycle = depth_cycle(t, non_square, generator)
-    with _named(layer, "depth"):
-        radius, exact = radii(cycle, t.x)
-    if unequal and non_square == "singular":  # the cycle is M times its transpose
-        radius = root(radius)
-    return Radii(radius.expand(points), exact * points // cycle.points)
-
-
-def _dense_depth_radius(t: Transitions, layer: int, non_square: NonSquare, generator: torch.Generator) -> Tensor:
-    by_input, below = depth_factors(t)
-    if not is_non_square(t):
-        # A B and B A have the same eigenvalues but for zeros, and B A is no larger than the layer below
-        return spectral_radius(_finite(by_input if below is None else below @ by_input, layer, "depth"))
-    m = _finite(by_input if below is None else by_input @ below, layer, "depth")
-    if non_square == "singular":
-        return largest_singular_value(m)
-    return spectral_radius(random_submatrix(m.expand(t.x.shape[0], -1, -1), generator))
-
-
-def _sources(t: Transitions, layer: int, method: Method) -> dict[str, float]:
-    """The share of the points at which each term contributes most to the radius through time; empty if not known.
-
-    The contribution of a term is its product with the gradient of the radius; contributions sum up to the radius.
-    """
-    if not t.cell.has_closed_form():
-        return {}
-    if method == "exact" or small(_states(t)):
-        held = [part for piece in _chunks(t, max(1, 2**23 // _states(t) ** 2)) for part in _dense_sources(piece, layer)]
-    else:
-        points = t.x.shape[0]
-        some = torch.arange(min(points, _SOURCES)) * points // min(points, _SOURCES)
-        parts = contributions(time_cycle(_at(t, some)), t.x)
-        names = list(parts)
-        held = [names[i] for i in torch.stack(list(parts.values())).argmax(0).tolist()]
-    return {name: held.count(name) / len(held) for name in sorted(set(held))}
-
-
-def _dense_sources(t: Transitions, layer: int) -> list[str]:
-    terms = t.cell.time_sources(t.before)
-    gradient = radius_and_gradient(_finite(sum_of(terms), layer, "time")).gradient
-    parts = torch.stack([(gradient * term).sum((-2, -1)) for term in terms.values()])
-    names = list(terms)
-    return [names[i] for i in parts.argmax(0).tolist()]
-
-
-def is_non_square(t: Transitions) -> bool:
-    """Whether the depth derivative of a layer is not square: its state and what it reads differ in size."""
-    below = t.cell.n_in if t.state_below is None else sum(leaf[0].numel() for leaf in t.state_below)
-    return below != _states(t)
-
-
-def _states(t: Transitions) -> int:
-    return sum(leaf[0].numel() for leaf in t.before)
-
-
-def _finite(m: Tensor, layer: int, direction: str) -> Tensor:
-    if not m.isfinite().all():
-        raise _run_away(layer, direction)
-    return m
-
-
-@contextmanager
-def _named(layer: int, direction: str) -> Iterator[None]:
-    try:
-        yield
-    except FloatingPointError as error:
-        raise _run_away(layer, direction) from error
-
-
-def _run_away(layer: int, direction: str) -> FloatingPointError:
-    return FloatingPointError(
-        f"layer {layer + 1}: the derivative through {direction} holds NaN or infinity. Its weights or states have "
-        "run away; lower the learning rate, or start from smaller weights."
-    )
-
-
-def _chunks(t: Transitions, size: int) -> Iterator[Transitions]:
-    for start in range(0, t.x.shape[0], size):
-        yield _at(t, slice(start, start + size))
-
-
-def _at(t: Transitions, points: slice | Tensor) -> Transitions:
-    """The transitions at some of their points."""
-    below = None if t.state_below is None else type(t.state_below)(*(leaf[points] for leaf in t.state_below))
-    return Transitions(t.cell, t.x[points], type(t.before)(*(leaf[points] for leaf in t.before)), t.below, below)
 
 
 def _number_or_none(value: float) -> float | None:

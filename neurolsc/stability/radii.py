@@ -22,7 +22,11 @@ DENSE_BELOW = 75
 FACTORED_BELOW = 1024
 """size up to which eigenvectors come from factorisations, one point at a time; of larger ones from two bases"""
 
-_RESIDUAL, _DRIFT = 0.003, 0.003  # relative, at which a value has settled: errors are below 1 % (benchmarks/radii.py)
+_RESIDUAL, _STRICT, _DRIFT = (
+    0.005,
+    0.003,
+    0.003,
+)  # relative, at which a value has settled: errors are below 1 % (benchmarks/radii.py)
 _CLOSE = 1e-3  # the relative residual of both eigenvectors where they come from bases
 _NEAR = 0.99  # a gradient is that of an eigenvalue with at least this share of the largest modulus
 PIECE = 2**15
@@ -92,8 +96,9 @@ def _piece(cycle: Cycle, like: Tensor) -> Radii:
         if not matrices.isfinite().all():
             raise FloatingPointError("a derivative holds NaN or infinity.")
         return Radii(spectral_radius(matrices), cycle.points)
+    residual = _STRICT if torch.is_grad_enabled() else _RESIDUAL
     with torch.no_grad():
-        largest = _dominant(cycle, like)
+        largest = _dominant(cycle, like, residual=residual)
     if not torch.is_grad_enabled():
         poor = (~largest.settled).nonzero().flatten().tolist()
         radius = largest.value.abs()
@@ -106,7 +111,7 @@ def _piece(cycle: Cycle, like: Tensor) -> Radii:
     return Radii(radius + (slope - slope.detach()), exact)
 
 
-def _dominant(cycle: Cycle, like: Tensor, *, right: bool = False, residual: float = _RESIDUAL) -> Dominant:
+def _dominant(cycle: Cycle, like: Tensor, *, right: bool = False, residual: float = _STRICT) -> Dominant:
     """The largest eigenvalues with left eigenvectors, of which a product is cheaper by autograd, or with right ones."""
     start, emphasis = starting_values(cycle.size, like).expand(cycle.points, -1), cycle.emphasis()
     start = start if emphasis is None else start * emphasis

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
-from neurolsc.stability.profile import NonSquare, depth_radius, time_radius
+from neurolsc.stability.cycles import NonSquare
+from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.rules import Rule
 from neurolsc.stability.targets import Aim
 from neurolsc.stability.transition import follow

@@ -7,7 +7,7 @@ from torch import Tensor
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network
 from neurolsc.stability.cycles import depth_cycle, time_cycle
 from neurolsc.stability.maps import Differentiated, SpikingStep
-from neurolsc.stability.profile import depth_radius
+from neurolsc.stability.measure import depth_radius
 from neurolsc.stability.transition import Transitions, flat, follow, time_derivative, unflat
 from neurolsc.surrogate import FastSigmoid
 
