@@ -1,4 +1,4 @@
-"""Cells stacked in depth, with a readout: the one place that loops over time."""
+"""Cells stacked in depth, with a readout."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -6,7 +6,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
+from neurolsc.frames import frames, frozen, keep, last_seen, running_lengths
 from neurolsc.modes import evaluating
 from neurolsc.neurons.cell import Cell, State, dtype_and_device
 from neurolsc.validation import whole
@@ -61,6 +63,8 @@ class Network(nn.Module):
             (B, n_hidden) to (B, classes) and is called step by step.
         layer_delay: 1: every layer reads the layer below, and the first one the input, one step late (eq. 1 and 49);
             0: in the same step, as in stacks of snnTorch, norse and PyTorch.
+        recompute: keep less for the gradient, about the states of 2 sqrt(T) steps, and run the steps between again. It costs the
+            time of a forward pass, changes no result, is no part of what is saved, and may be set at any time.
         readout_bias: give the readout made here a bias. Without one (eq. 49) a silent last layer ties all classes and casts no
             vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts one.
 
@@ -84,6 +88,7 @@ class Network(nn.Module):
         *,
         layer_delay: Literal[0, 1] = 1,
         readout_bias: bool = False,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
         if not cells:
@@ -95,6 +100,7 @@ class Network(nn.Module):
             raise ValueError(f"layer_delay must be 0 or 1, got {layer_delay!r}.")
         self.cells: Sequence[Cell] = nn.ModuleList(cells)  # type: ignore[assignment]
         self.layer_delay = layer_delay
+        self.recompute = recompute
         self.readout: nn.Module
         if isinstance(n_out, nn.Module):
             self.readout, self._n_out = n_out, _classes(n_out, cells[-1])
@@ -165,14 +171,11 @@ class Network(nn.Module):
     def moments(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Iterator[Moment]:
         """Run over time, one :class:`Moment` after the other; arguments as in :meth:`run`."""
         self._check(x, mask)
-        if states is None:
-            states = self.initial_states(x.shape[1])
-        else:
-            self._check_states(states, x.shape[1])
+        states = self._start(states, x.shape[1])
         z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         masks: Iterable[Tensor | None] = [None] * x.shape[0] if mask is None else mask.unbind(0)
-        for frame, alive in zip(_frames(x), masks, strict=True):
-            moment = self._moment(frame, z, states)
+        for now, alive in zip(frames(x), masks, strict=True):
+            moment = self._moment(now, z, states)
             if alive is not None:
                 moment = _freeze(moment, z, alive)
             yield moment
@@ -194,15 +197,41 @@ class Network(nn.Module):
             ValueError: if x is not (T, B, n_in) with T, B >= 1, holds NaN or infinity, mask is not (T, B) bool, or the
                 states are not those of B samples of this network.
         """
-        moments = [(m.outputs, m.after) for m in self.moments(x, states, mask=mask)]
-        spikes = tuple(torch.stack(layer) for layer in zip(*(outputs for outputs, _ in moments), strict=True))
+        self._check(x, mask)
+        states = self._start(states, x.shape[1])
+        lengths = None if mask is None else running_lengths(mask)
+        if mask is None:
+            spikes, after = self._by_layers(x, states, None)
+        elif lengths is None:
+            moments = [(m.outputs, m.after) for m in self.moments(x, states, mask=mask)]
+            spikes = tuple(torch.stack(layer) for layer in zip(*(outputs for outputs, _ in moments), strict=True))
+            after = moments[-1][1]
+        else:  # no longer than the longest sample: how much padding follows has no effect, not even by rounding
+            steps = max(int(lengths.max()), 1)
+            spikes, after = self._by_layers(x if steps == len(x) else x.narrow(0, 0, steps), states, lengths)
+            spikes = tuple(pad(layer, (0, 0, 0, 0, 0, len(x) - steps)) for layer in spikes)
         if mask is not None:
             spikes = tuple(layer * mask.unsqueeze(-1) for layer in spikes)
         at_once = isinstance(self.readout, nn.Linear)
         logits = self.readout(spikes[-1]) if at_once else torch.stack([self.readout(z) for z in spikes[-1]])
         if mask is not None:
             logits = logits * mask.unsqueeze(-1)
-        return Run(logits, spikes, moments[-1][1])
+        return Run(logits, spikes, after)
+
+    def _by_layers(
+        self, x: Tensor, states: NetworkState, lengths: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], NetworkState]:
+        """The outputs of all cells and the last state, one layer after the other over all steps; lengths as in a cell's run.
+
+        That is the order of :meth:`moments` turned around: no layer reads anything of a layer above.
+        """
+        below, first, outputs, after = x, states.x, [], []
+        for cell, state in zip(self.cells, states.layers, strict=True):
+            below, last = cell.run(below, state, first=first, lengths=lengths, recompute=self.recompute)
+            first = cell.output(state) if self.layer_delay else None
+            outputs.append(below)
+            after.append(last)
+        return tuple(outputs), NetworkState(tuple(after), None if states.x is None else last_seen(x, states.x, lengths))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
@@ -212,10 +241,17 @@ class Network(nn.Module):
         if x.ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         values = x.coalesce().values() if x.is_sparse else x
-        if values.is_floating_point() and not values.isfinite().all():
+        # the sum first, which is five times as fast
+        if values.is_floating_point() and not values.sum().isfinite() and not values.isfinite().all():
             raise ValueError("x must be finite, got NaN or infinity.")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}.")
+
+    def _start(self, states: NetworkState | None, batch: int) -> NetworkState:
+        if states is None:
+            return self.initial_states(batch)
+        self._check_states(states, batch)
+        return states
 
     def _check_states(self, states: NetworkState, batch: int) -> None:
         pending = () if states.x is None else (states.x,)
@@ -238,19 +274,10 @@ def _classes(readout: nn.Module, cell: Cell) -> int:
     return logits.shape[1]
 
 
-def _frames(x: Tensor) -> Iterable[Tensor]:
-    # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
-    return (frame.to_dense() for frame in (x[t] for t in range(x.shape[0]))) if x.is_sparse else x.unbind(0)
-
-
 def _freeze(moment: Moment, z: tuple[Tensor, ...], alive: Tensor) -> Moment:
     """Keep state and output of the samples that are not alive (B,)."""
-
-    def keep(new: Tensor, old: Tensor) -> Tensor:
-        return torch.where(alive.view(-1, *[1] * (new.ndim - 1)), new, old)
-
     before, after = moment.before, moment.after
-    layers = tuple(type(n)(*map(keep, n, o)) for n, o in zip(after.layers, before.layers, strict=True))
-    pending = None if after.x is None or before.x is None else keep(after.x, before.x)
-    outputs = tuple(map(keep, moment.outputs, z))
+    layers = tuple(frozen(new, old, alive) for new, old in zip(after.layers, before.layers, strict=True))
+    pending = None if after.x is None or before.x is None else keep(after.x, before.x, alive)
+    outputs = tuple(keep(new, old, alive) for new, old in zip(moment.outputs, z, strict=True))
     return Moment(before, moment.inputs, outputs, NetworkState(layers, pending))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
-from neurolsc.neurons.alif import next_threshold
+from neurolsc.neurons.equations import next_threshold
 from neurolsc.neurons.reset import Reset, ZeroReset
 from neurolsc.neurons.spiking import Spike
 from neurolsc.surrogate import Arctan

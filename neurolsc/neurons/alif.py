@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.neurons.cell import Answer, truncated_normal
+from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.positive import Positive
 from neurolsc.neurons.reset import ResetName, StaticReset
@@ -133,9 +134,15 @@ class ALIF(SpikingCell):
         """The threshold that a spike subtracts: the resting one for a static reset, else the current one."""
         return self.theta_rest if isinstance(self.reset, StaticReset) else state.theta
 
+    def constants(self) -> Constants:
+        subtracted = self.theta_rest if isinstance(self.reset, StaticReset) else None
+        moving = (self.decay_theta, self.b_theta, self.adaptation)
+        return Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, subtracted, *moving)
+
     def update(self, x: Tensor, z: Tensor, state: ALIFState) -> ALIFState:
-        v = self.next_voltage(x, z, state.v, self.reset_threshold(state))
-        return ALIFState(v, next_threshold(state.theta, z, self.decay_theta, self.b_theta, self.adaptation))
+        v, theta = advance(self.reset, self.constants(), x, z, state.v, state.theta)
+        assert theta is not None
+        return ALIFState(v, theta)
 
     def time_sources(self, state: ALIFState) -> dict[str, Tensor]:
         r"""The four terms of d (v, theta)[t] / d (v, theta)[t-1], each (B, 2 n_hidden, 2 n_hidden).
@@ -185,11 +192,6 @@ class ALIFPlusMinus(ALIF):
     @staticmethod
     def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> Tensor:
         return torch.randn(n_hidden) * scale / n_in
-
-
-def next_threshold(theta: Tensor, z: Tensor, decay: Tensor, b_theta: Tensor, adaptation: Tensor) -> Tensor:
-    """theta[t] from the last threshold and spikes (B, n_hidden), its decay, constant input and adaptation (n_hidden,)."""
-    return decay * theta + b_theta + adaptation * z
 
 
 def _diagonal_blocks(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:

@@ -1,15 +1,18 @@
 """What a cell is: its state, its pure step, and the parameters that answer for its radii."""
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from neurolsc.frames import frame, frames, frozen
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.validation import whole
 
@@ -90,6 +93,50 @@ class Cell(nn.Module, ABC):
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
         state = self.update(x, self.output(state), state)
         return self.output(state), state
+
+    def run(
+        self,
+        x: Tensor,
+        state: State,
+        *,
+        first: Tensor | None = None,
+        lengths: Tensor | None = None,
+        recompute: bool = False,
+    ) -> tuple[Tensor, State]:
+        """Many time steps: those of :meth:`update`, one after the other, or an equal but faster way that a cell has.
+
+        Args:
+            x: the input (T, B, n_in), dense or sparse (COO), of any real dtype.
+            state: the state before.
+            first: what the first step reads (B, n_in); x is then read one step late, and its last frame not at all.
+            lengths: the number of steps after which the state of each sample stands still (B,), 0 to T; by default T.
+                Outputs after that mean nothing.
+            recompute: keep the state of a few steps only, and run those between again for the gradient.
+
+        Returns:
+            The outputs (T, B, n_hidden) and the last state.
+        """
+        if not (recompute and torch.is_grad_enabled()):
+            return self._by_steps(x, state, first, lengths)
+        steps, outputs = x.shape[0], []
+        length = math.isqrt(steps - 1) + 1
+        for a in range(0, steps, length):
+            part = x.narrow(0, a, min(length, steps - a))
+            left = None if lengths is None else (lengths - a).clamp(0, part.shape[0])
+            z, state = checkpoint(self._by_steps, part, state, first, left, use_reentrant=False)  # type: ignore[misc]
+            first = None if first is None else frame(part, -1)
+            outputs.append(z)
+        return torch.cat(outputs), state
+
+    def _by_steps(self, x: Tensor, state: State, first: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        dtype, z, outputs = state[0].dtype, self.output(state), []
+        read = frames(x) if first is None else chain([first], islice(frames(x), x.shape[0] - 1))
+        for t, now in enumerate(read):
+            after = self.update(now.to(dtype), z, state)
+            state = after if lengths is None else frozen(after, state, lengths > t)
+            z = self.output(state)
+            outputs.append(z)
+        return torch.stack(outputs), state
 
     # in closed form, for the cells that have one; s is the state before the step
     def has_closed_form(self) -> bool:

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.reset import ResetName
 from neurolsc.neurons.spiking import Spike, SpikingCell
@@ -75,8 +76,12 @@ class LIF(SpikingCell):
     def distance(self, state: LIFState) -> Tensor:
         return state.v - self.theta
 
+    def constants(self) -> Constants:
+        return Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, self.theta)
+
     def update(self, x: Tensor, z: Tensor, state: LIFState) -> LIFState:
-        return LIFState(self.next_voltage(x, z, state.v, self.theta))
+        v, _ = advance(self.reset, self.constants(), x, z, state.v, None)
+        return LIFState(v)
 
     def time_sources(self, state: LIFState) -> dict[str, Tensor]:
         r"""D + (w_rec - R) s, split into leak, reset and recurrence, each (B, n_hidden, n_hidden)."""

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.neurons.cell import Answer, Cell, State, truncated_normal
+from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.positive import Positive
-from neurolsc.neurons.reset import ResetName, make_reset
+from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset, make_reset
+from neurolsc.neurons.scan import Layer, scan
 from neurolsc.surrogate import FastSigmoid, Surrogate
 from neurolsc.validation import number, one_of
 
@@ -90,10 +92,51 @@ class SpikingCell(Cell):
         """Share of the voltage kept from one step to the next, exp(-1/tau_v), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_v)
 
-    def next_voltage(self, x: Tensor, z: Tensor, v: Tensor, theta: Tensor) -> Tensor:
-        """v[t] from the input, the last spikes, the last voltage and the threshold of the reset."""
-        carried = self.reset.carry(self.decay_v * v, z, theta)
-        return carried + x @ self.w_in.T + z @ self.w_rec.T + self.b_v
+    @abstractmethod
+    def constants(self) -> Constants:
+        """The numbers that all steps have in common, with their gradients."""
+
+    def run(
+        self,
+        x: Tensor,
+        state: State,
+        *,
+        first: Tensor | None = None,
+        lengths: Tensor | None = None,
+        recompute: bool = False,
+    ) -> tuple[Tensor, State]:
+        layer = self._layer(x, lengths, recompute)
+        if layer is None:
+            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
+        v, theta = state.v, getattr(state, "theta", None)
+        z, *end = scan(layer, self.constants(), x, first, self.output(state), v, theta)
+        after = type(state)(*end[: len(state)])
+        if (
+            not torch.stack([leaf.detach().sum() for leaf in after]).isfinite().all()
+        ):  # a surrogate makes NaN of infinity
+            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
+        return z, after
+
+    def _layer(self, x: Tensor, lengths: Tensor | None, recompute: bool) -> Layer | None:
+        """What the fast loop needs to know, or None where it does not know this cell, or what is done with it."""
+        ours = all(
+            getattr(type(self), name).__module__.startswith("neurolsc.neurons.")
+            for name in ("update", "output", "distance", "constants")
+        )
+        known = ours and type(self.reset) in (Reset, StaticReset, ZeroReset) and plain_surrogate(self.spike)
+        special = (
+            torch.compiler.is_compiling()
+            or torch.jit.is_tracing()  # type: ignore[attr-defined]
+            or torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
+            or torch.autograd.forward_ad._current_level >= 0
+            or torch.is_autocast_enabled(x.device.type)
+            or (x.is_sparse and x.requires_grad)
+        )
+        if not known or special:
+            return None
+        assert isinstance(self.spike, Surrogate)
+        keep = "nothing" if not torch.is_grad_enabled() else "some" if recompute else "all"
+        return Layer(self.spike, self.reset, lengths, keep)
 
     def has_closed_form(self) -> bool:
         """True for our surrogates, whose derivative is known as a formula."""
@@ -121,3 +164,14 @@ class SpikingCell(Cell):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, reset={self.reset_name!r}, reset_gradient={self.reset.gradient}"
+
+
+def plain_surrogate(spike: Spike) -> bool:
+    """Whether a spike function is a surrogate of ours with nothing added: no other forward or derivative, and no hooks."""
+    if not isinstance(spike, Surrogate):
+        return False
+    same = all(
+        getattr(type(spike), name) is getattr(Surrogate, name) for name in ("forward", "derivative", "primitive")
+    )
+    hooks = (spike._forward_hooks, spike._forward_pre_hooks, spike._backward_hooks, spike._backward_pre_hooks)
+    return same and not any(hooks)
