@@ -209,7 +209,7 @@ def write(rows: dict[str, list]) -> None:
         cells = [r["regime"], r["n"], r["direction"], "yes" if r["gradient"] else "no", f"{r['ours_ms']:.2f}"]
         cells += [f"{r['peer_ms']:.0f}", f"{r['ratio']:.0f}", f"{r['exact_share']:.1%}"]
         cells += [f"{e['p99']:.2%}", f"{e['worst']:.2%}"] if e else ["", ""]
-        lines.append("| " + " | ".join(map(str, [*cells, f"{r['firing_rate']:.3f}"])) + " |")
+        lines.append("| " + " | ".join(map(str, [*cells, f"{r['firing_rate']:.4f}"])) + " |")
     lines += ["", "| pre-training to 0.5 | path | seconds | steps | converged |", "| --- " * 5 + "|"]
     for r in rows["pretraining"]:
         lines.append(f"| 2 x {r['n']} | {r['path']} | {r['seconds']:.1f} | {r['steps']} | {r['converged']} |")
