@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.equations import Constants, advance
+from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.positive import Positive
 from neurolsc.neurons.reset import ResetName, StaticReset
 from neurolsc.neurons.spiking import Spike, SpikingCell
@@ -161,6 +162,11 @@ class ALIF(SpikingCell):
             "feedback": _diagonal_blocks(zero, zero, feedback, -feedback),
             "recurrence": nn.functional.pad(torch.cat((rec, -rec), -1), (0, 0, 0, self.n_hidden)),
         }
+
+    def linearised(self, state: ALIFState) -> Linearised:
+        s, z = self.spike_derivative(state), self.output(state)
+        d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state))
+        return Linearised(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
 
     def input_derivative(self, state: ALIFState) -> Tensor:
         """(w_in; 0), the same for every sample: (1, 2 n_hidden, n_in)."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neurolsc.frames import frame, frames, frozen
+from neurolsc.neurons.linearised import Linearised
 from neurolsc.validation import whole
 
 State = Any
@@ -144,6 +145,10 @@ class Cell(nn.Module, ABC):
 
     def time_sources(self, state: State) -> dict[str, Tensor]:
         """The transition derivative d h[t] / d h[t-1] as named terms (B, S, S); their sum is the derivative."""
+        raise TypeError(f"{type(self).__name__} has no closed form; differentiate it by autograd.")
+
+    def linearised(self, state: State) -> Linearised:
+        """The same derivative as vectors and weights, from which its products with vectors follow without a matrix."""
         raise TypeError(f"{type(self).__name__} has no closed form; differentiate it by autograd.")
 
     def input_derivative(self, state: State) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants, advance
+from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.reset import ResetName
 from neurolsc.neurons.spiking import Spike, SpikingCell
 from neurolsc.validation import number
@@ -91,6 +92,11 @@ class LIF(SpikingCell):
             "reset": torch.diag_embed(-r * s),
             "recurrence": self.w_rec * s.unsqueeze(-2),
         }
+
+    def linearised(self, state: LIFState) -> Linearised:
+        s, z = self.spike_derivative(state), self.output(state)
+        d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
+        return Linearised(self.w_rec, s, d, e, r, None, None)
 
     def input_derivative(self, state: LIFState) -> Tensor:
         """w_in, the same for every sample: (1, n_hidden, n_in)."""

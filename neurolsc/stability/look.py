@@ -6,14 +6,9 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network
-from neurolsc.stability.profile import (
-    NonSquare,
-    RadiusProfile,
-    depth_radius,
-    draw_steps,
-    radius_profile,
-    time_radius,
-)
+from neurolsc.stability.cycles import NonSquare
+from neurolsc.stability.measure import depth_radius, time_radius
+from neurolsc.stability.profile import RadiusProfile, draw_steps, radius_profile
 from neurolsc.stability.targets import Aim, Measured
 from neurolsc.stability.transition import follow
 
@@ -71,8 +66,8 @@ class Look:
         steps = draw_steps(x.shape[0], self.count(x, CLOSER if closer else 1), generator)
         transitions, outputs = follow(self.network, x, steps)
         with torch.set_grad_enabled(not closer and torch.is_grad_enabled()):
-            time = tuple(time_radius(t, i) for i, t in enumerate(transitions))
-            depth = tuple(depth_radius(t, i, self.non_square, generator) for i, t in enumerate(transitions))
+            time = tuple(time_radius(t, i).radius for i, t in enumerate(transitions))
+            depth = tuple(depth_radius(t, i, self.non_square, generator).radius for i, t in enumerate(transitions))
         return Measured(time, depth), [z.ne(0).float().mean().item() for z in outputs]
 
     def larger(self, x: Tensor) -> RadiusProfile:

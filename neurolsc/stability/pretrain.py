@@ -24,10 +24,12 @@ from tqdm.auto import tqdm
 from neurolsc.checkpoint import read_tree, write_tree
 from neurolsc.modes import evaluated
 from neurolsc.network import Network
+from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.findings import Finding, dead_layers, missed_targets, wide_spread
 from neurolsc.stability.look import CLOSER, Look
 from neurolsc.stability.loop import Loop
-from neurolsc.stability.profile import NON_SQUARE, NonSquare, RadiusProfile, draw_steps
+from neurolsc.stability.measure import NON_SQUARE
+from neurolsc.stability.profile import RadiusProfile, draw_steps
 from neurolsc.stability.rules import Rule, default_rule
 from neurolsc.stability.scale import scale_layers
 from neurolsc.stability.targets import Criteria, Measured, Target, aim
@@ -129,7 +131,8 @@ def pretrain(
             other settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
 
-    Cost of a step: one run over T steps, and ``samples * steps`` eigenvalue problems per layer and direction, O(S^3) each.
+    Cost of a step: one run over T steps, and ``samples * steps`` radii per layer and direction (:func:`radius_profile`), each
+    with a gradient that costs up to six factorisations of an n_hidden x n_hidden matrix.
 
     Example:
         >>> import torch

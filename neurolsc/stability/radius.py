@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.stability.products import lu_factors
+
 
 class RadiusGradient(NamedTuple):
     """Radii of a batch of matrices with their gradients."""
@@ -125,34 +127,48 @@ def _largest_eigenvalue(m: Tensor) -> Tensor:
     return eigenvalues.gather(-1, index).squeeze(-1)
 
 
+def leading_pair(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The eigenvalue of largest modulus of one matrix (N, N), and x, y (N,) with y^H x = 1, capped where nearly defective."""
+    value = _largest_eigenvalue(m)
+    x, y, overlap, _ = _eigenvectors(m, value)
+    return value, x, y / overlap.conj()
+
+
 def _gradient_of_modulus(m: Tensor, eigenvalue: Tensor) -> tuple[Tensor, bool]:
     """Gradient of |eigenvalue| by one matrix (N, N), and whether it was capped."""
     if eigenvalue == 0:
         return torch.zeros_like(m), False
+    x, y, overlap, capped = _eigenvectors(m, eigenvalue)
+    return (eigenvalue.conj() / eigenvalue.abs() / overlap * torch.outer(y.conj(), x)).real, capped
+
+
+def _eigenvectors(m: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """x, y (N,) of norm 1, y^H x held above sqrt(eps) in modulus, and whether it had to be; zeros for the eigenvalue 0."""
+    n = m.shape[-1]
+    if eigenvalue == 0:
+        zero = m.new_zeros(n, dtype=eigenvalue.dtype)
+        return zero, zero, torch.ones_like(eigenvalue), False
     # the gradient does not depend on the scale, and at scale 1 nothing over- or underflows
     m, eigenvalue = m / eigenvalue.abs(), eigenvalue / eigenvalue.abs()
-    eps, n = torch.finfo(m.dtype).eps, m.shape[-1]
-    shifted = m.to(eigenvalue.dtype) - eigenvalue * (1 + 4 * eps) * torch.eye(n, dtype=eigenvalue.dtype)
-    # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads (pytorch#142815)
-    lu, pivots, _ = torch.linalg.lu_factor_ex(shifted)
-    pivot = lu.diagonal()
-    pivot[pivot == 0] = eps  # exactly singular: any tiny pivot leads to the eigenvector
-    x = y = _starting_vector(n, eigenvalue.dtype)
+    eps = torch.finfo(m.dtype).eps
+    factors = lu_factors(m.to(eigenvalue.dtype) - eigenvalue * (1 + 4 * eps) * torch.eye(n, dtype=eigenvalue.dtype))
+    x = y = starting_vector(n, eigenvalue.dtype)
     for _ in range(2):
-        x = _unit(torch.linalg.lu_solve(lu, pivots, x))
-        y = _unit(torch.linalg.lu_solve(lu, pivots, y, adjoint=True))
-    overlap = (y.mH @ x).squeeze()
+        x = _unit(factors.solve(x))
+        y = _unit(factors.solve_adjoint(y))
+    overlap = torch.vdot(y, x)
     floor = eps**0.5
     capped = bool(overlap.abs() < floor)
     if capped:
         overlap = floor * (overlap / overlap.abs() if overlap != 0 else torch.ones_like(overlap))
-    return (eigenvalue.conj() / overlap * (y.conj() @ x.mT)).real, capped
+    return x, y, overlap, capped
 
 
-def _starting_vector(n: int, dtype: torch.dtype) -> Tensor:
+def starting_vector(n: int, dtype: torch.dtype) -> Tensor:
     """A fixed vector without symmetry, so that no eigenvector is likely to be orthogonal to it."""
     k = torch.arange(1, n + 1, dtype=torch.float64)
-    return torch.polar(1 + torch.sin(k * k), k**1.5).to(dtype).unsqueeze(-1)
+    vector = torch.polar(1 + torch.sin(k * k), k**1.5)
+    return (vector if dtype.is_complex else vector.real).to(dtype)
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
-from neurolsc.stability.profile import NonSquare, depth_radius, time_radius
+from neurolsc.stability.cycles import NonSquare
+from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.rules import Rule
 from neurolsc.stability.targets import Aim
 from neurolsc.stability.transition import follow
@@ -52,7 +53,7 @@ def scale_layers(
         if layer or include_input:
             transitions, _ = follow(network, x, steps)
             with torch.no_grad():
-                depth = depth_radius(transitions[layer], layer, non_square, torch.Generator().manual_seed(seed))
+                depth = depth_radius(transitions[layer], layer, non_square, torch.Generator().manual_seed(seed)).radius
             if depth.mean() > 0:
                 rule.apply(cell, time=1.0, depth=goal.depth / depth.mean().item())
         _scale_time(network, cell, layer, x, steps, goal.time, rule, on_measure)
@@ -76,7 +77,7 @@ def _scale_time(
         rule.apply(cell, time=math.exp(log_scale), depth=1.0)
         with torch.no_grad():
             transitions, _ = follow(network, x, steps)
-            radius = time_radius(transitions[layer], layer).mean().item()
+            radius = time_radius(transitions[layer], layer).radius.mean().item()
         tried[log_scale] = abs(radius - target)
         on_measure(layer, math.exp(log_scale), radius)
         return radius - target

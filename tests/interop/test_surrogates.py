@@ -6,7 +6,7 @@ import torch
 from snntorch import surrogate as theirs
 
 from neurolsc import LIF, Network, radius_profile, surrogate, wrap
-from neurolsc.stability.profile import time_radius
+from neurolsc.stability.measure import time_radius
 from neurolsc.stability.transition import follow, time_derivative
 
 THEIRS = {
@@ -32,7 +32,7 @@ def test_g1_surrogates_of_snntorch_work_in_our_cells(name):
     expected = torch.diag(cell.decay_v) + cell.w_rec * s.unsqueeze(1)
     torch.testing.assert_close(time_derivative(t), expected)
     assert network.run(x).spikes[0].any()
-    time_radius(t, 0).sum().backward()  # pre-training differentiates the derivative again
+    time_radius(t, 0).radius.sum().backward()  # pre-training differentiates the derivative again
     assert cell.w_rec.grad.isfinite().all()
 
 

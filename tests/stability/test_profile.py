@@ -178,8 +178,8 @@ def test_drawn_steps_have_the_radii_of_all_steps_there(make_network, make_spikes
 @pytest.mark.parametrize("non_square", ["submatrix", "singular"])
 def test_chunks_change_nothing(non_square, make_network, make_spikes, monkeypatch):
     network, x = make_network(), make_spikes(T=9, B=3)
-    whole, chunks = radius_profile(network, x, non_square=non_square), profile_module._chunks
-    monkeypatch.setattr(profile_module, "_chunks", lambda t, size: chunks(t, 5))
+    whole, chunks = radius_profile(network, x, non_square=non_square), profile_module.chunks
+    monkeypatch.setattr(profile_module, "chunks", lambda t, size: chunks(t, 5))
     pieces = radius_profile(network, x, non_square=non_square)
     torch.testing.assert_close((pieces.time, pieces.depth), (whole.time, whole.depth))
     assert pieces.sources == whole.sources

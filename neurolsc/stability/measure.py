@@ -1,0 +1,126 @@
+"""Radii at the points of a run, through time and through depth, and which terms hold them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from neurolsc.stability.cycles import NonSquare, depth_cycle, time_cycle
+from neurolsc.stability.radii import Method, Radii, contributions, radii, root, small
+from neurolsc.stability.radius import (
+    largest_singular_value,
+    radius_and_gradient,
+    random_submatrix,
+    spectral_radius,
+)
+from neurolsc.stability.transition import Transitions, depth_factors, sum_of, time_derivative
+
+NON_SQUARE: tuple[NonSquare, ...] = ("submatrix", "singular")
+
+SOURCES = 64
+"""points of a layer at which the terms of the derivative are compared where that is not done everywhere"""
+
+
+def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
+    """Radii through time at the points of t, shape (K B,), differentiable by the parameters."""
+    if method == "exact":
+        return Radii(spectral_radius(_finite(time_derivative(t), layer, "time")), t.x.shape[0])
+    with _named(layer, "time"):
+        return radii(time_cycle(t), t.x)
+
+
+def depth_radius(
+    t: Transitions, layer: int, non_square: NonSquare, generator: torch.Generator, method: Method = "krylov"
+) -> Radii:
+    """Radii through depth at the points of t, shape (K B,), differentiable by the parameters."""
+    points, unequal = t.x.shape[0], is_non_square(t)
+    if method == "exact":
+        return Radii(_dense_depth_radius(t, layer, non_square, generator).expand(points), points)
+    cycle = depth_cycle(t, non_square, generator)
+    with _named(layer, "depth"):
+        radius, exact = radii(cycle, t.x)
+    if unequal and non_square == "singular":  # the cycle is M times its transpose
+        radius = root(radius)
+    return Radii(radius.expand(points), exact * points // cycle.points)
+
+
+def _dense_depth_radius(t: Transitions, layer: int, non_square: NonSquare, generator: torch.Generator) -> Tensor:
+    by_input, below = depth_factors(t)
+    if not is_non_square(t):
+        # A B and B A have the same eigenvalues but for zeros, and B A is no larger than the layer below
+        return spectral_radius(_finite(by_input if below is None else below @ by_input, layer, "depth"))
+    m = _finite(by_input if below is None else by_input @ below, layer, "depth")
+    if non_square == "singular":
+        return largest_singular_value(m)
+    return spectral_radius(random_submatrix(m.expand(t.x.shape[0], -1, -1), generator))
+
+
+def sources_of(t: Transitions, layer: int, method: Method) -> dict[str, float]:
+    """The share of the points at which each term contributes most to the radius through time; empty if not known.
+
+    The contribution of a term is its product with the gradient of the radius; contributions sum up to the radius.
+    """
+    if not t.cell.has_closed_form():
+        return {}
+    if method == "exact" or small(states(t)):
+        held = [part for piece in chunks(t, max(1, 2**23 // states(t) ** 2)) for part in _dense_sources(piece, layer)]
+    else:
+        points = t.x.shape[0]
+        some = torch.arange(min(points, SOURCES)) * points // min(points, SOURCES)
+        parts = contributions(time_cycle(at_points(t, some)), t.x)
+        names = list(parts)
+        held = [names[i] for i in torch.stack(list(parts.values())).argmax(0).tolist()]
+    return {name: held.count(name) / len(held) for name in sorted(set(held))}
+
+
+def _dense_sources(t: Transitions, layer: int) -> list[str]:
+    terms = t.cell.time_sources(t.before)
+    gradient = radius_and_gradient(_finite(sum_of(terms), layer, "time")).gradient
+    parts = torch.stack([(gradient * term).sum((-2, -1)) for term in terms.values()])
+    names = list(terms)
+    return [names[i] for i in parts.argmax(0).tolist()]
+
+
+def is_non_square(t: Transitions) -> bool:
+    """Whether the depth derivative of a layer is not square: its state and what it reads differ in size."""
+    below = t.cell.n_in if t.state_below is None else sum(leaf[0].numel() for leaf in t.state_below)
+    return below != states(t)
+
+
+def states(t: Transitions) -> int:
+    """Number of state variables of the layer."""
+    return sum(leaf[0].numel() for leaf in t.before)
+
+
+def _finite(m: Tensor, layer: int, direction: str) -> Tensor:
+    if not m.isfinite().all():
+        raise _run_away(layer, direction)
+    return m
+
+
+@contextmanager
+def _named(layer: int, direction: str) -> Iterator[None]:
+    try:
+        yield
+    except FloatingPointError as error:
+        raise _run_away(layer, direction) from error
+
+
+def _run_away(layer: int, direction: str) -> FloatingPointError:
+    return FloatingPointError(
+        f"layer {layer + 1}: the derivative through {direction} holds NaN or infinity. Its weights or states have "
+        "run away; lower the learning rate, or start from smaller weights."
+    )
+
+
+def chunks(t: Transitions, size: int) -> Iterator[Transitions]:
+    """The transitions, so many points at a time."""
+    for start in range(0, t.x.shape[0], size):
+        yield at_points(t, slice(start, start + size))
+
+
+def at_points(t: Transitions, points: slice | Tensor) -> Transitions:
+    """The transitions at some of their points."""
+    below = None if t.state_below is None else type(t.state_below)(*(leaf[points] for leaf in t.state_below))
+    return Transitions(t.cell, t.x[points], type(t.before)(*(leaf[points] for leaf in t.before)), t.below, below)

@@ -1,0 +1,150 @@
+"""Radii of derivatives that are applied and not formed, with a dense path for those that are small or do not settle."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neurolsc.stability.eigenpairs import Pairs, matched, modulus, pairs_near
+from neurolsc.stability.krylov import Dominant, dominant
+from neurolsc.stability.maps import SpikingStep
+from neurolsc.stability.products import Cycle
+from neurolsc.stability.radius import leading_pair, spectral_radius
+
+Method = Literal["krylov", "exact"]
+"""How a radius is found: from products with vectors where that pays, or by dense eigenvalues always."""
+
+METHODS: tuple[Method, ...] = ("krylov", "exact")
+
+DENSE_BELOW = 75
+"""size up to which dense eigenvalues are cheaper than a basis (benchmarks/radii.py)"""
+
+FACTORED_BELOW = 1024
+"""size up to which eigenvectors come from factorisations, one point at a time; of larger ones from two bases"""
+
+_RESIDUAL, _STRICT, _DRIFT = (
+    0.005,
+    0.003,
+    0.003,
+)  # relative, at which a value has settled: errors are below 1 % (benchmarks/radii.py)
+_CLOSE = 1e-3  # the relative residual of both eigenvectors where they come from bases
+_NEAR = 0.99  # a gradient is that of an eigenvalue with at least this share of the largest modulus
+PIECE = 2**15
+"""numbers that the vectors of the points done at a time may hold together"""
+
+
+class Radii(NamedTuple):
+    """Radii of a batch of derivatives."""
+
+    radius: Tensor
+    """(P,) largest eigenvalue modulus"""
+    exact: int
+    """how many were found by the dense path"""
+
+
+def radii(cycle: Cycle, like: Tensor) -> Radii:
+    """Radii of the derivatives at all points, differentiable by the parameters behind their products.
+
+    Args:
+        cycle: the derivatives.
+        like: a tensor of their dtype and device.
+
+    Returns:
+        The radii, each from a basis that has settled or, where it has not, from dense eigenvalues; how many.
+
+    Of eigenvalues that share the largest modulus any may answer for the gradient, of a complex pair either, and where several
+    lie within 1 % of the largest, one of these. The gradient of the radius 0 is 0. Nearly defective matrices go the exact
+    way, where their gradient is capped as in :func:`neurolsc.spectral_radius`.
+
+    Raises:
+        FloatingPointError: if a product is NaN or infinite.
+    """
+    pieces = torch.arange(cycle.points, device=like.device).split(max(1, PIECE // cycle.size))
+    parts = [_piece(cycle.take(index) if len(pieces) > 1 else cycle, like) for index in pieces]
+    return Radii(torch.cat([part.radius for part in parts]), sum(part.exact for part in parts))
+
+
+def small(size: int) -> bool:
+    """Whether dense eigenvalues of matrices of this size are cheaper than a basis."""
+    return size <= DENSE_BELOW
+
+
+def contributions(cycle: Cycle, like: Tensor) -> dict[str, Tensor]:
+    """What each named term of a closed form contributes to the radius at every point, each (P,); they sum up to it."""
+    (step,) = cycle.maps
+    assert isinstance(step, SpikingStep)
+    with torch.no_grad():
+        _, pairs, _ = _pairs(cycle, _dominant(cycle, like), like)
+    x, y = pairs.right, pairs.left
+    parts = [step.terms(a, b) for a in (x.real, x.imag) for b in (y.real, y.imag)]
+    phase = pairs.value.conj() / pairs.value.abs().clamp(min=torch.finfo(like.dtype).tiny)
+    return {
+        name: (phase * torch.complex(parts[0][name] + parts[3][name], parts[2][name] - parts[1][name])).real
+        for name in parts[0]
+    }
+
+
+def root(radius: Tensor) -> Tensor:
+    """The square root, whose gradient at 0 is 0."""
+    positive = radius > 0
+    return torch.where(positive, torch.where(positive, radius, 1).sqrt(), 0)
+
+
+def _piece(cycle: Cycle, like: Tensor) -> Radii:
+    if small(cycle.size):
+        matrices = cycle.matrices(like)
+        if not matrices.isfinite().all():
+            raise FloatingPointError("a derivative holds NaN or infinity.")
+        return Radii(spectral_radius(matrices), cycle.points)
+    residual = _STRICT if torch.is_grad_enabled() else _RESIDUAL
+    with torch.no_grad():
+        largest = _dominant(cycle, like, residual=residual)
+    if not torch.is_grad_enabled():
+        poor = (~largest.settled).nonzero().flatten().tolist()
+        radius = largest.value.abs()
+        for i in poor:
+            radius[i] = torch.linalg.eigvals(cycle.matrix(i, like).cpu()).abs().max()
+        return Radii(radius, len(poor))
+    with torch.no_grad():
+        radius, pairs, exact = _pairs(cycle, largest, like)
+    slope = modulus(cycle, pairs)
+    return Radii(radius + (slope - slope.detach()), exact)
+
+
+def _dominant(cycle: Cycle, like: Tensor, *, right: bool = False, residual: float = _STRICT) -> Dominant:
+    """The largest eigenvalues with left eigenvectors, of which a product is cheaper by autograd, or with right ones."""
+    start, emphasis = starting_values(cycle.size, like).expand(cycle.points, -1), cycle.emphasis()
+    start = start if emphasis is None else start * emphasis
+    remaining = cycle
+
+    def apply(x: Tensor, index: Tensor) -> Tensor:
+        nonlocal remaining
+        if len(index) < remaining.points:  # points only ever leave
+            remaining = cycle.take(index)
+        return remaining.times(x) if right else remaining.transposed(x)
+
+    found = dominant(apply, start, residual=residual, drift=_DRIFT)
+    return found if right else found._replace(value=found.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real
+
+
+def _pairs(cycle: Cycle, largest: Dominant, like: Tensor) -> tuple[Tensor, Pairs, int]:
+    """Radii, eigenpairs of each point, and how many of them are dense."""
+    radius = largest.value.abs()
+    if cycle.size <= FACTORED_BELOW:
+        pairs = pairs_near(cycle, largest.value, largest.vector)
+    else:
+        right = _dominant(cycle, like, right=True, residual=_CLOSE)
+        pairs = matched(right, _dominant(cycle, like, residual=_CLOSE), _CLOSE)
+    good = largest.settled & pairs.found & (pairs.value.abs() >= _NEAR * radius)
+    radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)
+    poor = (~good).nonzero().flatten().tolist()
+    for i in poor:
+        value, right, left = leading_pair(cycle.matrix(i, like).cpu())
+        radius[i], pairs.value[i], pairs.right[i], pairs.left[i] = value.abs(), value, right, left
+    return radius, pairs, len(poor)
+
+
+def starting_values(n: int, like: Tensor) -> Tensor:
+    """A fixed vector (n,) without symmetry: the same run gives the same radii."""
+    generator = torch.Generator().manual_seed(n)
+    return torch.randn(n, generator=generator, dtype=torch.float64).to(like)
