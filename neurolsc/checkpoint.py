@@ -20,14 +20,14 @@ from torch import Tensor
 
 from neurolsc import surrogate
 from neurolsc.network import Network
-from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus, Cell
+from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, Cell
 
 __all__ = ["atomic_write", "load", "read_tree", "save", "write_tree"]
 
 T = TypeVar("T")
 
 FORMAT = 1
-CELLS: dict[str, type[Cell]] = {cell.__name__: cell for cell in (LIF, ALIFPlus, ALIFPlusMinus)}
+CELLS: dict[str, type[Cell]] = {cell.__name__: cell for cell in (LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive)}
 SURROGATES: dict[str, type[surrogate.Surrogate]] = {
     spike.__name__: spike
     for spike in (

@@ -5,7 +5,7 @@ from neurolsc.export.dequantize import dequantize
 from neurolsc.export.extremes import Extremes
 from neurolsc.export.finetune import QuantizationAware
 from neurolsc.export.netx import read_netx, write_netx
-from neurolsc.export.quantize import IntegerRun, QuantizedNetwork, quantize
+from neurolsc.export.quantize import IntegerRun, QuantizedNetwork, fit_scales, quantize
 from neurolsc.export.report import Decisions, ExportReport, LayerActivity, LayerReport
 from neurolsc.export.verify import LayerAgreement, Verification, verify
 
@@ -21,6 +21,7 @@ __all__ = [
     "QuantizedNetwork",
     "Verification",
     "dequantize",
+    "fit_scales",
     "quantize",
     "read_netx",
     "to_netx",

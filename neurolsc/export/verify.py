@@ -6,15 +6,19 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from neurolsc.export.fixed_point import LIMIT, UNIT, AlifState, clip, moments
+from neurolsc.export.lava_runner import DONE
 from neurolsc.export.netx import read_netx
 
 __all__ = ["LayerAgreement", "Verification", "find_lava", "verify"]
@@ -75,7 +79,12 @@ class Verification:
 
 
 def verify(
-    path: str | PathLike[str], spikes: Tensor, *, python: str | PathLike[str] | None = None, timeout: float = 600.0
+    path: str | PathLike[str],
+    spikes: Tensor,
+    *,
+    python: str | PathLike[str] | None = None,
+    timeout: float = 600.0,
+    progress: bool = False,
 ) -> Verification:
     """Run an exported file in Lava's simulator and compare it with the integer model, spike by spike.
 
@@ -86,6 +95,7 @@ def verify(
         spikes: input (T, B, n_in), 0 or 1; every sample is a run of its own, which takes a second or two.
         python: Python of the Lava environment; by default :func:`find_lava`.
         timeout: seconds for all samples.
+        progress: show a bar over the samples.
 
     Returns:
         The agreement per layer.
@@ -98,7 +108,8 @@ def verify(
     """
     quantized = read_netx(path)
     x = quantized.padded(spikes)
-    result = _simulate(find_lava(python), path, x, timeout)
+    with tqdm(total=x.shape[1], desc="Lava", unit="sample", disable=not progress) as bar:
+        result = _simulate(find_lava(python), path, x, timeout, bar)
     run = list(moments(quantized.layers, x))
     agreements, simulated = [], []
     for i in range(len(quantized.layers)):
@@ -154,28 +165,36 @@ def find_lava(python: str | PathLike[str] | None = None) -> Path:
     return Path(found).absolute()
 
 
-def _simulate(python: Path, path: str | PathLike[str], x: Tensor, timeout: float) -> dict[str, np.ndarray]:
+def _simulate(
+    python: Path, path: str | PathLike[str], x: Tensor, timeout: float, bar: "tqdm[NoReturn]"
+) -> dict[str, np.ndarray]:
     """What the runner wrote."""
     with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder, "in.npz"), Path(folder, "out.npz")
+        source, target, said = (Path(folder, name) for name in ("in.npz", "out.npz", "said"))
         np.savez(source, allow_pickle=False, spikes=x.numpy().astype(np.uint8))
+        deadline = time.monotonic() + timeout
         # a session of its own, because a failing model leaves Lava's processes waiting for ever
-        with subprocess.Popen(
-            [python, "-I", RUNNER, Path(path).absolute(), source, target],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as child:
+        with (
+            said.open("wb") as output,
+            subprocess.Popen(
+                [python, "-I", RUNNER, Path(path).absolute(), source, target],
+                cwd=folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            ) as child,
+        ):
             try:
-                said, _ = child.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired:
-                raise TimeoutError(f"Lava did not finish {fspath(path)} in {timeout:g} s.") from None
+                while child.poll() is None:
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"Lava did not finish {fspath(path)} in {timeout:g} s.")
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.wait(timeout=min(0.2, timeout))
+                    bar.update(said.read_text(errors="replace").count(DONE) - bar.n)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
         if child.returncode != 0 or not target.exists():
-            raise RuntimeError(f"Lava failed on {fspath(path)}:\n{said[-2000:]}")
+            raise RuntimeError(f"Lava failed on {fspath(path)}:\n{said.read_text(errors='replace')[-2000:]}")
         with np.load(target, allow_pickle=False) as file:
             return dict(file)

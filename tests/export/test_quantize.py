@@ -305,7 +305,7 @@ def overflowing(kind: str) -> Network:
     made = {"current": lif, "voltage": lambda: lif(reset="zero"), "input": lambda: alif(200)}[kind]()
     with torch.no_grad():
         if kind == "input":
-            made.w_in.copy_(50 * made.w_in.abs())
+            made.w_in.fill_(5.0)  # 200 times 254 at the coarsest scale
         else:  # a voltage that hardly leaks, and that no spike resets
             made.tau_v = torch.full((WIDTH,), 4000.0)
             made.w_in.copy_(-made.w_in.abs())
