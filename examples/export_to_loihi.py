@@ -4,16 +4,17 @@ import tempfile
 from pathlib import Path
 
 import torch
+from torch.utils.data import Subset
 
 from neurolsc import ALIFPositive, Network, evaluate, train
 from neurolsc.datasets import SpikeLatencyMNIST, collate
 from neurolsc.export import QuantizationAware, to_netx, verify
 from neurolsc.export.verify import find_lava
 
-WIDTH, EPOCHS, SIMULATED = 64, 6, 20
+WIDTH, EPOCHS, TUNED, SIMULATED = 64, 5, 640, 20
 
 data = {split: SpikeLatencyMNIST.embedded(split) for split in ("train", "validation", "test")}
-calibration, known = collate(data["validation"].__getitems__(range(100)))
+calibration, known = collate(data["validation"].__getitems__(range(50)))
 x, labels = collate(data["test"].__getitems__(range(SIMULATED)))
 rows: list[tuple[str, str, str, str]] = []
 
@@ -44,7 +45,8 @@ train(network, data["train"], data["validation"], epochs=EPOCHS, batch_size=32, 
 
 with tempfile.TemporaryDirectory() as folder:
     export("trained", network, Path(folder, "trained.net"))
-    train(QuantizationAware(network, calibration), data["train"], data["validation"], epochs=1, batch_size=32, lr=1e-3)
+    some = Subset(data["train"], range(TUNED))
+    train(QuantizationAware(network, calibration), some, data["validation"], epochs=1, batch_size=32, lr=1e-3)
     export("fine-tuned", network, Path(folder, "tuned.net"))
 
 print(f"\n{'':12}{'float':>8}{'integer':>10}   Lava's simulator")

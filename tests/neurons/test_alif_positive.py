@@ -25,7 +25,7 @@ def test_it_starts_and_runs_as_alif_plus_does():
     a, b = (network.run(inputs()) for network in (free, positive))
     for name in NAMES:
         torch.testing.assert_close(getattr(positive.cells[0], name), getattr(free.cells[0], name))
-    assert all(0.02 < layer.mean() for layer in a.spikes)
+    assert all(layer.mean() > 0.02 for layer in a.spikes)
     assert all((x == y).double().mean() > 0.999 for x, y in zip(a.spikes, b.spikes, strict=True))
 
 
