@@ -147,10 +147,10 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AlifLayer:
     weight_exp, rec_exp = (_exponent(peak * scale, W_MAX) for peak in peaks)
     threshold = rest * rows * scale
     for units in (threshold.min(), threshold.max()):
-        _threshold(name, round(units.item()), max(1, ALIF_COARSE >> halvings), force)
+        _threshold(name, max(round(units.item()), halvings > 0), max(1, ALIF_COARSE >> halvings), force)
     reset_exp = _exponent(threshold.max().item(), RESET_MAX)
-    reset = _round(threshold / 2**reset_exp)
-    if not reset.all():
+    reset = _round(threshold / 2**reset_exp).clamp(min=1)
+    if (reset * 2**reset_exp - threshold > (threshold + scale) / 2).any():  # beside the threshold after a spike
         raise ValueError(
             f"{name}: resting thresholds, in steps of adaptation, reach from {threshold.min() / scale:g} to "
             f"{threshold.max() / scale:g}: too far apart for the 8 bits of the reset."
@@ -165,7 +165,7 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AlifLayer:
         bias=_round(bias / 2**bias_exp),
         v_decay=_round(4096 * (1 - cell.decay_v.double())).clamp(1, 4095),
         theta_decay=_round(4096 * (1 - kept)).clamp(min=1),
-        threshold=_round(threshold),
+        threshold=_round(threshold).clamp(min=1),
         theta_step=_round(step * rows * scale),
         reset=reset,
         weight_exp=weight_exp,
@@ -200,12 +200,15 @@ def _alif_scale(name: str, peaks: list[float], rest: Tensor, halvings: int) -> i
     """Weight units per step of adaptation, the fewest, in powers of 2 times the larger matrix's full range, that are fine enough.
 
     That is: the lowest threshold has enough of them, and the smaller matrix its own full range, unless the highest threshold has
-    plenty before; but never less than the larger matrix's full range, and halved so many times where less would be.
+    plenty before, or leaves 17 bits. Then halved so many times, but never to less than that full range or enough units
+    for the step.
     """
     scale = W_MAX / max(peaks)
     low, high = rest.min().item(), rest.max().item()
     wanted = max(ALIF_COARSE / low, min(W_MAX / min(peaks), PLENTY / high))
-    scale = math.floor(scale * 2 ** max(0, math.ceil(math.log2(wanted / scale)) - halvings))
+    doublings = min(math.ceil(math.log2(wanted / scale)), math.floor(math.log2(THRESHOLD_MAX / high / scale)))
+    fewest = max(0, math.ceil(math.log2(ALIF_COARSE / scale)))
+    scale = math.floor(scale * 2 ** max(fewest, doublings - halvings))
     if scale < 1:
         raise ValueError(
             f"{name}: the step of the threshold rounds to 0: the adaptation is too small beside the weights."
