@@ -207,8 +207,8 @@ def _alif_scale(name: str, peaks: list[float], rest: Tensor, halvings: int) -> i
     low, high = rest.min().item(), rest.max().item()
     wanted = max(ALIF_COARSE / low, min(W_MAX / min(peaks), PLENTY / high))
     doublings = min(math.ceil(math.log2(wanted / scale)), math.floor(math.log2(THRESHOLD_MAX / high / scale)))
-    fewest = max(0, math.ceil(math.log2(ALIF_COARSE / scale)))
-    scale = math.floor(scale * 2 ** max(fewest, doublings - halvings))
+    fewest = min(doublings, math.ceil(math.log2(ALIF_COARSE / scale)))
+    scale = math.floor(scale * 2 ** max(0, fewest, doublings - halvings))
     if scale < 1:
         raise ValueError(
             f"{name}: the step of the threshold rounds to 0: the adaptation is too small beside the weights."
