@@ -57,6 +57,8 @@ class ALIF(SpikingCell):
     """
 
     tau_theta = Positive()
+    b_theta: Tensor
+    adaptation: Tensor
 
     answers = (
         *SpikingCell.answers,
@@ -186,8 +188,8 @@ class ALIFPositive(ALIFPlus):
         ValueError: as :class:`ALIF`, and if adaptation, b_theta or theta_rest is set to what is not positive.
     """
 
-    b_theta = Positive()
-    adaptation = Positive()
+    b_theta = Positive()  # type: ignore[assignment]
+    adaptation = Positive()  # type: ignore[assignment]
 
 
 class ALIFPlusMinus(ALIF):
