@@ -166,7 +166,8 @@ def quantize(
 def fit_scales(network: Network, calibration: Tensor, *, force: bool = False) -> tuple[int, ...]:
     """How often to halve the weight units of each ALIF layer so that its states and inputs stay within half of their bits.
 
-    Thresholds and states get coarser by that, weights do not. Where it is not enough, the run on the calibration data overflows.
+    Thresholds and states get coarser by that, weights do not: it stops where they would. Where that is not enough, the run on the
+    calibration data overflows.
 
     Args:
         network: as in :func:`quantize`.
