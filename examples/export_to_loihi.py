@@ -1,4 +1,4 @@
-"""Do a trained network's spikes survive the way to Loihi's integers, and does Lava's simulator agree? Takes 90 s on a CPU."""
+"""Do a trained network's spikes survive the way to Loihi's integers, and does Lava's simulator agree? Takes 150 s on a CPU."""
 
 import tempfile
 from pathlib import Path
@@ -11,7 +11,7 @@ from neurolsc.datasets import SpikeLatencyMNIST, collate
 from neurolsc.export import QuantizationAware, to_netx, verify
 from neurolsc.export.verify import find_lava
 
-WIDTH, EPOCHS, TUNED, SIMULATED = 64, 5, 640, 20
+WIDTH, EPOCHS, TUNED, SIMULATED = 64, 5, 640, 10
 
 data = {split: SpikeLatencyMNIST.embedded(split) for split in ("train", "validation", "test")}
 calibration, known = collate(data["validation"].__getitems__(range(50)))
