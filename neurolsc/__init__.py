@@ -5,7 +5,7 @@ from neurolsc.checkpoint import load, save
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network, NetworkState, Run
-from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus, ALIFState, Cell, LIFState
+from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, ALIFState, Cell, LIFState
 from neurolsc.stability import (
     Criteria,
     PaperRule,
@@ -28,6 +28,7 @@ __all__ = [
     "LIF",
     "ALIFPlus",
     "ALIFPlusMinus",
+    "ALIFPositive",
     "ALIFState",
     "Cell",
     "Criteria",

@@ -6,6 +6,7 @@ then takes the place of the old one, so that a crash or a full disk leaves the o
 """
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -20,14 +21,15 @@ from torch import Tensor
 
 from neurolsc import surrogate
 from neurolsc.network import Network
-from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus, Cell
+from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, Cell
 
-__all__ = ["atomic_write", "load", "read_tree", "save", "write_tree"]
+__all__ = ["atomic_write", "load", "read_tree", "save", "trained", "write_tree"]
 
 T = TypeVar("T")
 
 FORMAT = 1
-CELLS: dict[str, type[Cell]] = {cell.__name__: cell for cell in (LIF, ALIFPlus, ALIFPlusMinus)}
+TRAINED = Path(__file__).parent / "trained"
+CELLS: dict[str, type[Cell]] = {cell.__name__: cell for cell in (LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive)}
 SURROGATES: dict[str, type[surrogate.Surrogate]] = {
     spike.__name__: spike
     for spike in (
@@ -89,15 +91,27 @@ def load(path: str | PathLike[str]) -> Network:
     """Read a network that :func:`save` wrote, onto the CPU, in the dtypes that it had.
 
     Args:
-        path: the file.
+        path: the file, or the name of one of the trained networks in the package: ``"sl-mnist-alif"`` or
+            ``"spoken-digits-alif"``. Their cards, with the commands that made them, lie beside them in neurolsc/trained.
 
     Returns:
         The network; the random number generator stays as it was.
 
     Raises:
         ValueError: if the file is damaged, holds something else, or names a class that is not known.
+        FileNotFoundError: if there is neither a file nor a trained network of that name.
         OSError: if it cannot be read.
+
+    Example:
+        >>> load("sl-mnist-alif").n_in
+        784
     """
+    if not os.path.exists(path):
+        name = os.fspath(path)
+        if name not in trained():
+            wanted = f"neither a file nor one of the trained networks in the package ({', '.join(trained())})"
+            raise FileNotFoundError(errno.ENOENT, wanted, name)
+        path = TRAINED / f"{name}.safetensors"
     config, tensors = _read(path, "network")
     try:
         network = _build(config)
@@ -107,6 +121,11 @@ def load(path: str | PathLike[str]) -> Network:
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{os.fspath(path)} does not describe a network of this version: {error}") from error
     return network
+
+
+def trained() -> list[str]:
+    """The names of the trained networks in the package, which :func:`load` takes."""
+    return sorted(file.stem for file in TRAINED.glob("*.safetensors"))
 
 
 def write_tree(path: str | PathLike[str], tree: object) -> None:

@@ -1,4 +1,4 @@
-"""The command ``neurolsc``: radii, pretrain, train, evaluate, demo, data."""
+"""The command ``neurolsc``: radii, pretrain, train, evaluate, export, demo, data."""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,6 +22,7 @@ from neurolsc.config import (
 )
 from neurolsc.data_command import data
 from neurolsc.datasets import collate, input_batches
+from neurolsc.export_command import export_command
 from neurolsc.network import Network
 from neurolsc.plots import plot_learning_curves, plot_pretraining
 from neurolsc.stability import PretrainResult, RadiusProfile, diagnose, pretrain, radius_profile
@@ -50,6 +51,7 @@ def app() -> None:
       neurolsc pretrain --target 0.5 --out runs/half  set its radii
       neurolsc train --target 0.5 --out runs/digits   the same, then train it
       neurolsc evaluate runs/digits                   open the test set, once
+      neurolsc export runs/digits --to netx           integers for a neuromorphic chip (reset = static)
       neurolsc demo                                   all of it, with a report
       neurolsc data info train.h5                     what is in a file of spoken words
 
@@ -228,6 +230,7 @@ def demo_command(out: Path, epochs: int, seed: int) -> None:
     demo(out, epochs=epochs, seed=seed)
 
 
+app.add_command(export_command)
 app.add_command(data)
 
 

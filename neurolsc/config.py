@@ -19,7 +19,7 @@ from neurolsc.neurons.reset import ResetName
 from neurolsc.stability.rules import PaperRule, Rule, TransitionRule
 from neurolsc.stability.targets import Target
 
-CellName = Literal["LIF", "ALIFPlus", "ALIFPlusMinus"]
+CellName = Literal["LIF", "ALIFPlus", "ALIFPlusMinus", "ALIFPositive"]
 SurrogateName = Literal[
     "FastSigmoid",
     "MultiGaussian",
@@ -57,6 +57,8 @@ class NetworkSettings:
     learnable: bool = setting(False, "train dampening and sharpness, one pair per layer")
     tau_v: float = setting(0.1, "mean time constant of the voltage, in steps (the paper's 0.1: no memory)")
     tau_theta: float = setting(100.0, "mean time constant of the threshold, in steps (not of a LIF)")
+    b_theta: float = setting(0.01, "mean constant input of the threshold (not of a LIF)")
+    adaptation: float = setting(1.8, "mean rise of the threshold at a spike (not of a LIF)")
     reset: ResetName = setting("subtract", "what a spike does to the voltage")
     reset_gradient: bool = setting(False, "let a gradient through the reset")
     layer_delay: int = setting(1, "steps until a layer reads the one below: 1 (paper) or 0")
@@ -71,7 +73,7 @@ class NetworkSettings:
         torch.manual_seed(self.seed)
         options: dict[str, Any] = {"tau_v": self.tau_v, "reset": self.reset, "reset_gradient": self.reset_gradient}
         if self.cell != "LIF":
-            options["tau_theta"] = self.tau_theta
+            options |= {"tau_theta": self.tau_theta, "b_theta": self.b_theta, "adaptation": self.adaptation}
         cells = []
         for i in range(self.layers):
             options["spike"] = SURROGATES[self.surrogate](self.dampening, self.sharpness, learnable=self.learnable)

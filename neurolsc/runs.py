@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import tomllib
 from collections.abc import Iterator
 from os import PathLike
@@ -23,6 +24,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
 
     While the run goes on its files lie in ``<path>.partial``. If that folder is there already, from a run that was
     stopped, the new run takes it over and can go on from the checkpoints in it, provided that its settings are the same.
+    A run that fails before its first checkpoint leaves nothing.
 
     Args:
         path: the folder that shall hold the finished run.
@@ -40,12 +42,18 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
     if final.exists():
         raise FileExistsError(f"{final} exists already; choose another folder, or remove it.")
     partial = final.with_name(final.name + ".partial")
+    fresh = not partial.exists()
     try:
         partial.mkdir(parents=True, exist_ok=True)
         _claim(partial, settings)
     except OSError as error:
         raise OSError(error.errno, f"cannot write the run folder ({error.strerror})", str(partial)) from error
-    yield partial
+    try:
+        yield partial
+    except BaseException:
+        if fresh and not any(partial.glob("*.checkpoint")):
+            shutil.rmtree(partial)
+        raise
     os.replace(partial, final)
 
 

@@ -102,7 +102,7 @@ class OtherCell(LIF):
 
 def test_what_a_file_cannot_describe_is_refused_when_it_is_saved(tmp_path: Path):
     path = tmp_path / "n"
-    with pytest.raises(ValueError, match=r"cell 'OtherCell'; known are ALIFPlus, ALIFPlusMinus, LIF"):
+    with pytest.raises(ValueError, match=r"cell 'OtherCell'; known are ALIFPlus, ALIFPlusMinus, ALIFPositive, LIF"):
         save(Network([OtherCell(2, 3)], 2), path)
     with pytest.raises(TypeError, match="only surrogates of neurolsc"):
         save(Network([LIF(2, 3, spike=torch.sign)], 2), path)

@@ -24,7 +24,7 @@ def call(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-@pytest.mark.parametrize("command", ["radii", "pretrain", "train", "evaluate", "demo", "data info"])
+@pytest.mark.parametrize("command", ["radii", "pretrain", "train", "evaluate", "export", "demo", "data info"])
 def test_every_command_explains_itself(command):
     result = call(*command.split(), "--help")
     assert result.exit_code == 0
@@ -87,7 +87,7 @@ def test_settings_come_from_the_file_and_flags_go_before_it(tmp_path):
     [
         ("widht = 6", "unknown setting widht; known are cell, layers, width"),
         ("width = 'six'", "width must be int, got 'six'"),
-        ("cell = 'ALIV'", "cell must be one of LIF, ALIFPlus, ALIFPlusMinus, got 'ALIV'"),
+        ("cell = 'ALIV'", "cell must be one of LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, got 'ALIV'"),
         ("width = ", "is not a TOML file"),
     ],
 )

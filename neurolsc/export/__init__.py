@@ -10,7 +10,7 @@ from neurolsc.export.nir import to_nir
 from neurolsc.export.nir_norse import ask_norse
 from neurolsc.export.nir_read import from_nir
 from neurolsc.export.opinions import LayerOpinion, Opinion
-from neurolsc.export.quantize import IntegerRun, QuantizedNetwork, quantize
+from neurolsc.export.quantize import IntegerRun, QuantizedNetwork, fit_scales, quantize
 from neurolsc.export.report import Decisions, ExportReport, LayerActivity, LayerReport
 from neurolsc.export.verify import LayerAgreement, Verification, verify
 
@@ -30,6 +30,7 @@ __all__ = [
     "ask_nengo_loihi",
     "ask_norse",
     "dequantize",
+    "fit_scales",
     "from_nir",
     "quantize",
     "read_netx",

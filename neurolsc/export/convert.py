@@ -11,7 +11,7 @@ from neurolsc.checkpoint import atomic_write
 from neurolsc.export.compare import make_report
 from neurolsc.export.fixed_point import LIMIT
 from neurolsc.export.netx import content, parse
-from neurolsc.export.quantize import IntegerRun, quantize
+from neurolsc.export.quantize import IntegerRun, fit_scales, quantize
 from neurolsc.export.report import ExportReport
 from neurolsc.network import Network
 
@@ -62,14 +62,16 @@ def to_netx(
     network = copy.deepcopy(network).cpu()
     calibration = None if calibration is None else calibration.cpu()
     labels = None if labels is None else labels.cpu()
-    quantized = quantize(network, force=force)
+    halvings = None if calibration is None else fit_scales(network, calibration, force=force)
+    quantized = quantize(network, force=force, halvings=halvings)
     run = None
     if calibration is not None:
         run = quantized.run(calibration)
         _refuse_overflows(run)
         if run.extremes[-1].wraps:
             peak = max(map(abs, run.extremes[-1].v))
-            quantized = quantize(network, force=force, readout_scale=quantized.readout_scale * LIMIT / 2 / peak)
+            scale = quantized.readout_scale * LIMIT / 2 / peak
+            quantized = quantize(network, force=force, readout_scale=scale, halvings=halvings)
             run = quantized.run(calibration)
     report = make_report(network, quantized, calibration, labels, run)
     steps = TRIAL_STEPS if calibration is None else len(calibration)

@@ -10,6 +10,7 @@ from neurolsc.export.quantize import QuantizedNetwork
 from neurolsc.network import Network
 from neurolsc.neurons import LIF
 from neurolsc.neurons.alif import ALIF
+from neurolsc.neurons.positive import set_value
 
 __all__ = ["dequantize"]
 
@@ -74,7 +75,7 @@ def _alif(cell: ALIF, layer: AlifLayer) -> None:
     cell.tau_v = _tau(layer.v_decay)
     cell.tau_theta = _tau(layer.theta_decay)
     cell.theta_rest = layer.threshold / scale
-    cell.adaptation.copy_(layer.theta_step * (1 - layer.theta_decay / 4096) / scale)
+    set_value(cell, "adaptation", layer.theta_step * (1 - layer.theta_decay / 4096) / scale)
 
 
 def _tau(decay: Tensor) -> Tensor:

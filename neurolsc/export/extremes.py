@@ -59,6 +59,12 @@ class Extremes:
         """Events that an export must not have: wraps, saturations and large inputs."""
         return self.wraps + self.saturations + self.large_inputs
 
+    @property
+    def reach(self) -> float:
+        """The largest share of its bits that a state or an input used; 1 is an overflow."""
+        states = max(abs(value) for pair in (self.u, self.v, self.theta) for value in pair) / LIMIT
+        return max(states, UNIT * max(map(abs, self.drive)) / INPUT_LIMIT)
+
     @staticmethod
     def of(seen: Seen) -> "Extremes":
         """Those of one step."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.export.fixed_point import moments
-from neurolsc.export.quantize import quantize
+from neurolsc.export.quantize import fit_scales, quantize
 from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons.spiking import SpikingCell
 
@@ -23,7 +23,8 @@ class QuantizationAware(Network):
 
     Args:
         network: what :func:`neurolsc.export.quantize` accepts.
-        force: as there.
+        calibration: samples (T, B, n_in) for :func:`neurolsc.export.fit_scales`, as in :func:`neurolsc.export.to_netx`.
+        force: accept fewer than 62 weight units per threshold.
 
     Raises:
         ValueError: as :func:`neurolsc.export.quantize`; also when training has moved a parameter out of what can be expressed.
@@ -37,12 +38,13 @@ class QuantizationAware(Network):
         torch.Size([2, 3])
     """
 
-    def __init__(self, network: Network, *, force: bool = False) -> None:
+    def __init__(self, network: Network, calibration: Tensor | None = None, *, force: bool = False) -> None:
         nn.Module.__init__(self)
         self.cells, self.readout, self.layer_delay = network.cells, network.readout, network.layer_delay
         self._n_out = network.n_out
         self.force = force
         quantize(network, force=force)
+        self.halvings = None if calibration is None else fit_scales(network, calibration, force=force)
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time in integers.
@@ -60,7 +62,7 @@ class QuantizationAware(Network):
         """
         if states is not None or mask is not None:
             raise ValueError("an integer run starts at rest and has no mask.")
-        quantized = quantize(self, force=self.force)
+        quantized = quantize(self, force=self.force, halvings=self.halvings)
         surrogates = [cell.spike for cell in self.cells if isinstance(cell, SpikingCell)]
         run = moments(quantized.layers, quantized.padded(x), surrogates)
         spikes = [torch.stack(layer) for layer in zip(*(moment.spikes for moment in run), strict=True)]

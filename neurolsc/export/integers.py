@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neurolsc.export.fixed_point import UNIT, AlifLayer, CubaLayer, Layer
 from neurolsc.neurons import LIF, Cell
-from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus
+from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus, ALIFPositive
 
 __all__ = ["W_MAX", "check_matrix", "even", "integer_layer", "largest"]
 
@@ -27,16 +27,23 @@ ALIF_COARSE, PLENTY = 16, 256
 """the same for ALIF, whose weights have an exponent of their own: fewest for its lowest threshold, and how many for its highest are
 more than enough, because the input of a step has 16 bits"""
 
+POSITIVE = "Train neurolsc.ALIFPositive (--cell ALIFPositive), which keeps both positive, in place of ALIF+ or ALIF±."
 
-def integer_layer(name: str, cell: Cell, force: bool) -> tuple[Layer, list[str]]:
+
+def integer_layer(name: str, cell: Cell, force: bool, halvings: int = 0) -> tuple[Layer, list[str]]:
     """The integers of a cell, and remarks on them; arguments and errors as in :func:`neurolsc.export.quantize`."""
-    if type(cell) not in (LIF, ALIFPlus, ALIFPlusMinus):  # one derived from these may compute something else
+    if type(cell) not in (
+        LIF,
+        ALIFPlus,
+        ALIFPlusMinus,
+        ALIFPositive,
+    ):  # one derived from these may compute something else
         raise TypeError(f"{name} is a {type(cell).__name__}; only LIF and ALIF layers can be exported.")
     assert isinstance(cell, LIF | ALIF)
     tau = cell.tau_v.detach().double()
     if (torch.exp(-1 / tau) > LONGEST).any():
         raise ValueError(f"{name}: tau_v is {tau.max():g} steps, but a decay has 12 bits, for at most 4096 steps.")
-    layer = _alif(name, cell, force) if isinstance(cell, ALIF) else _lif(name, cell, force)
+    layer = _alif(name, cell, force, halvings) if isinstance(cell, ALIF) else _lif(name, cell, force)
     check_matrix(name, *(w for w in (layer.weight, layer.weight_rec) if w is not None))
     remarks = []
     leak = (4096 * (1 - torch.exp(-1 / tau))).round()
@@ -129,21 +136,21 @@ def _with_bias_neuron(layer: CubaLayer, b: Tensor, scale: int) -> CubaLayer:
     )
 
 
-def _alif(name: str, cell: ALIF, force: bool) -> AlifLayer:
+def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AlifLayer:
     _check_alif(name, cell)
     kept, rest = cell.decay_theta.double(), cell.theta_rest.double()
     step = cell.adaptation.double() / kept
     rows = 1 / step.detach()  # the step is one number for the layer: rows are scaled until it is
     w_in, w_rec = cell.w_in.double() * rows.unsqueeze(1), cell.w_rec.double() * rows.unsqueeze(1)
     peaks = [largest(name, w_in), w_rec.detach().abs().max().item()]
-    scale = _alif_scale(name, [peak for peak in peaks if peak], rest.detach() * rows)
+    scale = _alif_scale(name, [peak for peak in peaks if peak], rest.detach() * rows, halvings)
     weight_exp, rec_exp = (_exponent(peak * scale, W_MAX) for peak in peaks)
     threshold = rest * rows * scale
     for units in (threshold.min(), threshold.max()):
-        _threshold(name, round(units.item()), ALIF_COARSE, force)
+        _threshold(name, max(round(units.item()), halvings > 0), max(1, ALIF_COARSE >> halvings), force)
     reset_exp = _exponent(threshold.max().item(), RESET_MAX)
-    reset = _round(threshold / 2**reset_exp)
-    if not reset.all():
+    reset = _round(threshold / 2**reset_exp).clamp(min=1)
+    if (reset * 2**reset_exp - threshold > (threshold + scale) / 2).any():  # beside the threshold after a spike
         raise ValueError(
             f"{name}: resting thresholds, in steps of adaptation, reach from {threshold.min() / scale:g} to "
             f"{threshold.max() / scale:g}: too far apart for the 8 bits of the reset."
@@ -158,7 +165,7 @@ def _alif(name: str, cell: ALIF, force: bool) -> AlifLayer:
         bias=_round(bias / 2**bias_exp),
         v_decay=_round(4096 * (1 - cell.decay_v.double())).clamp(1, 4095),
         theta_decay=_round(4096 * (1 - kept)).clamp(min=1),
-        threshold=_round(threshold),
+        threshold=_round(threshold).clamp(min=1),
         theta_step=_round(step * rows * scale),
         reset=reset,
         weight_exp=weight_exp,
@@ -178,13 +185,10 @@ def _check_alif(name: str, cell: ALIF) -> None:
     if not (adaptation > 0).all():
         raise ValueError(
             f"{name}: adaptation must be positive everywhere, got {adaptation.min():g}: a layer has one step of its threshold, "
-            "and one that falls can never stop its neuron from firing. Training may keep it: cell.adaptation.requires_grad_(False)."
+            f"and one that falls can never stop its neuron from firing. {POSITIVE}"
         )
     if not (rest > 0).all():
-        raise ValueError(
-            f"{name}: resting thresholds must be positive, got {rest.min():g}. Training may keep them: "
-            "cell.b_theta.requires_grad_(False)."
-        )
+        raise ValueError(f"{name}: resting thresholds must be positive, got {rest.min():g}. {POSITIVE}")
     kept = torch.exp(-1 / tau)
     if (kept > LONGEST).any() or (4096 * (1 - kept)).round().max() > 4095:
         raise ValueError(
@@ -192,16 +196,19 @@ def _check_alif(name: str, cell: ALIF) -> None:
         )
 
 
-def _alif_scale(name: str, peaks: list[float], rest: Tensor) -> int:
+def _alif_scale(name: str, peaks: list[float], rest: Tensor, halvings: int) -> int:
     """Weight units per step of adaptation, the fewest, in powers of 2 times the larger matrix's full range, that are fine enough.
 
     That is: the lowest threshold has enough of them, and the smaller matrix its own full range, unless the highest threshold has
-    plenty before.
+    plenty before, or leaves 17 bits. Then halved so many times, but never to less than that full range or enough units
+    for the step.
     """
     scale = W_MAX / max(peaks)
     low, high = rest.min().item(), rest.max().item()
     wanted = max(ALIF_COARSE / low, min(W_MAX / min(peaks), PLENTY / high))
-    scale = math.floor(scale * 2 ** max(0, math.ceil(math.log2(wanted / scale))))
+    doublings = min(math.ceil(math.log2(wanted / scale)), math.floor(math.log2(THRESHOLD_MAX / high / scale)))
+    fewest = min(doublings, math.ceil(math.log2(ALIF_COARSE / scale)))
+    scale = math.floor(scale * 2 ** max(0, fewest, doublings - halvings))
     if scale < 1:
         raise ValueError(
             f"{name}: the step of the threshold rounds to 0: the adaptation is too small beside the weights."

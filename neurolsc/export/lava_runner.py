@@ -3,7 +3,8 @@
     python -I lava_runner.py FILE.net INPUT.npz OUTPUT.npz
 
 INPUT holds ``spikes`` (T, B, N), 0 or 1. OUTPUT gets, for each layer i from 1, ``spikes_i`` (T, B, M) and the states ``u_i`` or
-``theta_i`` and ``v_i`` after each step, and ``versions``. Imports nothing of this package, nor torch.
+``theta_i`` and ``v_i`` after each step, and ``versions``. A line says when a sample is done. Imports nothing of this package,
+nor torch.
 """
 
 # pyright: reportMissingImports=false
@@ -151,7 +152,10 @@ def main(path: str, source: str, target: str) -> None:
     logging.disable(logging.WARNING)
     with np.load(source, allow_pickle=False) as file:
         spikes = file["spikes"]
-    runs = [run(path, spikes[:, b]) for b in range(spikes.shape[1])]
+    runs = []
+    for b in range(spikes.shape[1]):
+        runs.append(run(path, spikes[:, b]))
+        print("neurolsc: a sample is done", flush=True)
     stacked = {name: np.stack([one[name] for one in runs], axis=1) for name in runs[0]}
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("lava-nc", "lava-dl", "numpy")]
     np.savez(target, allow_pickle=False, versions=np.array([*versions, f"Python {sys.version.split()[0]}"]), **stacked)

@@ -92,7 +92,10 @@ def main(path: str, source: str, target: str) -> None:
     warnings.simplefilter("ignore")
     with np.load(source, allow_pickle=False) as file:
         spikes = file["spikes"]
-    runs = [run(path, spikes[:, b]) for b in range(spikes.shape[1])]
+    runs = []
+    for b in range(spikes.shape[1]):
+        runs.append(run(path, spikes[:, b]))
+        print("neurolsc: a sample is done", flush=True)
     stacked = {name: np.stack([one[name] for one in runs], axis=1) for name in runs[0]}
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("nengo-loihi", "nengo", "numpy")]
     np.savez(target, allow_pickle=False, versions=np.array([*versions, f"Python {sys.version.split()[0]}"]), **stacked)

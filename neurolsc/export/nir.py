@@ -34,7 +34,7 @@ from neurolsc.checkpoint import atomic_write
 from neurolsc.export.nir_package import load_nir
 from neurolsc.export.nir_readers import ReaderName, check_reader
 from neurolsc.network import Network
-from neurolsc.neurons import LIF, ALIFPlusMinus, Cell
+from neurolsc.neurons import LIF, Cell
 from neurolsc.neurons.alif import ALIF
 from neurolsc.neurons.spiking import SpikingCell
 from neurolsc.validation import number
@@ -202,11 +202,16 @@ def _alif(cell: ALIF, dt: float) -> Any:
         ("w_rec", "membrane"),
         ("threshold", "output"),
     ]
-    names = ("log_tau_v", "log_tau_theta", "b_theta", "adaptation")
-    about = {"cell": "ALIFPlusMinus" if isinstance(cell, ALIFPlusMinus) else "ALIFPlus"} | {
-        name: array(cell.get_parameter(name)) for name in names
-    }
+    about: dict[str, Any] = {"cell": type(cell).__name__}
+    for name in ("tau_v", "tau_theta", "b_theta", "adaptation"):
+        stored = parameter_name(cell, name)
+        about[stored] = array(cell.get_parameter(stored))
     return nir.NIRGraph(nodes, edges, metadata={"neurolsc": about})
+
+
+def parameter_name(cell: SpikingCell, name: str) -> str:
+    """The name of the parameter behind a quantity: its own, or that of its logarithm."""
+    return name if name in cell._parameters else f"log_{name}"
 
 
 def array(value: Tensor) -> np.ndarray:

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neurolsc.export.nir import array
+from neurolsc.export.nir import array, parameter_name
 from neurolsc.export.nir_graph import Layer, notes, read_chain, values
 from neurolsc.export.nir_package import load_nir
 from neurolsc.network import Network
-from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus
+from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive
 from neurolsc.neurons.alif import ALIF
+from neurolsc.neurons.positive import set_value
 from neurolsc.neurons.spiking import SpikingCell
 from neurolsc.validation import number
 
@@ -165,7 +166,7 @@ def _cuba(layer: Layer, dt: float, n_in: int, n: int) -> Built:
 
 def _alif(layer: Layer, dt: float, n_in: int, n: int) -> Built:
     _constant(layer, layer.adaptation, "v_leak", 0.0, n)
-    kind = ALIFPlusMinus if layer.about.get("cell") == "ALIFPlusMinus" else ALIFPlus
+    kind = {"ALIFPlusMinus": ALIFPlusMinus, "ALIFPositive": ALIFPositive}.get(layer.about.get("cell", ""), ALIFPlus)
     leak = _leak(layer, layer.neuron, "tau", dt, n)
     return kind(n_in, n, reset="static"), leak, leak * values(layer.neuron, "r", (n,))
 
@@ -175,14 +176,16 @@ def _fill_adaptation(cell: ALIF, layer: Layer, dt: float) -> None:
     leak = _leak(layer, layer.adaptation, "tau", dt, n)
     _fill_tau(cell, "tau_theta", leak, layer.about)
     rest = values(layer.threshold, "threshold", (n,))
-    rise, noted = -leak * values(layer.adaptation, "r", (n,)), layer.about
-    _fill(cell.adaptation, noted["adaptation"] if _agree(noted.get("adaptation"), rise, cell.adaptation) else rise)
+    set_value(cell, "adaptation", torch.tensor(-leak * values(layer.adaptation, "r", (n,))))
     cell.theta_rest = torch.tensor(rest)
-    if "b_theta" in noted:
-        from_graph = cell.b_theta.clone()
-        _fill(cell.b_theta, noted["b_theta"])
-        if not _agree(array(cell.theta_rest), rest, from_graph):
-            cell.b_theta.copy_(from_graph)
+    for name, said in (("adaptation", "adaptation"), ("b_theta", "theta_rest")):
+        stored = parameter_name(cell, name)
+        parameter, wanted = cell.get_parameter(stored), array(getattr(cell, said))
+        if stored in layer.about:
+            from_graph = parameter.clone()
+            _fill(parameter, layer.about[stored])
+            if not _agree(array(getattr(cell, said)), wanted, from_graph):
+                parameter.copy_(from_graph)
 
 
 def _leak(layer: Layer, node: Any, name: str, dt: float, n: int) -> np.ndarray:

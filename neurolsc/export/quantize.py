@@ -1,5 +1,6 @@
 """From a trained float network to Loihi's integers."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -7,12 +8,12 @@ import torch
 from torch import Tensor
 
 from neurolsc.export.extremes import Extremes
-from neurolsc.export.fixed_point import LIMIT, UNIT, Layer, moments
+from neurolsc.export.fixed_point import LIMIT, UNIT, AlifLayer, Layer, moments
 from neurolsc.export.integers import W_MAX, check_matrix, even, integer_layer, largest
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
 
-__all__ = ["IntegerRun", "QuantizedNetwork", "quantize"]
+__all__ = ["IntegerRun", "QuantizedNetwork", "fit_scales", "quantize"]
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,13 @@ class QuantizedNetwork:
         return torch.nn.functional.pad(x.double(), (0, 0, 0, 0, self.blank_steps, 0))
 
 
-def quantize(network: Network, *, force: bool = False, readout_scale: float | None = None) -> QuantizedNetwork:
+def quantize(
+    network: Network,
+    *,
+    force: bool = False,
+    readout_scale: float | None = None,
+    halvings: Sequence[int] | None = None,
+) -> QuantizedNetwork:
     """Turn a network into integers.
 
     LIF with reset by subtraction keeps its voltage in the *current* of CUBA neurons, with -1 on the diagonal of the
@@ -105,6 +112,7 @@ def quantize(network: Network, *, force: bool = False, readout_scale: float | No
         network: LIF and ALIF layers, ``layer_delay=1``, no readout bias. Surrogates do not matter.
         force: accept fewer than 62 weight units per threshold.
         readout_scale: integer units per float unit of the readout; by default as many as fit.
+        halvings: per layer how often to halve an ALIF's weight units, as :func:`fit_scales` finds them; weights keep their 8 bits.
 
     Returns:
         The integers; with a gradient to the network's parameters where these want one.
@@ -133,7 +141,7 @@ def quantize(network: Network, *, force: bool = False, readout_scale: float | No
     layers, remarks = [], []
     wider = 0
     for i, cell in enumerate(network.cells, start=1):
-        layer, said = integer_layer(f"layer {i}", cell, force)
+        layer, said = integer_layer(f"layer {i}", cell, force, halvings[i - 1] if halvings else 0)
         if wider:  # the neuron that stands for the bias below is not read
             layer = replace(layer, weight=torch.nn.functional.pad(layer.weight, (0, wider)))
         wider = layer.size - cell.n_hidden
@@ -153,3 +161,37 @@ def quantize(network: Network, *, force: bool = False, readout_scale: float | No
     check_matrix("the readout", readout)
     readout = torch.nn.functional.pad(readout, (0, wider))
     return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, int(any(bias_neurons)), tuple(remarks))
+
+
+def fit_scales(network: Network, calibration: Tensor, *, force: bool = False) -> tuple[int, ...]:
+    """How often to halve the weight units of each ALIF layer so that its states and inputs stay within half of their bits.
+
+    Thresholds and states get coarser by that, weights do not: it stops where they would. Where that is not enough, the run on the
+    calibration data overflows.
+
+    Args:
+        network: as in :func:`quantize`.
+        calibration: samples (T, B, n_in), 0 or 1.
+        force: as in :func:`quantize`.
+
+    Returns:
+        One number per layer, 0 where there is room or nothing to halve.
+
+    Raises:
+        TypeError: as :func:`quantize`.
+        ValueError: as :func:`quantize`, or if the samples do not fit.
+    """
+    halvings = [0] * len(network.cells)
+    quantized = quantize(network, force=force)
+    while True:
+        extremes = quantized.run(calibration).extremes[:-1]
+        trial = [
+            h + (math.ceil(math.log2(2 * e.reach)) if isinstance(layer, AlifLayer) and e.reach > 0.5 else 0)
+            for h, layer, e in zip(halvings, quantized.layers, extremes, strict=True)
+        ]
+        coarser = quantize(network, force=force, halvings=trial)
+        changed = [not torch.equal(a.unit, b.unit) for a, b in zip(quantized.layers, coarser.layers, strict=True)]
+        if not any(changed):
+            return tuple(halvings)
+        halvings = [t if c else h for h, t, c in zip(halvings, trial, changed, strict=True)]
+        quantized = coarser

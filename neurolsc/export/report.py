@@ -95,6 +95,13 @@ class Decisions:
     accuracy_simulator: float | None
     """None if the simulator did not run on these samples"""
 
+    def __str__(self) -> str:
+        """One line."""
+        known = {"float": self.accuracy_float, "integer": self.accuracy_integer, "simulator": self.accuracy_simulator}
+        words = [f"{name} {value:.1%}" for name, value in known.items() if value is not None]
+        scores = "; mode accuracy " + ", ".join(words) if words else ""
+        return f"{self.same_as_float:.1%} of {self.samples} decided as in floats{scores}"
+
 
 @dataclass(frozen=True)
 class ExportReport:
@@ -189,7 +196,7 @@ class ExportReport:
             ]
         for name, d in (("calibration", self.decisions), ("simulated samples", self.simulator)):
             if d is not None:
-                lines.append(f"{name}: {d.same_as_float:.1%} of {d.samples} decided as in floats{_accuracies(d)}")
+                lines.append(f"{name}: {d}")
         lines += self.remarks
         lines.append(f"verified by: {self.verification}")
         return "\n".join(lines)
@@ -216,9 +223,3 @@ def _steps(pair: tuple[float, float]) -> str:
 
 def _list(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values)
-
-
-def _accuracies(d: Decisions) -> str:
-    known = {"float": d.accuracy_float, "integer": d.accuracy_integer, "simulator": d.accuracy_simulator}
-    words = [f"{name} {value:.1%}" for name, value in known.items() if value is not None]
-    return "; mode accuracy " + ", ".join(words) if words else ""

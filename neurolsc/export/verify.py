@@ -71,7 +71,12 @@ class Verification:
 
 
 def verify(
-    path: str | PathLike[str], spikes: Tensor, *, python: str | PathLike[str] | None = None, timeout: float = 600.0
+    path: str | PathLike[str],
+    spikes: Tensor,
+    *,
+    python: str | PathLike[str] | None = None,
+    timeout: float = 600.0,
+    progress: bool = False,
 ) -> Verification:
     """Run an exported file in Lava's simulator and compare it with the integer model, spike by spike.
 
@@ -82,6 +87,7 @@ def verify(
         spikes: input (T, B, n_in), 0 or 1; every sample is a run of its own, which takes a second or two.
         python: Python of the Lava environment; by default ``NEUROLSC_LAVA_PYTHON``, else ``.lava-env`` below this folder.
         timeout: seconds for all samples.
+        progress: show a bar over the samples.
 
     Returns:
         The agreement per layer.
@@ -133,3 +139,4 @@ def verify(
         readout_agreement=(clip(inside) == sums).double().mean().item(),
         opinions=(ask_nengo_loihi(path, spikes, timeout=timeout),),
     )
+    result = simulate("Lava", find_python("Lava", python), path, x, timeout, progress=progress)

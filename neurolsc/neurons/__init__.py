@@ -1,6 +1,6 @@
 """Cells: one recurrent layer each, as a pure step."""
 
-from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus, ALIFState
+from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, ALIFState
 from neurolsc.neurons.cell import Answer, Cell, State
 from neurolsc.neurons.lif import LIF, LIFState
 from neurolsc.neurons.spiking import SpikingCell
@@ -10,6 +10,7 @@ __all__ = [
     "LIF",
     "ALIFPlus",
     "ALIFPlusMinus",
+    "ALIFPositive",
     "ALIFState",
     "Answer",
     "Cell",

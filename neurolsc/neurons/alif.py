@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.linearised import Linearised
-from neurolsc.neurons.positive import Positive
+from neurolsc.neurons.positive import Positive, set_value
 from neurolsc.neurons.reset import ResetName, StaticReset
 from neurolsc.neurons.spiking import Spike, SpikingCell
 from neurolsc.validation import number
@@ -59,6 +59,8 @@ class ALIF(SpikingCell):
     """
 
     tau_theta = Positive()
+    b_theta: Tensor
+    adaptation: Tensor
 
     answers = (
         *SpikingCell.answers,
@@ -96,8 +98,12 @@ class ALIF(SpikingCell):
             recurrent_init=recurrent_init,
         )
         self.tau_theta = truncated_normal(number("tau_theta", tau_theta), n_hidden)
-        self.b_theta = nn.Parameter(truncated_normal(number("b_theta", b_theta), n_hidden))
-        self.adaptation = nn.Parameter(self.draw_adaptation(number("adaptation", adaptation), n_in, n_hidden))
+        start = {
+            "b_theta": truncated_normal(number("b_theta", b_theta), n_hidden),
+            "adaptation": self.draw_adaptation(number("adaptation", adaptation), n_in, n_hidden),
+        }
+        for name, value in start.items():  # a class that keeps them positive says so, as for tau_theta
+            setattr(self, name, value if hasattr(type(self), name) else nn.Parameter(value))
 
     @staticmethod
     @abstractmethod
@@ -119,8 +125,7 @@ class ALIF(SpikingCell):
         value = torch.as_tensor(value)
         if not value.isfinite().all() or value.shape not in ((), self.b_theta.shape):
             raise ValueError(f"theta_rest must be finite, one number or {tuple(self.b_theta.shape)}, got {value}.")
-        with torch.no_grad():
-            self.b_theta.copy_(value * -torch.expm1(-1 / self.tau_theta))
+        set_value(self, "b_theta", (value * -torch.expm1(-1 / self.tau_theta)).detach())
 
     def initial_state(self, batch: int) -> ALIFState:
         """At rest: v = 0 and theta = theta_rest."""
@@ -184,6 +189,20 @@ class ALIFPlus(ALIF):
     @staticmethod
     def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> Tensor:
         return truncated_normal(scale, n_hidden)
+
+
+class ALIFPositive(ALIFPlus):
+    """ALIF+ whose adaptation and b_theta stay positive while they are trained: for networks that are to be exported.
+
+    ALIF+ is only *initialized* with positive values (arXiv:2308.12075, Sec. II-E), and training turns some of them; no chip
+    can hold those. Here both are trained as logarithms, as time constants are everywhere; the rest is :class:`ALIFPlus`.
+
+    Raises:
+        ValueError: as :class:`ALIF`, and if adaptation, b_theta or theta_rest is set to what is not positive.
+    """
+
+    b_theta = Positive()  # type: ignore[assignment]
+    adaptation = Positive()  # type: ignore[assignment]
 
 
 class ALIFPlusMinus(ALIF):

@@ -34,3 +34,13 @@ class Positive:
             raise ValueError(f"{self.name} has shape {tuple(parameter.shape)}, got {tuple(log.shape)}.")
         with torch.no_grad():
             parameter.copy_(log)
+
+
+def set_value(module: nn.Module, name: str, value: Tensor) -> None:
+    """Set a quantity of a module in place: a parameter, or one that stands behind another, as a positive one does."""
+    parameter = module._parameters.get(name)
+    if parameter is None:
+        setattr(module, name, value)
+        return
+    with torch.no_grad():
+        parameter.copy_(value)

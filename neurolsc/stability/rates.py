@@ -9,6 +9,7 @@ from torch import Tensor
 from neurolsc.network import Network
 from neurolsc.neurons.alif import ALIF
 from neurolsc.neurons.lif import LIF
+from neurolsc.neurons.positive import set_value
 
 
 def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, halvings: int = 24) -> list[float]:
@@ -45,17 +46,17 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, h
     return reached
 
 
-def _thresholds(cell: object) -> dict[Tensor, Tensor]:
-    """The tensors that scale the threshold of a cell, with their present values."""
+def _thresholds(cell: object) -> dict[str, Tensor]:
+    """What scales the threshold of a cell, with present values."""
     if isinstance(cell, ALIF):
-        return {p: p.detach().clone() for p in (cell.b_theta, cell.adaptation)}
+        return {"b_theta": cell.b_theta.detach().clone(), "adaptation": cell.adaptation.detach().clone()}
     if isinstance(cell, LIF):
-        return {cell.theta: cell.theta.clone()}
+        return {"theta": cell.theta.clone()}
     raise TypeError(f"only LIF and ALIF have a threshold to scale, got {type(cell).__name__}.")
 
 
-def _rate_at(network: Network, x: Tensor, layer: int, start: dict[Tensor, Tensor], scale: float) -> float:
+def _rate_at(network: Network, x: Tensor, layer: int, start: dict[str, Tensor], scale: float) -> float:
     with torch.no_grad():
-        for tensor, value in start.items():
-            tensor.copy_(value * scale)
+        for name, value in start.items():
+            set_value(network.cells[layer], name, value * scale)
         return network.run(x).spikes[layer].ne(0).double().mean().item()

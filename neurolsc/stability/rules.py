@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from neurolsc.neurons.cell import Answer, Cell
+from neurolsc.neurons.positive import set_value
 
 
 class Rule(Protocol):
@@ -123,10 +124,4 @@ def _frozen(cell: Cell, name: str) -> bool:
 
 def assign(cell: Cell, name: str, value: torch.Tensor) -> None:
     """Set a parameter of a cell in place, whether it is a tensor or a quantity behind another one, such as a logarithm."""
-    owner, name = _owner(cell, name)
-    parameter = owner._parameters.get(name)
-    if parameter is None:
-        setattr(owner, name, value)
-    else:
-        with torch.no_grad():
-            parameter.copy_(value)
+    set_value(*_owner(cell, name), value)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network
-from neurolsc.export import dequantize, quantize, to_netx
+from neurolsc.export import dequantize, fit_scales, quantize, to_netx
 from neurolsc.export.fixed_point import AlifLayer, CubaLayer
 from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, alif, lif, make, spikes
 from tests.patterns import Leak
@@ -305,7 +305,7 @@ def overflowing(kind: str) -> Network:
     made = {"current": lif, "voltage": lambda: lif(reset="zero"), "input": lambda: alif(200)}[kind]()
     with torch.no_grad():
         if kind == "input":
-            made.w_in.copy_(50 * made.w_in.abs())
+            made.w_in.fill_(5.0)  # 200 times 254 at the coarsest scale
         else:  # a voltage that hardly leaks, and that no spike resets
             made.tau_v = torch.full((WIDTH,), 4000.0)
             made.w_in.copy_(-made.w_in.abs())
@@ -335,3 +335,22 @@ def test_a_reset_that_8_bits_miss_is_remarked():
         cell.adaptation.fill_(1.0)
         cell.w_in.mul_(0.1)
     assert any("8 bits leave a reset" in remark for remark in quantize(Network([cell], N_OUT)).remarks)
+
+
+def test_scales_are_halved_until_the_calibration_data_fit_and_weights_keep_their_bits(tmp_path):
+    torch.manual_seed(0)
+    network = Network([alif(), lif(WIDTH, 16)], N_OUT)
+    rest = network.cells[0].theta_rest.detach().clone()
+    rest[0] = 0.01  # asks for thousands of units per step of adaptation
+    network.cells[0].theta_rest = rest
+    x = spikes()
+    halvings = fit_scales(network, x)
+    before, after = quantize(network), quantize(network, halvings=halvings)
+    assert before.run(x).extremes[0].reach > 0.5
+    assert 0.2 < after.run(x).extremes[0].reach <= 0.5
+    assert halvings[0] > 0
+    assert halvings[1] == 0
+    assert torch.equal(after.layers[0].weight, before.layers[0].weight)
+    assert after.layers[0].weight_exp == before.layers[0].weight_exp - halvings[0]
+    assert all(layer.mean() > 0.05 for layer in after.run(x).spikes)
+    assert to_netx(network, tmp_path / "a.net", x).layers[0].threshold[1] == after.layers[0].threshold.max()

@@ -1,0 +1,80 @@
+"""The trained networks in the package, on the test samples in the package."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import neurolsc
+from neurolsc.checkpoint import TRAINED, trained
+from neurolsc.datasets import SHD, SpikeLatencyMNIST, collate
+from neurolsc.export import QuantizationAware, to_netx
+
+
+@dataclass(frozen=True)
+class Known:
+    """A shipped network, and what it was measured to do: bounds a little below that."""
+
+    data: Any
+    accuracy: float
+    integer_gap: float
+
+
+KNOWN = {
+    "sl-mnist-alif": Known(SpikeLatencyMNIST.embedded, 0.86, 0.03),
+    "spoken-digits-alif": Known(
+        lambda split: SHD.embedded(split, dt=0.02, channels=140, repeat=1, binary=True), 0.7, 0.1
+    ),
+}
+
+
+def test_these_are_the_networks_that_come_with_the_package():
+    assert trained() == sorted(KNOWN)
+    assert {file.suffix for file in TRAINED.iterdir()} == {".safetensors", ".md"}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_each_is_small_and_has_a_card_with_the_commands_that_made_it(name):
+    assert (TRAINED / f"{name}.safetensors").stat().st_size < 1e6
+    card = (TRAINED / f"{name}.md").read_text(encoding="utf-8")
+    for word in (f'neurolsc.load("{name}")', "neurolsc train ", "neurolsc export ", "Licence", "mode accuracy", "seed"):
+        assert word in card, word
+    network = neurolsc.load(name)
+    assert all(isinstance(cell, neurolsc.ALIFPositive) and cell.reset_name == "static" for cell in network.cells)
+    assert all(value.isfinite().all() for value in network.state_dict().values())
+
+
+def test_a_wrong_name_is_answered_with_the_known_ones():
+    with pytest.raises(FileNotFoundError, match=r"\(sl-mnist-alif, spoken-digits-alif\): 'shd-alif'"):
+        neurolsc.load("shd-alif")
+
+
+def test_a_file_goes_before_a_trained_network_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    neurolsc.save(neurolsc.Network([neurolsc.LIF(3, 2)], 2), "sl-mnist-alif")
+    assert neurolsc.load("sl-mnist-alif").n_in == 3
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_each_classifies_samples_that_it_has_not_seen_with_firing_layers(name):
+    known = KNOWN[name]
+    found = neurolsc.evaluate(neurolsc.load(name), known.data("test"))
+    assert found.mode_accuracy > known.accuracy
+    assert all(0.02 < rate < 0.5 for rate in found.firing_rate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KNOWN)
+def test_each_can_be_exported_and_its_integers_decide_like_it(name, tmp_path):
+    known, network = KNOWN[name], neurolsc.load(name)
+    validation, test = (
+        collate(known.data(s).__getitems__(range(len(known.data(s)))))[0] for s in ("validation", "test")
+    )
+    report = to_netx(network, tmp_path / "a.net", validation)
+    assert all(a.extremes.overflows == 0 and a.rate_integer > 0.02 for a in report.activity or ())
+    labels = torch.as_tensor([label for _, label in (known.data("test")[i] for i in range(test.shape[1]))])
+    with torch.no_grad():
+        integer = QuantizationAware(network, validation).run(test)
+    exact = neurolsc.evaluate(network, known.data("test")).mode_accuracy
+    assert neurolsc.metrics.mode_accuracy(integer.logits, labels) > exact - known.integer_gap
