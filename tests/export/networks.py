@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neurolsc import LIF, ALIFPlus, Network
+from neurolsc import LIF, ALIFPlus, ALIFPositive, Network
 
 T, N_IN, WIDTH, N_OUT = 60, 30, 20, 4
 
@@ -23,8 +23,10 @@ def lif(n_in: int = N_IN, width: int = WIDTH, *, bias: float = 0.0, recurrent: b
     return cell
 
 
-def alif(n_in: int = N_IN, width: int = WIDTH, *, bias: float = 0.0, **settings: Any) -> ALIFPlus:
-    cell = ALIFPlus(
+def alif(
+    n_in: int = N_IN, width: int = WIDTH, *, kind: type[ALIFPlus] = ALIFPlus, bias: float = 0.0, **settings: Any
+) -> ALIFPlus:
+    cell = kind(
         n_in,
         width,
         reset="static",
@@ -48,6 +50,7 @@ def make(kind: str, seed: int = 0) -> Network:
         "bias, zero": lambda: [lif(bias=0.1, reset="zero")],
         "ALIF": lambda: [alif(bias=0.02), alif(WIDTH, 16)],
         "ALIF below LIF": lambda: [alif(), lif(WIDTH, 16)],
+        "ALIF kept positive": lambda: [alif(kind=ALIFPositive), alif(WIDTH, 16, kind=ALIFPositive)],
     }[kind]()
     return Network(cells, N_OUT)
 
@@ -61,6 +64,7 @@ KINDS = (
     "bias, zero",
     "ALIF",
     "ALIF below LIF",
+    "ALIF kept positive",
 )
 
 
