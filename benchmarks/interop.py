@@ -6,6 +6,7 @@ pretrain, with equal budgets, and firing rates beside the scores. Writes results
 """
 
 import json
+import math
 import time
 import warnings
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import nn
 import neurolsc
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
 
-WIDTH, MAX_STEPS, EPOCHS, BATCH, LR, SEEDS = 48, 100, 4, 64, 1e-3, (0,)
+WIDTH, MAX_STEPS, EPOCHS, BATCH, LR, SEEDS = 48, 100, 10, 64, 5e-3, (0, 1)
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -91,7 +92,7 @@ def adam(parameters, lr: float) -> torch.optim.Optimizer:
 
 
 def numbers(values: list[float], digits: int = 2) -> str:
-    return ", ".join(f"{value:.{digits}f}" for value in values)
+    return ", ".join("-" if math.isnan(value) else f"{value:.{digits}f}" for value in values)
 
 
 def write(reached: list[dict], trained: list[dict]) -> None:
@@ -135,7 +136,7 @@ def draw(trained: list[dict]) -> None:
                 label = ("as it is" if target is None else f"radius {target:g}") if run["seed"] == SEEDS[0] else None
                 accuracy = [100 * row["validation_mode_accuracy"] for row in run["history"]]
                 axes.plot(range(1, EPOCHS + 1), accuracy, color=f"C{color}", marker="o", label=label)
-        axes.set(title=name, xlabel="epoch", xticks=range(1, EPOCHS + 1))
+        axes.set(title=name, xlabel="epoch")
     axes = figure.axes
     axes[0].set(ylabel="validation mode accuracy, %", ylim=(0, 100))
     axes[0].legend()
