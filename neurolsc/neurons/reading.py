@@ -66,7 +66,7 @@ class Reading:
         """Rows times weights: all at once where a batch alone is too small to fill a product, else, and where it makes no
         difference, step by step, which rounds as the plain step does.
         """
-        if self.batch < 64 and by_events(rows, len(rows), *w_in_t.shape):
+        if rows.is_cuda or self.batch < 64 and by_events(rows, len(rows), *w_in_t.shape):
             return rows @ w_in_t
         return torch.cat([frame @ w_in_t for frame in rows.split(self.batch)])
 

@@ -2,8 +2,8 @@
 
 The equations are those of :func:`neurolsc.neurons.equations.advance`, operation by operation. The loop multiplies the input
 of several steps at once, adds rows instead of multiplying where few neurons fire (:mod:`neurolsc.neurons.events`), writes in
-place, and keeps of a step only v, theta and z, from which :mod:`neurolsc.neurons.reverse` goes back. A second derivative is
-that of the plain step.
+place, and keeps of a step only v, theta and z, from which :mod:`neurolsc.neurons.reverse` goes back. On a GPU one kernel takes
+all steps (:mod:`neurolsc.neurons.fused`). A second derivative is that of the plain step.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from neurolsc.neurons import fused
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.events import Events, by_events, events_of
 from neurolsc.neurons.reading import Reading, block_length
@@ -68,7 +69,11 @@ class _Scan(torch.autograd.Function):
         assert x is not None
         assert z0 is not None
         assert v0 is not None
-        trace = forward(layer, c, Reading(x, first, c.w_in), z0, v0, theta0)
+        reading, ctx.fused = Reading(x, first, c.w_in), fused.suits(c, z0, v0, theta0)
+        if ctx.fused:
+            trace = fused.forward(layer.reset, layer.lengths, layer.keep, c, reading, z0, v0, theta0)
+        else:
+            trace = forward(layer, c, reading, z0, v0, theta0)
         if layer.keep:
             ctx.layer, ctx.reading, ctx.events, ctx.ends = layer, trace.reading, trace.events, trace.ends
             ctx.save_for_backward(*tensors, trace.z, trace.v, trace.theta)
@@ -82,7 +87,10 @@ class _Scan(torch.autograd.Function):
         if torch.is_grad_enabled():
             return None, *_differentiable(ctx.layer, tensors, needed, gradients)
         trace = Trace(ctx.reading, ctx.events, tensors[2], z, v, theta, ctx.ends, ())
-        return None, *reverse(ctx.layer.spike, ctx.layer.reset, Constants(*tensors[5:13]), trace, needed, gradients)
+        layer, c = ctx.layer, Constants(*tensors[5:13])
+        if ctx.fused:
+            return None, *fused.reverse(layer.spike, layer.reset, layer.lengths, c, trace, needed, gradients)
+        return None, *reverse(layer.spike, layer.reset, c, trace, needed, gradients)
 
 
 def forward(layer: Layer, c: Constants, reading: Reading, z0: Tensor, v0: Tensor, theta0: Tensor | None) -> Trace:
