@@ -12,6 +12,7 @@ from neurolsc.checkpoint import CELLS, SURROGATES, load
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, SpikeLatencyMNIST, TimeStretch
 from neurolsc.datasets.augment import Augmentation
 from neurolsc.datasets.events import UNITS
+from neurolsc.datasets.shd import Cached
 from neurolsc.datasets.splits import By
 from neurolsc.network import Network
 from neurolsc.neurons.reset import ResetName
@@ -97,7 +98,8 @@ class DataSettings:
     channel_jitter: float = setting(0.0, "shd, training only: deviation by which spikes change units")
     time_stretch: float = setting(0.0, "shd, training only: times scaled by 1 - this to 1 + this")
     spike_drop: float = setting(0.0, "shd, training only: probability that a spike is left out")
-    cache: str = setting("", "shd: folder for a copy of the spikes that is read without HDF5; empty: none")
+    cache: str = setting("", "shd: folder for copies that are read without HDF5; empty: none")
+    cached: Cached = setting("spikes", "shd: what is kept there: spikes, or frames, which are faster and larger")
 
     def load(self, split: Literal["train", "validation", "test"]) -> SpikeLatencyMNIST | SHD:
         """One split of the data.
@@ -118,7 +120,7 @@ class DataSettings:
             return SpikeLatencyMNIST.embedded(split, seed=self.split_seed)
         given: dict[str, Any] = {name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary")}
         given |= {"by": self.split_by, "share": self.split_share, "seed": self.split_seed}
-        given |= {"window": self.window or None, "cache": self.cache or None}
+        given |= {"window": self.window or None, "cache": self.cache or None, "cached": self.cached}
         given["augment"] = self._augmentations() if split == "train" else ()
         return SHD(self.root, split, **given) if self.root else SHD.embedded(split, **given)
 

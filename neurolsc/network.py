@@ -1,18 +1,15 @@
 """Cells stacked in depth, with a readout."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from torch.utils.checkpoint import checkpoint
 
 from neurolsc.modes import evaluating
-from neurolsc.neurons.cell import Cell, State, dtype_and_device, frames, frozen, keep
+from neurolsc.neurons.cell import Cell, State, dtype_and_device, frame, frames, frozen, keep
 from neurolsc.validation import whole
 
 
@@ -176,8 +173,8 @@ class Network(nn.Module):
         states = self._start(states, x.shape[1])
         z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         masks: Iterable[Tensor | None] = [None] * x.shape[0] if mask is None else mask.unbind(0)
-        for frame, alive in zip(frames(x), masks, strict=True):
-            moment = self._moment(frame, z, states)
+        for now, alive in zip(frames(x), masks, strict=True):
+            moment = self._moment(now, z, states)
             if alive is not None:
                 moment = _freeze(moment, z, alive)
             yield moment
@@ -229,8 +226,7 @@ class Network(nn.Module):
         """
         below, first, outputs, after = x, states.x, [], []
         for cell, state in zip(self.cells, states.layers, strict=True):
-            run = partial(_in_segments, cell) if self.recompute and torch.is_grad_enabled() else cell.run
-            below, last = run(below, state, first=first, lengths=lengths)
+            below, last = cell.run(below, state, first=first, lengths=lengths, recompute=self.recompute)
             first = cell.output(state) if self.layer_delay else None
             outputs.append(below)
             after.append(last)
@@ -295,24 +291,6 @@ def _lengths(mask: Tensor) -> Tensor | None:
 def _last(x: Tensor, before: Tensor, lengths: Tensor | None) -> Tensor:
     """The frame of x (T, B, n) that each sample has seen last, or the one before where it has seen none."""
     if lengths is None:
-        last = x[x.shape[0] - 1]
-        return (last.to_dense() if last.is_sparse else last).to(before.dtype)
-    last = [before, *(frame.to(before.dtype) for frame in frames(x))]
+        return frame(x, -1).to(before.dtype)
+    last = [before, *(now.to(before.dtype) for now in frames(x))]
     return torch.stack([last[n][b] for b, n in enumerate(lengths.tolist())])
-
-
-def _in_segments(
-    cell: Cell, x: Tensor, state: State, *, first: Tensor | None, lengths: Tensor | None
-) -> tuple[Tensor, State]:
-    """A cell's run, of which only the state after every sqrt(T) steps is kept; the steps between are run again in reverse."""
-    steps, outputs = x.shape[0], []
-    length = math.isqrt(steps - 1) + 1
-    for a in range(0, steps, length):
-        part = x.narrow(0, a, min(length, steps - a))
-        left = None if lengths is None else (lengths - a).clamp(0, part.shape[0])
-        z, state = checkpoint(cell.run, part, state, first=first, lengths=left, use_reentrant=False)  # type: ignore[misc]
-        if first is not None:
-            last = part[part.shape[0] - 1]
-            first = (last.to_dense() if last.is_sparse else last).to(first.dtype)
-        outputs.append(z)
-    return torch.cat(outputs), state

@@ -1,16 +1,19 @@
 """The paper's optimizer, for training and for pre-training alike."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from pytorch_optimizer import AdaBelief, Lookahead
 from torch import nn
 
 from neurolsc.validation import positive
 
+if TYPE_CHECKING:
+    from pytorch_optimizer import Lookahead
+
 __all__ = ["adabelief_lookahead"]
 
 
-def adabelief_lookahead(parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0) -> Lookahead:
+def adabelief_lookahead(parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0) -> "Lookahead":
     r"""AdaBelief inside Lookahead: every 6 steps the weights go back half the way to where they were.
 
     .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \qquad w \leftarrow \phi \qquad \text{every 6 steps}
@@ -38,6 +41,8 @@ def adabelief_lookahead(parameters: Iterable[nn.Parameter], lr: float, weight_de
 
     Source: arXiv:2308.12075, Sec. II-G; Zhuang et al. 2020 (AdaBelief); Zhang et al. 2019 (Lookahead).
     """
+    from pytorch_optimizer import AdaBelief, Lookahead  # takes a second to import, and only training needs it
+
     positive("lr", lr)
     positive("weight_decay", weight_decay, zero_allowed=True)
     return Lookahead(AdaBelief(parameters, lr=lr, weight_decay=weight_decay), k=6, alpha=0.5)

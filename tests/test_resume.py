@@ -9,6 +9,7 @@ import torch
 
 from neurolsc import LIF, Network, TrainResult, train
 from neurolsc.checkpoint import read_tree, write_tree
+from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch
 from tests.killed_training import EPOCHS, SAMPLES
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
@@ -39,6 +40,27 @@ def test_a_resumed_training_ends_in_the_same_bits_and_history(maker: str, dropou
     for a, b in zip(through.history, resumed.history, strict=True):
         assert a | {"seconds": 0} == b | {"seconds": 0}
     assert (through.best_epoch, through.stopped_early) == (resumed.best_epoch, resumed.stopped_early)
+
+
+def test_a_resumed_training_draws_the_augmentations_that_it_would_have_drawn(tmp_path: Path):
+    form: dict[str, Any] = {"dt": 0.05, "channels": 70, "repeat": 1}
+    changes = [ChannelJitter(20.0), TimeStretch(0.8, 1.2), SpikeDrop(0.3)]
+    training = SHD.embedded("train", augment=changes, **form)
+    settings: dict[str, Any] = {"batch_size": 16, "lr": 1e-2, "progress": False}
+    settings |= {"training": training, "validation": SHD.embedded("validation", **form)}
+
+    def go(epochs: int, **more: Any) -> tuple[Any, Any]:
+        torch.manual_seed(0)
+        network = Network([LIF(70, 8, threshold=0.3)], 20)
+        return train(network, epochs=epochs, **settings, **more).history, weights(network)
+
+    history, through = go(3)
+    go(1, checkpoint=tmp_path / "c")
+    resumed, after = go(3, checkpoint=tmp_path / "c")
+    assert [row["train_loss"] for row in resumed] == [row["train_loss"] for row in history]
+    assert same_bits(after, through)
+    training.augment = ()
+    assert go(1)[0][0]["train_loss"] != history[0]["train_loss"]  # they matter
 
 
 def test_a_finished_training_is_not_run_again_but_gives_its_best_weights(tmp_path: Path):

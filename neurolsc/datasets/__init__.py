@@ -6,6 +6,7 @@ from neurolsc.datasets.binning import Binning
 from neurolsc.datasets.cache import EventCache
 from neurolsc.datasets.collate import Batch, collate, collate_padded
 from neurolsc.datasets.events import EventFile, Events
+from neurolsc.datasets.frame_cache import FrameCache
 from neurolsc.datasets.idx import read_idx
 from neurolsc.datasets.latency import LatencyEncoding, latency_frames, spike_latency
 from neurolsc.datasets.mnist import SpikeLatencyMNIST
@@ -20,6 +21,7 @@ __all__ = [
     "EventCache",
     "EventFile",
     "Events",
+    "FrameCache",
     "LatencyEncoding",
     "SpikeDrop",
     "SpikeLatencyMNIST",

@@ -62,8 +62,10 @@ class TimeStretch:
     Raises:
         ValueError: if the factors are not positive, or low is above high.
 
-    Source: T. Ko, V. Peddinti, D. Povey, S. Khudanpur, "Audio augmentation for speech recognition", Interspeech 2015
-    (speed perturbation, there of the sound).
+    Source: T. Nowotny, J. P. Turner, J. C. Knight, "Loss shaping enhances exact gradient learning with Eventprop in
+    spiking neural networks", Neuromorphic Computing and Engineering 5 (2025), for SHD, with a drawn uniformly in its
+    logarithm; of the sound itself, as speed perturbation: T. Ko et al., "Audio augmentation for speech recognition",
+    Interspeech 2015, with three fixed factors.
     """
 
     low: float = 0.8

@@ -5,7 +5,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ class EventCache:
 
     It holds times, units and offsets as three flat arrays in a folder named by the file's sha256, and knows
     nothing of bins: one cache serves every bin width, window and grouping, with and without augmentation, and
-    takes 4 bytes a spike where frames of 4 ms take 25. Nothing is stale: a file with other content has another
-    cache. The folder appears whole or not at all; of two processes that make it at once, one puts its own in
-    place and the other uses that.
+    takes 4 bytes a spike where frames of 4 ms (:class:`FrameCache`) take 25. Nothing is stale: a file with other
+    content has another cache. The folder appears whole or not at all; of two processes that make it at once, one
+    puts its own in place and the other uses that.
 
     Args:
         file: where the spikes come from.
@@ -43,10 +44,8 @@ class EventCache:
     """
 
     def __init__(self, file: EventFile, folder: str | PathLike[str]) -> None:
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        digest = _sha256(file.path, folder)
-        self.path = folder / f"{file.path.name.split('.')[0]}-{digest[:16]}"
+        digest = digest_of(file.path, Path(folder))
+        self.path = Path(folder) / f"{file.path.name.split('.')[0]}-{digest[:16]}"
         if not self.path.exists():
             _build(file, digest, self.path)
         self._arrays: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
@@ -99,10 +98,8 @@ class EventCache:
 
 
 def _build(file: EventFile, digest: str, path: Path) -> None:
-    """Copy the spikes into flat arrays in a temporary folder, then give it its name."""
-    building = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    building.mkdir()
-    try:
+    """Copy the spikes into flat arrays."""
+    with whole_folder(path) as building:
         total, offsets = 0, [np.zeros(1, np.int64)]
         with (building / "times").open("wb") as times, (building / "units").open("wb") as units:
             for start in range(0, len(file), CHUNK):
@@ -112,11 +109,19 @@ def _build(file: EventFile, digest: str, path: Path) -> None:
                 offsets.append(total + events.offsets[1:])
                 total += len(events.times)
         np.concatenate(offsets).tofile(building / "offsets")
-        if _hash(file.path) != digest:
-            raise ValueError(f"{file.path}: the file has changed while its cache was made; make the data set anew.")
+        check_unchanged(file.path, digest)
         about = {"format": FORMAT, "file": file.path.name, "sha256": digest, "utterances": len(file), "spikes": total}
         about |= {"times": file.times_dtype.str, "units": "<u2", "offsets": "<i8"}
         (building / "about.json").write_text(json.dumps(about, indent=1))
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder that gets its name `path` at the end, unless another process was first; nothing on an error."""
+    building = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    building.mkdir()
+    try:
+        yield building
         try:
             building.rename(path)
         except OSError:
@@ -126,8 +131,19 @@ def _build(file: EventFile, digest: str, path: Path) -> None:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _sha256(path: Path, folder: Path) -> str:
-    """The file's hash; remembered in the folder, and made anew when size or time of change differ."""
+def check_unchanged(path: Path, digest: str) -> None:
+    """Refuse a file that is not the one that was hashed.
+
+    Raises:
+        ValueError: if its sha256 is another one.
+    """
+    if _hash(path) != digest:
+        raise ValueError(f"{path}: the file has changed while its cache was made; make the data set anew.")
+
+
+def digest_of(path: Path, folder: Path) -> str:
+    """The file's sha256; remembered in the folder of caches, and made anew when size or time of change differ."""
+    folder.mkdir(parents=True, exist_ok=True)
     about = path.stat()
     stamp = [about.st_size, about.st_mtime_ns]
     note = folder / f".{hashlib.sha256(os.fspath(path.resolve()).encode()).hexdigest()[:16]}.json"

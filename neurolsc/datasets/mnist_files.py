@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-import pooch
 from torch import Tensor
 
 from neurolsc.datasets.idx import read_contents, read_idx
@@ -82,6 +81,8 @@ def _present(root: Path, name: str) -> Path | None:
 
 
 def _download(root: Path, name: str) -> Path:
+    import pooch  # slow to import, and only a download needs it
+
     root.mkdir(parents=True, exist_ok=True)
     failures = []
     for mirror in MIRRORS:

@@ -16,12 +16,15 @@ from neurolsc.datasets.binning import Binning, Frames
 from neurolsc.datasets.cache import CHUNK, EventCache
 from neurolsc.datasets.collate import Batch
 from neurolsc.datasets.events import EventFile, Events
+from neurolsc.datasets.frame_cache import FrameCache
 from neurolsc.datasets.shd_files import fetch_shd
 from neurolsc.datasets.splits import By, hold_out
 from neurolsc.validation import one_of
 
 Split = Literal["train", "validation", "test"]
 SPLITS = ("train", "validation", "test")
+Cached = Literal["spikes", "frames"]
+CACHED: tuple[Cached, ...] = ("spikes", "frames")
 
 
 class Options(TypedDict, total=False):
@@ -33,6 +36,7 @@ class Options(TypedDict, total=False):
     sparse: bool
     augment: Sequence[Augmentation]
     cache: str | PathLike[str] | None
+    cached: Cached
 
 
 class SHD(Dataset[tuple[Tensor, int]]):
@@ -56,8 +60,9 @@ class SHD(Dataset[tuple[Tensor, int]]):
         **options: how items are made: ``channels`` (700; a divisor of it counts neighbouring units together), ``binary``
             (False; 1 for any count above 0), ``repeat`` (2, as in the paper; how often each frame is shown), ``sparse``
             (False; batches as sparse COO tensors), ``augment`` (none; applied to events in this order, drawn from torch's
-            random numbers, so that a seed or :func:`neurolsc.train` repeats them) and ``cache`` (None; a folder for a copy of the
-            spikes, mapped into memory: :class:`EventCache`).
+            random numbers, so that a seed or :func:`neurolsc.train` repeats them), ``cache`` (None; a folder for copies that
+            are mapped into memory) and ``cached`` (``"spikes"``, for any grid and augmentation: :class:`EventCache`;
+            ``"frames"``, faster and larger: :class:`FrameCache`, dense, with a window and without augmentation).
 
     Attributes:
         split: name of the split; None for a whole file.
@@ -165,6 +170,7 @@ class SHD(Dataset[tuple[Tensor, int]]):
         self.augment = tuple(options.pop("augment", ()))
         self.sparse = options.pop("sparse", False)
         cache = options.pop("cache", None)
+        cached = one_of("cached", options.pop("cached", "spikes"), CACHED)
         self.binning = Binning(dt, window, **options)  # type: ignore[arg-type]  # refuses unknown ones, too
         self.binning.check_resolution(file.times_dtype)
         self.split: Split | None = None
@@ -173,7 +179,14 @@ class SHD(Dataset[tuple[Tensor, int]]):
         self.labels, self.speakers = torch.from_numpy(file.labels), torch.from_numpy(file.speakers)
         self.names = file.names
         self.n_in, self.n_classes, self.steps = self.binning.channels, len(file.names), self.binning.steps
-        self._source = file if cache is None else EventCache(file, cache)
+        as_frames = cached == "frames"
+        if as_frames and (cache is None or self.sparse or self.augment):
+            raise ValueError(
+                f"cached='frames' needs a cache folder, dense batches and no augmentation, got cache={cache!r}, "
+                f"sparse={self.sparse} and {len(self.augment)} augmentations."
+            )
+        self._source = file if cache is None or as_frames else EventCache(file, cache)
+        self._frames = FrameCache(file, cache, self.binning) if as_frames and cache is not None else None
 
     def _take(self, split: Split, by: By, share: float, seed: int) -> None:
         """Keep the utterances of a split."""
@@ -200,6 +213,8 @@ class SHD(Dataset[tuple[Tensor, int]]):
 
     def frames(self, indices: Sequence[int]) -> Frames:
         """The frames of several items, with the number of spikes that the window left out of each."""
+        if self._frames is not None:
+            return self._frames.read(self.indices[np.asarray(indices, dtype=np.int64)])
         events = self.events(indices)
         if self.augment:
             random = np.random.default_rng(int(torch.randint(2**62, ())))
@@ -213,9 +228,11 @@ class SHD(Dataset[tuple[Tensor, int]]):
 
     @property
     def left_out(self) -> int:
-        """How many spikes of all items stand at the end of the window or later; takes a pass over the file."""
+        """How many spikes of all items stand at the end of the window or later; a pass over the spikes without cached frames."""
         if self.binning.window is None:
             return 0
+        if self._frames is not None:
+            return int(self._frames.left_out[self.indices].sum())
         starts = range(0, len(self), CHUNK)
         parts = (self.events(range(a, min(a + CHUNK, len(self)))) for a in starts)
         return sum(int((part.times.astype(np.float64) >= self.binning.window).sum()) for part in parts)

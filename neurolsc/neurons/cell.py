@@ -1,6 +1,7 @@
 """What a cell is: its state, its pure step, and the parameters that answer for its radii."""
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from neurolsc.validation import whole
 
@@ -91,7 +93,13 @@ class Cell(nn.Module, ABC):
         return self.output(state), state
 
     def run(
-        self, x: Tensor, state: State, *, first: Tensor | None = None, lengths: Tensor | None = None
+        self,
+        x: Tensor,
+        state: State,
+        *,
+        first: Tensor | None = None,
+        lengths: Tensor | None = None,
+        recompute: bool = False,
     ) -> tuple[Tensor, State]:
         """Many time steps: those of :meth:`update`, one after the other, or an equal but faster way that a cell has.
 
@@ -101,14 +109,28 @@ class Cell(nn.Module, ABC):
             first: what the first step reads (B, n_in); x is then read one step late, and its last frame not at all.
             lengths: the number of steps after which the state of each sample stands still (B,), 0 to T; by default T.
                 Outputs after that mean nothing.
+            recompute: keep the state of a few steps only, and run those between again for the gradient.
 
         Returns:
             The outputs (T, B, n_hidden) and the last state.
         """
+        if not (recompute and torch.is_grad_enabled()):
+            return self._by_steps(x, state, first, lengths)
+        steps, outputs = x.shape[0], []
+        length = math.isqrt(steps - 1) + 1
+        for a in range(0, steps, length):
+            part = x.narrow(0, a, min(length, steps - a))
+            left = None if lengths is None else (lengths - a).clamp(0, part.shape[0])
+            z, state = checkpoint(self._by_steps, part, state, first, left, use_reentrant=False)  # type: ignore[misc]
+            first = None if first is None else frame(part, -1)
+            outputs.append(z)
+        return torch.cat(outputs), state
+
+    def _by_steps(self, x: Tensor, state: State, first: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         dtype, z, outputs = state[0].dtype, self.output(state), []
         read = frames(x) if first is None else chain([first], islice(frames(x), x.shape[0] - 1))
-        for t, frame in enumerate(read):
-            after = self.update(frame.to(dtype), z, state)
+        for t, now in enumerate(read):
+            after = self.update(now.to(dtype), z, state)
             state = after if lengths is None else frozen(after, state, lengths > t)
             z = self.output(state)
             outputs.append(z)
@@ -152,10 +174,15 @@ class Cell(nn.Module, ABC):
         return copy.deepcopy(self)
 
 
+def frame(x: Tensor, t: int) -> Tensor:
+    """One frame (B, N) of an input (T, B, N), dense or sparse."""
+    return x[t].to_dense() if x.is_sparse else x[t]
+
+
 def frames(x: Tensor) -> Iterable[Tensor]:
     """The frames (B, N) of an input (T, B, N), dense or sparse."""
     # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
-    return (frame.to_dense() for frame in (x[t] for t in range(x.shape[0]))) if x.is_sparse else x.unbind(0)
+    return (frame(x, t) for t in range(x.shape[0])) if x.is_sparse else x.unbind(0)
 
 
 def frozen(after: State, before: State, alive: Tensor) -> State:

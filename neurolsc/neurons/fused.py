@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +18,8 @@ from torch import Tensor
 from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.reading import Reading
 from neurolsc.neurons.reset import Reset, ZeroReset
-from neurolsc.neurons.reverse import Trace, add_recurrent
+from neurolsc.neurons.reverse import add_recurrent
+from neurolsc.neurons.steps import Trace
 from neurolsc.surrogate import Surrogate
 
 WIDEST = 512
@@ -58,28 +60,28 @@ def kernels() -> ModuleType | None:
 def forward(
     reset: Reset,
     lengths: Tensor | None,
-    keep: bool,
+    keep: Literal["nothing", "some", "all"],
     c: Constants,
     reading: Reading,
     z0: Tensor,
     v0: Tensor,
     theta0: Tensor | None,
-) -> Trace:
-    """The forward pass.
+) -> tuple[Trace, tuple[Tensor, Tensor | None]]:
+    """The forward pass: what it leaves behind, and v and theta at the end.
 
     Args:
         reset: the reset.
         lengths: steps after which the state of each sample is wanted (B,); None: all.
-        keep: keep what the reverse pass needs.
+        keep: ``"all"`` keeps what the reverse pass needs; else that takes another forward pass.
         c: the constants.
         reading: the input.
         z0: spikes before the first step (B, n_hidden).
         v0: voltage before it.
         theta0: threshold before it; None where it is fixed.
     """
-    steps, batch, hidden = reading.steps, *v0.shape
+    steps, batch, hidden, whole = reading.steps, *v0.shape, keep == "all"
     drive = reading.drive(0, steps, c.w_in, c.w_in.T)
-    z, v = v0.new_empty(steps, batch, hidden), v0.new_empty(steps * keep + 1, batch, hidden)
+    z, v = v0.new_empty(steps, batch, hidden), v0.new_empty(steps * whole + 1, batch, hidden)
     v[0] = v0
     if theta0 is None:
         theta = _fixed(c, v0)
@@ -92,13 +94,13 @@ def forward(
         kernels().forward[_programs(v0)](  # type: ignore[union-attr]
             *(drive, c.w_rec.T.contiguous(), _stacked(c), _ends(lengths, steps, v0)),
             *(z0.contiguous(), z, v, theta, *ends),
-            *(steps, batch, hidden, size, size * keep, size * (len(theta) > 1)),
+            *(steps, batch, hidden, size, size * whole, size * (len(theta) > 1)),
             **_kind(c, reset),
             **_tile(v0),
             enable_fp_fusion=False,  # rounds as the loop does
         )
-    kept = None if theta0 is None else theta
-    return Trace(reading, [], z0, z, v, kept, {}, (ends[0], None if theta0 is None else ends[1]))
+    fixed = theta0 is None
+    return Trace(reading, z0, z, [], v, None if fixed else theta, {}, 1), (ends[0], None if fixed else ends[1])
 
 
 def reverse(

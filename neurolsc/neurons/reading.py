@@ -63,10 +63,10 @@ class Reading:
         torch.mm(g.flatten(0, 1), w_in, out=gx[begin:end].flatten(0, 1))
 
     def _product(self, rows: Tensor, w_in_t: Tensor) -> Tensor:
-        """Rows times weights: all at once where a batch alone is too small to fill a product, else, and where it makes no
-        difference, step by step, which rounds as the plain step does.
-        """
-        if rows.is_cuda or self.batch < 64 and by_events(rows, len(rows), *w_in_t.shape):
+        """Rows times weights."""
+        # step by step it rounds as the plain step does; all at once is faster on a GPU, and where a batch is too small to fill
+        # a product
+        if rows.is_cuda or (self.batch < 64 and by_events(rows, len(rows), *w_in_t.shape)):
             return rows @ w_in_t
         return torch.cat([frame @ w_in_t for frame in rows.split(self.batch)])
 

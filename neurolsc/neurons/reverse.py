@@ -12,36 +12,15 @@ once. The loop holds :math:`-g_\vartheta`, to which q is added.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.events import Events, stacked
-from neurolsc.neurons.reading import Reading, block_length
+from neurolsc.neurons.events import stacked
 from neurolsc.neurons.reset import Reset, ZeroReset
+from neurolsc.neurons.steps import Replay, Trace
 from neurolsc.surrogate import Surrogate
-
-
-class Trace(NamedTuple):
-    """What a forward pass leaves behind."""
-
-    reading: Reading
-    events: list[Events | None]
-    """the spikes that each step read, where they are few"""
-    z0: Tensor
-    """spikes before the first step (B, n)"""
-    z: Tensor
-    """spikes after each (T, B, n)"""
-    v: Tensor
-    """voltage before the first step and after each (T + 1, B, n)"""
-    theta: Tensor | None
-    """threshold likewise; None where it is fixed"""
-    ends: dict[int, Any]
-    """samples that end, by the number of steps after which they do"""
-    end: tuple[Tensor | None, ...]
-    """v and theta where they end (B, n)"""
 
 
 def reverse(
@@ -62,99 +41,104 @@ def reverse(
         needed: which of the gradients are.
         gradients: those of the spikes (T, B, n), of v and of theta at the end (B, n); None where zero.
     """
-    reading, _, z0, z, v, theta, ends, _ = trace
+    reading, z, ends = trace.reading, trace.z, trace.ends
     (steps, batch, hidden), (gz, gv_end, gtheta_end) = z.shape, gradients
     need = Constants(*needed[5:13])  # type: ignore[arg-type]
-    zero, passes = isinstance(reset, ZeroReset), reset.gradient
-    feeds = passes and not zero and c.threshold is None  # the reset subtracts the moving threshold
-    sums = {name: torch.zeros_like(z0) for name in Constants._fields[2:] if getattr(need, name)}
-    w_rec = torch.zeros_like(c.w_rec).T.contiguous() if need.w_rec else None
-    w_in = c.w_in.new_zeros(c.w_in.shape[1], hidden) if need.w_in else None
-    gx = z.new_zeros(steps, batch, reading.width) if needed[0] or needed[1] else None
+    zero, adapts = isinstance(reset, ZeroReset), trace.theta is not None
+    through_reset = reset.gradient and not zero
+    sums = {name: torch.zeros_like(z[0]) for name in Constants._fields[2:] if getattr(need, name)}
+    w_rec = c.w_rec.new_zeros(hidden, hidden) if need.w_rec else None
+    w_in = c.w_in.new_zeros(reading.width, hidden) if need.w_in else None
+    gx = z.new_empty(steps, batch, reading.width) if needed[0] or needed[1] else None
+    if gx is not None and reading.late:
+        gx[-1] = 0  # the last frame is not read
     gfirst = z.new_zeros(batch, reading.width) if needed[1] else None
     parameters = [p for p, wanted in zip(spike.parameters(), needed[13:], strict=True) if wanted]
     learnt = [torch.zeros_like(p) for p in parameters]
-    block = block_length(batch)
-    room = z.new_empty(min(block, steps), batch, hidden)
-    back = torch.zeros_like(z0)  # what the next step sends back to the spikes of this one
-    gv, gtheta, carried = torch.zeros_like(z0), torch.zeros_like(z0), torch.empty_like(z0)
+    made = z.new_empty(min(trace.block, steps), batch, hidden)
+    # of the state after step k + 1: the gradient by v, by -theta, and what step k + 1 sends back to the spikes before it
+    gv, gtheta, back = torch.zeros_like(z[0]), torch.zeros_like(z[0]), torch.zeros_like(z[0])
 
-    def previous(k: int) -> None:
-        """From the gradients of state k + 1 those of state k, but for what comes through its spikes: `back`."""
-        nonlocal carried
-        spikes = z[k - 1] if k else z0
-        if "decay_v" in sums:
-            torch.mul(gv, v[k], out=carried)
-            sums["decay_v"].add_(carried.addcmul_(carried, spikes, value=-1) if zero else carried)
+    def send_back(k: int, v: Tensor, theta: Tensor) -> None:
+        """Through step k + 1 to the spikes before it, from the state before it; and its part of the sums over time."""
+        spikes = trace.spikes(k)
+        torch.mm(gv, c.w_rec, out=back)
+        if zero and (reset.gradient or "decay_v" in sums):
+            leaked = gv * v
+            if reset.gradient:
+                back.addcmul_(leaked, c.decay_v, value=-1)
+            if "decay_v" in sums:
+                sums["decay_v"].add_(leaked.addcmul_(leaked, spikes, value=-1))
+        elif "decay_v" in sums:
+            sums["decay_v"].addcmul_(gv, v)
         if "b_v" in sums:
             sums["b_v"].add_(gv)
-        if "threshold" in sums and passes and not zero:
-            sums["threshold"].addcmul_(gv, spikes, value=-1)
-        torch.mm(gv, c.w_rec, out=back)
-        torch.mul(gv, c.decay_v, out=carried)
-        if passes and zero:
-            back.addcmul_(carried, v[k], value=-1)
-        elif passes:
-            back.addcmul_(gv, theta[k] if feeds else c.threshold, value=-1)  # type: ignore[index,arg-type]
-        if zero:
-            carried.addcmul_(carried, spikes, value=-1)
-        if theta is not None:
+        if through_reset:
+            back.addcmul_(gv, theta if c.threshold is None else c.threshold, value=-1)
+            if "threshold" in sums:
+                sums["threshold"].addcmul_(gv, spikes, value=-1)
+        if adapts:
+            back.addcmul_(gtheta, c.adaptation, value=-1)  # type: ignore[arg-type]
             if "decay_theta" in sums:
-                sums["decay_theta"].addcmul_(gtheta, theta[k], value=-1)
+                sums["decay_theta"].addcmul_(gtheta, theta, value=-1)
             if "b_theta" in sums:
                 sums["b_theta"].sub_(gtheta)
             if "adaptation" in sums:
                 sums["adaptation"].addcmul_(gtheta, spikes, value=-1)
-            back.addcmul_(gtheta, c.adaptation, value=-1)  # type: ignore[arg-type]
-            gtheta.mul_(c.decay_theta)  # type: ignore[arg-type]
-            if feeds:
-                gtheta.addcmul_(gv, spikes)
 
-    for a in reversed(range(0, steps, block)):
-        b = min(a + block, steps)
-        distance = v[a + 1 : b + 1] - (c.threshold if theta is None else theta[a + 1 : b + 1])
+    def past_spikes(k: int, q: Tensor, out: Tensor) -> Tensor:
+        """The gradients of the state after k steps from those of the next one, and q, which comes through its spikes."""
+        spikes = trace.spikes(k)
+        if adapts:
+            torch.addcmul(q, gtheta, c.decay_theta, out=gtheta)  # type: ignore[arg-type]
+            if through_reset and c.threshold is None:
+                gtheta.addcmul_(gv, spikes)
+        torch.addcmul(q, gv, c.decay_v, out=out)
+        if zero:
+            out.sub_(gv * c.decay_v * spikes)
+        if k in ends:
+            which = ends[k]
+            if gv_end is not None:
+                out[which] += gv_end[which]
+            if gtheta_end is not None:
+                gtheta[which] -= gtheta_end[which]
+        return out
+
+    replay = Replay(reset, c, trace)
+    for a in reversed(range(0, steps, trace.block)):
+        b = min(a + trace.block, steps)
+        v, theta = replay.block(a, b)
+        distance = v[1:] - (theta[1:] if adapts else theta)
         q = spike.derivative(distance).to(z.dtype)
-        through = torch.empty_like(q) if parameters else None
+        seen = torch.empty_like(q) if parameters else None
         for k in range(b, a, -1):
             if k < steps:
-                previous(k)
-            else:
-                carried.zero_()
+                send_back(k, v[k - a], theta[k - a] if adapts else theta)
             if gz is not None:
                 back.add_(gz[k - 1])
-            if through is not None:
-                through[k - a - 1] = back
+            if seen is not None:
+                seen[k - a - 1] = back
             here = q[k - a - 1].mul_(back)
-            gv = torch.add(carried, here, out=room[k - a - 1])
-            gtheta.add_(here)
-            if "threshold" in sums and theta is None:
+            if "threshold" in sums and not adapts:
                 sums["threshold"].sub_(here)
-            if k in ends:
-                which = ends[k]
-                if gv_end is not None:
-                    gv[which] += gv_end[which]
-                if gtheta_end is not None:
-                    gtheta[which] -= gtheta_end[which]
-        made = room[: b - a]
-        if through is not None:
+            gv = past_spikes(k, here, made[k - a - 1])
+        g = made[: b - a]
+        if seen is not None:
             with torch.enable_grad():
-                step = spike.primitive(distance.detach())
-            for total, g in zip(learnt, torch.autograd.grad(step, parameters, through), strict=True):
-                total.add_(g)
+                step = spike.primitive(distance)
+            for total, part in zip(learnt, torch.autograd.grad(step, parameters, seen), strict=True):
+                total.add_(part)
         if w_rec is not None:
-            add_recurrent(w_rec, trace, a, b, made)
+            add_recurrent(w_rec, trace, a, b, g)
         if w_in is not None:
-            reading.add_gradient(w_in, a, b, made)
+            reading.add_gradient(w_in, a, b, g)
         if gx is not None:
-            reading.send_back(gx, gfirst, a, b, made, c.w_in)
-        gv = made[0].clone()
-    previous(0)
-    if 0 in ends:
-        if gv_end is not None:
-            carried[ends[0]] += gv_end[ends[0]]
-        if gtheta_end is not None:
-            gtheta[ends[0]] -= gtheta_end[ends[0]]
-    state = [gx, gfirst, back, carried, None if theta is None else -gtheta]
+            reading.send_back(gx, gfirst, a, b, g, c.w_in)
+        gv = g[0].clone()
+        if not a:
+            send_back(0, v[0], theta[0] if adapts else theta)
+            gv = past_spikes(0, torch.zeros_like(gv), torch.empty_like(gv))
+    state = [gx, gfirst, back, gv, -gtheta]
     weights = [None if total is None else total.T for total in (w_in, w_rec)]
     rest = [sums[name].sum(0) if name in sums else None for name in Constants._fields[2:]]
     spikes = iter(learnt)

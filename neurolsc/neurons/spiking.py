@@ -97,19 +97,25 @@ class SpikingCell(Cell):
         """The numbers that all steps have in common, with their gradients."""
 
     def run(
-        self, x: Tensor, state: State, *, first: Tensor | None = None, lengths: Tensor | None = None
+        self,
+        x: Tensor,
+        state: State,
+        *,
+        first: Tensor | None = None,
+        lengths: Tensor | None = None,
+        recompute: bool = False,
     ) -> tuple[Tensor, State]:
-        layer = self._layer(x, lengths)
+        layer = self._layer(x, lengths, recompute)
         if layer is None:
-            return super().run(x, state, first=first, lengths=lengths)
+            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
         v, theta = state.v, getattr(state, "theta", None)
         z, *end = scan(layer, self.constants(), x, first, self.output(state), v, theta)
         after = type(state)(*end[: len(state)])
         if not sum(leaf.detach().sum() for leaf in after).isfinite():  # the surrogate makes a NaN of what is not finite
-            return super().run(x, state, first=first, lengths=lengths)
+            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
         return z, after
 
-    def _layer(self, x: Tensor, lengths: Tensor | None) -> Layer | None:
+    def _layer(self, x: Tensor, lengths: Tensor | None, recompute: bool) -> Layer | None:
         """What the fast loop needs to know, or None where it does not know this cell, or what is done with it."""
         ours = all(
             getattr(type(self), name).__module__.startswith("neurolsc.neurons.")
@@ -127,7 +133,8 @@ class SpikingCell(Cell):
         if not known or special:
             return None
         assert isinstance(self.spike, Surrogate)
-        return Layer(self.spike, self.reset, lengths, torch.is_grad_enabled())
+        keep = "nothing" if not torch.is_grad_enabled() else "some" if recompute else "all"
+        return Layer(self.spike, self.reset, lengths, keep)
 
     def has_closed_form(self) -> bool:
         """True for our surrogates, whose derivative is known as a formula."""

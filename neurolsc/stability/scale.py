@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from neurolsc.network import Network
@@ -84,6 +83,8 @@ def _scale_time(
 
     low, high = _bracket(miss)
     if low < high:
+        from scipy.optimize import brentq  # slow to import, and only this method needs it
+
         brentq(miss, low, high, xtol=1e-4, maxiter=40, disp=False)
     miss(min(tried, key=tried.__getitem__))
 
