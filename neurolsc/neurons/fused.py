@@ -202,4 +202,10 @@ def _programs(like: Tensor) -> tuple[int]:
 def _tile(like: Tensor) -> dict[str, int]:
     """The sizes that the kernels are made for, after a state (B, n_hidden)."""
     samples, columns = _samples(like), max(16, 1 << (like.shape[1] - 1).bit_length())
-    return {"R": samples, "C": columns, "K": min(columns, HELD // (samples * columns)), "num_warps": WARPS, "num_stages": 1}
+    return {
+        "R": samples,
+        "C": columns,
+        "K": min(columns, HELD // (samples * columns)),
+        "num_warps": WARPS,
+        "num_stages": 1,
+    }

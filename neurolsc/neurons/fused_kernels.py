@@ -20,7 +20,7 @@ def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.co
     for k in range(0, n, K):
         row = k + tl.arange(0, K)[None, :, None]
         part = tl.load(vectors + sample * n + row, within[:, None, None] & (row < n), 0.0)
-        met = tl.sum((part != 0).to(tl.int32), 0, keep_dims=True) > 0
+        met = tl.sum((part != 0).to(tl.int32), 0, keep_dims=True) > 0  # type: ignore[operator]
         total += part * tl.load(matrix + row * n + column, met & (column < n), 0.0)
     return tl.sum(total, 1)
 
