@@ -159,7 +159,7 @@ def test_parameters_that_are_held_get_no_gradient_and_change_no_other(launches):
 def test_a_network_with_masks_recomputation_and_sparse_input(launches):
     cells = [firing(ALIFPlus, 7, 5), firing(LIF, 5, 6)]
     network = Network(cells, 3).to(DEVICE)
-    x, mask = spikes(3, 3, 7), (torch.arange(3).unsqueeze(1) < torch.tensor([3, 1, 2])).to(DEVICE)
+    x, mask = spikes(4, 3, 7), (torch.arange(4).unsqueeze(1) < torch.tensor([4, 2, 3])).to(DEVICE)
 
     def run(x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         run = network.run(x, mask=mask)
