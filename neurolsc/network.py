@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from neurolsc.frames import frames, frozen, keep, last_seen, running_lengths
 from neurolsc.modes import evaluating
-from neurolsc.neurons.cell import Cell, State, dtype_and_device, frame, frames, frozen, keep
+from neurolsc.neurons.cell import Cell, State, dtype_and_device
 from neurolsc.validation import whole
 
 
@@ -198,7 +199,7 @@ class Network(nn.Module):
         """
         self._check(x, mask)
         states = self._start(states, x.shape[1])
-        lengths = None if mask is None else _lengths(mask)
+        lengths = None if mask is None else running_lengths(mask)
         if mask is None:
             spikes, after = self._by_layers(x, states, None)
         elif lengths is None:
@@ -230,7 +231,7 @@ class Network(nn.Module):
             first = cell.output(state) if self.layer_delay else None
             outputs.append(below)
             after.append(last)
-        return tuple(outputs), NetworkState(tuple(after), None if states.x is None else _last(x, states.x, lengths))
+        return tuple(outputs), NetworkState(tuple(after), None if states.x is None else last_seen(x, states.x, lengths))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
@@ -280,17 +281,3 @@ def _freeze(moment: Moment, z: tuple[Tensor, ...], alive: Tensor) -> Moment:
     pending = None if after.x is None or before.x is None else keep(after.x, before.x, alive)
     outputs = tuple(keep(new, old, alive) for new, old in zip(moment.outputs, z, strict=True))
     return Moment(before, moment.inputs, outputs, NetworkState(layers, pending))
-
-
-def _lengths(mask: Tensor) -> Tensor | None:
-    """How many steps each sample runs (B,), if it then stands still for good; None if there are gaps."""
-    gaps = bool((mask[1:] & ~mask[:-1]).any())
-    return None if gaps else mask.sum(0)
-
-
-def _last(x: Tensor, before: Tensor, lengths: Tensor | None) -> Tensor:
-    """The frame of x (T, B, n) that each sample has seen last, or the one before where it has seen none."""
-    if lengths is None:
-        return frame(x, -1).to(before.dtype)
-    last = [before, *(now.to(before.dtype) for now in frames(x))]
-    return torch.stack([last[n][b] for b, n in enumerate(lengths.tolist())])

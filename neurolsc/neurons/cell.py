@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from neurolsc.frames import frame, frames, frozen
 from neurolsc.validation import whole
 
 State = Any
@@ -172,27 +173,6 @@ class Cell(nn.Module, ABC):
     def copy(self) -> "Cell":
         """An independent copy."""
         return copy.deepcopy(self)
-
-
-def frame(x: Tensor, t: int) -> Tensor:
-    """One frame (B, N) of an input (T, B, N), dense or sparse."""
-    return x[t].to_dense() if x.is_sparse else x[t]
-
-
-def frames(x: Tensor) -> Iterable[Tensor]:
-    """The frames (B, N) of an input (T, B, N), dense or sparse."""
-    # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
-    return (frame(x, t) for t in range(x.shape[0])) if x.is_sparse else x.unbind(0)
-
-
-def frozen(after: State, before: State, alive: Tensor) -> State:
-    """The state after a step where a sample is alive (B,), the one before elsewhere."""
-    return type(after)(*(keep(new, old, alive) for new, old in zip(after, before, strict=True)))
-
-
-def keep(new: Tensor, old: Tensor, alive: Tensor) -> Tensor:
-    """The new values (B, ...) where a sample is alive (B,), the old ones elsewhere."""
-    return torch.where(alive.view(-1, *[1] * (new.ndim - 1)), new, old)
 
 
 def dtype_and_device(module: nn.Module) -> dict[str, Any]:

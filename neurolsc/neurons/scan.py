@@ -113,7 +113,7 @@ def forward(
             if layer.keep == "some":
                 kept_v[t // block] = v
             if layer.keep != "nothing" and kept_theta is not None:
-                kept_theta[t // block] = theta
+                kept_theta[t // block] = theta  # type: ignore[assignment]
         limit: Tensor = c.threshold if theta is None else theta  # type: ignore[assignment]
         here = step.events(v, limit) if t else step.events(z0, torch.zeros(()))
         events.append(here)
@@ -155,15 +155,15 @@ def _plain(layer: Layer, inputs: list[Any]) -> tuple[Tensor, Tensor, Tensor | No
     parameters = dict(zip(dict(layer.spike.named_parameters()), inputs[13:], strict=True))
     read = (x.to_dense() if x.is_sparse else x).to(v.dtype).unbind(0)
     read = read if first is None else (first.to(v.dtype), *read[:-1])
-    spikes, ends, end = [], _ends(layer.lengths, len(read)), (v, theta)
+    spikes, ends, v_end, theta_end = [], _ends(layer.lengths, len(read)), v, theta
     for t, frame in enumerate(read, start=1):
         v, theta = advance(layer.reset, c, frame, z, v, theta)
-        z = functional_call(layer.spike, parameters, (v - (c.threshold if theta is None else theta),))
+        limit: Tensor = c.threshold if theta is None else theta  # type: ignore[assignment]
+        z = functional_call(layer.spike, parameters, (v - limit,))
         spikes.append(z)
         if t in ends:
             now = torch.zeros(len(v), 1, dtype=torch.bool, device=v.device)
             now[ends[t]] = True
-            end = tuple(
-                None if new is None else torch.where(now, new, old) for new, old in zip((v, theta), end, strict=True)
-            )
-    return torch.stack(spikes), *end
+            v_end = torch.where(now, v, v_end)
+            theta_end = None if theta is None else torch.where(now, theta, theta_end)  # type: ignore[arg-type]
+    return torch.stack(spikes), v_end, theta_end

@@ -111,7 +111,9 @@ class SpikingCell(Cell):
         v, theta = state.v, getattr(state, "theta", None)
         z, *end = scan(layer, self.constants(), x, first, self.output(state), v, theta)
         after = type(state)(*end[: len(state)])
-        if not sum(leaf.detach().sum() for leaf in after).isfinite():  # the surrogate makes a NaN of what is not finite
+        if (
+            not torch.stack([leaf.detach().sum() for leaf in after]).isfinite().all()
+        ):  # a surrogate makes NaN of infinity
             return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
         return z, after
 
@@ -124,8 +126,8 @@ class SpikingCell(Cell):
         known = ours and type(self.reset) in (Reset, StaticReset, ZeroReset) and plain_surrogate(self.spike)
         special = (
             torch.compiler.is_compiling()
-            or torch.jit.is_tracing()
-            or torch._C._functorch.peek_interpreter_stack() is not None
+            or torch.jit.is_tracing()  # type: ignore[attr-defined]
+            or torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
             or torch.autograd.forward_ad._current_level >= 0
             or torch.is_autocast_enabled(x.device.type)
             or (x.is_sparse and x.requires_grad)

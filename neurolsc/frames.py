@@ -1,0 +1,42 @@
+"""Frames of an input, and samples that stand still while others run."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def frame(x: Tensor, t: int) -> Tensor:
+    """One frame (B, N) of an input (T, B, N), dense or sparse."""
+    return x[t].to_dense() if x.is_sparse else x[t]
+
+
+def frames(x: Tensor) -> Iterable[Tensor]:
+    """The frames (B, N) of an input (T, B, N), dense or sparse."""
+    # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
+    return (frame(x, t) for t in range(x.shape[0])) if x.is_sparse else x.unbind(0)
+
+
+def frozen(after: Any, before: Any, alive: Tensor) -> Any:
+    """The state after a step where a sample is alive (B,), the one before elsewhere."""
+    return type(after)(*(keep(new, old, alive) for new, old in zip(after, before, strict=True)))
+
+
+def keep(new: Tensor, old: Tensor, alive: Tensor) -> Tensor:
+    """The new values (B, ...) where a sample is alive (B,), the old ones elsewhere."""
+    return torch.where(alive.view(-1, *[1] * (new.ndim - 1)), new, old)
+
+
+def running_lengths(mask: Tensor) -> Tensor | None:
+    """How many steps each sample runs (B,), if it then stands still for good; None if there are gaps."""
+    gaps = bool((mask[1:] & ~mask[:-1]).any())
+    return None if gaps else mask.sum(0)
+
+
+def last_seen(x: Tensor, before: Tensor, lengths: Tensor | None) -> Tensor:
+    """The frame of x (T, B, n) that each sample has seen last, or the one before where it has seen none."""
+    if lengths is None:
+        return frame(x, -1).to(before.dtype)
+    last = [before, *(now.to(before.dtype) for now in frames(x))]
+    return torch.stack([last[n][b] for b, n in enumerate(lengths.tolist())])
