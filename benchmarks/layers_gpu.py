@@ -20,7 +20,6 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from unittest.mock import patch
 
 import torch
 from _layers import CONTESTANTS, OURS, PEERS, Peer, build, gains_for
@@ -36,8 +35,11 @@ NAMES = [OURS[0], OURS[1], LOOP, *PEERS]
 @contextmanager
 def by_loop() -> Iterator[None]:
     """Our layers run without kernels."""
-    with patch.object(fused, "suits", lambda *_: False):
+    suits, fused.suits = fused.suits, lambda *_: False
+    try:
         yield
+    finally:
+        fused.suits = suits
 
 
 def run(name: str, network: Peer, x: Tensor) -> None:

@@ -2,13 +2,17 @@
 
 The same functions as :func:`neurolsc.neurons.scan.forward` and :func:`neurolsc.neurons.reverse.reverse`, in float32. Before the
 kernels of :mod:`neurolsc.neurons.fused_kernels` the input is projected and the surrogate differentiated, by its own code;
-after them the gradients of the weights are made.
+after them the gradients of the weights are made. For the reverse pass v and the threshold of all steps are kept, each
+(T, B, n_hidden); it makes two more such tensors, the surrogate's derivative and the gradient by the projected input, and a third
+where the surrogate learns.
 """
 
 import os
 import shutil
+import sysconfig
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
@@ -47,8 +51,9 @@ def suits(c: Constants, *states: Tensor | None) -> bool:
 
 @cache
 def kernels() -> ModuleType | None:
-    """The kernels, or None without Triton or the C compiler that it asks for."""
-    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+    """The kernels, or None without Triton or what it needs to start them: a C compiler and Python's headers."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None or not Path(sysconfig.get_path("include"), "Python.h").exists():
         return None
     try:
         from neurolsc.neurons import fused_kernels
@@ -88,7 +93,7 @@ def forward(
     else:
         theta = torch.empty_like(v)
         theta[0] = theta0
-    ends = v0.clone(), theta[0].clone()
+    ends = v[0].clone(), theta[0].clone()
     size = batch * hidden
     with torch.cuda.device_of(v0):
         kernels().forward[_programs(v0)](  # type: ignore[union-attr]
@@ -166,7 +171,7 @@ def reverse(
 def _fixed(c: Constants, like: Tensor) -> Tensor:
     """A fixed threshold as the one of every step (1, B, n_hidden)."""
     assert c.threshold is not None
-    return c.threshold.expand(1, *like.shape).contiguous()
+    return c.threshold.repeat(1, len(like), 1)
 
 
 def _stacked(c: Constants) -> Tensor:

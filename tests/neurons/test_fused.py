@@ -59,10 +59,10 @@ def spikes(*shape: int) -> Tensor:
 
 
 def moving(cell: Cell, batch: int) -> Any:
-    """A state in the middle of a run, to be differentiated by."""
+    """A state in the middle of a run, to be differentiated by; it lies in memory neuron by neuron."""
     with torch.no_grad():
         _, state = cell.run(spikes(4, batch, cell.n_in), cell.initial_state(batch))
-    return type(state)(*(leaf.requires_grad_() for leaf in state))
+    return type(state)(*(leaf.T.contiguous().T.requires_grad_() for leaf in state))
 
 
 def outcome(
