@@ -26,12 +26,13 @@ READY := $(VENV)/.ready
 LAVA_PYTHON ?= $(shell for p in python3.10 python3.11 python3.12; do \
 	"$$p" -c '' 2>/dev/null && { echo "$$p"; break; }; done)
 LAVA := .lava-env
+NENGO := .nengo-env
 LAVA_PIP := $(LAVA)/bin/python -m pip --disable-pip-version-check install --quiet
 
 export MPLBACKEND ?= Agg
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo test quick slow check lint types bench docs wheel lava-env clean
+.PHONY: help setup demo test quick slow check lint types bench docs wheel lava-env nengo-env clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -97,6 +98,16 @@ $(LAVA)/.ready: lava-requirements.txt
 	@$(LAVA_PIP) --no-deps --ignore-requires-python lava-nc==0.10.0 lava-dl==0.6.0
 	@touch $@
 
-clean: ## remove what was built; .venv, .lava-env and runs/ stay
+nengo-env: $(NENGO)/.ready ## nengo-loihi's emulator in .nengo-env (280 MB), the second opinion on exports
+
+$(NENGO)/.ready: nengo-requirements.txt
+	@test -n "$(LAVA_PYTHON)" || { \
+		echo "nengo-loihi needs Python 3.10, 3.11 or 3.12, and none is on the PATH. Name one: make nengo-env LAVA_PYTHON=/path/to/python" >&2; \
+		exit 1; }
+	@test -x $(NENGO)/bin/python || "$(LAVA_PYTHON)" -m venv $(NENGO)
+	@$(NENGO)/bin/python -m pip --disable-pip-version-check install --quiet --requirement nengo-requirements.txt
+	@touch $@
+
+clean: ## remove what was built; .venv, .lava-env, .nengo-env and runs/ stay
 	rm -rf site dist build .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -56,7 +56,7 @@ def draw(report: dict, path: Path) -> None:
         axes.bar_label(axes.barh(names, values.values(), color=colors), fmt="%.0f", padding=2)
         if least is not None:
             axes.axvline(least, color="C3", linestyle=":", label="dense products")
-            axes.legend(loc="lower right")
+            axes.legend(loc="upper right")
         axes.set(title=title)
         axes.margins(x=0.15)
     panels[0].invert_yaxis()

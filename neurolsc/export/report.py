@@ -13,6 +13,8 @@ from torch import Tensor
 from neurolsc import metrics
 from neurolsc.checkpoint import atomic_write
 from neurolsc.export.extremes import Extremes
+from neurolsc.export.nir_norse import ask_norse
+from neurolsc.export.opinions import Opinion
 from neurolsc.export.verify import Verification
 from neurolsc.network import Network
 
@@ -115,11 +117,13 @@ class ExportReport:
     verification: str = "not run"
     """what was compared with what, and how much of it was equal"""
     tools: tuple[str, ...] = ()
+    opinions: tuple[Opinion, ...] = ()
+    """of other simulators: on the file, and of norse on the float network through NIR"""
 
     def with_simulator(
         self, network: Network, x: Tensor, found: Verification, labels: Tensor | None = None
     ) -> "ExportReport":
-        """The report with what the simulator found.
+        """The report with what the simulator found, and with what norse says about the float network (:func:`ask_norse`).
 
         Args:
             network: the float network.
@@ -130,7 +134,9 @@ class ExportReport:
         with torch.no_grad():
             logits = network.run(x).logits
         votes = decisions(logits, found.expected_logits, labels, found.logits)
-        return replace(self, simulator=votes, verification=str(found), tools=found.tools)
+        through_nir = ask_norse(network, x)
+        found = replace(found, opinions=(*found.opinions, through_nir))
+        return replace(self, simulator=votes, verification=str(found), tools=found.tools, opinions=found.opinions)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values."""

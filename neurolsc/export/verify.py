@@ -1,25 +1,18 @@
 """The exported file against Lava's bit-accurate simulator, spike by spike."""
 
-import contextlib
-import os
-import shutil
-import signal
-import subprocess
-import tempfile
 from dataclasses import dataclass
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from neurolsc.export.fixed_point import LIMIT, UNIT, AlifState, clip, moments
+from neurolsc.export.nengo_emulator import ask_nengo_loihi
 from neurolsc.export.netx import read_netx
+from neurolsc.export.opinions import Opinion
+from neurolsc.export.simulators import find_python, simulate
 
-__all__ = ["LayerAgreement", "Verification", "find_lava", "verify"]
-
-RUNNER = Path(__file__).parent / "lava_runner.py"
+__all__ = ["LayerAgreement", "Verification", "verify"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +47,8 @@ class Verification:
     """the same of the integer model's spikes"""
     readout_agreement: float
     """share of (step, sample, class) triples in which the simulator's readout holds the sum of the logits so far"""
+    opinions: tuple[Opinion, ...] = ()
+    """of other simulators on the same file and spikes"""
 
     @property
     def exact(self) -> bool:
@@ -71,6 +66,7 @@ class Verification:
                 f"layer {i}: {layer.spikes} spikes, {layer.agreement:.4%} equal; states {layer.state_agreement:.4%} equal{where}"
             )
         lines.append(f"readout: {self.readout_agreement:.4%} of the sums equal")
+        lines += [f"second opinion: {opinion}" for opinion in self.opinions]
         return "\n".join(lines)
 
 
@@ -84,7 +80,7 @@ def verify(
     Args:
         path: the file.
         spikes: input (T, B, n_in), 0 or 1; every sample is a run of its own, which takes a second or two.
-        python: Python of the Lava environment; by default :func:`find_lava`.
+        python: Python of the Lava environment; by default ``NEUROLSC_LAVA_PYTHON``, else ``.lava-env`` below this folder.
         timeout: seconds for all samples.
 
     Returns:
@@ -98,7 +94,7 @@ def verify(
     """
     quantized = read_netx(path)
     x = quantized.padded(spikes)
-    result = _simulate(find_lava(python), path, x, timeout)
+    result = simulate("Lava", find_python("Lava", python), path, x, timeout)
     run = list(moments(quantized.layers, x))
     agreements, simulated = [], []
     for i in range(len(quantized.layers)):
@@ -135,47 +131,5 @@ def verify(
         logits=logits[quantized.blank_steps :],
         expected_logits=torch.stack([m.spikes[-1] for m in run])[quantized.blank_steps :] @ quantized.readout.T,
         readout_agreement=(clip(inside) == sums).double().mean().item(),
+        opinions=(ask_nengo_loihi(path, spikes, timeout=timeout),),
     )
-
-
-def find_lava(python: str | PathLike[str] | None = None) -> Path:
-    """The Python of the Lava environment: the one given, else ``NEUROLSC_LAVA_PYTHON``, else ``.lava-env`` below this folder.
-
-    Raises:
-        FileNotFoundError: if there is none; the message says how to make one.
-    """
-    given = python or os.environ.get("NEUROLSC_LAVA_PYTHON") or Path(".lava-env/bin/python")
-    found = shutil.which(fspath(given))
-    if found is None:
-        raise FileNotFoundError(
-            f"no Lava environment: {given} is not there. `make lava-env` creates .lava-env in a checkout of neurolsc; "
-            "NEUROLSC_LAVA_PYTHON names the Python of another one."
-        )
-    return Path(found).absolute()
-
-
-def _simulate(python: Path, path: str | PathLike[str], x: Tensor, timeout: float) -> dict[str, np.ndarray]:
-    """What the runner wrote."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder, "in.npz"), Path(folder, "out.npz")
-        np.savez(source, allow_pickle=False, spikes=x.numpy().astype(np.uint8))
-        # a session of its own, because a failing model leaves Lava's processes waiting for ever
-        with subprocess.Popen(
-            [python, "-I", RUNNER, Path(path).absolute(), source, target],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as child:
-            try:
-                said, _ = child.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired:
-                raise TimeoutError(f"Lava did not finish {fspath(path)} in {timeout:g} s.") from None
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-        if child.returncode != 0 or not target.exists():
-            raise RuntimeError(f"Lava failed on {fspath(path)}:\n{said[-2000:]}")
-        with np.load(target, allow_pickle=False) as file:
-            return dict(file)

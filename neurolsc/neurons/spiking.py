@@ -111,9 +111,8 @@ class SpikingCell(Cell):
         v, theta = state.v, getattr(state, "theta", None)
         z, *end = scan(layer, self.constants(), x, first, self.output(state), v, theta)
         after = type(state)(*end[: len(state)])
-        if (
-            not torch.stack([leaf.detach().sum() for leaf in after]).isfinite().all()
-        ):  # a surrogate makes NaN of infinity
+        finite = torch.stack([leaf.detach().sum() for leaf in after]).isfinite().all()
+        if not finite:  # a surrogate makes NaN of what is not finite, the loop does not
             return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
         return z, after
 

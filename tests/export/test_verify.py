@@ -13,7 +13,7 @@ import torch
 from neurolsc import Network, pretrain
 from neurolsc.datasets import SpikeLatencyMNIST, collate, input_batches
 from neurolsc.export import quantize, to_netx, verify, write_netx
-from neurolsc.export.verify import find_lava
+from neurolsc.export.simulators import find_python
 from tests.export.networks import KINDS, N_IN, alif, lif, make, spikes
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 def lava() -> Path:
     """The Python of the Lava environment of this checkout, or the one that NEUROLSC_LAVA_PYTHON names."""
     try:
-        return find_lava(os.environ.get("NEUROLSC_LAVA_PYTHON") or ROOT / ".lava-env" / "bin" / "python")
+        return find_python("Lava", os.environ.get("NEUROLSC_LAVA_PYTHON") or ROOT / ".lava-env" / "bin" / "python")
     except FileNotFoundError as error:
         pytest.skip(str(error))
 
