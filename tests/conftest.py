@@ -1,5 +1,6 @@
 """What the tests share: a fresh seed for each, and networks with inputs under which they fire."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import settings
 from torch import Tensor
 
 from neurolsc import ALIFPlus, Cell, Network
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is first imported: kernels run on the CPU
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")

@@ -129,7 +129,7 @@ def reverse(
             for total, part in zip(learnt, torch.autograd.grad(step, parameters, seen), strict=True):
                 total.add_(part)
         if w_rec is not None:
-            _add_recurrent(w_rec, trace, a, b, g)
+            add_recurrent(w_rec, trace, a, b, g)
         if w_in is not None:
             reading.add_gradient(w_in, a, b, g)
         if gx is not None:
@@ -146,7 +146,7 @@ def reverse(
     return [g if wanted else None for g, wanted in zip([*state, *weights, *rest, *surrogate], needed, strict=True)]
 
 
-def _add_recurrent(total: Tensor, trace: Trace, a: int, b: int, g: Tensor) -> None:
+def add_recurrent(total: Tensor, trace: Trace, a: int, b: int, g: Tensor) -> None:
     """Add the gradient by the transposed recurrent weights to a total, given that by the voltages after steps a to b."""
     few = [events for events in trace.events[a:b] if events is not None]
     if len(few) == b - a:

@@ -3,7 +3,7 @@
 The loop multiplies the input of several steps at once, adds rows instead of multiplying where few neurons fire
 (:mod:`neurolsc.neurons.events`), and writes in place (:mod:`neurolsc.neurons.steps`). Of a step it keeps the voltage and the
 spikes, or with recomputation the spikes alone, and every few steps the whole state; :mod:`neurolsc.neurons.reverse` goes back
-from there. A second derivative is that of the plain step.
+from there. On a GPU one kernel takes all steps (:mod:`neurolsc.neurons.fused`). A second derivative is that of the plain step.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from neurolsc.neurons import fused
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.reading import Reading, block_length
 from neurolsc.neurons.reset import Reset
@@ -64,7 +65,11 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layer: Layer, *tensors: Any) -> Any:
         (x, first, z, v, theta), c = tensors[:5], Constants(*tensors[5:13])
-        trace, end = forward(layer, c, Reading(x, first, c.w_in), z, v, theta)
+        reading, ctx.fused = Reading(x, first, c.w_in), fused.suits(c, z, v, theta)
+        if ctx.fused:
+            trace, end = fused.forward(layer.reset, layer.lengths, layer.keep, c, reading, z, v, theta)
+        else:
+            trace, end = forward(layer, c, reading, z, v, theta)
         if layer.keep != "nothing":
             ctx.layer, ctx.reading, ctx.events, ctx.ends = layer, trace.reading, trace.events, trace.ends
             ctx.save_for_backward(*tensors, trace.z, trace.v, trace.theta)
@@ -77,8 +82,13 @@ class _Scan(torch.autograd.Function):
         layer, needed = ctx.layer, ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
             return None, *_differentiable(layer, tensors, needed, gradients)
-        trace = Trace(ctx.reading, tensors[2], z, ctx.events, v, theta, ctx.ends, block_length(z.shape[1]))
-        return None, *reverse(layer.spike, layer.reset, Constants(*tensors[5:13]), trace, needed, gradients)
+        c, block = Constants(*tensors[5:13]), 1 if ctx.fused else block_length(z.shape[1])
+        trace = Trace(ctx.reading, tensors[2], z, ctx.events, v, theta, ctx.ends, block)
+        if not ctx.fused:
+            return None, *reverse(layer.spike, layer.reset, c, trace, needed, gradients)
+        if layer.keep == "some":
+            trace, _ = fused.forward(layer.reset, layer.lengths, "all", c, ctx.reading, *tensors[2:5])
+        return None, *fused.reverse(layer.spike, layer.reset, layer.lengths, c, trace, needed, gradients)
 
 
 def forward(
