@@ -107,7 +107,7 @@ def shipped(digits: str | None) -> dict[str, Shipped]:
     return {
         "sl-mnist-alif": Shipped(SpikeLatencyMNIST.embedded, "digits of the package", 320, 6e-4),
         "spoken-digits-alif": Shipped(
-            spoken, f"synthetic spoken digits, {'all' if digits else 'of the package'}", 320, 2e-3
+            spoken, f"synthetic spoken digits, {'all' if digits else 'of the package'}", 1620, 1e-3
         ),
     }
 

@@ -16,8 +16,9 @@ Method = Literal["krylov", "exact"]
 
 METHODS: tuple[Method, ...] = ("krylov", "exact")
 
-DENSE_BELOW = 75
-"""size up to which dense eigenvalues are cheaper than a basis (benchmarks/radii.py)"""
+DENSE_BELOW = 128
+"""size up to which dense eigenvalues are taken: at 128 they cost twice a basis, below 75 less than one (benchmarks/radii.py), and
+a basis may leave a value within a cluster up to 1 % below its largest"""
 
 FACTORED_BELOW = 1024
 """size up to which eigenvectors come from factorisations, one point at a time; of larger ones from two bases"""
