@@ -22,9 +22,9 @@ class Known:
 
 
 KNOWN = {
-    "sl-mnist-alif": Known(SpikeLatencyMNIST.embedded, 0.86, 0.03),
+    "sl-mnist-alif": Known(SpikeLatencyMNIST.embedded, 0.92, 0.02),
     "spoken-digits-alif": Known(
-        lambda split: SHD.embedded(split, dt=0.02, channels=140, repeat=1, binary=True), 0.7, 0.1
+        lambda split: SHD.embedded(split, dt=0.02, channels=140, repeat=1, binary=True), 0.85, 0.1
     ),
 }
 
