@@ -83,7 +83,7 @@ def events_in(x: Tensor, dtype: torch.dtype) -> Events | None:
             row = row * size + index
         start = torch.searchsorted(row, torch.arange(rows + 1))
         return Events(column, start, _not_all_ones(x.values().to(dtype)), width)
-    flat = x.detach().reshape(rows, width)
+    flat = x.detach().reshape(rows, width).contiguous()
     events = events_of(flat.numpy() if x.dtype == torch.bool else flat.numpy() != 0)
     if events is None or x.dtype == torch.bool:
         return events
