@@ -65,7 +65,9 @@ def test_small_products_are_dense():
     assert Reading(torch.zeros(5, 2, 10).to_sparse(), None, w).events is None
 
 
-@pytest.mark.parametrize("take", [lambda x: x[:, :1], lambda x: x[:, 3:4], lambda x: x[::2], lambda x: x.transpose(0, 1)])
+@pytest.mark.parametrize(
+    "take", [lambda x: x[:, :1], lambda x: x[:, 3:4], lambda x: x[::2], lambda x: x.transpose(0, 1)]
+)
 def test_inputs_of_any_layout_in_memory_have_the_same_events(take):
     x = take((torch.rand(6, 5, 40) < 0.1) * torch.rand(6, 5, 40))
     here, copied = events_in(x, torch.float32), events_in(x.contiguous(), torch.float32)
