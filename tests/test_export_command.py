@@ -12,7 +12,7 @@ import neurolsc
 from neurolsc import runs
 from neurolsc.cli import app
 from neurolsc.config import DataSettings, NetworkSettings, TrainSettings, as_dict
-from neurolsc.export import read_netx
+from neurolsc.export import from_nir, read_netx
 
 DATA = DataSettings(data="shd", dt=0.05, channels=70, repeat=1, binary=True)
 NETWORK = NetworkSettings(cell="ALIFPositive", width=8, tau_v=5.0, b_theta=0.002, adaptation=0.1, reset="static")
@@ -48,6 +48,16 @@ def test_a_run_becomes_a_file_with_its_report(tmp_path):
     assert (out / "report.txt").read_text().strip() in result.output
     x = torch.zeros(20, 1, 70)
     assert len(read_netx(out / "network.net").run(x).spikes) == 2
+
+
+def test_a_run_becomes_a_nir_file_that_gives_its_network_back(tmp_path):
+    run = finished(tmp_path / "run")
+    result = export(run, "--to", "nir", "--dt", "0.05")
+    assert result.exit_code == 0, result.output
+    before, after = neurolsc.load(run / runs.NETWORK), from_nir(run / "nir" / "network.nir")
+    assert [type(cell) for cell in after.cells] == [neurolsc.ALIFPositive] * len(before.cells)
+    wanted, got = before.state_dict(), after.state_dict()
+    assert all(torch.equal(got[name], value) for name, value in wanted.items())
 
 
 def test_fine_tuning_keeps_the_network_that_is_exported_and_what_was_before(tmp_path):
