@@ -1,5 +1,6 @@
 """The networks that layers.py runs against each other: two recurrent spiking layers and a linear readout, by five libraries."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import snntorch
@@ -16,7 +17,7 @@ except ImportError:  # an optional contestant: pip install --no-deps spikingjell
     layer = None
 
 
-class Peer(nn.Module):
+class Peer(nn.Module, ABC):
     """A network of another library.
 
     Attributes:
@@ -25,9 +26,9 @@ class Peer(nn.Module):
 
     inputs: Sequence[Tensor]
 
+    @abstractmethod
     def spikes(self, x: Tensor) -> list[Tensor]:
         """The spikes of every layer, each (T, B, N)."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         return self.readout(self.spikes(x)[-1])
