@@ -105,7 +105,7 @@ def compare(t: Transitions, direction: str, few: int, many: int, gradient: bool,
     mine = seconds(lambda: run(lambda: ours(large, direction).radius), repeats) / many * 1e3
     theirs = seconds(lambda: run(lambda: peer(small, direction)), repeats) / few * 1e3
     with torch.set_grad_enabled(gradient):
-        share = ours(large, direction).exact / many
+        share = ours(large, direction).exact.sum().item() / many
     row = {"ours_ms": mine, "peer_ms": theirs, "ratio": theirs / mine, "exact_share": share}
     return row | {"points": many, "peer_points": few}
 

@@ -1,25 +1,47 @@
-r"""The largest eigenvalue of many matrices at once from their products with vectors: Arnoldi's method.
+r"""The largest eigenvalue of many matrices at once from their products with vectors.
 
-Each point has a basis of its own, orthogonalised twice; the products of all points are made side by side. A basis grows
-until the Ritz value of largest modulus has settled: its residual :math:`\|M x - \lambda x\|` is small and it has hardly
-moved since the last look. A basis is never restarted, so nothing that it has found is lost.
+Each point has a basis of its own, which follows the products of a start (Arnoldi); those of all points are made side by side.
+Its largest eigenvalue counts when the residual is small and it has hardly moved since the last look. A basis is never
+restarted, so nothing that it has found is lost.
 
-Source: Arnoldi 1951; Saad, Numerical Methods for Large Eigenvalue Problems (2011), ch. 6; two passes after Giraud et al. 2005.
+Where a part D of M is known that is easily inverted, and M is nearly D, a few vectors beside the first basis do what dozens of
+products would: eigenvectors of D, and :math:`(D - \lambda)^{-1} (M x - \lambda x)` a few times (Davidson). They count only
+where the eigenvector lies mostly in those of D and no other that the basis has found is larger; else they are forgotten.
+
+Source: Arnoldi 1951; Davidson, J. Comput. Phys. 17 (1975); Saad, Numerical Methods for Large Eigenvalue Problems (2011), ch. 6
+and 8; two passes of orthogonalisation after Giraud et al. 2005.
 """
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-LOOKS = (16, 24, 32, 48, 72, 108)
-"""sizes of the basis at which the Ritz values are looked at; it ends at the last, or at half the size of the matrix"""
+from neurolsc.stability.basis import Basis, Pairs
+
+LOOKS = (24, 36, 48, 64, 84, 108)
+"""sizes of the basis at which the eigenvalue is looked at; it ends at the last, or at half the size of the matrix. With 16 at first
+larger eigenvalues were missed beside those of D (benchmarks/radii.py)"""
+CORRECTIONS = 4
+"""how many vectors of Davidson's are tried"""
+SHARE = 0.5
+"""of the eigenvector's squared norm, that is to lie in the guessed ones"""
+
+
+class Guess(NamedTuple):
+    """What is known of the eigenpairs of P matrices M before any product is made, by a part D of them."""
+
+    modulus: Tensor
+    """the largest of an eigenvalue of D (P,)"""
+    vectors: Tensor
+    """those of the largest eigenvalues of D (P, k, n), real and orthonormal"""
+    corrected: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """(D - value)^-1 times complex vectors (p, n), for values (p,), at points (p,)"""
 
 
 class Dominant(NamedTuple):
-    """The Ritz pairs of largest modulus."""
+    """The eigenpairs of largest modulus."""
 
     value: Tensor
     """(P,) complex"""
@@ -31,9 +53,26 @@ class Dominant(NamedTuple):
     """(P,) bool: the estimate of the error is within the tolerance"""
 
 
+class _Search(NamedTuple):
+    """What has been found, and what settles a value."""
+
+    found: Dominant
+    residual: float
+    drift: float
+
+    def settle(self, left: Tensor, pairs: Pairs, last: Tensor) -> Tensor:
+        """Write down the pairs at points (p,), given their last moduli (p,); those that have not settled, as an index."""
+        modulus, residual = pairs.value.abs(), pairs.residual()
+        done = (residual <= self.residual) & ((modulus - last).abs() <= self.drift * modulus)
+        for whole, part in zip(self.found, (pairs.value, pairs.vector, residual, done), strict=True):
+            whole[left] = part
+        return (~done).nonzero().squeeze(1)
+
+
 def dominant(
     apply: Callable[[Tensor, Tensor], Tensor],
     start: Tensor,
+    guess: Guess | None = None,
     *,
     residual: float,
     drift: float,
@@ -44,81 +83,68 @@ def dominant(
     Args:
         apply: products of vectors (p, n) with the matrices at points (p,).
         start: where to start (P, n); without symmetry, so that it has a part in every eigenvector.
+        guess: what is known of the eigenpairs.
         residual: the relative residual at which a value has settled,
         drift: if it has moved relatively no more than this since the last look.
         looks: sizes of the basis at which to look, increasing.
 
     Returns:
         The pairs; where they have not settled at the last look, those of that look.
+
+    Raises:
+        FloatingPointError: if a product is NaN or infinite.
     """
     points, n = start.shape
     looks = tuple(m for m in looks if 2 * m <= n) or (min(n, looks[0]),)
+    value = start.new_zeros(points, dtype=start.dtype.to_complex())
     found = Dominant(
-        torch.zeros(points, dtype=start.dtype.to_complex(), device=start.device),
-        torch.zeros(points, n, dtype=start.dtype.to_complex(), device=start.device),
-        torch.zeros_like(start[:, 0]),
-        torch.zeros(points, dtype=torch.bool, device=start.device),
+        value, value.new_zeros(points, n), start.new_zeros(points), value.new_zeros(points, dtype=torch.bool)
     )
-    left = torch.arange(points, device=start.device)
-    basis = torch.nn.functional.normalize(start).unsqueeze(1)
-    h = start.new_zeros(points, 1, 0)
-    last = start.new_full((points,), float("inf"))
-    for before, now in pairwise((0, *looks)):
-        basis, h = _grown(lambda x, left=left: apply(x, left), basis, h, before, now)
-        values, vectors, misses = _ritz(h)
-        moduli = values.abs()
-        still = (moduli - last).abs() <= drift * moduli
-        done = (misses <= residual) & still
-        report = done if now < looks[-1] else torch.ones_like(done)
-        at = left[report]
-        found.value[at], found.residual[at], found.settled[at] = values[report], misses[report], done[report]
-        found.vector[at] = (vectors[report].unsqueeze(1) @ basis[report, :now].to(vectors.dtype)).squeeze(1)
-        if report.all():
+    search = _Search(found, residual, drift)
+    beside = 0 if guess is None else guess.vectors.shape[1]
+    basis = Basis(apply, torch.arange(points, device=start.device), looks[-1] + beside, start)
+    basis.widen(start)
+    last = start.new_full((points,), torch.inf)
+    for now in looks:
+        basis.follow(now)
+        if guess is not None and now == looks[0]:
+            pairs, stay = _beside(search, guess, basis)
+        else:
+            pairs = basis.pairs()
+            stay = search.settle(basis.left, pairs, last)
+        if not len(stay):
             break
-        left, basis, h, last = (kept[~report] for kept in (left, basis, h, moduli))
+        basis.keep(stay)
+        last = pairs.value.abs()[stay]
     return found
 
 
-def _grown(apply: Callable[[Tensor], Tensor], basis: Tensor, h: Tensor, before: int, now: int) -> tuple[Tensor, Tensor]:
-    """Bases of `before` + 1 vectors and their Hessenberg matrices, grown to `now` + 1."""
-    points, n = basis.shape[0], basis.shape[2]
-    grown = torch.cat((basis, basis.new_empty(points, now - before, n)), 1)
-    h = torch.nn.functional.pad(h, (0, now - before, 0, now - before))
-    tiny = 10 * torch.finfo(basis.dtype).eps
-    for j in range(before, now):
-        w = apply(grown[:, j])
-        size = w.norm(dim=1)
-        have = grown[:, : j + 1]
-        for _ in range(2):  # once is not enough where M w lies nearly within the basis
-            along = w.unsqueeze(1) @ have.mT  # a row times a matrix: ten times as fast in torch as the same as columns
-            w = w - (along @ have).squeeze(1)
-            h[:, : j + 1, j] += along.squeeze(1)
-        rest = w.norm(dim=1)
-        rest = torch.where(rest > tiny * size, rest, 0)  # breakdown: the basis holds all that this start reaches
-        h[:, j + 1, j] = rest
-        grown[:, j + 1] = torch.where(rest > 0, 1 / rest, 0).unsqueeze(1) * w
-    return grown, h
+def _beside(search: _Search, guess: Guess, basis: Basis) -> tuple[Pairs, Tensor]:
+    """Try the guess at all points; the pairs that it gives at once, and where they have not settled, as an index."""
+    before = basis.count
+    for v in guess.vectors.unbind(1):
+        basis.widen(v)
+    first = pairs = basis.pairs()
+    search.settle(basis.left, pairs, torch.full_like(guess.modulus, torch.inf))
+    near = (_share(guess.vectors, pairs.vector) > SHARE).nonzero().squeeze(1)
+    pairs = pairs.at(near)
+    stay = search.settle(basis.left[near], pairs, guess.modulus[near])
+    if len(stay):
+        side, pairs = basis.copied(near[stay], CORRECTIONS), pairs.at(stay)
+        for _ in range(CORRECTIONS):
+            side.widen(guess.corrected(pairs.rest, pairs.value, side.left).real)
+            last, pairs = pairs.value.abs(), side.pairs()
+            far = _share(guess.vectors[side.left], pairs.vector) <= SHARE
+            last[far] = torch.inf
+            stay = search.settle(side.left, pairs, last)
+            if not len(stay):
+                break
+            side.keep(stay)
+            pairs = pairs.at(stay)
+    basis.count = before
+    return first, (~search.found.settled).nonzero().squeeze(1)
 
 
-def _ritz(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Ritz values of largest modulus of Hessenberg matrices (P, m+1, m), their vectors (P, m), relative residuals (P,)."""
-    if not h.isfinite().all():
-        raise FloatingPointError("a product with a derivative holds NaN or infinity.")
-    m = h.shape[2]
-    square, next_size = h[:, :m].cpu(), h[:, m, m - 1].cpu()
-    values = torch.linalg.eigvals(square)
-    value = values.gather(1, values.abs().argmax(1, keepdim=True)).squeeze(1)
-    modulus, eps = value.abs(), torch.finfo(h.dtype).eps
-    # inverse iteration, a third of the cost of all eigenvectors; the residual of the small problem is counted too
-    shift = torch.where(value == 0, eps, value * (1 + 4 * eps))
-    lu, pivots, _ = torch.linalg.lu_factor_ex(
-        square.to(value.dtype) - shift[:, None, None] * torch.eye(m, dtype=value.dtype)
-    )
-    vector = torch.ones(len(h), m, 1, dtype=value.dtype)
-    for _ in range(2):
-        vector = torch.nn.functional.normalize(torch.linalg.lu_solve(lu, pivots, vector), dim=1)
-    vector = vector.squeeze(2)
-    small = ((vector.unsqueeze(1) @ square.mT.to(value.dtype)).squeeze(1) - value.unsqueeze(1) * vector).norm(dim=1)
-    miss = next_size * vector[:, -1].abs() + small
-    relative = torch.where(modulus > 0, miss / modulus, next_size)
-    return value.to(h.device), vector.to(h.device), relative.to(h.device)
+def _share(vectors: Tensor, x: Tensor) -> Tensor:
+    """Share of the squared norms of complex vectors (p, n) that lies in orthonormal ones (p, k, n)."""
+    return (torch.stack((x.real, x.imag), 1) @ vectors.mT).square().sum((1, 2))

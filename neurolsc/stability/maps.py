@@ -6,7 +6,12 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.linearised import Linearised
+from neurolsc.stability.alone import Alone
+from neurolsc.stability.krylov import Guess
 from neurolsc.stability.products import Factors, Map, lu_factors
+
+GUESSES = 4
+"""neurons whose own eigenvectors are guessed to be near the largest one"""
 
 
 class SpikingStep(Map):
@@ -55,20 +60,10 @@ class SpikingStep(Map):
         w_rec, s, d, e, r, adaptation, decay_theta = self.step
         return SpikingStep(Linearised(w_rec, s[index], d[index], e[index], r[index], adaptation, decay_theta))
 
-    def emphasis(self) -> Tensor:
-        """By the radius of what is left of each neuron alone: a 2 x 2 matrix, or a number in a LIF."""
-        w_rec, s, d, e, r, adaptation, decay_theta = self.step
-        own = (w_rec.diagonal() - r) * s
-        if adaptation is None or decay_theta is None:
-            alone = (d + own).abs()
-        else:
-            feedback = adaptation * s
-            half = (d + own + decay_theta - feedback) / 2
-            product = (d + own) * (decay_theta - feedback) - (e - own) * feedback  # of the two eigenvalues
-            root = (half.square() - product).to(s.dtype.to_complex()).sqrt()
-            alone = torch.maximum((half + root).abs(), (half - root).abs())
-        weight = (alone / alone.amax(1, keepdim=True).clamp(min=torch.finfo(s.dtype).tiny)) ** 40 + 0.05
-        return weight if adaptation is None else torch.cat((weight, weight), 1)
+    def guess(self, right: bool) -> Guess:
+        """By what is left of each neuron alone: a 2 x 2 matrix, or a number in a LIF."""
+        alone = Alone(self.step, right)
+        return Guess(alone.values().abs().amax(1), alone.leading(GUESSES), alone.solve)
 
     def factors(self, shift: Tensor) -> Factors | None:
         r"""A factorisation of an n x n matrix, also where the state has 2 n variables.

@@ -25,9 +25,10 @@ SOURCES = 64
 def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
     """Radii through time at the points of t, shape (K B,), differentiable by the parameters."""
     if method == "exact":
-        return Radii(spectral_radius(_finite(time_derivative(t), layer, "time")), t.x.shape[0])
+        return _dense(spectral_radius(_finite(time_derivative(t), layer, "time")))
+    some, which = _distinct(t, *t.before, *(() if t.cell.has_closed_form() else (t.x,)))
     with _named(layer, "time"):
-        return radii(time_cycle(t), t.x)
+        return radii(time_cycle(some), t.x).at(which)
 
 
 def depth_radius(
@@ -36,13 +37,34 @@ def depth_radius(
     """Radii through depth at the points of t, shape (K B,), differentiable by the parameters."""
     points, unequal = t.x.shape[0], is_non_square(t)
     if method == "exact":
-        return Radii(_dense_depth_radius(t, layer, non_square, generator).expand(points), points)
+        return _dense(_dense_depth_radius(t, layer, non_square, generator).expand(points))
+    which = torch.arange(points, device=t.x.device)
+    if not (unequal and non_square == "submatrix"):  # another choice at every point
+        t, which = _distinct(t, *(t.state_below or ()), *(() if t.cell.has_closed_form() else (t.x, *t.before)))
     cycle = depth_cycle(t, non_square, generator)
     with _named(layer, "depth"):
-        radius, exact = radii(cycle, t.x)
+        found = radii(cycle, t.x)
     if unequal and non_square == "singular":  # the cycle is M times its transpose
-        radius = root(radius)
-    return Radii(radius.expand(points), exact * points // cycle.points)
+        found = found._replace(radius=root(found.radius))
+    return found.at(which if cycle.points > 1 else torch.zeros_like(which))
+
+
+def _dense(radius: Tensor) -> Radii:
+    return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
+
+
+def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
+    """The points that differ in some of what they hold (P, ...), and which of them each point is like.
+
+    Before the first spikes arrive all samples are alike, which is a fifth of the steps of spike-latency MNIST.
+    """
+    if not parts:
+        return t, torch.arange(len(t.x), device=t.x.device)
+    rows = torch.cat([part.detach().flatten(1) for part in parts], 1)
+    which = torch.unique(rows, dim=0, return_inverse=True)[1]
+    points = torch.arange(len(rows), device=rows.device)
+    first = points.new_full((int(which.max()) + 1,), len(rows)).scatter_reduce(0, which, points, "amin")
+    return (t, points) if len(first) == len(rows) else (at_points(t, first), which)
 
 
 def _dense_depth_radius(t: Transitions, layer: int, non_square: NonSquare, generator: torch.Generator) -> Tensor:

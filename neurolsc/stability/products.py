@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.stability.krylov import Guess
+
 
 class Factors(NamedTuple):
     """A factorised M - shift I of one point, M real (n, n): its inverse and that of its adjoint, on vectors (n,)."""
@@ -38,8 +40,8 @@ class Map(ABC):
     def take(self, index: Tensor) -> "Map":
         """The map at some of the points."""
 
-    def emphasis(self) -> Tensor | None:
-        """Where an eigenvector of the largest eigenvalue is likely to be large, positive (P, rows), if that is known."""
+    def guess(self, right: bool) -> Guess | None:
+        """A guess at the right or the left eigenvector of the largest eigenvalue, if there is one."""
         return None
 
     def factors(self, shift: Tensor) -> Factors | None:
@@ -80,9 +82,9 @@ class Cycle:
         """The derivative at some of the points."""
         return Cycle([part.take(index) for part in self.maps], len(index))
 
-    def emphasis(self) -> Tensor | None:
-        """Where an eigenvector of the largest eigenvalue is likely to be large, positive (P, size), if that is known."""
-        return self.maps[0].emphasis() if len(self.maps) == 1 else None
+    def guess(self, right: bool) -> Guess | None:
+        """A guess at the right or the left eigenvector of the largest eigenvalue, if there is one."""
+        return self.maps[0].guess(right) if len(self.maps) == 1 else None
 
     def matrix(self, point: int, like: Tensor) -> Tensor:
         """M of one point (size, size), from products with the unit vectors; of the dtype and device of a tensor."""

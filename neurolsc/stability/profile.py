@@ -14,7 +14,7 @@ from neurolsc.modes import evaluated
 from neurolsc.network import Network
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.measure import NON_SQUARE, chunks, depth_radius, is_non_square, sources_of, states, time_radius
-from neurolsc.stability.radii import METHODS, PIECE, Method
+from neurolsc.stability.radii import METHODS, Method, at_once
 from neurolsc.stability.transition import follow
 from neurolsc.validation import one_of, whole
 
@@ -149,13 +149,14 @@ def radius_profile(
     with torch.no_grad(), tqdm(total=len(transitions) * shape[0], unit="step", disable=not progress) as bar:
         for layer, t in enumerate(transitions):
             pieces, across = [], []
-            for piece in chunks(t, max(1, (2**23 // states(t) if method == "exact" else PIECE) // states(t))):
+            together = max(1, 2**23 // states(t) ** 2) if method == "exact" else at_once(t.x, states(t))
+            for piece in chunks(t, together):
                 pieces.append(time_radius(piece, layer, method))
                 across.append(depth_radius(piece, layer, non_square, generator, method))
                 bar.update(len(piece.x) / shape[1])
             for found, kept in ((pieces, time), (across, depth)):
                 kept.append(torch.cat([r.radius for r in found]).view(shape).cpu())
-                exact.append(sum(r.exact for r in found) / t.x.shape[0])
+                exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
             sources.append(sources_of(t, layer, method))
     spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
     silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])

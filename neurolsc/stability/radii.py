@@ -16,9 +16,8 @@ Method = Literal["krylov", "exact"]
 
 METHODS: tuple[Method, ...] = ("krylov", "exact")
 
-DENSE_BELOW = 128
-"""size up to which dense eigenvalues are taken: at 128 they cost twice a basis, below 75 less than one (benchmarks/radii.py), and
-a basis may leave a value within a cluster up to 1 % below its largest"""
+DENSE_BELOW = 75
+"""size up to which dense eigenvalues are taken: there they cost no more than a basis (benchmarks/radii.py)"""
 
 FACTORED_BELOW = 1024
 """size up to which eigenvectors come from factorisations, one point at a time; of larger ones from two bases"""
@@ -30,8 +29,9 @@ _RESIDUAL, _STRICT, _DRIFT = (
 )  # relative, at which a value has settled: errors are below 1 % (benchmarks/radii.py)
 _CLOSE = 1e-3  # the relative residual of both eigenvectors where they come from bases
 _NEAR = 0.99  # a gradient is that of an eigenvalue with at least this share of the largest modulus
-PIECE = 2**15
-"""numbers that the vectors of the points done at a time may hold together"""
+PIECES = {"cpu": 2**15, "other": 2**20}
+"""numbers that the vectors of the points done at a time may hold together: on a CPU as many as stay in the cache, on a GPU as many
+as keep it busy; a basis takes some 200 times as many"""
 
 
 class Radii(NamedTuple):
@@ -39,8 +39,12 @@ class Radii(NamedTuple):
 
     radius: Tensor
     """(P,) largest eigenvalue modulus"""
-    exact: int
-    """how many were found by the dense path"""
+    exact: Tensor
+    """(P,) bool: found by the dense path"""
+
+    def at(self, index: Tensor) -> "Radii":
+        """Those at some points."""
+        return Radii(self.radius[index], self.exact[index])
 
 
 def radii(cycle: Cycle, like: Tensor) -> Radii:
@@ -51,7 +55,7 @@ def radii(cycle: Cycle, like: Tensor) -> Radii:
         like: a tensor of their dtype and device.
 
     Returns:
-        The radii, each from a basis that has settled or, where it has not, from dense eigenvalues; how many.
+        The radii, each from a basis that has settled or, where it has not, from dense eigenvalues; and which.
 
     Of eigenvalues that share the largest modulus any may answer for the gradient, of a complex pair either, and where several
     lie within 1 % of the largest, one of these. The gradient of the radius 0 is 0. Nearly defective matrices go the exact
@@ -60,9 +64,14 @@ def radii(cycle: Cycle, like: Tensor) -> Radii:
     Raises:
         FloatingPointError: if a product is NaN or infinite.
     """
-    pieces = torch.arange(cycle.points, device=like.device).split(max(1, PIECE // cycle.size))
+    pieces = torch.arange(cycle.points, device=like.device).split(at_once(like, cycle.size))
     parts = [_piece(cycle.take(index) if len(pieces) > 1 else cycle, like) for index in pieces]
-    return Radii(torch.cat([part.radius for part in parts]), sum(part.exact for part in parts))
+    return Radii(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def at_once(like: Tensor, size: int) -> int:
+    """How many points with so many variables are done at a time."""
+    return max(1, PIECES.get(like.device.type, PIECES["other"]) // size)
 
 
 def small(size: int) -> bool:
@@ -96,16 +105,15 @@ def _piece(cycle: Cycle, like: Tensor) -> Radii:
         matrices = cycle.matrices(like)
         if not matrices.isfinite().all():
             raise FloatingPointError("a derivative holds NaN or infinity.")
-        return Radii(spectral_radius(matrices), cycle.points)
+        return Radii(spectral_radius(matrices), torch.ones(cycle.points, dtype=torch.bool, device=like.device))
     residual = _STRICT if torch.is_grad_enabled() else _RESIDUAL
     with torch.no_grad():
         largest = _dominant(cycle, like, residual=residual)
     if not torch.is_grad_enabled():
-        poor = (~largest.settled).nonzero().flatten().tolist()
         radius = largest.value.abs()
-        for i in poor:
+        for i in (~largest.settled).nonzero().flatten().tolist():
             radius[i] = torch.linalg.eigvals(cycle.matrix(i, like).cpu()).abs().max()
-        return Radii(radius, len(poor))
+        return Radii(radius, ~largest.settled)
     with torch.no_grad():
         radius, pairs, exact = _pairs(cycle, largest, like)
     slope = modulus(cycle, pairs)
@@ -114,22 +122,21 @@ def _piece(cycle: Cycle, like: Tensor) -> Radii:
 
 def _dominant(cycle: Cycle, like: Tensor, *, right: bool = False, residual: float = _STRICT) -> Dominant:
     """The largest eigenvalues with left eigenvectors, of which a product is cheaper by autograd, or with right ones."""
-    start, emphasis = starting_values(cycle.size, like).expand(cycle.points, -1), cycle.emphasis()
-    start = start if emphasis is None else start * emphasis
-    remaining = cycle
+    start, guess = starting_values(cycle.size, like).expand(cycle.points, -1), cycle.guess(right)
+    taken, part = torch.empty(0), cycle
 
     def apply(x: Tensor, index: Tensor) -> Tensor:
-        nonlocal remaining
-        if len(index) < remaining.points:  # points only ever leave
-            remaining = cycle.take(index)
-        return remaining.times(x) if right else remaining.transposed(x)
+        nonlocal taken, part
+        if index is not taken:  # the same points are asked for many times
+            taken, part = index, cycle if len(index) == cycle.points else cycle.take(index)
+        return part.times(x) if right else part.transposed(x)
 
-    found = dominant(apply, start, residual=residual, drift=_DRIFT)
+    found = dominant(apply, start, guess, residual=residual, drift=_DRIFT)
     return found if right else found._replace(value=found.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real
 
 
-def _pairs(cycle: Cycle, largest: Dominant, like: Tensor) -> tuple[Tensor, Pairs, int]:
-    """Radii, eigenpairs of each point, and how many of them are dense."""
+def _pairs(cycle: Cycle, largest: Dominant, like: Tensor) -> tuple[Tensor, Pairs, Tensor]:
+    """Radii, eigenpairs of each point, and which of them are dense (P,)."""
     radius = largest.value.abs()
     if cycle.size <= FACTORED_BELOW:
         pairs = pairs_near(cycle, largest.value, largest.vector)
@@ -138,11 +145,10 @@ def _pairs(cycle: Cycle, largest: Dominant, like: Tensor) -> tuple[Tensor, Pairs
         pairs = matched(right, _dominant(cycle, like, residual=_CLOSE), _CLOSE)
     good = largest.settled & pairs.found & (pairs.value.abs() >= _NEAR * radius)
     radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)
-    poor = (~good).nonzero().flatten().tolist()
-    for i in poor:
+    for i in (~good).nonzero().flatten().tolist():
         value, right, left = leading_pair(cycle.matrix(i, like).cpu())
         radius[i], pairs.value[i], pairs.right[i], pairs.left[i] = value.abs(), value, right, left
-    return radius, pairs, len(poor)
+    return radius, pairs, ~good
 
 
 def starting_values(n: int, like: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from neurolsc import ALIFPlus, ALIFPlusMinus, Network, pretrain, radius_profile, spectral_radius, wrap
 from neurolsc.neurons import LIF
-from neurolsc.stability import krylov, radius_and_gradient
 from neurolsc.stability import radii as radii_module
+from neurolsc.stability import radius_and_gradient
+from neurolsc.stability.basis import Basis
 from neurolsc.stability.krylov import dominant
 from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.products import Cycle, Map
@@ -37,12 +38,6 @@ class Dense(Map):
         return Dense(self.m[index])
 
 
-@pytest.fixture(autouse=True)
-def bases_of_small_layers(monkeypatch: pytest.MonkeyPatch):
-    """Layers of a size that tests can afford would otherwise all go by dense eigenvalues."""
-    monkeypatch.setattr(radii_module, "DENSE_BELOW", 75)
-
-
 def found(m: Tensor) -> radii_module.Radii:
     m = m if m.ndim == 3 else m.unsqueeze(0)
     return radii(Cycle([Dense(m)], len(m)), m)
@@ -64,7 +59,7 @@ def gaussian(seed: int, *shape: int) -> Tensor:
 def test_radii_and_gradients_of_gaussian_matrices(dtype):
     m = gaussian(0, 8, 120, 120).to(dtype).requires_grad_()
     fast, exact = found(m), spectral_radius(m)
-    assert fast.exact <= 4
+    assert fast.exact.sum() <= 4
     torch.testing.assert_close(fast.radius, exact, rtol=0.01, atol=0)
     gradients = [torch.autograd.grad(r.sum(), m)[0] for r in (fast.radius, exact)]
     same = (fast.radius / exact - 1).abs() < 1e-5  # others are those of another eigenvalue within one per cent
@@ -80,7 +75,7 @@ def test_zero_identity_rotation_and_nilpotent_matrices():
     m.requires_grad_()
     fast = found(m)
     torch.testing.assert_close(fast.radius.detach(), torch.tensor([0.0, 0.5, 2.0, 0.0]), rtol=1e-6, atol=0.05)
-    assert fast.exact <= 1, "the nilpotent one at most"
+    assert fast.exact.sum() <= 1, "the nilpotent one at most"
     (gradient,) = torch.autograd.grad(fast.radius[:3].sum(), m)
     assert not gradient[0].any()
     terms = (gradient * m).sum((1, 2))  # Euler: the radius is homogeneous
@@ -88,18 +83,15 @@ def test_zero_identity_rotation_and_nilpotent_matrices():
 
 
 def test_bases_stay_orthogonal_and_stop_at_a_breakdown():
-    # nearly a multiple of the identity: what is new in each product is some 1e-6 of it
+    # nearly a multiple of the identity: what is new in each product is some 1e-5 of it
     n = 120
-    m = torch.eye(n, dtype=torch.float32) + 1e-6 * gaussian(1, n, n).float()
-    basis, h = krylov._grown(
-        lambda x: x @ m.T,
-        torch.nn.functional.normalize(torch.ones(1, n).float()).unsqueeze(1),
-        torch.zeros(1, 1, 0),
-        0,
-        40,
-    )
-    rank = (h[0].diagonal(-1) > 0).sum() + 1
-    kept = basis[0, :rank]
+    m = torch.eye(n, dtype=torch.float32) + 1e-5 * gaussian(1, n, n).float()
+    basis = Basis(lambda x, _: x @ m.T, torch.arange(1), 40, m)
+    basis.widen(torch.ones(1, n, dtype=torch.float32))
+    basis.follow(40)
+    vectors = basis.parts()[0, 0]
+    kept = vectors[vectors.any(1)]
+    assert len(kept) > 1
     assert (kept @ kept.T - torch.eye(len(kept), dtype=torch.float32)).abs().max() < 1e-5
     few = torch.zeros(n)
     few[:3] = torch.tensor([3.0, -2.0, 1.0])
@@ -118,7 +110,7 @@ def test_what_does_not_settle_is_found_by_dense_eigenvalues_and_counted(monkeypa
     )
     m = gaussian(4, 3, 100, 100).requires_grad_()
     fast, exact = found(m), spectral_radius(m)
-    assert fast.exact == 3
+    assert fast.exact.all()
     torch.testing.assert_close(fast.radius, exact)
     gradients = [torch.autograd.grad(r.sum(), m)[0] for r in (fast.radius, exact)]
     torch.testing.assert_close(*gradients)
@@ -164,7 +156,7 @@ def test_radii_are_right_and_gradients_those_of_an_eigenvalue_within_one_per_cen
     exact = torch.linalg.eigvals(m).abs().amax(1)
     with torch.no_grad():
         fast = time_radius(t, 1)
-    assert fast.exact < len(m) / 4
+    assert fast.exact.sum() < len(m) / 4
     torch.testing.assert_close(fast.radius, exact, rtol=0.01, atol=0)
     assert ((fast.radius / exact - 1).abs() < 0.005).double().mean() > 0.8
 
@@ -253,7 +245,7 @@ def test_convolutional_layers_of_another_library(large, monkeypatch):
         lambda method: depth_radius(t, 1, "submatrix", torch.Generator(), method),
     ):
         fast, exact = direction("krylov"), direction("exact")
-        assert fast.exact == 0 or not large
+        assert not fast.exact.any() or not large
         torch.testing.assert_close(fast.radius, exact.radius, rtol=0.01, atol=0)
         gradients = [
             torch.autograd.grad(r.radius.sum(), parameters, allow_unused=True, materialize_grads=True)
