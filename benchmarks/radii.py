@@ -1,8 +1,9 @@
-"""How fast are radii found without matrices, and how far off are they?  python benchmarks/radii.py [--quick]
+"""How fast are radii found without matrices, and how far off are they?  python benchmarks/radii.py [--quick] [--device cuda]
 
 ALIF layers on spike-latency MNIST from the package. The peer is what anyone would write: `torch.func.jacrev` under `vmap` of one
 step, then `torch.linalg.eigvals`. It takes minutes at 1,000 points, so it is timed on a few and scaled: "ms a point" is
-comparable. Errors are relative to float64 eigenvalues of the same matrices. Writes results/radii.json, .md and .png.
+comparable. Points at which all neurons are in the same state are measured once by ours; the share of different ones is given.
+Errors are relative to float64 eigenvalues of the same matrices. Writes results/radii.json, .md and .png; radii_cuda on a GPU.
 """
 
 import argparse
@@ -23,6 +24,8 @@ from neurolsc.stability.cycles import depth_cycle, time_cycle
 from neurolsc.stability.measure import at_points, depth_radius, time_radius
 from neurolsc.stability.transition import Transitions, flat, follow, unflat
 
+DEVICE = "cpu"
+
 RESULTS = Path(__file__).parent / "results"
 BATCH, STEPS = 100, 10
 REGIMES = ("default", "ALIF±", "recurrence-dominated", "after 0.5", "after 1")
@@ -30,7 +33,7 @@ REGIMES = ("default", "ALIF±", "recurrence-dominated", "after 0.5", "after 1")
 
 def network(kind: type = neurolsc.ALIFPlus, n: int = 256, **settings: object) -> neurolsc.Network:
     torch.manual_seed(0)
-    return neurolsc.Network([kind(784, n, **settings), kind(n, n, **settings)], 10)
+    return neurolsc.Network([kind(784, n, **settings), kind(n, n, **settings)], 10).to(DEVICE)
 
 
 def regime(name: str, inputs: list, max_steps: int) -> neurolsc.Network:
@@ -56,7 +59,8 @@ def points(net: neurolsc.Network, x: Tensor, steps: int = STEPS) -> tuple[Transi
 
 
 def some(t: Transitions, count: int) -> Transitions:
-    return at_points(t, torch.randperm(len(t.x), generator=torch.Generator().manual_seed(1))[:count])
+    chosen = torch.randperm(len(t.x), generator=torch.Generator().manual_seed(1))[:count]
+    return at_points(t, chosen.to(DEVICE))
 
 
 def peer(t: Transitions, direction: str) -> Tensor:
@@ -84,10 +88,23 @@ def ours(t: Transitions, direction: str):
 def seconds(run: Callable[[], object], repeats: int) -> float:
     taken = []
     for _ in range(repeats):
+        wait()
         started = time.perf_counter()
         run()
+        wait()
         taken.append(time.perf_counter() - started)
     return sorted(taken)[len(taken) // 2]
+
+
+def wait() -> None:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def different(t: Transitions, direction: str) -> float:
+    """Share of the points that differ from all others in the states that the derivative depends on."""
+    assert t.state_below is not None
+    return len(torch.unique(flat(t.before if direction == "time" else t.state_below), dim=0)) / len(t.x)
 
 
 def compare(t: Transitions, direction: str, few: int, many: int, gradient: bool, repeats: int) -> dict:
@@ -107,6 +124,7 @@ def compare(t: Transitions, direction: str, few: int, many: int, gradient: bool,
     with torch.set_grad_enabled(gradient):
         share = ours(large, direction).exact.sum().item() / many
     row = {"ours_ms": mine, "peer_ms": theirs, "ratio": theirs / mine, "exact_share": share}
+    row |= {"different": different(large, direction)}
     return row | {"points": many, "peer_points": few}
 
 
@@ -114,9 +132,9 @@ def errors(t: Transitions, direction: str, count: int) -> dict:
     part = some(t, count)
     cycle = time_cycle(part) if direction == "time" else depth_cycle(part, "submatrix", torch.Generator())
     with torch.no_grad():
-        matrices = (cycle.matrix(i, part.x).double() for i in range(count))
+        matrices = (cycle.matrix(i, part.x).double().cpu() for i in range(count))
         exact = torch.stack([torch.linalg.eigvals(m).abs().max() for m in matrices])
-        off = (ours(part, direction).radius.double() / exact - 1).abs()
+        off = (ours(part, direction).radius.double().cpu() / exact - 1).abs()
     return {"radius": exact.mean().item(), "p99": off.quantile(0.99).item(), "worst": off.max().item(), "of": count}
 
 
@@ -152,10 +170,14 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="a tenth of the points, one repeat, no check of the sampling"
     )
-    quick = parser.parse_args().quick
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    global DEVICE
+    arguments = parser.parse_args()
+    quick, DEVICE = arguments.quick, arguments.device
     repeats, many, checked = (1, 100, 12) if quick else (3, BATCH * STEPS, 50)
     data = SpikeLatencyMNIST.embedded("train")
-    inputs, x = input_batches(data, 32), next(iter(input_batches(data, BATCH)))
+    inputs = [batch.to(DEVICE) for batch in input_batches(data, 32)]
+    x = next(iter(input_batches(data, BATCH))).to(DEVICE)
     rows: dict[str, list] = {"speed": [], "errors": [], "growth": [], "profile": [], "pretraining": [], "sampling": []}
     neurolsc.pretrain(network(n=8), inputs, max_steps=1, progress=False)  # the first call imports the optimizer
     for name in REGIMES:
@@ -199,17 +221,19 @@ def main() -> None:
 
 def write(rows: dict[str, list]) -> None:
     about = {"threads": torch.get_num_threads(), "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+    about |= {"device": torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu"}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "radii.json").write_text(json.dumps({"about": about} | rows, indent=1) + "\n")
+    path = RESULTS / ("radii" if DEVICE == "cpu" else "radii_cuda")
+    path.with_suffix(".json").write_text(json.dumps({"about": about} | rows, indent=1) + "\n")
     lines = [
-        "| regime | N | direction | gradient | ours, ms a point | peer | ratio | dense | error p99 | worst | rate |"
+        "| regime | N | direction | gradient | ours, ms a point | peer | ratio | different | dense | error p99 | worst | rate |"
     ]
-    lines.append("| --- " * 11 + "|")
+    lines.append("| --- " * 12 + "|")
     off = {(e["regime"], e["direction"]): e for e in rows["errors"]}
     for r in rows["speed"] + rows["growth"]:
         e = off.get((r["regime"], r["direction"])) if r["n"] == 256 and not r["gradient"] else None
         cells = [r["regime"], r["n"], r["direction"], "yes" if r["gradient"] else "no", f"{r['ours_ms']:.2f}"]
-        cells += [f"{r['peer_ms']:.0f}", f"{r['ratio']:.0f}", f"{r['exact_share']:.1%}"]
+        cells += [f"{r['peer_ms']:.0f}", f"{r['ratio']:.0f}", f"{r['different']:.0%}", f"{r['exact_share']:.1%}"]
         cells += [f"{e['p99']:.2%}", f"{e['worst']:.2%}"] if e else ["", ""]
         lines.append("| " + " | ".join(map(str, [*cells, f"{r['firing_rate']:.4f}"])) + " |")
     lines += ["", "| pre-training to 0.5 | path | seconds | steps | converged |", "| --- " * 5 + "|"]
@@ -227,11 +251,11 @@ def write(rows: dict[str, list]) -> None:
             "",
             f"Means of 32 steps x 8 samples, {r['regime']}: off by at most {by_time:.4f} (time), {by_depth:.4f} (depth).",
         ]
-    (RESULTS / "radii.md").write_text("\n".join(lines) + "\n")
-    draw(rows)
+    path.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    draw(rows, path)
 
 
-def draw(rows: dict[str, list]) -> None:
+def draw(rows: dict[str, list], path: Path) -> None:
     """Time a point against the width, and errors by regime."""
     from matplotlib.figure import Figure
 
@@ -258,7 +282,7 @@ def draw(rows: dict[str, list]) -> None:
     )
     right.set_xticklabels([name.replace("-dominated", "") for name in REGIMES])
     right.legend()
-    figure.savefig(RESULTS / "radii.png", dpi=110)
+    figure.savefig(path.with_suffix(".png"), dpi=110)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
     """
     if not parts:
         return t, torch.arange(len(t.x), device=t.x.device)
-    rows = torch.cat([part.detach().flatten(1) for part in parts], 1)
+    rows = torch.cat([part.detach().reshape(len(part), -1) for part in parts], 1)
     which = torch.unique(rows, dim=0, return_inverse=True)[1]
     points = torch.arange(len(rows), device=rows.device)
     first = points.new_full((int(which.max()) + 1,), len(rows)).scatter_reduce(0, which, points, "amin")
