@@ -10,6 +10,7 @@ import neurolsc
 from neurolsc.checkpoint import TRAINED, trained
 from neurolsc.datasets import SHD, SpikeLatencyMNIST, collate
 from neurolsc.export import QuantizationAware, to_netx
+from neurolsc.metrics import mode_vote
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,22 @@ def test_each_classifies_samples_that_it_has_not_seen_with_firing_layers(name):
     found = neurolsc.evaluate(neurolsc.load(name), known.data("test"))
     assert found.mode_accuracy > known.accuracy
     assert all(0.02 < rate < 0.5 for rate in found.firing_rate)
+
+
+@pytest.mark.parametrize(("half", "differ"), [(torch.bfloat16, 0.015), (torch.float16, 0.003)], ids=str)
+@pytest.mark.parametrize("name", KNOWN)
+def test_each_decides_alike_in_half_precision_and_few_spikes_differ(name, half, differ):
+    data, network = KNOWN[name].data("test"), neurolsc.load(name).eval()
+    x = collate([data[i] for i in range(40)])[0].float()
+    with torch.no_grad():
+        whole = network.run(x)
+        with torch.autocast("cpu", half):
+            rounded = network.run(x)
+    for one, other in zip(whole.spikes, rounded.spikes, strict=True):
+        assert 0.05 < one.mean() < 0.5
+        assert 0 < (one != other).float().mean() < differ
+    votes = [mode_vote(network.readout(run.spikes[-1]).float()) for run in (whole, rounded)]
+    assert (votes[0] == votes[1]).float().mean() >= 0.95
 
 
 @pytest.mark.slow

@@ -66,6 +66,7 @@ def forward(
     reset: Reset,
     lengths: Tensor | None,
     keep: Literal["nothing", "some", "all"],
+    half: torch.dtype | None,
     c: Constants,
     reading: Reading,
     z0: Tensor,
@@ -78,6 +79,7 @@ def forward(
         reset: the reset.
         lengths: steps after which the state of each sample is wanted (B,); None: all.
         keep: ``"all"`` keeps what the reverse pass needs; else that takes another forward pass.
+        half: the dtype of weights in products, whose sums are float32; None: their own.
         c: the constants.
         reading: the input.
         z0: spikes before the first step (B, n_hidden).
@@ -85,7 +87,8 @@ def forward(
         theta0: threshold before it; None where it is fixed.
     """
     steps, batch, hidden, whole = reading.steps, *v0.shape, keep == "all"
-    drive = reading.drive(0, steps, c.w_in, c.w_in.T)
+    with torch.autocast(v0.device.type, half, enabled=half is not None):
+        drive = reading.drive(0, steps, c.w_in, c.w_in.T).float()
     z, v = v0.new_empty(steps, batch, hidden), v0.new_empty(steps * whole + 1, batch, hidden)
     v[0] = v0
     if theta0 is None:
@@ -97,7 +100,7 @@ def forward(
     size = batch * hidden
     with torch.cuda.device_of(v0):
         kernels().forward[_programs(v0)](  # type: ignore[union-attr]
-            *(drive, c.w_rec.T.contiguous(), _stacked(c), _ends(lengths, steps, v0)),
+            *(drive, c.w_rec.T.contiguous().to(half), _stacked(c), _ends(lengths, steps, v0)),
             *(z0.contiguous(), z, v, theta, *ends),
             *(steps, batch, hidden, size, size * whole, size * (len(theta) > 1)),
             **_kind(c, reset),
@@ -112,12 +115,13 @@ def reverse(
     spike: Surrogate,
     reset: Reset,
     lengths: Tensor | None,
+    half: torch.dtype | None,
     c: Constants,
     trace: Trace,
     needed: Sequence[bool],
     gradients: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """The gradients, as those of :func:`neurolsc.neurons.reverse.reverse`; lengths as in the forward pass."""
+    """The gradients, as those of :func:`neurolsc.neurons.reverse.reverse`; lengths and half as in the forward pass."""
     reading, z0, z, v = trace.reading, trace.z0, trace.z, trace.v
     (steps, batch, hidden), (g_z, *g_end) = z.shape, gradients
     theta = _fixed(c, z0) if trace.theta is None else trace.theta
@@ -130,7 +134,14 @@ def reverse(
     known = [torch.zeros_like(z0) if end is None else end for end in g_end]
     with torch.cuda.device_of(z):
         kernels().reverse[_programs(z0)](  # type: ignore[union-attr]
-            *(slope[-1], given[-1], torch.stack(known), c.w_rec.contiguous(), _stacked(c), _ends(lengths, steps, z0)),
+            *(
+                slope[-1],
+                given[-1],
+                torch.stack(known),
+                c.w_rec.contiguous().to(half),
+                _stacked(c),
+                _ends(lengths, steps, z0),
+            ),
             *(z0.contiguous(), z[max(steps - 2, 0)], v[-2], theta[-2:][0]),
             *(g[-1], through[-1], state, sums),
             *(steps, batch, hidden, batch * hidden, batch * hidden * (len(theta) > 1)),

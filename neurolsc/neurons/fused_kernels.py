@@ -4,8 +4,9 @@ A program has R samples and all n neurons (as C columns, a power of two) and tak
 registers. The vectors that are multiplied with the recurrent weights go through global memory, where they are wanted
 anyway: a program writes them, waits for all its threads, and reads them back K neurons at a time. Programs share nothing.
 
-All tensors are contiguous float32, except `lengths`, int32. (B, n) is one value per sample and neuron, and `step` = B n.
-A fixed threshold is one that moves by nothing: decay 1, no constant input and no adaptation.
+All tensors are contiguous float32, except `lengths`, int32, and the recurrent weights, which may be of half precision. (B, n) is
+one value per sample and neuron, and `step` = B n. A fixed threshold is one that moves by nothing: decay 1, no constant input and
+no adaptation.
 """
 
 import triton
@@ -21,7 +22,7 @@ def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.co
         row = k + tl.arange(0, K)[None, :, None]
         part = tl.load(vectors + sample * n + row, within[:, None, None] & (row < n), 0.0)
         met = tl.sum((part != 0).to(tl.int32), 0, keep_dims=True) > 0  # type: ignore[operator]
-        total += part * tl.load(matrix + row * n + column, met & (column < n), 0.0)
+        total += part * tl.load(matrix + row * n + column, met & (column < n), 0.0).to(tl.float32)
     return tl.sum(total, 1)
 
 

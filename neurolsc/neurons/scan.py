@@ -31,12 +31,14 @@ class Layer:
         reset: its reset.
         lengths: steps after which the state of each sample is wanted (B,); None: all.
         keep: what the reverse pass can build on: nothing, if there will be none; the state every few steps; or every voltage.
+        half: the dtype of weights in products under autocast, which the kernels alone can do; None without it.
     """
 
     spike: Surrogate
     reset: Reset
     lengths: Tensor | None
     keep: Literal["nothing", "some", "all"]
+    half: torch.dtype | None = None
 
 
 def scan(
@@ -67,7 +69,7 @@ class _Scan(torch.autograd.Function):
         (x, first, z, v, theta), c = tensors[:5], Constants(*tensors[5:13])
         reading, ctx.fused = Reading(x, first, c.w_in), fused.suits(c, z, v, theta)
         if ctx.fused:
-            trace, end = fused.forward(layer.reset, layer.lengths, layer.keep, c, reading, z, v, theta)
+            trace, end = fused.forward(layer.reset, layer.lengths, layer.keep, layer.half, c, reading, z, v, theta)
         else:
             trace, end = forward(layer, c, reading, z, v, theta)
         if layer.keep != "nothing":
@@ -87,8 +89,8 @@ class _Scan(torch.autograd.Function):
         if not ctx.fused:
             return None, *reverse(layer.spike, layer.reset, c, trace, needed, gradients)
         if layer.keep == "some":
-            trace, _ = fused.forward(layer.reset, layer.lengths, "all", c, ctx.reading, *tensors[2:5])
-        return None, *fused.reverse(layer.spike, layer.reset, layer.lengths, c, trace, needed, gradients)
+            trace, _ = fused.forward(layer.reset, layer.lengths, "all", layer.half, c, ctx.reading, *tensors[2:5])
+        return None, *fused.reverse(layer.spike, layer.reset, layer.lengths, layer.half, c, trace, needed, gradients)
 
 
 def forward(

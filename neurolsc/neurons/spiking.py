@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from neurolsc.neurons import fused
 from neurolsc.neurons.cell import Answer, Cell, State, truncated_normal
 from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.positive import Positive
@@ -108,8 +109,10 @@ class SpikingCell(Cell):
         layer = self._layer(x, lengths, recompute)
         if layer is None:
             return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
-        v, theta = state.v, getattr(state, "theta", None)
-        z, *end = scan(layer, self.constants(), x, first, self.output(state), v, theta)
+        v, theta, z, c = state.v, getattr(state, "theta", None), self.output(state), self.constants()
+        if layer.half is not None and not fused.suits(c, z, v, theta):
+            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
+        z, *end = scan(layer, c, x, first, z, v, theta)
         after = type(state)(*end[: len(state)])
         finite = torch.stack([leaf.detach().sum() for leaf in after]).isfinite().all()
         if not finite:  # a surrogate makes NaN of what is not finite, the loop does not
@@ -128,14 +131,15 @@ class SpikingCell(Cell):
             or torch.jit.is_tracing()  # type: ignore[attr-defined]
             or torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
             or torch.autograd.forward_ad._current_level >= 0
-            or torch.is_autocast_enabled(x.device.type)
             or (x.is_sparse and x.requires_grad)
         )
         if not known or special:
             return None
         assert isinstance(self.spike, Surrogate)
         keep = "nothing" if not torch.is_grad_enabled() else "some" if recompute else "all"
-        return Layer(self.spike, self.reset, lengths, keep)
+        kind = x.device.type
+        half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return Layer(self.spike, self.reset, lengths, keep, half)
 
     def has_closed_form(self) -> bool:
         """True for our surrogates, whose derivative is known as a formula."""

@@ -202,3 +202,44 @@ def test_without_a_gpu_or_triton_the_loop_is_taken(monkeypatch):
         patch.setitem(sys.modules, "neurolsc.neurons.fused_kernels", None)
         assert fused.kernels() is None
     fused.kernels.cache_clear()
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+def test_autocast_halves_the_weights_and_nothing_else(half, recompute, launches):
+    cell, x = firing(ALIFPlus, 7, 5, reset_gradient=True), spikes(6, 3, 7)
+    with torch.no_grad():
+        cell.w_in.copy_((4 * cell.w_in).round() / 4)  # sums of which are exact in half precision
+    state = moving(cell, 3)
+
+    def run() -> tuple[list[Tensor], list[Tensor]]:
+        return outcome(cell, x, state, by=state, recompute=recompute)
+
+    launches.clear()
+    with torch.autocast(DEVICE, half):
+        values, gradients = run()
+    assert set(launches) == {"forward", "reverse"}
+    assert {tensor.dtype for tensor in (*values, *gradients)} == {torch.float32}
+    whole = run()[1]
+    with torch.no_grad():
+        cell.w_rec.copy_(cell.w_rec.to(half))
+    rounded_values, rounded_gradients = run()
+    for one, rounded in zip([*values, *gradients], [*rounded_values, *rounded_gradients], strict=True):
+        assert (one - rounded).norm() <= 1e-6 * rounded.norm()
+    assert any((one - other).norm() > 1e-6 * other.norm() for one, other in zip(gradients, whole, strict=True))
+
+
+def test_under_autocast_spikes_are_those_of_the_plain_step_where_its_sums_are_exact(launches):
+    cell, x = firing(ALIFPlus, 7, 5), spikes(6, 3, 7)
+    with torch.no_grad():
+        for weight in (cell.w_in, cell.w_rec):
+            weight.copy_((4 * weight).round() / 4)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        z, after = cell.run(x, cell.initial_state(3))
+        assert launches == ["forward"]
+        with the_loop():
+            plain_z, plain_after = cell.run(x, cell.initial_state(3))
+    assert launches == ["forward"]
+    assert 0.03 < z.mean() < 0.9
+    assert torch.equal(z, plain_z)
+    torch.testing.assert_close([*after], [*plain_after])

@@ -66,19 +66,21 @@ sys.modules["fused_kernels"] = kernels
 spec.loader.exec_module(kernels)
 flags = dict.fromkeys(("SPIKES", "ENDS", "THROUGH", "PASSES", "CONSTANT"), True) | {"ZERO": False}
 integers = ("steps", "batch", "n", "step", "v_step", "theta_step")
-for capability in (80, 86, 89, 90):
+for capability, weights in ((80, "fp32"), (80, "bf16"), (86, "fp16"), (89, "fp32"), (90, "fp32"), (90, "bf16")):
     for tile in ({"R": 1, "C": 256, "K": 32}, {"R": 4, "C": 512, "K": 4}):
         for kernel in (kernels.forward, kernels.reverse):
             types, values = {}, {}
             for i, parameter in enumerate(kernel.params):
                 name = parameter.name
                 types[name] = "*i32" if name == "lengths" else "i32" if name in integers else "*fp32"
+                if name.startswith("w_rec"):
+                    types[name] = "*" + weights
                 if parameter.is_constexpr:
                     types[name], values[(i,)] = "constexpr", (flags | tile)[name]
             options = {"num_warps": 8, "num_stages": 1, "enable_fp_fusion": False}
             made = triton.compile(ASTSource(kernel, types, values), target=GPUTarget("cuda", capability, 32), options=options)
             assert made.asm["cubin"] and made.metadata.shared <= 48 * 1024
-            print(kernel.__name__, capability)
+            print(kernel.__name__, capability, weights)
 """
 
 
@@ -90,4 +92,4 @@ def test_kernels_compile_for_gpus():
     command = [sys.executable, "-c", COMPILE, str(kernels)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 16
+    assert len(done.stdout.splitlines()) == 24
