@@ -8,6 +8,7 @@ Errors are relative to float64 eigenvalues of the same matrices. Writes results/
 
 import argparse
 import json
+import random
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +24,7 @@ from neurolsc.stability import look
 from neurolsc.stability.cycles import depth_cycle, time_cycle
 from neurolsc.stability.measure import at_points, depth_radius, time_radius
 from neurolsc.stability.transition import Transitions, flat, follow, unflat
+from neurolsc.surrogate import FastSigmoid, MultiGaussian
 
 DEVICE = "cpu"
 
@@ -138,6 +140,39 @@ def errors(t: Transitions, direction: str, count: int) -> dict:
     return {"radius": exact.mean().item(), "p99": off.quantile(0.99).item(), "worst": off.max().item(), "of": count}
 
 
+def random_layers(x: Tensor, layers: int) -> dict:
+    """Errors through time at 20 points each of layers of every kind and scale, where leaks and recurrence compete for the radius."""
+    draw, off, dense = random.Random(0), [], 0
+    for seed in range(layers):
+        kind = draw.choice([neurolsc.ALIFPlus, neurolsc.ALIFPlusMinus, neurolsc.LIF])
+        settings = {
+            "reset": draw.choice(["subtract", "static", "zero"]),
+            "reset_gradient": draw.random() < 0.4,
+            "tau_v": draw.choice([0.1, 0.1, 2.0, 10.0]),
+            "spike": draw.choice([FastSigmoid, MultiGaussian])(),
+        }
+        if kind is not neurolsc.LIF:
+            settings |= {"adaptation": draw.choice([0.1, 0.5, 1.8]), "tau_theta": draw.choice([1.5, 5.0, 20.0, 100.0])}
+        n = draw.choice([48, 64, 96, 128, 192, 256])
+        torch.manual_seed(seed)
+        net = neurolsc.Network([kind(784, n, **settings), kind(n, n, **settings)], 10).to(DEVICE)
+        recurrent, forward = draw.choice([1, 2, 4, 6, 8, 11, 15, 20]), draw.choice([1, 3, 6])
+        with torch.no_grad():
+            for cell in net.cells:
+                cell.w_rec.mul_(recurrent)
+                cell.w_in.mul_(forward)
+            part = some(points(net, x, 6)[0], 20)
+            cycle = time_cycle(part)
+            matrices = (cycle.matrix(i, part.x).double().cpu() for i in range(20))
+            exact = torch.stack([torch.linalg.eigvals(m).abs().max() for m in matrices])
+            found = ours(part, "time")
+        off.append(torch.where(exact > 0, (found.radius.double().cpu() / exact - 1).abs(), 0))
+        dense += found.exact.sum().item()
+    error = torch.cat(off)
+    row = {"layers": layers, "points": len(error), "dense": dense, "more than 1 %": (error > 0.01).sum().item()}
+    return row | {"p99": error.quantile(0.99).item(), "worst": error.max().item()}
+
+
 def sampling(net: neurolsc.Network, x: Tensor) -> list[float]:
     """How far the mean radii of 32 steps x 8 samples are from those of 50 steps x 32 samples, at worst, over 4 draws."""
     whole = neurolsc.radius_profile(net, x[:, :32], steps=50)
@@ -178,7 +213,8 @@ def main() -> None:
     data = SpikeLatencyMNIST.embedded("train")
     inputs = [batch.to(DEVICE) for batch in input_batches(data, 32)]
     x = next(iter(input_batches(data, BATCH))).to(DEVICE)
-    rows: dict[str, list] = {"speed": [], "errors": [], "growth": [], "profile": [], "pretraining": [], "sampling": []}
+    rows: dict[str, list] = {"speed": [], "errors": [], "growth": [], "profile": [], "random": []}
+    rows |= {"pretraining": [], "sampling": []}
     neurolsc.pretrain(network(n=8), inputs, max_steps=1, progress=False)  # the first call imports the optimizer
     for name in REGIMES:
         net = regime(name, inputs, 20 if quick else 60)
@@ -206,6 +242,8 @@ def main() -> None:
             row |= {"exact_s": run + (dense - part[1]) * 2_000}
             rows["profile"].append(row | {"measured_points": steps * samples, "exact_points": 5})
             print(rows["profile"][-1], flush=True)
+    rows["random"].append(random_layers(x, 10 if quick else 120))
+    print(rows["random"][-1], flush=True)
     for n in (512, 128, 64):
         t, rate = points(network(n=n), x)
         row = {"regime": "default", "n": n, "direction": "time", "gradient": False, "firing_rate": rate}
@@ -245,6 +283,9 @@ def write(rows: dict[str, list]) -> None:
             f"{r['exact_points']} and {r['measured_points']} points: dense {r['exact_s']:.0f} s, without matrices "
         )
         lines[-1] += f"{r['without_matrices_s']:.0f} s."
+    for r in rows["random"]:
+        lines += ["", f"{r['layers']} random layers, {r['points']} points, {r['dense']} by dense eigenvalues: "]
+        lines[-1] += f"{r['more than 1 %']} off by more than 1 %, p99 {r['p99']:.2%}, worst {r['worst']:.2%}."
     for r in rows["sampling"]:
         by_time, by_depth = r["time_depth"]
         lines += [
