@@ -141,7 +141,7 @@ def errors(t: Transitions, direction: str, count: int) -> dict:
 
 
 def random_layers(x: Tensor, layers: int) -> dict:
-    """Errors through time at 20 points each of layers of every kind and scale, where leaks and recurrence compete for the radius."""
+    """Errors through time, 20 points each, of layers of every kind and scale, where leaks and recurrence compete for the radius."""
     draw, off, dense = random.Random(0), [], 0
     for seed in range(layers):
         kind = draw.choice([neurolsc.ALIFPlus, neurolsc.ALIFPlusMinus, neurolsc.LIF])
