@@ -3,8 +3,8 @@
     python benchmarks/convergence.py [--mnist FOLDER] [--workers 2]
 
 At most 60 steps, two samples and eight time steps in each (up to eight samples once a first look is on target); a run counts
-as converged if the criteria hold on its own radii and again on four times as many samples. One thread a worker; about
-35 minutes of two cores. Writes results/convergence.json, .md and .png.
+as converged if the criteria hold on its own radii and again on four times as many samples. One thread a worker; eleven minutes of
+one core. Writes results/convergence.json, .md and .png.
 """
 
 import argparse
