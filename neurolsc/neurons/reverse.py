@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.events import stacked
 from neurolsc.neurons.reset import Reset, ZeroReset
 from neurolsc.neurons.steps import Replay, Trace
 from neurolsc.surrogate import Surrogate
@@ -153,13 +152,11 @@ def reverse(
 
 def add_recurrent(total: Tensor, trace: Trace, a: int, b: int, g: Tensor) -> None:
     """Add the gradient by the transposed recurrent weights to a total, given that by the voltages after steps a to b."""
-    few = [events for events in trace.events[a:b] if events is not None]
-    if len(few) == b - a:
-        events = stacked(few)
-        total.add_(events.transposed_times(g.flatten(0, 1), 0, len(events.start) - 1))
-        return
     if not a:
         total.addmm_(trace.z0.T, g[0])
         a, g = 1, g[1:]
-    if b > a:
+    if b > a and trace.events is not None:
+        batch = len(trace.z0)
+        total.add_(trace.events.transposed_times(g.flatten(0, 1), (a - 1) * batch, (b - 1) * batch))
+    elif b > a:
         total.addmm_(trace.z[a - 1 : b - 1].flatten(0, 1).T, g.flatten(0, 1))
