@@ -18,7 +18,7 @@ from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.reset import Reset, ZeroReset
-from neurolsc.neurons.steps import Replay, Trace
+from neurolsc.neurons.steps import Replay, Trace, room
 from neurolsc.surrogate import Surrogate
 
 
@@ -48,7 +48,7 @@ def reverse(
     sums = {name: torch.zeros_like(z[0]) for name in Constants._fields[2:] if getattr(need, name)}
     w_rec = c.w_rec.new_zeros(hidden, hidden) if need.w_rec else None
     w_in = c.w_in.new_zeros(reading.width, hidden) if need.w_in else None
-    gx = z.new_empty(steps, batch, reading.width) if needed[0] or needed[1] else None
+    gx = room(z, steps, batch, reading.width) if needed[0] or needed[1] else None
     if gx is not None and reading.late:
         gx[-1] = 0  # the last frame is not read
     gfirst = z.new_zeros(batch, reading.width) if needed[1] else None

@@ -19,7 +19,7 @@ from neurolsc.neurons.events import Events, events_over
 from neurolsc.neurons.reading import Reading, block_length
 from neurolsc.neurons.reset import Reset
 from neurolsc.neurons.reverse import reverse
-from neurolsc.neurons.steps import Steps, Trace
+from neurolsc.neurons.steps import Steps, Trace, room
 from neurolsc.surrogate import Surrogate
 
 
@@ -99,10 +99,10 @@ def forward(
     """The loop over time: what it leaves behind, and v and theta at the end."""
     steps, block = reading.steps, block_length(reading.batch)
     step, starts = Steps(layer.reset, c, reading), range(0, steps, block)
-    z = v0.new_empty(steps, *v0.shape)
+    z = room(v0, steps, *v0.shape)
     spikes, events, drive = z.unbind(0), [step.events(z0, torch.zeros(()))], ()
     rows = {"nothing": 0, "some": len(starts), "all": steps + 1}[layer.keep]
-    kept_v = v0.new_empty(rows, *v0.shape)
+    kept_v = room(v0, rows, *v0.shape)
     kept_theta = None if theta0 is None else v0.new_empty(0 if layer.keep == "nothing" else len(starts), *v0.shape)
     v, last = v0.clone(), z0
     theta = None if theta0 is None else theta0.clone(memory_format=torch.contiguous_format)

@@ -4,6 +4,7 @@ Operation by operation these are :func:`neurolsc.neurons.equations.advance`, so 
 are exact, since it is 0 or 1, whether or not a processor fuses them with a sum.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,9 @@ from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.events import Events, by_events, events_of, many
 from neurolsc.neurons.reading import Reading
 from neurolsc.neurons.reset import Reset, ZeroReset
+
+ALIGNMENT = 64
+"""Bytes of a cache line, at whose start torch's own memory starts."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,17 @@ class Trace:
     def spikes(self, t: int) -> Tensor:
         """The spikes after t steps (B, n)."""
         return self.z[t - 1] if t else self.z0
+
+
+def room(like: Tensor, *shape: int) -> Tensor:
+    """Memory for a whole run, not set, in the dtype and on the device of a tensor."""
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    # NumPy asks Linux for huge pages, torch does not: fresh memory then takes a third of the time
+    size = math.prod(shape) * like.element_size()
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return torch.from_numpy(memory[start : start + size]).view(like.dtype).view(shape)
 
 
 class Steps:
