@@ -57,8 +57,9 @@ def room(like: Tensor, *shape: int) -> Tensor:
     # NumPy asks Linux for huge pages, torch does not: fresh memory then takes a third of the time
     size = math.prod(shape) * like.element_size()
     memory = np.empty(size + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    return torch.from_numpy(memory[start : start + size]).view(like.dtype).view(shape)
+    start = -memory.ctypes.data % ALIGNMENT // like.element_size()
+    # no view, which could not be changed in place where a function returns it
+    return like.new_empty(0).set_(torch.from_numpy(memory).untyped_storage(), start, shape)  # type: ignore[call-overload]
 
 
 class Steps:

@@ -259,3 +259,13 @@ def test_without_a_gradient_the_spikes_are_the_same(route):
     torch.testing.assert_close(run.spikes, network.run(x).spikes, rtol=0, atol=0)
     assert run.spikes[1].any()
     assert not run.logits.requires_grad
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_spikes_can_be_changed_in_place_as_those_of_plain_steps(recompute):
+    cell, x = small(ALIFPlus).cells[0], inputs()
+    z, _ = cell.run(x, cell.initial_state(3), recompute=recompute)
+    kept = z.detach().clone()
+    assert not z._is_view()
+    z.mul_(2)
+    assert torch.equal(z, 2 * kept)
