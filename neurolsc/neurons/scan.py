@@ -1,9 +1,10 @@
 """Many steps of a spiking layer at once, as one function with a hand-written derivative.
 
 The loop multiplies the input of several steps at once, adds rows instead of multiplying where few neurons fire
-(:mod:`neurolsc.neurons.events`), and writes in place (:mod:`neurolsc.neurons.steps`). Of a step it keeps the voltage and the
-spikes, or with recomputation the spikes alone, and every few steps the whole state; :mod:`neurolsc.neurons.reverse` goes back
-from there. On a GPU one kernel takes all steps (:mod:`neurolsc.neurons.fused`). A second derivative is that of the plain step.
+(:mod:`neurolsc.neurons.events`; the layer above is told which do), and writes in place (:mod:`neurolsc.neurons.steps`). Of a
+step it keeps the voltage and the spikes, or with recomputation the spikes alone, and every few steps the whole state;
+:mod:`neurolsc.neurons.reverse` goes back from there. On a GPU one kernel takes all steps (:mod:`neurolsc.neurons.fused`). A
+second derivative is that of the plain step.
 """
 
 from dataclasses import dataclass
