@@ -21,6 +21,9 @@ from neurolsc.neurons.reset import Reset, ZeroReset
 from neurolsc.neurons.steps import Replay, Trace, room
 from neurolsc.surrogate import Surrogate
 
+SLOPES = 2**17
+"""Entries whose surrogate's derivatives are made at once: few enough for the cache."""
+
 
 def reverse(
     spike: Surrogate,
@@ -59,6 +62,7 @@ def reverse(
     # of the state after step k + 1: the gradient by v, by -theta, and that by the spikes which it read
     gv, gtheta, back, nothing = (torch.zeros_like(z[0]) for _ in range(4))
     spikes = (trace.z0, *z.unbind(0))
+    slopes, at_once = list[Tensor](), max(1, SLOPES // nothing.numel())
     given = (nothing, *([nothing] * steps if gz is None else gz.unbind(0)))
 
     def send_back(k: int, v: Tensor, theta: Tensor) -> None:
@@ -121,8 +125,10 @@ def reverse(
                 back.copy_(given[k])
             if seen is not None:
                 seen[i - 1] = back
-            # the derivatives of one step at a time stay in the cache
-            q = spike.derivative(v_at[i] - theta_at[i]).to(z.dtype).mul_(back)
+            if (b - k) % at_once == 0:
+                last = slice(max(i - at_once, 0) + 1, i + 1)
+                slopes = list(spike.derivative(v[last] - (theta[last] if adapts else theta)).to(z.dtype).unbind(0))
+            q = slopes.pop().mul_(back)
             if "threshold" in sums and not adapts:
                 sums["threshold"].sub_(q)
             gv = past_spikes(k, q, made_at[i - 1])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, NetworkState, surrogate
-from neurolsc.neurons import events, reading, scan
+from neurolsc.neurons import events, reading, reverse, scan
 from neurolsc.neurons.spiking import SpikingCell
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -33,6 +33,7 @@ def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(events, "SMALLEST", smallest)
     monkeypatch.setattr(events, "DENSITY", density)
     monkeypatch.setattr(reading, "ROWS", rows)
+    monkeypatch.setattr(reverse, "SLOPES", 50)  # those of two steps
 
 
 def small(kind: type[SpikingCell], *, layer_delay: int = 1, **settings: Any) -> Network:
