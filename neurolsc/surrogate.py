@@ -90,7 +90,9 @@ class Surrogate(nn.Module, ABC):
 
     def derivative(self, v: Tensor) -> Tensor:
         r"""The derivative that the spike is given, :math:`\gamma f(\omega v)`."""
-        return self.dampening * self.shape(self.sharpness * v)
+        sharpness = self.sharpness
+        scaled = v if isinstance(sharpness, float) and sharpness == 1 else sharpness * v
+        return self.dampening * self.shape(scaled)
 
     def primitive(self, v: Tensor) -> Tensor:
         r"""The smooth step whose derivative it is, :math:`\frac{\gamma}{\omega} F(\omega v)`."""
@@ -127,7 +129,7 @@ class FastSigmoid(Surrogate):
     r""":math:`f(x) = (1 + |x|)^{-2}`. Source: Zenke & Ganguli 2018, SuperSpike."""
 
     def shape(self, x: Tensor) -> Tensor:
-        return (1 + x.abs()) ** -2
+        return x.abs().add_(1).pow_(-2)
 
     def shape_integral(self, x: Tensor) -> Tensor:
         return x / (1 + x.abs())

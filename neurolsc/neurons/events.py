@@ -16,6 +16,8 @@ DENSITY = 0.25
 """Share of non-zero entries up to which a product goes by events."""
 SMALLEST = 2**19
 """Multiplications of the dense product below which it is not worth looking for events."""
+CHUNK = 2**19
+"""Entries of an input in which events are looked for at once: few enough for the cache."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,17 @@ class Events:
     values: Tensor | None
     width: int
 
-    def times(self, weights: Tensor, a: int, b: int) -> Tensor:
-        """Rows a to b of the matrix, times weights (n, m): (b - a, m)."""
+    def times(self, weights: Tensor, a: int = 0, b: int | None = None) -> Tensor:
+        """Rows a to b of the matrix, or all, times weights (n, m): (b - a, m)."""
+        part = self if b is None else self.rows(a, b)
+        return torch.embedding_bag(weights, part.column, part.start, False, 0, False, part.values, True)[0]
+
+    def rows(self, a: int, b: int) -> "Events":
+        """Rows a to b of the matrix."""
         entries = slice(int(self.start[a]), int(self.start[b]))
         values = None if self.values is None else self.values[entries]
         start = self.start[a : b + 1] - entries.start if entries.start else self.start[a : b + 1]
-        return torch.embedding_bag(weights, self.column[entries], start, False, 0, False, values, True)[0]
+        return Events(self.column[entries], start, values, self.width)
 
     def transposed_times(self, g: Tensor, a: int, b: int) -> Tensor:
         """Rows a to b of the matrix, transposed, times g (b - a, m): (n, m)."""
@@ -64,12 +71,13 @@ def by_events(like: Tensor, rows: int, width: int, outputs: int) -> bool:
 
 def events_of(fired: np.ndarray) -> Events | None:
     """The events of a bool matrix (R, n) with values 1, or None where more than a share of it is True."""
-    rows, width = fired.shape
     where = np.flatnonzero(fired)
-    if len(where) > DENSITY * fired.size:
-        return None
-    start = np.searchsorted(where, _edges(rows, width))
-    return Events(torch.from_numpy(where % width), torch.from_numpy(start), None, width)
+    return None if many(len(where), fired.size) else _ones(where, *fired.shape)
+
+
+def many(events: int, entries: int) -> bool:
+    """Whether so many entries differ from zero that the dense product is faster."""
+    return events > DENSITY * entries
 
 
 def events_in(x: Tensor, dtype: torch.dtype) -> Events | None:
@@ -83,21 +91,39 @@ def events_in(x: Tensor, dtype: torch.dtype) -> Events | None:
             row = row * size + index
         start = torch.searchsorted(row, torch.arange(rows + 1))
         return Events(column, start, _not_all_ones(x.values().to(dtype)), width)
-    flat = x.detach().reshape(rows, width).contiguous()
-    events = events_of(flat.numpy() if x.dtype == torch.bool else flat.numpy() != 0)
-    if events is None or x.dtype == torch.bool:
-        return events
-    row = torch.repeat_interleave(torch.arange(rows), events.start.diff())
-    values = flat.view(-1)[row.mul_(width).add_(events.column)].to(dtype)
-    return Events(events.column, events.start, _not_all_ones(values), width)
+    flat, parts, values, found = x.detach().reshape(rows, width).contiguous(), [], [], 0
+    for chunk in np.array_split(flat.numpy(), 1 + flat.numel() // CHUNK):
+        where = np.flatnonzero(chunk != 0)
+        found += len(where)
+        if many(found, flat.numel()):
+            return None
+        parts.append(_ones(where, *chunk.shape))
+        values.append(chunk.reshape(-1)[where])
+    events, known = stacked(parts), torch.from_numpy(np.concatenate(values)).to(dtype)
+    return Events(events.column, events.start, _not_all_ones(known), width)
+
+
+def events_over(steps: Sequence[Events | None], spikes: Tensor) -> Events | None:
+    """The events of spikes (T, B, n) from those of each step, None where they are many; None where they are in many steps."""
+    if many(sum(step is None for step in steps), len(steps)):
+        return None
+    pairs = zip(steps, spikes, strict=True)
+    return stacked([step or _ones(np.flatnonzero(z.numpy()), *z.shape) for step, z in pairs])
 
 
 def stacked(parts: Sequence[Events]) -> Events:
     """Matrices of ones under each other."""
-    sizes = np.cumsum([0, *(len(part.column) for part in parts)]).tolist()
-    starts = [part.start[:-1] + before for part, before in zip(parts, sizes, strict=False)]
-    start = torch.cat([*starts, torch.tensor(sizes[-1:])])
-    return Events(torch.cat([part.column for part in parts]), start, None, parts[0].width)
+    *before, total = np.cumsum([0, *(len(part.column) for part in parts)]).tolist()
+    starts = [part.start.numpy()[:-1] + first for part, first in zip(parts, before, strict=True)]
+    column = np.concatenate([part.column.numpy() for part in parts])
+    start = np.concatenate([*starts, [total]])
+    return Events(torch.from_numpy(column), torch.from_numpy(start), None, parts[0].width)
+
+
+def _ones(where: np.ndarray, rows: int, width: int) -> Events:
+    """The events of a matrix (rows, width) with ones at these places, counted row after row."""
+    start = where.searchsorted(_edges(rows, width))
+    return Events(torch.from_numpy(where % width), torch.from_numpy(start), None, width)
 
 
 def _not_all_ones(values: Tensor) -> Tensor | None:

@@ -108,7 +108,7 @@ def forward(
             enable_fp_fusion=False,  # rounds as the loop does
         )
     fixed = theta0 is None
-    return Trace(reading, z0, z, [], v, None if fixed else theta, {}, 1), (ends[0], None if fixed else ends[1])
+    return Trace(reading, z0, z, None, v, None if fixed else theta, {}, 1), (ends[0], None if fixed else ends[1])
 
 
 def reverse(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.events import by_events, events_in
+from neurolsc.neurons.events import Events, by_events, events_in
 
 ROWS = 1024
 """Rows (step, sample) whose products are made at once: few enough for the cache."""
@@ -21,13 +21,15 @@ class Reading:
         x: frames (T, B, n), dense or sparse.
         first: what the first step reads (B, n), x then being read one step late; or None.
         w_in: input weights (n_hidden, n).
+        events: those of x, if they are known.
     """
 
-    def __init__(self, x: Tensor, first: Tensor | None, w_in: Tensor) -> None:
+    def __init__(self, x: Tensor, first: Tensor | None, w_in: Tensor, events: Events | None = None) -> None:
         self.steps, self.batch, self.width = x.shape
         self.dtype, self.late = w_in.dtype, int(first is not None)
         self.first = None if first is None else first.to(w_in.dtype)
-        self.events = events_in(x, w_in.dtype) if by_events(w_in, ROWS, self.width, len(w_in)) else None
+        pays = by_events(w_in, ROWS, self.width, len(w_in))
+        self.events = (events or events_in(x, w_in.dtype)) if pays else None
         if self.events is None:
             self.x = x.to_dense() if x.is_sparse else x
 

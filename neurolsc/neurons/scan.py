@@ -1,9 +1,10 @@
 """Many steps of a spiking layer at once, as one function with a hand-written derivative.
 
 The loop multiplies the input of several steps at once, adds rows instead of multiplying where few neurons fire
-(:mod:`neurolsc.neurons.events`), and writes in place (:mod:`neurolsc.neurons.steps`). Of a step it keeps the voltage and the
-spikes, or with recomputation the spikes alone, and every few steps the whole state; :mod:`neurolsc.neurons.reverse` goes back
-from there. On a GPU one kernel takes all steps (:mod:`neurolsc.neurons.fused`). A second derivative is that of the plain step.
+(:mod:`neurolsc.neurons.events`; the layer above is told which do), and writes in place (:mod:`neurolsc.neurons.steps`). Of a
+step it keeps the voltage and the spikes, or with recomputation the spikes alone, and every few steps the whole state;
+:mod:`neurolsc.neurons.reverse` goes back from there. On a GPU one kernel takes all steps (:mod:`neurolsc.neurons.fused`). A
+second derivative is that of the plain step.
 """
 
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from torch.func import functional_call
 
 from neurolsc.neurons import fused
 from neurolsc.neurons.equations import Constants, advance
+from neurolsc.neurons.events import Events, events_over
 from neurolsc.neurons.reading import Reading, block_length
 from neurolsc.neurons.reset import Reset
 from neurolsc.neurons.reverse import reverse
-from neurolsc.neurons.steps import Steps, Trace
+from neurolsc.neurons.steps import Steps, Trace, room
 from neurolsc.surrogate import Surrogate
 
 
@@ -67,13 +69,14 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layer: Layer, *tensors: Any) -> Any:
         (x, first, z, v, theta), c = tensors[:5], Constants(*tensors[5:13])
-        reading, ctx.fused = Reading(x, first, c.w_in), fused.suits(c, z, v, theta)
+        reading, ctx.fused = Reading(x, first, c.w_in, _sent(x)), fused.suits(c, z, v, theta)
         if ctx.fused:
             trace, end = fused.forward(layer.reset, layer.lengths, layer.keep, layer.half, c, reading, z, v, theta)
         else:
             trace, end = forward(layer, c, reading, z, v, theta)
         if layer.keep != "nothing":
             ctx.layer, ctx.reading, ctx.events, ctx.ends = layer, trace.reading, trace.events, trace.ends
+            ctx.version = trace.z._version
             ctx.save_for_backward(*tensors, trace.z, trace.v, trace.theta)
             ctx.set_materialize_grads(False)
         return trace.z, *end
@@ -99,10 +102,10 @@ def forward(
     """The loop over time: what it leaves behind, and v and theta at the end."""
     steps, block = reading.steps, block_length(reading.batch)
     step, starts = Steps(layer.reset, c, reading), range(0, steps, block)
-    z = v0.new_empty(steps, *v0.shape)
-    spikes, events, drive = z.unbind(0), [], ()
+    z = room(v0, steps, *v0.shape)
+    spikes, events, drive = z.unbind(0), [step.events(z0, torch.zeros(()))], ()
     rows = {"nothing": 0, "some": len(starts), "all": steps + 1}[layer.keep]
-    kept_v = v0.new_empty(rows, *v0.shape)
+    kept_v = room(v0, rows, *v0.shape)
     kept_theta = None if theta0 is None else v0.new_empty(0 if layer.keep == "nothing" else len(starts), *v0.shape)
     v, last = v0.clone(), z0
     theta = None if theta0 is None else theta0.clone(memory_format=torch.contiguous_format)
@@ -117,19 +120,25 @@ def forward(
             if layer.keep != "nothing" and kept_theta is not None:
                 kept_theta[t // block] = theta  # type: ignore[assignment]
         limit: Tensor = c.threshold if theta is None else theta  # type: ignore[assignment]
-        here = step.events(v, limit) if t else step.events(z0, torch.zeros(()))
-        events.append(here)
         then = kept_v[t + 1] if layer.keep == "all" else v
-        step.voltage(v, then, limit, last, here, drive[t % block])
+        step.voltage(v, then, limit, last, events[t], drive[t % block])
         if theta is not None:
             step.threshold(theta, theta, last)
         v, last = then, torch.gt(then, limit, out=spikes[t])
+        events.append(step.events(v, limit))
         if t + 1 in ends:
             which = ends[t + 1]
             end[0][which] = v[which]
             if theta is not None:
                 end[1][which] = theta[which]  # type: ignore[index]
-    return Trace(reading, z0, z, events, kept_v, kept_theta, ends, block), end
+    known = events_over(events[1:], z) if step.sparse and layer.keep != "nothing" else None
+    return Trace(reading, z0, z, known, kept_v, kept_theta, ends, block), end
+
+
+def _sent(x: Tensor) -> Events | None:
+    """The events of an input that is what a layer sent, known from its run."""
+    run: Any = x.grad_fn
+    return run.events if getattr(run, "_forward_cls", None) is _Scan and run.version == x._version else None
 
 
 def _ends(lengths: Tensor | None, steps: int) -> dict[int, Any]:

@@ -4,6 +4,7 @@ Operation by operation these are :func:`neurolsc.neurons.equations.advance`, so 
 are exact, since it is 0 or 1, whether or not a processor fuses them with a sum.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,12 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.events import Events, by_events, events_of
+from neurolsc.neurons.events import Events, by_events, events_of, many
 from neurolsc.neurons.reading import Reading
 from neurolsc.neurons.reset import Reset, ZeroReset
+
+ALIGNMENT = 64
+"""Bytes of a cache line, at whose start torch's own memory starts."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Trace:
         reading: the input.
         z0: spikes before the first step (B, n).
         z: spikes after each step (T, B, n).
-        events: the spikes that each step read, None where they are many.
+        events: the spikes after each step, row after row (T * B, n); None where they are many.
         v: voltage before the first step and after each (T + 1, B, n), or with recomputation before each block of steps.
         theta: threshold before each block of steps; None where it is fixed.
         ends: the samples that end, by the number of steps after which they do.
@@ -35,7 +39,7 @@ class Trace:
     reading: Reading
     z0: Tensor
     z: Tensor
-    events: list[Events | None]
+    events: Events | None
     v: Tensor
     theta: Tensor | None
     ends: dict[int, Any]
@@ -44,6 +48,18 @@ class Trace:
     def spikes(self, t: int) -> Tensor:
         """The spikes after t steps (B, n)."""
         return self.z[t - 1] if t else self.z0
+
+
+def room(like: Tensor, *shape: int) -> Tensor:
+    """Memory for a whole run, not set, in the dtype and on the device of a tensor."""
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    # NumPy asks Linux for huge pages, torch does not: fresh memory then takes a third of the time
+    size = math.prod(shape) * like.element_size()
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT // like.element_size()
+    # no view, which could not be changed in place where a function returns it
+    return like.new_empty(0).set_(torch.from_numpy(memory).untyped_storage(), start, shape)  # type: ignore[call-overload]
 
 
 class Steps:
@@ -78,7 +94,7 @@ class Steps:
     ) -> None:
         """Write the next voltage, which may be where the last one is."""
         few = events is not None
-        recurrent = events.times(self.w_rec_rows, 0, len(z)) if few else torch.mm(z, self.c.w_rec.T, out=self.recurrent)
+        recurrent = events.times(self.w_rec_rows) if few else torch.mm(z, self.c.w_rec.T, out=self.recurrent)
         torch.mul(now, self.c.decay_v, out=then)
         if self.zero:
             then.addcmul_(then, z, value=-1)
@@ -124,7 +140,15 @@ class Replay:
             z = trace.spikes(t)
             if self.v is not None:
                 subtracted = self.c.threshold if theta is None else theta[i]
-                step.voltage(v[i], v[i + 1], subtracted, z, trace.events[t], drive[i])  # type: ignore[arg-type]
+                step.voltage(v[i], v[i + 1], subtracted, z, self._events(t), drive[i])  # type: ignore[arg-type]
             if theta is not None:
                 step.threshold(theta[i], theta[i + 1], z)
         return v, self.c.threshold if theta is None else theta  # type: ignore[return-value]
+
+    def _events(self, t: int) -> Events | None:
+        """The spikes after t steps as the run knew them."""
+        trace, batch = self.trace, self.trace.z0.shape[0]
+        if trace.events is None or not t:
+            return self.steps.events(trace.spikes(t), torch.zeros(()))
+        known = trace.events.rows((t - 1) * batch, t * batch)
+        return None if many(len(known.column), trace.z0.numel()) else known

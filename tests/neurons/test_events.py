@@ -5,7 +5,9 @@ import torch
 from torch import Tensor
 
 from neurolsc import ALIFPlus, Network
-from neurolsc.neurons.events import DENSITY, events_in, events_of, stacked
+from neurolsc.neurons import events as products
+from neurolsc.neurons import reading
+from neurolsc.neurons.events import DENSITY, events_in, events_of, events_over, stacked
 from neurolsc.neurons.reading import Reading
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -76,3 +78,42 @@ def test_inputs_of_any_layout_in_memory_have_the_same_events(take):
     assert len(here.column) > 10
     for a, b in ((here.column, copied.column), (here.start, copied.start), (here.values, copied.values)):
         assert torch.equal(a, b)
+
+
+def test_what_a_layer_sends_is_not_searched_again(monkeypatch):
+    monkeypatch.setattr(products, "SMALLEST", 1)
+    searched, search = [], products.events_in
+    monkeypatch.setattr(reading, "events_in", lambda x, dtype: (searched.append(x), search(x, dtype))[1])
+    x, cells = sparse(60, 12, 0.2, ones=True).view(12, 5, 12), [ALIFPlus(12, 8), ALIFPlus(8, 6)]
+    with torch.no_grad():
+        cells[0].w_in.mul_(5)
+    z, _ = cells[0].run(x, cells[0].initial_state(5))
+    assert z.any()
+    known, _ = cells[1].run(z, cells[1].initial_state(5))
+    assert [each is x for each in searched] == [True]
+    assert torch.equal(known, cells[1].run(z.clone(), cells[1].initial_state(5))[0])
+    with torch.no_grad():
+        z.mul_(torch.rand_like(z) < 0.5)
+    changed, _ = cells[1].run(z, cells[1].initial_state(5))
+    assert searched[-1] is z
+    assert torch.equal(changed, cells[1].run(z.clone(), cells[1].initial_state(5))[0])
+
+
+def test_steps_of_which_some_are_dense_have_their_events():
+    spikes = torch.stack([sparse(3, 8, share, ones=True) for share in (0.1, 0.9, 0.1, 0.1)])
+    steps = [events_of(z.bool().numpy()) for z in spikes]
+    assert [step is None for step in steps] == [False, True, False, False]
+    whole, w = events_over(steps, spikes), torch.randn(8, 5)
+    assert whole is not None
+    torch.testing.assert_close(whole.times(w), spikes.flatten(0, 1) @ w)
+    assert events_over([None, None, *steps[2:]], spikes) is None
+
+
+def test_an_input_of_several_chunks_has_its_events(monkeypatch):
+    monkeypatch.setattr(products, "CHUNK", 100)
+    x, w = sparse(50, 9, 0.2, ones=False), torch.randn(9, 4)
+    found = events_in(x, torch.float64)
+    assert found is not None
+    torch.testing.assert_close(found.times(w), x @ w)
+    dense = torch.cat([x, torch.ones(20, 9)])
+    assert events_in(dense, torch.float64) is None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, NetworkState, surrogate
-from neurolsc.neurons import events, reading, scan
+from neurolsc.neurons import events, reading, reverse, scan
 from neurolsc.neurons.spiking import SpikingCell
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -33,6 +33,7 @@ def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(events, "SMALLEST", smallest)
     monkeypatch.setattr(events, "DENSITY", density)
     monkeypatch.setattr(reading, "ROWS", rows)
+    monkeypatch.setattr(reverse, "SLOPES", 50)  # those of two steps
 
 
 def small(kind: type[SpikingCell], *, layer_delay: int = 1, **settings: Any) -> Network:
@@ -259,3 +260,13 @@ def test_without_a_gradient_the_spikes_are_the_same(route):
     torch.testing.assert_close(run.spikes, network.run(x).spikes, rtol=0, atol=0)
     assert run.spikes[1].any()
     assert not run.logits.requires_grad
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_spikes_can_be_changed_in_place_as_those_of_plain_steps(recompute):
+    cell, x = small(ALIFPlus).cells[0], inputs()
+    z, _ = cell.run(x, cell.initial_state(3), recompute=recompute)
+    kept = z.detach().clone()
+    assert not z._is_view()
+    z.mul_(2)
+    assert torch.equal(z, 2 * kept)
