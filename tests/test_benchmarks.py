@@ -5,12 +5,9 @@ import pickle
 import sys
 from pathlib import Path
 
-import pytest
-
 ARMS = Path(__file__).parents[1] / "benchmarks" / "_arms.py"
 
 
-@pytest.mark.skipif(not ARMS.exists(), reason="the benchmarks are not beside the tests")
 def test_a_task_can_be_sent_to_a_worker(monkeypatch):
     spec = importlib.util.spec_from_file_location("_arms", ARMS)
     arms = importlib.util.module_from_spec(spec)
