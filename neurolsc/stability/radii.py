@@ -22,11 +22,9 @@ DENSE_BELOW = 75
 FACTORED_BELOW = 1024
 """size up to which eigenvectors come from factorisations, one point at a time; of larger ones from two bases"""
 
-_RESIDUAL, _STRICT, _DRIFT = (
-    0.005,
-    0.003,
-    0.003,
-)  # relative, at which a value has settled: errors are below 1 % (benchmarks/radii.py)
+# relative, at which a value has settled: errors are below 1 % (benchmarks/radii.py)
+_RESIDUAL, _STRICT = 0.005, 0.003  # without a gradient, and with one
+_DRIFT = 0.003
 _CLOSE = 1e-3  # the relative residual of both eigenvectors where they come from bases
 _NEAR = 0.99  # a gradient is that of an eigenvalue with at least this share of the largest modulus
 PIECES = {"cpu": 2**15, "other": 2**20}
