@@ -9,8 +9,8 @@ from torch import Tensor
 from neurolsc.stability.powers import dominant_pairs
 
 
-class Pairs(NamedTuple):
-    """Approximate eigenpairs of largest modulus."""
+class RitzPairs(NamedTuple):
+    """Approximate eigenpairs of largest modulus, on a basis."""
 
     value: Tensor
     """(P,) complex"""
@@ -24,9 +24,9 @@ class Pairs(NamedTuple):
         size, modulus = self.rest.norm(dim=1), self.value.abs()
         return torch.where(modulus > 0, size / modulus, size)
 
-    def at(self, index: Tensor) -> "Pairs":
+    def at(self, index: Tensor) -> "RitzPairs":
         """Some of them."""
-        return Pairs(*(part[index] for part in self))
+        return RitzPairs(*(part[index] for part in self))
 
 
 class Basis:
@@ -83,7 +83,7 @@ class Basis:
         while self.count < count:
             self.widen(self.parts()[1, :, -1])
 
-    def pairs(self) -> Pairs:
+    def pairs(self) -> RitzPairs:
         """The eigenpairs of largest modulus of the matrices, projected on the basis.
 
         Raises:
@@ -96,4 +96,4 @@ class Basis:
         value, y = dominant_pairs(h)
         weights = torch.stack((y.real, y.imag), 1)
         x, m_x = (torch.complex(*(weights @ part).unbind(1)) for part in (vectors, products))
-        return Pairs(value, x, m_x - value.unsqueeze(1) * x)
+        return RitzPairs(value, x, m_x - value.unsqueeze(1) * x)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neurolsc.stability.basis import Basis, Pairs
+from neurolsc.stability.basis import Basis, RitzPairs
 
 LOOKS = (24, 36, 48, 64, 84, 108)
 """sizes of the basis at which the eigenvalue is looked at; it ends at the last, or at half the size of the matrix. With 16 at first
@@ -60,7 +60,7 @@ class _Search(NamedTuple):
     residual: float
     drift: float
 
-    def settle(self, left: Tensor, pairs: Pairs, last: Tensor) -> Tensor:
+    def settle(self, left: Tensor, pairs: RitzPairs, last: Tensor) -> Tensor:
         """Write down the pairs at points (p,), given their last moduli (p,); those that have not settled, as an index."""
         modulus, residual = pairs.value.abs(), pairs.residual()
         done = (residual <= self.residual) & ((modulus - last).abs() <= self.drift * modulus)
@@ -119,7 +119,7 @@ def dominant(
     return found
 
 
-def _beside(search: _Search, guess: Guess, basis: Basis) -> tuple[Pairs, Tensor]:
+def _beside(search: _Search, guess: Guess, basis: Basis) -> tuple[RitzPairs, Tensor]:
     """Try the guess at all points; the pairs that it gives at once, and where they have not settled, as an index."""
     before = basis.count
     for v in guess.vectors.unbind(1):
