@@ -1,4 +1,4 @@
-"""How do our adaptive neurons go into a snnTorch network in place of its own? Takes 20 s on a CPU."""
+"""How do our adaptive neurons go into a snnTorch network in place of its own? Takes 25 s on a CPU."""
 
 import snntorch as snn
 import torch
@@ -10,7 +10,7 @@ from neurolsc.datasets import SpikeLatencyMNIST, collate
 from neurolsc.interop.snntorch import ALIFPlus
 from neurolsc.surrogate import FastSigmoid
 
-WIDTH, UPDATES, BATCH, SEED = 64, 40, 64, 0
+WIDTH, UPDATES, BATCH, SEED = 64, 60, 64, 0
 
 train, test = SpikeLatencyMNIST.embedded("train"), SpikeLatencyMNIST.embedded("validation")
 loss_function, accuracy = SF.ce_max_membrane_loss(), {}
