@@ -30,6 +30,7 @@ def forward(net: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
 
 
 spike = FastSigmoid(dampening=0.3, sharpness=2.0)  # our surrogates fit both
+torch.manual_seed(SEED)  # the layers' recurrent weights are drawn where they are made
 settings = {"beta": 0.95, "linear_features": WIDTH, "init_hidden": True, "spike_grad": spike}
 for name, hidden in {
     "snntorch.RLeaky": snn.RLeaky(**settings),
