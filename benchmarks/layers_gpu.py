@@ -26,7 +26,7 @@ from _layers import CONTESTANTS, OURS, PEERS, Peer, build, gains_for
 from layers import RATE, RESULTS, against, noise, there_and_back
 from torch import Tensor
 
-from neurolsc.neurons import fused
+from neurolsc.neurons.scan import fused
 
 LOOP = "neurolsc ALIF+, loop"
 NAMES = [OURS[0], OURS[1], LOOP, *PEERS]

@@ -20,8 +20,8 @@ from torch.func import jacrev, vmap
 
 import neurolsc
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.stability import look
 from neurolsc.stability.cycles import depth_cycle, time_cycle
+from neurolsc.stability.lsc import look
 from neurolsc.stability.measure import at_points, depth_radius, time_radius
 from neurolsc.stability.transition import Transitions, flat, follow, unflat
 from neurolsc.surrogate import FastSigmoid, MultiGaussian

@@ -16,8 +16,8 @@ from neurolsc.datasets.shd import Cached
 from neurolsc.datasets.splits import By
 from neurolsc.network import Network
 from neurolsc.neurons.reset import ResetName
-from neurolsc.stability.rules import PaperRule, Rule, TransitionRule
-from neurolsc.stability.targets import Target
+from neurolsc.stability.lsc.rules import PaperRule, Rule, TransitionRule
+from neurolsc.stability.lsc.targets import Target
 
 CellName = Literal["LIF", "ALIFPlus", "ALIFPlusMinus", "ALIFPositive"]
 SurrogateName = Literal[

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from neurolsc.checkpoint import atomic_write
+from neurolsc.files import atomic_write
 from neurolsc.surrogate import Surrogate
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tomli_w
 
-from neurolsc.checkpoint import atomic_write
+from neurolsc.files import atomic_write
 
 SETTINGS = "settings.toml"
 NETWORK = "network.safetensors"

@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from tqdm.auto import tqdm
 
 from neurolsc import metrics
-from neurolsc.checkpoint import atomic_write, read_tree, write_tree
 from neurolsc.evaluation import Samples, Scores, batches, cross_entropy, evaluate, unpack
+from neurolsc.files import atomic_write, read_tree, write_tree
 from neurolsc.network import Network
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.validation import positive, whole

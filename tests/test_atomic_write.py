@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from neurolsc import LIF, Network, save
-from neurolsc.checkpoint import atomic_write, read_tree, write_tree
+from neurolsc.files import atomic_write, read_tree, write_tree
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path):

@@ -10,7 +10,8 @@ from safetensors import safe_open
 from torch import nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, load, neurons, save, surrogate
-from neurolsc.checkpoint import CELLS, SURROGATES, read_tree, write_tree
+from neurolsc.checkpoint import CELLS, SURROGATES
+from neurolsc.files import read_tree, write_tree
 from tests.bits import assert_same_bits
 
 NETWORKS = {

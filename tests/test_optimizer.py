@@ -8,7 +8,7 @@ import torch
 from pytorch_optimizer import AdaBelief
 from torch import nn
 
-from neurolsc.checkpoint import read_tree, write_tree
+from neurolsc.files import read_tree, write_tree
 from neurolsc.optimizer import adabelief_lookahead
 from tests.bits import assert_same_bits
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from neurolsc import LIF, Network, TrainResult, train
-from neurolsc.checkpoint import read_tree, write_tree
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch
+from neurolsc.files import read_tree, write_tree
 from tests.killed_training import EPOCHS, SAMPLES
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 

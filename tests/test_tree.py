@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from neurolsc.checkpoint import read_tree, write_tree
+from neurolsc.files import read_tree, write_tree
 from tests.bits import assert_same_tree
 
 TREE = {

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from neurolsc.checkpoint import atomic_write
 from neurolsc.datasets.events import EventFile, Events
+from neurolsc.files import atomic_write
 
 FORMAT = 1
 CHUNK = 256

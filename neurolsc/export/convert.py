@@ -7,12 +7,12 @@ from os import PathLike, fspath
 import torch
 from torch import Tensor
 
-from neurolsc.checkpoint import atomic_write
 from neurolsc.export.compare import make_report
 from neurolsc.export.fixed_point import LIMIT
 from neurolsc.export.netx import content, parse
 from neurolsc.export.quantize import IntegerRun, fit_scales, quantize
 from neurolsc.export.report import ExportReport
+from neurolsc.files import atomic_write
 from neurolsc.network import Network
 
 __all__ = ["to_netx"]

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.checkpoint import atomic_write
 from neurolsc.export.fixed_point import UNIT, AlifLayer, CubaLayer, Layer
 from neurolsc.export.quantize import QuantizedNetwork
+from neurolsc.files import atomic_write
 
 __all__ = ["content", "parse", "read_netx", "write_netx"]
 

@@ -30,9 +30,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.checkpoint import atomic_write
 from neurolsc.export.nir_package import load_nir
 from neurolsc.export.nir_readers import ReaderName, check_reader
+from neurolsc.files import atomic_write
 from neurolsc.network import Network
 from neurolsc.neurons import LIF, Cell
 from neurolsc.neurons.alif import ALIF

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from neurolsc import metrics
-from neurolsc.checkpoint import atomic_write
 from neurolsc.export.extremes import Extremes
 from neurolsc.export.nir_norse import ask_norse
 from neurolsc.export.opinions import Opinion
 from neurolsc.export.verify import Verification
+from neurolsc.files import atomic_write
 from neurolsc.network import Network
 
 __all__ = ["Decisions", "ExportReport", "LayerActivity", "LayerReport", "decisions"]

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network
-from neurolsc.stability.pretrain import PretrainResult, pretrain
+from neurolsc.stability.lsc.pretrain import PretrainResult, pretrain
+from neurolsc.stability.lsc.targets import Target
 from neurolsc.stability.profile import radius_profile
-from neurolsc.stability.targets import Target
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -7,12 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from neurolsc.neurons import fused
 from neurolsc.neurons.cell import Answer, Cell, State, truncated_normal
 from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.positive import Positive
 from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset, make_reset
-from neurolsc.neurons.scan import Layer, scan
+from neurolsc.neurons.scan import Layer, fused, scan
 from neurolsc.surrogate import FastSigmoid, Surrogate
 from neurolsc.validation import number, one_of
 

@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from neurolsc.stability.maps import Differentiated, Spikes, SpikingStep, Voltage, Weights
-from neurolsc.stability.products import Choice, Cycle, Flipped, Map
+from neurolsc.eigen.maps import Choice, Cycle, Flipped, Map
+from neurolsc.neurons.linear_maps import Differentiated, Spikes, SpikingStep, Voltage, Weights
 from neurolsc.stability.transition import Transitions, flat, unflat
 
 NonSquare = Literal["submatrix", "singular"]

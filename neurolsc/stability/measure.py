@@ -6,14 +6,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from neurolsc.stability.cycles import NonSquare, depth_cycle, time_cycle
-from neurolsc.stability.radii import Method, Radii, contributions, radii, root, small
-from neurolsc.stability.radius import (
+from neurolsc.eigen.maps import Cycle
+from neurolsc.eigen.radii import Method, Radii, leading_pairs, radii, root, small
+from neurolsc.eigen.radius import (
     largest_singular_value,
     radius_and_gradient,
     random_submatrix,
     spectral_radius,
 )
+from neurolsc.neurons.linear_maps import SpikingStep
+from neurolsc.stability.cycles import NonSquare, depth_cycle, time_cycle
 from neurolsc.stability.transition import Transitions, depth_factors, sum_of, time_derivative
 
 NON_SQUARE: tuple[NonSquare, ...] = ("submatrix", "singular")
@@ -94,6 +96,21 @@ def sources_of(t: Transitions, layer: int, method: Method) -> dict[str, float]:
         names = list(parts)
         held = [names[i] for i in torch.stack(list(parts.values())).argmax(0).tolist()]
     return {name: held.count(name) / len(held) for name in sorted(set(held))}
+
+
+def contributions(cycle: Cycle, like: Tensor) -> dict[str, Tensor]:
+    """What each named term of a closed form contributes to the radius at every point, each (P,); they sum up to it."""
+    (step,) = cycle.maps
+    assert isinstance(step, SpikingStep)
+    pairs = leading_pairs(cycle, like)
+    x, y = pairs.right, pairs.left
+    with torch.no_grad():
+        parts = [step.terms(a, b) for a in (x.real, x.imag) for b in (y.real, y.imag)]
+        phase = pairs.value.conj() / pairs.value.abs().clamp(min=torch.finfo(like.dtype).tiny)
+        return {
+            name: (phase * torch.complex(parts[0][name] + parts[3][name], parts[2][name] - parts[1][name])).real
+            for name in parts[0]
+        }
 
 
 def _dense_sources(t: Transitions, layer: int) -> list[str]:

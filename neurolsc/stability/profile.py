@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from neurolsc.eigen.radii import METHODS, Method, at_once
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.modes import evaluated
 from neurolsc.network import Network
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.measure import NON_SQUARE, chunks, depth_radius, is_non_square, sources_of, states, time_radius
-from neurolsc.stability.radii import METHODS, Method, at_once
 from neurolsc.stability.transition import follow
 from neurolsc.validation import one_of, whole
 

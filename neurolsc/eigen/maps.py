@@ -1,0 +1,157 @@
+r"""Transition derivatives as products with vectors: applied, never formed.
+
+A derivative at P points is a cycle of linear maps, each between vectors (P, n). For LIF and ALIF a product costs one
+matrix product with the weights, shared by all points; for any other cell it is a vector-Jacobian product of autograd.
+Eigenvalues other than 0 do not depend on where a cycle is entered, so it is entered where it is narrowest.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neurolsc.eigen.krylov import Guess
+
+
+class Factors(NamedTuple):
+    """A factorised M - shift I of one point, M real (n, n): its inverse and that of its adjoint, on vectors (n,)."""
+
+    solve: Callable[[Tensor], Tensor]
+    solve_adjoint: Callable[[Tensor], Tensor]
+
+
+class Map(ABC):
+    """A linear map at each of P points, from vectors (P, columns) to vectors (P, rows)."""
+
+    rows: int
+    columns: int
+
+    @abstractmethod
+    def times(self, x: Tensor) -> Tensor:
+        """M x, differentiable by the parameters."""
+
+    @abstractmethod
+    def transposed(self, y: Tensor) -> Tensor:
+        """The transpose of M times y, likewise."""
+
+    @abstractmethod
+    def take(self, index: Tensor) -> "Map":
+        """The map at some of the points."""
+
+    def guess(self, right: bool) -> Guess | None:
+        """A guess at the right or the left eigenvector of the largest eigenvalue, if there is one."""
+        return None
+
+    def factors(self, shift: Tensor) -> Factors | None:
+        """A factorisation of M - shift I at the only point that is cheaper than that of a dense matrix, if there is one."""
+        return None
+
+
+class Cycle:
+    """A square derivative at P points: the product of maps that end where the first begins.
+
+    Args:
+        maps: in the order in which they act.
+        points: their number.
+
+    Attributes:
+        size: its number of rows where it is narrowest, which is where it is entered.
+        points: P.
+    """
+
+    def __init__(self, maps: Sequence[Map], points: int) -> None:
+        narrowest = min(range(len(maps)), key=lambda i: maps[i].columns)
+        self.maps = (*maps[narrowest:], *maps[:narrowest])
+        self.size, self.points = self.maps[0].columns, points
+
+    def times(self, x: Tensor) -> Tensor:
+        """M x, real vectors (P, size)."""
+        for part in self.maps:
+            x = part.times(x)
+        return x
+
+    def transposed(self, y: Tensor) -> Tensor:
+        """The transpose of M times y, real vectors (P, size)."""
+        for part in reversed(self.maps):
+            y = part.transposed(y)
+        return y
+
+    def take(self, index: Tensor) -> "Cycle":
+        """The derivative at some of the points."""
+        return Cycle([part.take(index) for part in self.maps], len(index))
+
+    def guess(self, right: bool) -> Guess | None:
+        """A guess at the right or the left eigenvector of the largest eigenvalue, if there is one."""
+        return self.maps[0].guess(right) if len(self.maps) == 1 else None
+
+    def matrix(self, point: int, like: Tensor) -> Tensor:
+        """M of one point (size, size), from products with the unit vectors; of the dtype and device of a tensor."""
+        return self.take(torch.tensor([point], device=like.device)).matrices(like)[0]
+
+    def matrices(self, like: Tensor) -> Tensor:
+        """M of all points (P, size, size), likewise."""
+        unit = torch.eye(self.size, dtype=like.dtype, device=like.device)
+        copies = self.take(torch.arange(self.points, device=like.device).repeat_interleave(self.size))
+        return copies.times(unit.repeat(self.points, 1)).view(self.points, self.size, self.size).mT
+
+    def factors(self, point: int, shift: Tensor, like: Tensor) -> Factors:
+        """M - shift I of one point, factorised; real if the shift is."""
+        if len(self.maps) == 1:
+            cheaper = self.maps[0].take(torch.tensor([point], device=like.device)).factors(shift)
+            if cheaper is not None:
+                return cheaper
+        m = self.matrix(point, like).to(shift.dtype)
+        return lu_factors(m - shift * torch.eye(self.size, dtype=shift.dtype, device=m.device))
+
+
+class Choice(Map):
+    """Lines of a longer vector: (P, k) drawn of `long`, another choice at each point, in the order given.
+
+    Args:
+        chosen: which (P, k).
+        long: length of the vector that is chosen from.
+    """
+
+    def __init__(self, chosen: Tensor, long: int) -> None:
+        self.chosen, self.rows, self.columns = chosen, chosen.shape[1], long
+
+    def times(self, x: Tensor) -> Tensor:
+        return x.gather(1, self.chosen)
+
+    def transposed(self, y: Tensor) -> Tensor:
+        return y.new_zeros(y.shape[0], self.columns).scatter(1, self.chosen, y)
+
+    def take(self, index: Tensor) -> "Choice":
+        return Choice(self.chosen[index], self.columns)
+
+
+class Flipped(Map):
+    """The transpose of a map."""
+
+    def __init__(self, inner: Map) -> None:
+        self.inner, self.rows, self.columns = inner, inner.columns, inner.rows
+
+    def times(self, x: Tensor) -> Tensor:
+        return self.inner.transposed(x)
+
+    def transposed(self, y: Tensor) -> Tensor:
+        return self.inner.times(y)
+
+    def take(self, index: Tensor) -> "Flipped":
+        return Flipped(self.inner.take(index))
+
+
+def lu_factors(m: Tensor) -> Factors:
+    """Factors of one matrix (n, n), never exactly singular: a pivot of 0 becomes eps times the largest."""
+    # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads (pytorch#142815)
+    lu, pivots, _ = torch.linalg.lu_factor_ex(m)
+    pivot = lu.diagonal()
+    smallest = torch.finfo(m.dtype).eps * pivot.abs().max().clamp(min=torch.finfo(m.dtype).tiny)
+    pivot[pivot == 0] = smallest.to(m.dtype)
+
+    def solve(b: Tensor, adjoint: bool = False) -> Tensor:
+        return torch.linalg.lu_solve(lu, pivots, b.to(m.dtype).unsqueeze(1), adjoint=adjoint).squeeze(1)
+
+    return Factors(solve, lambda b: solve(b, adjoint=True))

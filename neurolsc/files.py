@@ -1,0 +1,169 @@
+"""Files written whole or not at all, and trees of tensors and numbers as safetensors, with no code in them.
+
+A file holds tensors and one JSON text that says what they belong to. Reading one runs nothing that
+the file brings along. Every write goes to a temporary file in the same folder, which then takes the
+place of the old one, so that a crash or a full disk leaves the old file as it was.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+__all__ = ["atomic_write", "plain", "read", "read_tree", "write", "write_tree"]
+
+FORMAT = 1
+
+
+def write_tree(path: str | PathLike[str], tree: object) -> None:
+    """Write a nested structure of dicts, lists, tuples, tensors, numbers, strings, booleans and None.
+
+    Numbers and tensors are kept bit by bit. Keys may be anything of these but tensors. Subclasses (an ordered
+    dict, a named tuple) come back as plain dicts and tuples.
+
+    Args:
+        path: the file to write.
+        tree: the structure, such as an optimizer's ``state_dict()``.
+
+    Raises:
+        TypeError: if the tree holds anything else; the message says where.
+        OSError: if the file cannot be written; the message names it.
+    """
+    tensors: dict[str, Tensor] = {}
+    write(path, "tree", _encode(tree, tensors, "tree"), tensors)
+
+
+def read_tree(path: str | PathLike[str]) -> Any:
+    """Read a structure that :func:`write_tree` wrote; tensors come onto the CPU, each with its own memory.
+
+    Raises:
+        ValueError: if the file is damaged or holds something else.
+        OSError: if it cannot be read.
+    """
+    structure, tensors = read(path, "tree")
+    try:
+        return _decode(structure, tensors)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{os.fspath(path)} is damaged: its structure does not fit its tensors.") from error
+
+
+def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object]) -> None:
+    """Write a file whole or not at all.
+
+    Args:
+        path: the file; an old one is replaced in one instant, a link is followed.
+        write: writes the content into the open binary file that it is given.
+
+    Raises:
+        OSError: if the file cannot be written (its subclass tells why); the old file is then untouched.
+    """
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise OSError(error.errno, f"could not write the file ({error.strerror})", os.fspath(path)) from error
+    finally:
+        with contextlib.suppress(OSError):  # after the replacement it is gone
+            os.unlink(temporary)
+
+
+def _encode(node: object, tensors: dict[str, Tensor], where: str) -> object:
+    """The structure as JSON values; what is not a plain value is an object with one key, its kind."""
+    match node:
+        case None | bool() | int() | float() | str():
+            return node
+        case Tensor():
+            name = str(len(tensors))
+            tensors[name] = plain(where, node)
+            return {"tensor": name}
+        case dict():
+            pairs = [[_encode_key(k, where), _encode(v, tensors, f"{where}[{k!r}]")] for k, v in node.items()]
+            return {"dict": pairs}
+        case list() | tuple():
+            kind = "list" if isinstance(node, list) else "tuple"
+            return {kind: [_encode(v, tensors, f"{where}[{i}]") for i, v in enumerate(node)]}
+    kind = type(node).__name__
+    raise TypeError(f"{where} cannot be stored: wanted dicts, lists, tuples, tensors, plain values, got {kind}.")
+
+
+def _encode_key(key: object, where: str) -> object:
+    tensors: dict[str, Tensor] = {}
+    encoded = _encode(key, tensors, f"a key of {where}")
+    if tensors:
+        raise TypeError(f"a key of {where} cannot be stored: it is or holds a tensor.")
+    return encoded
+
+
+def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
+    match node:
+        case {"tensor": name}:
+            return tensors[name]
+        case {"dict": pairs}:
+            return {_decode(key, tensors): _decode(value, tensors) for key, value in pairs}
+        case {"list": items}:
+            return [_decode(item, tensors) for item in items]
+        case {"tuple": items}:
+            return tuple(_decode(item, tensors) for item in items)
+        case dict() | list():
+            raise ValueError("unknown node")
+    return node
+
+
+def write(path: str | PathLike[str], kind: str, content: object, tensors: dict[str, Tensor]) -> None:
+    """Write tensors, and a content of JSON values that says what they belong to, as a file of a kind."""
+    from neurolsc import __version__  # the package imports this file before it knows its version
+
+    header = {"neurolsc": kind, "format": str(FORMAT), "version": __version__, "content": json.dumps(content)}
+    data = safetensors.torch.save(tensors, header)
+    atomic_write(path, lambda file: file.write(data))
+
+
+def read(path: str | PathLike[str], kind: str) -> tuple[Any, dict[str, Tensor]]:
+    """Read the content and the tensors of a file of a kind.
+
+    Raises:
+        ValueError: if the file is damaged, or holds something else.
+        OSError: if it cannot be read.
+    """
+    name = os.fspath(path)
+    data = Path(path).read_bytes()  # not mapped into memory: a file cut short meanwhile would end the process
+    try:  # clones, since memory that torch did not align may round differently
+        tensors = {key: value.clone() for key, value in safetensors.torch.load(data).items()}
+    except SafetensorError as error:
+        raise ValueError(f"{name} is damaged or not a safetensors file: {error}") from error
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+    found = header.get("neurolsc")
+    if found != kind:
+        raise ValueError(
+            f"{name} does not hold a {kind} of neurolsc, but {f'a {found}' if found else 'something else'}."
+        )
+    if header.get("format") != str(FORMAT):
+        raise ValueError(
+            f"{name} has format {header.get('format')}, written by neurolsc {header.get('version')}; "
+            f"this version reads format {FORMAT}."
+        )
+    try:
+        return json.loads(header["content"]), tensors
+    except (KeyError, json.JSONDecodeError) as error:
+        raise ValueError(f"{name} is damaged: its description cannot be read.") from error
+
+
+def plain(name: str, value: Tensor) -> Tensor:
+    """A contiguous copy on the CPU."""
+    if value.layout != torch.strided or value.dtype == torch.complex128:
+        raise TypeError(f"{name} cannot be stored: {value.dtype}, {value.layout}; wanted dense, at most 64 bit.")
+    return value.detach().cpu().clone(memory_format=torch.contiguous_format)

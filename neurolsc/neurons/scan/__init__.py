@@ -1,0 +1,5 @@
+"""Eq. 49 over all steps at once."""
+
+from neurolsc.neurons.scan.run import Layer, scan
+
+__all__ = ["Layer", "scan"]

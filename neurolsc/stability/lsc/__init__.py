@@ -1,0 +1,1 @@
+"""LSC: local stability set by pre-training."""
