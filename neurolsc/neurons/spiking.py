@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from neurolsc.neurons.cell import Cell, State, truncated_normal
 from neurolsc.neurons.positive import Positive
+from neurolsc.neurons.registry import SURROGATES
 from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset, make_reset
 from neurolsc.neurons.scan import Layer, fused, scan
 from neurolsc.surrogate import FastSigmoid, Surrogate
@@ -138,8 +139,6 @@ class SpikingCell(Cell):
         Raises:
             TypeError: if the spike is not one of our surrogates, which no file can describe.
         """
-        from neurolsc.neurons.registry import SURROGATES  # which imports the cells
-
         if not isinstance(self.spike, Surrogate):
             raise TypeError(f"only surrogates of neurolsc can be saved, got {self.spike!r}.")
         spike = {"name": SURROGATES.name_of(type(self.spike))} | self.spike.config()
