@@ -113,25 +113,28 @@ class _Neuron(snn.RLeaky):
         return torch.zeros_like(like), torch.zeros_like(like)
 
     def _begin(self, input_: Tensor, *given: Tensor | None) -> list[Tensor]:
-        """The states to step from: those given, else those of the last call, else those at rest."""
+        """The states to step from: those given, else those of the last call, else those at rest.
+
+        As in snnTorch, an input of another shape than that of the last call starts from rest.
+        """
         if input_.shape[-1] != self.linear_features:
             raise ValueError(f"input_ must have shape (..., {self.linear_features}), got {tuple(input_.shape)}.")
         if self.init_hidden and any(state is not None for state in given):
             raise TypeError(f"with init_hidden=True, {type(self).__name__} keeps its states and takes one argument.")
-        if self._at_rest:
+        kept = [getattr(self, name) for name in self.states]
+        start = kept
+        if self._at_rest or any(state.shape != input_.shape for state in kept):
+            start = self.rest(input_)
+        found = []
+        for name, state, own, first in zip(self.states, given, kept, start, strict=True):
             # what reset_mem returned may come back as an argument: it stands for any shape
-            starts = zip(self.states, given, self.rest(input_), strict=True)
-            found = [rest if state is None or state is getattr(self, name) else state for name, state, rest in starts]
-        else:
-            found = [
-                getattr(self, name) if state is None else state for name, state in zip(self.states, given, strict=True)
-            ]
-        for name, state in zip(self.states, found, strict=True):
-            if state.shape != input_.shape:
+            taken = first if state is None or (self._at_rest and state is own) else state
+            if taken.shape != input_.shape:
                 raise ValueError(
-                    f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(state.shape)}; "
-                    "call reset_mem() before another batch size."
+                    f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(taken.shape)}; "
+                    "give none to start from rest."
                 )
+            found.append(taken)
         return found
 
     def _next_mem(self, input_: Tensor, spk: Tensor, z: Tensor, mem: Tensor, thr: Tensor) -> Tensor:
