@@ -79,6 +79,8 @@ class _Recurrent(SpikingCell):
         ):
             weights = self._parameters.pop(ours)
             assert weights is not None
+            if given is not None and not isinstance(given, Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(given).__name__} ({given!r}).")
             if given is not None and given.shape != weights.shape:
                 raise ValueError(f"{name} must have shape {tuple(weights.shape)}, got {tuple(given.shape)}.")
             self.register_parameter(name, weights if given is None else nn.Parameter(given.detach().clone()))
@@ -283,7 +285,7 @@ class _ALIFRecurrentCell(_Recurrent, neurons.ALIF):
         self.theta_rest = positive("v_th", v_th)
         if beta is not None:
             with torch.no_grad():
-                self.adaptation.copy_(torch.as_tensor(beta))
+                self.adaptation.copy_(_one_or_each("beta", torch.as_tensor(beta), hidden_size))
         self._take_names(input_weights, recurrent_weights, autapses, dt)
 
 
@@ -342,7 +344,14 @@ class ALIFPlusMinusRecurrent(_OverTime, ALIFPlusMinusRecurrentCell):
 
 def _steps(name: str, rate: float | Tensor, dt: float, n: int) -> Tensor:
     """The time constants in steps (n,), positive, whose decay exp(-1/tau) is 1 - dt rate."""
-    lost = positive("dt", dt) * positive(name, rate).double()
+    lost = positive("dt", dt) * _one_or_each(name, positive(name, rate), n).double()
     if not (lost < 1).all():
         raise ValueError(f"dt {name} must be below 1, got {lost.max().item():g}: the step is too long for that rate.")
     return (-1 / torch.log1p(-lost)).to(torch.get_default_dtype()).expand(n)
+
+
+def _one_or_each(name: str, value: Tensor, n: int) -> Tensor:
+    """The value, if it is one number or one per neuron."""
+    if value.shape not in ((), (1,), (n,)):
+        raise ValueError(f"{name} must be one number or {n}, got the shape {tuple(value.shape)}.")
+    return value

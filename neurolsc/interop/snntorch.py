@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from neurolsc import neurons
 from neurolsc.neurons.equations import next_threshold
 from neurolsc.neurons.reset import Reset, ZeroReset
-from neurolsc.neurons.spiking import Spike
+from neurolsc.neurons.spiking import Spike, spike_function
 from neurolsc.surrogate import Arctan
 from neurolsc.validation import positive, whole
 
@@ -89,7 +89,7 @@ class _Neuron(snn.RLeaky):
             self,
             beta=_numbers("beta", beta, n),
             threshold=positive("threshold", _numbers("threshold", threshold, n)),  # type: ignore[arg-type]
-            spike_grad=Arctan(dampening=1.0, sharpness=2.0) if spike_grad is None else spike_grad,
+            spike_grad=Arctan(dampening=1.0, sharpness=2.0) if spike_grad is None else _surrogate(spike_grad),
             init_hidden=init_hidden,
             learn_beta=learn_beta,
             learn_threshold=learn_threshold,
@@ -408,8 +408,21 @@ def reset(net: nn.Module) -> None:
             module.reset_mem()  # type: ignore[operator]
 
 
+def _surrogate(spike_grad: Any) -> Spike:
+    """The surrogate, if it is one: snnTorch's are functions that make one."""
+    spike = spike_function("spike_grad", spike_grad)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        z: Any = spike(torch.zeros(1))
+    if not isinstance(z, Tensor):
+        name = getattr(spike, "__name__", type(spike).__name__)
+        raise TypeError(f"spike_grad must return a tensor, {name} returned {type(z).__name__}; write {name}().")
+    return spike
+
+
 def _numbers(name: str, value: float | Tensor, n: int) -> Tensor:
     """The value as a tensor of its own in torch's default dtype, if it is one number or one per neuron."""
+    if isinstance(value, str):
+        raise TypeError(f"{name} must be a number or a tensor, got str ({value!r}).")
     tensor = torch.as_tensor(value).detach().to(torch.get_default_dtype(), copy=True)
     if tensor.shape not in ((), (1,), (n,)):
         raise ValueError(f"{name} must be one number or {n}, got the shape {tuple(tensor.shape)}.")

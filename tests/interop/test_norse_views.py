@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from neurolsc import Network, PaperRule, TransitionRule, neurons, pretrain, radius_profile
 from neurolsc.interop import norse as views
 from neurolsc.neurons.alif import ALIFState
+from neurolsc.surrogate import FastSigmoid
 
 I, H, B, T = 6, 8, 4, 12  # noqa: E741
 CELLS = (views.LIFRecurrentCell, views.ALIFPlusRecurrentCell, views.ALIFPlusMinusRecurrentCell)
@@ -354,6 +355,30 @@ def test_n6_what_does_not_fit_is_refused(view):
         module(torch.zeros(*x.shape[:-1], I + 1))
     with pytest.raises(ValueError, match=r"has leaves \(4, 8\), got \(3, 8\)"):
         module(x, module.initial_state(x[..., :3, :]))
+
+
+@every_view
+@pytest.mark.parametrize(
+    ("settings", "error", "told"),
+    [
+        ({"tau_mem_inv": torch.ones(H + 1)}, ValueError, r"tau_mem_inv must be one number or 8, got the shape \(9,\)"),
+        ({"dt": 0.02}, ValueError, r"dt tau_mem_inv must be below 1, got 2"),
+        ({"input_weights": torch.zeros(H, I + 1)}, ValueError, r"input_weights must have shape \(8, 6\), got \(8, 7\)"),
+        ({"recurrent_weights": "glorot"}, TypeError, r"recurrent_weights must be a tensor, got str \('glorot'\)"),
+        ({"spike": "super"}, TypeError, r"spike must be a surrogate.*got str \('super'\)"),
+        ({"spike": FastSigmoid}, TypeError, r"got the class FastSigmoid; write FastSigmoid\(\)"),
+    ],
+    ids=str,
+)
+def test_n6_arguments_that_do_not_fit_are_refused(view, settings, error, told):
+    with pytest.raises(error, match=told):
+        make(view, **settings)
+
+
+@pytest.mark.parametrize("view", [v for v in (*CELLS, *LAYERS) if "ALIF" in v.__name__])
+def test_n6_an_adaptation_of_another_shape_is_refused(view):
+    with pytest.raises(ValueError, match=r"beta must be one number or 8, got the shape \(7,\)"):
+        make(view, beta=torch.ones(H - 1))
 
 
 @every_view

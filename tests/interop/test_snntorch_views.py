@@ -327,6 +327,36 @@ def test_s5_what_cannot_be_is_refused(settings, error, message):
 
 
 @every_view
+@pytest.mark.parametrize(
+    ("spike_grad", "told"),
+    [
+        ("FastSigmoid", r"spike_grad must be a surrogate.*got str \('FastSigmoid'\)"),
+        (FastSigmoid, r"got the class FastSigmoid; write FastSigmoid\(\)"),
+        (surrogate.fast_sigmoid, r"spike_grad must return a tensor, fast_sigmoid returned function; write fast_sigmoid\(\)"),
+        (2.0, r"got float \(2.0\)"),
+    ],
+    ids=str,
+)
+def test_s5_what_is_no_surrogate_is_refused_at_once(view, spike_grad, told):
+    with pytest.raises(TypeError, match=told):
+        make(view, spike_grad=spike_grad)
+
+
+@pytest.mark.parametrize("name", ["beta", "threshold", "tau_theta", "adaptation", "graded_spikes_factor"])
+def test_s5_what_is_no_number_is_refused_by_name(name):
+    with pytest.raises(TypeError, match=rf"{name} must be a number or a tensor, got str \('0.9'\)"):
+        ALIFPlus(**{"linear_features": 3, name: "0.9"})
+
+
+def test_s5_trying_a_surrogate_draws_no_random_number():
+    torch.manual_seed(0)
+    wanted = make(LIF).recurrent.weight
+    torch.manual_seed(0)
+    layer = make(LIF, spike_grad=lambda v: (v > torch.rand(v.shape) - 0.5).to(v.dtype))
+    assert torch.equal(layer.recurrent.weight, wanted)
+
+
+@every_view
 def test_s6_a_spike_acts_one_step_later_from_column_to_row(view, float64):
     layer = make(view)
     assert layer.recurrent.weight.shape == (N, N)
