@@ -20,6 +20,10 @@ class ForeignNeuronWarning(UserWarning):
     """A wrapped layer whose derivatives are not what its user may expect."""
 
 
+_WITHOUT_SYNAPSES = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout)
+"""modules after which each input still reaches what it reached; a Linear is counted apart"""
+
+
 @cache
 def state_type(*names: str) -> type:
     """The NamedTuple of a layer's state variables."""
@@ -115,6 +119,16 @@ class ForeignCell(Cell):
 
     def update(self, x: Tensor, z: Tensor, state: State) -> State:
         return self.advance(self.current(x), z.view(-1, *self.output_shape), state)
+
+    def dense_input(self, weights: int) -> bool:
+        """Whether an input reaches every neuron once, as counts of synaptic operations assume.
+
+        Args:
+            weights: matrices of input weights that the layer itself has.
+        """
+        modules = [m for m in self.before.modules() if not isinstance(m, nn.Sequential)]
+        linear = sum(isinstance(m, nn.Linear) for m in modules)
+        return linear + weights == 1 and all(isinstance(m, _WITHOUT_SYNAPSES) for m in modules)
 
     def weight_before(self) -> list[Answer]:
         """The weight nearest before the layer, which answers for the depth; none if there is no such module."""

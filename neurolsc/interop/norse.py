@@ -119,6 +119,11 @@ class _Recurrent(SpikingCell):
         with torch.no_grad():
             self.recurrent_weights.copy_(value)
 
+    @property
+    def recurrent_synapses(self) -> int:  # type: ignore[override]
+        """All neurons of the layer, or all others without autapses."""
+        return self.n_hidden - (not self.autapses)
+
     def _rest(self, x: Tensor) -> Any:
         """The state at rest for the input of one step, every leaf (..., hidden_size) in its dtype and on its device."""
         rest = super().initial_state(1)
@@ -161,6 +166,8 @@ class _Recurrent(SpikingCell):
 
 class _OverTime(_Recurrent):
     """The same module over a sequence."""
+
+    recurrent_synapses = _Recurrent.recurrent_synapses  # type: ignore[assignment]
 
     def __init__(self, *args: Any, record_states: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -332,7 +332,10 @@ def test_s5_what_cannot_be_is_refused(settings, error, message):
     [
         ("FastSigmoid", r"spike_grad must be a surrogate.*got str \('FastSigmoid'\)"),
         (FastSigmoid, r"got the class FastSigmoid; write FastSigmoid\(\)"),
-        (surrogate.fast_sigmoid, r"spike_grad must return a tensor, fast_sigmoid returned function; write fast_sigmoid\(\)"),
+        (
+            surrogate.fast_sigmoid,
+            r"spike_grad must return a tensor, fast_sigmoid returned function; write fast_sigmoid\(\)",
+        ),
         (2.0, r"got float \(2.0\)"),
     ],
     ids=str,
