@@ -71,10 +71,11 @@ def test_n1_a_cell_takes_a_step_and_a_layer_a_sequence_and_the_argument_is_named
         assert list(inspect.signature(kind.forward).parameters) == ["self", "input_tensor", "state"]
 
 
+@pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
 @pytest.mark.parametrize(("view", "ours"), list(zip(CELLS, OURS, strict=True)))
-def test_n1_spikes_and_states_are_those_of_our_cell(view, ours, float64):
-    cell = make(view)
-    plain = ours(I, H)
+def test_n1_spikes_and_states_are_those_of_our_cell(view, ours, reset, float64):
+    cell = make(view, reset=reset)
+    plain = ours(I, H, reset=reset)
     with torch.no_grad():
         plain.w_in.copy_(cell.input_weights)
         plain.w_rec.copy_(cell.recurrent_weights)

@@ -3,6 +3,7 @@
 import copy
 import gc
 import inspect
+import math
 import weakref
 
 import pytest
@@ -357,6 +358,30 @@ def test_s5_trying_a_surrogate_draws_no_random_number():
     torch.manual_seed(0)
     layer = make(LIF, spike_grad=lambda v: (v > torch.rand(v.shape) - 0.5).to(v.dtype))
     assert torch.equal(layer.recurrent.weight, wanted)
+
+
+def test_s5_what_is_ours_alone_has_the_defaults_of_our_cells():
+    ours = inspect.signature(ALIFPlus).parameters
+    assert ours["tau_theta"].default == inspect.signature(neurons.ALIFPlus).parameters["tau_theta"].default == 100.0
+    assert ours["reset_gradient"].default is False
+    assert (ALIFPlus(linear_features=3).tau_theta == 100).all()
+
+
+@pytest.mark.parametrize("name", ["beta", "threshold", "tau_theta", "adaptation"])
+def test_s5_a_tensor_that_is_given_is_copied(name):
+    given = torch.full((3,), 0.5)
+    layer = ALIFPlus(**{"linear_features": 3, name: given})
+    given.fill_(9.0)
+    assert (getattr(layer, name) == 0.5).all()
+
+
+@adaptive
+@pytest.mark.parametrize("tau", [0.2, 1.0, 50.0])
+def test_s5_the_threshold_decays_by_its_time_constant_however_short(view, tau, float64):
+    layer = make(view, tau_theta=tau, adaptation=0.0)
+    spk, thr, mem = layer(torch.zeros(1, N))
+    _, thr, _ = layer(torch.zeros(1, N), spk, thr + 2.0, mem)
+    assert_close(thr, torch.full_like(thr, 1 + 2.0 * math.exp(-1 / tau)))
 
 
 @every_view
