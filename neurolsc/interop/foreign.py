@@ -32,7 +32,7 @@ def state_type(*names: str) -> type:
 
 @contextmanager
 def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
-    """Give a layer other attributes and buffers for a while; afterwards all of them are as they were."""
+    """Give a layer other attributes and buffers for a while; then all are as they were."""
     attributes, buffers = dict(vars(layer)), dict(layer._buffers)
     try:
         for name, value in values.items():
@@ -48,13 +48,14 @@ def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
 class ForeignCell(Cell):
     """A recurrent layer of another library, with the modules without state before it, as a cell.
 
-    Parameters are shared with the layer, and nothing else of it is touched: not its hidden state, not its flags. Between
-    cells everything is flat, x (B, n_in) and the output (B, n_hidden); inside, tensors have the shapes that the modules
-    want, such as (B, channels, height, width).
+    Parameters are shared with the layer, and nothing else of it is touched: not its hidden state,
+    not its flags. Between cells everything is flat, x (B, n_in) and the output (B, n_hidden);
+    inside, tensors have the shapes that the modules want, such as (B, channels, height, width).
 
     Args:
         layer: the recurrent layer.
-        before: modules without state that the input goes through first: Linear, Conv2d, pooling, ...
+        before: modules without state that the input goes through first: Linear, Conv2d, pooling,
+            ...
         input_shape: shape of one sample of the input.
 
     Attributes:
@@ -63,7 +64,8 @@ class ForeignCell(Cell):
         input_shape: shape of one sample of the input.
         output_shape: shape of one sample of the output.
         reset_gradient: whether the layer's reset carries gradient; None where there is no reset.
-        answers: what a rule may move, by name. Of a layer about whose decays nothing is known these are its weights only.
+        answers: what a rule may move, by name. Of a layer about whose decays nothing is known these
+            are its weights only.
 
     Warns:
         ForeignNeuronWarning: if the next state depends neither on the state nor on the input.
@@ -100,7 +102,7 @@ class ForeignCell(Cell):
 
     @abstractmethod
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        """One step of the layer: the next state from the current, the last output and the last state, all in its shapes."""
+        """The next state from the current, the last output and the last state, in its shapes."""
 
     @abstractmethod
     def emitted(self, state: State) -> Tensor:
@@ -131,7 +133,7 @@ class ForeignCell(Cell):
         return linear + weights == 1 and all(isinstance(m, _WITHOUT_SYNAPSES) for m in modules)
 
     def weight_before(self) -> list[Answer]:
-        """The weight nearest before the layer, which answers for the depth; none if there is no such module."""
+        """The weight nearest before the layer, if any, which answers for the depth."""
         weighted = [
             name for name, m in self.before.named_modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)
         ]
@@ -152,7 +154,8 @@ class ForeignCell(Cell):
         return f"{super().extra_repr()}, time: {moved['time']}, depth: {moved['depth']}"
 
     def _warn_of_cut_derivatives(self) -> None:
-        # one product with a random vector shows whether a matrix is zero, at the cost of a single backward pass
+        # one product with a random vector shows whether a matrix is zero, at the cost of a single
+        # backward pass
         generator = torch.Generator().manual_seed(0)
 
         def random(like: Tensor) -> Tensor:

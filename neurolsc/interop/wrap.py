@@ -27,27 +27,31 @@ class Tail(nn.Sequential):
 
 
 def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | Sequence[int] | None = None) -> Network:
-    """Make a network of cells over the parameters of an existing model of snnTorch, norse or PyTorch.
+    """Make a network of cells over the parameters of a model of snnTorch, norse or PyTorch.
 
-    Pre-training the network pre-trains the model. Every recurrent layer becomes a cell, together with the Linear, Conv2d,
-    pooling and other modules without state before it; what follows the last one becomes the readout. Layers read the
-    layer below in the same step (``layer_delay=0``). Neither snnTorch nor norse is imported unless the model is made of it.
+    Pre-training the network pre-trains the model. Every recurrent layer becomes a cell, together
+    with the Linear, Conv2d, pooling and other modules without state before it; what follows the
+    last one becomes the readout. Layers read the layer below in the same step (``layer_delay=0``).
+    Neither snnTorch nor norse is imported unless the model is made of it.
 
     Args:
-        module: an ``nn.Sequential`` or norse's ``SequentialState``; a recurrent layer; a list of modules in the order in
-            which a step goes through them; or a module of your own. Of that one the order of definition is taken, since
-            what its ``forward`` does cannot be known: it must be the order of use. Pass a list where it is not.
-        input_shape: shape of one sample of a step's input, such as 784 or (1, 28, 28); by default that of the first Linear
-            or recurrent layer. The network itself reads flat inputs (T, B, n_in), time first.
+        module: an ``nn.Sequential`` or norse's ``SequentialState``; a recurrent layer; a list of
+            modules in the order in which a step goes through them; or a module of your own. Of that
+            one the order of definition is taken, since what its ``forward`` does cannot be known:
+            it must be the order of use. Pass a list where it is not.
+        input_shape: shape of one sample of a step's input, such as 784 or (1, 28, 28); by default
+            that of the first Linear or recurrent layer. The network itself reads flat inputs (T, B,
+            n_in), time first.
 
     Returns:
-        The network. What it computes at each step is what the model computes; its states are its own.
+        The network. What it computes at each step is what the model computes; its states are its
+        own.
 
     Raises:
-        TypeError: if what is given is no module or list of modules, or a layer cannot be wrapped; the message says which
-            and why.
-        ValueError: if there is no recurrent layer, one is used twice, the modules do not fit in this order, or the input's
-            shape is needed and not given.
+        TypeError: if what is given is no module or list of modules, or a layer cannot be wrapped;
+            the message says which and why.
+        ValueError: if there is no recurrent layer, one is used twice, the modules do not fit in
+            this order, or the input's shape is needed and not given.
 
     Example:
         >>> model = nn.ModuleDict({"lstm": nn.LSTM(8, 16, num_layers=2), "out": nn.Linear(16, 4)})
@@ -164,7 +168,7 @@ def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
 
 
 def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
-    """Refuse a module of unknown make that answers differently the second time, or with something else than a tensor."""
+    """Refuse an unknown module whose second answer is another one, or is no tensor."""
     unknown = [m for m in modules if not type(m).__module__.startswith("torch.nn.")]
     if not unknown:
         return

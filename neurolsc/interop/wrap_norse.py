@@ -1,8 +1,9 @@
 """norse's neurons as our cells.
 
-Their voltage is reset in the step that fires, so the spike is no function of what is left of it: it stays in the state.
-Time constants are rates in 1/s, and one step of ``dt`` seconds keeps the share 1 - dt tau_inv. They lie in NamedTuples that
-norse neither registers nor saves; a cell adds those that it moves to its own state_dict.
+Their voltage is reset in the step that fires, so the spike is no function of what is left of it: it
+stays in the state. Time constants are rates in 1/s, and one step of ``dt`` seconds keeps the share
+1 - dt tau_inv. They lie in NamedTuples that norse neither registers nor saves; a cell adds those
+that it moves to its own state_dict.
 """
 
 import warnings
@@ -40,7 +41,7 @@ DETACHED_RESET = frozenset(
 
 
 class Decay:
-    """A rate tau_inv among the parameters of a layer as the share 1 - dt tau_inv that a step keeps, to read and to set."""
+    """A rate tau_inv of a layer as the share 1 - dt tau_inv that a step keeps."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.rate = next(rate for rate, decay in RATES.items() if decay == name)
@@ -91,7 +92,8 @@ class NorseCell(ForeignCell):
 
     def find_answers(self) -> Iterable[Answer]:
         """The decays and recurrent weights for the time, the input weights for the depth."""
-        # in an LSNN an input reaches only the current within a step: no weight sets a radius through depth
+        # in an LSNN an input reaches only the current within a step: no weight sets a radius
+        # through depth
         lsnn = type(self.layer).__name__.startswith("LSNN")
         if hasattr(self.layer, "input_weights"):
             yield from () if lsnn else (Answer("layer.input_weights", "depth"),)
@@ -118,7 +120,7 @@ class NorseCell(ForeignCell):
         return self.n_hidden - (not getattr(self.layer, "autapses", True))
 
     def thresholds(self) -> Thresholds | None:
-        """v_th, and beta of an LSNN; None where v_th is not positive, or only cuts a spike off (Izhikevich)."""
+        """v_th, and beta of an LSNN; None where it is not positive, or only cuts spikes off."""
         names = self._threshold_names()
         return Thresholds(self, names) if names else None
 
@@ -216,7 +218,7 @@ def norse_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple
 
 @contextmanager
 def _unmarked(layer: nn.Module) -> Iterator[None]:
-    """Keep requires_grad of a layer's neuron parameters, which some of norse's initial states set on shared defaults."""
+    """Keep requires_grad of neuron parameters, which some initial states set on shared ones."""
     flags = {t: t.requires_grad for t in _leaves(layer.p) if isinstance(t, Tensor)}
     try:
         yield

@@ -1,8 +1,8 @@
 """snnTorch's neurons as our cells.
 
-Their spike is a function of the membrane, spk = H(mem - threshold), and so is no state of its own: inside a step it is
-computed anew, with its surrogate. Only with ``reset_delay=False`` the membrane has been reset since, and the spike stays in
-the state.
+Their spike is a function of the membrane, spk = H(mem - threshold), and so is no state of its own:
+inside a step it is computed anew, with its surrogate. Only with ``reset_delay=False`` the membrane
+has been reset since, and the spike stays in the state.
 """
 
 import warnings
@@ -62,7 +62,7 @@ class SnnTorchCell(ForeignCell):
 
     @property
     def recurrent_synapses(self) -> int | None:  # type: ignore[override]
-        """Of a layer without recurrence 0, of one to one 1; None for a convolution, which differs by place."""
+        """0 without recurrence, 1 if one to one; None for a convolution: it differs by place."""
         if not self.dense_input(weights=0):
             return None
         recurrent = getattr(self.layer, "recurrent", None)
@@ -113,7 +113,7 @@ class SnnTorchCell(ForeignCell):
         return state_type(*self.variables)(*(after[name] for name in self.variables))
 
     def _settings(self) -> dict[str, Any]:
-        """The layer's surrogate with spikes in the dtype of the membrane, whatever it returns by itself."""
+        """The layer's surrogate, with spikes in the dtype of the membrane."""
         spike: Callable[[Tensor], Tensor] = self.layer.spike_grad  # type: ignore[assignment]
         return {} if isinstance(spike, nn.Module) else {"spike_grad": lambda v: spike(v).to(v.dtype)}
 
@@ -163,7 +163,7 @@ class LapicqueCell(SnnTorchCell):
 
     @property
     def decay(self) -> Tensor:
-        """The share of the membrane that a step keeps; setting it sets R, which leaves the input's gain as it is."""
+        """The share of the membrane that a step keeps; setting it sets R, not the input's gain."""
         layer: Any = self.layer
         return 1 - layer.time_step / (layer.R * layer.C)
 
@@ -189,7 +189,10 @@ class SLSTMCell(SnnTorchCell):
 
 
 class SConv2dLSTMCell(SnnTorchCell):
-    """An SConv2dLSTM layer: one convolution of input and membrane side by side, which may be pooled before they fire."""
+    """An SConv2dLSTM layer: one convolution of input and membrane side by side.
+
+    The membrane may be pooled before it fires.
+    """
 
     thresholds = SnnTorchCell.thresholds
 
@@ -254,7 +257,7 @@ class DeltaLeakyCell(SnnTorchCell):
 
 
 class ViewCell(SnnTorchCell):
-    """One of our layers for snnTorch. Its resting threshold does not depend on its time constant, and so is always held."""
+    """One of our layers for snnTorch, whose resting threshold no time constant moves."""
 
     recurrent_synapses = SnnTorchCell.recurrent_synapses  # type: ignore[assignment]
 
@@ -290,7 +293,7 @@ class ViewCell(SnnTorchCell):
         put(self.layer, "adaptation", value)
 
     def thresholds(self) -> Thresholds:
-        """The resting threshold and the adaptation: the whole threshold is a sum of multiples of them."""
+        """The resting threshold and the adaptation, of which the whole is a sum of multiples."""
         return Thresholds(self, ("threshold", "adaptation") if "thr" in self.variables else ("threshold",))
 
     def _settings(self) -> dict[str, Any]:
@@ -342,7 +345,7 @@ def snntorch_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tu
 
 
 def _warn_of_falling_surrogate(layer: nn.Module) -> None:
-    """Warn of a surrogate whose derivative is that of a peak, not of a step (snnTorch's own triangular)."""
+    """Warn of a surrogate with the derivative of a peak, not of a step: snnTorch's triangular."""
     v = torch.tensor([-0.5, 0.5], requires_grad=True)
     with torch.enable_grad():
         z: Tensor = layer.spike_grad(v)  # type: ignore[operator]

@@ -1,4 +1,5 @@
-"""Each augmentation against its formula, and in law against tonic's transform where there is one."""
+"""Each augmentation against its formula, and in law against tonic's transform where there is
+one."""
 
 from dataclasses import FrozenInstanceError
 

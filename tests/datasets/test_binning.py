@@ -189,6 +189,7 @@ def test_where_tonic_forgets_the_last_frame_the_others_are_equal(bins: int, tmp_
     for i in range(5):
         frames = theirs[i][0]
         assert len(ours) == bins == len(frames) + 1
-        # tonic cuts times to whole microseconds first; at its own edges, not multiples of one, that may move a spike
+        # tonic cuts times to whole microseconds first; at its own edges, not multiples of one, that
+        # may move a spike
         differ = ours[:-1, i].numpy() != frames[:, 0]
         assert differ.mean() < 1e-3

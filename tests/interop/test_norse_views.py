@@ -1,4 +1,5 @@
-"""LIF, ALIF+ and ALIF± as recurrent modules of norse, among norse's own modules and against our cells."""
+"""LIF, ALIF+ and ALIF± as recurrent modules of norse, among norse's own modules and against our
+cells."""
 
 import copy
 import inspect
@@ -336,7 +337,8 @@ def test_n6_double_keeps_double(view):
     assert all(leaf.dtype == torch.float64 for leaf in (z, *state))
 
 
-# torch reads .grad of the state while it traces, and means to hide its own warning about that, which an error outruns
+# torch reads .grad of the state while it traces, and means to hide its own warning about that,
+# which an error outruns
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @every_view
 def test_n6_there_is_no_graph_break(view, float64):

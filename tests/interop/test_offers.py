@@ -1,4 +1,5 @@
-"""What wrapped layers say of themselves: synapses within the layer, and thresholds that can be scaled and held."""
+"""What wrapped layers say of themselves: synapses within the layer, and thresholds that can be
+scaled and held."""
 
 import copy
 

@@ -53,7 +53,8 @@ def currents(steps=T, batch=B, n=N, *, seed=1, **like):
 
 
 def run(layer, x, states=()):
-    """The states after every step, stacked (T, B, N) in output order, the states handed over explicitly."""
+    """The states after every step, stacked (T, B, N) in output order, the states handed over
+    explicitly."""
     kept = []
     for frame in x:
         states = layer(frame, *states)
@@ -569,7 +570,8 @@ def test_s13_a_reset_set_later_or_loaded_is_the_one_that_acts(view):
             assert torch.equal(ours, other)
 
 
-# torch reads .grad of the state while it traces, and means to hide its own warning about that, which an error outruns
+# torch reads .grad of the state while it traces, and means to hide its own warning about that,
+# which an error outruns
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("init_hidden", [False, True])
 @every_view

@@ -1,4 +1,5 @@
-"""`wrap`: which modules become which cells, that the network computes what the model does, and that the model is changed."""
+"""`wrap`: which modules become which cells, that the network computes what the model does, and that
+the model is changed."""
 
 import subprocess
 import sys

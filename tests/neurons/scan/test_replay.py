@@ -1,4 +1,5 @@
-"""With recomputation the steps between are run again: each in the way in which the run took it, so that it rounds alike."""
+"""With recomputation the steps between are run again: each in the way in which the run took it, so
+that it rounds alike."""
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from neurolsc import LIF, ALIFPlus
 STEPS, BATCH, N = 36, 4, 512
 """more inputs of a neuron than a dense product sums in one go: it rounds unlike a sum by events"""
 BURSTS = (7, 20, 29)
-"""steps in which nearly all neurons fire, so that their spikes go by the dense product; the others go by events"""
+"""steps in which nearly all neurons fire, so that their spikes go by the dense product; the others
+go by events"""
 
 
 def input_with_bursts() -> Tensor:
