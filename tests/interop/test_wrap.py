@@ -9,6 +9,7 @@ import snntorch as snn
 import snntorch.utils
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from neurolsc import ALIFPlus, Network, pretrain, radius_profile, save, wrap
 from tests.interop.layers import norse
@@ -183,6 +184,24 @@ def test_a_shape_that_is_none_is_refused(shape, error):
     for given in (shape, (2, shape)):
         with pytest.raises(error, match="input_shape must be"):
             wrap([nn.Flatten(), nn.LSTM(6, 4)], input_shape=given)
+
+
+def test_a_loss_among_the_modules_is_no_part_of_the_step():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.loss, self.lstm, self.out = nn.CrossEntropyLoss(), nn.LSTM(7, 6), nn.Linear(6, 4)
+
+    model, x = Model(), torch.randn(5, 3, 7)
+    assert_close(wrap(model)(x), model.out(model.lstm(x)[0]))
+
+
+def test_a_subclass_of_a_norse_neuron_is_refused_since_its_step_is_not_known():
+    class Own(norse.LIFRecurrentCell):
+        pass
+
+    with pytest.raises(TypeError, match="norse's Own cannot be wrapped: its step is not known"):
+        wrap([Own(3, 4)])
 
 
 def test_a_shape_may_be_a_list():
