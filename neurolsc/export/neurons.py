@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from neurolsc.neurons import Cell, SpikingCell
-from neurolsc.neurons.offers import step_of
-from neurolsc.neurons.reset import Reset
+from neurolsc.neurons.offers import BESIDES, OFFERS, step_of
+from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset
 
-__all__ = ["Neurons", "find_reset"]
+__all__ = ["RESET_NAMES", "Neurons", "find_reset"]
 
 T = TypeVar("T")
+
+RESET_NAMES: dict[type[Reset], ResetName] = {Reset: "subtract", StaticReset: "static", ZeroReset: "zero"}
+"""what messages and files call them"""
 
 
 class Neurons(dict[type[Cell], T]):
@@ -42,10 +45,12 @@ class Neurons(dict[type[Cell], T]):
             TypeError: if there is none; the message names the layer and the cell's class.
         """
         step = step_of(type(cell))
-        if step in self:
+        changed = [name for name in vars(cell) if hasattr(type(cell), name) and name not in (*BESIDES, *OFFERS)]
+        if step in self and not changed:
             return self[step]
         related = next((known.__name__ for known in self if isinstance(cell, known)), None)
         own = f", whose step is not that of {related}" if related else ""
+        own += f" (it has its own {', '.join(changed)})" if changed else ""
         names = " and ".join(known.__name__ for known in self)
         raise TypeError(f"{layer} is a {type(cell).__name__}{own}; only {names} can be {self.said}.")
 

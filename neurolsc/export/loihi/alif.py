@@ -25,6 +25,7 @@ from neurolsc.export.loihi.rounding import (
     nearest,
     time_constant,
 )
+from neurolsc.export.neurons import RESET_NAMES, find_reset
 from neurolsc.neurons import ALIF
 from neurolsc.neurons.positive import set_value
 from neurolsc.neurons.reset import StaticReset
@@ -108,9 +109,8 @@ class LoihiAlif(LoihiNeuron[ALIF]):
 
 def _check(name: str, cell: ALIF) -> None:
     if type(cell.reset) is not StaticReset:
-        raise ValueError(
-            f"{name}: an ALIF with reset={cell.reset_name!r} has no counterpart; train with reset='static'."
-        )
+        reset = find_reset(name, cell, RESET_NAMES)
+        raise ValueError(f"{name}: an ALIF with reset={reset!r} has no counterpart; train with reset='static'.")
     adaptation, rest, tau = (x.detach().double() for x in (cell.adaptation, cell.theta_rest, cell.tau_theta))
     if not (adaptation > 0).all():
         raise ValueError(

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from neurolsc.export.neurons import RESET_NAMES, find_reset
 from neurolsc.export.nir.graph import ChainLayer, Walk
 from neurolsc.export.nir.mapping import NirNeuron
 from neurolsc.export.nir.nodes import array, check_constant, linear, load_nir, lost_share, values
 from neurolsc.export.nir.voltage import agree, check_voltage, fill, fill_tau, fill_voltage, gain, recurrent, width
-from neurolsc.neurons import ALIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, SpikingCell
+from neurolsc.neurons import ALIF, ALIFPlus, SpikingCell
+from neurolsc.neurons.offers import step_of
 from neurolsc.neurons.positive import set_value
+from neurolsc.neurons.registry import CELLS
 from neurolsc.neurons.reset import StaticReset
 
 __all__ = ["NirAlif"]
-
-CLASSES: dict[str, type[ALIF]] = {cell.__name__: cell for cell in (ALIFPlus, ALIFPlusMinus, ALIFPositive)}
-"""by the name that is noted; the step is the same, what is trained is not"""
 
 
 class NirAlif(NirNeuron[ALIF]):
@@ -36,8 +36,9 @@ class NirAlif(NirNeuron[ALIF]):
 
     def check(self, layer: str, cell: ALIF, layer_delay: int) -> None:
         if type(cell.reset) is not StaticReset:
+            name = find_reset(layer, cell, RESET_NAMES)
             raise ValueError(
-                f"{layer}: NIR cannot say an ALIF with reset={cell.reset_name!r}, as its nodes reset to a constant: "
+                f"{layer}: NIR cannot say an ALIF with reset={name!r}, as its nodes reset to a constant: "
                 'train with reset="static", or keep the network with neurolsc.save.'
             )
         decays = {"tau_v": cell.decay_v, "tau_theta": cell.decay_theta}
@@ -93,7 +94,7 @@ class NirAlif(NirNeuron[ALIF]):
         for node in (layer.neuron, adaptation):
             check_constant(layer.name, node, "v_leak", 0.0, n)
         lost = lost_share(layer.name, layer.neuron, "tau", dt, n)
-        kind = CLASSES.get(layer.about.get("cell", ""), ALIFPlus)
+        kind = _class(str(layer.about.get("cell")))
         cell = kind(n_in, n, reset="static").to(layer.dtype)
         lost_theta = lost_share(layer.name, adaptation, "tau", dt, n)
         fill_tau(cell, "tau_theta", lost_theta, layer.about)
@@ -103,6 +104,12 @@ class NirAlif(NirNeuron[ALIF]):
             _prefer_noted(cell, quantity, said, layer.about)
         fill_voltage(cell, layer, lost, lost * values(layer.neuron, "r", (n,)), cell.theta_rest)
         return cell
+
+
+def _class(name: str) -> type[ALIF]:
+    """The class of that name, if its step is that of an ALIF: what is trained differs."""
+    known: type[Any] = CELLS.get(name, ALIFPlus)
+    return known if step_of(known) is ALIF else ALIFPlus
 
 
 def _prefer_noted(cell: ALIF, quantity: str, said: str, about: dict[str, Any]) -> None:

@@ -10,18 +10,15 @@ With one of its two time constants equal to dt, that node *is* our LIF:
 
 import numpy as np
 
-from neurolsc.export.neurons import find_reset
+from neurolsc.export.neurons import RESET_NAMES, find_reset
 from neurolsc.export.nir.graph import ChainLayer
 from neurolsc.export.nir.mapping import NirNeuron
 from neurolsc.export.nir.nodes import CLOSE, array, check_constant, linear, load_nir, lost_share, values
 from neurolsc.export.nir.voltage import check_voltage, fill, fill_voltage, gain, recurrent, width
 from neurolsc.neurons import LIF
-from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset
+from neurolsc.neurons.reset import ResetName, ZeroReset
 
 __all__ = ["NirLif"]
-
-RESETS: dict[type[Reset], ResetName] = {Reset: "subtract", StaticReset: "static", ZeroReset: "zero"}
-"""what is noted of a reset"""
 
 
 class NirLif(NirNeuron[LIF]):
@@ -31,13 +28,13 @@ class NirLif(NirNeuron[LIF]):
     starts = ("LIF", "CubaLIF")
 
     def check(self, layer: str, cell: LIF, layer_delay: int) -> None:
-        find_reset(layer, cell, RESETS)
+        find_reset(layer, cell, RESET_NAMES)
         check_voltage(layer, cell, {"tau_v": cell.decay_v}, cell.theta, layer_delay)
 
     def check_reader(self, layer: str, cell: LIF, reader: str) -> None:
         if reader == "norse":  # reads all of them
             return
-        reset = find_reset(layer, cell, RESETS)
+        reset = find_reset(layer, cell, RESET_NAMES)
         if reset != "zero":
             raise ValueError(
                 f'{layer} has reset="{reset}", a recurrent connection in NIR, which snnTorch\'s reader fails on: '
@@ -63,7 +60,7 @@ class NirLif(NirNeuron[LIF]):
             constants = {"tau_syn": fast, "w_in": one, "tau_mem": slow, "r": kept}
         else:
             constants = {"tau_syn": slow, "w_in": kept, "tau_mem": fast, "r": one}
-        about = {"reset": RESETS[type(cell.reset)], "log_tau_v": array(cell.get_parameter("log_tau_v"))}
+        about = {"reset": RESET_NAMES[type(cell.reset)], "log_tau_v": array(cell.get_parameter("log_tau_v"))}
         node = load_nir().CubaLIF(
             **constants, v_leak=zero, v_threshold=array(cell.theta), v_reset=zero, metadata={"neurolsc": about}
         )

@@ -83,7 +83,8 @@ def simulate(
                         raise TimeoutError(f"{name} did not finish {fspath(path)} in {timeout:g} s.")
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         child.wait(timeout=min(0.2, timeout))
-                    bar.update(said.read_text(errors="replace").count(DONE) - bar.n)
+                    _advance(bar, said)
+                _advance(bar, said)  # it may have spoken after the last look, before it ended
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
@@ -91,3 +92,8 @@ def simulate(
             raise RuntimeError(f"{name} failed on {fspath(path)}:\n{said.read_text(errors='replace')[-2000:]}")
         with np.load(target, allow_pickle=False) as file:
             return dict(file)
+
+
+def _advance(bar: tqdm, said: Path) -> None:
+    """Move a bar to the number of samples that were said to be done."""
+    bar.update(said.read_text(errors="replace").count(DONE) - bar.n)

@@ -338,13 +338,18 @@ def test_a_reset_that_8_bits_miss_is_remarked():
     assert any("8 bits leave a reset" in remark for remark in quantize(Network([cell], N_OUT)).remarks)
 
 
-def test_scales_are_halved_until_the_calibration_data_fit_and_weights_keep_their_bits(tmp_path):
+def low_threshold() -> Network:
+    """One neuron asks for thousands of units per step of adaptation."""
     torch.manual_seed(0)
     network = Network([alif(), lif(WIDTH, 16)], N_OUT)
     rest = network.cells[0].theta_rest.detach().clone()
-    rest[0] = 0.01  # asks for thousands of units per step of adaptation
+    rest[0] = 0.01
     network.cells[0].theta_rest = rest
-    x = spikes()
+    return network
+
+
+def test_scales_are_halved_until_the_calibration_data_fit_and_weights_keep_their_bits(tmp_path):
+    network, x = low_threshold(), spikes()
     halvings = fit_scales(network, x)
     before, after = quantize(network), quantize(network, halvings=halvings)
     assert before.run(x).extremes[0].reach > 0.5
@@ -355,3 +360,20 @@ def test_scales_are_halved_until_the_calibration_data_fit_and_weights_keep_their
     assert after.layers[0].weight_exp == before.layers[0].weight_exp - halvings[0]
     assert all(layer.mean() > 0.05 for layer in after.run(x).spikes)
     assert to_netx(network, tmp_path / "a.net", x).layers[0].threshold[1] == after.layers[0].threshold.max()
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.15])
+def test_half_of_the_bits_is_the_bound_at_which_a_scale_is_halved(rate):
+    network, x = low_threshold(), spikes(rate=rate)
+    before = quantize(network).run(x)
+    assert 0.5 < before.extremes[0].reach < 0.9
+    assert before.spikes[0].mean() > 0.05
+    halvings = fit_scales(network, x)
+    assert halvings == (1, 0)
+    assert quantize(network, halvings=halvings).run(x).extremes[0].reach <= 0.5
+
+
+def test_a_scale_that_half_of_the_bits_hold_is_kept():
+    network, x = make("ALIF"), spikes()
+    assert 0.005 < quantize(network).run(x).extremes[0].reach <= 0.5
+    assert fit_scales(network, x) == (0, 0)

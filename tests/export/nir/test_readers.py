@@ -222,6 +222,7 @@ def neurons(kind=nir.LIF, **changes) -> nir.NIRNode:
     return kind(**{name: numbers(value) for name, value in (base | changes).items()})
 
 
+LIF_FIELDS = ("tau", "r", "v_leak", "v_threshold", "v_reset")
 W, W_REC, W_OUT = np.ones((2, 3)), np.ones((2, 2)), np.ones((2, 2))
 
 
@@ -278,6 +279,15 @@ def linear(weight=W):
 def test_a_graph_that_is_none_of_our_networks_is_refused_by_node_and_type(graph, message):
     with pytest.raises(ValueError, match=message):
         from_nir(graph(), dt=DT)
+
+
+def test_one_neuron_alone_is_scaled_as_many_are():
+    weight = np.array([[1.0, 0.5, -0.25]])
+    node = nir.LIF(**{name: value[:1] for name, value in vars(neurons(r=3.0)).items() if name in LIF_FIELDS})
+    cell = from_nir(chain(linear(weight), node, linear(np.ones((2, 1)))), dt=DT).cells[0]
+    gain = 3.0 * DT / 1e-3  # an Euler step adds r dt / tau of its input
+    np.testing.assert_allclose(cell.w_in.detach().numpy(), gain * weight)
+    np.testing.assert_allclose(cell.decay_v.item(), 0.9)
 
 
 def test_the_step_must_be_known_and_one():
