@@ -1,4 +1,4 @@
-"""A target's table of neurons: who is found, who is refused, and one's own neuron and target in a file."""
+"""A target's table of neurons: who is refused, and one's own neuron and target in a file."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What verify says of a simulator's spikes and states, with a simulator that says what it is told."""
+"""What verify says of spikes and states, with a simulator that says what it is told."""
 
 import stat
 import sys
@@ -17,7 +17,7 @@ X = spikes(STEPS, SAMPLES)
 
 
 def answers(path: Path) -> dict[str, np.ndarray]:
-    """What Lava would write: our integers, stepped here, and the readout's sums as plain Python integers."""
+    """What Lava would write: our integers, and the readout's sums as plain Python integers."""
     quantized = read_netx(path)
     run = list(moments(quantized.layers, quantized.padded(X)))
     said = {"versions": np.array(["lava-nc 0", "a fake"])}

@@ -1,8 +1,8 @@
 """A chain of layers as a graph of NIR, and the chain inside a graph, whoever wrote it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["Chain", "ChainLayer", "Walk", "read_chain", "write_chain"]
 
 DENSE = ("Linear", "Affine")
+
+Inside = Callable[["Walk", str], tuple[str, dict[str, str]]]
+"""says of which nodes neurons consist, as :meth:`neurolsc.export.nir.mapping.NirNeuron.inside`"""
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,6 @@ class Chain:
 
     layers: tuple[ChainLayer, ...]
     readout: Any | None
-
-
-class Inside(Protocol):
-    """Says of which nodes neurons consist."""
-
-    def inside(self, walk: "Walk", start: str) -> tuple[str, dict[str, str]]:
-        """As :meth:`neurolsc.export.nir.mapping.NirNeuron.inside`."""
-        ...
 
 
 def write_chain(chain: Chain, about: dict[str, Any]) -> "nir.NIRGraph":
@@ -168,7 +163,7 @@ class Walk:
                 readout = self.nodes[weight]
                 break
             neuron = self.only(f"node after {self.named(weight)}", onward)
-            source, parts = starts[self.expect(neuron, starts)].inside(self, neuron)
+            source, parts = starts[self.expect(neuron, starts)](self, neuron)
             recurrent = self._recurrent(neuron, source, weight)
             onward = self.after(source) - {recurrent, *parts.values()}
             layers.append(

@@ -1,16 +1,18 @@
 """The report: numbers that can be worked out by hand, and its forms."""
 
 import json
+from dataclasses import FrozenInstanceError, replace
 
 import h5py
 import pytest
 import torch
 
-from neurolsc import LIF, Network, metrics
-from neurolsc.export import Verification, quantize, to_netx
+from neurolsc import LIF, ALIFPlus, Network, metrics
+from neurolsc.export import Decisions, Extremes, Verification, dequantize, quantize, to_netx
+from neurolsc.export.loihi.atrlif import AtrlifLayer
 from neurolsc.export.loihi.compare import make_report
 from neurolsc.export.simulators.agreement import LayerAgreement
-from tests.export.networks import KINDS, make, spikes
+from tests.export.networks import KINDS, N_IN, WIDTH, make, spikes
 
 
 def test_resources_of_a_700_256_20_network():
@@ -142,3 +144,85 @@ def test_what_the_simulator_found_is_added(tmp_path):
     assert done.simulator.accuracy_simulator == done.simulator.accuracy_integer
     assert "layer 1: 10 spikes, 100.0000% equal" in str(done)
     assert found.exact
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_errors_are_the_largest_over_the_neurons_whatever_their_sign(kind, seed):
+    network = make(kind, seed)
+    quantized = quantize(network)
+    rounded = dequantize(network, quantized)
+    for cell, other, said in zip(network.cells, rounded.cells, make_report(network, quantized).layers, strict=True):
+        adaptive = isinstance(cell, ALIFPlus)
+        theta, theta_int = ((c.theta_rest if adaptive else c.theta).tolist() for c in (cell, other))
+        shares = [b / a - 1 for a, b in zip(theta, theta_int, strict=True)]
+        assert said.threshold_error == pytest.approx(max(map(abs, shares)), rel=1e-3, abs=1e-7)
+        pairs = zip(cell.b_v.tolist(), other.b_v.tolist(), theta, strict=True)
+        assert said.bias_error == pytest.approx(max(abs(b - a) / t for a, b, t in pairs), rel=1e-3, abs=1e-7)
+        pairs = zip(cell.decay_v.tolist(), other.decay_v.tolist(), strict=True)
+        assert said.decay_error == pytest.approx(max(abs(a - b) for a, b in pairs), rel=1e-3, abs=1e-7)
+        weights = [
+            (abs(b - a) / t)
+            for name in ("w_in", "w_rec")
+            for row, row_int, t in zip(getattr(cell, name).tolist(), getattr(other, name).tolist(), theta, strict=True)
+            for a, b in zip(row, row_int, strict=True)
+        ]
+        assert said.weight_error_max == pytest.approx(max(weights), rel=1e-3)
+        assert said.weight_error_rms == pytest.approx((sum(w * w for w in weights) / len(weights)) ** 0.5, rel=1e-3)
+        assert said.tau_v == pytest.approx((min(cell.tau_v.tolist()), max(cell.tau_v.tolist())))
+        assert said.tau_v_integer == pytest.approx((min(other.tau_v.tolist()), max(other.tau_v.tolist())))
+        assert (said.tau_theta is None) == (said.tau_theta_integer is None) == (said.theta_step is None) != adaptive
+        if adaptive:
+            assert said.tau_theta == pytest.approx((min(cell.tau_theta.tolist()), max(cell.tau_theta.tolist())))
+            assert said.tau_theta_integer == pytest.approx(said.tau_theta, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_error_of_a_reset_is_that_of_its_mantissa(seed):
+    network = make("ALIF", seed)
+    quantized = quantize(network)
+    for cell, layer, said in zip(network.cells, quantized.layers, make_report(network, quantized).layers, strict=True):
+        assert isinstance(layer, AtrlifLayer)
+        resets = (layer.reset * 2**layer.reset_exp * 64 / layer.unit).tolist()
+        shares = [abs(r / t - 1) for r, t in zip(resets, cell.theta_rest.tolist(), strict=True)]
+        assert said.reset_error == pytest.approx(max(shares), rel=1e-3)
+        assert said.theta_step == layer.theta_step.unique().item()
+        pairs = {*zip(layer.v_decay.tolist(), layer.theta_decay.tolist(), strict=True)}
+        assert said.decay_pairs == len(pairs)
+
+
+def test_the_text_says_how_far_a_layer_went_and_what_was_decided(tmp_path):
+    report = to_netx(make("recurrent, zero"), tmp_path / "a.net", spikes(), labels=torch.tensor([0, 1, 2]))
+    went = Extremes(drive=(-300, 200), u=(0, 7), v=(-(2**22), 5), theta=(0, 2**21), wraps=1, saturations=2, ties=3)
+    assert report.activity is not None
+    quiet = replace(report.activity[1], first_difference=None, rate_float=0.25, rate_integer=0.125, agreement=0.5)
+    loud = replace(report.activity[0], extremes=went, first_difference=11)
+    decided = Decisions(4, 0.75, 0.5, 0.25, 1.0)
+    lines = str(replace(report, activity=(loud, quiet), decisions=decided)).splitlines()
+    said = "first differs at step 11; largest input 300 of 32767, state 50% of 24 bits, 1 wraps, 2 saturations, 3 ties"
+    assert any(line.endswith(said) for line in lines)
+    assert any(
+        line.startswith("layer 2: rate 0.2500 float, 0.1250 integer; 50.00% of spikes equal, first differs never")
+        for line in lines
+    )
+    assert (
+        "calibration: 75.0% of 4 decided as in floats; mode accuracy float 50.0%, integer 25.0%, simulator 100.0%"
+        in lines
+    )
+    layer = report.layers[0]
+    kilobytes = (N_IN + WIDTH) * WIDTH * 9 / 8 / 1024
+    assert lines[1].split()[:4] == ["1", str(WIDTH), "1", f"{kilobytes:.0f}"]
+    assert lines[1].split()[4] == str(layer.threshold[0])
+    assert lines[1].split()[-1] == f"{layer.decay_error:.5f}"
+    with pytest.raises(FrozenInstanceError):
+        decided.samples = 5  # type: ignore[misc]
+
+
+def test_one_neuron_alone_has_no_correlation_of_rates(tmp_path):
+    cell = LIF(N_IN, 1, tau_v=5.0, reset="zero")
+    with torch.no_grad():
+        cell.w_in.abs_()
+    report = to_netx(Network([cell], 2), tmp_path / "a.net", spikes())
+    assert report.activity is not None
+    assert report.activity[0].rate_integer > 0.05
+    assert report.activity[0].rate_correlation is None
