@@ -377,3 +377,49 @@ def test_a_scale_that_half_of_the_bits_hold_is_kept():
     network, x = make("ALIF"), spikes()
     assert 0.005 < quantize(network).run(x).extremes[0].reach <= 0.5
     assert fit_scales(network, x) == (0, 0)
+
+
+def in_steps(w_in: float, w_rec: float, rest: float, bias: float = 0.0) -> Network:
+    """An ALIF whose step of adaptation, before the decay, is 1: all numbers are in steps."""
+    cell = alif().double()
+    with torch.no_grad():
+        cell.tau_theta = torch.full((WIDTH,), 20.0)
+        cell.adaptation.copy_(cell.decay_theta)
+        cell.theta_rest = rest
+        cell.w_in.copy_(torch.linspace(-w_in, w_in / 2, WIDTH * N_IN).view(WIDTH, N_IN))
+        cell.w_rec.copy_(torch.linspace(-w_rec, w_rec / 2, WIDTH * WIDTH).view(WIDTH, WIDTH))
+        cell.b_v.fill_(bias)
+    return Network([cell], N_OUT).double()
+
+
+@pytest.mark.parametrize(
+    ("w_in", "w_rec", "rest", "step"),
+    [
+        (100, 100, 4, 2.54 * 2**1),  # doubled until the threshold has 16 units: 20
+        (100, 0.1, 4, 2.54 * 2**5),  # and on, for the smaller matrix, until it has 256: 325
+        (100, 20, 4, 2.54 * 2**3),  # or until that matrix has its full range: 20 x 12.7 = 254
+        (200, 200, 1000, 1.27),  # there is room enough: one unit per step is the least
+    ],
+)
+def test_an_alif_has_as_many_units_as_its_thresholds_and_weights_ask_for(w_in, w_rec, rest, step):
+    layer = quantize(in_steps(w_in, w_rec, rest)).layers[0]
+    assert isinstance(layer, AtrlifLayer)
+    assert (layer.theta_step == int(step)).all()
+    assert (layer.threshold - rest * int(step)).abs().max() <= 1
+    for matrix, peak in ((layer.weight, w_in), (layer.weight_rec, w_rec)):
+        exponent = {id(layer.weight): layer.weight_exp, id(layer.weight_rec): layer.weight_rec_exp}[id(matrix)]
+        assert abs(matrix.abs().max() * 2**exponent - peak * int(step)) <= 2**exponent
+        assert matrix.abs().max() > 127 or exponent == 0
+
+
+def test_a_step_of_the_threshold_that_rounds_to_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"layer 1: the step of the threshold rounds to 0"):
+        quantize(in_steps(300, 300, 1000))
+
+
+@pytest.mark.parametrize(("bias", "mantissa", "bits"), [(4094.6, 4095, 0), (4095.9, 2048, 1), (-9000.2, -2250, 2)])
+def test_a_bias_of_an_alif_has_13_bits_and_an_exponent(bias, mantissa, bits):
+    layer = quantize(in_steps(100, 0.1, 4, bias / 64 / 81)).layers[0]
+    assert isinstance(layer, AtrlifLayer)
+    assert layer.bias_exp == bits
+    assert (layer.bias == mantissa).all()
