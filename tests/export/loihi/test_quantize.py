@@ -10,7 +10,7 @@ from neurolsc.export import dequantize, fit_scales, quantize, to_netx
 from neurolsc.export.loihi.atrlif import AtrlifLayer
 from neurolsc.export.loihi.cuba import CubaLayer
 from neurolsc.export.loihi.rounding import check_matrix
-from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, alif, lif, make, spikes
+from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, alif, in_steps, lif, make, spikes
 from tests.patterns import Leak
 
 
@@ -379,19 +379,6 @@ def test_a_scale_that_half_of_the_bits_hold_is_kept():
     assert fit_scales(network, x) == (0, 0)
 
 
-def in_steps(w_in: float, w_rec: float, rest: float, bias: float = 0.0) -> Network:
-    """An ALIF whose step of adaptation, before the decay, is 1: all numbers are in steps."""
-    cell = alif().double()
-    with torch.no_grad():
-        cell.tau_theta = torch.full((WIDTH,), 20.0)
-        cell.adaptation.copy_(cell.decay_theta)
-        cell.theta_rest = rest
-        cell.w_in.copy_(torch.linspace(-w_in, w_in / 2, WIDTH * N_IN).view(WIDTH, N_IN))
-        cell.w_rec.copy_(torch.linspace(-w_rec, w_rec / 2, WIDTH * WIDTH).view(WIDTH, WIDTH))
-        cell.b_v.fill_(bias)
-    return Network([cell], N_OUT).double()
-
-
 @pytest.mark.parametrize(
     ("w_in", "w_rec", "rest", "step"),
     [
@@ -423,3 +410,12 @@ def test_a_bias_of_an_alif_has_13_bits_and_an_exponent(bias, mantissa, bits):
     assert isinstance(layer, AtrlifLayer)
     assert layer.bias_exp == bits
     assert (layer.bias == mantissa).all()
+
+
+def test_one_threshold_without_memory_is_enough_to_refuse():
+    network = make("ALIF")
+    tau = network.cells[1].tau_theta.detach().clone()
+    tau[3] = 0.1
+    network.cells[1].tau_theta = tau
+    with pytest.raises(ValueError, match=r"layer 2: tau_theta is 0.1 to \d\d"):
+        quantize(network)

@@ -12,7 +12,7 @@ from neurolsc.export import Decisions, Extremes, Verification, dequantize, quant
 from neurolsc.export.loihi.atrlif import AtrlifLayer
 from neurolsc.export.loihi.compare import make_report
 from neurolsc.export.simulators.agreement import LayerAgreement
-from tests.export.networks import KINDS, N_IN, WIDTH, make, spikes
+from tests.export.networks import KINDS, N_IN, WIDTH, in_steps, make, spikes
 
 
 def test_resources_of_a_700_256_20_network():
@@ -226,3 +226,11 @@ def test_one_neuron_alone_has_no_correlation_of_rates(tmp_path):
     assert report.activity is not None
     assert report.activity[0].rate_integer > 0.05
     assert report.activity[0].rate_correlation is None
+
+
+@pytest.mark.parametrize("rest", [4.08, 3.92])
+def test_a_threshold_that_is_rounded_up_or_down_is_off_by_the_same(rest):
+    network = in_steps(100, 100, rest)  # 5 units a step: 20.4 or 19.6 become 20
+    (layer,) = make_report(network, quantize(network)).layers
+    assert layer.threshold == (20, 20)
+    assert layer.threshold_error == pytest.approx(0.08 / rest, rel=0.02)  # 5.08 units a step, of which 5 are made

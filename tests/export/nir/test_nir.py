@@ -287,3 +287,11 @@ def test_a_kill_in_the_middle_leaves_a_whole_file(tmp_path):
 def test_files_are_reached_by_any_kind_of_path(tmp_path):
     to_nir(make("recurrent, zero"), str(tmp_path / "a.nir"), dt=DT)
     assert len(from_nir(Path(tmp_path, "a.nir")).cells) == 2
+
+
+@pytest.mark.parametrize("name", ["membrane", "adaptation"])
+def test_an_alif_whose_integrators_rest_elsewhere_is_refused(name):
+    graph = to_nir(make("ALIF kept positive"), dt=DT)
+    graph.nodes["alif_2"].nodes[name].v_leak = np.full(16, 0.25)
+    with pytest.raises(ValueError, match=r"node alif_2\.membrane \(LI\): v_leak must be 0, .* got 0\.25"):
+        from_nir(graph)
