@@ -160,7 +160,7 @@ class ALIF(SpikingCell):
         return Linearised(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
 
     run = SpikingCell.run_at_once
-    recurrent_synapses = ALL_NEURONS
+    recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:
         return LeakyDerivatives(self, adapts=True) if known_derivative(self.spike) else None

@@ -98,7 +98,7 @@ class LIF(SpikingCell):
         return Linearised(self.w_rec, s, d, e, r, None, None)
 
     run = SpikingCell.run_at_once
-    recurrent_synapses = ALL_NEURONS
+    recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:
         return LeakyDerivatives(self, adapts=False) if known_derivative(self.spike) else None
