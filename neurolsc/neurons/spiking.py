@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from neurolsc.neurons import scan
 from neurolsc.neurons.cell import Answer, Cell, State, truncated_normal
 from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.positive import Positive
-from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset, make_reset
-from neurolsc.neurons.scan import Layer, fused, scan
+from neurolsc.neurons.reset import ResetName, make_reset
 from neurolsc.surrogate import FastSigmoid, Surrogate
 from neurolsc.validation import number, one_of
 
@@ -105,40 +105,12 @@ class SpikingCell(Cell):
         lengths: Tensor | None = None,
         recompute: bool = False,
     ) -> tuple[Tensor, State]:
-        layer = self._layer(x, lengths, recompute)
-        if layer is None:
-            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
-        v, theta, z, c = state.v, getattr(state, "theta", None), self.output(state), self.constants()
-        if layer.half is not None and not fused.suits(c, z, v, theta):
-            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
-        z, *end = scan(layer, c, x, first, z, v, theta)
-        after = type(state)(*end[: len(state)])
-        finite = torch.stack([leaf.detach().sum() for leaf in after]).isfinite().all()
-        if not finite:  # a surrogate makes NaN of what is not finite, the loop does not
-            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
-        return z, after
-
-    def _layer(self, x: Tensor, lengths: Tensor | None, recompute: bool) -> Layer | None:
-        """What the fast loop needs to know, or None where it does not know this cell, or what is done with it."""
         ours = all(
             getattr(type(self), name).__module__.startswith("neurolsc.neurons.")
             for name in ("update", "output", "distance", "constants")
         )
-        known = ours and type(self.reset) in (Reset, StaticReset, ZeroReset) and plain_surrogate(self.spike)
-        special = (
-            torch.compiler.is_compiling()
-            or torch.jit.is_tracing()  # type: ignore[attr-defined]
-            or torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
-            or torch.autograd.forward_ad._current_level >= 0
-            or (x.is_sparse and x.requires_grad)
-        )
-        if not known or special:
-            return None
-        assert isinstance(self.spike, Surrogate)
-        keep = "nothing" if not torch.is_grad_enabled() else "some" if recompute else "all"
-        kind = x.device.type
-        half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        return Layer(self.spike, self.reset, lengths, keep, half)
+        way = scan.run if ours else Cell.run
+        return way(self, x, state, first=first, lengths=lengths, recompute=recompute)
 
     def has_closed_form(self) -> bool:
         """True for our surrogates, whose derivative is known as a formula."""
@@ -166,14 +138,3 @@ class SpikingCell(Cell):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, reset={self.reset_name!r}, reset_gradient={self.reset.gradient}"
-
-
-def plain_surrogate(spike: Spike) -> bool:
-    """Whether a spike function is a surrogate of ours with nothing added: no other forward or derivative, and no hooks."""
-    if not isinstance(spike, Surrogate):
-        return False
-    same = all(
-        getattr(type(spike), name) is getattr(Surrogate, name) for name in ("forward", "derivative", "primitive")
-    )
-    hooks = (spike._forward_hooks, spike._forward_pre_hooks, spike._backward_hooks, spike._backward_pre_hooks)
-    return same and not any(hooks)

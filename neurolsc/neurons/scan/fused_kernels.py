@@ -1,12 +1,14 @@
-"""The time loops of a spiking layer as Triton kernels: :mod:`neurolsc.neurons.scan.run` and :mod:`neurolsc.neurons.scan.reverse`.
+"""The passes of the loop as Triton kernels, each of which takes all steps.
 
-A program has R samples and all n neurons (as C columns, a power of two) and takes all steps. What a neuron remembers stays in
-registers. The vectors that are multiplied with the recurrent weights go through global memory, where they are wanted
-anyway: a program writes them, waits for all its threads, and reads them back K neurons at a time. Programs share nothing.
+They are those of :mod:`neurolsc.neurons.scan.forward` and :mod:`neurolsc.neurons.scan.reverse`. A
+program has R samples and all n neurons (as C columns, a power of two) and takes all steps. What a
+neuron remembers stays in registers. The vectors that are multiplied with the recurrent weights go
+through global memory, where they are wanted anyway: a program writes them, waits for all its
+threads, and reads them back K neurons at a time. Programs share nothing.
 
-All tensors are contiguous float32, except `lengths`, int32, and the recurrent weights, which may be of half precision. (B, n) is
-one value per sample and neuron, and `step` = B n. A fixed threshold is one that moves by nothing: decay 1, no constant input and
-no adaptation.
+All tensors are contiguous float32, except `lengths`, int32, and the recurrent weights, which may be
+of half precision. (B, n) is one value per sample and neuron, and `step` = B n. A fixed threshold is
+one that moves by nothing: decay 1, no constant input and no adaptation.
 """
 
 import triton
