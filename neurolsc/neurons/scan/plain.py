@@ -41,7 +41,7 @@ def plain_gradients(plan: Plan, inputs: Inputs, needed: Inputs, given: tuple[Ten
     with torch.enable_grad():
         # aliases: one input may depend on another, and a gradient must not flow between them here
         pairs = zip(pack(inputs), wanted, strict=True)
-        aliases = [_alias(i, create) if wants else i for i, wants in pairs]
+        aliases = [i.view_as(i) if wants else i for i, wants in pairs]
         outputs = by_plain_steps(plan, unpack(aliases))
         known = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None and o.requires_grad]
         if not known:
@@ -51,7 +51,3 @@ def plain_gradients(plan: Plan, inputs: Inputs, needed: Inputs, given: tuple[Ten
         found = iter(torch.autograd.grad(ends, by, gradients, create_graph=create, allow_unused=True))
     return unpack([next(found) if wants else None for wants in wanted])
 
-
-def _alias(tensor: Tensor, create: bool) -> Tensor:
-    """The same tensor, with or without its history."""
-    return tensor.view_as(tensor) if create else tensor.detach().requires_grad_()
