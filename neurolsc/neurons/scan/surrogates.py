@@ -56,6 +56,8 @@ def lends_itself(spike: object) -> bool:
     """
     if not isinstance(spike, Surrogate) or overridden(spike) or next(spike.children(), None) is not None:
         return False
+    if spike._exact_values:
+        return False
     own = [value for name, value in vars(spike).items() if name not in _OF_A_MODULE]
     return all(getattr(type(spike), name) is method for name, method in _AS_WRITTEN.items()) and all(
         _lasts(value) for value in own
