@@ -36,7 +36,7 @@ class Plan:
     """What a run is besides its tensors.
 
     Attributes:
-        spike: the surrogate.
+        spike: a copy of the surrogate, which nobody changes.
         known: whether it is one of ours, whose derivative is known as a formula.
         reset: the reset.
         lengths: steps after which the state of each sample is wanted (B,); None: all.

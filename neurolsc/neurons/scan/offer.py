@@ -12,7 +12,7 @@ from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.scan import fused, resets, trial
 from neurolsc.neurons.scan.function import scan
 from neurolsc.neurons.scan.inputs import Inputs, Plan
-from neurolsc.neurons.scan.surrogates import OURS, depends_on_more, held, lends_itself, overridden
+from neurolsc.neurons.scan.surrogates import OURS, depends_on_more, held, holding, lends_itself, overridden
 from neurolsc.neurons.scan.watched import watched
 from neurolsc.surrogate import Surrogate
 
@@ -84,7 +84,7 @@ def _plan(cell: SpikingCell, inputs: Inputs, lengths: Tensor | None, recompute: 
     if not known and depends_on_more(spike, v - limit):  # type: ignore[operator]
         return None
     keep = "nothing" if not torch.is_grad_enabled() else "some" if recompute else "all"
-    return Plan(spike, known, cell.reset, lengths, keep, kernels, half)
+    return Plan(holding(spike, inputs.spike), known, cell.reset, lengths, keep, kernels, half)
 
 
 def _shapes_fit(inputs: Inputs, n_in: int, n: int) -> bool:

@@ -58,7 +58,7 @@ def loss_of(z: Tensor, state: Any) -> Tensor:
 
 
 def gradients(loss: Tensor, by: list[Tensor], **settings: Any) -> list[Tensor | None]:
-    return list(torch.autograd.grad(loss, by, allow_unused=True, **settings))
+    return list(torch.autograd.grad(loss, by, allow_unused=True, retain_graph=True, **settings))
 
 
 def assert_same(ones: Any, others: Any, rtol: float = 1e-10) -> None:
