@@ -70,5 +70,6 @@ class _Scan(torch.autograd.Function):
 
 def _sent(x: Tensor) -> Entries | None:
     """The events of an input that is what a layer sent, and has not changed since."""
-    known = None if x.grad_fn is None else x.grad_fn.metadata.get(_SENT)
+    node: Any = x.grad_fn
+    known = None if node is None else node.metadata.get(_SENT)
     return known if known is not None and still(known, x) else None

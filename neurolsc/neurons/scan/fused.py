@@ -132,10 +132,12 @@ def reverse(plan: Plan, inputs: Inputs, trace: Trace, needed: Inputs, given: Seq
     totals.add_block(0, steps, g)
     if slopes.wanted:
         slopes.add(slopes.learnt(distance, through))
-    vectors = Constants(*totals.constants()[:2], *sums.sum(1))  # type: ignore[arg-type]
+    weights = totals.constants()
+    vectors = Constants(weights.w_in, weights.w_rec, *sums.sum(1))  # type: ignore[arg-type]
     if trace.theta is None:  # what the moving threshold was given at the start
         vectors = vectors._replace(threshold=state[2].sum(0))
-    return Inputs(totals.x, totals.first, *state, vectors, tuple(slopes.gradients()))
+    z_first, v_first, theta_first = state
+    return Inputs(totals.x, totals.first, z_first, v_first, theta_first, vectors, tuple(slopes.gradients()))
 
 
 def _fixed(c: Constants, like: Tensor) -> Tensor:

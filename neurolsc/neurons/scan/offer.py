@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from neurolsc.neurons.scan import fused, resets, trial
 from neurolsc.neurons.scan.function import scan
 from neurolsc.neurons.scan.inputs import Inputs, Plan
 from neurolsc.neurons.scan.surrogates import OURS, depends_on_more, held, holding, lends_itself, overridden
-from neurolsc.neurons.scan.watched import watched
+from neurolsc.neurons.scan.watched import transformed, watched
 from neurolsc.surrogate import Surrogate
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    cell: SpikingCell,
+    self: SpikingCell,
     x: Tensor,
     state: State,
     *,
@@ -29,7 +29,7 @@ def run(
     lengths: Tensor | None = None,
     recompute: bool = False,
 ) -> tuple[Tensor, State]:
-    """The run of a cell whose step is eq. 49, with the results and gradients of plain steps; as :meth:`Cell.run`.
+    """The run of a cell whose step is eq. 49, with the results and gradients of plain steps: a method to be offered.
 
     The loop is not taken for what it does not know: a reset or a spike function of another kind, or
     one with hooks or methods of its own; dtypes, shapes and layouts that plain steps may take but
@@ -38,21 +38,22 @@ def run(
     finite.
 
     Args:
-        cell: the cell, whose class says by offering this that its step is eq. 49 with its constants.
+        self: the cell, whose class says by offering this that its step is eq. 49 with its constants.
         x: as in :meth:`Cell.run`, as all that follow.
         state: the state before.
         first: what the first step reads.
         lengths: steps that each sample runs.
         recompute: keep less for the gradient.
     """
-    if not watched(cell.spike, x, first, *state, *cell.parameters(), *cell.buffers()) and _as_written(cell):
-        inputs = _inputs(cell, x, first, state)
-        plan = _plan(cell, inputs, lengths, recompute)
+    if not watched(self.spike, x, first, *state, *self.parameters(), *self.buffers()) and _as_written(self):
+        inputs = _inputs(self, x, first, state)
+        plan = _plan(self, inputs, lengths, recompute)
         if plan is not None:
             z, v, theta, finite = scan(plan, inputs)
             if finite:
                 return z, type(state)(v) if theta is None else type(state)(v, theta)
-    return Cell.run(cell, x, state, first=first, lengths=lengths, recompute=recompute)
+    # the transforms know no recomputation
+    return Cell.run(self, x, state, first=first, lengths=lengths, recompute=recompute and not transformed())
 
 
 def _as_written(cell: SpikingCell) -> bool:
@@ -61,9 +62,9 @@ def _as_written(cell: SpikingCell) -> bool:
     return not own and resets.known(cell.reset) and lends_itself(cell.spike)
 
 
-def _inputs(cell: SpikingCell, x: Tensor, first: Tensor | None, state: State) -> Inputs:
+def _inputs(cell: Any, x: Tensor, first: Tensor | None, state: State) -> Inputs:
     theta = getattr(state, "theta", None)
-    spike = tuple(held(cell.spike).values())  # type: ignore[arg-type]
+    spike = tuple(held(cell.spike).values())
     return Inputs(x, first, cell.output(state), state.v, theta, cell.constants(), spike)
 
 

@@ -43,11 +43,11 @@ def plain_gradients(plan: Plan, inputs: Inputs, needed: Inputs, given: tuple[Ten
         pairs = zip(pack(inputs), wanted, strict=True)
         aliases = [i.view_as(i) if wants else i for i, wants in pairs]
         outputs = by_plain_steps(plan, unpack(aliases))
-        known = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None and o.requires_grad]
+        pairs = zip(outputs, given, strict=True)
+        known = [(o, g) for o, g in pairs if o is not None and g is not None and o.requires_grad]
         if not known:
             return unpack([None] * len(wanted))
         by = [i for i, wants in zip(aliases, wanted, strict=True) if wants]
         ends, gradients = zip(*known, strict=True)
         found = iter(torch.autograd.grad(ends, by, gradients, create_graph=create, allow_unused=True))
     return unpack([next(found) if wants else None for wants in wanted])
-

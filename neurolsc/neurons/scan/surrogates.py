@@ -9,6 +9,7 @@ keeps the loop away (:func:`lends_itself`).
 
 import copy
 from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,7 @@ def holding(spike: Surrogate, tensors: Sequence[Tensor]) -> Surrogate:
     """
     given = dict(zip(held(spike), tensors, strict=True))
     copied = copy.copy(spike)
-    inside = copied.__dict__
+    inside: dict[str, Any] = copied.__dict__  # type: ignore[assignment]
     for place in ("_parameters", "_buffers"):
         inside[place] = {name: given.get(name) for name in inside[place]}
     inside.update((name, tensor) for name, tensor in given.items() if isinstance(inside.get(name), Tensor))
@@ -48,7 +49,7 @@ def overridden(thing: object) -> bool:
     return any(callable(getattr(type(thing), name, None)) for name in vars(thing))
 
 
-def lends_itself(spike: object) -> bool:
+def lends_itself(spike: object) -> TypeGuard[Surrogate]:
     """Whether the loop may stand in for this spike function, as far as can be seen from outside.
 
     That is a surrogate without modules inside, which spikes as :class:`~neurolsc.surrogate.Surrogate`

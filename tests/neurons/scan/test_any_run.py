@@ -67,7 +67,7 @@ def layer(case: dict[str, Any], precision: torch.dtype) -> Any:
 def outcome(case: dict[str, Any], precision: torch.dtype, way: Any) -> tuple[list[Tensor], list[Tensor | None]]:
     """Spikes while they count, the last state, and gradients of a loss, once and again."""
     torch.manual_seed(case["seed"])
-    (steps, batch, n_in, n), cell = case["sizes"], layer(case, precision)
+    (steps, batch, n_in, _), cell = case["sizes"], layer(case, precision)
     x = ((torch.rand(steps, batch, n_in) < 0.5) * torch.randint(1, 5, (steps, batch, n_in)) / 2).to(case["dtype"])
     x = x.to_sparse() if case["sparse"] else x
     first = torch.rand(batch, n_in).to(case["dtype"]) if case["first"] else None

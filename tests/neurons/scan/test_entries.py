@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from neurolsc import ALIFPlus, Network
-from neurolsc.neurons.scan import chunks
+from neurolsc.neurons.scan import chunks, reading
 from neurolsc.neurons.scan import entries as products
-from neurolsc.neurons.scan import reading
 from neurolsc.neurons.scan.entries import DENSITY, events_in, events_of, events_over, stacked
 from neurolsc.neurons.scan.reading import Reading
 
