@@ -1,7 +1,9 @@
 """How much is done at once: few enough for a processor's cache, many enough that calls cost little."""
 
 ROWS = 1024
-"""rows (step, sample) whose products, and whose surrogate's derivatives, are made at once"""
+"""rows (step, sample) whose products are made at once"""
+SLOPES = 2**17
+"""entries whose surrogate's derivatives are made at once"""
 ENTRIES = 2**19
 """entries of an input that are looked through at once"""
 

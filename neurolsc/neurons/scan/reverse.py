@@ -21,7 +21,7 @@ from torch import Tensor
 from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.scan.inputs import Inputs, Plan
 from neurolsc.neurons.scan.resets import in_place
-from neurolsc.neurons.scan.slopes import Autograd, Formula, Slopes
+from neurolsc.neurons.scan.slopes import Formula, Slopes, StepByStep
 from neurolsc.neurons.scan.steps import Replay, Trace
 from neurolsc.neurons.scan.totals import Totals
 
@@ -38,7 +38,7 @@ def reverse(plan: Plan, inputs: Inputs, trace: Trace, needed: Inputs, given: Seq
             where zero.
     """
     c, steps = inputs.c, len(trace.z)
-    slopes = (Formula if plan.known else Autograd)(plan.spike, inputs.spike, needed.spike)
+    slopes = (Formula if plan.known else StepByStep)(plan.spike, inputs.spike, needed.spike)
     totals, replay = Totals(c, trace, needed), Replay(plan.reset, c, trace)
     state = _State(plan, c, trace, totals.vectors, given)
     made = trace.z.new_empty(min(trace.block, steps), *trace.z0.shape)

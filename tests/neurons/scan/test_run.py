@@ -33,6 +33,7 @@ def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(entries, "SMALLEST", smallest)
     monkeypatch.setattr(entries, "DENSITY", density)
     monkeypatch.setattr(chunks, "ROWS", rows)
+    monkeypatch.setattr(chunks, "SLOPES", 50)  # those of two steps
 
 
 def small(kind: type[SpikingCell], *, layer_delay: int = 1, **settings: Any) -> Network:
