@@ -1,4 +1,4 @@
-"""How much is done at once: few enough for a processor's cache, many enough that calls cost little."""
+"""How much is done at once: few enough for a cache, many enough that calls cost little."""
 
 ROWS = 1024
 """rows (step, sample) whose products are made at once"""

@@ -71,13 +71,13 @@ class Entries:
 
 
 def by_events(like: Tensor, rows: int, width: int, outputs: int) -> bool:
-    """Whether products (rows, width) x (width, outputs) in the dtype and on the device of a tensor may go by events."""
+    """Whether products (rows, width) x (width, outputs) of the kind of a tensor may go by events."""
     known = like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
     return known and rows * width * outputs >= SMALLEST
 
 
 def events_of(fired: np.ndarray) -> Entries | None:
-    """The events of a bool matrix (R, n) with values 1, or None where more than a share of it is True."""
+    """The events of a bool matrix (R, n) with values 1, or None where they are many."""
     where = np.flatnonzero(fired)
     return None if many(len(where), fired.size) else _ones(where, *fired.shape)
 
@@ -88,7 +88,7 @@ def many(events: int, entries: int) -> bool:
 
 
 def events_in(x: Tensor, dtype: torch.dtype) -> Entries | None:
-    """The events of an input (..., n), dense or sparse (COO), or None where it is dense and many entries are not zero."""
+    """The events of an input (..., n), sparse (COO) or dense; None where it is dense and they are many."""
     return _of_sparse(x, dtype) if x.is_sparse else _of_dense(x.detach(), dtype)
 
 
@@ -118,7 +118,7 @@ def _of_dense(x: Tensor, dtype: torch.dtype) -> Entries | None:
 
 
 def still(events: Entries, z: Tensor) -> bool:
-    """Whether a tensor (..., n) still has ones where these events are: by a sum of each row, its entries numbered."""
+    """Whether a tensor (..., n) still is these events: by sums of its rows, the entries numbered."""
     flat = z.detach().reshape(-1, z.shape[-1])
     if flat.shape != (len(events.start) - 1, events.width):
         return False
@@ -127,7 +127,7 @@ def still(events: Entries, z: Tensor) -> bool:
 
 
 def events_over(steps: Sequence[Entries | None], spikes: Tensor) -> Entries | None:
-    """The events of spikes (T, B, n) from those of each step, None where they are many; None if many steps are so."""
+    """The events of spikes (T, B, n) from those of each step, None where they are many."""
     if many(sum(step is None for step in steps), len(steps)):
         return None
     pairs = zip(steps, spikes, strict=True)

@@ -1,4 +1,4 @@
-"""Many steps of a spiking layer at once, as one function of autograd with a hand-written derivative.
+"""Many steps of a layer at once, as one function of autograd with a hand-written derivative.
 
 Whatever may change between the two passes is saved by autograd, so that torch says so. A second
 derivative, and one for several gradients at once, is that of plain steps; so is one that is not

@@ -1,4 +1,4 @@
-"""The time loop of a spiking layer on a GPU: one Triton kernel a pass, and what is done for all steps at once around it.
+"""The loop on a GPU: one Triton kernel a pass, and what is done for all steps around it.
 
 The same functions as :func:`neurolsc.neurons.scan.forward.forward` and
 :func:`neurolsc.neurons.scan.reverse.reverse`, in float32. Before the kernels of
@@ -32,14 +32,14 @@ from neurolsc.neurons.scan.steps import Trace
 from neurolsc.neurons.scan.totals import Totals
 
 WIDEST = 512
-"""Neurons up to which the kernels are used: at every step each program reads the recurrent weights anew."""
+"""Neurons up to which kernels are used: each program reads the recurrent weights at every step."""
 HELD = 2**13
 """Products that a program holds at once: 32 registers for each of its 32 * WARPS threads."""
 WARPS = 8
 
 
 def suits(c: Constants, *states: Tensor | None) -> bool:
-    """Whether the kernels can run such a layer: in float32, on an NVIDIA GPU that Triton can make kernels for."""
+    """Whether the kernels can run such a layer: in float32, on an NVIDIA GPU that Triton knows."""
     tensors = [tensor for tensor in (*c, *states) if tensor is not None]
     batch, hidden = tensors[-1].shape
     device = c.w_rec.device
@@ -56,7 +56,7 @@ def suits(c: Constants, *states: Tensor | None) -> bool:
 
 @cache
 def kernels() -> ModuleType | None:
-    """The kernels, or None without Triton or what it needs to start them: a C compiler and Python's headers."""
+    """The kernels, or None without Triton or what it needs: a C compiler and Python's headers."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None or not Path(sysconfig.get_path("include"), "Python.h").exists():
         return None
@@ -147,7 +147,7 @@ def _fixed(c: Constants, like: Tensor) -> Tensor:
 
 
 def _stacked(c: Constants) -> Tensor:
-    """The constants of the kernels (6, n_hidden); a fixed threshold is one that moves by nothing."""
+    """Those of the kernels (6, n_hidden); a fixed threshold is one that moves by nothing."""
     zero = torch.zeros_like(c.decay_v)
     fixed = (torch.ones_like(zero), zero, zero)
     moving = fixed if c.decay_theta is None else (c.decay_theta, c.b_theta, c.adaptation)
@@ -167,7 +167,7 @@ def _kind(c: Constants, reset: Reset) -> dict[str, bool]:
 
 
 def _samples(like: Tensor) -> int:
-    """Samples of a program: as few as keep every multiprocessor busy, and no more than registers allow."""
+    """Samples of a program: as few as keep all multiprocessors busy, as registers allow."""
     processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 1
     return next((r for r in (1, 2) if -(-len(like) // r) <= processors), 4)
 

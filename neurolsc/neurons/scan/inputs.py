@@ -57,7 +57,7 @@ class Plan:
 
 
 def pack(inputs: Inputs) -> tuple[Any, ...]:
-    """One after the other, as an autograd function takes its arguments and returns its gradients."""
+    """One after the other, as a function of autograd takes and returns them."""
     *own, c, spike = inputs
     return (*own, *c, *spike)
 

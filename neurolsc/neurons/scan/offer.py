@@ -1,4 +1,4 @@
-"""The run that LIF and ALIF offer: by the loop where it equals plain steps, by plain steps elsewhere."""
+"""The run that LIF and ALIF offer: by the loop where it equals plain steps, else by these."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(
     lengths: Tensor | None = None,
     recompute: bool = False,
 ) -> tuple[Tensor, State]:
-    """The run of a cell whose step is eq. 49, with the results and gradients of plain steps: a method to be offered.
+    """The run of a cell whose step is eq. 49, as plain steps give it: a method to be offered.
 
     The loop is not taken for what it does not know: a reset or a spike function of another kind, or
     one with hooks or methods of its own; dtypes, shapes and layouts that plain steps may take but
@@ -38,7 +38,7 @@ def run(
     finite.
 
     Args:
-        self: the cell, whose class says by offering this that its step is eq. 49 with its constants.
+        self: the cell, whose class says by offering this that its step is eq. 49.
         x: as in :meth:`Cell.run`, as all that follow.
         state: the state before.
         first: what the first step reads.
@@ -89,7 +89,7 @@ def _plan(cell: SpikingCell, inputs: Inputs, lengths: Tensor | None, recompute: 
 
 
 def _shapes_fit(inputs: Inputs, n_in: int, n: int) -> bool:
-    """Whether all shapes are the ordinary ones; plain steps take others, too, and say what is wrong with the rest."""
+    """Whether all shapes are the ordinary ones; plain steps take others, or say what is wrong."""
     x, first, z, v, theta, c, _ = inputs
     steps, batch = (*x.shape, 0, 0)[:2]
     wanted = Constants((n, n_in), (n, n), *[(n,)] * 6)  # type: ignore[arg-type]

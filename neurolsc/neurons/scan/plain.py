@@ -1,4 +1,4 @@
-"""The loop's run once more by plain steps, as autograd follows them: what the loop must equal, and its second derivative."""
+"""The loop's run by plain steps, as autograd follows them: for second derivatives."""
 
 import torch
 from torch import Tensor

@@ -27,7 +27,7 @@ class Reading:
             self.x = x.to_dense() if x.is_sparse else x
 
     def drive(self, a: int, b: int, w_in: Tensor, w_in_t: Tensor) -> Tensor:
-        """The projected input of steps a to b, (b - a, B, n_hidden), from the weights and their contiguous transpose."""
+        """The projected input of steps a to b, (b - a, B, n_hidden); w_in_t is contiguous."""
         begin, end = self._frames(a, b)
         parts = [] if self.first is None or a else [self.first @ w_in.T]
         if end > begin and self.events is not None:
@@ -38,7 +38,7 @@ class Reading:
         return rows.view(b - a, self.batch, -1)
 
     def add_gradient(self, total: Tensor, a: int, b: int, g: Tensor) -> None:
-        """Add the gradient by the transposed weights to a total (n, n_hidden), from that by the drive of steps a to b."""
+        """Add the gradient by the transposed weights to a total, from that by the drive of a to b."""
         begin, end = self._frames(a, b)
         if self.first is not None and not a:
             total.addmm_(self.first.T, g[0])
@@ -49,7 +49,7 @@ class Reading:
             total.addmm_(self._rows(begin, end).T, g.flatten(0, 1))
 
     def send_back(self, gx: Tensor, gfirst: Tensor | None, a: int, b: int, g: Tensor, w_in: Tensor) -> None:
-        """Write the gradient by x (T, B, n) and the first frame (B, n), given that by the drive of steps a to b."""
+        """Write the gradient by x (T, B, n) and the first frame, from that by the drive of a to b."""
         begin, end = self._frames(a, b)
         if self.first is not None and not a:
             if gfirst is not None:

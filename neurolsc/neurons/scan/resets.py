@@ -1,4 +1,6 @@
-r"""What each reset does in place, and on the way back; D, E and R as in :mod:`neurolsc.neurons.reset`.
+r"""What each reset does in place and on the way back.
+
+D, E and R are those of :mod:`neurolsc.neurons.reset`.
 
 The one place in the loop that tells resets apart. A reset that is not in its table is unknown to
 the loop, which then is not taken.
@@ -39,7 +41,7 @@ class Subtract:
         """Turn q + d g_v into q + D g_v; here the same."""
 
     def to_subtracted_(self, total: Tensor, g_v: Tensor, z: Tensor, sign: int) -> None:
-        """Add the gradient by what is subtracted, times a sign; for the moving threshold it is E g_v."""
+        """Add the gradient by what is subtracted, E g_v, times a sign."""
         if self.gradient:
             total.addcmul_(g_v, z, value=-sign)
 

@@ -100,7 +100,7 @@ class _State:
         self.given = (nothing, *([nothing] * self.steps if g_z is None else g_z.unbind(0)))
 
     def to_spikes(self, k: int, v: Tensor, theta: Tensor) -> Tensor:
-        """The gradient by the spikes after k steps, all of it, and what step k + 1 adds to the sums.
+        """The gradient by the spikes after k steps; what step k + 1 adds to the sums is added.
 
         It is the bracket of the first equation: what is given from outside, and what step k + 1,
         which reads these spikes, the voltage v and the threshold theta, hands back.
@@ -134,7 +134,7 @@ class _State:
             sums["adaptation"].addcmul_(minus, z, value=-1)
 
     def to_state(self, k: int, q: Tensor, out: Tensor) -> None:
-        """The gradients by the state after k steps, from those by the next one and q: the last two equations.
+        """The gradients by the state after k steps: the last two equations.
 
         The gradient by the voltage is written to a place of its own, where it is left for the weights.
         """

@@ -12,7 +12,7 @@ from neurolsc.surrogate import Surrogate
 
 
 class Slopes(ABC):
-    """The way back through a surrogate, a block of steps at a time: ``enter``, ``times_`` for each, ``leave``.
+    """The way back through a surrogate, block by block: ``enter``, ``times_`` a step, ``leave``.
 
     Args:
         spike: the surrogate.
@@ -32,14 +32,14 @@ class Slopes(ABC):
 
     @abstractmethod
     def times_(self, i: int, back: Tensor) -> Tensor:
-        """The gradient by the distance in step i (B, n_hidden), from that by its spikes; asked for once."""
+        """The gradient by the distance in step i, from that by its spikes; asked for once."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Go from a block, whose part in the gradients of what the surrogate holds is then known."""
+        """Go from a block, whose part in the gradients is then known."""
 
     def gradients(self) -> list[Tensor | None]:
-        """Those by what the surrogate holds, where they are wanted; None also where nothing depends on it."""
+        """Those by what the surrogate holds, where wanted; None where nothing depends on it."""
         found = iter(self.totals)
         return [next(found) if wanted else None for wanted in self.needed]
 
@@ -50,7 +50,7 @@ class Slopes(ABC):
 
 
 class Formula(Slopes):
-    """Through one of our surrogates: by its derivative, which is a formula, for as many steps at once as a cache holds."""
+    """Through one of our surrogates: by its derivative, a formula, for some steps at once."""
 
     def enter(self, distance: Tensor) -> None:
         self.distance, self.slope = distance, list[Tensor]()
@@ -70,7 +70,7 @@ class Formula(Slopes):
             self.add(self.learnt(self.distance, self.seen))
 
     def learnt(self, distance: Tensor, back: Tensor) -> Sequence[Tensor | None]:
-        """The gradients by what the surrogate holds, from distances and the gradient by the spikes of many steps."""
+        """The gradients by what the surrogate holds, from many steps' distances and gradients."""
         with torch.enable_grad():
             smooth = self.spike.primitive(distance)
         return torch.autograd.grad(smooth, self.wanted, back.to(smooth.dtype), allow_unused=True)
@@ -100,7 +100,7 @@ class StepByStep(Slopes):
         """All is known already."""
 
     def _through(self, distance: Tensor, back: Tensor) -> Sequence[Tensor | None]:
-        """The gradients by the distance of a step (B, n_hidden), and by what the surrogate holds, by autograd."""
+        """The gradients by a step's distance and by what the surrogate holds, by autograd."""
         distance = distance.detach().requires_grad_()
         with torch.enable_grad():
             smooth = self.spike.primitive(distance)
@@ -109,7 +109,7 @@ class StepByStep(Slopes):
         return torch.autograd.grad(smooth, [distance, *self.wanted], back.to(smooth.dtype), allow_unused=True)
 
     def _agrees(self, distance: Tensor) -> bool:
-        """Whether the formula is what autograd gives, for a gradient that is another one for each neuron."""
+        """Whether the formula is what autograd gives, for another gradient at each neuron."""
         back = torch.linspace(1, 2, distance.numel(), dtype=distance.dtype, device=distance.device).view_as(distance)
         slope, formula = self._through(distance, back)[0], self.spike.derivative(distance).to(back.dtype) * back
         if slope is None or slope.shape != formula.shape:

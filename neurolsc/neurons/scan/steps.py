@@ -78,7 +78,7 @@ class Steps:
         hidden = len(c.w_rec)
         self.reset, self.c, self.reading = in_place(reset), c, reading
         self.sparse = by_events(c.w_rec, reading.batch, hidden, hidden)
-        # rows are added from contiguous ones; a product keeps the layout of the plain step, and so its rounding
+        # rows are added from contiguous ones; a product keeps the plain step's layout and rounding
         self.w_rec_rows = c.w_rec.T.contiguous() if self.sparse else c.w_rec.T
         self.w_in_rows = c.w_in.T if reading.events is None else c.w_in.T.contiguous()
         self.b_v = c.b_v if c.b_v.device.type != "cpu" or bool(c.b_v.any()) else None
@@ -115,7 +115,7 @@ class Steps:
 
 
 class Replay:
-    """The states along a run, a block at a time: what was kept of them, and the steps between run again.
+    """The states along a run, block by block: what was kept, and the steps between run again.
 
     Args:
         steps: the steps; None where all voltages were kept.

@@ -78,7 +78,7 @@ def depends_on_more(spike: Surrogate, distance: Tensor) -> bool:
 
 
 def _lasts(value: object) -> bool:
-    """Whether an attribute cannot change under the hands of who keeps it; a tensor says when it has."""
+    """Whether an attribute cannot change unseen; a tensor says when it has."""
     if isinstance(value, tuple):
         return all(_lasts(each) for each in value) and not any(isinstance(each, Tensor) for each in value)
     return isinstance(value, (*_LASTING, Tensor))

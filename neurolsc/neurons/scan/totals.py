@@ -1,4 +1,4 @@
-"""The gradients of what all steps have in common, summed over the steps as the reverse pass goes back."""
+"""The gradients of what all steps have in common, summed as the reverse pass goes back."""
 
 from torch import Tensor
 
@@ -35,7 +35,7 @@ class Totals:
             self.x[-1] = 0  # the last frame is not read
 
     def add_block(self, a: int, b: int, g: Tensor) -> None:
-        """Add what follows from the gradients by the voltages after steps a to b, (b - a, B, n_hidden), at once."""
+        """Add what follows from the gradients by the voltages after steps a to b, at once."""
         if self.w_rec is not None:
             add_recurrent(self.w_rec, self.trace, a, b, g)
         if self.w_in is not None:
@@ -50,7 +50,7 @@ class Totals:
 
 
 def add_recurrent(total: Tensor, trace: Trace, a: int, b: int, g: Tensor) -> None:
-    """Add the gradient by the transposed recurrent weights to a total, from that by the voltages after steps a to b."""
+    """Add the gradient by w_rec transposed to a total, from that by the voltages after steps a to b."""
     if not a:
         total.addmm_(trace.z0.T, g[0])
         a, g = 1, g[1:]

@@ -1,4 +1,4 @@
-"""Whether the GPU's kernels are right on a device: a small layer there, by them and by plain steps."""
+"""Whether the kernels are right on a device: a small layer there, by them and by plain steps."""
 
 import threading
 import warnings
@@ -24,7 +24,7 @@ _passed: dict[torch.device, bool] = {}
 
 
 def passed(device: torch.device) -> bool:
-    """Whether the kernels give there what plain steps give; tried at their first use in a process, then known.
+    """Whether the kernels give there what plain steps give; tried once in a process.
 
     All resets, with a fixed and a moving threshold, forward and back. Where the kernels differ, or
     fail to compile or to start, layers on that device run by the loop, and one warning says so.
@@ -55,7 +55,7 @@ def _fault(device: torch.device) -> str | None:
 
 
 def _differ(reset: Reset, moving: bool, device: torch.device) -> str | None:
-    """In what kernels and plain steps differ for a reset and a fixed or moving threshold, or None."""
+    """In what kernels and plain steps differ for a reset and a kind of threshold, or None."""
     spike = FastSigmoid(torch.linspace(0.5, 1, HIDDEN), learnable=True).to(device, torch.float32)
     plan = Plan(spike, True, reset, torch.tensor([STEPS, 2, 0], device=device), "all", kernels=True)
     results = []
@@ -76,7 +76,7 @@ def _differ(reset: Reset, moving: bool, device: torch.device) -> str | None:
 
 
 def _layer(spike: FastSigmoid, reset: Reset, moving: bool, device: torch.device) -> Inputs:
-    """A layer that fires, of numbers with so few digits that the sums before a spike are exact in any order."""
+    """A layer that fires, of numbers with so few digits that its sums are exact in any order."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int, low: int = -16, high: int = 17) -> Tensor:
