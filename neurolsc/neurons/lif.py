@@ -9,6 +9,7 @@ from neurolsc.neurons import scan
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
+from neurolsc.neurons.registry import register
 from neurolsc.neurons.reset import ResetName
 from neurolsc.neurons.spiking import Spike, SpikingCell, known_derivative
 from neurolsc.neurons.thresholds import Thresholds
@@ -22,6 +23,7 @@ class LIFState(NamedTuple):
     """membrane potential (B, n_hidden)"""
 
 
+@register
 class LIF(SpikingCell):
     r"""Leaky integrate-and-fire neurons with recurrence; the ALIF of eq. 49 with a fixed threshold.
 
