@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from neurolsc.neurons import scan
 from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
@@ -159,7 +160,7 @@ class ALIF(SpikingCell):
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state))
         return Linearised(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
 
-    run = SpikingCell.run_at_once
+    run = scan.run
     recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:

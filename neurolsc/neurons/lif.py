@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.neurons import scan
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
@@ -97,7 +98,7 @@ class LIF(SpikingCell):
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
         return Linearised(self.w_rec, s, d, e, r, None, None)
 
-    run = SpikingCell.run_at_once
+    run = scan.run
     recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from neurolsc import ALIFPlus, Network
-from neurolsc.neurons.scan import events as products
-from neurolsc.neurons.scan import reading
-from neurolsc.neurons.scan.events import DENSITY, events_in, events_of, events_over, stacked
+from neurolsc.neurons.scan import chunks, reading
+from neurolsc.neurons.scan import entries as products
+from neurolsc.neurons.scan.entries import DENSITY, events_in, events_of, events_over, stacked
 from neurolsc.neurons.scan.reading import Reading
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -110,7 +110,7 @@ def test_steps_of_which_some_are_dense_have_their_events():
 
 
 def test_an_input_of_several_chunks_has_its_events(monkeypatch):
-    monkeypatch.setattr(products, "CHUNK", 100)
+    monkeypatch.setattr(chunks, "ENTRIES", 100)
     x, w = sparse(50, 9, 0.2, ones=False), torch.randn(9, 4)
     found = events_in(x, torch.float64)
     assert found is not None

@@ -1,27 +1,34 @@
 """Products with matrices that are mostly zero: the input of a layer, and its own spikes.
 
-A product with a few non-zero entries per row is a sum of a few rows of the other matrix. Where at most a quarter of the
-entries differ from zero, and the product is not tiny, that beats the dense product on a CPU (``benchmarks/layers.py``).
+A product with a few non-zero entries per row is a sum of a few rows of the other matrix. Where at
+most a quarter of the entries differ from zero, and the product is not tiny, that beats the dense
+product on a CPU (``benchmarks/layers.py``). It is the dense one as long as the other matrix is
+finite: 0 times infinity is not left out there.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from neurolsc.neurons.scan import chunks
+
 DENSITY = 0.25
 """Share of non-zero entries up to which a product goes by events."""
 SMALLEST = 2**19
 """Multiplications of the dense product below which it is not worth looking for events."""
-CHUNK = 2**19
-"""Entries of an input in which events are looked for at once: few enough for the cache."""
+_IN_NUMPY = frozenset(
+    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16}
+    | {torch.float32, torch.float64}
+)
+"""dtypes that NumPy knows"""
 
 
 @dataclass(frozen=True)
-class Events:
+class Entries:
     """The non-zero entries of a matrix (R, n), row after row.
 
     Attributes:
@@ -41,12 +48,12 @@ class Events:
         part = self if b is None else self.rows(a, b)
         return torch.embedding_bag(weights, part.column, part.start, False, 0, False, part.values, True)[0]
 
-    def rows(self, a: int, b: int) -> "Events":
+    def rows(self, a: int, b: int) -> "Entries":
         """Rows a to b of the matrix."""
         entries = slice(int(self.start[a]), int(self.start[b]))
         values = None if self.values is None else self.values[entries]
         start = self.start[a : b + 1] - entries.start if entries.start else self.start[a : b + 1]
-        return Events(self.column[entries], start, values, self.width)
+        return Entries(self.column[entries], start, values, self.width)
 
     def transposed_times(self, g: Tensor, a: int, b: int) -> Tensor:
         """Rows a to b of the matrix, transposed, times g (b - a, m): (n, m)."""
@@ -64,13 +71,13 @@ class Events:
 
 
 def by_events(like: Tensor, rows: int, width: int, outputs: int) -> bool:
-    """Whether products (rows, width) x (width, outputs) in the dtype and on the device of a tensor may go by events."""
+    """Whether products (rows, width) x (width, outputs) of the kind of a tensor may go by events."""
     known = like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
     return known and rows * width * outputs >= SMALLEST
 
 
-def events_of(fired: np.ndarray) -> Events | None:
-    """The events of a bool matrix (R, n) with values 1, or None where more than a share of it is True."""
+def events_of(fired: np.ndarray) -> Entries | None:
+    """The events of a bool matrix (R, n) with values 1, or None where they are many."""
     where = np.flatnonzero(fired)
     return None if many(len(where), fired.size) else _ones(where, *fired.shape)
 
@@ -80,56 +87,72 @@ def many(events: int, entries: int) -> bool:
     return events > DENSITY * entries
 
 
-def events_in(x: Tensor, dtype: torch.dtype) -> Events | None:
-    """The events of an input (..., n), dense or sparse (COO), or None where it is dense and many entries are not zero."""
-    rows, width = x.shape[:-1].numel(), x.shape[-1]
-    if x.is_sparse:
-        x = x.coalesce()
-        *outer, column = x.indices()
-        row = torch.zeros_like(column)
-        for index, size in zip(outer, x.shape[:-1], strict=True):
-            row = row * size + index
-        start = torch.searchsorted(row, torch.arange(rows + 1))
-        return Events(column, start, _not_all_ones(x.values().to(dtype)), width)
-    flat, parts, values, found = x.detach().reshape(rows, width).contiguous(), [], [], 0
-    for chunk in np.array_split(flat.numpy(), 1 + flat.numel() // CHUNK):
-        where = np.flatnonzero(chunk != 0)
+def events_in(x: Tensor, dtype: torch.dtype) -> Entries | None:
+    """The events of an input (..., n), sparse (COO) or dense; None where it is dense and they are many."""
+    return _of_sparse(x, dtype) if x.is_sparse else _of_dense(x.detach(), dtype)
+
+
+def _of_sparse(x: Tensor, dtype: torch.dtype) -> Entries:
+    x = x.detach().coalesce()
+    *outer, column = x.indices()
+    row = torch.zeros_like(column)
+    for index, size in zip(outer, x.shape[:-1], strict=True):
+        row = row * size + index
+    start = torch.searchsorted(row, torch.arange(x.shape[:-1].numel() + 1, device=row.device))
+    return Entries(column, start, _not_all_ones(x.values().to(dtype)), x.shape[-1])
+
+
+def _of_dense(x: Tensor, dtype: torch.dtype) -> Entries | None:
+    flat = x.reshape(-1, x.shape[-1]).resolve_neg().contiguous()
+    parts, values, found = [], [], 0
+    for chunk in flat.tensor_split(1 + flat.numel() // chunks.ENTRIES):
+        array = (chunk if chunk.dtype in _IN_NUMPY else chunk.to(dtype)).numpy()
+        where = np.flatnonzero(array != 0)
         found += len(where)
         if many(found, flat.numel()):
             return None
-        parts.append(_ones(where, *chunk.shape))
-        values.append(chunk.reshape(-1)[where])
+        parts.append(_ones(where, *array.shape))
+        values.append(array.reshape(-1)[where])
     events, known = stacked(parts), torch.from_numpy(np.concatenate(values)).to(dtype)
-    return Events(events.column, events.start, _not_all_ones(known), width)
+    return Entries(events.column, events.start, _not_all_ones(known), flat.shape[1])
 
 
-def events_over(steps: Sequence[Events | None], spikes: Tensor) -> Events | None:
-    """The events of spikes (T, B, n) from those of each step, None where they are many; None where they are in many steps."""
+def still(events: Entries, z: Tensor) -> bool:
+    """Whether a tensor (..., n) still is these events: by sums of its rows, the entries numbered."""
+    flat = z.detach().reshape(-1, z.shape[-1])
+    if flat.shape != (len(events.start) - 1, events.width):
+        return False
+    numbers = torch.arange(1, events.width + 1, dtype=z.dtype, device=z.device)
+    return torch.equal(flat @ numbers, events.times(numbers.unsqueeze(1)).squeeze(1))
+
+
+def events_over(steps: Sequence[Entries | None], spikes: Tensor) -> Entries | None:
+    """The events of spikes (T, B, n) from those of each step, None where they are many."""
     if many(sum(step is None for step in steps), len(steps)):
         return None
     pairs = zip(steps, spikes, strict=True)
     return stacked([step or _ones(np.flatnonzero(z.numpy()), *z.shape) for step, z in pairs])
 
 
-def stacked(parts: Sequence[Events]) -> Events:
+def stacked(parts: Sequence[Entries]) -> Entries:
     """Matrices of ones under each other."""
     *before, total = np.cumsum([0, *(len(part.column) for part in parts)]).tolist()
     starts = [part.start.numpy()[:-1] + first for part, first in zip(parts, before, strict=True)]
     column = np.concatenate([part.column.numpy() for part in parts])
     start = np.concatenate([*starts, [total]])
-    return Events(torch.from_numpy(column), torch.from_numpy(start), None, parts[0].width)
+    return Entries(torch.from_numpy(column), torch.from_numpy(start), None, parts[0].width)
 
 
-def _ones(where: np.ndarray, rows: int, width: int) -> Events:
+def _ones(where: np.ndarray, rows: int, width: int) -> Entries:
     """The events of a matrix (rows, width) with ones at these places, counted row after row."""
     start = where.searchsorted(_edges(rows, width))
-    return Events(torch.from_numpy(where % width), torch.from_numpy(start), None, width)
+    return Entries(torch.from_numpy(where % width), torch.from_numpy(start), None, width)
 
 
 def _not_all_ones(values: Tensor) -> Tensor | None:
     return None if bool((values == 1).all()) else values
 
 
-@cache
+@lru_cache(64)
 def _edges(rows: int, width: int) -> np.ndarray:
     return np.arange(0, rows * width + 1, width)
