@@ -18,6 +18,7 @@ from neurolsc.stability import (
     pretrain,
     radius_profile,
     random_submatrix,
+    scale_to_radius,
     spectral_radius,
 )
 from neurolsc.training import Scores, TrainResult, evaluate, train
@@ -55,6 +56,7 @@ __all__ = [
     "radius_profile",
     "random_submatrix",
     "save",
+    "scale_to_radius",
     "spectral_radius",
     "surrogate",
     "train",
