@@ -50,24 +50,26 @@ def root(function: Callable[[float], float], between: Bracket, *, width: float, 
         close: a value this small will do.
 
     Returns:
-        The point of the smallest value found.
+        The point of the smallest value found, the last of equal ones.
 
     Source: Oliveira & Takahashi, ACM Trans. Math. Softw. 47 (2020), 5; kappa_1 = 0.2 / (b - a), kappa_2 = 2, n_0 = 1.
     """
     low, high, a, b = between
-    best = min((abs(a), low), (abs(b), high))
-    slope, left = 0.2 / (high - low), math.ceil(math.log2((high - low) / (2 * width))) + 1
-    while high - low > 2 * width and best[0] > close:
+    best, at = min((abs(a), low), (abs(b), high))
+    slope = 0.2 / (high - low)
+    for left in range(math.ceil(math.log2((high - low) / (2 * width))) + 1, 0, -1):
+        if high - low <= 2 * width or best <= close:
+            break
         middle, falsi = (low + high) / 2, (b * low - a * high) / (b - a)
         side = math.copysign(1.0, middle - falsi)
-        step = min(slope * (high - low) ** 2, abs(middle - falsi))
+        x = falsi + side * min(slope * (high - low) ** 2, abs(middle - falsi))
         radius = width * 2.0**left - (high - low) / 2
-        x = falsi + side * step
         x = x if abs(x - middle) <= radius else middle - side * radius
         y = function(x)
-        best, left = min(best, (abs(y), x)), left - 1
+        if abs(y) <= best:
+            best, at = abs(y), x
         if (y > 0) == (b > 0):
             high, b = x, y
         else:
             low, a = x, y
-    return best[1]
+    return at

@@ -154,18 +154,18 @@ def _scale_time(
     """Scale a layer until its radius through time is the target, or as near as it gets."""
     cell, target = look.network.cells[layer], look.goal.time
     start = {name: value.clone() for name, value in cell.state_dict().items()}
-    tried: dict[float, float] = {}
+    tried: list[tuple[float, float]] = []
 
     def miss(log_scale: float) -> float:
         cell.load_state_dict(start)
         look.options.rule.apply(cell, time=math.exp(log_scale), depth=1.0)
         with torch.no_grad():
             radius = time_radius(follow(look.network, x, steps)[0][layer], layer).radius.mean().item()
-        tried[log_scale] = abs(radius - target)
+        tried.append((abs(radius - target), log_scale))
         note(layer, math.exp(log_scale), radius)
         return radius - target
 
     between = bracket(miss, _REACH)
     if between.low < between.high:
         root(miss, between, width=_WIDTH, close=_CLOSE * look.options.criteria.allowed(look.goal, target))
-    miss(min(tried, key=tried.__getitem__))
+    miss(min(tried)[1])
