@@ -355,6 +355,7 @@ def test_a_dead_layer_is_never_converged_and_named(polish, make_network, batches
     network.cells[1].theta_rest = 1000.0
     criteria = Criteria(tolerance=1.0, deviation=None, smoothed_deviation=None)
     settings = {"target": 1.0, "criteria": criteria, "polish": polish, "max_steps": 3, "progress": False}
+    settings["gradient"] = False
     result = pretrain(network, batches, **settings)
     assert result.profile.firing_rate[0] > 0 == result.profile.firing_rate[1]
     assert not criteria.misses(Measured.of(result.profile), Aim(1.0, 1.0))
@@ -414,16 +415,69 @@ def test_nan_weights_are_an_error_that_names_the_layer(layer, make_network, batc
         pretrain(network, [torch.ones(20, 2, 30)], progress=False)
 
 
-def test_batches_that_do_not_do_are_refused(make_network, batches):
+def test_what_cannot_be_pretrained_is_refused_at_once(make_network, batches):
     with pytest.raises(ValueError, match="at least one batch of inputs, got none"):
         pretrain(make_network(), [])
-    with pytest.raises(ValueError, match="an iterator can be used only once"):
+    with pytest.raises(ValueError, match="more than the 4 batches it got .an iterator can be used only once"):
         pretrain(make_network(), iter(batches), criteria=NEVER, max_steps=10, progress=False)
     with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\)"):
         pretrain(make_network(), [torch.zeros(20, 6, 31)])
-    for name in ("samples", "checkpoint_every"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            pretrain(make_network(), batches, **{name: 0})
+    with pytest.raises(TypeError, match=r"network must be a neurolsc.Network, got LSTM: give neurolsc.wrap\(module\)"):
+        pretrain(torch.nn.LSTM(30, 4), batches)
+    with pytest.raises(TypeError, match="network must be a neurolsc.Network, got list"):
+        pretrain([], batches)
+    with pytest.raises(TypeError, match=r"one tensor \(20, 6, 30\): give \[x\]"):
+        pretrain(make_network(), batches[0])
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "message"),
+    [
+        ({"samples": 0}, ValueError, "samples must be at least 1, got 0"),
+        ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be at least 1, got 0"),
+        ({"max_steps": -1}, ValueError, "max_steps must be at least 0, got -1"),
+        ({"steps": 1.5}, TypeError, "steps must be an int, got float"),
+        ({"lr": 0.0}, ValueError, "lr must be positive"),
+        ({"multiplier": (1.1, 1.2)}, ValueError, "0 < low <= 1 <= high"),
+        ({"non_square": "norm"}, ValueError, "non_square must be one of 'submatrix', 'singular'"),
+        ({"rule": PaperRule}, TypeError, "rule must be an object with name and apply.*, got the class PaperRule"),
+        ({"rule": "paper"}, TypeError, "rule must be an object with name and apply.*, got 'paper'"),
+        ({"method": "scale"}, TypeError, "unexpected keyword argument 'method'"),
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_do_are_refused_at_once(bad, kind, message, make_network, batches):
+    with pytest.raises(kind, match=message):
+        pretrain(make_network(), batches, **bad)
+
+
+@dataclass(frozen=True)
+class Falling:
+    """A target of a stranger: less through depth the deeper the network."""
+
+    top: float
+
+    def aim(self, steps: int, layers: int) -> Aim:
+        return Aim(self.top, self.top / layers)
+
+
+def test_a_target_of_ones_own_is_reached(make_network, batches):
+    result = pretrain(make_network(), batches, target=Falling(0.6), progress=False)
+    assert result.profile.target == (0.6, 0.3)
+    assert result.converged
+    assert (result.profile.depth_mean / 0.3 - 1).abs().max() <= 0.04
+    assert result.options.target == Falling(0.6)
+
+
+def test_the_result_says_on_how_many_points_it_rests(make_network, batches):
+    result = pretrain(make_network(), batches, criteria=AT_ONCE, progress=False)
+    assert result.points == (20, 8) == result.profile.time.shape[1:]  # all steps, twice four samples
+    means = result.profile.time.double().mean(1)  # all steps were looked at: only samples differ
+    expected = [math.sqrt(row.var().item() / 8) for row in means]
+    assert result.time_error == pytest.approx(expected)
+    assert len(result.depth_error) == 2
+    worst = f"at most {max(result.time_error):.3f} through time and {max(result.depth_error):.3f} through depth"
+    assert f"means over 20 steps of 8 samples, standard errors {worst}" in str(result)
 
 
 def test_short_runs_are_looked_at_as_a_whole(make_network, make_spikes):
