@@ -82,9 +82,7 @@ class Criteria:
     deviation: float | None = 0.2
     smoothed_deviation: float | None = 0.2
 
-    def misses(
-        self, measured: Measured, goal: Aim, include_input: bool = True
-    ) -> list[tuple[int, str, float, float]]:
+    def misses(self, measured: Measured, goal: Aim, include_input: bool = True) -> list[tuple[int, str, float, float]]:
         """The means that are too far from their target: (layer, direction, mean, target)."""
         return [
             (layer, direction, mean, wanted)

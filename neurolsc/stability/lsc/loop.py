@@ -183,7 +183,9 @@ class Loop:
             ValueError: if it began with other settings.
         """
         before, now = state["settings"], self.options.settings(self.look.goal)
-        changed = [f"{name} was {before.get(name)!r}, is now {now[name]!r}" for name in now if before.get(name) != now[name]]
+        changed = [
+            f"{name} was {before.get(name)!r}, is now {now[name]!r}" for name in now if before.get(name) != now[name]
+        ]
         if changed:
             raise ValueError(
                 f"the checkpoint began with other settings ({'; '.join(changed)}). Use the same settings, another file, "

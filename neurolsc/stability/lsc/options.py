@@ -1,6 +1,6 @@
 """The settings of a pre-training, all in one place."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from neurolsc.stability.cycles import NonSquare
@@ -37,7 +37,7 @@ class Options:
     polish: bool = True
     include_input: bool = True
     non_square: NonSquare = "submatrix"
-    criteria: Criteria = Criteria()
+    criteria: Criteria = field(default_factory=Criteria)
     lr: float = 3.14e-3
     weight_decay: float = 1e-4
 

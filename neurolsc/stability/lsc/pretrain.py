@@ -162,9 +162,7 @@ def _pretrained(
     loop = Loop(look, inputs)
     if checkpoint is not None and Path(checkpoint).exists():
         loop.restore(read_tree(checkpoint))
-    with tqdm(
-        total=options.max_steps, initial=loop.step, unit="step", desc="pretrain", disable=not progress
-    ) as bar:
+    with tqdm(total=options.max_steps, initial=loop.step, unit="step", desc="pretrain", disable=not progress) as bar:
         while (profile := loop.advance()) is None:
             bar.update()
             bar.set_postfix_str(loop.summary())

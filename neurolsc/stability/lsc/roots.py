@@ -14,7 +14,6 @@ class Bracket(NamedTuple):
     at_high: float
 
 
-
 def bracket(function: Callable[[float], float], reach: float) -> Bracket:
     """Widen away from 0 until the sign changes.
 

@@ -148,9 +148,7 @@ def _scale_depth(look: Look, layer: int, x: Tensor, steps: Tensor) -> None:
         options.rule.apply(look.network.cells[layer], time=1.0, depth=look.goal.depth / mean)
 
 
-def _scale_time(
-    look: Look, layer: int, x: Tensor, steps: Tensor, note: Callable[[int, float, float], None]
-) -> None:
+def _scale_time(look: Look, layer: int, x: Tensor, steps: Tensor, note: Callable[[int, float, float], None]) -> None:
     """Scale a layer until its radius through time is the target, or as near as it gets."""
     cell, target = look.network.cells[layer], look.goal.time
     start = {name: value.clone() for name, value in cell.state_dict().items()}

@@ -47,7 +47,7 @@ def test_an_iterator_ends():
     inputs = Inputs(iter(numbered(2)))
     assert numbers(inputs.take()) == [0, 1, 2]
     assert [numbers(x) for x in inputs.following()] == [[3, 4, 5]]
-    with pytest.raises(ValueError, match="more than the 2 batches it got .an iterator can be used only once"):
+    with pytest.raises(ValueError, match=r"more than the 2 batches it got .an iterator can be used only once"):
         inputs.take()
 
 

@@ -418,13 +418,13 @@ def test_nan_weights_are_an_error_that_names_the_layer(layer, make_network, batc
 def test_what_cannot_be_pretrained_is_refused_at_once(make_network, batches):
     with pytest.raises(ValueError, match="at least one batch of inputs, got none"):
         pretrain(make_network(), [])
-    with pytest.raises(ValueError, match="more than the 4 batches it got .an iterator can be used only once"):
+    with pytest.raises(ValueError, match=r"more than the 4 batches it got .an iterator can be used only once"):
         pretrain(make_network(), iter(batches), criteria=NEVER, max_steps=10, progress=False)
     with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\)"):
         pretrain(make_network(), [torch.zeros(20, 6, 31)])
     with pytest.raises(TypeError, match=r"network must be a neurolsc.Network, got LSTM: give neurolsc.wrap\(module\)"):
         pretrain(torch.nn.LSTM(30, 4), batches)
-    with pytest.raises(TypeError, match="network must be a neurolsc.Network, got list"):
+    with pytest.raises(TypeError, match=r"network must be a neurolsc.Network, got list"):
         pretrain([], batches)
     with pytest.raises(TypeError, match=r"one tensor \(20, 6, 30\): give \[x\]"):
         pretrain(make_network(), batches[0])

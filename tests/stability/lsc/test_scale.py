@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_refused(make_network, make_spikes):
     x = make_spikes()
     with pytest.raises(TypeError, match=r"network must be a neurolsc.Network, got LSTM: give neurolsc.wrap\(module\)"):
         scale_to_radius(torch.nn.LSTM(30, 4), x)
-    with pytest.raises(TypeError, match="a batch must be an input .* got int"):
+    with pytest.raises(TypeError, match=r"a batch must be an input .* got int"):
         scale_to_radius(make_network(), 3)
     with pytest.raises(TypeError, match="unexpected keyword argument 'shuffle'"):
         scale_to_radius(make_network(), x, shuffle=False)
