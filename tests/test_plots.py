@@ -80,7 +80,7 @@ def test_pretraining(make_network, make_spikes, tmp_path):
     assert is_a_picture(tmp_path / "pretraining.png")
     history = scale_to_radius(network, x, progress=False).history
     for rows in (history, []):
-        with pytest.raises(ValueError, match="only the history of method='gradient'"):
+        with pytest.raises(ValueError, match="only the history of pretrain can"):
             plots.plot_pretraining(rows, None, tmp_path / "none.png")
 
 

@@ -102,6 +102,15 @@ class Criteria:
         errors = _compared(measured.standard_errors(total), goal, include_input)
         return max(math.inf if self.tolerance == 0 else error / self.allowed(goal, w) for *_, error, w in errors)
 
+    def lost(self, measured: Measured, goal: Aim, total: int, include_input: bool = True) -> bool:
+        """Whether a mean misses its target by more than the tolerance and three standard errors."""
+        means = _compared(measured.means(), goal, include_input)
+        doubts = _compared(measured.standard_errors(total), goal, include_input)
+        return any(
+            abs(mean - wanted) > self.allowed(goal, wanted) + 3 * error
+            for (*_, mean, wanted), (*_, error, _) in zip(means, doubts, strict=True)
+        )
+
     def allowed(self, goal: Aim, wanted: float) -> float:
         """How far a mean may lie from the target radius of its direction."""
         return self.tolerance if goal.time == goal.depth else 2 * self.tolerance * wanted

@@ -19,8 +19,8 @@ CLOSER = 4
 """Time steps of a closer look, as a multiple of a step's: radii differ more along a run than from
 sample to sample."""
 
-MOST = 16
-"""Samples of the largest look, as a multiple of a step's."""
+MOST, MOST_FRESH = 4, 16
+"""Samples of the largest closer look and of the largest look at fresh inputs, as multiples of a step's."""
 
 CLOSE_DOUBT, FRESH_DOUBT = 0.5, 0.25
 """Standard errors of the means, in tolerances, that a closer look and one at fresh inputs may have: a
@@ -57,13 +57,15 @@ class Look:
         count, steps = self.options.samples, self.count(x, CLOSER)
         with torch.no_grad():
             seen = self._measure(self._sample(x, step, count), step, steps)
-            wanted = self.enough(seen[0], len(x), CLOSE_DOUBT)
+            wanted = self.enough(seen[0], len(x), CLOSE_DOUBT, MOST)
             if min(wanted, x.shape[1]) > count:
                 seen = self._measure(self._sample(x, step, wanted), step, steps)
         return seen
 
     def fresh(self, inputs: Inputs, last: Tensor, step: int) -> RadiusProfile:
         """Radii on the inputs that come next, at `CLOSER` times as many steps and enough samples.
+
+        Where the first samples already show that a mean misses its target, no more are looked at.
 
         Args:
             inputs: inputs that no step has looked at, if there are such.
@@ -73,8 +75,10 @@ class Look:
         drawn = Fresh(inputs, last, self.generator(-2 - step))
         x = drawn.upto(2 * self.options.samples)
         profile = self._profile(x, step)
-        wanted = self.enough(Measured.of(profile), len(x), FRESH_DOUBT)
-        if wanted > x.shape[1]:
+        measured = Measured.of(profile)
+        wanted = self.enough(measured, len(x), FRESH_DOUBT, MOST_FRESH)
+        lost = self.options.criteria.lost(measured, self.goal, len(x), self.options.include_input)
+        if wanted > x.shape[1] and not lost:
             more = drawn.upto(wanted)
             profile = self._profile(more, step) if more.shape[1] > x.shape[1] else profile
         return profile
@@ -84,10 +88,10 @@ class Look:
         steps = self.options.steps
         return None if steps is None else min(times * steps, x.shape[0])
 
-    def enough(self, measured: Measured, total: int, doubt: float) -> int:
-        """How many samples bring the standard error of every mean down to a share of the tolerance."""
+    def enough(self, measured: Measured, total: int, doubt: float, most: int) -> int:
+        """How many samples bring the standard error of every mean down to a share of the tolerance; no more than most."""
         now = self.options.criteria.doubt(measured, self.goal, total, self.options.include_input)
-        seen, most = measured.time[0].shape[1], MOST * self.options.samples
+        seen, most = measured.time[0].shape[1], most * self.options.samples
         return most if now == math.inf else min(math.ceil(seen * (now / doubt) ** 2), most)
 
     def _sample(self, x: Tensor, step: int, count: int) -> Tensor:

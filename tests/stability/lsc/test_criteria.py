@@ -117,6 +117,17 @@ def test_standard_error_of_one_sample_is_that_of_its_steps():
     assert standard_error(torch.tensor([[0.5]]), 6) == 0
 
 
+def test_a_mean_is_lost_beyond_the_tolerance_and_three_standard_errors():
+    goal, criteria = Aim(0.5, 0.5), Criteria(tolerance=0.02)
+    for miss, lost in ((0.31, False), (0.33, True)):  # standard error 0.1
+        apart = torch.tensor([[0.4, 0.6]], dtype=torch.float64)
+        sure = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
+        radii = Measured((sure,), (apart - miss,))
+        assert criteria.lost(radii, goal, 1) is lost
+        assert criteria.lost(radii, goal, 1, include_input=False) is False
+    assert criteria.lost(Measured((sure + 0.021,), (sure,)), goal, 1)
+
+
 def test_doubt_is_the_largest_standard_error_in_tolerances():
     apart = torch.tensor([[0.4, 0.6]], dtype=torch.float64)  # standard error 0.1
     radii, criteria = Measured((apart / 2, apart), (4 * apart, 2 * apart)), Criteria(tolerance=0.02)
