@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from neurolsc import Criteria, TransitionRule
+from neurolsc import Criteria, TransitionRule, radius_profile
 from neurolsc.stability.lsc.criteria import Measured
 from neurolsc.stability.lsc.inputs import Inputs
 from neurolsc.stability.lsc.look import FRESH_DOUBT, Look
@@ -19,47 +19,37 @@ def batches():
     return list((torch.rand(8, 20, 12, 30, generator=random) < rates).float())
 
 
-def look(network, tolerance, goal=None):
-    options = Options(target=0.5, rule=TransitionRule(), samples=2, steps=5, criteria=Criteria(tolerance))
-    if goal is None:  # where the means are, so that none is lost
-        goal = Aim(0.9, 0.9)
-    return Look(network, goal, options)
-
-
-@pytest.mark.parametrize(("tolerance", "samples"), [(10.0, 4), (1e-4, 32)])
-def test_a_look_at_fresh_inputs_is_as_large_as_the_error_of_its_means_needs(tolerance, samples, make_network, batches):
-    network, inputs = make_network(gain=2), Inputs(batches)
-    last = inputs.take()
-    at = look(network, 10.0).fresh(inputs, last, 0)
-    # every mean may be on target: the tolerance alone decides
-    goal = Aim(at.time_mean.mean().item(), at.depth_mean.mean().item())
-    seen = look(network, max(tolerance, 1e-4), goal)
-    object.__setattr__(seen.options, "criteria", Patient(tolerance))
-    profile = seen.fresh(inputs, last, 0)
-    assert profile.time.shape[1:] == (20, samples)
-
-
 class Patient(Criteria):
-    """Criteria under which no look is lost."""
+    """Criteria under which no look is lost: the errors of the means alone decide."""
 
     def lost(self, *args, **keywords):
         return False
 
 
+def look(network, criteria, goal=Aim(0.9, 0.9)):
+    return Look(network, goal, Options(target=0.5, rule=TransitionRule(), samples=2, steps=5, criteria=criteria))
+
+
+@pytest.mark.parametrize(("tolerance", "samples"), [(10.0, 4), (1e-4, 32)])
+def test_a_look_at_fresh_inputs_takes_twice_to_sixteen_times_the_samples(tolerance, samples, make_network, batches):
+    inputs = Inputs(batches)
+    profile = look(make_network(gain=2), Patient(tolerance)).fresh(inputs, inputs.take(), 0)
+    assert profile.time.shape[1:] == (20, samples)
+
+
 def test_errors_of_the_means_end_below_a_quarter_of_the_tolerance_where_samples_suffice(make_network, batches):
-    network, inputs = make_network(gain=2), Inputs(batches)
-    seen = look(network, 0.1)
-    object.__setattr__(seen.options, "criteria", Patient(0.1))
-    small = seen._profile(batches[0][:, :4], 0)
-    assert Patient(0.1).doubt(Measured.of(small), seen.goal, 20) > FRESH_DOUBT, "four samples do not"
+    criteria, inputs = Patient(0.1), Inputs(batches)
+    seen = look(make_network(gain=2), criteria)
+    few = Measured.of(radius_profile(seen.network, batches[1][:, :4]))
+    assert criteria.doubt(few, seen.goal, 20) > FRESH_DOUBT, "four samples do not"
     profile = seen.fresh(inputs, inputs.take(), 0)
     assert 4 < profile.time.shape[2] < 32
-    assert Patient(0.1).doubt(Measured.of(profile), seen.goal, 20) < 1.5 * FRESH_DOUBT
+    assert criteria.doubt(Measured.of(profile), seen.goal, 20) < 1.5 * FRESH_DOUBT
 
 
 def test_no_more_is_looked_at_once_a_mean_has_missed(make_network, batches):
     inputs = Inputs(batches)
-    profile = look(make_network(gain=2), 1e-4, Aim(50.0, 50.0)).fresh(inputs, inputs.take(), 0)
+    profile = look(make_network(gain=2), Criteria(1e-4), Aim(50.0, 50.0)).fresh(inputs, inputs.take(), 0)
     assert profile.time.shape[2] == 4
     assert inputs.taken == 2
 
@@ -67,5 +57,5 @@ def test_no_more_is_looked_at_once_a_mean_has_missed(make_network, batches):
 def test_a_closer_look_takes_up_to_four_times_the_samples(make_network, batches):
     network = make_network(gain=2)
     for tolerance, samples in ((10.0, 2), (1e-4, 8)):
-        measured, _ = look(network, tolerance).closer(batches[0], 0)
+        measured, _ = look(network, Criteria(tolerance)).closer(batches[0], 0)
         assert measured.time[0].shape == (20, samples)
