@@ -10,7 +10,7 @@ import h5py
 import pytest
 import torch
 
-from neurolsc import Network, pretrain
+from neurolsc import Network, scale_to_radius
 from neurolsc.datasets import SpikeLatencyMNIST, collate, input_batches
 from neurolsc.export import quantize, to_netx, verify, write_netx
 from neurolsc.export.simulators import find_python
@@ -99,7 +99,7 @@ def test_a_pretrained_network_is_exact_on_20_digits(lava, tmp_path):
     torch.manual_seed(0)
     data = SpikeLatencyMNIST.embedded("train")
     network = Network([alif(data.n_in, 32), alif(32, 32)], data.n_classes)
-    pretrain(network, input_batches(data, 32, seed=0), target=0.5, seed=0, method="scale", progress=False)
+    scale_to_radius(network, input_batches(data, 32, seed=0)[0], target=0.5, seed=0, progress=False)
     x, labels = collate([data[i] for i in range(20)])
     path = tmp_path / "digits.net"
     report = to_netx(network, path, x, labels=labels)
