@@ -14,7 +14,7 @@ from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.positive import Positive, set_value
 from neurolsc.neurons.registry import register
 from neurolsc.neurons.reset import ResetName, StaticReset
-from neurolsc.neurons.spiking import Spike, SpikingCell, known_derivative
+from neurolsc.neurons.spiking import Spike, SpikingCell
 from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.validation import number
 
@@ -164,7 +164,7 @@ class ALIF(SpikingCell):
     recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:
-        return LeakyDerivatives(self, adapts=True) if known_derivative(self.spike) else None
+        return LeakyDerivatives.of(self, adapts=True)
 
     def thresholds(self) -> Thresholds:
         """b_theta and adaptation: the whole threshold is a sum of multiples of them."""

@@ -11,7 +11,7 @@ from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDer
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.registry import register
 from neurolsc.neurons.reset import ResetName
-from neurolsc.neurons.spiking import Spike, SpikingCell, known_derivative
+from neurolsc.neurons.spiking import Spike, SpikingCell
 from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.validation import number
 
@@ -102,7 +102,7 @@ class LIF(SpikingCell):
     recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:
-        return LeakyDerivatives(self, adapts=False) if known_derivative(self.spike) else None
+        return LeakyDerivatives.of(self, adapts=False)
 
     def thresholds(self) -> Thresholds:
         return Thresholds(self, ("theta",))

@@ -11,6 +11,8 @@ from neurolsc.neurons.cell import Cell, State, truncated_normal
 from neurolsc.neurons.positive import Positive
 from neurolsc.neurons.registry import SURROGATES
 from neurolsc.neurons.reset import ResetName, make_reset
+from neurolsc.neurons.scan.surrogates import overridden
+from neurolsc.neurons.scan.watched import hooked
 from neurolsc.surrogate import FastSigmoid, Surrogate
 from neurolsc.validation import number, one_of
 
@@ -124,9 +126,10 @@ def spike_function(name: str, spike: Any) -> Spike:
 def known_derivative(spike: Spike) -> TypeGuard[Surrogate]:
     """Whether a spike function is a surrogate of ours whose derivative, as a formula, is that of its spikes.
 
-    A class that overrides its spikes, or one of a shape and its integral, says nothing about the other.
+    A class that overrides its spikes, or one of a shape and its integral, says nothing about the other;
+    nor does an object with hooks or methods of its own.
     """
-    if not isinstance(spike, Surrogate):
+    if not isinstance(spike, Surrogate) or hooked(spike) or overridden(spike):
         return False
     order = type(spike).__mro__
 

@@ -47,11 +47,21 @@ def watched(spike: Any, *tensors: Tensor | None) -> bool:
             or any(not isinstance(mode, DeviceContext) for mode in modes)
             or any(type(tensor) not in (Tensor, nn.Parameter) for tensor in given)
             or any(functorch.is_legacy_batchedtensor(tensor) for tensor in given)
-            or spike._forward_hooks
+            or hooked(spike)
+        )
+    except (AttributeError, ImportError):
+        return True
+
+
+def hooked(spike: Any) -> bool:
+    """Whether hooks hang on a spike function, or on all modules; True also where torch does not say."""
+    try:
+        return bool(
+            spike._forward_hooks
             or spike._forward_pre_hooks
             or spike._backward_hooks
             or spike._backward_pre_hooks
             or modules._has_any_global_hook()
         )
-    except (AttributeError, ImportError):
+    except AttributeError:
         return True
