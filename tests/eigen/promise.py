@@ -71,6 +71,7 @@ def check(points: Points, gradient: bool = False) -> Checked:
 
 
 def _radii(m: Tensor, squared: bool) -> Tensor:
+    m = torch.where(m.abs() < torch.finfo(m.dtype).tiny, 0, m)  # with subnormal numbers LAPACK may fail to converge
     radius = torch.linalg.eigvals(m).abs().amax(1).double()
     return radius.sqrt() if squared else radius
 
