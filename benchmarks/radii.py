@@ -20,7 +20,7 @@ from pathlib import Path
 
 import scipy
 import torch
-from _radii_peers import Contestant, Found, autograd, cycle_of, fastest, ours
+from _radii_peers import Contestant, Found, autograd, cycle_of, fastest, ours, within
 from _radii_report import draw, table
 from torch import Tensor
 
@@ -101,6 +101,7 @@ def contestants(t: Transitions, direction: str, exact: Tensor, growth: bool) -> 
     own = (ours(part, direction).radius.double().cpu() / exact - 1).abs().quantile(0.99).item()
     goals = {"within 1 %": max(0.01, own)} | ({} if growth else {"as exact as ours": max(own, NEGLIGIBLE)})
     taking: dict[str, tuple[str, Contestant, int]] = {"ours": ("", ours, many)}
+    taking |= {f"ours, tolerance {x:g}": ("", within(x), many) for x in (0.03, 0.1)}
     for peer in ("power iteration",) if DEVICE == "cuda" else ("ARPACK", "power iteration"):
         best = fastest(peer, goals, part, direction, exact, cost)
         for goal, (settings, run) in best.items():

@@ -2,7 +2,7 @@
 
 More than 10,000 points of random layers, the same as in tests/eigen/test_promise.py, each against LAPACK in float64.
 Prints a table by families and the worst points; writes results/radii_layers.json and .md. Set OMP_NUM_THREADS=1: small
-eigenvalue problems are many times slower with more threads. A minute or two of one core.
+eigenvalue problems are many times slower with more threads. Two or three minutes of one core.
 """
 
 import sys
