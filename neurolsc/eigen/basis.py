@@ -9,6 +9,10 @@ from torch import Tensor
 from neurolsc.eigen.powers import dominant_pairs
 
 
+SMALL = 1e-3
+"""share of a vector's norm outside the basis below which its product is not known well enough"""
+
+
 class RitzPairs(NamedTuple):
     """Approximate eigenpairs of largest modulus, on a basis."""
 
@@ -64,18 +68,25 @@ class Basis:
         new.parts().copy_(self.parts()[:, index])
         return new
 
-    def widen(self, v: Tensor) -> None:
-        """Add the direction that vectors (p, n) bring, or zeros where they lie in the basis."""
-        have, size = self.parts()[0], v.norm(dim=1)
+    def widen(self, v: Tensor, product: Tensor | None = None) -> None:
+        """Add the direction that vectors (p, n) bring, or zeros where they lie in the basis.
+
+        Their products (p, n), where they are known, save one; what is small beside the basis is then left out.
+        """
+        (have, products), size = self.parts(), v.norm(dim=1)
         for _ in range(2):  # once is not enough where v lies nearly in the basis
             # a row times a matrix: ten times as fast in torch as the same as columns
             row = v.unsqueeze(1)
-            v = torch.baddbmm(row, row @ have.mT, have, alpha=-1).squeeze(1)
+            along = row @ have.mT
+            v = torch.baddbmm(row, along, have, alpha=-1).squeeze(1)
+            if product is not None:
+                product = torch.baddbmm(product.unsqueeze(1), along, products, alpha=-1).squeeze(1)
         rest = v.norm(dim=1)
-        new = rest > 10 * torch.finfo(v.dtype).eps * size
-        vector, product = self.room[:, : len(self.left), self.count]
-        vector.copy_(torch.where(new, 1 / rest, 0).unsqueeze(1) * v)
-        product.copy_(self.apply(vector, self.left))
+        new = rest > (10 * torch.finfo(v.dtype).eps if product is None else SMALL) * size
+        scale = torch.where(new, 1 / rest, 0).unsqueeze(1)
+        vector, after = self.room[:, : len(self.left), self.count]
+        vector.copy_(scale * v)
+        after.copy_(self.apply(vector, self.left) if product is None else scale * product)
         self.count += 1
 
     def follow(self, count: int) -> None:
@@ -83,8 +94,8 @@ class Basis:
         while self.count < count:
             self.widen(self.parts()[1, :, -1])
 
-    def pairs(self) -> RitzPairs:
-        """The eigenpairs of largest modulus of the matrices, projected on the basis.
+    def pairs(self) -> tuple["RitzPairs", Tensor]:
+        """The eigenpairs of largest modulus of the matrices projected on the basis, and these (p, count, count).
 
         Raises:
             FloatingPointError: if a product is NaN or infinite.
@@ -96,4 +107,4 @@ class Basis:
         value, y = dominant_pairs(h)
         weights = torch.stack((y.real, y.imag), 1)
         x, m_x = (torch.complex(*(weights @ part).unbind(1)) for part in (vectors, products))
-        return RitzPairs(value, x, m_x - value.unsqueeze(1) * x)
+        return RitzPairs(value, x, m_x - value.unsqueeze(1) * x), h

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.eigen.basis import Basis, RitzPairs
+from neurolsc.eigen.growth import growth_beside
 
 LOOKS = (24, 36, 48, 64, 84, 108)
 """sizes of the basis at which the eigenvalue is looked at; it ends at the last, or at half the size of the matrix. With 16 at first
@@ -60,13 +61,24 @@ class _Search(NamedTuple):
     residual: float
     drift: float
 
-    def settle(self, left: Tensor, pairs: RitzPairs, last: Tensor) -> Tensor:
-        """Write down the pairs at points (p,), given their last moduli (p,); those that have not settled, as an index."""
+    def settle(self, left: Tensor, pairs: RitzPairs, last: Tensor, followed: Tensor) -> Tensor:
+        """Write down the pairs at points (p,), given their last moduli (p,) and the matrices (p, m, m) of what was followed.
+
+        Returns:
+            Those that have not settled, as an index.
+        """
         modulus, residual = pairs.value.abs(), pairs.residual()
         done = (residual <= self.residual) & ((modulus - last).abs() <= self.drift * modulus)
+        some = done.nonzero().squeeze(1)
+        if len(some):
+            done[some] = growth_beside(followed[some], pairs.value[some]) <= self._limit(followed.shape[1], pairs.vector.shape[1])
         for whole, part in zip(self.found, (pairs.value, pairs.vector, residual, done), strict=True):
             whole[left] = part
         return (~done).nonzero().squeeze(1)
+
+
+    def _limit(self, m: int, n: int) -> float:
+        return min(1 + self.drift, (1 + self.drift / 0.3) * (0.01 * n) ** (-0.5 / m))
 
 
 def dominant(
@@ -102,47 +114,67 @@ def dominant(
     )
     search = _Search(found, residual, drift)
     beside = 0 if guess is None else guess.vectors.shape[1]
-    basis = Basis(apply, torch.arange(points, device=start.device), looks[-1] + beside, start)
+    basis = Basis(apply, torch.arange(points, device=start.device), looks[-1] + max(2, beside), start)
     basis.widen(start)
-    last = start.new_full((points,), torch.inf)
+    kept, last = None, start.new_full((points,), torch.inf)
     for now in looks:
         basis.follow(now)
         if guess is not None and now == looks[0]:
-            pairs, stay = _beside(search, guess, basis)
+            pairs, stay, kept = _beside(search, guess, basis)
         else:
-            pairs = basis.pairs()
-            stay = search.settle(basis.left, pairs, last)
+            if kept is not None:
+                for v, product in zip(*kept, strict=True):
+                    basis.widen(v, product)
+            pairs, h = basis.pairs()
+            basis.count = now
+            stay = search.settle(basis.left, pairs, last, h[:, :now, :now])
+            pairs = pairs.at(stay)
+            if kept is not None:
+                kept = _kept(pairs)
         if not len(stay):
             break
         basis.keep(stay)
-        last = pairs.value.abs()[stay]
+        last = pairs.value.abs()
     return found
 
 
-def _beside(search: _Search, guess: Guess, basis: Basis) -> tuple[RitzPairs, Tensor]:
+def _kept(pairs: RitzPairs) -> tuple[Tensor, Tensor]:
+    """The vectors of pairs and their products, as two real ones each (2, p, n)."""
+    product = pairs.rest + pairs.value.unsqueeze(1) * pairs.vector
+    return tuple(torch.stack((x.real, x.imag)) for x in (pairs.vector, product))
+
+
+def _beside(search: _Search, guess: Guess, basis: Basis) -> tuple[RitzPairs, Tensor, tuple]:
     """Try the guess at all points; the pairs that it gives at once, and where they have not settled, as an index."""
     before = basis.count
     for v in guess.vectors.unbind(1):
         basis.widen(v)
-    first = pairs = basis.pairs()
-    search.settle(basis.left, pairs, torch.full_like(guess.modulus, torch.inf))
-    near = (_share(guess.vectors, pairs.vector) > SHARE).nonzero().squeeze(1)
-    pairs = pairs.at(near)
-    stay = search.settle(basis.left[near], pairs, guess.modulus[near])
+    first, h = basis.pairs()
+    h = h[:, :before, :before]
+    best = RitzPairs(*(x.clone() for x in first))
+    search.settle(basis.left, first, torch.full_like(guess.modulus, torch.inf), h)
+    near = (_share(guess.vectors, first.vector) > SHARE).nonzero().squeeze(1)
+    pairs, h = first.at(near), h[near]
+    stay = search.settle(basis.left[near], pairs, guess.modulus[near], h)
+    stay = stay[pairs.residual()[stay] > search.residual]
     if len(stay):
-        side, pairs = basis.copied(near[stay], CORRECTIONS), pairs.at(stay)
+        side, pairs, h, near = basis.copied(near[stay], CORRECTIONS), pairs.at(stay), h[stay], near[stay]
         for _ in range(CORRECTIONS):
             side.widen(guess.corrected(pairs.rest, pairs.value, side.left).real)
-            last, pairs = pairs.value.abs(), side.pairs()
+            last, pairs = pairs.value.abs(), side.pairs()[0]
+            for whole, part in zip(best, pairs, strict=True):
+                whole[near] = part
             far = _share(guess.vectors[side.left], pairs.vector) <= SHARE
             last[far] = torch.inf
-            stay = search.settle(side.left, pairs, last)
+            stay = search.settle(side.left, pairs, last, h)
             if not len(stay):
                 break
             side.keep(stay)
-            pairs = pairs.at(stay)
+            pairs, h, near = pairs.at(stay), h[stay], near[stay]
     basis.count = before
-    return first, (~search.found.settled).nonzero().squeeze(1)
+    stay = (~search.found.settled).nonzero().squeeze(1)
+    best = best.at(stay)
+    return best, stay, _kept(best)
 
 
 def _share(vectors: Tensor, x: Tensor) -> Tensor:
