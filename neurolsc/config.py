@@ -8,13 +8,14 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from neurolsc.checkpoint import CELLS, SURROGATES, load
+from neurolsc.checkpoint import load
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, SpikeLatencyMNIST, TimeStretch
 from neurolsc.datasets.augment import Augmentation
 from neurolsc.datasets.events import UNITS
 from neurolsc.datasets.shd import Cached
 from neurolsc.datasets.splits import By
 from neurolsc.network import Network
+from neurolsc.neurons.registry import CELLS, SURROGATES
 from neurolsc.neurons.reset import ResetName
 from neurolsc.stability.lsc.rules import PaperRule, Rule, TransitionRule
 from neurolsc.stability.lsc.targets import Target
