@@ -7,7 +7,7 @@ from torch import Tensor
 from neurolsc import ALIFPlus, Network
 from neurolsc.neurons.scan import chunks, reading
 from neurolsc.neurons.scan import entries as products
-from neurolsc.neurons.scan.entries import DENSITY, events_in, events_of, events_over, stacked
+from neurolsc.neurons.scan.entries import DENSITY, Entries, Search, events_in, events_of, events_over, stacked
 from neurolsc.neurons.scan.reading import Reading
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -16,6 +16,22 @@ pytestmark = pytest.mark.usefixtures("float64")
 def sparse(rows: int, width: int, density: float, *, ones: bool) -> Tensor:
     drawn = torch.rand(rows, width)
     return (drawn < density).double() * (1 if ones else drawn + 1)
+
+
+def found(z: Tensor) -> Entries | None:
+    """The events of a matrix of zeros and ones."""
+    search = Search(*z.shape)
+    search.matrix[:] = z.bool().numpy()
+    return events_of(search)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.12, 0.2])
+def test_a_search_finds_every_true(share):
+    z = torch.rand(40, 70) < share
+    search = Search(40, 70)
+    search.matrix[:] = z.numpy()
+    assert search.places(search.count()).tolist() == z.flatten().nonzero().squeeze(1).tolist()
+    assert bool(z.any()) == (share > 0)
 
 
 @pytest.mark.parametrize("ones", [True, False])
@@ -32,7 +48,7 @@ def test_events_of_an_input_multiply_as_it_does(convert, ones):
 
 
 def test_a_matrix_without_events():
-    events = events_of(torch.zeros(4, 6, dtype=torch.bool).numpy())
+    events = found(torch.zeros(4, 6))
     assert events is not None
     assert torch.equal(events.times(torch.randn(6, 3), 1, 3), torch.zeros(2, 3))
     assert torch.equal(events.transposed_times(torch.randn(2, 3), 1, 3), torch.zeros(6, 3))
@@ -41,7 +57,7 @@ def test_a_matrix_without_events():
 def test_events_under_each_other():
     parts = [sparse(3, 8, 0.2, ones=True) for _ in range(4)]
     parts = [part * (part.cumsum(1) <= 1) for part in parts]  # few
-    whole = stacked([events_of(part.bool().numpy()) for part in parts])
+    whole = stacked([found(part) for part in parts])
     w = torch.randn(8, 5)
     torch.testing.assert_close(whole.times(w, 0, 12), torch.cat(parts) @ w)
 
@@ -101,7 +117,7 @@ def test_what_a_layer_sends_is_not_searched_again(monkeypatch):
 
 def test_steps_of_which_some_are_dense_have_their_events():
     spikes = torch.stack([sparse(3, 8, share, ones=True) for share in (0.1, 0.9, 0.1, 0.1)])
-    steps = [events_of(z.bool().numpy()) for z in spikes]
+    steps = [found(z) for z in spikes]
     assert [step is None for step in steps] == [False, True, False, False]
     whole, w = events_over(steps, spikes), torch.randn(8, 5)
     assert whole is not None
