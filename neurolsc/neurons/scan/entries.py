@@ -36,7 +36,8 @@ class Search:
 
     NumPy looks for them in one of two ways: up to a share of a tenth it jumps from one to the next,
     which at random places costs a mispredicted branch each; beyond that it takes all entries in turn,
-    without branches. Where they are not few, as many more stand behind the matrix as make it do that.
+    without branches. Where they are not few, as many more are looked at behind the matrix as make it
+    do that.
 
     Args:
         rows: rows of the matrix.
@@ -48,7 +49,7 @@ class Search:
 
     def __init__(self, rows: int, width: int) -> None:
         self.size = rows * width
-        self.padded = np.ones(self.size + self.size // 8, bool)
+        self.padded = np.ones(self.size + self.size // 9 + 1, bool)
         self.matrix = self.padded[: self.size].reshape(rows, width)
 
     def count(self) -> int:
@@ -57,9 +58,8 @@ class Search:
 
     def places(self, count: int) -> np.ndarray:
         """Where they are, counted row after row, given how many there are."""
-        if count <= FEW * self.size:
-            return np.flatnonzero(self.matrix)
-        return np.flatnonzero(self.padded)[:count]
+        more = 0 if count <= FEW * self.size else max(self.size // 9 + 1 - count, 0)
+        return self.padded[: self.size + more].nonzero()[0][:count]
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,21 @@ class Entries:
         """Rows a to b of the matrix, transposed, times g (b - a, m): (n, m)."""
         start = self.start[a : b + 1].numpy()
         entries = slice(int(start[0]), int(start[-1]))
-        # narrow integers are sorted by radix
-        column = self.column[entries].numpy().astype(np.min_scalar_type(self.width))
-        order = np.argsort(column, kind="stable")
-        row = np.repeat(np.arange(b - a), np.diff(start))[order]
-        first = np.zeros(self.width + 1, np.int64)
-        np.cumsum(np.bincount(column, minlength=self.width), out=first[1:])
-        values = None if self.values is None else self.values[entries][torch.from_numpy(order)]
-        bags = torch.from_numpy(row), torch.from_numpy(first)
+        # sorted by a number whose low bits are the row, the high ones the column
+        bits = (b - a - 1).bit_length()
+        dtype = np.int32 if self.width << bits < 2**31 else np.int64
+        place = self.column[entries].numpy().astype(dtype)
+        place <<= bits
+        place |= np.repeat(np.arange(b - a, dtype=dtype), np.diff(start))
+        if self.values is None:
+            values = None
+            place.sort()
+        else:
+            order = place.argsort()
+            place, values = place[order], self.values[entries][torch.from_numpy(order)]
+        first = place.searchsorted(np.arange(self.width + 1, dtype=dtype) << bits)
+        place &= (1 << bits) - 1
+        bags = torch.from_numpy(place.astype(np.int64)), torch.from_numpy(first)
         return torch.embedding_bag(g, *bags, False, 0, False, values, True)[0]
 
 
