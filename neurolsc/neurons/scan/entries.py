@@ -67,8 +67,8 @@ class Entries:
     """The non-zero entries of a matrix (R, n), row after row.
 
     Attributes:
-        column: the column of each entry (E,), int64.
-        start: where the entries of each row start, and where the last one's end (R + 1,), int64.
+        column: the column of each entry (E,), int32 or, where they came so, int64.
+        start: where the entries of each row start, and where the last one's end (R + 1,), likewise.
         values: the entries themselves (E,); None where all are 1.
         width: n.
     """
@@ -81,7 +81,8 @@ class Entries:
     def times(self, weights: Tensor, a: int = 0, b: int | None = None) -> Tensor:
         """Rows a to b of the matrix, or all, times weights (n, m): (b - a, m)."""
         part = self if b is None else self.rows(a, b)
-        return torch.embedding_bag(weights, part.column, part.start, False, 0, False, part.values, True)[0]
+        start = part.start.to(part.column.dtype)
+        return torch.embedding_bag(weights, part.column, start, False, 0, False, part.values, True)[0]
 
     def rows(self, a: int, b: int) -> "Entries":
         """Rows a to b of the matrix."""
@@ -110,9 +111,9 @@ class Entries:
         else:
             order = place.argsort()
             place, values = place[order], self.values[entries][torch.from_numpy(order)]
-        first = place.searchsorted(np.arange(self.width + 1, dtype=dtype) << bits)
+        first = place.searchsorted(np.arange(self.width + 1, dtype=dtype) << bits).astype(dtype)
         place &= (1 << bits) - 1
-        bags = torch.from_numpy(place.astype(np.int64)), torch.from_numpy(first)
+        bags = torch.from_numpy(place), torch.from_numpy(first)
         return torch.embedding_bag(g, *bags, False, 0, False, values, True)[0]
 
 
@@ -189,7 +190,7 @@ def events_over(steps: Sequence[Entries | None], spikes: Tensor) -> Entries | No
 def stacked(parts: Sequence[Entries]) -> Entries:
     """Matrices of ones under each other."""
     *before, total = np.cumsum([0, *(len(part.column) for part in parts)]).tolist()
-    starts = [part.start.numpy()[:-1] + first for part, first in zip(parts, before, strict=True)]
+    starts = [part.start.numpy()[:-1] + np.int64(first) for part, first in zip(parts, before, strict=True)]
     column = np.concatenate([part.column.numpy() for part in parts])
     start = np.concatenate([*starts, [total]])
     return Entries(torch.from_numpy(column), torch.from_numpy(start), None, parts[0].width)
@@ -197,7 +198,7 @@ def stacked(parts: Sequence[Entries]) -> Entries:
 
 def _ones(where: np.ndarray, rows: int, width: int) -> Entries:
     """The events of a matrix (rows, width) with ones at these places, counted row after row."""
-    start = where.searchsorted(_edges(rows, width))
+    start = where.searchsorted(_edges(rows, width)).astype(np.int32)
     return Entries(torch.from_numpy(_columns(rows, width).take(where)), torch.from_numpy(start), None, width)
 
 
@@ -213,4 +214,4 @@ def _edges(rows: int, width: int) -> np.ndarray:
 @lru_cache(16)
 def _columns(rows: int, width: int) -> np.ndarray:
     """The column of every entry: to look it up takes a quarter of the time of a division."""
-    return np.tile(np.arange(width), rows)
+    return np.tile(np.arange(width, dtype=np.int32), rows)
