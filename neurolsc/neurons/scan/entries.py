@@ -18,8 +18,6 @@ from neurolsc.neurons.scan import chunks
 
 DENSITY = 0.25
 """Share of non-zero entries up to which a product goes by events."""
-GRADIENT_DENSITY = 0.15
-"""The same for the gradient by weights, before which the entries are sorted by column."""
 SMALLEST = 2**19
 """Multiplications of the dense product below which it is not worth looking for events."""
 FEW = 0.03
@@ -90,10 +88,6 @@ class Entries:
         values = None if self.values is None else self.values[entries]
         start = self.start[a : b + 1] - entries.start if entries.start else self.start[a : b + 1]
         return Entries(self.column[entries], start, values, self.width)
-
-    def few(self, a: int, b: int) -> bool:
-        """Whether rows a to b are better multiplied by entries, for a gradient by weights."""
-        return int(self.start[b] - self.start[a]) <= GRADIENT_DENSITY * (b - a) * self.width
 
     def transposed_times(self, g: Tensor, a: int, b: int) -> Tensor:
         """Rows a to b of the matrix, transposed, times g (b - a, m): (n, m)."""

@@ -23,8 +23,8 @@ class Reading:
         self.first = None if first is None else first.to(w_in.dtype)
         pays = by_events(w_in, chunks.ROWS, self.width, len(w_in))
         self.events = (events or events_in(x, w_in.dtype)) if pays else None
-        # sparse where it came so and its events are known, else dense
-        self.x = x.to_dense() if x.is_sparse and self.events is None else x
+        if self.events is None:
+            self.x = x.to_dense() if x.is_sparse else x
 
     def drive(self, a: int, b: int, w_in: Tensor, w_in_t: Tensor) -> Tensor:
         """The projected input of steps a to b, (b - a, B, n_hidden); w_in_t is contiguous."""
@@ -43,7 +43,7 @@ class Reading:
         if self.first is not None and not a:
             total.addmm_(self.first.T, g[0])
             g = g[1:]
-        if end > begin and self.events is not None and (self.x.is_sparse or self._few(begin, end)):
+        if end > begin and self.events is not None:
             total.add_(self.events.transposed_times(g.flatten(0, 1), begin * self.batch, end * self.batch))
         elif end > begin:
             total.addmm_(self._rows(begin, end).T, g.flatten(0, 1))
@@ -68,10 +68,6 @@ class Reading:
     def _frames(self, a: int, b: int) -> tuple[int, int]:
         """The frames of x that steps a to b read."""
         return max(a - self.late, 0), b - self.late
-
-    def _few(self, begin: int, end: int) -> bool:
-        """Whether the events of some frames are few enough for a gradient by them."""
-        return self.events is not None and self.events.few(begin * self.batch, end * self.batch)
 
     def _rows(self, begin: int, end: int) -> Tensor:
         return self.x[begin:end].flatten(0, 1).to(self.dtype)

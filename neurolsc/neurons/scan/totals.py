@@ -54,8 +54,8 @@ def add_recurrent(total: Tensor, trace: Trace, a: int, b: int, g: Tensor) -> Non
     if not a:
         total.addmm_(trace.z0.T, g[0])
         a, g = 1, g[1:]
-    rows = (a - 1) * len(trace.z0), (b - 1) * len(trace.z0)
-    if b > a and trace.events is not None and trace.events.few(*rows):
-        total.add_(trace.events.transposed_times(g.flatten(0, 1), *rows))
+    if b > a and trace.events is not None:
+        batch = len(trace.z0)
+        total.add_(trace.events.transposed_times(g.flatten(0, 1), (a - 1) * batch, (b - 1) * batch))
     elif b > a:
         total.addmm_(trace.z[a - 1 : b - 1].flatten(0, 1).T, g.flatten(0, 1))

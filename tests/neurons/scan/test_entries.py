@@ -1,11 +1,13 @@
 """Products by events: what they give, and when they are used."""
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
 
 from neurolsc import ALIFPlus, Network
-from neurolsc.neurons.scan import chunks, reading
+from neurolsc.neurons.scan import chunks, function, reading
 from neurolsc.neurons.scan import entries as products
 from neurolsc.neurons.scan.entries import DENSITY, Entries, Search, events_in, events_of, events_over, stacked
 from neurolsc.neurons.scan.reading import Reading
@@ -45,6 +47,19 @@ def test_events_of_an_input_multiply_as_it_does(convert, ones):
     torch.testing.assert_close(events.times(w, 4, 13), dense[4:13] @ w)
     torch.testing.assert_close(events.transposed_times(g, 4, 13), dense[4:13].T @ g)
     assert dense[4:13].any()
+
+
+@pytest.mark.parametrize("ones", [True, False])
+def test_rows_of_a_very_wide_matrix_multiply_as_its_entries_say(ones):
+    rows, width = 1025, 2**21  # the place of an entry by column and row does not fit in 32 bits
+    row, column = torch.randint(rows, (50,)), torch.randint(width, (50,))
+    column[:2] = torch.tensor([0, width - 1])
+    values = torch.ones(50) if ones else torch.rand(50) + 1
+    x = torch.sparse_coo_tensor(torch.stack([row, column]), values, (rows, width), check_invariants=True)
+    events, g = events_in(x, torch.float64), torch.randn(rows, 2)
+    assert events is not None
+    torch.testing.assert_close(events.transposed_times(g, 0, rows), x.T @ g)
+    assert len(events.column) == 50
 
 
 def test_a_matrix_without_events():
@@ -113,6 +128,31 @@ def test_what_a_layer_sends_is_not_searched_again(monkeypatch):
     changed, _ = cells[1].run(z, cells[1].initial_state(5))
     assert searched[-1] is z
     assert torch.equal(changed, cells[1].run(z.clone(), cells[1].initial_state(5))[0])
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+def test_the_layer_above_knows_what_a_layer_sends_with_and_without_a_gradient(gradient, monkeypatch):
+    monkeypatch.setattr(products, "SMALLEST", 1)
+    searched, search = [], products.events_in
+    monkeypatch.setattr(reading, "events_in", lambda x, dtype: (searched.append(x), search(x, dtype))[1])
+    x = sparse(60, 12, 0.2, ones=True).view(12, 5, 12)
+    network = Network([ALIFPlus(12, 8), ALIFPlus(8, 6)], 3, layer_delay=0)
+    with torch.no_grad():
+        network.cells[0].w_in.mul_(5)
+    with torch.set_grad_enabled(gradient):
+        spikes = network.run(x).spikes
+    assert 0 < spikes[0].mean() < DENSITY
+    assert [each is x for each in searched] == [True]
+
+
+def test_what_is_known_of_spikes_goes_with_them():
+    network = Network([ALIFPlus(700, 80), ALIFPlus(80, 80)], 3)
+    with torch.no_grad():
+        spikes = network.run((torch.rand(4, 100, 700) < 0.05).double()).spikes
+    known = weakref.ref(function._SENT[spikes[0]])
+    assert known().column.numel() == spikes[0].sum() > 0
+    del spikes
+    assert known() is None
 
 
 def test_steps_of_which_some_are_dense_have_their_events():
