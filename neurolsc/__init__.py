@@ -5,7 +5,18 @@ from neurolsc.checkpoint import load, save
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network, NetworkState, Run
-from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, ALIFState, Cell, LIFState
+from neurolsc.neurons import (
+    LIF,
+    ALIFPlus,
+    ALIFPlusMinus,
+    ALIFPositive,
+    ALIFState,
+    Answer,
+    Cell,
+    LIFState,
+    SpikingCell,
+    register,
+)
 from neurolsc.stability import (
     Criteria,
     PaperRule,
@@ -30,6 +41,7 @@ __all__ = [
     "ALIFPlusMinus",
     "ALIFPositive",
     "ALIFState",
+    "Answer",
     "Cell",
     "Criteria",
     "ForeignNeuronWarning",
@@ -41,6 +53,7 @@ __all__ = [
     "RadiusProfile",
     "Run",
     "Scores",
+    "SpikingCell",
     "TrainResult",
     "TransitionRule",
     "datasets",
@@ -54,6 +67,7 @@ __all__ = [
     "pretrain",
     "radius_profile",
     "random_submatrix",
+    "register",
     "save",
     "spectral_radius",
     "surrogate",

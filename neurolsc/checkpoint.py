@@ -9,51 +9,37 @@ import errno
 import os
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from neurolsc import surrogate
 from neurolsc.files import plain, read, write
 from neurolsc.network import Network
-from neurolsc.neurons import LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, Cell
+from neurolsc.neurons.cell import Cell
+from neurolsc.neurons.registry import CELLS, SURROGATES
 
 __all__ = ["load", "save", "trained"]
 
-T = TypeVar("T")
-
 TRAINED = Path(__file__).parent / "trained"
-CELLS: dict[str, type[Cell]] = {cell.__name__: cell for cell in (LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive)}
-SURROGATES: dict[str, type[surrogate.Surrogate]] = {
-    spike.__name__: spike
-    for spike in (
-        surrogate.Arctan,
-        surrogate.Exponential,
-        surrogate.FastSigmoid,
-        surrogate.Gaussian,
-        surrogate.Logistic,
-        surrogate.MultiGaussian,
-        surrogate.Rectangular,
-        surrogate.Triangular,
-    )
-}
 
 
 def save(network: Network, path: str | PathLike[str]) -> None:
     """Write a network: its parameters and buffers bit by bit, its layout, and which parameters are frozen.
 
     Args:
-        network: cells and surrogates of this package; those of other libraries cannot be described in a file.
+        network: cells and surrogates of this package, and registered ones (:func:`neurolsc.register`); those of other
+            libraries cannot be described in a file.
         path: the file to write, usually ``*.safetensors``.
 
     Raises:
         TypeError: if a surrogate or the readout is not one of ours, or a tensor has no form in a file (sparse, complex128).
-        ValueError: if a cell is not one of ours, two share a parameter, or the network has tensors that its
+        ValueError: if a cell is not registered, two share a parameter, or the network has tensors that its
             layout does not explain.
         OSError: if the file cannot be written; the message names it.
 
     Example:
         >>> import tempfile
+        >>> from neurolsc import ALIFPlus
         >>> network = Network([ALIFPlus(3, 2)], n_out=2)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save(network, f"{folder}/network.safetensors")
@@ -69,7 +55,7 @@ def save(network: Network, path: str | PathLike[str]) -> None:
         "n_out": network.n_out,
         "layer_delay": network.layer_delay,
         "readout_bias": network.readout.bias is not None,
-        "cells": [{"class": type(cell).__name__} | cell.config() for cell in network.cells],
+        "cells": [{"class": CELLS.name_of(type(cell))} | cell.config() for cell in network.cells],
         "frozen": [name for name, parameter in network.named_parameters() if not parameter.requires_grad],
     }
     tensors = {name: plain(name, value) for name, value in network.state_dict().items()}
@@ -132,11 +118,5 @@ def _build(config: dict[str, Any]) -> Network:
 def _build_cell(config: dict[str, Any]) -> Cell:
     if "spike" in config:
         spike = dict(config["spike"])
-        config["spike"] = _known("surrogate", spike.pop("name"), SURROGATES)(**spike)
-    return _known("cell", config.pop("class"), CELLS)(**config)
-
-
-def _known(kind: str, name: str, classes: dict[str, type[T]]) -> type[T]:
-    if name not in classes:
-        raise ValueError(f"unknown {kind} {name!r}; known are {', '.join(sorted(classes))}.")
-    return classes[name]
+        config["spike"] = SURROGATES.known(spike.pop("name"))(**spike)
+    return CELLS.known(config.pop("class"))(**config)

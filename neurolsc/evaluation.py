@@ -63,7 +63,7 @@ class Scores:
     and samples equally"""
     synops: float | None
     """synaptic operations per sample, those of the input's events included; None if a layer does
-    not spike, or does not say how many synapses it has"""
+    not spike, or does not say how many neurons of its own hear one"""
     sparsity: list[float | None]
     """1 - firing_rate"""
 
@@ -197,14 +197,14 @@ def _of_spikes(metric: Callable[[Tensor, Tensor | None], float], layer: Tensor, 
 
 def _synops(network: Network, x: Tensor, run: Run) -> float | None:
     """Operations per sample of the whole network; a recurrent neuron also feeds those of its own layer."""
-    if not all(metrics.is_binary(layer) for layer in run.spikes):
+    within = [cell.recurrent_synapses for cell in network.cells]
+    if not all(metrics.is_binary(layer) for layer in run.spikes) or None in within:
         return None
     events = int((x.coalesce().values() if x.is_sparse else x).count_nonzero())
     total = events * network.cells[0].n_hidden / x.shape[1]
     above = [cell.n_hidden for cell in network.cells[1:]] + [network.n_out]
-    for cell, layer, onward in zip(network.cells, run.spikes, above, strict=True):
-        own = cell.n_hidden if hasattr(cell, "w_rec") else 0
-        total += metrics.synops(layer, own + onward)
+    for own, layer, onward in zip(within, run.spikes, above, strict=True):
+        total += metrics.synops(layer, (own or 0) + onward)
     return total
 
 

@@ -13,6 +13,8 @@ Source: Herranz-Celotti & Rouat, arXiv:2308.12075, App. H (:math:`d\tilde H(v)/d
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +57,8 @@ class Surrogate(nn.Module, ABC):
         >>> torch.autograd.grad(z.sum(), v)[0].tolist()
         [0.125, 0.5, 0.125]
     """
+
+    _exact_values = False
 
     def __init__(
         self, dampening: float | Tensor = 0.5, sharpness: float | Tensor = 1.0, *, learnable: bool = False
@@ -101,7 +105,8 @@ class Surrogate(nn.Module, ABC):
     def forward(self, v: Tensor) -> Tensor:
         """Return 1 where v > 0 and 0 elsewhere, in the dtype of v; NaN stays NaN."""
         smooth = self.primitive(v)
-        return (v > 0).to(v.dtype) + (smooth - smooth.detach()).to(v.dtype)
+        there = self.primitive(v.detach()) if self._exact_values else smooth.detach()
+        return (v > 0).to(v.dtype) + (smooth - there).to(v.dtype)
 
     def config(self) -> dict[str, object]:
         """The keyword arguments that make this surrogate again, as JSON values (learnt values are in the state)."""
@@ -123,6 +128,24 @@ class Surrogate(nn.Module, ABC):
 
         learnable = ", learnable=True" if self.learnable else ""
         return f"dampening={short(self.dampening)}, sharpness={short(self.sharpness)}{learnable}"
+
+
+@contextmanager
+def exact_values(module: nn.Module) -> Iterator[None]:
+    r"""Inside, spikes by the surrogates of a module are 0 or 1 whatever dampening and sharpness are.
+
+    In training these two are learnt as if a spike had the value of the smooth step,
+    :math:`dz/d\gamma = dS/d\gamma`. A transition derivative holds spikes as numbers, which do not change with
+    them: there :math:`z = H(v) + S(v) - S(\mathrm{detach}(v))`, with the same derivatives by v, of any order.
+    """
+    spikes = [part for part in module.modules() if isinstance(part, Surrogate) and not part._exact_values]
+    for spike in spikes:
+        spike._exact_values = True
+    try:
+        yield
+    finally:
+        for spike in spikes:
+            spike._exact_values = False
 
 
 class FastSigmoid(Surrogate):

@@ -10,8 +10,8 @@ from safetensors import safe_open
 from torch import nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, load, neurons, save, surrogate
-from neurolsc.checkpoint import CELLS, SURROGATES
 from neurolsc.files import read_tree, write_tree
+from neurolsc.neurons.registry import CELLS, SURROGATES
 from tests.bits import assert_same_bits
 
 NETWORKS = {
@@ -103,7 +103,9 @@ class OtherCell(LIF):
 
 def test_what_a_file_cannot_describe_is_refused_when_it_is_saved(tmp_path: Path):
     path = tmp_path / "n"
-    with pytest.raises(ValueError, match=r"cell 'OtherCell'; known are ALIFPlus, ALIFPlusMinus, ALIFPositive, LIF"):
+    with pytest.raises(
+        ValueError, match=r"OtherCell is not a known cell; known are ALIFPlus, ALIFPlusMinus, ALIFPositive, LIF"
+    ):
         save(Network([OtherCell(2, 3)], 2), path)
     with pytest.raises(TypeError, match="only surrogates of neurolsc"):
         save(Network([LIF(2, 3, spike=torch.sign)], 2), path)

@@ -27,6 +27,8 @@ class Map(ABC):
 
     rows: int
     columns: int
+    same: bool = False
+    """whether it is the same map at all points, whatever their number"""
 
     @abstractmethod
     def times(self, x: Tensor) -> Tensor:

@@ -2,8 +2,11 @@
 
 from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, ALIFState
 from neurolsc.neurons.cell import Answer, Cell, State
+from neurolsc.neurons.derivatives import Derivatives, StepMap, Term
 from neurolsc.neurons.lif import LIF, LIFState
+from neurolsc.neurons.registry import register
 from neurolsc.neurons.spiking import SpikingCell
+from neurolsc.neurons.thresholds import Thresholds
 
 __all__ = [
     "ALIF",
@@ -14,7 +17,12 @@ __all__ = [
     "ALIFState",
     "Answer",
     "Cell",
+    "Derivatives",
     "LIFState",
     "SpikingCell",
     "State",
+    "StepMap",
+    "Term",
+    "Thresholds",
+    "register",
 ]

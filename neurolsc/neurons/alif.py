@@ -8,10 +8,12 @@ from torch import Tensor, nn
 
 from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.equations import Constants, advance
+from neurolsc.neurons.leaky import ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.positive import Positive, set_value
 from neurolsc.neurons.reset import ResetName, StaticReset
-from neurolsc.neurons.spiking import Spike, SpikingCell
+from neurolsc.neurons.spiking import Spike, SpikingCell, known_derivative
+from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.validation import number
 
 
@@ -63,12 +65,12 @@ class ALIF(SpikingCell):
     adaptation: Tensor
 
     answers = (
-        *SpikingCell.answers,
+        *ANSWERS,
         Answer("adaptation", "time"),
         Answer("tau_theta", "time", through="decay"),
     )
     paper_answers = (
-        *SpikingCell.paper_answers,
+        *PAPER_ANSWERS,
         Answer("tau_theta", "time"),
         Answer("b_theta", "depth"),
         Answer("adaptation", "depth"),
@@ -140,6 +142,7 @@ class ALIF(SpikingCell):
         return self.theta_rest if isinstance(self.reset, StaticReset) else state.theta
 
     def constants(self) -> Constants:
+        """The numbers that all steps have in common, with their gradients."""
         subtracted = self.theta_rest if isinstance(self.reset, StaticReset) else None
         moving = (self.decay_theta, self.b_theta, self.adaptation)
         return Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, subtracted, *moving)
@@ -149,38 +152,20 @@ class ALIF(SpikingCell):
         assert theta is not None
         return ALIFState(v, theta)
 
-    def time_sources(self, state: ALIFState) -> dict[str, Tensor]:
-        r"""The four terms of d (v, theta)[t] / d (v, theta)[t-1], each (B, 2 n_hidden, 2 n_hidden).
-
-        .. math:: \begin{pmatrix} D + K & E - K \\ \beta s & e^{-1/\tau_\vartheta} - \beta s \end{pmatrix},
-                  \quad K = (W_{rec} - R)\,\mathrm{diag}(s), \quad s = \gamma f(\omega(v - \vartheta))
-
-        leak: D and exp(-1/tau_theta); reset: -R s and E; feedback: the adaptation; recurrence: w_rec s.
-        """
-        s, z = self.spike_derivative(state), self.output(state)
-        d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state))
-        zero = torch.zeros_like(s)
-        feedback, kick, rec = self.adaptation * s, r * s, self.w_rec * s.unsqueeze(-2)
-        return {
-            "leak": _diagonal_blocks(d, zero, zero, self.decay_theta.expand_as(s)),
-            "reset": _diagonal_blocks(-kick, e + kick, zero, zero),
-            "feedback": _diagonal_blocks(zero, zero, feedback, -feedback),
-            "recurrence": nn.functional.pad(torch.cat((rec, -rec), -1), (0, 0, 0, self.n_hidden)),
-        }
-
     def linearised(self, state: ALIFState) -> Linearised:
-        s, z = self.spike_derivative(state), self.output(state)
+        """The step at B states, differentiated."""
+        s, z = self.spike_derivative(state), self.output(state).detach()
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state))
         return Linearised(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
 
-    def input_derivative(self, state: ALIFState) -> Tensor:
-        """(w_in; 0), the same for every sample: (1, 2 n_hidden, n_in)."""
-        return nn.functional.pad(self.w_in, (0, 0, 0, self.n_hidden)).unsqueeze(0)
+    run = SpikingCell.run_at_once
 
-    def output_derivative(self, state: ALIFState) -> Tensor:
-        """(diag(s), -diag(s)), shape (B, n_hidden, 2 n_hidden)."""
-        s = torch.diag_embed(self.spike_derivative(state))
-        return torch.cat((s, -s), -1)
+    def derivatives(self) -> LeakyDerivatives | None:
+        return LeakyDerivatives(self, adapts=True) if known_derivative(self.spike) else None
+
+    def thresholds(self) -> Thresholds:
+        """b_theta and adaptation: the whole threshold is a sum of multiples of them."""
+        return Thresholds(self, ("b_theta", "adaptation"), rest="theta_rest")
 
 
 class ALIFPlus(ALIF):
@@ -211,10 +196,3 @@ class ALIFPlusMinus(ALIF):
     @staticmethod
     def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> Tensor:
         return torch.randn(n_hidden) * scale / n_in
-
-
-def _diagonal_blocks(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    """[[diag a, diag b], [diag c, diag d]] of vectors (B, n)."""
-    upper = torch.cat((torch.diag_embed(a), torch.diag_embed(b)), -1)
-    lower = torch.cat((torch.diag_embed(c), torch.diag_embed(d)), -1)
-    return torch.cat((upper, lower), -2)

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neurolsc.frames import frame, frames, frozen
-from neurolsc.neurons.linearised import Linearised
+from neurolsc.neurons.derivatives import Derivatives
+from neurolsc.neurons.offers import withdraw, withdraw_here
+from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.validation import whole
 
 State = Any
@@ -48,16 +50,33 @@ class Cell(nn.Module, ABC):
       (an argument so that a time loop does not compute it twice);
     - ``step(x, h)`` is both: the next output and the next state.
 
-    All three are pure and differentiable. Where a cell knows its transition derivative in closed form it says so in
-    :meth:`time_sources`, :meth:`input_derivative` and :meth:`output_derivative`; others are differentiated by autograd.
+    All three are pure and differentiable, and are all that a new neuron needs: a class with them, an
+    :meth:`initial_state` and a state that is a NamedTuple is run, differentiated, pre-trained and trained
+    like any other. Variables of a state may be complex; derivatives and radii are then those of their real
+    and imaginary parts.
+
+    Everything else is an offer, which describes the step of the class that makes it: :meth:`run` (all steps
+    at once), :meth:`derivatives` (in closed form), :meth:`thresholds`, and the attributes below. A subclass that
+    overrides a part of the step loses the offers that it does not renew (:mod:`neurolsc.neurons.offers`), and is
+    run step by step and differentiated by autograd.
 
     Attributes:
-        answers: the parameters that answer for its radii, following its closed form.
+        answers: the parameters that answer for its radii, following its derivatives.
         paper_answers: the same after the paper, Sec. II-D and App. H.
+        recurrent_synapses: neurons of its own layer that hear a neuron; None where the cell does not say.
     """
 
     answers: tuple[Answer, ...] = ()
     paper_answers: tuple[Answer, ...] = ()
+    recurrent_synapses: int | None = None
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        withdraw(cls, Cell)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        withdraw_here(self, Cell, name)
+        super().__setattr__(name, value)
 
     def __init__(self, n_in: int, n_hidden: int) -> None:
         super().__init__()
@@ -138,26 +157,13 @@ class Cell(nn.Module, ABC):
             outputs.append(z)
         return torch.stack(outputs), state
 
-    # in closed form, for the cells that have one; s is the state before the step
-    def has_closed_form(self) -> bool:
-        """Whether the three derivatives below are known without autograd."""
-        return False
+    def derivatives(self) -> Derivatives | None:
+        """The derivatives of the step in closed form; None: not known, differentiate by autograd."""
+        return None
 
-    def time_sources(self, state: State) -> dict[str, Tensor]:
-        """The transition derivative d h[t] / d h[t-1] as named terms (B, S, S); their sum is the derivative."""
-        raise TypeError(f"{type(self).__name__} has no closed form; differentiate it by autograd.")
-
-    def linearised(self, state: State) -> Linearised:
-        """The same derivative as vectors and weights, from which its products with vectors follow without a matrix."""
-        raise TypeError(f"{type(self).__name__} has no closed form; differentiate it by autograd.")
-
-    def input_derivative(self, state: State) -> Tensor:
-        """d h[t] / d x, shape (B, S, n_in) or (1, S, n_in) where it is the same for all samples."""
-        raise TypeError(f"{type(self).__name__} has no closed form; differentiate it by autograd.")
-
-    def output_derivative(self, state: State) -> Tensor:
-        """d output / d h, shape (B, n_hidden, S)."""
-        raise TypeError(f"{type(self).__name__} has no closed form; differentiate it by autograd.")
+    def thresholds(self) -> Thresholds | None:
+        """What scales the thresholds, and so the firing rates; None where there are none or it is not known."""
+        return None
 
     def config(self) -> dict[str, object]:
         """The constructor's arguments as JSON values; the parameters themselves are in the state_dict."""

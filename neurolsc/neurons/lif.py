@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants, advance
+from neurolsc.neurons.leaky import ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.reset import ResetName
-from neurolsc.neurons.spiking import Spike, SpikingCell
+from neurolsc.neurons.spiking import Spike, SpikingCell, known_derivative
+from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.validation import number
 
 
@@ -46,6 +48,9 @@ class LIF(SpikingCell):
 
     theta: Tensor
 
+    answers = ANSWERS
+    paper_answers = PAPER_ANSWERS
+
     def __init__(
         self,
         n_in: int,
@@ -77,31 +82,23 @@ class LIF(SpikingCell):
         return state.v - self.theta
 
     def constants(self) -> Constants:
+        """The numbers that all steps have in common, with their gradients."""
         return Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, self.theta)
 
     def update(self, x: Tensor, z: Tensor, state: LIFState) -> LIFState:
         v, _ = advance(self.reset, self.constants(), x, z, state.v, None)
         return LIFState(v)
 
-    def time_sources(self, state: LIFState) -> dict[str, Tensor]:
-        r"""D + (w_rec - R) s, split into leak, reset and recurrence, each (B, n_hidden, n_hidden)."""
-        s, z = self.spike_derivative(state), self.output(state)
-        d, _, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
-        return {
-            "leak": torch.diag_embed(d),
-            "reset": torch.diag_embed(-r * s),
-            "recurrence": self.w_rec * s.unsqueeze(-2),
-        }
-
     def linearised(self, state: LIFState) -> Linearised:
-        s, z = self.spike_derivative(state), self.output(state)
+        """The step at B states, differentiated."""
+        s, z = self.spike_derivative(state), self.output(state).detach()
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
         return Linearised(self.w_rec, s, d, e, r, None, None)
 
-    def input_derivative(self, state: LIFState) -> Tensor:
-        """w_in, the same for every sample: (1, n_hidden, n_in)."""
-        return self.w_in.unsqueeze(0)
+    run = SpikingCell.run_at_once
 
-    def output_derivative(self, state: LIFState) -> Tensor:
-        """diag(s), shape (B, n_hidden, n_hidden)."""
-        return torch.diag_embed(self.spike_derivative(state))
+    def derivatives(self) -> LeakyDerivatives | None:
+        return LeakyDerivatives(self, adapts=False) if known_derivative(self.spike) else None
+
+    def thresholds(self) -> Thresholds:
+        return Thresholds(self, ("theta",))

@@ -1,6 +1,4 @@
-"""The linear maps of which transition derivatives are made: of spiking cells in closed form, of others by autograd."""
-
-from collections.abc import Callable
+"""The linear maps of which the derivatives of LIF and ALIF are made, in closed form."""
 
 import torch
 from torch import Tensor
@@ -8,13 +6,14 @@ from torch import Tensor
 from neurolsc.eigen.krylov import Guess
 from neurolsc.eigen.maps import Factors, Map, lu_factors
 from neurolsc.neurons.alone import Alone
+from neurolsc.neurons.derivatives import StepMap
 from neurolsc.neurons.linearised import Linearised
 
 GUESSES = 4
 """neurons whose own eigenvectors are guessed to be near the largest one"""
 
 
-class SpikingStep(Map):
+class SpikingStep(StepMap):
     """d h[t] / d h[t-1] of a LIF or ALIF cell in closed form."""
 
     def __init__(self, step: Linearised) -> None:
@@ -128,6 +127,8 @@ class Spikes(Map):
 class Weights(Map):
     """d v / d x of a LIF or ALIF cell: w_in, the same at all points."""
 
+    same = True
+
     def __init__(self, weights: Tensor) -> None:
         self.weights = weights
         self.rows, self.columns = weights.shape
@@ -145,6 +146,8 @@ class Weights(Map):
 class Voltage(Map):
     """Where the voltage stands in the state (v, theta): dv becomes (dv, 0)."""
 
+    same = True
+
     def __init__(self, n: int) -> None:
         self.rows, self.columns = 2 * n, n
 
@@ -156,43 +159,3 @@ class Voltage(Map):
 
     def take(self, index: Tensor) -> "Voltage":
         return self
-
-
-class Differentiated(Map):
-    """The derivative of any function that treats the samples of a batch apart, by autograd.
-
-    A product with the transpose is one backward pass; one with M itself is a backward pass through that one.
-
-    Args:
-        function: maps (P, columns) and the context to (P, rows), sample by sample.
-        at: where (P, columns).
-        context: further arguments (P, ...), not differentiated.
-    """
-
-    def __init__(self, function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> None:
-        self.function, self.context = function, tuple(c.detach() for c in context)
-        with torch.enable_grad():
-            self.at = at.detach().requires_grad_()
-            self.value = function(self.at, *self.context)
-        self.rows, self.columns = self.value.shape[1], at.shape[1]
-
-    def times(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            probe = torch.zeros_like(self.value, requires_grad=True)
-            back = self._gradient(self.value, self.at, probe, create_graph=True)
-        return self._gradient(back, probe, x, create_graph=torch.is_grad_enabled())
-
-    def transposed(self, y: Tensor) -> Tensor:
-        return self._gradient(self.value, self.at, y, create_graph=torch.is_grad_enabled())
-
-    @staticmethod
-    def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool) -> Tensor:
-        if not value.requires_grad:  # the function does not depend on what it is differentiated by
-            return torch.zeros_like(by)
-        (gradient,) = torch.autograd.grad(
-            value, by, weights, create_graph=create_graph, retain_graph=True, materialize_grads=True
-        )
-        return gradient
-
-    def take(self, index: Tensor) -> "Differentiated":
-        return Differentiated(self.function, self.at[index], *(c[index] for c in self.context))

@@ -2,13 +2,12 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from neurolsc.neurons.cell import Answer, Cell, State, truncated_normal
-from neurolsc.neurons.equations import Constants
+from neurolsc.neurons.cell import Cell, State, truncated_normal
 from neurolsc.neurons.positive import Positive
 from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset, make_reset
 from neurolsc.neurons.scan import Layer, fused, scan
@@ -46,17 +45,6 @@ class SpikingCell(Cell):
     tau_v = Positive()
     b_v: Tensor
 
-    answers = (
-        Answer("w_in", "depth"),
-        Answer("w_rec", "time"),
-        Answer("tau_v", "time", through="decay"),
-    )
-    paper_answers = (
-        Answer("w_in", "depth"),
-        Answer("w_rec", "time"),
-        Answer("tau_v", "time"),
-    )
-
     def __init__(
         self,
         n_in: int,
@@ -69,7 +57,7 @@ class SpikingCell(Cell):
         recurrent_init: Literal["glorot", "orthogonal"] = "glorot",
     ) -> None:
         super().__init__(n_in, n_hidden)
-        self.spike = FastSigmoid() if spike is None else spike
+        self.spike = FastSigmoid() if spike is None else _spike(spike)
         self.reset_name: ResetName = reset
         self.reset = make_reset(reset, reset_gradient)
         self.w_in = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
@@ -92,11 +80,12 @@ class SpikingCell(Cell):
         """Share of the voltage kept from one step to the next, exp(-1/tau_v), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_v)
 
-    @abstractmethod
-    def constants(self) -> Constants:
-        """The numbers that all steps have in common, with their gradients."""
+    @property
+    def recurrent_synapses(self) -> int:  # type: ignore[override]
+        """All neurons of the layer hear a neuron through w_rec."""
+        return self.n_hidden
 
-    def run(
+    def run_at_once(
         self,
         x: Tensor,
         state: State,
@@ -105,26 +94,24 @@ class SpikingCell(Cell):
         lengths: Tensor | None = None,
         recompute: bool = False,
     ) -> tuple[Tensor, State]:
+        """All steps at once, where that is known to equal plain steps: the offer of LIF and ALIF, see :meth:`Cell.run`."""
         layer = self._layer(x, lengths, recompute)
         if layer is None:
-            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
-        v, theta, z, c = state.v, getattr(state, "theta", None), self.output(state), self.constants()
+            return Cell.run(self, x, state, first=first, lengths=lengths, recompute=recompute)
+        c: Any = self.constants()  # type: ignore[operator]  # LIF and ALIF have them, who offer this
+        v, theta, z = state.v, getattr(state, "theta", None), self.output(state)
         if layer.half is not None and not fused.suits(c, z, v, theta):
-            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
+            return Cell.run(self, x, state, first=first, lengths=lengths, recompute=recompute)
         z, *end = scan(layer, c, x, first, z, v, theta)
         after = type(state)(*end[: len(state)])
         finite = torch.stack([leaf.detach().sum() for leaf in after]).isfinite().all()
         if not finite:  # a surrogate makes NaN of what is not finite, the loop does not
-            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
+            return Cell.run(self, x, state, first=first, lengths=lengths, recompute=recompute)
         return z, after
 
     def _layer(self, x: Tensor, lengths: Tensor | None, recompute: bool) -> Layer | None:
         """What the fast loop needs to know, or None where it does not know this cell, or what is done with it."""
-        ours = all(
-            getattr(type(self), name).__module__.startswith("neurolsc.neurons.")
-            for name in ("update", "output", "distance", "constants")
-        )
-        known = ours and type(self.reset) in (Reset, StaticReset, ZeroReset) and plain_surrogate(self.spike)
+        known = type(self.reset) in (Reset, StaticReset, ZeroReset) and plain_surrogate(self.spike)
         special = (
             torch.compiler.is_compiling()
             or torch.jit.is_tracing()  # type: ignore[attr-defined]
@@ -140,13 +127,14 @@ class SpikingCell(Cell):
         half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         return Layer(self.spike, self.reset, lengths, keep, half)
 
-    def has_closed_form(self) -> bool:
-        """True for our surrogates, whose derivative is known as a formula."""
-        return isinstance(self.spike, Surrogate)
-
     def spike_derivative(self, state: State) -> Tensor:
-        """The derivative of the spikes by the voltage, dampening f(sharpness (v - theta)), shape (B, n_hidden)."""
-        assert isinstance(self.spike, Surrogate)  # guarded by has_closed_form
+        """The derivative of the spikes by the voltage, dampening f(sharpness (v - theta)), shape (B, n_hidden).
+
+        Raises:
+            TypeError: if the spike is not one of our surrogates, whose derivative is known as a formula.
+        """
+        if not known_derivative(self.spike):
+            raise TypeError(f"the derivative of {self.spike!r} is not known as a formula.")
         return self.spike.derivative(self.distance(state))
 
     def config(self) -> dict[str, object]:
@@ -155,9 +143,11 @@ class SpikingCell(Cell):
         Raises:
             TypeError: if the spike is not one of our surrogates, which no file can describe.
         """
+        from neurolsc.neurons.registry import SURROGATES  # which imports the cells
+
         if not isinstance(self.spike, Surrogate):
             raise TypeError(f"only surrogates of neurolsc can be saved, got {self.spike!r}.")
-        spike = {"name": type(self.spike).__name__} | self.spike.config()
+        spike = {"name": SURROGATES.name_of(type(self.spike))} | self.spike.config()
         return super().config() | {
             "spike": spike,
             "reset": self.reset_name,
@@ -166,6 +156,34 @@ class SpikingCell(Cell):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, reset={self.reset_name!r}, reset_gradient={self.reset.gradient}"
+
+
+def _spike(spike: Any) -> Spike:
+    """The spike function, if it is one."""
+    if isinstance(spike, type):
+        raise TypeError(f"spike must be a surrogate object, got the class {spike.__name__}; write {spike.__name__}().")
+    if callable(spike):
+        return spike  # type: ignore[return-value]
+    raise TypeError(
+        "spike must be a surrogate, such as neurolsc.surrogate.FastSigmoid(), or another callable of v - theta, "
+        f"got {type(spike).__name__} ({spike!r})."
+    )
+
+
+def known_derivative(spike: Spike) -> TypeGuard[Surrogate]:
+    """Whether a spike function is a surrogate of ours whose derivative, as a formula, is that of its spikes.
+
+    A class that overrides its spikes, or one of a shape and its integral, says nothing about the other.
+    """
+    if not isinstance(spike, Surrogate):
+        return False
+    order = type(spike).__mro__
+
+    def place(name: str) -> int:
+        return next(i for i, c in enumerate(order) if name in vars(c))
+
+    told = place("derivative") <= min(place("forward"), place("primitive"))
+    return told and place("shape") == place("shape_integral")
 
 
 def plain_surrogate(spike: Spike) -> bool:

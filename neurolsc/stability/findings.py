@@ -6,20 +6,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from neurolsc.network import Network
+from neurolsc.neurons.derivatives import Term
 from neurolsc.stability.profile import RadiusProfile, radius_profile
 
-_CURES = {
-    ("leak", True): "shorten tau_theta and tau_v: a silent surrogate leaves exactly exp(-1/tau)",
-    ("leak", False): "lengthen tau_theta or tau_v",
-    ("reset", True): "detach the reset (reset_gradient=False), or lower the thresholds",
-    ("reset", False): "raise w_rec or the decays",
-    ("feedback", True): "lower the adaptation, or use a rule under which it follows the radius through time",
-    ("feedback", False): "raise w_rec or the decays",
-    ("recurrence", True): "scale w_rec down, or dampen the surrogate",
-    ("recurrence", False): "scale w_rec up: while a layer hardly fires its surrogate is small",
-    ("unknown", True): "scale the recurrent weights down",
-    ("unknown", False): "scale the recurrent weights up",
-}
+_UNKNOWN = Term("unknown")
 
 
 @dataclass(frozen=True)
@@ -56,18 +46,18 @@ def diagnose(network: Network, x: Tensor, *, steps: int = 16, seed: int = 0) -> 
         held = held_by(profile, i)
         if profile.firing_rate[i] > 0.9:
             found.append(
-                Finding(i + 1, f"fires {profile.firing_rate[i]:.2f} spikes per neuron and step", "raise b_theta")
+                Finding(i + 1, f"fires {profile.firing_rate[i]:.2f} spikes per neuron and step", "raise the thresholds")
             )
         if time > 1.0 + 0.02:
             found.append(
-                Finding(i + 1, f"radius {time:.2f} through time, above 1, held by the {held}", _CURES[held, True])
+                Finding(i + 1, f"radius {time:.2f} through time, above 1, held by the {held.name}", held.too_large)
             )
         elif time + depth > 1.0 + 0.04:
             problem = f"radii {time:.2f} through time and {depth:.2f} through depth sum to more than 1"
             found.append(Finding(i + 1, problem, "gradients grow exponentially with steps and layers together"))
         elif time + depth < 0.1:
             problem = f"radii {time:.2f} through time and {depth:.2f} through depth"
-            found.append(Finding(i + 1, problem, "gradients vanish within a few steps; " + _CURES[held, False]))
+            found.append(Finding(i + 1, problem, "gradients vanish within a few steps; " + held.too_small))
     return tuple(found)
 
 
@@ -75,7 +65,7 @@ def dead_layers(profile: RadiusProfile) -> Iterable[Finding]:
     """The layers that did not fire at all."""
     for i, rate in enumerate(profile.firing_rate.tolist()):
         if rate == 0:
-            cure = "lower b_theta or raise w_in; a target met by a dead layer says nothing"
+            cure = "lower the thresholds or raise the input weights; a target met by a dead layer says nothing"
             yield Finding(i + 1, "never fires", cure)
 
 
@@ -90,10 +80,10 @@ def missed_targets(profile: RadiusProfile, misses: Iterable[tuple[int, str, floa
             yield Finding(layer + 1, problem, what)
         else:
             held = held_by(profile, layer)
-            share = profile.sources[layer].get(held)
+            share = profile.sources[layer].get(held.name)
             if share is not None:
-                problem += f", held by the {held} at {share:.0%} of the points"
-            yield Finding(layer + 1, problem, _CURES[held, mean > target])
+                problem += f", held by the {held.name} at {share:.0%} of the points"
+            yield Finding(layer + 1, problem, held.too_large if mean > target else held.too_small)
 
 
 def wide_spread(profile: RadiusProfile, include_input: bool = True) -> Finding:
@@ -109,7 +99,10 @@ def wide_spread(profile: RadiusProfile, include_input: bool = True) -> Finding:
     return Finding(layer + 1, problem, "take more steps, soften the surrogate (sharpness), or allow a wider deviation")
 
 
-def held_by(profile: RadiusProfile, layer: int) -> str:
+def held_by(profile: RadiusProfile, layer: int) -> Term:
     """The term that contributes most to a layer's radius through time at most points; unknown without a closed form."""
     sources = profile.sources[layer]
-    return max(sources, key=sources.__getitem__) if sources else "unknown"
+    if not sources:
+        return _UNKNOWN
+    most = max(sources, key=sources.__getitem__)
+    return next((term for term in profile.terms[layer] if term.name == most), Term(most))

@@ -14,9 +14,9 @@ from neurolsc.eigen.radius import (
     random_submatrix,
     spectral_radius,
 )
-from neurolsc.neurons.linear_maps import SpikingStep
-from neurolsc.stability.cycles import NonSquare, depth_cycle, time_cycle
-from neurolsc.stability.transition import Transitions, depth_factors, sum_of, time_derivative
+from neurolsc.neurons.derivatives import StepMap
+from neurolsc.stability.cycles import NonSquare, by_input, depth_cycle, time_cycle
+from neurolsc.stability.transition import Transitions, depth_factors, flat, sum_of, time_derivative
 
 NON_SQUARE: tuple[NonSquare, ...] = ("submatrix", "singular")
 
@@ -28,7 +28,9 @@ def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
     """Radii through time at the points of t, shape (K B,), differentiable by the parameters."""
     if method == "exact":
         return _dense(spectral_radius(_finite(time_derivative(t), layer, "time")))
-    some, which = _distinct(t, *t.before, *(() if t.cell.has_closed_form() else (t.x,)))
+    known = t.cell.derivatives()
+    with_input = known is None or known.reads_input
+    some, which = _distinct(t, flat(t.before), *((t.x,) if with_input else ()))
     with _named(layer, "time"):
         return radii(time_cycle(some), t.x).at(which)
 
@@ -42,7 +44,9 @@ def depth_radius(
         return _dense(_dense_depth_radius(t, layer, non_square, generator).expand(points))
     which = torch.arange(points, device=t.x.device)
     if not (unequal and non_square == "submatrix"):  # another choice at every point
-        t, which = _distinct(t, *(t.state_below or ()), *(() if t.cell.has_closed_form() else (t.x, *t.before)))
+        below = () if t.state_below is None else (flat(t.state_below),)
+        alike = all(part.same for part in by_input(t))
+        t, which = _distinct(t, *below, *(() if alike else (t.x, flat(t.before))))
     cycle = depth_cycle(t, non_square, generator)
     with _named(layer, "depth"):
         found = radii(cycle, t.x)
@@ -62,7 +66,7 @@ def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
     """
     if not parts:
         return t, torch.arange(len(t.x), device=t.x.device)
-    rows = torch.cat([part.detach().reshape(len(part), -1) for part in parts], 1)
+    rows = torch.cat([part.detach() for part in parts], 1)
     which = torch.unique(rows, dim=0, return_inverse=True)[1]
     points = torch.arange(len(rows), device=rows.device)
     first = points.new_full((int(which.max()) + 1,), len(rows)).scatter_reduce(0, which, points, "amin")
@@ -85,7 +89,8 @@ def sources_of(t: Transitions, layer: int, method: Method) -> dict[str, float]:
 
     The contribution of a term is its product with the gradient of the radius; contributions sum up to the radius.
     """
-    if not t.cell.has_closed_form():
+    known = t.cell.derivatives()
+    if known is None or not known.terms:
         return {}
     if method == "exact" or small(states(t)):
         held = [part for piece in chunks(t, max(1, 2**23 // states(t) ** 2)) for part in _dense_sources(piece, layer)]
@@ -101,7 +106,7 @@ def sources_of(t: Transitions, layer: int, method: Method) -> dict[str, float]:
 def contributions(cycle: Cycle, like: Tensor) -> dict[str, Tensor]:
     """What each named term of a closed form contributes to the radius at every point, each (P,); they sum up to it."""
     (step,) = cycle.maps
-    assert isinstance(step, SpikingStep)
+    assert isinstance(step, StepMap)
     pairs = leading_pairs(cycle, like)
     x, y = pairs.right, pairs.left
     with torch.no_grad():
@@ -114,7 +119,9 @@ def contributions(cycle: Cycle, like: Tensor) -> dict[str, Tensor]:
 
 
 def _dense_sources(t: Transitions, layer: int) -> list[str]:
-    terms = t.cell.time_sources(t.before)
+    known = t.cell.derivatives()
+    assert known is not None  # asked before
+    terms = known.by_state(t.x, t.before)
     gradient = radius_and_gradient(_finite(sum_of(terms), layer, "time")).gradient
     parts = torch.stack([(gradient * term).sum((-2, -1)) for term in terms.values()])
     names = list(terms)
@@ -123,13 +130,13 @@ def _dense_sources(t: Transitions, layer: int) -> list[str]:
 
 def is_non_square(t: Transitions) -> bool:
     """Whether the depth derivative of a layer is not square: its state and what it reads differ in size."""
-    below = t.cell.n_in if t.state_below is None else sum(leaf[0].numel() for leaf in t.state_below)
+    below = t.cell.n_in if t.state_below is None else flat(t.state_below).shape[1]
     return below != states(t)
 
 
 def states(t: Transitions) -> int:
-    """Number of state variables of the layer."""
-    return sum(leaf[0].numel() for leaf in t.before)
+    """Number of real state variables of the layer."""
+    return flat(t.before).shape[1]
 
 
 def _finite(m: Tensor, layer: int, direction: str) -> Tensor:

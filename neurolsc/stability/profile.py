@@ -1,7 +1,7 @@
 """Radii over layers, time steps and samples: measured, as numbers, as text and as a picture."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
@@ -13,6 +13,7 @@ from neurolsc.eigen.radii import METHODS, Method, at_once
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.modes import evaluated
 from neurolsc.network import Network
+from neurolsc.neurons.derivatives import Term
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.measure import NON_SQUARE, chunks, depth_radius, is_non_square, sources_of, states, time_radius
 from neurolsc.stability.transition import follow
@@ -36,6 +37,7 @@ class RadiusProfile:
         exact: share of the radii through time and depth (2, L) that come from dense eigenvalues: all of small layers, and
             of others those for which products with vectors did not settle.
         target: the radii (time, depth) that were aimed at, if any.
+        terms: per layer, what its cell says of these terms: what to change, and their colours.
     """
 
     time: Tensor
@@ -46,7 +48,8 @@ class RadiusProfile:
     silent_steps: Tensor
     non_square: tuple[NonSquare | None, ...]
     exact: Tensor
-    target: tuple[float, float] | None = field(default=None)
+    target: tuple[float, float] | None = None
+    terms: tuple[tuple[Term, ...], ...] = ()
 
     @property
     def time_mean(self) -> Tensor:
@@ -84,7 +87,7 @@ class RadiusProfile:
             time=self.time.numpy(),
             depth=self.depth.numpy(),
             held_by=self.sources,
-            colors={},
+            colors={term.name: term.color for terms in self.terms for term in terms if term.color},
             firing_rate=self.firing_rate.tolist(),
             target=self.target,
             starred=[treatment is not None for treatment in self.non_square],
@@ -176,7 +179,8 @@ def radius_profile(
     treated: tuple[NonSquare | None, ...] = tuple(non_square if is_non_square(t) else None for t in transitions)
     shares = torch.tensor(exact).view(-1, 2).T
     times, depths = torch.stack(time), torch.stack(depth)
-    return RadiusProfile(times, depths, chosen, tuple(sources), spikes, silent, treated, shares, target)
+    terms = tuple(known.terms if (known := cell.derivatives()) else () for cell in network.cells)
+    return RadiusProfile(times, depths, chosen, tuple(sources), spikes, silent, treated, shares, target, terms)
 
 
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, State
+from neurolsc.surrogate import exact_values
 
 
 class Transitions(NamedTuple):
@@ -66,9 +67,8 @@ def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions
 
 def time_derivative(t: Transitions) -> Tensor:
     """d h[t, l] / d h[t-1, l], shape (K B, S, S); in closed form where the cell has one."""
-    if t.cell.has_closed_form():
-        return sum_of(t.cell.time_sources(t.before))
-    return time_derivative_by_autograd(t)
+    known = t.cell.derivatives()
+    return time_derivative_by_autograd(t) if known is None else sum_of(known.by_state(t.x, t.before))
 
 
 def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
@@ -76,13 +76,12 @@ def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
 
     The depth derivative is their product, or the first alone for the first layer.
     """
-    closed = t.cell.has_closed_form()
-    by_input = t.cell.input_derivative(t.before) if closed else input_derivative_by_autograd(t)
+    known = t.cell.derivatives()
+    by_input = input_derivative_by_autograd(t) if known is None else known.by_input(t.x, t.before)
     if t.below is None:
         return by_input, None
-    closed_below = t.below.has_closed_form()
-    below = t.below.output_derivative(t.state_below) if closed_below else output_derivative_by_autograd(t)
-    return by_input, below
+    known = t.below.derivatives()
+    return by_input, output_derivative_by_autograd(t) if known is None else known.of_output(t.state_below)
 
 
 def depth_derivative(t: Transitions) -> Tensor:
@@ -91,37 +90,54 @@ def depth_derivative(t: Transitions) -> Tensor:
     return by_input if below is None else by_input @ below
 
 
-def sum_of(sources: dict[str, Tensor]) -> Tensor:
+def sum_of(terms: dict[str, Tensor]) -> Tensor:
     """The sum of named terms of a derivative."""
-    first, *rest = sources.values()
+    first, *rest = terms.values()
     return sum(rest, first)
 
 
 def time_derivative_by_autograd(t: Transitions) -> Tensor:
     """The same as :func:`time_derivative` by autograd, for any cell."""
-
-    def step(h: Tensor, x: Tensor) -> Tensor:
-        state = unflat(h, t.before)
-        return flat(t.cell.update(x, t.cell.output(state), state))
-
-    return jacobian(step, flat(t.before), t.x)
+    return jacobian(step_by_state(t), flat(t.before), t.x)
 
 
 def input_derivative_by_autograd(t: Transitions) -> Tensor:
     """d h[t] / d x by autograd, (K B, S, n_in)."""
-
-    def step(x: Tensor, h: Tensor) -> Tensor:
-        state = unflat(h, t.before)
-        return flat(t.cell.update(x, t.cell.output(state), state))
-
-    return jacobian(step, t.x, flat(t.before))
+    return jacobian(step_by_input(t), t.x, flat(t.before))
 
 
 def output_derivative_by_autograd(t: Transitions) -> Tensor:
     """d x / d h below by autograd, (K B, n_in, S_below)."""
-    below, state = t.below, t.state_below
+    return jacobian(output_below(t), flat(t.state_below))
+
+
+def step_by_state(t: Transitions) -> Callable[[Tensor, Tensor], Tensor]:
+    """The step as a function of the state (P, S), and the input (P, n_in)."""
+
+    def step(h: Tensor, x: Tensor) -> Tensor:
+        state = unflat(h, t.before)
+        with exact_values(t.cell):
+            return flat(t.cell.update(x, t.cell.output(state), state))
+
+    return step
+
+
+def step_by_input(t: Transitions) -> Callable[[Tensor, Tensor], Tensor]:
+    """The same as a function of the input, and the state."""
+    step = step_by_state(t)
+    return lambda x, h: step(h, x)
+
+
+def output_below(t: Transitions) -> Callable[[Tensor], Tensor]:
+    """What the layer below sends, as a function of its state (P, S_below)."""
+    below, like = t.below, t.state_below
     assert below is not None
-    return jacobian(lambda h: below.output(unflat(h, state)), flat(state))
+
+    def output(h: Tensor) -> Tensor:
+        with exact_values(below):
+            return below.output(unflat(h, like))
+
+    return output
 
 
 def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> Tensor:
@@ -149,14 +165,23 @@ def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> T
 
 
 def flat(state: State) -> Tensor:
-    """All variables of a state side by side: leaves (B, ...) to (B, S)."""
-    return torch.cat([leaf.reshape(leaf.shape[0], -1) for leaf in state], 1)
+    """All variables of a state side by side, leaves (B, ...) as (B, S), a complex one as real and imaginary parts."""
+    return torch.cat([_real(leaf).reshape(leaf.shape[0], -1) for leaf in state], 1)
 
 
 def unflat(h: Tensor, like: State) -> State:
     """The state with the values h (B, S) and the shapes of another one (any batch)."""
-    parts = h.split([leaf[0].numel() for leaf in like], 1)
-    return type(like)(*(part.view(-1, *leaf.shape[1:]) for part, leaf in zip(parts, like, strict=True)))
+    parts = h.split([_real(leaf)[0].numel() for leaf in like], 1)
+    return type(like)(*(_leaf(part, leaf) for part, leaf in zip(parts, like, strict=True)))
+
+
+def _real(leaf: Tensor) -> Tensor:
+    return torch.view_as_real(leaf) if leaf.is_complex() else leaf
+
+
+def _leaf(part: Tensor, like: Tensor) -> Tensor:
+    shape = (-1, *like.shape[1:])
+    return torch.view_as_complex(part.reshape(*shape, 2)) if like.is_complex() else part.view(shape)
 
 
 def _stack(states: list[State]) -> State:

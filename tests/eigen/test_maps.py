@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network
-from neurolsc.neurons.linear_maps import Differentiated, SpikingStep
+from neurolsc.eigen.autograd import Differentiated
+from neurolsc.neurons.linear_maps import SpikingStep
 from neurolsc.stability.cycles import depth_cycle, time_cycle
 from neurolsc.stability.measure import depth_radius
 from neurolsc.stability.transition import Transitions, flat, follow, time_derivative, unflat
@@ -51,7 +52,7 @@ def test_products_through_time_are_those_of_the_dense_derivative(
         torch.testing.assert_close(closed.take(some).times(x[some]), after_x[some], **CLOSE)
         torch.testing.assert_close(closed.matrices(t.x), m, **CLOSE)
         terms = closed.maps[0].terms(x, y)
-        for name, term in t.cell.time_sources(t.before).items():
+        for name, term in t.cell.derivatives().by_state(t.x, t.before).items():
             torch.testing.assert_close(terms[name], torch.einsum("pi,pij,pj->p", y, term, x), **CLOSE)
 
 

@@ -198,7 +198,10 @@ def test_terms_contribute_what_the_dense_path_says(no_small_layers):
 
 def dense_contributions(t: Transitions) -> dict[str, Tensor]:
     gradient = radius_and_gradient(time_derivative(t)).gradient
-    return {name: (gradient * term).sum((1, 2)).detach() for name, term in t.cell.time_sources(t.before).items()}
+    return {
+        name: (gradient * term).sum((1, 2)).detach()
+        for name, term in t.cell.derivatives().by_state(t.x, t.before).items()
+    }
 
 
 def test_profile_without_matrices_is_the_exact_one_and_says_how_much_of_it_is_dense():

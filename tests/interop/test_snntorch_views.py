@@ -406,7 +406,7 @@ def test_s11_the_jacobian_of_a_step_is_the_closed_form(view, reset_gradient, flo
         by_thr, by_mem = jacobian(lambda th, m: reduced(layer, x, th, m), (thr, mem))
         ours = torch.cat((by_mem, by_thr), 1)
         state = neurons.ALIFState(mem[None], thr[None])
-    assert_close(ours, sum(cell.time_sources(state).values())[0])
+    assert_close(ours, sum(cell.derivatives().by_state(None, state).values())[0])
 
 
 @pytest.mark.parametrize("mechanism", ["subtract", "zero", "none"])

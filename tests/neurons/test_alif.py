@@ -149,7 +149,7 @@ def test_silent_surrogate_leaves_exactly_the_leaks_as_eigenvalues(kind, reset):
     assert not z.all()
     voltage = cell.decay_v * (1 - z) if reset == "zero" else cell.decay_v.expand(5, -1)
     expected = torch.cat((voltage, cell.decay_theta.expand(5, -1)), 1)
-    eigenvalues = torch.linalg.eigvals(sum(cell.time_sources(state).values()))
+    eigenvalues = torch.linalg.eigvals(sum(cell.derivatives().by_state(None, state).values()))
     torch.testing.assert_close(eigenvalues.real.sort().values, expected.sort().values)
     torch.testing.assert_close(eigenvalues.imag, torch.zeros(5, 8))
 
@@ -179,7 +179,7 @@ def test_eigenvalues_are_those_written_out_in_distance_and_threshold(kind, reset
     def power_sums(m: torch.Tensor) -> torch.Tensor:  # equal for all powers up to N: equal eigenvalues, in any order
         return torch.stack([torch.linalg.matrix_power(m, p).diagonal(dim1=-2, dim2=-1).sum(-1) for p in range(1, 9)])
 
-    derivative = sum(cell.time_sources(state).values())
+    derivative = sum(cell.derivatives().by_state(None, state).values())
     torch.testing.assert_close(power_sums(derivative), power_sums(torch.cat((upper, lower), -2)))
 
 

@@ -87,7 +87,7 @@ def test_silent_surrogate_leaves_the_leaks_as_eigenvalues(reset):
     z = cell.output(state)
     assert z.any()
     left = cell.decay_v * (1 - z) if reset == "zero" else cell.decay_v.expand(1, 5)
-    derivative = sum(cell.time_sources(state).values())
+    derivative = sum(cell.derivatives().by_state(None, state).values())
     eigenvalues = torch.linalg.eigvals(derivative).real.sort().values
     torch.testing.assert_close(eigenvalues, left.sort().values)
 

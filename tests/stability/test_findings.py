@@ -63,8 +63,8 @@ def test_the_source_named_is_that_of_most_points(make_network, make_spikes):
     profile = radius_profile(make_network(), make_spikes(T=2))
     shares = ({"feedback": 0.3, "leak": 0.6, "reset": 0.1}, {})
     profile = dataclasses.replace(profile, sources=shares)
-    assert held_by(profile, 0) == "leak"
-    assert held_by(profile, 1) == "unknown"
+    assert held_by(profile, 0).name == "leak"
+    assert held_by(profile, 1).name == "unknown"
     first, second = missed_targets(profile, [(0, "time", 0.9, 0.5), (1, "depth", 0.1, 0.5)])
     assert first.problem == "radius 0.900 through time against a target of 0.5, held by the leak at 60% of the points"
     assert second.cure.startswith("scale w_in up")

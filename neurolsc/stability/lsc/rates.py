@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network
-from neurolsc.neurons.alif import ALIF
-from neurolsc.neurons.lif import LIF
-from neurolsc.neurons.positive import set_value
+from neurolsc.neurons.thresholds import Thresholds
 
 
 def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, halvings: int = 24) -> list[float]:
@@ -36,7 +34,9 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, h
         raise ValueError(f"rates must be {len(network.cells)} numbers in [0, 1], got {list(rates)}.")
     reached = []
     for layer, (cell, wanted) in enumerate(zip(network.cells, rates, strict=True)):
-        start = _thresholds(cell)
+        start = cell.thresholds()
+        if start is None:
+            raise TypeError(f"layer {layer + 1}, a {type(cell).__name__}, does not say how its thresholds scale.")
         low, high = math.log(1e-6), math.log(1e3)  # the rate falls as the scale grows
         for _ in range(halvings):
             middle = (low + high) / 2
@@ -46,17 +46,7 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, h
     return reached
 
 
-def _thresholds(cell: object) -> dict[str, Tensor]:
-    """What scales the threshold of a cell, with present values."""
-    if isinstance(cell, ALIF):
-        return {"b_theta": cell.b_theta.detach().clone(), "adaptation": cell.adaptation.detach().clone()}
-    if isinstance(cell, LIF):
-        return {"theta": cell.theta.clone()}
-    raise TypeError(f"only LIF and ALIF have a threshold to scale, got {type(cell).__name__}.")
-
-
-def _rate_at(network: Network, x: Tensor, layer: int, start: dict[str, Tensor], scale: float) -> float:
+def _rate_at(network: Network, x: Tensor, layer: int, thresholds: Thresholds, scale: float) -> float:
+    thresholds.scale(scale)
     with torch.no_grad():
-        for name, value in start.items():
-            set_value(network.cells[layer], name, value * scale)
         return network.run(x).spikes[layer].ne(0).double().mean().item()

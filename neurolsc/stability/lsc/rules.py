@@ -76,10 +76,11 @@ class TransitionRule:
 
     def apply(self, cell: Cell, *, time: float, depth: float) -> None:
         """Multiply weights and adaptation, and the decays behind the time constants."""
-        held = getattr(cell, "theta_rest", None) if self.hold_threshold else None
+        thresholds = cell.thresholds() if self.hold_threshold else None
+        held = None if thresholds is None else thresholds.rest()
         _multiply(cell, cell.answers, time=time, depth=depth, longest=self.longest)
-        if held is not None:
-            cell.theta_rest = held
+        if thresholds is not None and held is not None:
+            thresholds.set_rest(held)
 
 
 def default_rule(target: float | str) -> Rule:

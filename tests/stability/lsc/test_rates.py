@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, match_firing_rates
 
@@ -45,11 +44,10 @@ def test_what_does_not_fit_is_refused(make_network, make_spikes):
 
 def test_a_cell_without_a_threshold_is_refused(make_spikes):
     class Other(LIF):
-        pass
+        def thresholds(self):
+            return None
 
-    cell = Other(30, 4)
-    network = Network([cell], 2)
-    assert match_firing_rates(network, make_spikes(), [0.1])
-    network.cells = nn.ModuleList([nn.Identity()])
-    with pytest.raises(TypeError, match="only LIF and ALIF have a threshold to scale, got Identity"):
+    assert match_firing_rates(Network([LIF(30, 4)], 2), make_spikes(), [0.1])
+    network = Network([Other(30, 4)], 2)
+    with pytest.raises(TypeError, match="layer 1, a Other, does not say how its thresholds scale"):
         match_firing_rates(network, make_spikes(), [0.1])

@@ -35,12 +35,12 @@ def changes(cell: Cell, rule: object, *, time: float, depth: float) -> dict[str,
 def test_transition_rule_multiplies_both_derivatives_by_exactly_kappa(kind, kappa, hold_threshold):
     cell = kind(6, 5, tau_v=2.0) if kind is LIF else kind(6, 5, tau_v=2.0, tau_theta=2.0)
     state = a_state(cell)
-    before = sum(cell.time_sources(state).values())
-    by_input = cell.input_derivative(state).clone()
+    before = sum(cell.derivatives().by_state(None, state).values())
+    by_input = cell.derivatives().by_input(None, state).clone()
     TransitionRule(hold_threshold).apply(cell, time=kappa, depth=1 / kappa)
-    after = sum(cell.time_sources(state).values())
+    after = sum(cell.derivatives().by_state(None, state).values())
     torch.testing.assert_close(after, kappa * before, rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(cell.input_derivative(state), by_input / kappa, rtol=1e-12, atol=0)
+    torch.testing.assert_close(cell.derivatives().by_input(None, state), by_input / kappa, rtol=1e-12, atol=0)
 
 
 def test_transition_rule_moves_the_decays_and_not_the_time_constants():
