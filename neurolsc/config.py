@@ -215,9 +215,7 @@ class TrainSettings:
     lr: float = setting(1e-3, "learning rate of AdaBelief in Lookahead")
     patience: int = setting(10, "stop after this many epochs without a better validation loss")
 
-    def run(
-        self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any
-    ) -> TrainResult:
+    def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:
         """Train a network; more: keywords of :func:`neurolsc.train`."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         return train(network, training, validation, seed=seed, **own, **more)

@@ -112,9 +112,7 @@ class Experiment:
             plot_pretraining(result.history, result.profile.target, folder / "pretraining.png")
         return result
 
-    def train(
-        self, network: Network, settings: TrainSettings, folder: Path, *, progress: bool = True
-    ) -> TrainResult:
+    def train(self, network: Network, settings: TrainSettings, folder: Path, *, progress: bool = True) -> TrainResult:
         """Train a network, with its history, learning curves and a checkpoint in a folder."""
         parts = self.data.load("train"), self.data.load("validation")
         write_split(folder, *parts)

@@ -5,7 +5,7 @@ the attribute and the two methods of :class:`Task`.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -46,7 +46,7 @@ class Classification:
     Source: arXiv:2308.12075, Sec. II-G.
     """
 
-    score: ClassVar[str] = "mode_accuracy"
+    score = "mode_accuracy"
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Cross-entropy at every step."""
@@ -71,7 +71,7 @@ class ClassPerStep:
     the score :func:`neurolsc.metrics.step_accuracy`.
     """
 
-    score: ClassVar[str] = "step_accuracy"
+    score = "step_accuracy"
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Cross-entropy at every step."""
@@ -101,7 +101,7 @@ class BinaryPerStep:
     high-dimensional sequences", ICML 2012 (log-likelihood of a time step of polyphonic music).
     """
 
-    score: ClassVar[str] = "step_overlap"
+    score = "step_overlap"
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Negative log-likelihood of a step."""

@@ -125,7 +125,7 @@ def bars(tmp_path, monkeypatch, colors) -> tuple[dict[str, tuple[float, ...]], d
     (figure,) = figures
     ax = figure.axes[2]
     assert [text.get_text() for text in ax.texts] == ["no closed form"]
-    assert [line.get_label() for line in figure.axes[1].lines][0].startswith("layer 1 (from the input)*: mean")
+    assert figure.axes[1].lines[0].get_label().startswith("layer 1 (from the input)*: mean")
     assert [text.get_text() for text in ax.get_yticklabels()] == [
         "layer 1\n0.1 spikes",
         "layer 2\n0.2 spikes",
