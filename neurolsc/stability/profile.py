@@ -91,7 +91,7 @@ class RadiusProfile:
             firing_rate=self.firing_rate.tolist(),
             target=self.target,
             starred=[treatment is not None for treatment in self.non_square],
-            notes=self._stars(),
+            notes=[f"{line}." for line in self._stars()],
         )
 
     def _stars(self) -> list[str]:
