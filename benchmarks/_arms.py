@@ -1,10 +1,11 @@
-"""What the score benchmarks share: the same networks from the same weights, set up in six ways, trained and scored alike.
+"""What the score benchmarks share: networks set up in six ways, trained and scored alike.
 
 Two ways are controls: *thresholds scaled* is the default with thresholds scaled until it fires like
 the network pre-trained to 0.5, and *0.5, threshold held* reaches the radius while the resting
 threshold stays. Every arm sees the same batches for the same number of epochs; the epoch with the
-lowest validation loss is scored on the test set. One thread a worker. Every run has a run folder in
-results/<name>/; finished ones are not repeated, unfinished ones go on from their checkpoint.
+lowest validation loss is scored on the test set. All start from
+the same weights. One thread a worker. Every run has a run folder in results/<name>/; finished ones
+are not repeated, unfinished ones go on from their checkpoint.
 """
 
 import argparse
@@ -50,7 +51,7 @@ def no_groups(test: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Data, network and training of a benchmark; workers can be sent one, so the function is module-level."""
+    """Data, network and training of a benchmark; module-level, so that workers can be sent one."""
 
     name: str
     about: str

@@ -1,6 +1,6 @@
 """Does setting the radius help ALIF+ learn spike-latency MNIST, and is it the radius that helps?
 
-    python benchmarks/sl_mnist.py [--mnist FOLDER] [--epochs 4] [--lr 0.001] [--seeds 2] [--workers 2]
+    python benchmarks/sl_mnist.py [--mnist FOLDER] [--epochs 4] [--lr 0.001] [--seeds 2]
 
 2 x 128 ALIF+, 45,000 digits, batches of 256, the paper's optimizer, at the paper's 1e-3 or another
 rate; arms and controls as _arms.py tells. The 10,000 test digits are scored. Writes

@@ -1,4 +1,4 @@
-"""Draw the pictures in docs/pictures and print the table of method.md. Takes a minute: python docs/make_pictures.py."""
+"""Draw the pictures in docs/pictures and print the table of method.md. Takes a minute."""
 
 import math
 from itertools import pairwise
@@ -28,7 +28,7 @@ SURROGATES = (
 
 
 def plot_paths(path: Path) -> None:
-    """Draw the derivative of the toy network h[t, l] = rho h[t-1, l] + rho h[t-1, l-1] over time: rho^n C(n, k)."""
+    """Draw rho^n C(n, k), the derivative over time of h[t, l] = rho h[t-1, l] + rho h[t-1, l-1]."""
     steps = range(1, 61)
     with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 115}):
         figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharey=True)

@@ -1,4 +1,4 @@
-"""What a run is made of: plain settings from flags or a TOML file, checked once, each with its one verb."""
+"""What a run is made of: plain settings, from flags or a TOML file, each with its one verb."""
 
 import inspect
 import tomllib
@@ -183,7 +183,9 @@ class PretrainSettings:
     def run(
         self, network: Network, inputs: Sequence[Tensor], *, seed: int, progress: bool = True, **more: Any
     ) -> PretrainResult:
-        """Set the radii of a network on batches of inputs (T, B, n_in); more: keywords of pretrain().
+        """Set the radii of a network on batches of inputs (T, B, n_in).
+
+        More keywords are those of :func:`neurolsc.pretrain`.
 
         Raises:
             ValueError: if the target is 'none', or as :func:`neurolsc.pretrain`.

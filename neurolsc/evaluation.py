@@ -56,7 +56,7 @@ class Scores:
     share_without_vote: float
     """:func:`neurolsc.metrics.share_without_vote`"""
     firing_rate: list[float | None]
-    """spikes per neuron and step of every layer; None for a layer whose outputs are not all 0 or 1"""
+    """spikes per neuron and step of every layer; None where outputs are not all 0 or 1"""
     silent_steps: float | None
     """share of (step, sample) pairs in which the last layer is silent; None as above. Of samples of
     unequal length this, the rates and the share without a vote count each sample's own steps only,
@@ -133,7 +133,7 @@ def check_network(network: object) -> None:
 def batches(
     name: str, dataset: Samples, batch_size: int, generator: torch.Generator | None = None
 ) -> DataLoader[tuple[Tensor, ...]]:
-    """The batches of a data set as :func:`collate` gives them, in its order, or shuffled by a generator.
+    """The batches of a data set, by :func:`collate`, in order or shuffled by a generator.
 
     Those of a data set with ``streams`` are never shuffled.
 
@@ -165,13 +165,13 @@ def batches(
 
 
 def unpack(batch: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Input (T, B, N), targets and mask (T, B), None if all samples last for T steps, on a device."""
+    """Input (T, B, N), targets and mask (T, B) or None, on a device."""
     x, targets, *mask = (part.to(device) for part in batch)
     return x, targets, mask[0] if mask else None
 
 
 def carried(dataset: Samples, run: Run) -> NetworkState | None:
-    """Where the next batch of a data set starts: where this run ended, without its history, or at rest."""
+    """Where the next batch of a data set starts: where this run ended, or None, at rest."""
     return run.states.detach() if hasattr(dataset, "streams") else None
 
 
@@ -196,7 +196,7 @@ def _of_spikes(metric: Callable[[Tensor, Tensor | None], float], layer: Tensor, 
 
 
 def _synops(network: Network, x: Tensor, run: Run) -> float | None:
-    """Operations per sample of the whole network; a recurrent neuron also feeds those of its own layer."""
+    """Operations per sample of the whole network; a neuron may also feed those of its own layer."""
     within = [cell.recurrent_synapses for cell in network.cells]
     if not all(metrics.is_binary(layer) for layer in run.spikes) or None in within:
         return None

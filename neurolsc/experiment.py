@@ -1,4 +1,4 @@
-"""Settings in, a run folder out, without a command line: what commands, demo, benchmarks and sweeps call."""
+"""Settings in, a run folder out: what commands, demo, benchmarks and sweeps call."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Experiment:
         return self.network.build(training.n_in, training.n_classes)
 
     def first_samples(self, split: Literal["train", "validation"], count: int) -> tuple[Tensor, ...]:
-        """The first samples of a split as a batch: x (T, B, n_in), labels (B,), and a mask if lengths differ."""
+        """The first samples of a split: x (T, B, n_in), labels (B,), a mask if lengths differ."""
         dataset = self.data.load(split)
         return collate(fetch(dataset, range(min(count, len(dataset)))))
 
@@ -93,7 +93,7 @@ class Experiment:
     def set_radii(self, network: Network, settings: PretrainSettings, folder: Path) -> PretrainResult:
         """Pre-train a network on the training data, with pictures and JSON in a folder."""
         seed = self.network.seed
-        if not (folder / "radii_before.json").exists():  # else this goes on after a stop, and that network is gone
+        if not (folder / "radii_before.json").exists():  # else this goes on after a stop
             x = self.first_samples("train", settings.pretrain_samples)[0]
             steps = min(settings.pretrain_times, x.shape[0])
             write_profile(radius_profile(network, x, steps=steps, seed=seed), folder / "radii_before")

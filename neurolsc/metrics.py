@@ -1,4 +1,4 @@
-r"""What a run is judged by: accuracies over time, votes that were not cast, and how much the neurons fire.
+r"""What a run is judged by: accuracies over time, votes not cast, and how much neurons fire.
 
 Axes are (T, B, C) for logits and (T, B, N) for spikes: time steps, samples, classes or neurons. A
 step *votes* for the class of its largest logit; a step whose largest logits tie votes for nobody. A
@@ -60,7 +60,7 @@ def mode_vote(logits: Tensor) -> Tensor:
 
 
 def mode_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of samples whose :func:`mode_vote` is their label; a sample without a vote counts as wrong.
+    """Share of samples whose :func:`mode_vote` is their label; without a vote it is wrong.
 
     Args:
         logits: readout at every step (T, B, C).
@@ -83,7 +83,7 @@ def mode_accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of samples whose label alone has the largest mean logit over time; a tie counts as wrong.
+    """Share of samples whose label alone has the largest mean logit; a tie counts as wrong.
 
     Args:
         logits: readout at every step (T, B, C).
@@ -97,7 +97,7 @@ def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
         TypeError: if labels are not integers.
 
     Example:
-        >>> mean_accuracy(torch.tensor([[[0.0, 1.0]], [[0.0, 1.0]], [[9.0, 0.0]]]), torch.tensor([0]))
+        >>> mean_accuracy(torch.tensor([[[0.0, 1.0]], [[9.0, 0.0]]]), torch.tensor([0]))
         1.0
     """
     _check_logits(logits)
@@ -134,7 +134,8 @@ def step_accuracy(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -
 def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
     r"""Mean over steps of the overlap of what is told, the positive logits, with what is true.
 
-    .. math:: |\{o > 0\} \cap \{y = 1\}| \,/\, |\{o > 0\} \cup \{y = 1\}|, \quad 1 \text{ where both are empty}
+    .. math:: |\{o > 0\} \cap \{y = 1\}| \,/\, |\{o > 0\} \cup \{y = 1\}|,
+        \quad 1 \text{ where both are empty}
 
     Args:
         logits: readout at every step (T, B, C).
@@ -162,7 +163,7 @@ def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) ->
 
 
 def share_without_vote(logits: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample) pairs of logits (T, B, C) that vote for nobody, of those in the mask (T, B).
+    """Share of (step, sample) pairs in the mask (T, B) at which logits (T, B, C) vote for nobody.
 
     Raises:
         ValueError: as :func:`mode_vote`.
@@ -192,7 +193,7 @@ def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
 
 
 def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample) pairs in the mask (T, B) at which no neuron of spikes (T, B, N) fires.
+    """Share of (step, sample) pairs in the mask (T, B) with no spike in spikes (T, B, N).
 
     Raises:
         ValueError: as :func:`firing_rate`.
@@ -210,7 +211,7 @@ def synops(spikes: Tensor, fan_out: int) -> float:
 
     Args:
         spikes: spikes of one layer (T, B, N).
-        fan_out: synapses that each neuron feeds; in a recurrent layer its own N and those of the next layer.
+        fan_out: synapses that each neuron feeds; in a recurrent layer its own N, and those above.
 
     Returns:
         Operations per sample, over all its time steps.

@@ -66,7 +66,8 @@ class ClassPerStep:
 
     The loss is the cross-entropy, and its exponential the perplexity,
 
-    .. math:: -\frac{1}{B} \sum_b \frac{1}{T_b} \sum_{t < T_b} \log \mathrm{softmax}(o[t, b])_{y[t, b]},
+    .. math:: -\frac{1}{B} \sum_b \frac{1}{T_b} \sum_{t < T_b}
+        \log \mathrm{softmax}(o[t, b])_{y[t, b]},
 
     the score :func:`neurolsc.metrics.step_accuracy`.
     """
@@ -88,7 +89,7 @@ class ClassPerStep:
 
 @dataclass(frozen=True)
 class BinaryPerStep:
-    r"""Several yes or no at every step, such as the 88 keys of a piano; the targets are 0 or 1 (T, B, C).
+    r"""Several yes or no at every step, such as the 88 keys of a piano; targets 0 or 1 (T, B, C).
 
     The loss is the negative log-likelihood of a step, summed over its C targets,
 

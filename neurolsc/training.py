@@ -61,7 +61,7 @@ class TrainResult:
         atomic_write(path, lambda file: file.write(text.encode()))
 
     def to_csv(self, path: str | PathLike[str]) -> None:
-        """Write the history as a table; the layers' firing rates are firing_rate_1, firing_rate_2, ...
+        """Write the history as a table; rates of layers are firing_rate_1, firing_rate_2, ...
 
         Raises:
             OSError: if the file cannot be written.
@@ -110,7 +110,7 @@ def train(
         lr: learning rate.
         patience: stop after this many epochs without a lower validation loss.
         seed: of order and dropout.
-        optimizer: makes the optimizer from parameters and learning rate; ``torch.optim.Adam`` is one, too.
+        optimizer: makes the optimizer from parameters and learning rate; ``torch.optim.Adam`` does.
         checkpoint: file that keeps the state after every epoch; if it exists, training goes on from
             it. Epochs and patience may then be new, the other settings may not.
         progress: show a bar over the batches.

@@ -1,4 +1,4 @@
-"""Benchmarks run in worker processes, which a benchmark must reach, and keep every run in a folder of its own."""
+"""Benchmarks run in worker processes, which they must reach, and keep every run in its folder."""
 
 import importlib.util
 import json

@@ -28,7 +28,7 @@ def class_losses() -> list[list[float]]:
 
 
 def binary_losses() -> list[list[float]]:
-    """-log of the probability of all five targets of a step, each 1 with probability 1 / (1 + exp(-o))."""
+    """-log of the probability of the five targets of a step, each 1 with 1 / (1 + exp(-o))."""
     logits, _, binary = drawn()
     p = 1 / (1 + torch.exp(-logits))
     return [
@@ -127,7 +127,7 @@ CHANNELS, LATE = 4, 2
 
 
 class Echo:
-    """Random spikes on four channels; asked for is what came two steps before: all of it, or its first two as a class."""
+    """Random spikes on four channels; asked for are those of two steps before, or a class of them."""
 
     def __init__(self, size: int, seed: int, *, binary: bool, steps: int = 20) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -152,7 +152,7 @@ def test_a_small_alif_network_learns_what_came_two_steps_before(task: Task):
     result = train(network, sets[0], sets[1], task=task, epochs=15, batch_size=20, lr=2e-2, progress=False)
     scores = evaluate(network, sets[2], task=task)
     p = torch.bincount(sets[0].targets.flatten()).double() / sets[0].targets.numel()
-    baseline = -(p * p.log()).sum().item() * (CHANNELS if binary else 1)  # what is known without looking back
+    baseline = -(p * p.log()).sum().item() * (CHANNELS if binary else 1)
     assert scores.firing_rate[0] is not None
     assert scores.firing_rate[0] > 0.02
     assert scores.loss < 0.6 * baseline

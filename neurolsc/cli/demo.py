@@ -1,4 +1,4 @@
-"""The demo: what setting the radii does to a small network on real digits, beside a control, with a report."""
+"""The command ``neurolsc demo``: what setting the radii does, beside a control, with a report."""
 
 import copy
 import re
@@ -34,17 +34,21 @@ PRETRAINED = {
 @click.option("--epochs", default=8, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 def demo(out: Path, epochs: int, seed: int) -> None:
-    """Show what pre-training does, on the digits in the package: a table, pictures and a report, in a few minutes."""
+    """Show what pre-training does, on the digits in the package.
+
+    A table, pictures and a report, in a few minutes.
+    """
     show(out, epochs=epochs, seed=seed)
 
 
 def show(out: Path, *, epochs: int, seed: int) -> None:
-    """Measure, pre-train and train 2 x 64 ALIF+ on the digits in the package; write table, pictures and report.
+    """Measure, pre-train and train 2 x 64 ALIF+ on the digits in the package, and report.
 
-    Four networks start from the same weights and get the same budget and batches: the paper's default; the default with its
-    thresholds scaled so that it fires like the first pre-trained one; that one; and one whose resting thresholds were held
-    while it was pre-trained, so that it starts as silent as the default. The second is a control: if it does as well as the
-    third, waking the network helped and not its radius.
+    Four networks start from the same weights and get the same budget and batches: the paper's
+    default; the default with its thresholds scaled so that it fires like the first pre-trained one;
+    that one; and one whose resting thresholds were held while it was pre-trained, so that it starts
+    as silent as the default. The second is a control: if it does as well as the third, waking the
+    network helped and not its radius.
 
     Args:
         out: folder for the results; must not exist.
@@ -112,7 +116,7 @@ def prepare(experiment: Experiment, folder: Path) -> tuple[dict[str, Network], N
 
 
 def results_table(scores: dict[str, Scores], start: dict[str, str]) -> str:
-    """The table of the demo: scores on the test set, with what the networks fire and their thresholds at the start."""
+    """The table: scores on the test set; rates and thresholds before training."""
     lines = [
         "| network | mode accuracy | mean accuracy | no vote | silent last layer | spikes/neuron/step | synops/sample "
         "| before training: spikes/neuron/step; tau_theta; resting threshold |",

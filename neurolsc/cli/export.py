@@ -21,7 +21,7 @@ from neurolsc.runs import NETWORK, run_folder, write_text
 SIMULATED = 20
 """samples that Lava runs, a second or two each"""
 SLOWER = 5
-"""fine-tuning starts from a trained network: by default at the run's learning rate divided by this"""
+"""fine-tuning starts from a trained network, by default at the run's learning rate over this"""
 FLAGS = {"samples": "netx", "fine_tune": "netx", "lr": "netx", "simulate": "netx", "force": "netx", "dt": "nir"}
 """which format a flag is for"""
 

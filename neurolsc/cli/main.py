@@ -38,14 +38,14 @@ def app() -> None:
       neurolsc pretrain --target 0.5 --out runs/half  set its radii
       neurolsc train --target 0.5 --out runs/digits   the same, then train it
       neurolsc evaluate runs/digits                   open the test set, once
-      neurolsc export runs/digits --to netx           integers for a neuromorphic chip (reset = static)
+      neurolsc export runs/digits --to netx           integers for a chip (reset = static)
       neurolsc demo                                   all of it, with a report
       neurolsc data info train.h5                     what is in a file of spoken words
 
     Settings come from flags, from a TOML file (--config), and else from the defaults that --help
     shows. A finished run has its own, in settings.toml, which --config takes as it is.
     """
-    if os.getcwd() not in sys.path:  # --cell module:Class finds modules here, however this was started
+    if os.getcwd() not in sys.path:  # where --cell module:Class finds modules
         sys.path.append(os.getcwd())
 
 

@@ -15,7 +15,7 @@ ItemT = TypeVar("ItemT", bound=Item)
 
 
 class Batch(Sequence[Item]):
-    """Items that already lie side by side in one tensor, so that :func:`collate` need not copy them.
+    """Items that already lie side by side in one tensor, which :func:`collate` need not copy.
 
     To whoever asks for an item it is a list of pairs (x (T, N), label). A data set returns one from
     ``__getitems__``, which a ``DataLoader`` calls with the indices of a batch.
@@ -93,7 +93,7 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
 
 
 def collate_padded(items: Sequence[ItemT]) -> tuple[Tensor, Tensor, Tensor]:
-    """Stack items of unequal length into a batch as long as the longest, with zeros behind the others.
+    """Stack items of unequal length into a batch as long as the longest, with zeros behind others.
 
     Args:
         items: pairs (x, label), every x of shape (T, N) with the same N and dtype; labels as in

@@ -1,4 +1,4 @@
-"""Every picture, one a file. Each takes arrays, numbers, names and colours, and writes a file whole.
+"""Every picture, one a file: arrays, numbers, names and colours in, a file out, written whole.
 
 - style: colours, looks, and how a figure is saved: what the pictures share
 - profile: radii over layers and time

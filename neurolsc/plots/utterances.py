@@ -16,7 +16,7 @@ Spikes = tuple[np.ndarray, np.ndarray]
 def plot_utterances(
     utterances: Sequence[Spikes], titles: Sequence[str], path: str | PathLike[str], *, units: int
 ) -> None:
-    """Draw the spikes of utterances one below the other, and beside each how often every unit fires.
+    """Draw the spikes of utterances, and beside each how often every unit fires.
 
     Args:
         utterances: their spikes.
