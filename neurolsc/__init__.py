@@ -1,6 +1,6 @@
 """Deep recurrent spiking networks made trainable by setting their local stability before training."""
 
-from neurolsc import datasets, export, metrics, surrogate
+from neurolsc import datasets, export, metrics, surrogate, tasks
 from neurolsc.checkpoint import load, save
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
@@ -71,6 +71,7 @@ __all__ = [
     "save",
     "spectral_radius",
     "surrogate",
+    "tasks",
     "train",
     "wrap",
 ]
