@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.equations import Constants, advance
-from neurolsc.neurons.leaky import ANSWERS, PAPER_ANSWERS, LeakyDerivatives
+from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.positive import Positive, set_value
 from neurolsc.neurons.reset import ResetName, StaticReset
@@ -159,6 +159,7 @@ class ALIF(SpikingCell):
         return Linearised(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
 
     run = SpikingCell.run_at_once
+    recurrent_synapses = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:
         return LeakyDerivatives(self, adapts=True) if known_derivative(self.spike) else None

@@ -10,14 +10,14 @@ Source: arXiv:2308.12075, eq. 49.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from neurolsc.eigen.maps import Map
-from neurolsc.neurons.cell import Answer, State
+from neurolsc.neurons.cell import Answer, Cell, State
 from neurolsc.neurons.derivatives import Derivatives, Term
 from neurolsc.neurons.linear_maps import Spikes, SpikingStep, Voltage, Weights
 from neurolsc.neurons.linearised import Linearised
@@ -58,6 +58,16 @@ PAPER_ANSWERS = (
     Answer("w_rec", "time"),
     Answer("tau_v", "time"),
 )
+
+
+class _AllNeurons:
+    """As ``recurrent_synapses`` of a cell: all neurons of the layer hear a neuron through w_rec."""
+
+    def __get__(self, cell: Cell | None, owner: type | None = None) -> int | None:
+        return None if cell is None else cell.n_hidden
+
+
+ALL_NEURONS: Any = _AllNeurons()
 
 
 class Leaky(Protocol):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants, advance
-from neurolsc.neurons.leaky import ANSWERS, PAPER_ANSWERS, LeakyDerivatives
+from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.reset import ResetName
 from neurolsc.neurons.spiking import Spike, SpikingCell, known_derivative
@@ -96,6 +96,7 @@ class LIF(SpikingCell):
         return Linearised(self.w_rec, s, d, e, r, None, None)
 
     run = SpikingCell.run_at_once
+    recurrent_synapses = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:
         return LeakyDerivatives(self, adapts=False) if known_derivative(self.spike) else None

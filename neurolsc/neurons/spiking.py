@@ -80,11 +80,6 @@ class SpikingCell(Cell):
         """Share of the voltage kept from one step to the next, exp(-1/tau_v), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_v)
 
-    @property
-    def recurrent_synapses(self) -> int:  # type: ignore[override]
-        """All neurons of the layer hear a neuron through w_rec."""
-        return self.n_hidden
-
     def run_at_once(
         self,
         x: Tensor,
