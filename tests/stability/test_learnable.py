@@ -55,4 +55,6 @@ def test_gradients_by_dampening_and_sharpness_are_those_of_finite_differences(ki
                     values.append(means()[direction].item())
                     parameter.sub_(step)
             wanted = (values[0] - values[1]) / 2e-6
-            assert (0.0 if gradient_found is None else gradient_found.item()) == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+            assert (0.0 if gradient_found is None else gradient_found.item()) == pytest.approx(
+                wanted, rel=1e-4, abs=1e-6
+            )
