@@ -12,7 +12,7 @@ from neurolsc import checkpoint
 from neurolsc.cli import options
 from neurolsc.experiment import Experiment, load_network
 from neurolsc.export import ExportReport, QuantizationAware, fit_scales, quantize, to_netx, verify
-from neurolsc.export.compare import make_report
+from neurolsc.export.loihi.compare import make_report
 from neurolsc.export.simulators import find_python
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network

@@ -11,6 +11,7 @@ from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.positive import Positive, set_value
+from neurolsc.neurons.registry import register
 from neurolsc.neurons.reset import ResetName, StaticReset
 from neurolsc.neurons.spiking import Spike, SpikingCell, known_derivative
 from neurolsc.neurons.thresholds import Thresholds
@@ -159,7 +160,7 @@ class ALIF(SpikingCell):
         return Linearised(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
 
     run = SpikingCell.run_at_once
-    recurrent_synapses = ALL_NEURONS
+    recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:
         return LeakyDerivatives(self, adapts=True) if known_derivative(self.spike) else None
@@ -169,6 +170,7 @@ class ALIF(SpikingCell):
         return Thresholds(self, ("b_theta", "adaptation"), rest="theta_rest")
 
 
+@register
 class ALIFPlus(ALIF):
     """ALIF+ : a spike raises the threshold. Adaptation from a positive truncated Gaussian; see :class:`ALIF`."""
 
@@ -177,6 +179,7 @@ class ALIFPlus(ALIF):
         return truncated_normal(scale, n_hidden)
 
 
+@register
 class ALIFPositive(ALIFPlus):
     """ALIF+ whose adaptation and b_theta stay positive while they are trained: for networks that are to be exported.
 
@@ -191,6 +194,7 @@ class ALIFPositive(ALIFPlus):
     adaptation = Positive()  # type: ignore[assignment]
 
 
+@register
 class ALIFPlusMinus(ALIF):
     """ALIF±: a spike may raise or lower the threshold. Adaptation from N(0, (scale / n_in)²); see :class:`ALIF`."""
 

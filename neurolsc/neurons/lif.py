@@ -8,6 +8,7 @@ from torch import Tensor
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
+from neurolsc.neurons.registry import register
 from neurolsc.neurons.reset import ResetName
 from neurolsc.neurons.spiking import Spike, SpikingCell, known_derivative
 from neurolsc.neurons.thresholds import Thresholds
@@ -21,6 +22,7 @@ class LIFState(NamedTuple):
     """membrane potential (B, n_hidden)"""
 
 
+@register
 class LIF(SpikingCell):
     r"""Leaky integrate-and-fire neurons with recurrence; the ALIF of eq. 49 with a fixed threshold.
 
@@ -96,7 +98,7 @@ class LIF(SpikingCell):
         return Linearised(self.w_rec, s, d, e, r, None, None)
 
     run = SpikingCell.run_at_once
-    recurrent_synapses = ALL_NEURONS
+    recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:
         return LeakyDerivatives(self, adapts=False) if known_derivative(self.spike) else None

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from neurolsc.neurons.cell import Cell, State, truncated_normal
 from neurolsc.neurons.positive import Positive
+from neurolsc.neurons.registry import SURROGATES
 from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset, make_reset
 from neurolsc.neurons.scan import Layer, fused, scan
 from neurolsc.surrogate import FastSigmoid, Surrogate
@@ -57,7 +58,7 @@ class SpikingCell(Cell):
         recurrent_init: Literal["glorot", "orthogonal"] = "glorot",
     ) -> None:
         super().__init__(n_in, n_hidden)
-        self.spike = FastSigmoid() if spike is None else _spike(spike)
+        self.spike = FastSigmoid() if spike is None else spike_function("spike", spike)
         self.reset_name: ResetName = reset
         self.reset = make_reset(reset, reset_gradient)
         self.w_in = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
@@ -138,8 +139,6 @@ class SpikingCell(Cell):
         Raises:
             TypeError: if the spike is not one of our surrogates, which no file can describe.
         """
-        from neurolsc.neurons.registry import SURROGATES  # which imports the cells
-
         if not isinstance(self.spike, Surrogate):
             raise TypeError(f"only surrogates of neurolsc can be saved, got {self.spike!r}.")
         spike = {"name": SURROGATES.name_of(type(self.spike))} | self.spike.config()
@@ -153,14 +152,14 @@ class SpikingCell(Cell):
         return f"{super().extra_repr()}, reset={self.reset_name!r}, reset_gradient={self.reset.gradient}"
 
 
-def _spike(spike: Any) -> Spike:
-    """The spike function, if it is one."""
+def spike_function(name: str, spike: Any) -> Spike:
+    """The spike function that an argument of this name gave, if it is one."""
     if isinstance(spike, type):
-        raise TypeError(f"spike must be a surrogate object, got the class {spike.__name__}; write {spike.__name__}().")
+        raise TypeError(f"{name} must be a surrogate object, got the class {spike.__name__}; write {spike.__name__}().")
     if callable(spike):
         return spike  # type: ignore[return-value]
     raise TypeError(
-        "spike must be a surrogate, such as neurolsc.surrogate.FastSigmoid(), or another callable of v - theta, "
+        f"{name} must be a surrogate, such as neurolsc.surrogate.FastSigmoid(), or another callable of v - theta, "
         f"got {type(spike).__name__} ({spike!r})."
     )
 

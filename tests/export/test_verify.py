@@ -1,4 +1,4 @@
-"""The exported file in Lava's own simulator. `make lava-env` makes the environment that the slow tests need."""
+"""The exported file in Lava's own simulator; slow tests need `make lava-env`."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def lava() -> Path:
-    """The Python of the Lava environment of this checkout, or the one that NEUROLSC_LAVA_PYTHON names."""
+    """The Python of this checkout's environment, or the one that NEUROLSC_LAVA_PYTHON names."""
     try:
         return find_python("Lava", os.environ.get("NEUROLSC_LAVA_PYTHON") or ROOT / ".lava-env" / "bin" / "python")
     except FileNotFoundError as error:
