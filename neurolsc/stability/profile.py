@@ -82,7 +82,23 @@ class RadiusProfile:
         """Draw the profile to a file; the suffix chooses the format."""
         from neurolsc.plots import plot_profile  # matplotlib is slow to import and few runs draw
 
-        plot_profile(self, path)
+        plot_profile(
+            path,
+            steps=self.steps.numpy(),
+            time=self.time.numpy(),
+            depth=self.depth.numpy(),
+            held_by=self.sources,
+            colors={term.name: term.color for terms in self.terms for term in terms if term.color},
+            firing_rate=self.firing_rate.tolist(),
+            target=self.target,
+            starred=[treatment is not None for treatment in self.non_square],
+            notes=[f"{line}." for line in self._stars()],
+        )
+
+    def _stars(self) -> list[str]:
+        """What a star in the table and the picture means."""
+        words = {"submatrix": "radius of a random square sub-matrix", "singular": "largest singular value"}
+        return [f"* between unequal widths: {words[t]}" for t in sorted({t for t in self.non_square if t})]
 
     def __str__(self) -> str:
         lines = ["layer  time radius    depth radius   spikes/step  silent  radius through time is held by"]
@@ -101,10 +117,7 @@ class RadiusProfile:
             lines.append(f"from products with vectors; by dense eigenvalues: {'; '.join(shares)}")
         if self.target is not None:
             lines.append(f"target: time {self.target[0]:.3g}, depth {self.target[1]:.3g}")
-        for treatment in sorted({t for t in self.non_square if t}):
-            words = {"submatrix": "radius of a random square sub-matrix", "singular": "largest singular value"}
-            lines.append(f"* between unequal widths: {words[treatment]}")
-        return "\n".join(lines)
+        return "\n".join(lines + self._stars())
 
 
 @evaluated
