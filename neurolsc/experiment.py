@@ -98,11 +98,12 @@ class Experiment:
             steps = min(settings.pretrain_times, x.shape[0])
             write_profile(radius_profile(network, x, steps=steps, seed=seed), folder / "radii_before")
         loop = settings.method == "gradient"
+        more: dict[str, Any] = {"checkpoint": folder / "pretrain.checkpoint"} if loop else {}
         result = settings.run(
             network,
             input_batches(self.data.load("train"), 32, seed=seed),
             seed=seed,
-            **({"checkpoint": folder / "pretrain.checkpoint"} if loop else {}),
+            **more,
         )
         write_profile(result.profile, folder / "radii_after")
         told = {name: getattr(result, name) for name in ("converged", "steps", "seconds")}
