@@ -8,10 +8,12 @@ from torch import Tensor
 
 from neurolsc import ALIFPlus, Network, radius_profile
 from neurolsc.eigen import radii as radii_module
+from neurolsc.eigen.basis import RitzPairs
 from neurolsc.eigen.criteria import Criteria
 from neurolsc.eigen.growth import growth_beside
 from neurolsc.eigen.krylov import Dominant
 from neurolsc.eigen.maps import Cycle
+from neurolsc.eigen.powers import dominant_pairs
 from neurolsc.eigen.radii import Radii, radii
 from neurolsc.neurons.alone import hears_few
 from neurolsc.neurons.derivatives import Matrices
@@ -108,6 +110,27 @@ def test_values_too_sensitive_for_their_residual_do_not_count():
     m = 0.5 * torch.eye(200) + torch.diag(torch.ones(199), 1)
     assert found(m).exact.all()
     torch.testing.assert_close(found(m).radius.double(), torch.full((2,), 0.5), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize(("condition", "counts"), [(1.0, True), (3.0, True), (100.0, False)])
+def test_a_small_residual_of_a_sensitive_value_is_not_enough(condition, counts):
+    one = torch.ones(1)
+    rest = torch.full((1, 100), 4e-4 + 0j)  # of norm 0.004
+    pairs = RitzPairs(one + 0j, torch.ones(1, 100) / 10 + 0j, rest, condition * one, torch.zeros(1, 24, 24))
+    assert Criteria.within(0.01).met(pairs, one).item() == counts
+
+
+@pytest.mark.parametrize("angle", [0.0, 1.0, math.pi])
+def test_condition_numbers_are_those_of_the_eigenvectors(angle):
+    torch.manual_seed(7)
+    block = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    inner = torch.block_diag(block if math.sin(angle) > 0.1 else block[:1, :1], 0.5 * torch.randn(6, 6) / 6**0.5)
+    change = torch.eye(len(inner)) + torch.triu(torch.randn(len(inner), len(inner)), 1)
+    m = change @ inner @ change.inverse()
+    values, right = torch.linalg.eig(m)
+    left, i = torch.linalg.inv(right), values.abs().argmax()
+    expected = right[:, i].norm() * left[i].norm()
+    torch.testing.assert_close(dominant_pairs(m.unsqueeze(0))[2], expected.unsqueeze(0), rtol=1e-2, atol=0)
 
 
 def test_a_looser_tolerance_is_kept_and_costs_fewer_products():
