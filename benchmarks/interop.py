@@ -1,8 +1,10 @@
-"""Are networks of snnTorch, norse and PyTorch brought to a radius, and do they learn better?  python benchmarks/interop.py
+"""Are networks of snnTorch, norse and PyTorch brought to a radius, and do they learn better?
+python benchmarks/interop.py
 
-Two layers of 48 neurons with the libraries' default parameters on the digits in the package. First every kind of layer is
-pre-trained to radius 1 and 0.5. Then a snnTorch and a norse network are trained as they are and after one added call of
-pretrain, with equal budgets, and firing rates beside the scores. Writes results/interop.json, .md and .png after every run.
+Two layers of 48 neurons with the libraries' default parameters on the digits in the package. First
+every kind of layer is pre-trained to radius 1 and 0.5. Then a snnTorch and a norse network are
+trained as they are and after one added call of pretrain, with equal budgets, and firing rates
+beside the scores. Writes results/interop.json, .md and .png after every run.
 """
 
 import json

@@ -1,13 +1,15 @@
-"""How fast do batches (T, B, N) come from a file in SHD's layout, next to tonic, and from the cache?
+"""How fast do batches (T, B, N) come from a file in SHD's layout, next to tonic, and from the
+cache?
 
     python benchmarks/shd_loader.py [--file train.h5] [--rounds 7]
 
-All times are processor time, the best of several rounds in one process and one thread, in which every way takes its turn; before
-a cold one the file is dropped from the page cache. tonic's way is the one that its documentation shows: SHD with ToFrame, and
-PadTensors in a DataLoader. What is compared is equal, bin for bin. The contiguous read is a copy of the same dense batch from a
-memory-mapped file into fresh memory, by NumPy (which asks for huge pages) and by torch (which does not). Memory is the anonymous
-part of the resident set, sampled after every batch of a pass in a process of its own. Writes results/shd_loader.json and .md;
-takes a minute or two.
+All times are processor time, the best of several rounds in one process and one thread, in which
+every way takes its turn; before a cold one the file is dropped from the page cache. tonic's way is
+the one that its documentation shows: SHD with ToFrame, and PadTensors in a DataLoader. What is
+compared is equal, bin for bin. The contiguous read is a copy of the same dense batch from a
+memory-mapped file into fresh memory, by NumPy (which asks for huge pages) and by torch (which does
+not). Memory is the anonymous part of the resident set, sampled after every batch of a pass in a
+process of its own. Writes results/shd_loader.json and .md; takes a minute or two.
 """
 
 import argparse
@@ -77,7 +79,8 @@ def cold(path: Path, folder: Path, indices: list[int], rounds: int) -> dict[str,
 
 
 def cached(path: Path, folder: Path, indices: list[int], rounds: int) -> dict[str, float]:
-    """The same batch from the cache, as counted once and as the default shows it twice; and copies of the same bytes."""
+    """The same batch from the cache, as counted once and as the default shows it twice; and copies
+    of the same bytes."""
     ways: dict[str, Callable[[], object]] = {}
     for name, repeat in (("", 1), (", every step twice", 2)):
         data, frames = (

@@ -1,4 +1,5 @@
-"""Can a norse network with our adaptive neurons be brought to radius 0.5 and then trained as any other? Takes 30 s on a CPU."""
+"""Can a norse network with our adaptive neurons be brought to radius 0.5 and then trained as any
+other? Takes 30 s on a CPU."""
 
 import torch
 from norse.torch import Lift, LILinearCell, SequentialState

@@ -1,4 +1,5 @@
-"""Can one added call make a norse network stable, when its time constants hold it unstable? Takes 20 s on a CPU."""
+"""Can one added call make a norse network stable, when its time constants hold it unstable? Takes
+20 s on a CPU."""
 
 import warnings
 

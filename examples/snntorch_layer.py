@@ -1,4 +1,5 @@
-"""How do our adaptive neurons go into a snnTorch network in place of its own? Takes 25 s on a CPU."""
+"""How do our adaptive neurons go into a snnTorch network in place of its own? Takes 25 s on a
+CPU."""
 
 import snntorch as snn
 import torch

@@ -1,4 +1,12 @@
-"""Images and events in, batches ``(x (T, B, N), labels (B,))`` out."""
+"""Images and events in, batches ``(x (T, B, N), labels (B,))`` out.
+
+- Images: ``mnist`` (the data set), ``mnist_files`` and ``idx`` (its files), ``latency`` (pixels as
+  the time of one spike).
+- Events: ``shd`` (the data set), ``shd_files`` (its files), ``events`` (spikes and their reader),
+  ``binning`` (spikes into frames), ``augment`` (changed spikes), ``summary`` (a file in numbers).
+- Kept on disk: ``cache`` (spikes), ``frame_cache`` (frames).
+- Batches: ``collate`` (items into one), ``batches`` (inputs for pre-training), ``splits`` (parts).
+"""
 
 from neurolsc.datasets.augment import ChannelJitter, SpikeDrop, TimeStretch
 from neurolsc.datasets.batches import input_batches

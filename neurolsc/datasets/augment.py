@@ -62,10 +62,10 @@ class TimeStretch:
     Raises:
         ValueError: if the factors are not positive, or low is above high.
 
-    Source: T. Nowotny, J. P. Turner, J. C. Knight, "Loss shaping enhances exact gradient learning with Eventprop in
-    spiking neural networks", Neuromorphic Computing and Engineering 5 (2025), for SHD, with a drawn uniformly in its
-    logarithm; of the sound itself, as speed perturbation: T. Ko et al., "Audio augmentation for speech recognition",
-    Interspeech 2015, with three fixed factors.
+    Source: T. Nowotny, J. P. Turner, J. C. Knight, "Loss shaping enhances exact gradient learning
+    with Eventprop in spiking neural networks", Neuromorphic Computing and Engineering 5 (2025), for
+    SHD, with a drawn uniformly in its logarithm; of the sound itself, as speed perturbation: T. Ko
+    et al., "Audio augmentation for speech recognition", Interspeech 2015, with three fixed factors.
     """
 
     low: float = 0.8
@@ -89,7 +89,8 @@ class SpikeDrop:
 
     .. math:: P(\text{a spike stays}) = 1 - p, \text{ independently for every spike}
 
-    tonic's ``DropEvent(p)`` drops exactly round(p n) of the n spikes of an utterance; the mean is the same.
+    tonic's ``DropEvent(p)`` drops exactly round(p n) of the n spikes of an utterance; the mean is
+    the same.
 
     Attributes:
         p: probability that a spike is dropped.
@@ -97,7 +98,8 @@ class SpikeDrop:
     Raises:
         ValueError: if p is not in [0, 1).
 
-    Source: Gu et al., "EventDrop: Data Augmentation for Event-based Learning", IJCAI 2021 (random drop).
+    Source: Gu et al., "EventDrop: Data Augmentation for Event-based Learning", IJCAI 2021 (random
+    drop).
     """
 
     p: float = 0.1

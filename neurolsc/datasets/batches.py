@@ -21,7 +21,8 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
         seed: of the draw.
 
     Returns:
-        Inputs, each (T, B, N); those of utterances of unequal length with zeros behind the shorter ones.
+        Inputs, each (T, B, N); those of utterances of unequal length with zeros behind the shorter
+        ones.
 
     Raises:
         ValueError: if the data set is empty, or batch_size or count is below 1.
@@ -37,7 +38,7 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
 
 
 def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> Sequence[tuple[Tensor, int]]:
-    """Some items of a data set, asked for together where it can give them so, as a ``DataLoader`` does."""
+    """Some items of a data set, asked for together where it can give them so."""
     if hasattr(dataset, "__getitems__"):
         return dataset.__getitems__(indices)  # type: ignore[attr-defined]
     return [dataset[i] for i in indices]

@@ -29,17 +29,18 @@ class Frames(NamedTuple):
 
 @dataclass(frozen=True)
 class Binning:
-    r"""How spikes become frames: the spike of unit u at time t counts in bin floor(t / dt) of a channel.
+    r"""How spikes become frames: that of unit u at time t counts in bin floor(t / dt) of a channel.
 
-    .. math:: x[k, b, n] = \#\{\text{spikes of } b : \lfloor t / dt \rfloor = k,\; \lfloor u N / 700 \rfloor = n\}
+    .. math:: x[k, b, n] = \#\{\text{spikes of } b : \lfloor t / dt \rfloor = k,\;
+              \lfloor u N / 700 \rfloor = n\}
 
-    The grid is the same for all utterances. A spike at the end of the window or later is left out and
-    counted, never moved into another bin. Each frame then stands ``repeat`` times in a row.
+    The grid is the same for all utterances. A spike at the end of the window or later is left out
+    and counted, never moved into another bin. Each frame then stands ``repeat`` times in a row.
 
     Attributes:
         dt: width of a bin, in seconds.
-        window: length of the recording, in seconds, a whole number of bins; None: every utterance lasts until
-            the bin of its last spike, and a batch as long as its longest, with a mask.
+        window: length of the recording, in seconds, a whole number of bins; None: every utterance
+            lasts until the bin of its last spike, and a batch as long as its longest, with a mask.
         channels: N, a divisor of 700; neighbouring units are counted together.
         binary: give 1 for every count above 0.
         repeat: how often each frame is shown.
@@ -48,13 +49,14 @@ class Binning:
         TypeError: if channels or repeat is not an int.
         ValueError: if dt, window, channels or repeat is out of range.
 
-    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (time step repeat 2); their released code bins SHD at
-    4 ms over 1 s.
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (time step repeat 2); their released code bins
+    SHD at 4 ms over 1 s.
 
     Example:
         >>> Binning(dt=4e-3, window=1.0).steps
         500
-        >>> events = Events(np.float32([0.0, 0.001, 0.009, 0.03]), np.uint16([0, 9, 699, 3]), np.array([0, 4]))
+        >>> times, units = np.float32([0.0, 0.001, 0.009, 0.03]), np.uint16([0, 9, 699, 3])
+        >>> events = Events(times, units, np.array([0, 4]))
         >>> frames = Binning(dt=5e-3, window=0.02, channels=70, repeat=1).dense(events)
         >>> frames.x[:, 0].nonzero().tolist(), int(frames.x.max()), frames.left_out
         ([[0, 0], [1, 69]], 2, tensor([1]))
@@ -84,8 +86,8 @@ class Binning:
         """Refuse bins that are finer than the times themselves.
 
         Raises:
-            ValueError: if dt is below the distance of neighbouring numbers of the dtype at the end of the window (at
-                1 s without one): 0.5 ms for float16 and a window of 1 s.
+            ValueError: if dt is below the distance of neighbouring numbers of the dtype at the end
+                of the window (at 1 s without one): 0.5 ms for float16 and a window of 1 s.
         """
         last = np.nextafter(dtype.type(1.0 if self.window is None else self.window), dtype.type(0))
         resolution = float(np.spacing(last))
@@ -103,8 +105,9 @@ class Binning:
         """
         bins, step, channel = self._grid(events)
         B, N = len(events.offsets) - 1, self.channels
-        # An utterance in one piece of memory, (B, T, N): its spikes then stay within the processor's cache, which is
-        # twice as fast as (T, B, N). The spikes left out fall into a bin behind the last one.
+        # An utterance in one piece of memory, (B, T, N): its spikes then stay within the
+        # processor's cache, which is twice as fast as (T, B, N). The spikes left out fall into a
+        # bin behind the last one.
         frames = np.zeros((B, bins + 1, self.repeat, N), np.uint8)
         shape = (bins + 1) * self.repeat * N
         flat = step * (self.repeat * N)
@@ -145,24 +148,26 @@ class Binning:
         return Frames(x, self._mask(bins, step, events), self._left_out(bins, step, events))
 
     def _grid(self, events: Events) -> tuple[int, np.ndarray, np.ndarray]:
-        """Number of bins, and bin and channel of every spike; a bin behind the last for those left out."""
+        """Number of bins, and bin and channel of each spike; those left out are in one bin more."""
         times = events.times
         if self.window is None:
             bins = self._bins(times.max()[None], np.iinfo(np.int64).max).item() + 1 if len(times) else 1
             step = self._bins(times, bins)
         else:
             bins = count_bins(self.dt, self.window, unit="s")
-            # half precision has 65,536 numbers: looking their bins up is exact, and faster than the division
+            # half precision has 65,536 numbers: looking their bins up is exact, and faster than the
+            # division
             step = self._table.take(times.view(np.uint16)) if times.dtype == np.float16 else self._bins(times, bins)
         group = UNITS // self.channels
         return bins, step, events.units if group == 1 else events.units // np.uint16(group)
 
     def _bins(self, times: np.ndarray, late: int) -> np.ndarray:
-        """floor(t / dt), at most late, which is also the bin of times at the end of the window or after it."""
+        """floor(t / dt), at most late: also the bin of times at the window's end or after it."""
         seconds = times.astype(np.float64)
         step = np.minimum(np.floor(seconds / self.dt), late).astype(np.int64)
         if self.window is not None:
-            # a time just below the window belongs to its last bin though the division rounds up, and the reverse
+            # a time just below the window belongs to its last bin though the division rounds up,
+            # and the reverse
             step[(seconds < self.window) & (step == late)] = late - 1
             step[seconds >= self.window] = late
         return step
@@ -187,7 +192,7 @@ class Binning:
         return torch.from_numpy(np.bincount(owners, minlength=len(events.offsets) - 1))
 
     def _check_counts(self, flat: np.ndarray, step: np.ndarray, bins: int, channel: np.ndarray, events: Events) -> None:
-        """Refuse counts that do not fit into a byte, the costly way only where two bounds leave it open."""
+        """Refuse counts that do not fit into a byte; costly only where two bounds leave it open."""
         if not (step[MOST:] == step[:-MOST]).any():
             return  # steps ascend in each utterance: no 256 spikes of one fall into a bin, let alone into one channel
         per_channel = events.owners * self.channels + channel

@@ -1,4 +1,4 @@
-"""The spikes of an HDF5 file as flat arrays on disk, mapped into memory: read once, then never again."""
+"""The spikes of an HDF5 file as flat arrays on disk, mapped into memory: read only once."""
 
 import hashlib
 import json
@@ -24,11 +24,12 @@ CHUNK = 256
 class EventCache:
     """A copy of the spikes of an :class:`EventFile` that is read without HDF5.
 
-    It holds times, units and offsets as three flat arrays in a folder named by the file's sha256, and knows
-    nothing of bins: one cache serves every bin width, window and grouping, with and without augmentation, and
-    takes 4 bytes a spike where frames of 4 ms (:class:`FrameCache`) take 25. Nothing is stale: a file with other
-    content has another cache. The folder appears whole or not at all; of two processes that make it at once, one
-    puts its own in place and the other uses that.
+    It holds times, units and offsets as three flat arrays in a folder named by the file's sha256,
+    and knows nothing of bins: one cache serves every bin width, window and grouping, with and
+    without augmentation, and takes 4 bytes a spike where frames of 4 ms (:class:`FrameCache`) take
+    25. Nothing is stale: a file with other content has another cache. The folder appears whole or
+    not at all; of two processes that make it at once, one puts its own in place and the other uses
+    that.
 
     Args:
         file: where the spikes come from.
@@ -38,8 +39,8 @@ class EventCache:
         path: folder of this cache.
 
     Raises:
-        ValueError: if an utterance is damaged (as :meth:`EventFile.read`), or an existing cache is; nothing is
-            left half-written.
+        ValueError: if an utterance is damaged (as :meth:`EventFile.read`), or an existing cache is;
+            nothing is left half-written.
         OSError: if the folder cannot be written.
     """
 
@@ -117,7 +118,7 @@ def _build(file: EventFile, digest: str, path: Path) -> None:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that gets its name `path` at the end, unless another process was first; nothing on an error."""
+    """A temporary folder that is named `path` at the end, unless another was first or it failed."""
     building = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     building.mkdir()
     try:
@@ -142,7 +143,10 @@ def check_unchanged(path: Path, digest: str) -> None:
 
 
 def digest_of(path: Path, folder: Path) -> str:
-    """The file's sha256; remembered in the folder of caches, and made anew when size or time of change differ."""
+    """The file's sha256, remembered in the folder of caches.
+
+    It is made anew when the size or the time of change differs.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     about = path.stat()
     stamp = [about.st_size, about.st_mtime_ns]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Batch(Sequence[tuple[Tensor, int]]):
-    """Items that already lie side by side in one tensor, so that :func:`collate` need not copy them.
+    """Items that already lie side by side in one tensor: :func:`collate` need not copy them.
 
     To whoever asks for an item it is a list of pairs (x (T, N), label). A data set returns one from
     ``__getitems__``, which a ``DataLoader`` calls with the indices of a batch.
@@ -16,8 +16,8 @@ class Batch(Sequence[tuple[Tensor, int]]):
     Args:
         x: inputs (T, B, N).
         labels: classes (B,), int64.
-        mask: (T, B), bool, True while an item lasts, first its steps and then the padding; None: all last for T
-            steps.
+        mask: (T, B), bool, True while an item lasts, first its steps and then the padding; None:
+            all last for T steps.
     """
 
     def __init__(self, x: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
@@ -43,16 +43,16 @@ def collate(items: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, ...]:
     """Stack items along the second axis into a batch: the ``collate_fn`` of a ``DataLoader``.
 
     Args:
-        items: pairs (x, label), every x of the same shape (T, N) and dtype; or a :class:`Batch`, which is taken
-            apart without a copy.
+        items: pairs (x, label), every x of the same shape (T, N) and dtype; or a :class:`Batch`,
+            which is taken apart without a copy.
 
     Returns:
-        x of shape (T, B, N), in the items' dtype, and labels of shape (B,), int64; of a :class:`Batch` with a
-        mask this is the third.
+        x of shape (T, B, N), in the items' dtype, and labels of shape (B,), int64; of a
+        :class:`Batch` with a mask this is the third.
 
     Raises:
-        ValueError: if there is no item, or one differs from the first in shape or dtype; the message says
-            which.
+        ValueError: if there is no item, or one differs from the first in shape or dtype; the
+            message says which.
 
     Example:
         >>> x, labels = collate([(torch.zeros(100, 784), 3), (torch.zeros(100, 784), 7)])
@@ -74,7 +74,7 @@ def collate(items: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, ...]:
 
 
 def collate_padded(items: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Stack items of unequal length into a batch as long as the longest, with zeros behind the others.
+    """Stack items of unequal length, with zeros behind those that are not the longest.
 
     Args:
         items: pairs (x, label), every x of shape (T, N) with the same N and dtype.

@@ -1,4 +1,4 @@
-"""Spikes of utterances, and a checked reader of HDF5 files in the layout of the Spiking Heidelberg Digits."""
+"""Spikes of utterances, and a reader that checks HDF5 files in SHD's layout."""
 
 import io
 import lzma
@@ -26,7 +26,8 @@ class Events(NamedTuple):
     units: np.ndarray
     """unit of each spike (S,), uint16, below 700"""
     offsets: np.ndarray
-    """the spikes of utterance i stand from offsets[i] to offsets[i + 1]; (B + 1,), int64, from 0 to S"""
+    """the spikes of utterance i stand from offsets[i] to offsets[i + 1]; (B + 1,), int64, from 0 to
+    S"""
 
     @property
     def counts(self) -> np.ndarray:
@@ -42,12 +43,13 @@ class Events(NamedTuple):
 class EventFile:
     """An HDF5 file in SHD's layout, plain or packed by xz (told by its first bytes).
 
-    The layout: ``spikes/times`` (n,), variable-length floats in seconds, ascending; ``spikes/units`` (n,),
-    variable-length integers from 0 to 699; ``labels`` (n,) and ``extra/speaker`` (n,), integers;
-    ``extra/keys``, the name of each class, which may be missing: there are 20 classes then.
+    The layout: ``spikes/times`` (n,), variable-length floats in seconds, ascending;
+    ``spikes/units`` (n,), variable-length integers from 0 to 699; ``labels`` (n,) and
+    ``extra/speaker`` (n,), integers; ``extra/keys``, the name of each class, which may be missing:
+    there are 20 classes then.
 
-    Nothing is kept of the spikes but what a call returns. Every process opens the file for itself, so an
-    object may be sent to the workers of a ``DataLoader``, forked or spawned.
+    Nothing is kept of the spikes but what a call returns. Every process opens the file for itself,
+    so an object may be sent to the workers of a ``DataLoader``, forked or spawned.
 
     Args:
         path: the file.
@@ -60,11 +62,11 @@ class EventFile:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not an HDF5 file, cut off, lacks a part of the layout, or its parts do not fit
-            together; the message names file, part and utterance.
+        ValueError: if it is not an HDF5 file, cut off, lacks a part of the layout, or its parts do
+            not fit together; the message names file, part and utterance.
 
-    Source: B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, "The Heidelberg Spiking Data Sets for the
-    Systematic Evaluation of Spiking Neural Networks", IEEE TNNLS 33 (2022).
+    Source: B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, "The Heidelberg Spiking Data Sets for
+    the Systematic Evaluation of Spiking Neural Networks", IEEE TNNLS 33 (2022).
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -115,9 +117,10 @@ class EventFile:
 
         Raises:
             IndexError: if there is no such utterance.
-            ValueError: if an utterance is empty, has unlike numbers of times and units, a unit outside 0 to
-                699, or a time that is negative, NaN, infinite or earlier than the one before; if the file is
-                damaged or has changed since it was opened. The message names file, part and utterance.
+            ValueError: if an utterance is empty, has unlike numbers of times and units, a unit
+                outside 0 to 699, or a time that is negative, NaN, infinite or earlier than the one
+                before; if the file is damaged or has changed since it was opened. The message names
+                file, part and utterance.
         """
         indices = np.asarray(indices, dtype=np.int64).reshape(-1)
         if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(self):
@@ -192,8 +195,8 @@ def _checked_times(times: np.ndarray, offsets: np.ndarray, indices: np.ndarray, 
             f"{spike - offsets[owner]} of utterance {indices[owner]}."
         )
 
-    # Floats that are not negative have the order of their bits, with infinity and then NaN at the end. Compared as
-    # integers, they are checked several times as fast as half-precision numbers.
+    # Floats that are not negative have the order of their bits, with infinity and then NaN at the
+    # end. Compared as integers, they are checked several times as fast as half-precision numbers.
     integer = f"u{times.itemsize}"
     if times.view(integer).max() >= np.array(np.inf, times.dtype).view(integer):
         bad = ~((times >= 0) & (times < np.inf))

@@ -19,10 +19,10 @@ from neurolsc.datasets.events import EventFile
 class FrameCache:
     """The frames of all utterances of an :class:`EventFile` on one grid, each frame once.
 
-    The fastest way to a dense batch, for n bins N bytes on disk: 1.4 GB for the training file of SHD at 4 ms
-    and 700 channels, 57 MB at 20 ms and 140. The folder is named by the file's sha256 and the settings, and
-    appears whole or not at all; of two processes that make it at once, one puts its own in place and the other
-    uses that.
+    The fastest way to a dense batch, for n bins N bytes on disk: 1.4 GB for the training file of
+    SHD at 4 ms and 700 channels, 57 MB at 20 ms and 140. The folder is named by the file's sha256
+    and the settings, and appears whole or not at all; of two processes that make it at once, one
+    puts its own in place and the other uses that.
 
     Args:
         file: where the spikes come from.
@@ -33,8 +33,9 @@ class FrameCache:
         path: folder of this cache.
 
     Raises:
-        ValueError: if the grid has no window, an utterance is damaged (as :meth:`EventFile.read`), a bin holds more
-            than 255 spikes, or an existing cache is damaged; nothing is left half-written.
+        ValueError: if the grid has no window, an utterance is damaged (as :meth:`EventFile.read`),
+            a bin holds more than 255 spikes, or an existing cache is damaged; nothing is left
+            half-written.
         OSError: if the folder cannot be written.
     """
 
@@ -66,7 +67,7 @@ class FrameCache:
         return self._map()[1]
 
     def read(self, indices: Sequence[int] | np.ndarray) -> Frames:
-        """Frames of some utterances, in the order of the indices, as :meth:`Binning.dense` makes them.
+        """Frames of some utterances, in the order asked for, as :meth:`Binning.dense` makes them.
 
         Raises:
             IndexError: if there is no such utterance.

@@ -14,10 +14,10 @@ UNSIGNED_BYTE = 0x08
 
 
 def read_idx(path: str | Path) -> Tensor:
-    """Read an IDX file of unsigned bytes, plain or gzipped (told by its first bytes, not by its name).
+    """Read an IDX file of unsigned bytes, plain or gzipped, as its first bytes tell.
 
-    The file holds the magic number (two zero bytes, the type code, the number of axes), each axis length as a
-    big-endian uint32, then the bytes with the last axis running fastest.
+    The file holds the magic number (two zero bytes, the type code, the number of axes), each axis
+    length as a big-endian uint32, then the bytes with the last axis running fastest.
 
     Args:
         path: the file.
@@ -27,8 +27,9 @@ def read_idx(path: str | Path) -> Tensor:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the compressed stream is damaged, the magic number is not that of unsigned bytes, or
-            there are more or fewer bytes than the header states; the message names the file.
+        ValueError: if the compressed stream is damaged, the magic number is not that of unsigned
+            bytes, or there are more or fewer bytes than the header states; the message names the
+            file.
 
     Source: the format's description at http://yann.lecun.com/exdb/mnist (THE IDX FILE FORMAT).
     """

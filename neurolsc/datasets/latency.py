@@ -14,11 +14,12 @@ def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) 
 
     .. math::
 
-        T(x) = \tau \log \frac{x}{x - \vartheta} \text{ for } x > \vartheta, \quad \infty \text{ otherwise}
+        T(x) = \tau \log \frac{x}{x - \vartheta} \text{ for } x > \vartheta,
+               \quad \infty \text{ otherwise}
 
-    The membrane starts at rest and tends to x, :math:`v(t) = x (1 - e^{-t/\tau})`, so a pixel that equals the
-    threshold never crosses it. The comparison is made in the precision of the pixels, the logarithm in
-    float64: a rounding error would move a spike into another bin.
+    The membrane starts at rest and tends to x, :math:`v(t) = x (1 - e^{-t/\tau})`, so a pixel that
+    equals the threshold never crosses it. The comparison is made in the precision of the pixels,
+    the logarithm in float64: a rounding error would move a spike into another bin.
 
     Args:
         pixels: brightness in [0, 1], any floating-point dtype, any shape.
@@ -26,15 +27,16 @@ def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) 
         threshold: spike threshold, in units of brightness, in [0, 1).
 
     Returns:
-        Time of each pixel's only spike, in ms, infinite where it stays silent; float64, shaped like pixels.
+        Time of each pixel's only spike, in ms, infinite where it stays silent; float64, shaped like
+        pixels.
 
     Raises:
         TypeError: if the pixels are not floating point.
-        ValueError: if a pixel is NaN or outside [0, 1], tau is not positive, or the threshold is outside
-            [0, 1).
+        ValueError: if a pixel is NaN or outside [0, 1], tau is not positive, or the threshold is
+            outside [0, 1).
 
-    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST), after Zenke & Vogels, Neural Computation 33
-    (2021).
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST), after Zenke & Vogels, Neural
+    Computation 33 (2021).
 
     Example:
         >>> spike_latency(torch.tensor([0.1, 0.2, 0.5, 1.0]))
@@ -55,8 +57,9 @@ def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) 
 def latency_frames(times: Tensor, *, dt: float = 1.0, window: float = 50.0, repeat: int = 2) -> Tensor:
     """Put spike times into bins, one frame a time step.
 
-    A spike at time t falls into bin floor(t / dt). One at the end of the window or later is left out, never
-    moved into another bin. Each frame then stands ``repeat`` times in a row ("time step repeat").
+    A spike at time t falls into bin floor(t / dt). One at the end of the window or later is left
+    out, never moved into another bin. Each frame then stands ``repeat`` times in a row ("time step
+    repeat").
 
     Args:
         times: one spike time per neuron, in ms, at least 0, infinite for none; shape (..., N).
@@ -69,10 +72,11 @@ def latency_frames(times: Tensor, *, dt: float = 1.0, window: float = 50.0, repe
 
     Raises:
         TypeError: if repeat is not an int.
-        ValueError: if a time is negative or NaN, dt, window or repeat is not positive, or the window is not a
-            whole number of bins.
+        ValueError: if a time is negative or NaN, dt, window or repeat is not positive, or the
+            window is not a whole number of bins.
 
-    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST: 1 ms bins over 50 ms, every step twice).
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST: 1 ms bins over 50 ms, every step
+    twice).
 
     Example:
         >>> latency_frames(torch.tensor([0.5, 1.0, 2.0]), dt=1.0, window=2.0, repeat=2)

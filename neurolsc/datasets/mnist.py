@@ -26,14 +26,17 @@ SAMPLE_SIZES = {"validation": 200, "train": 1_800}
 class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
     """MNIST digits in which every pixel spikes at most once, the brighter the sooner.
 
-    Item i is a pair (x, label): x of shape (T, 784), uint8 zeros and ones, and the digit as an int. The
-    images are kept as grey levels and encoded when asked for; a ``DataLoader`` asks for a batch at once.
+    Item i is a pair (x, label): x of shape (T, 784), uint8 zeros and ones, and the digit as an int.
+    The images are kept as grey levels and encoded when asked for; a ``DataLoader`` asks for a batch
+    at once.
 
-    As in the paper 45,000 images are for training, 5,000 for validation and 10,000 for the test. The first
-    two are drawn without overlap from MNIST's 60,000 training images, of which 10,000 stay unused.
+    As in the paper 45,000 images are for training, 5,000 for validation and 10,000 for the test.
+    The first two are drawn without overlap from MNIST's 60,000 training images, of which 10,000
+    stay unused.
 
     Args:
-        root: folder of MNIST's IDX files, plain or as ``.gz``; the missing ones are downloaded into it.
+        root: folder of MNIST's IDX files, plain or as ``.gz``; the missing ones are downloaded into
+            it.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         seed: draws the train and the validation images; without effect on the test images.
         encoding: the numbers of the code, by default the paper's.
@@ -69,7 +72,7 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
 
     @classmethod
     def embedded(cls, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST) -> "SpikeLatencyMNIST":
-        """Return the sample that comes with the package: 1,800 train, 200 validation and 500 test digits.
+        """Return the sample in the package: 1,800 train, 200 validation and 500 test digits.
 
         Args:
             split: ``"train"``, ``"validation"`` or ``"test"``.

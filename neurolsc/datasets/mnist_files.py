@@ -28,8 +28,8 @@ MIRRORS: tuple[str, ...] = (
 def fetch_mnist(root: str | Path, names: Iterable[str] = TRAIN + TEST) -> dict[str, Path]:
     """Return the paths of MNIST's files in a folder, after downloading the missing ones.
 
-    A file that is there, plain or as ``.gz``, is used without any network. A downloaded one appears in the
-    folder complete and verified, or not at all.
+    A file that is there, plain or as ``.gz``, is used without any network. A downloaded one appears
+    in the folder complete and verified, or not at all.
 
     Args:
         root: the folder; made if need be.
@@ -57,8 +57,8 @@ def read_pair(images_path: Path, labels_path: Path) -> tuple[Tensor, Tensor]:
         Images (n, 28, 28) and labels (n,), both uint8.
 
     Raises:
-        ValueError: if a file is damaged, holds something else, or the two differ in number; the message names
-            it.
+        ValueError: if a file is damaged, holds something else, or the two differ in number; the
+            message names it.
     """
     images, labels = read_idx(images_path), read_idx(labels_path)
     if images.shape[1:] != (28, 28) or len(images) == 0:

@@ -40,29 +40,34 @@ class Options(TypedDict, total=False):
 
 
 class SHD(Dataset[tuple[Tensor, int]]):
-    """Spoken digits as spikes of 700 units, counted in bins: the Spiking Heidelberg Digits, or a set in their layout.
+    """Spoken digits as spikes of 700 units, in bins: SHD, or a set in its layout.
 
     Item i is a pair (x, label): x of shape (T, N), uint8 spike counts, and the class as an int. A
     ``DataLoader`` asks for a batch at once, which is binned without a loop over spikes.
 
-    SHD has 8,156 training and 2,264 test utterances and no validation set: it is carved from the training file, at
-    random or by speaker. The test file is opened for ``split="test"`` only.
+    SHD has 8,156 training and 2,264 test utterances and no validation set: it is carved from the
+    training file, at random or by speaker. The test file is opened for ``split="test"`` only.
 
     Args:
-        root: folder with SHD's files; a missing one is downloaded into it (by tonic: the extra ``shd``).
+        root: folder with SHD's files; a missing one is downloaded into it (by tonic: the extra
+            ``shd``).
         split: ``"train"``, ``"validation"`` or ``"test"``.
         dt: width of a bin, in seconds.
-        window: length of the recording, in seconds; later spikes are left out. None: every utterance lasts until its
-            last spike; a batch is padded with zeros to its longest, and :func:`collate` gives a mask as well.
-        by: how validation is drawn from the training file, ``"random"`` or ``"speaker"`` (:func:`hold_out`).
+        window: length of the recording, in seconds; later spikes are left out. None: every
+            utterance lasts until its last spike; a batch is padded with zeros to its longest, and
+            :func:`collate` gives a mask as well.
+        by: how validation is drawn from the training file, ``"random"`` or ``"speaker"``
+            (:func:`hold_out`).
         share: of the training utterances or speakers that go to validation.
         seed: of that draw.
-        **options: how items are made: ``channels`` (700; a divisor of it counts neighbouring units together), ``binary``
-            (False; 1 for any count above 0), ``repeat`` (2, as in the paper; how often each frame is shown), ``sparse``
-            (False; batches as sparse COO tensors), ``augment`` (none; applied to events in this order, drawn from torch's
-            random numbers, so that a seed or :func:`neurolsc.train` repeats them), ``cache`` (None; a folder for copies that
-            are mapped into memory) and ``cached`` (``"spikes"``, for any grid and augmentation: :class:`EventCache`;
-            ``"frames"``, faster and larger: :class:`FrameCache`, dense, with a window and without augmentation).
+        **options: how items are made: ``channels`` (700; a divisor of it counts neighbouring units
+            together), ``binary`` (False; 1 for any count above 0), ``repeat`` (2, as in the paper;
+            how often each frame is shown), ``sparse`` (False; batches as sparse COO tensors),
+            ``augment`` (none; applied to events in this order, drawn from torch's random numbers,
+            so that a seed or :func:`neurolsc.train` repeats them), ``cache`` (None; a folder for
+            copies that are mapped into memory) and ``cached`` (``"spikes"``, for any grid and
+            augmentation: :class:`EventCache`; ``"frames"``, faster and larger: :class:`FrameCache`,
+            dense, with a window and without augmentation).
 
     Attributes:
         split: name of the split; None for a whole file.
@@ -78,13 +83,13 @@ class SHD(Dataset[tuple[Tensor, int]]):
 
     Raises:
         TypeError: if an argument is of the wrong kind.
-        ValueError: if an argument is out of range, dt is finer than the times are, or the file is damaged (at once or
-            when a damaged utterance is read).
+        ValueError: if an argument is out of range, dt is finer than the times are, or the file is
+            damaged (at once or when a damaged utterance is read).
         ImportError: if a file is missing and tonic is not installed.
         ConnectionError: if a file could not be downloaded.
 
-    Source: B. Cramer et al., IEEE TNNLS 33 (2022), for the data; Herranz-Celotti & Rouat, arXiv:2308.12075, and
-    their released code for the grid (4 ms over 1 s, every step twice).
+    Source: B. Cramer et al., IEEE TNNLS 33 (2022), for the data; Herranz-Celotti & Rouat,
+    arXiv:2308.12075, and their released code for the grid (4 ms over 1 s, every step twice).
 
     Example:
         >>> words = SHD.embedded("test", channels=70)
@@ -141,10 +146,10 @@ class SHD(Dataset[tuple[Tensor, int]]):
         seed: int = 0,
         **options: Unpack[Options],
     ) -> "SHD":
-        """Return the sample that comes with the package: 120 synthetic utterances in SHD's layout, none of SHD.
+        """Return the sample in the package: 120 synthetic utterances in SHD's layout, none of SHD.
 
-        80 are for training and validation, in eight voices, and 40 for the test, half of them in two voices that
-        training does not hear.
+        80 are for training and validation, in eight voices, and 40 for the test, half of them in
+        two voices that training does not hear.
 
         Args:
             split: ``"train"``, ``"validation"`` or ``"test"``.
@@ -212,7 +217,7 @@ class SHD(Dataset[tuple[Tensor, int]]):
         return Batch(frames.x, self.labels[torch.as_tensor(indices, dtype=torch.long)], frames.mask)
 
     def frames(self, indices: Sequence[int]) -> Frames:
-        """The frames of several items, with the number of spikes that the window left out of each."""
+        """The frames of several items, and the spikes that the window left out of each."""
         if self._frames is not None:
             return self._frames.read(self.indices[np.asarray(indices, dtype=np.int64)])
         events = self.events(indices)
@@ -228,7 +233,10 @@ class SHD(Dataset[tuple[Tensor, int]]):
 
     @property
     def left_out(self) -> int:
-        """How many spikes of all items stand at the end of the window or later; a pass over the spikes without cached frames."""
+        """How many spikes of all items stand at the end of the window or later.
+
+        Without cached frames this is a pass over all spikes.
+        """
         if self.binning.window is None:
             return 0
         if self._frames is not None:

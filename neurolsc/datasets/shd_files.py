@@ -13,9 +13,9 @@ SOURCE = "https://zenkelab.org/datasets"
 def fetch_shd(root: str | Path, part: Part) -> Path:
     """Return the path of one of the two files in a folder, after downloading it if it is missing.
 
-    A file that is there is used without any network: ``shd_train.h5`` in the folder or, as tonic leaves it, in
-    its folder ``SHD``; or ``train.h5``, of a set of one's own in the same layout. A downloaded one appears
-    complete and verified, or not at all.
+    A file that is there is used without any network: ``shd_train.h5`` in the folder or, as tonic
+    leaves it, in its folder ``SHD``; or ``train.h5``, of a set of one's own in the same layout. A
+    downloaded one appears complete and verified, or not at all.
 
     Args:
         root: the folder; made if need be.
@@ -25,7 +25,8 @@ def fetch_shd(root: str | Path, part: Part) -> Path:
         Its path.
 
     Raises:
-        ImportError: if the file is missing and tonic, which downloads and verifies it, is not installed.
+        ImportError: if the file is missing and tonic, which downloads and verifies it, is not
+            installed.
         ConnectionError: if it could not be downloaded.
     """
     root, name = Path(root), f"shd_{part}.h5"

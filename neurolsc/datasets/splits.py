@@ -24,22 +24,24 @@ class Parts(NamedTuple):
 def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0) -> Parts:
     """Cut a training set in two, at random or between speakers.
 
-    Utterances drawn at random are of voices that training hears as well. Whole speakers are new voices, as some
-    are in SHD's test set; there are then as many as come closest to the share of all speakers, at least one.
+    Utterances drawn at random are of voices that training hears as well. Whole speakers are new
+    voices, as some are in SHD's test set; there are then as many as come closest to the share of
+    all speakers, at least one.
 
     Args:
         speakers: speaker of each utterance (n,), integers.
         by: what is drawn, utterances (``"random"``) or speakers (``"speaker"``).
         share: of the utterances or speakers held out, between 0 and 1.
-        seed: of the draw; the generator is NumPy's ``RandomState``, whose stream is frozen (NEP 19).
+        seed: of the draw; the generator is NumPy's ``RandomState``, whose stream is frozen (NEP
+            19).
 
     Returns:
         Two parts, neither of them empty.
 
     Raises:
         TypeError: if the seed is not an int.
-        ValueError: if ``by`` is unknown, the share is not between 0 and 1, the seed is negative, or a part would
-            be empty.
+        ValueError: if ``by`` is unknown, the share is not between 0 and 1, the seed is negative, or
+            a part would be empty.
 
     Example:
         >>> parts = hold_out(np.array([0, 0, 1, 1, 2, 2]), "speaker", share=0.4, seed=0)
@@ -62,8 +64,8 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
 def carve(n: int, sizes: dict[str, int], seed: int) -> dict[str, Tensor]:
     """Draw disjoint parts of n items: the first sizes of a random permutation, one after another.
 
-    The permutation is that of NumPy's ``RandomState``, whose stream is frozen (NEP 19): a seed names the same
-    parts in every release.
+    The permutation is that of NumPy's ``RandomState``, whose stream is frozen (NEP 19): a seed
+    names the same parts in every release.
 
     Args:
         n: number of items.

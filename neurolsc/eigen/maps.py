@@ -7,6 +7,7 @@ Eigenvalues other than 0 do not depend on where a cycle is entered, so it is ent
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -44,6 +45,10 @@ class Map(ABC):
 
     def guess(self, right: bool) -> Guess | None:
         """A guess at the right or the left eigenvector of the largest eigenvalue, if there is one."""
+        return None
+
+    def dense(self) -> Tensor | None:
+        """The matrices (P, rows, columns), or one (1, rows, columns) for all points, where they are at hand."""
         return None
 
     def factors(self, shift: Tensor) -> Factors | None:
@@ -94,6 +99,10 @@ class Cycle:
 
     def matrices(self, like: Tensor) -> Tensor:
         """M of all points (P, size, size), likewise."""
+        known = [part.dense() for part in self.maps]
+        if all(m is not None for m in known):
+            product = reduce(lambda below, m: m @ below, known)  # type: ignore[operator]
+            return product.expand(self.points, -1, -1)  # type: ignore[union-attr]
         unit = torch.eye(self.size, dtype=like.dtype, device=like.device)
         copies = self.take(torch.arange(self.points, device=like.device).repeat_interleave(self.size))
         return copies.times(unit.repeat(self.points, 1)).view(self.points, self.size, self.size).mT

@@ -20,6 +20,10 @@ class ForeignNeuronWarning(UserWarning):
     """A wrapped layer whose derivatives are not what its user may expect."""
 
 
+_WITHOUT_SYNAPSES = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout)
+"""modules after which each input still reaches what it reached; a Linear is counted apart"""
+
+
 @cache
 def state_type(*names: str) -> type:
     """The NamedTuple of a layer's state variables."""
@@ -28,7 +32,7 @@ def state_type(*names: str) -> type:
 
 @contextmanager
 def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
-    """Give a layer other attributes and buffers for a while; afterwards all of them are as they were."""
+    """Give a layer other attributes and buffers for a while; then all are as they were."""
     attributes, buffers = dict(vars(layer)), dict(layer._buffers)
     try:
         for name, value in values.items():
@@ -44,13 +48,14 @@ def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
 class ForeignCell(Cell):
     """A recurrent layer of another library, with the modules without state before it, as a cell.
 
-    Parameters are shared with the layer, and nothing else of it is touched: not its hidden state, not its flags. Between
-    cells everything is flat, x (B, n_in) and the output (B, n_hidden); inside, tensors have the shapes that the modules
-    want, such as (B, channels, height, width).
+    Parameters are shared with the layer, and nothing else of it is touched: not its hidden state,
+    not its flags. Between cells everything is flat, x (B, n_in) and the output (B, n_hidden);
+    inside, tensors have the shapes that the modules want, such as (B, channels, height, width).
 
     Args:
         layer: the recurrent layer.
-        before: modules without state that the input goes through first: Linear, Conv2d, pooling, ...
+        before: modules without state that the input goes through first: Linear, Conv2d, pooling,
+            ...
         input_shape: shape of one sample of the input.
 
     Attributes:
@@ -59,7 +64,8 @@ class ForeignCell(Cell):
         input_shape: shape of one sample of the input.
         output_shape: shape of one sample of the output.
         reset_gradient: whether the layer's reset carries gradient; None where there is no reset.
-        answers: what a rule may move, by name. Of a layer about whose decays nothing is known these are its weights only.
+        answers: what a rule may move, by name. Of a layer about whose decays nothing is known these
+            are its weights only.
 
     Warns:
         ForeignNeuronWarning: if the next state depends neither on the state nor on the input.
@@ -96,7 +102,7 @@ class ForeignCell(Cell):
 
     @abstractmethod
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
-        """One step of the layer: the next state from the current, the last output and the last state, all in its shapes."""
+        """The next state from the current, the last output and the last state, in its shapes."""
 
     @abstractmethod
     def emitted(self, state: State) -> Tensor:
@@ -116,8 +122,18 @@ class ForeignCell(Cell):
     def update(self, x: Tensor, z: Tensor, state: State) -> State:
         return self.advance(self.current(x), z.view(-1, *self.output_shape), state)
 
+    def dense_input(self, weights: int) -> bool:
+        """Whether an input reaches every neuron once, as counts of synaptic operations assume.
+
+        Args:
+            weights: matrices of input weights that the layer itself has.
+        """
+        modules = [m for m in self.before.modules() if not isinstance(m, nn.Sequential)]
+        linear = sum(isinstance(m, nn.Linear) for m in modules)
+        return linear + weights == 1 and all(isinstance(m, _WITHOUT_SYNAPSES) for m in modules)
+
     def weight_before(self) -> list[Answer]:
-        """The weight nearest before the layer, which answers for the depth; none if there is no such module."""
+        """The weight nearest before the layer, if any, which answers for the depth."""
         weighted = [
             name for name, m in self.before.named_modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)
         ]
@@ -138,7 +154,8 @@ class ForeignCell(Cell):
         return f"{super().extra_repr()}, time: {moved['time']}, depth: {moved['depth']}"
 
     def _warn_of_cut_derivatives(self) -> None:
-        # one product with a random vector shows whether a matrix is zero, at the cost of a single backward pass
+        # one product with a random vector shows whether a matrix is zero, at the cost of a single
+        # backward pass
         generator = torch.Generator().manual_seed(0)
 
         def random(like: Tensor) -> Tensor:

@@ -19,15 +19,17 @@ except ImportError as error:
 
 
 class LSCPretraining(Callback):
-    """Pre-train a model to a radius before its first epoch, and log its radii after every epoch of training.
+    """Pre-train a model before its first epoch, and log its radii after every epoch.
 
-    Radii are logged as ``radius_time_1``, ``radius_depth_1``, ... (layers counted from 1), once before the first step and after
-    each epoch. A run that goes on from a checkpoint is not pre-trained again. For training in one process: several would each
-    pre-train on their own share of the data and start from different weights.
+    Radii are logged as ``radius_time_1``, ``radius_depth_1``, ... (layers counted from 1), once
+    before the first step and after each epoch. A run that goes on from a checkpoint is not
+    pre-trained again. For training in one process: several would each pre-train on their own share
+    of the data and start from different weights.
 
     Args:
-        module: name of the attribute of the LightningModule that holds the network, a :class:`neurolsc.Network` or what
-            :func:`neurolsc.wrap` takes; dotted names reach further down. Empty: the LightningModule itself.
+        module: name of the attribute of the LightningModule that holds the network, a
+            :class:`neurolsc.Network` or what :func:`neurolsc.wrap` takes; dotted names reach
+            further down. Empty: the LightningModule itself.
         target: the radius, as in :func:`neurolsc.pretrain`.
         batches: pre-train on so many batches of the training data, gone through again and again.
         batch_first: whether the inputs are (B, T, ...) instead of (T, B, ...).
@@ -40,10 +42,11 @@ class LSCPretraining(Callback):
         result: what pre-training did; None before it.
 
     Raises:
-        ImportError: when this file is imported without Lightning; the message names the extra to install.
+        ImportError: when this file is imported without Lightning; the message names the extra to
+            install.
 
     Example:
-        >>> trainer = Trainer(callbacks=[LSCPretraining("net", target=0.5)])             # doctest: +SKIP
+        >>> Trainer(callbacks=[LSCPretraining("net", target=0.5)])  # doctest: +SKIP
     """
 
     def __init__(

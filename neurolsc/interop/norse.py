@@ -1,12 +1,14 @@
 r"""LIF, ALIF+ and ALIF± as recurrent modules of norse: one step (``...Cell``) or a whole sequence.
 
-Each *is* our cell of the same neuron, so the same object goes into norse's ``SequentialState`` and, for radii and
-pre-training, into :class:`neurolsc.Network`. Numbers are given in norse's words: rates per second and a step of ``dt``
-seconds. norse's steps are Euler steps, so a rate gives the decay
+Each *is* our cell of the same neuron, so the same object goes into norse's ``SequentialState`` and,
+for radii and pre-training, into :class:`neurolsc.Network`. Numbers are given in norse's words:
+rates per second and a step of ``dt`` seconds. norse's steps are Euler steps, so a rate gives the
+decay
 
 .. math:: e^{-1/\tau} = 1 - \mathrm{dt} \cdot \mathrm{tau\_inv}
 
-and from there on the cell counts in steps. There is no synaptic current: an input reaches the voltage in its own step.
+and from there on the cell counts in steps. There is no synaptic current: an input reaches the
+voltage in its own step.
 
 Source: arXiv:2308.12075, eq. 49; the surface is that of norse 1.1.
 """
@@ -60,7 +62,7 @@ class ALIFRecurrentState(NamedTuple):
 
 
 class _Recurrent(SpikingCell):
-    """norse's surface for a cell of ours: its names of the weights, states that carry z, and a forward."""
+    """norse's surface for a cell of ours: names of weights, states with z, and a forward."""
 
     state_class: ClassVar[type[LIFRecurrentState] | type[ALIFRecurrentState]]
     input_weights: nn.Parameter
@@ -73,12 +75,15 @@ class _Recurrent(SpikingCell):
     ) -> None:
         """Register the weights under norse's names, with the values given."""
         self.autapses, self.dt = autapses, dt
+        self.recurrent_synapses = self.n_hidden - (not autapses)
         for name, ours, given in (
             ("input_weights", "w_in", input_weights),
             ("recurrent_weights", "w_rec", recurrent_weights),
         ):
             weights = self._parameters.pop(ours)
             assert weights is not None
+            if given is not None and not isinstance(given, Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(given).__name__} ({given!r}).")
             if given is not None and given.shape != weights.shape:
                 raise ValueError(f"{name} must have shape {tuple(weights.shape)}, got {tuple(given.shape)}.")
             self.register_parameter(name, weights if given is None else nn.Parameter(given.detach().clone()))
@@ -108,7 +113,7 @@ class _Recurrent(SpikingCell):
 
     @property
     def w_rec(self) -> Tensor:  # type: ignore[override]
-        """Our name of the recurrent weights (hidden_size, hidden_size); without autapses the diagonal is not read."""
+        """Our name of the recurrent weights; without autapses the diagonal is not read."""
         weights = self.recurrent_weights
         return weights if self.absent is None else weights.masked_fill(self.absent, 0)
 
@@ -118,13 +123,13 @@ class _Recurrent(SpikingCell):
             self.recurrent_weights.copy_(value)
 
     def _rest(self, x: Tensor) -> Any:
-        """The state at rest for the input of one step, every leaf (..., hidden_size) in its dtype and on its device."""
+        """The state at rest for one step's input: leaves (..., hidden_size), like it."""
         rest = super().initial_state(1)
         leaves = (self.output(rest), *rest)
         return self.state_class(*(leaf[0].to(x).expand(*x.shape[:-1], -1).contiguous() for leaf in leaves))
 
     def initial_state(self, batch: int | Tensor) -> Any:
-        """The state at rest: our cell's for a number of samples, norse's for an input (..., input_size)."""
+        """The state at rest: ours for a number of samples, norse's for an input."""
         return super().initial_state(batch) if isinstance(batch, int) else self._rest(batch)
 
     def forward(self, input_tensor: Tensor, state: Any = None) -> tuple[Tensor, Any]:
@@ -175,8 +180,8 @@ class _OverTime(_Recurrent):
             state: the state before; by default at rest.
 
         Returns:
-            The spikes (T, ..., hidden_size), and the state after the last step, or with ``record_states`` the states
-            after every step, each leaf (T, ..., hidden_size).
+            The spikes (T, ..., hidden_size), and the state after the last step, or with
+            ``record_states`` the states after every step, each leaf (T, ..., hidden_size).
 
         Raises:
             ValueError: if the input or the state has another shape.
@@ -205,13 +210,15 @@ class LIFRecurrentCell(_Recurrent, neurons.LIF):
         reset: ``"subtract"``, ``"static"`` (here the same) or ``"zero"``.
         reset_gradient: let a gradient through the reset term.
         input_weights: (hidden_size, input_size); by default Glorot uniform.
-        recurrent_weights: (hidden_size, hidden_size), entry [i, j] leads from j to i; by default Glorot uniform.
-        autapses: allow connections of a neuron to itself; without, the diagonal is zero and stays so.
+        recurrent_weights: (hidden_size, hidden_size), entry [i, j] leads from j to i; by default
+            Glorot uniform.
+        autapses: allow connections of a neuron to itself; without, the diagonal is zero and stays
+            so.
         dt: length of a step, s.
 
     Raises:
-        ValueError: if a size or a number is not positive, a step is not shorter than the time constant, or weights have
-            another shape.
+        ValueError: if a size or a number is not positive, a step is not shorter than the time
+            constant, or weights have another shape.
 
     Example:
         >>> cell = LIFRecurrentCell(2, 4)
@@ -246,7 +253,9 @@ class LIFRecurrentCell(_Recurrent, neurons.LIF):
 
 
 class LIFRecurrent(_OverTime, LIFRecurrentCell):
-    """A sequence (T, ..., input_size) through :class:`LIFRecurrentCell`, with its arguments and ``record_states``.
+    """A sequence (T, ..., input_size) through :class:`LIFRecurrentCell`.
+
+    It takes the arguments of that, and ``record_states``.
 
     Example:
         >>> z, state = LIFRecurrent(2, 4, record_states=True)(torch.ones(10, 5, 2))
@@ -283,7 +292,7 @@ class _ALIFRecurrentCell(_Recurrent, neurons.ALIF):
         self.theta_rest = positive("v_th", v_th)
         if beta is not None:
             with torch.no_grad():
-                self.adaptation.copy_(torch.as_tensor(beta))
+                self.adaptation.copy_(_one_or_each("beta", torch.as_tensor(beta), hidden_size))
         self._take_names(input_weights, recurrent_weights, autapses, dt)
 
 
@@ -296,20 +305,24 @@ class ALIFPlusRecurrentCell(_ALIFRecurrentCell, neurons.ALIFPlus):
         spike: the surrogate; by default a new ``FastSigmoid()``. One of norse's is
             ``lambda x: threshold(x, "super", 100.0)``.
         tau_mem_inv: rate of the voltage's leak, 1/s.
-        tau_adapt_inv: rate at which the threshold returns to rest, 1/s; 10 is the paper's 100 steps of a millisecond.
+        tau_adapt_inv: rate at which the threshold returns to rest, 1/s; 10 is the paper's 100 steps
+            of a millisecond.
         v_th: the resting threshold, positive, where a run starts.
-        beta: rise of the threshold at a spike, a number or (hidden_size,); by default drawn as the paper does, from a
-            truncated Gaussian of mean 1.8.
-        reset: ``"subtract"`` the current threshold, ``"static"``: the resting one, or to ``"zero"``.
+        beta: rise of the threshold at a spike, a number or (hidden_size,); by default drawn as the
+            paper does, from a truncated Gaussian of mean 1.8.
+        reset: ``"subtract"`` the current threshold, ``"static"``: the resting one, or to
+            ``"zero"``.
         reset_gradient: let a gradient through the reset term.
         input_weights: (hidden_size, input_size); by default Glorot uniform.
-        recurrent_weights: (hidden_size, hidden_size), entry [i, j] leads from j to i; by default Glorot uniform.
-        autapses: allow connections of a neuron to itself; without, the diagonal is zero and stays so.
+        recurrent_weights: (hidden_size, hidden_size), entry [i, j] leads from j to i; by default
+            Glorot uniform.
+        autapses: allow connections of a neuron to itself; without, the diagonal is zero and stays
+            so.
         dt: length of a step, s.
 
     Raises:
-        ValueError: if a size or a number is not positive, a step is not shorter than a time constant, or weights have
-            another shape.
+        ValueError: if a size or a number is not positive, a step is not shorter than a time
+            constant, or weights have another shape.
 
     Example:
         >>> from norse.torch import LILinearCell, Lift, SequentialState
@@ -323,26 +336,39 @@ class ALIFPlusRecurrentCell(_ALIFRecurrentCell, neurons.ALIFPlus):
 
 
 class ALIFPlusRecurrent(_OverTime, ALIFPlusRecurrentCell):
-    """A sequence (T, ..., input_size) through :class:`ALIFPlusRecurrentCell`, with its arguments and ``record_states``."""
+    """A sequence (T, ..., input_size) through :class:`ALIFPlusRecurrentCell`.
+
+    It takes the arguments of that, and ``record_states``.
+    """
 
 
 class ALIFPlusMinusRecurrentCell(_ALIFRecurrentCell, neurons.ALIFPlusMinus):
-    """One step of recurrent ALIF± neurons, for norse: a spike may raise or lower the neuron's own threshold.
+    """One step of recurrent ALIF± neurons, for norse: a spike moves its threshold up or down.
 
-    Arguments and errors are those of :class:`ALIFPlusRecurrentCell`, but beta may be negative and is by default drawn from
-    a Gaussian of mean 0 and deviation 1.8 / input_size.
+    Arguments and errors are those of :class:`ALIFPlusRecurrentCell`, but beta may be negative and
+    is by default drawn from a Gaussian of mean 0 and deviation 1.8 / input_size.
 
     Source: arXiv:2308.12075, eq. 49 and App. H.
     """
 
 
 class ALIFPlusMinusRecurrent(_OverTime, ALIFPlusMinusRecurrentCell):
-    """A sequence (T, ..., input_size) through :class:`ALIFPlusMinusRecurrentCell`, with its arguments and ``record_states``."""
+    """A sequence (T, ..., input_size) through :class:`ALIFPlusMinusRecurrentCell`.
+
+    It takes the arguments of that, and ``record_states``.
+    """
 
 
 def _steps(name: str, rate: float | Tensor, dt: float, n: int) -> Tensor:
     """The time constants in steps (n,), positive, whose decay exp(-1/tau) is 1 - dt rate."""
-    lost = positive("dt", dt) * positive(name, rate).double()
+    lost = positive("dt", dt) * _one_or_each(name, positive(name, rate), n).double()
     if not (lost < 1).all():
         raise ValueError(f"dt {name} must be below 1, got {lost.max().item():g}: the step is too long for that rate.")
     return (-1 / torch.log1p(-lost)).to(torch.get_default_dtype()).expand(n)
+
+
+def _one_or_each(name: str, value: Tensor, n: int) -> Tensor:
+    """The value, if it is one number or one per neuron."""
+    if value.shape not in ((), (1,), (n,)):
+        raise ValueError(f"{name} must be one number or {n}, got the shape {tuple(value.shape)}.")
+    return value

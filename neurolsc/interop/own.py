@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Iterable
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell
 from neurolsc.neurons.cell import Answer, Cell, State
+from neurolsc.neurons.thresholds import Thresholds
 
 
 class PrecededCell(ForeignCell):
@@ -22,14 +22,14 @@ class PrecededCell(ForeignCell):
         """Those of the cell."""
         return [dataclasses.replace(answer, parameter=f"layer.{answer.parameter}") for answer in self.layer.answers]
 
-    @property
-    def theta_rest(self) -> Tensor | None:
-        """The cell's resting threshold, which a rule may hold; None for a cell without one."""
-        return getattr(self.layer, "theta_rest", None)
+    def thresholds(self) -> Thresholds | None:
+        """Those of the cell."""
+        return self.layer.thresholds()
 
-    @theta_rest.setter
-    def theta_rest(self, value: Tensor) -> None:
-        self.layer.theta_rest = value  # type: ignore[assignment]
+    @property
+    def recurrent_synapses(self) -> int | None:  # type: ignore[override]
+        """Those of the cell; None where the modules before it have synapses, too."""
+        return self.layer.recurrent_synapses if self.dense_input(weights=1) else None
 
     def initial_state(self, batch: int) -> State:
         return self.layer.initial_state(batch)
@@ -45,7 +45,7 @@ class PrecededCell(ForeignCell):
         return self.layer.output(state)
 
 
-def own_cell(layer: Cell, before: list[torch.nn.Module], input_shape: tuple[int, ...]) -> Cell:
+def own_cell(layer: Cell, before: list[nn.Module], input_shape: tuple[int, ...]) -> Cell:
     """The cell itself, with its closed form, unless there are modules before it."""
     if before or input_shape != (layer.n_in,):
         return PrecededCell(layer, before, input_shape)

@@ -1,16 +1,18 @@
 r"""LIF, ALIF+ and ALIF± as neurons of snnTorch.
 
-They take a current of their own width (the input weights are the ``nn.Linear`` before them) and return ``spk, mem`` or
-``spk, thr, mem``. With the decay ``beta``, the resting threshold ``threshold`` and a hidden ``recurrent.weight``,
+They take a current of their own width (the input weights are the ``nn.Linear`` before them) and
+return ``spk, mem`` or ``spk, thr, mem``. With the decay ``beta``, the resting threshold
+``threshold`` and a hidden ``recurrent.weight``,
 
 .. math::
     U[t] &= \beta\, U[t-1] + I[t] + V S[t-1] - \vartheta[t-1] S[t-1] \\
-    \vartheta[t] &= e^{-1/\tau_\vartheta} \vartheta[t-1] + (1 - e^{-1/\tau_\vartheta})\,\text{threshold}
+    \vartheta[t] &= e^{-1/\tau_\vartheta} \vartheta[t-1]
+                    + (1 - e^{-1/\tau_\vartheta})\,\text{threshold}
                     + \text{adaptation} \cdot S[t-1] \\
     S[t] &= H(U[t] - \vartheta[t])
 
-which is eq. 49 of the paper in snnTorch's words; the LIF has the fixed threshold alone, as ``snntorch.RLeaky`` does. As
-in snnTorch, a reset to zero also drops the input of its step.
+which is eq. 49 of the paper in snnTorch's words; the LIF has the fixed threshold alone, as
+``snntorch.RLeaky`` does. As in snnTorch, a reset to zero also drops the input of its step.
 
 Source: arXiv:2308.12075, eq. 49; the surface is that of snntorch 1.0.
 """
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 from neurolsc import neurons
 from neurolsc.neurons.equations import next_threshold
 from neurolsc.neurons.reset import Reset, ZeroReset
-from neurolsc.neurons.spiking import Spike
+from neurolsc.neurons.spiking import Spike, spike_function
 from neurolsc.surrogate import Arctan
 from neurolsc.validation import positive, whole
 
@@ -52,10 +54,11 @@ _RESETS = {
 
 
 class _Neuron(snn.RLeaky):
-    """What the three have in common: snnTorch's settings, and states that live in buffers between calls.
+    """What the three share: snnTorch's settings, and states in buffers between calls.
 
-    ``snntorch.utils.reset`` knows layers by nine classes, RLeaky among them, hence the base class. Its constructor is
-    left out: it would give a layer that ``snntorch.export_nir`` takes for a plain recurrent LIF.
+    ``snntorch.utils.reset`` knows layers by nine classes, RLeaky among them, hence the base class.
+    Its constructor is left out: it would give a layer that ``snntorch.export_nir`` takes for a
+    plain recurrent LIF.
     """
 
     states: ClassVar[tuple[str, ...]] = ("spk", "mem")
@@ -89,7 +92,7 @@ class _Neuron(snn.RLeaky):
             self,
             beta=_numbers("beta", beta, n),
             threshold=positive("threshold", _numbers("threshold", threshold, n)),  # type: ignore[arg-type]
-            spike_grad=Arctan(dampening=1.0, sharpness=2.0) if spike_grad is None else spike_grad,
+            spike_grad=Arctan(dampening=1.0, sharpness=2.0) if spike_grad is None else _surrogate(spike_grad),
             init_hidden=init_hidden,
             learn_beta=learn_beta,
             learn_threshold=learn_threshold,
@@ -109,29 +112,32 @@ class _Neuron(snn.RLeaky):
         self._at_rest = True  # what the buffers hold is what they will start from, not yet of the input's shape
 
     def rest(self, like: Tensor) -> tuple[Tensor, ...]:
-        """The initial states in the shape, dtype and device of an input, with the parameters' gradients."""
+        """The initial states, like an input and with the parameters' gradients."""
         return torch.zeros_like(like), torch.zeros_like(like)
 
     def _begin(self, input_: Tensor, *given: Tensor | None) -> list[Tensor]:
-        """The states to step from: those given, else those of the last call, else those at rest."""
+        """The states to step from: those given, else those of the last call, else those at rest.
+
+        As in snnTorch, an input of another shape than that of the last call starts from rest.
+        """
         if input_.shape[-1] != self.linear_features:
             raise ValueError(f"input_ must have shape (..., {self.linear_features}), got {tuple(input_.shape)}.")
         if self.init_hidden and any(state is not None for state in given):
             raise TypeError(f"with init_hidden=True, {type(self).__name__} keeps its states and takes one argument.")
-        if self._at_rest:
+        kept = [getattr(self, name) for name in self.states]
+        start = kept
+        if self._at_rest or any(state.shape != input_.shape for state in kept):
+            start = self.rest(input_)
+        found = []
+        for name, state, own, first in zip(self.states, given, kept, start, strict=True):
             # what reset_mem returned may come back as an argument: it stands for any shape
-            starts = zip(self.states, given, self.rest(input_), strict=True)
-            found = [rest if state is None or state is getattr(self, name) else state for name, state, rest in starts]
-        else:
-            found = [
-                getattr(self, name) if state is None else state for name, state in zip(self.states, given, strict=True)
-            ]
-        for name, state in zip(self.states, found, strict=True):
-            if state.shape != input_.shape:
+            taken = first if state is None or (self._at_rest and state is own) else state
+            if taken.shape != input_.shape:
                 raise ValueError(
-                    f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(state.shape)}; "
-                    "call reset_mem() before another batch size."
+                    f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(taken.shape)}; "
+                    "give none to start from rest."
                 )
+            found.append(taken)
         return found
 
     def _next_mem(self, input_: Tensor, spk: Tensor, z: Tensor, mem: Tensor, thr: Tensor) -> Tensor:
@@ -152,7 +158,7 @@ class _Neuron(snn.RLeaky):
         return self.spike_grad(distance).to(distance.dtype) * self.graded_spikes_factor
 
     def reset_mem(self) -> tuple[Tensor, ...]:  # type: ignore[override]
-        """Put all states to rest and return them, detached, in output order; the next input may have any batch size."""
+        """Put all states to rest and return them, detached, in output order."""
         if self.spk.numel():
             with torch.no_grad():
                 for name, state in zip(self.states, self.rest(self.spk), strict=True):
@@ -161,7 +167,7 @@ class _Neuron(snn.RLeaky):
         return tuple(getattr(self, name) for name in self.states)
 
     def init_rleaky(self) -> tuple[Tensor, Tensor]:
-        """What ``snntorch.utils.reset`` calls: it resets all states but takes two, the spikes and the voltage."""
+        """What ``snntorch.utils.reset`` calls: all states are reset, two are returned."""
         spk, *_, mem = self.reset_mem()
         return spk, mem
 
@@ -193,28 +199,30 @@ class _Neuron(snn.RLeaky):
 
 
 class LIF(_Neuron):
-    r"""A recurrent leaky integrate-and-fire layer for snnTorch: ``snntorch.RLeaky`` with an input of any dtype.
+    r"""Recurrent LIF for snnTorch: ``snntorch.RLeaky`` with an input of any dtype.
 
     Args:
         beta: decay of the voltage per step, clamped to [0, 1]; a number or (linear_features,).
         linear_features: number of neurons.
         threshold: the threshold, positive; a number or (linear_features,).
-        spike_grad: surrogate, ours or snnTorch's; None means that of ``snntorch.surrogate.atan(2.0)``.
+        spike_grad: surrogate, ours or snnTorch's; None means that of
+            ``snntorch.surrogate.atan(2.0)``.
         init_hidden: keep the states between calls and return the spikes alone.
         learn_beta: train beta.
         learn_threshold: train the threshold.
-        learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j] leads from j to i.
+        learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j]
+            leads from j to i.
         reset_mechanism: ``"subtract"``, ``"zero"`` or ``"none"``; it may be set later.
         output: with init_hidden, return the states too.
         graded_spikes_factor: what a spike is multiplied with where it leaves, not zero.
         learn_graded_spikes_factor: train that factor.
-        reset_gradient: let a gradient through the reset. False detaches the whole term threshold · spk (snnTorch
-            detaches the spike in it alone); spikes are equal either way.
+        reset_gradient: let a gradient through the reset. False detaches the whole term threshold ·
+            spk (snnTorch detaches the spike in it alone); spikes are equal either way.
 
     Raises:
         TypeError: if linear_features is missing, or states are given with ``init_hidden=True``.
-        ValueError: if a value has another shape, the threshold is not positive, or a name is unknown; at a call, if the
-            input or a state has another shape.
+        ValueError: if a value has another shape, the threshold is not positive, or a name is
+            unknown; at a call, if the input or a state has another shape.
 
     Example:
         >>> layer = LIF(beta=0.9, linear_features=3)
@@ -260,7 +268,7 @@ class LIF(_Neuron):
     def forward(
         self, input_: Tensor, spk: Tensor | None = None, mem: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
-        """One step of a current (B, linear_features) or (linear_features,); the states default to those of the last call."""
+        """One step of a current (..., linear_features); states default to the last ones."""
         spk, mem = self._begin(input_, spk, mem)
         mem = self._next_mem(input_, spk, spk / self.graded_spikes_factor, mem, self.threshold)
         return self._end(self.emit(mem - self.threshold), mem)
@@ -326,7 +334,7 @@ class _ALIF(_Neuron):
     def forward(  # type: ignore[override]
         self, input_: Tensor, spk: Tensor | None = None, thr: Tensor | None = None, mem: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
-        """One step of a current (B, linear_features) or (linear_features,); the states default to those of the last call."""
+        """One step of a current (..., linear_features); states default to the last ones."""
         spk, thr, mem = self._begin(input_, spk, thr, mem)
         z = spk / self.graded_spikes_factor
         mem = self._next_mem(input_, spk, z, mem, thr)
@@ -339,36 +347,44 @@ _SHORTEST = 1e-3  # steps: the decay of a shorter time constant is zero in any d
 
 
 class ALIFPlus(_ALIF):
-    r"""ALIF+ for snnTorch: a spike raises the neuron's own threshold, and a gradient passes through that threshold.
+    r"""ALIF+ for snnTorch: a spike raises its neuron's threshold, which carries a gradient.
 
     Args:
         beta: decay of the voltage per step, clamped to [0, 1]; a number or (linear_features,).
         linear_features: number of neurons.
-        threshold: the resting threshold, positive, where a run starts; a number or (linear_features,).
-        spike_grad: surrogate, ours or snnTorch's; None means that of ``snntorch.surrogate.atan(2.0)``.
+        threshold: the resting threshold, positive, where a run starts; a number or
+            (linear_features,).
+        spike_grad: surrogate, ours or snnTorch's; None means that of
+            ``snntorch.surrogate.atan(2.0)``.
         init_hidden: keep the states between calls and return the spikes alone.
         learn_beta: train beta.
         learn_threshold: train the resting threshold.
-        learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j] leads from j to i.
-        reset_mechanism: ``"subtract"`` the current threshold, ``"zero"`` or ``"none"``; it may be set later.
+        learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j]
+            leads from j to i.
+        reset_mechanism: ``"subtract"`` the current threshold, ``"zero"`` or ``"none"``; it may be
+            set later.
         output: with init_hidden, return the states too.
         graded_spikes_factor: what a spike is multiplied with where it leaves, not zero.
         learn_graded_spikes_factor: train that factor.
-        tau_theta: time constant of the threshold in steps, positive; a number or (linear_features,).
-        adaptation: rise of the threshold at a spike; a number or (linear_features,). By default drawn as the paper does,
-            from a truncated Gaussian of mean 1.8, which is always positive.
+        tau_theta: time constant of the threshold in steps, positive; a number or
+            (linear_features,).
+        adaptation: rise of the threshold at a spike; a number or (linear_features,). By default
+            drawn as the paper does, from a truncated Gaussian of mean 1.8, which is always
+            positive.
         learn_tau_theta: train tau_theta.
         learn_adaptation: train the adaptation.
-        reset_gradient: let a gradient through the reset. False detaches the whole term thr · spk (snnTorch detaches the
-            spike in it alone, and keeps a derivative -spk by the threshold); spikes are equal either way.
+        reset_gradient: let a gradient through the reset. False detaches the whole term thr · spk
+            (snnTorch detaches the spike in it alone, and keeps a derivative -spk by the threshold);
+            spikes are equal either way.
 
     Raises:
         TypeError: if linear_features is missing, or states are given with ``init_hidden=True``.
-        ValueError: if a value has another shape, is not positive where it must be, or a name is unknown; at a call, if
-            the input or a state has another shape.
+        ValueError: if a value has another shape, is not positive where it must be, or a name is
+            unknown; at a call, if the input or a state has another shape.
 
     Example:
-        >>> net = nn.Sequential(nn.Linear(5, 3), ALIFPlus(beta=0.9, linear_features=3, init_hidden=True))
+        >>> layer = ALIFPlus(beta=0.9, linear_features=3, init_hidden=True)
+        >>> net = nn.Sequential(nn.Linear(5, 3), layer)
         >>> net(torch.ones(2, 5)).shape
         torch.Size([2, 3])
         >>> spk, thr, mem = ALIFPlus(beta=0.9, linear_features=3)(torch.ones(2, 3))
@@ -382,8 +398,8 @@ class ALIFPlus(_ALIF):
 class ALIFPlusMinus(_ALIF):
     r"""ALIF± for snnTorch: a spike may raise or lower the neuron's own threshold.
 
-    Arguments and errors are those of :class:`ALIFPlus`, but the adaptation may be negative and is by default drawn from a
-    Gaussian of mean 0 and deviation 1.8 / linear_features.
+    Arguments and errors are those of :class:`ALIFPlus`, but the adaptation may be negative and is
+    by default drawn from a Gaussian of mean 0 and deviation 1.8 / linear_features.
 
     Source: arXiv:2308.12075, eq. 49 and App. H.
     """
@@ -394,8 +410,9 @@ class ALIFPlusMinus(_ALIF):
 def reset(net: nn.Module) -> None:
     """Put the states of a network's spiking layers, ours and snnTorch's, to rest, nested ones too.
 
-    ``snntorch.utils.reset`` looks at the direct children of the network and then resets every layer of their classes in
-    the process; this one leaves other networks alone, and resets all states of a layer (``RSynaptic.spk`` too).
+    ``snntorch.utils.reset`` looks at the direct children of the network and then resets every layer
+    of their classes in the process; this one leaves other networks alone, and resets all states of
+    a layer (``RSynaptic.spk`` too).
 
     Args:
         net: any module.
@@ -405,8 +422,21 @@ def reset(net: nn.Module) -> None:
             module.reset_mem()  # type: ignore[operator]
 
 
+def _surrogate(spike_grad: Any) -> Spike:
+    """The surrogate, if it is one: snnTorch's are functions that make one."""
+    spike = spike_function("spike_grad", spike_grad)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        z: Any = spike(torch.zeros(1))
+    if not isinstance(z, Tensor):
+        name = getattr(spike, "__name__", type(spike).__name__)
+        raise TypeError(f"spike_grad must return a tensor, {name} returned {type(z).__name__}; write {name}().")
+    return spike
+
+
 def _numbers(name: str, value: float | Tensor, n: int) -> Tensor:
-    """The value as a tensor of its own in torch's default dtype, if it is one number or one per neuron."""
+    """A copy of the value in torch's default dtype, if it is one number or one per neuron."""
+    if isinstance(value, str):
+        raise TypeError(f"{name} must be a number or a tensor, got str ({value!r}).")
     tensor = torch.as_tensor(value).detach().to(torch.get_default_dtype(), copy=True)
     if tensor.shape not in ((), (1,), (n,)):
         raise ValueError(f"{name} must be one number or {n}, got the shape {tuple(tensor.shape)}.")

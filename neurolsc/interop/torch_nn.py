@@ -28,13 +28,14 @@ class LSTMState(NamedTuple):
 
 
 class TorchCell(ForeignCell):
-    """One layer of ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``, or a cell of these kinds, over the same parameters.
+    """One layer of ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``, or one of their cells.
 
     Args:
         layer: the module.
         before: modules without state before it.
         input_shape: shape of one sample of the input.
-        suffix: of the names of the layer's parameters: ``"_l0"``, ``"_l1"``, ... or empty for a cell.
+        suffix: of the names of the layer's parameters: ``"_l0"``, ``"_l1"``, ... or empty for a
+            cell.
 
     Source: the equations are PyTorch's own functions, those that its cells call.
     """
@@ -46,14 +47,14 @@ class TorchCell(ForeignCell):
         super().__init__(layer, before, input_shape)
 
     def find_answers(self) -> Iterable[Answer]:
-        """The recurrent weights and, of gated layers, the share kept at rest for the time, the input weights for the depth."""
+        """The input weights; the recurrent weights and, of gated layers, the share kept at rest."""
         yield Answer(f"layer.weight_ih{self.suffix}", "depth")
         yield Answer(f"layer.weight_hh{self.suffix}", "time")
         if self._gate_bias() is not None:
             yield Answer("kept", "time", through="share")
 
     def _gate_bias(self) -> tuple[Tensor, Tensor] | None:
-        """The two biases of the gate that keeps the old state, the second of PyTorch's blocks; None without one."""
+        """The two biases of the gate that keeps the old state, PyTorch's second block; or None."""
         if isinstance(self.layer, nn.RNN | nn.RNNCell) or not self.layer.bias:
             return None
         biases = (getattr(self.layer, f"{name}{self.suffix}") for name in ("bias_ih", "bias_hh"))
@@ -66,7 +67,7 @@ class TorchCell(ForeignCell):
 
     @property
     def kept(self) -> Tensor:
-        """The share of the old state kept at input and output 0, sigmoid(bias) (n_hidden,); setting it moves ``bias_hh``."""
+        """The share kept at input and output 0, sigmoid(bias) (n_hidden,); set by ``bias_hh``."""
         biases = self._gate_bias()
         assert biases is not None
         return torch.sigmoid(biases[0] + biases[1])
@@ -107,7 +108,8 @@ def torch_cells(layer: nn.Module, before: list[nn.Module], input_shape: tuple[in
     """The cells of a recurrent module of PyTorch: one per layer.
 
     Raises:
-        TypeError: if the module is bidirectional, has a projection, or is of a kind that is not known.
+        TypeError: if the module is bidirectional, has a projection, or is of a kind that is not
+            known.
     """
     if type(layer) in (nn.RNNCell, nn.GRUCell, nn.LSTMCell):
         return [TorchCell(layer, before, input_shape)]

@@ -1,7 +1,8 @@
 """Networks of snnTorch, norse and PyTorch as networks of cells over the same parameters."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from neurolsc.interop.torch_nn import torch_cells
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
+from neurolsc.validation import whole
 
 
 class Tail(nn.Sequential):
@@ -24,27 +26,32 @@ class Tail(nn.Sequential):
         return super().forward(input.view(-1, *self.shape)).flatten(1)
 
 
-def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | tuple[int, ...] | None = None) -> Network:
-    """Make a network of cells over the parameters of an existing model of snnTorch, norse or PyTorch.
+def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | Sequence[int] | None = None) -> Network:
+    """Make a network of cells over the parameters of a model of snnTorch, norse or PyTorch.
 
-    Pre-training the network pre-trains the model. Every recurrent layer becomes a cell, together with the Linear, Conv2d,
-    pooling and other modules without state before it; what follows the last one becomes the readout. Layers read the
-    layer below in the same step (``layer_delay=0``). Neither snnTorch nor norse is imported unless the model is made of it.
+    Pre-training the network pre-trains the model. Every recurrent layer becomes a cell, together
+    with the Linear, Conv2d, pooling and other modules without state before it; what follows the
+    last one becomes the readout. Layers read the layer below in the same step (``layer_delay=0``).
+    Neither snnTorch nor norse is imported unless the model is made of it.
 
     Args:
-        module: an ``nn.Sequential`` or norse's ``SequentialState``; a recurrent layer; a list of modules in the order in
-            which a step goes through them; or a module of your own. Of that one the order of definition is taken, since
-            what its ``forward`` does cannot be known: it must be the order of use. Pass a list where it is not.
-        input_shape: shape of one sample of a step's input, such as 784 or (1, 28, 28); by default that of the first Linear
-            or recurrent layer. The network itself reads flat inputs (T, B, n_in), time first.
+        module: an ``nn.Sequential`` or norse's ``SequentialState``; a recurrent layer; a list of
+            modules in the order in which a step goes through them; or a module of your own. Of that
+            one the order of definition is taken, since what its ``forward`` does cannot be known:
+            it must be the order of use. Pass a list where it is not.
+        input_shape: shape of one sample of a step's input, such as 784 or (1, 28, 28); by default
+            that of the first Linear or recurrent layer. The network itself reads flat inputs (T, B,
+            n_in), time first.
 
     Returns:
-        The network. What it computes at each step is what the model computes; its states are its own.
+        The network. What it computes at each step is what the model computes; its states are its
+        own.
 
     Raises:
-        TypeError: if a layer cannot be wrapped; the message says which and why.
-        ValueError: if there is no recurrent layer, one is used twice, the modules do not fit in this order, or the input's
-            shape is needed and not given.
+        TypeError: if what is given is no module or list of modules, or a layer cannot be wrapped;
+            the message says which and why.
+        ValueError: if there is no recurrent layer, one is used twice, the modules do not fit in
+            this order, or the input's shape is needed and not given.
 
     Example:
         >>> model = nn.ModuleDict({"lstm": nn.LSTM(8, 16, num_layers=2), "out": nn.Linear(16, 4)})
@@ -52,7 +59,7 @@ def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | tuple[in
         >>> len(network.cells), network(torch.zeros(5, 3, 8)).shape
         (2, torch.Size([5, 3, 4]))
     """
-    parts = list(_parts([module] if isinstance(module, nn.Module) else module))
+    parts = list(_parts(_modules(module)))
     recurrent = [part for part in parts if _library(part)]
     if not recurrent:
         raise ValueError(
@@ -60,8 +67,7 @@ def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | tuple[in
         )
     if len(set(recurrent)) < len(recurrent):
         raise ValueError("a recurrent layer occurs twice: its two uses would share a hidden state.")
-    shape = _first_shape(parts) if input_shape is None else input_shape
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = _first_shape(parts) if input_shape is None else _sizes(input_shape)
     cells: list[Cell] = []
     before: list[nn.Module] = []
     for part in parts:
@@ -77,9 +83,40 @@ def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | tuple[in
         return Network(cells, Tail(before, shape), layer_delay=0)
 
 
+def _modules(module: Any) -> list[nn.Module]:
+    """What was given as a list of modules, if it is one or some."""
+    if isinstance(module, nn.Module):
+        return [module]
+    if isinstance(module, str | Tensor | type | Mapping) or not isinstance(module, Iterable):
+        raise TypeError(f"wrap takes a module or a list of modules, got {_told(module)}.")
+    modules = list(module)
+    for place, part in enumerate(modules):
+        if not isinstance(part, nn.Module):
+            raise TypeError(f"wrap takes a list of modules; at place {place}, got {_told(part)}.")
+    return modules
+
+
+def _told(thing: Any) -> str:
+    """What a thing is that is no module, and what to write instead where that is plain."""
+    if isinstance(thing, type):
+        return f"the class {thing.__name__}; write {thing.__name__}(...)"
+    if isinstance(thing, Tensor):
+        return f"a tensor of shape {tuple(thing.shape)}"
+    if callable(thing):
+        return f"the function {getattr(thing, '__name__', thing)}; write a module, such as nn.ReLU()"
+    return f"{type(thing).__name__} ({thing!r})"
+
+
+def _sizes(input_shape: Any) -> tuple[int, ...]:
+    sizes = input_shape if isinstance(input_shape, tuple | list) else (input_shape,)
+    return tuple(whole("input_shape", size) for size in sizes)
+
+
 def _parts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
     """The recurrent layers and the largest modules without one in them, in order."""
     for module in modules:
+        if isinstance(module, Network):
+            raise TypeError("wrap makes a Network of other modules; a Network is one already, use it as it is.")
         if _library(module) == "norse" and hasattr(module, "lifted_module"):
             yield from _parts([module.lifted_module])  # type: ignore[list-item]
         elif _library(module):
@@ -131,7 +168,7 @@ def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
 
 
 def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
-    """Refuse a module of unknown make that answers differently the second time, or with something else than a tensor."""
+    """Refuse an unknown module whose second answer is another one, or is no tensor."""
     unknown = [m for m in modules if not type(m).__module__.startswith("torch.nn.")]
     if not unknown:
         return

@@ -1,8 +1,9 @@
 """norse's neurons as our cells.
 
-Their voltage is reset in the step that fires, so the spike is no function of what is left of it: it stays in the state.
-Time constants are rates in 1/s, and one step of ``dt`` seconds keeps the share 1 - dt tau_inv. They lie in NamedTuples that
-norse neither registers nor saves; a cell adds those that it moves to its own state_dict.
+Their voltage is reset in the step that fires, so the spike is no function of what is left of it: it
+stays in the state. Time constants are rates in 1/s, and one step of ``dt`` seconds keeps the share
+1 - dt tau_inv. They lie in NamedTuples that norse neither registers nor saves; a cell adds those
+that it moves to its own state_dict.
 """
 
 import warnings
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
 from neurolsc.neurons.cell import Answer, State
+from neurolsc.neurons.thresholds import Thresholds
 
 KINDS = ("LIF", "LSNN", "LIFAdEx", "LIFEx", "LIFRefrac", "LIFAdExRefrac", "LIFBox", "IAF", "LI", "LIBox", "Izhikevich")
 WRAPPED = frozenset(
@@ -39,7 +41,7 @@ DETACHED_RESET = frozenset(
 
 
 class Decay:
-    """A rate tau_inv among the parameters of a layer as the share 1 - dt tau_inv that a step keeps, to read and to set."""
+    """A rate tau_inv of a layer as the share 1 - dt tau_inv that a step keeps."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.rate = next(rate for rate, decay in RATES.items() if decay == name)
@@ -53,6 +55,19 @@ class Decay:
         _set(cell.layer, self.rate, (1 - value) / cell.layer.dt)
 
 
+class InTuple:
+    """A neuron parameter of a layer under its own name, to read and to set."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, cell: Any, owner: type) -> Any:
+        return self if cell is None else torch.as_tensor(_find(cell.layer.p, self.name))
+
+    def __set__(self, cell: Any, value: Tensor) -> None:
+        _set(cell.layer, self.name, value)
+
+
 class NorseCell(ForeignCell):
     """A layer of norse: a cell, or a layer with time, which is given one step at a time."""
 
@@ -64,6 +79,8 @@ class NorseCell(ForeignCell):
     decay_ada = Decay()
     decay_syn_exc = Decay()
     decay_syn_inh = Decay()
+    v_th = InTuple()
+    beta = InTuple()
 
     def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
         name = type(layer).__name__
@@ -75,7 +92,8 @@ class NorseCell(ForeignCell):
 
     def find_answers(self) -> Iterable[Answer]:
         """The decays and recurrent weights for the time, the input weights for the depth."""
-        # in an LSNN an input reaches only the current within a step: no weight sets a radius through depth
+        # in an LSNN an input reaches only the current within a step: no weight sets a radius
+        # through depth
         lsnn = type(self.layer).__name__.startswith("LSNN")
         if hasattr(self.layer, "input_weights"):
             yield from () if lsnn else (Answer("layer.input_weights", "depth"),)
@@ -91,6 +109,26 @@ class NorseCell(ForeignCell):
         found = {name: _find(self.layer.p, name) for name in RATES}
         frozen = {name for name, rate in found.items() if isinstance(rate, nn.Parameter) and not rate.requires_grad}
         return [name for name, rate in found.items() if rate is not None and name not in frozen]
+
+    @property
+    def recurrent_synapses(self) -> int | None:  # type: ignore[override]
+        """All neurons, or all others where the layer has no autapses; 0 without recurrence."""
+        if not self.dense_input(weights=int(hasattr(self.layer, "input_weights"))):
+            return None
+        if not hasattr(self.layer, "recurrent_weights"):
+            return 0
+        return self.n_hidden - (not getattr(self.layer, "autapses", True))
+
+    def thresholds(self) -> Thresholds | None:
+        """v_th, and beta of an LSNN; None where it is not positive, or only cuts spikes off."""
+        names = self._threshold_names()
+        return Thresholds(self, names) if names else None
+
+    def _threshold_names(self) -> tuple[str, ...]:
+        v_th = None if type(self.layer).__name__.startswith("Izhikevich") else _find(self.layer.p, "v_th")
+        if v_th is None or not bool((torch.as_tensor(v_th) > 0).all()):
+            return ()
+        return ("v_th",) if _find(self.layer.p, "beta") is None else ("v_th", "beta")
 
     def first_step(self, current: Tensor) -> State:
         with _unmarked(self.layer), borrowed(self.layer, **self._settings()):
@@ -138,16 +176,19 @@ class NorseCell(ForeignCell):
     def emitted(self, state: State) -> Tensor:
         return getattr(state, self.sent)
 
-    # the rates in a state_dict, as one tensor
+    # what may be moved in a state_dict, as one tensor
+    def _moved(self) -> list[str]:
+        return [*self._rates(), *self._threshold_names()]
+
     def get_extra_state(self) -> Tensor:
-        """The rates that may be moved, stacked (rates, ...)."""
-        rates = [torch.as_tensor(_find(self.layer.p, name)).detach() for name in self._rates()]
-        return torch.stack(torch.broadcast_tensors(*rates)) if rates else torch.empty(0)
+        """The rates and thresholds that may be moved, stacked (number of them, ...)."""
+        values = [torch.as_tensor(_find(self.layer.p, name)).detach() for name in self._moved()]
+        return torch.stack(torch.broadcast_tensors(*values)) if values else torch.empty(0)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Set the rates to those of a state_dict."""
-        for name, rate in zip(self._rates(), state, strict=True):
-            _set(self.layer, name, rate.clone())
+        """Set them to those of a state_dict."""
+        for name, value in zip(self._moved(), state, strict=True):
+            _set(self.layer, name, value.clone())
 
 
 def norse_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> NorseCell:
@@ -177,7 +218,7 @@ def norse_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple
 
 @contextmanager
 def _unmarked(layer: nn.Module) -> Iterator[None]:
-    """Keep requires_grad of a layer's neuron parameters, which some of norse's initial states set on shared defaults."""
+    """Keep requires_grad of neuron parameters, which some initial states set on shared ones."""
     flags = {t: t.requires_grad for t in _leaves(layer.p) if isinstance(t, Tensor)}
     try:
         yield

@@ -1,8 +1,8 @@
 """snnTorch's neurons as our cells.
 
-Their spike is a function of the membrane, spk = H(mem - threshold), and so is no state of its own: inside a step it is
-computed anew, with its surrogate. Only with ``reset_delay=False`` the membrane has been reset since, and the spike stays in
-the state.
+Their spike is a function of the membrane, spk = H(mem - threshold), and so is no state of its own:
+inside a step it is computed anew, with its surrogate. Only with ``reset_delay=False`` the membrane
+has been reset since, and the spike stays in the state.
 """
 
 import warnings
@@ -16,6 +16,7 @@ from torch.nn.functional import avg_pool2d, max_pool2d
 from neurolsc.interop import snntorch as views
 from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
 from neurolsc.neurons.cell import Answer, State
+from neurolsc.neurons.thresholds import Thresholds
 
 VARIABLES = {
     "Leaky": ("mem",),
@@ -59,6 +60,31 @@ class SnnTorchCell(ForeignCell):
                 Answer(f"layer.recurrent.{name}", "time") for name in ("weight", "V") if name in recurrent._parameters
             )
 
+    @property
+    def recurrent_synapses(self) -> int | None:  # type: ignore[override]
+        """0 without recurrence, 1 if one to one; None for a convolution: it differs by place."""
+        if not self.dense_input(weights=0):
+            return None
+        recurrent = getattr(self.layer, "recurrent", None)
+        if recurrent is None:
+            return 0
+        if isinstance(recurrent, nn.Linear):
+            return self.n_hidden
+        return None if isinstance(recurrent, nn.Conv2d) else 1
+
+    @property
+    def threshold(self) -> Tensor:
+        """The layer's threshold, to read and to set."""
+        return self.layer.threshold  # type: ignore[return-value]
+
+    @threshold.setter
+    def threshold(self, value: Tensor) -> None:
+        put(self.layer, "threshold", value)
+
+    def thresholds(self) -> Thresholds | None:
+        """The threshold; None where it is not positive, and a factor does not raise it."""
+        return Thresholds(self, ("threshold",)) if bool((self.threshold > 0).all()) else None
+
     def initial_state(self, batch: int) -> State:
         """All zero."""
         like = self.dtype_and_device
@@ -87,7 +113,7 @@ class SnnTorchCell(ForeignCell):
         return state_type(*self.variables)(*(after[name] for name in self.variables))
 
     def _settings(self) -> dict[str, Any]:
-        """The layer's surrogate with spikes in the dtype of the membrane, whatever it returns by itself."""
+        """The layer's surrogate, with spikes in the dtype of the membrane."""
         spike: Callable[[Tensor], Tensor] = self.layer.spike_grad  # type: ignore[assignment]
         return {} if isinstance(spike, nn.Module) else {"spike_grad": lambda v: spike(v).to(v.dtype)}
 
@@ -106,6 +132,9 @@ class SnnTorchCell(ForeignCell):
 class AlphaCell(SnnTorchCell):
     """An Alpha layer, whose beta must stay below its alpha."""
 
+    recurrent_synapses = SnnTorchCell.recurrent_synapses  # type: ignore[assignment]
+    thresholds = SnnTorchCell.thresholds
+
     def find_answers(self) -> Iterable[Answer]:
         yield from self.weight_before()
         yield Answer("layer.alpha", "time", through="share")
@@ -118,17 +147,15 @@ class AlphaCell(SnnTorchCell):
 
     @beta.setter
     def beta(self, value: Tensor) -> None:
-        layer: Any = self.layer
         with torch.no_grad():
-            value = torch.minimum(value, 0.999 * layer.alpha)
-            if isinstance(layer.beta, nn.Parameter):
-                layer.beta.copy_(value)
-            else:
-                layer.beta = value
+            put(self.layer, "beta", torch.minimum(value, 0.999 * self.layer.alpha))  # type: ignore[operator]
 
 
 class LapicqueCell(SnnTorchCell):
     """A Lapicque layer: its decay is 1 - time_step / (R C), whatever its beta says."""
+
+    recurrent_synapses = SnnTorchCell.recurrent_synapses  # type: ignore[assignment]
+    thresholds = SnnTorchCell.thresholds
 
     def find_answers(self) -> Iterable[Answer]:
         yield from self.weight_before()
@@ -136,7 +163,7 @@ class LapicqueCell(SnnTorchCell):
 
     @property
     def decay(self) -> Tensor:
-        """The share of the membrane that a step keeps; setting it sets R, which leaves the input's gain as it is."""
+        """The share of the membrane that a step keeps; setting it sets R, not the input's gain."""
         layer: Any = self.layer
         return 1 - layer.time_step / (layer.R * layer.C)
 
@@ -151,6 +178,7 @@ class SLSTMCell(SnnTorchCell):
     """An SLSTM layer: an LSTM cell whose output fires."""
 
     cause = "a layer whose hidden_size is not its input_size starts from zero in every step"
+    thresholds = SnnTorchCell.thresholds
 
     def start_shape(self, current: Tensor) -> tuple[int, ...]:
         return (len(current), self.layer.hidden_size)  # type: ignore[return-value]
@@ -161,7 +189,12 @@ class SLSTMCell(SnnTorchCell):
 
 
 class SConv2dLSTMCell(SnnTorchCell):
-    """An SConv2dLSTM layer: one convolution of input and membrane side by side, which may be pooled before they fire."""
+    """An SConv2dLSTM layer: one convolution of input and membrane side by side.
+
+    The membrane may be pooled before it fires.
+    """
+
+    thresholds = SnnTorchCell.thresholds
 
     def start_shape(self, current: Tensor) -> tuple[int, ...]:
         return (len(current), self.layer.out_channels, *current.shape[2:])  # type: ignore[return-value]
@@ -203,13 +236,30 @@ class SConv2dLSTMCell(SnnTorchCell):
 class DeltaLeakyCell(SnnTorchCell):
     """A DeltaLeaky layer, which fires where the membrane has changed enough."""
 
+    recurrent_synapses = SnnTorchCell.recurrent_synapses  # type: ignore[assignment]
+
+    @property
+    def delta_threshold(self) -> Tensor:
+        """The change that fires, to read and to set."""
+        return torch.as_tensor(self.layer.delta_threshold)
+
+    @delta_threshold.setter
+    def delta_threshold(self, value: Tensor) -> None:
+        self.layer.delta_threshold = value
+
+    def thresholds(self) -> Thresholds | None:
+        """The change that fires; None where it is not positive."""
+        return Thresholds(self, ("delta_threshold",)) if bool(self.delta_threshold > 0) else None
+
     def fire(self, state: State) -> Tensor:
         layer: Any = self.layer
         return layer.spike_grad((state.mem - state.mem_prev).abs() - layer.delta_threshold)
 
 
 class ViewCell(SnnTorchCell):
-    """One of our layers for snnTorch. Its resting threshold does not depend on its time constant, and so is always held."""
+    """One of our layers for snnTorch, whose resting threshold no time constant moves."""
+
+    recurrent_synapses = SnnTorchCell.recurrent_synapses  # type: ignore[assignment]
 
     def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
         super().__init__(layer, before, input_shape)
@@ -233,12 +283,35 @@ class ViewCell(SnnTorchCell):
         _, *states = layer.rest(torch.zeros(batch, layer.linear_features, **self.dtype_and_device))
         return state_type(*self.variables)(*states)
 
+    @property
+    def adaptation(self) -> Tensor:
+        """The layer's adaptation, to read and to set."""
+        return self.layer.adaptation  # type: ignore[return-value]
+
+    @adaptation.setter
+    def adaptation(self, value: Tensor) -> None:
+        put(self.layer, "adaptation", value)
+
+    def thresholds(self) -> Thresholds:
+        """The resting threshold and the adaptation, of which the whole is a sum of multiples."""
+        return Thresholds(self, ("threshold", "adaptation") if "thr" in self.variables else ("threshold",))
+
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"_at_rest": False}
 
     def fire(self, state: State) -> Tensor:
         layer: Any = self.layer
         return layer.emit(state.mem - (state.thr if "thr" in self.variables else layer.threshold))
+
+
+def put(layer: nn.Module, name: str, value: Tensor) -> None:
+    """Set a parameter in place, or replace a buffer, which other layers may hold as well."""
+    parameter = layer._parameters.get(name)
+    with torch.no_grad():
+        if parameter is None:
+            setattr(layer, name, value.clone())
+        else:
+            parameter.copy_(value)
 
 
 KINDS = {
@@ -272,7 +345,7 @@ def snntorch_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tu
 
 
 def _warn_of_falling_surrogate(layer: nn.Module) -> None:
-    """Warn of a surrogate whose derivative is that of a peak, not of a step (snnTorch's own triangular)."""
+    """Warn of a surrogate with the derivative of a peak, not of a step: snnTorch's triangular."""
     v = torch.tensor([-0.5, 0.5], requires_grad=True)
     with torch.enable_grad():
         z: Tensor = layer.spike_grad(v)  # type: ignore[operator]

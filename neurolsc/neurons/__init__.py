@@ -4,6 +4,7 @@ from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, A
 from neurolsc.neurons.cell import Answer, Cell, State
 from neurolsc.neurons.derivatives import Derivatives, StepMap, Term
 from neurolsc.neurons.lif import LIF, LIFState
+from neurolsc.neurons.positive import Positive
 from neurolsc.neurons.registry import register
 from neurolsc.neurons.spiking import SpikingCell
 from neurolsc.neurons.thresholds import Thresholds
@@ -19,6 +20,7 @@ __all__ = [
     "Cell",
     "Derivatives",
     "LIFState",
+    "Positive",
     "SpikingCell",
     "State",
     "StepMap",

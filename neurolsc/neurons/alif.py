@@ -6,13 +6,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from neurolsc.neurons import scan
 from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.equations import Constants, advance
-from neurolsc.neurons.leaky import ANSWERS, PAPER_ANSWERS, LeakyDerivatives
+from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.positive import Positive, set_value
+from neurolsc.neurons.registry import register
 from neurolsc.neurons.reset import ResetName, StaticReset
-from neurolsc.neurons.spiking import Spike, SpikingCell, known_derivative
+from neurolsc.neurons.spiking import Spike, SpikingCell
 from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.validation import number
 
@@ -158,16 +160,18 @@ class ALIF(SpikingCell):
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state))
         return Linearised(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
 
-    run = SpikingCell.run_at_once
+    run = scan.run
+    recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:
-        return LeakyDerivatives(self, adapts=True) if known_derivative(self.spike) else None
+        return LeakyDerivatives.of(self, adapts=True)
 
     def thresholds(self) -> Thresholds:
         """b_theta and adaptation: the whole threshold is a sum of multiples of them."""
         return Thresholds(self, ("b_theta", "adaptation"), rest="theta_rest")
 
 
+@register
 class ALIFPlus(ALIF):
     """ALIF+ : a spike raises the threshold. Adaptation from a positive truncated Gaussian; see :class:`ALIF`."""
 
@@ -176,6 +180,7 @@ class ALIFPlus(ALIF):
         return truncated_normal(scale, n_hidden)
 
 
+@register
 class ALIFPositive(ALIFPlus):
     """ALIF+ whose adaptation and b_theta stay positive while they are trained: for networks that are to be exported.
 
@@ -190,6 +195,7 @@ class ALIFPositive(ALIFPlus):
     adaptation = Positive()  # type: ignore[assignment]
 
 
+@register
 class ALIFPlusMinus(ALIF):
     """ALIF±: a spike may raise or lower the threshold. Adaptation from N(0, (scale / n_in)²); see :class:`ALIF`."""
 

@@ -74,7 +74,7 @@ class Derivatives(ABC):
 
     def state_map(self, x: Tensor, state: State) -> StepMap:
         """d h' / d h as products."""
-        return _Terms(self.by_state(x, state))
+        return _Terms.of(self.by_state(x, state))
 
     def input_maps(self, x: Tensor, state: State) -> Sequence[Map]:
         """d h' / d x as products, in the order in which they act."""
@@ -102,24 +102,35 @@ class Matrices(Map):
     def take(self, index: Tensor) -> "Matrices":
         return self if self.same else Matrices(self.m[index])
 
+    def dense(self) -> Tensor:
+        return self.m
+
 
 class _Terms(StepMap):
-    """A sum of named matrices (P, S, S)."""
+    """A sum of named matrices, each (P, S, S) or (1, S, S), at some of the P points."""
 
-    def __init__(self, parts: dict[str, Tensor]) -> None:
-        points = max(len(part) for part in parts.values())
-        self.parts = {name: part.expand(points, -1, -1) for name, part in parts.items()}
-        self.sum = torch.stack(tuple(self.parts.values())).sum(0)
-        self.rows, self.columns = self.sum.shape[1:]
+    def __init__(self, parts: dict[str, Tensor], whole: Tensor, at: Tensor) -> None:
+        self.parts, self.whole, self.at = parts, whole, at
+        self.rows, self.columns = whole.shape[1:]
+
+    @classmethod
+    def of(cls, parts: dict[str, Tensor]) -> "_Terms":
+        """At all of the points."""
+        whole = sum(parts.values(), torch.zeros(()).to(next(iter(parts.values()))))
+        return cls(parts, whole, torch.arange(len(whole), device=whole.device))
 
     def times(self, x: Tensor) -> Tensor:
-        return (x.unsqueeze(1) @ self.sum.mT).squeeze(1)
+        return (x.unsqueeze(1) @ self.whole.mT).squeeze(1)
 
     def transposed(self, y: Tensor) -> Tensor:
-        return (y.unsqueeze(1) @ self.sum).squeeze(1)
+        return (y.unsqueeze(1) @ self.whole).squeeze(1)
 
     def take(self, index: Tensor) -> "_Terms":
-        return _Terms({name: part[index] for name, part in self.parts.items()})
+        return _Terms(self.parts, self.whole[index], self.at[index])
+
+    def dense(self) -> Tensor:
+        return self.whole
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        return {name: ((y.unsqueeze(1) @ part).squeeze(1) * x).sum(1) for name, part in self.parts.items()}
+        parts = {name: part if len(part) == 1 else part[self.at] for name, part in self.parts.items()}
+        return {name: ((y.unsqueeze(1) @ part).squeeze(1) * x).sum(1) for name, part in parts.items()}

@@ -10,17 +10,20 @@ Source: arXiv:2308.12075, eq. 49.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from neurolsc.eigen.maps import Map
-from neurolsc.neurons.cell import Answer, State
+from neurolsc.neurons.cell import Answer, Cell, State
 from neurolsc.neurons.derivatives import Derivatives, Term
 from neurolsc.neurons.linear_maps import Spikes, SpikingStep, Voltage, Weights
 from neurolsc.neurons.linearised import Linearised
+from neurolsc.neurons.reset import Reset
+from neurolsc.neurons.scan import resets
+from neurolsc.neurons.spiking import Spike, known_derivative
 
 LEAK = Term(
     "leak",
@@ -60,8 +63,21 @@ PAPER_ANSWERS = (
 )
 
 
+class _AllNeurons:
+    """As ``recurrent_synapses`` of a cell: all neurons of the layer hear a neuron through w_rec."""
+
+    def __get__(self, cell: Cell | None, owner: type | None = None) -> int | None:
+        return None if cell is None else cell.n_hidden
+
+
+ALL_NEURONS: Any = _AllNeurons()
+
+
 class Leaky(Protocol):
     """What is asked of a cell here."""
+
+    spike: Spike
+    reset: Reset
 
     @property
     def w_in(self) -> Tensor:
@@ -82,6 +98,11 @@ class LeakyDerivatives(Derivatives):
     """
 
     reads_input = False
+
+    @classmethod
+    def of(cls, cell: Leaky, adapts: bool) -> "LeakyDerivatives | None":
+        """Those of a cell, if its spikes and its reset are of a known kind."""
+        return cls(cell, adapts) if known_derivative(cell.spike) and resets.known(cell.reset) else None
 
     def __init__(self, cell: Leaky, adapts: bool) -> None:
         self.cell, self.adapts = cell, adapts

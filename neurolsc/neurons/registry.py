@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from neurolsc import surrogate
-from neurolsc.neurons.alif import ALIFPlus, ALIFPlusMinus, ALIFPositive
 from neurolsc.neurons.cell import Cell
-from neurolsc.neurons.lif import LIF
 from neurolsc.surrogate import Surrogate
 
 T = TypeVar("T", bound=nn.Module)
@@ -91,7 +89,7 @@ class Table(dict[str, type[T]]):
         self[name] = cls  # a class of the same place is the same one, defined anew in a notebook
 
 
-CELLS: Table[Cell] = Table("cell", Cell, LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive)
+CELLS: Table[Cell] = Table("cell", Cell)  # each enters itself, as one of a user does
 SURROGATES: Table[Surrogate] = Table(
     "surrogate",
     Surrogate,

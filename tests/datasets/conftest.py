@@ -25,7 +25,8 @@ def idx_bytes(array: Tensor) -> bytes:
 
 @pytest.fixture
 def contents(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """The four uncompressed files of a tiny MNIST, which the package takes for the real one in this test."""
+    """The four uncompressed files of a tiny MNIST, which the package takes for the real one in this
+    test."""
     random = torch.Generator().manual_seed(0)
     files = {}
     for n, (images, labels) in ((N_TRAIN, mnist_files.TRAIN), (N_TEST, mnist_files.TEST)):
@@ -58,7 +59,8 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served(contents: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the compressed tiny MNIST, served over HTTP by the only mirror that the package knows."""
+    """A folder with the compressed tiny MNIST, served over HTTP by the only mirror that the package
+    knows."""
     folder = tmp_path / "served"
     folder.mkdir()
     for name, data in contents.items():

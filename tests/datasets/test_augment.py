@@ -1,4 +1,7 @@
-"""Each augmentation against its formula, and in law against tonic's transform where there is one."""
+"""Each augmentation against its formula, and in law against tonic's transform where there is
+one."""
+
+from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
@@ -104,3 +107,29 @@ def test_an_emptied_utterance_stays_in_its_place():
 def test_numbers_out_of_range_are_refused(make, told: str):
     with pytest.raises(ValueError, match=told):
         make()
+
+
+@pytest.mark.parametrize(("unit", "last"), [(699, 0.5), (698, 1.5)])
+def test_a_spike_moved_beyond_the_last_unit_is_dropped_and_not_put_on_it(unit: int, last: float):
+    n = 20_000
+    edge = Events(np.zeros(n, np.float16), np.full(n, unit, np.uint16), np.array([0, n]))
+    moved = ChannelJitter(1.0)(edge, random()).units
+    assert moved.max() == 699
+    tolerance = 4 * 0.5 / np.sqrt(n)
+    assert len(moved) / n == pytest.approx(stats.norm.cdf(last), abs=tolerance)
+    assert (moved == 699).sum() / n == pytest.approx(stats.norm.cdf(last) - stats.norm.cdf(last - 1), abs=tolerance)
+
+
+def test_the_defaults_are_those_that_are_documented_and_nothing_can_be_changed():
+    assert ChannelJitter() == ChannelJitter(sigma=20.0)
+    assert TimeStretch() == TimeStretch(low=0.8, high=1.2)
+    assert SpikeDrop() == SpikeDrop(p=0.1)
+    for change, name in ((ChannelJitter(), "sigma"), (TimeStretch(), "low"), (SpikeDrop(), "p")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(change, name, 0.5)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0])
+def test_a_law_between_equal_factors_is_that_factor(events: Events, factor: float):
+    stretched = TimeStretch(factor, factor)(events, random())
+    assert np.array_equal(stretched.times, events.times.astype(np.float32) * np.float32(factor))

@@ -120,6 +120,17 @@ def test_a_count_that_does_not_fit_a_byte_is_refused_and_255_is_kept():
     assert int(Binning(0.01, 1.0, binary=True).dense(burst(256)).x.max()) == 1
 
 
+@pytest.mark.parametrize(("count", "fits"), [(255, True), (256, False)])
+def test_a_count_of_nothing_but_one_bin_is_checked_too(count: int, fits: bool):
+    events = Events(np.full(count, 0.5, np.float16), np.zeros(count, np.uint16), np.array([0, count]))
+    for make in (Binning(0.01, 1.0, repeat=1).dense, Binning(0.01, 1.0, repeat=1).sparse):
+        if fits:
+            assert int(make(events).x.to_dense().max()) == count
+        else:
+            with pytest.raises(ValueError, match="holds 256 spikes"):
+                make(events)
+
+
 @pytest.mark.parametrize(
     ("settings", "kind", "told"),
     [
@@ -140,6 +151,7 @@ def test_a_grid_out_of_range_is_refused(settings, kind, told: str):
 def test_bins_finer_than_the_times_are_refused():
     half = np.dtype(np.float16)
     Binning(5e-4, 1.0).check_resolution(half)  # 0.49 ms below 1 s
+    Binning(2**-11, 1.0).check_resolution(half)  # just that
     Binning(1e-4, 0.2).check_resolution(np.dtype(np.float32))
     for dt, window, told in ((4e-4, 1.0, "0.488 ms"), (5e-4, 1.4, "0.977 ms"), (4e-4, None, "0.488 ms")):
         with pytest.raises(ValueError, match=rf"resolution of the times, {told} in float16 below .* got 0\.[45] ms"):
@@ -177,6 +189,7 @@ def test_where_tonic_forgets_the_last_frame_the_others_are_equal(bins: int, tmp_
     for i in range(5):
         frames = theirs[i][0]
         assert len(ours) == bins == len(frames) + 1
-        # tonic cuts times to whole microseconds first; at its own edges, not multiples of one, that may move a spike
+        # tonic cuts times to whole microseconds first; at its own edges, not multiples of one, that
+        # may move a spike
         differ = ours[:-1, i].numpy() != frames[:, 0]
         assert differ.mean() < 1e-3

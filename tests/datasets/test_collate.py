@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from neurolsc.datasets import collate
+from neurolsc.datasets import Batch, collate, collate_padded
 
 
 def items(n, shape=(5, 3), dtype=torch.uint8):
@@ -46,3 +46,62 @@ def test_an_item_unlike_the_first_is_named(odd, message):
 def test_an_item_without_a_time_axis_is_refused():
     with pytest.raises(ValueError, match=r"shape \(T, N\), got \(3,\) in item 0"):
         collate(items(2, shape=(3,)))
+
+
+def batch(mask: bool = True) -> tuple[Batch, torch.Tensor, torch.Tensor | None]:
+    """Three items side by side, of 5, 2 and 4 steps where they have a mask."""
+    x = torch.arange(5 * 3 * 2).view(5, 3, 2)
+    lasts = torch.arange(5)[:, None] < torch.tensor([5, 2, 4]) if mask else None
+    return Batch(x, torch.tensor([7, 8, 9]), lasts), x, lasts
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_a_batch_is_a_list_of_its_items_without_their_padding(mask):
+    made, x, _ = batch(mask)
+    assert len(made) == 3
+    wanted = [(x[:steps, i], 7 + i) for i, steps in enumerate([5, 2, 4] if mask else [5, 5, 5])]
+    for (item, label), (theirs, number) in zip(made, wanted, strict=True):
+        assert torch.equal(item, theirs)
+        assert label == number and type(label) is int
+    assert torch.equal(made[-1][0], wanted[-1][0])
+    part = made[1:]
+    assert [label for _, label in part] == [8, 9]
+    assert all(torch.equal(item, theirs) for (item, _), (theirs, _) in zip(part, wanted[1:], strict=True))
+    with pytest.raises(IndexError):
+        made[3]
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_a_batch_is_taken_apart_without_a_copy(mask):
+    made, x, lasts = batch(mask)
+    parts = collate(made)
+    assert parts[0] is x and parts[1] is made.labels
+    assert len(parts) == 2 + mask and (not mask or parts[2] is lasts)
+    padded = collate_padded(made)
+    assert padded[0] is x and padded[1] is made.labels
+    assert padded[2].dtype == torch.bool
+    assert torch.equal(padded[2], lasts if lasts is not None else torch.ones(5, 3, dtype=torch.bool))
+
+
+def test_shorter_items_stand_before_zeros_and_the_mask_says_where_they_end():
+    given = [(torch.full((steps, 2), float(i + 1)), i) for i, steps in enumerate([2, 4, 1])]
+    x, labels, mask = collate_padded(given)
+    assert x.shape == (4, 3, 2) and x.dtype == torch.float32
+    assert mask.dtype == torch.bool
+    assert mask.T.tolist() == [[True, True, False, False], [True] * 4, [True, False, False, False]]
+    assert torch.equal(x, mask[:, :, None] * torch.tensor([1.0, 2.0, 3.0])[:, None].expand(4, 3, 2))
+    assert labels.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "at least one item"),
+        ([(torch.zeros(3), 0)], r"shape \(T, N\), got \(3,\) in item 0"),
+        ([(torch.zeros(2, 3), 0), (torch.zeros(4, 5), 1)], r"got \(4, 5\) torch\.float32 in item 1 and \(2, 3\)"),
+        ([(torch.zeros(2, 3), 0), (torch.zeros(4, 3).bool(), 1)], r"got \(4, 3\) torch\.bool in item 1 and \(2, 3\)"),
+    ],
+)
+def test_items_that_cannot_be_padded_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        collate_padded(given)

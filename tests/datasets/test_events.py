@@ -60,6 +60,7 @@ def test_an_opened_file_can_be_sent_to_another_process_and_used_after_a_fork(pat
     wanted = file.read([1]).times
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(file)).read([1]).times, wanted)
     before = file._file()
+    assert file._file() is before  # opened once in a process
     child = os.fork()
     if child == 0:
         same = file.read([1]).times.tolist() == wanted.tolist()

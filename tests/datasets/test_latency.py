@@ -1,4 +1,5 @@
 import math
+from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
@@ -158,3 +159,17 @@ def test_an_encoding_is_its_two_functions_with_their_numbers_kept():
     assert_close(code.frames(times), latency_frames(times, dt=0.5, window=30.0, repeat=3))
     assert code.steps == len(code.frames(times)) == 180
     assert code.frames(times).any()
+
+
+def test_the_defaults_are_those_of_sl_mnist_and_nothing_can_be_changed():
+    code = LatencyEncoding()
+    assert code == LatencyEncoding(tau=50.0, threshold=0.2, dt=1.0, window=50.0, repeat=2)
+    assert_close(code.times(GREY_LEVELS), spike_latency(GREY_LEVELS))
+    assert_close(code.frames(code.times(GREY_LEVELS)), latency_frames(spike_latency(GREY_LEVELS)))
+    with pytest.raises(FrozenInstanceError):
+        code.dt = 2.0  # type: ignore[misc]
+
+
+def test_a_window_may_be_one_bin():
+    frames = latency_frames(float64(0.0, 1.9, 2.0), dt=2.0, window=2.0, repeat=1)
+    assert frames.tolist() == [[1, 1, 0]]

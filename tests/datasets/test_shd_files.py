@@ -1,4 +1,5 @@
-"""The download: tonic's real class on an archive that this machine serves, and on a host that cannot be reached."""
+"""The download: tonic's real class on an archive that this machine serves, and on a host that
+cannot be reached."""
 
 import hashlib
 import io

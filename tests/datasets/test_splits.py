@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from neurolsc.datasets import hold_out
+from neurolsc.datasets.splits import carve
 
 SPEAKERS = np.repeat(np.arange(10), [5, 7, 9, 11, 13, 15, 17, 19, 21, 23])
 
@@ -42,3 +43,25 @@ def test_held_out_speakers_are_in_one_part_only(share: float, speakers: int):
 def test_what_cannot_be_held_out_is_refused(arguments, kind, told: str):
     with pytest.raises(kind, match=told):
         hold_out(SPEAKERS, **arguments)
+
+
+def test_carved_parts_are_the_permutation_cut_one_after_another():
+    parts = carve(20, {"validation": 4, "train": 10}, 3)
+    permutation = np.random.RandomState(3).permutation(20)
+    assert list(parts) == ["validation", "train"]
+    assert parts["validation"].tolist() == permutation[:4].tolist()
+    assert parts["train"].tolist() == permutation[4:14].tolist()
+    assert len(carve(20, {"all": 20}, 3)["all"]) == 20
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seed", "kind", "told"),
+    [
+        ({"a": 15, "b": 6}, 0, ValueError, "in all need 21 items, got 20"),
+        ({"a": 5}, -1, ValueError, "seed must be at least 0"),
+        ({"a": 5}, 1.0, TypeError, "seed must be an int"),
+    ],
+)
+def test_what_cannot_be_carved_is_refused(sizes, seed, kind, told: str):
+    with pytest.raises(kind, match=told):
+        carve(20, sizes, seed)

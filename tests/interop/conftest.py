@@ -1,4 +1,5 @@
-"""snnTorch keeps every layer ever made in one list, which its own utilities go through: empty between tests."""
+"""snnTorch keeps every layer ever made in one list, which its own utilities go through: empty
+between tests."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,5 @@
-"""The wrapper half of the contract, W1 to W10, for every layer of snnTorch, norse and PyTorch that is wrapped."""
+"""The wrapper half of the contract, W1 to W10, for every layer of snnTorch, norse and PyTorch that
+is wrapped."""
 
 import copy
 

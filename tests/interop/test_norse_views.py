@@ -1,4 +1,5 @@
-"""LIF, ALIF+ and ALIF± as recurrent modules of norse, among norse's own modules and against our cells."""
+"""LIF, ALIF+ and ALIF± as recurrent modules of norse, among norse's own modules and against our
+cells."""
 
 import copy
 import inspect
@@ -15,6 +16,7 @@ from torch.testing import assert_close
 from neurolsc import Network, PaperRule, TransitionRule, neurons, pretrain, radius_profile
 from neurolsc.interop import norse as views
 from neurolsc.neurons.alif import ALIFState
+from neurolsc.surrogate import FastSigmoid
 
 I, H, B, T = 6, 8, 4, 12  # noqa: E741
 CELLS = (views.LIFRecurrentCell, views.ALIFPlusRecurrentCell, views.ALIFPlusMinusRecurrentCell)
@@ -70,10 +72,11 @@ def test_n1_a_cell_takes_a_step_and_a_layer_a_sequence_and_the_argument_is_named
         assert list(inspect.signature(kind.forward).parameters) == ["self", "input_tensor", "state"]
 
 
+@pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
 @pytest.mark.parametrize(("view", "ours"), list(zip(CELLS, OURS, strict=True)))
-def test_n1_spikes_and_states_are_those_of_our_cell(view, ours, float64):
-    cell = make(view)
-    plain = ours(I, H)
+def test_n1_spikes_and_states_are_those_of_our_cell(view, ours, reset, float64):
+    cell = make(view, reset=reset)
+    plain = ours(I, H, reset=reset)
     with torch.no_grad():
         plain.w_in.copy_(cell.input_weights)
         plain.w_rec.copy_(cell.recurrent_weights)
@@ -334,7 +337,8 @@ def test_n6_double_keeps_double(view):
     assert all(leaf.dtype == torch.float64 for leaf in (z, *state))
 
 
-# torch reads .grad of the state while it traces, and means to hide its own warning about that, which an error outruns
+# torch reads .grad of the state while it traces, and means to hide its own warning about that,
+# which an error outruns
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @every_view
 def test_n6_there_is_no_graph_break(view, float64):
@@ -354,6 +358,30 @@ def test_n6_what_does_not_fit_is_refused(view):
         module(torch.zeros(*x.shape[:-1], I + 1))
     with pytest.raises(ValueError, match=r"has leaves \(4, 8\), got \(3, 8\)"):
         module(x, module.initial_state(x[..., :3, :]))
+
+
+@every_view
+@pytest.mark.parametrize(
+    ("settings", "error", "told"),
+    [
+        ({"tau_mem_inv": torch.ones(H + 1)}, ValueError, r"tau_mem_inv must be one number or 8, got the shape \(9,\)"),
+        ({"dt": 0.02}, ValueError, r"dt tau_mem_inv must be below 1, got 2"),
+        ({"input_weights": torch.zeros(H, I + 1)}, ValueError, r"input_weights must have shape \(8, 6\), got \(8, 7\)"),
+        ({"recurrent_weights": "glorot"}, TypeError, r"recurrent_weights must be a tensor, got str \('glorot'\)"),
+        ({"spike": "super"}, TypeError, r"spike must be a surrogate.*got str \('super'\)"),
+        ({"spike": FastSigmoid}, TypeError, r"got the class FastSigmoid; write FastSigmoid\(\)"),
+    ],
+    ids=str,
+)
+def test_n6_arguments_that_do_not_fit_are_refused(view, settings, error, told):
+    with pytest.raises(error, match=told):
+        make(view, **settings)
+
+
+@pytest.mark.parametrize("view", [v for v in (*CELLS, *LAYERS) if "ALIF" in v.__name__])
+def test_n6_an_adaptation_of_another_shape_is_refused(view):
+    with pytest.raises(ValueError, match=r"beta must be one number or 8, got the shape \(7,\)"):
+        make(view, beta=torch.ones(H - 1))
 
 
 @every_view

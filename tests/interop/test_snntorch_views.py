@@ -3,6 +3,7 @@
 import copy
 import gc
 import inspect
+import math
 import weakref
 
 import pytest
@@ -12,7 +13,7 @@ from snntorch import functional as SF
 from snntorch import surrogate, utils
 from snntorch.export_nir import export_to_nir
 from snntorch.functional import probe
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.functional import jacobian
 from torch.testing import assert_close
 
@@ -52,7 +53,8 @@ def currents(steps=T, batch=B, n=N, *, seed=1, **like):
 
 
 def run(layer, x, states=()):
-    """The states after every step, stacked (T, B, N) in output order, the states handed over explicitly."""
+    """The states after every step, stacked (T, B, N) in output order, the states handed over
+    explicitly."""
     kept = []
     for frame in x:
         states = layer(frame, *states)
@@ -159,19 +161,66 @@ def test_s3_an_input_without_a_batch_axis_is_a_batch_of_one(view, float64):
 
 
 @every_view
-def test_s4_states_of_another_shape_are_refused_until_a_reset(view):
-    layer, hidden = make(view), make(view, init_hidden=True)
-    layer(currents()[0])
+def test_s4_given_states_of_another_shape_are_refused(view):
+    layer = make(view)
+    states = layer(currents()[0])
     with pytest.raises(ValueError, match=r"mem must have the input's shape \(3, 8\), got \(3, 7\)"):
         layer(currents()[1], mem=torch.zeros(B, N - 1))
+    with pytest.raises(ValueError, match=r"spk must have the input's shape \(2, 8\), got \(3, 8\)"):
+        layer(currents(batch=2)[0], *states)
     with pytest.raises(ValueError, match="input_ must have shape"):
         layer(torch.rand(B, N + 1))
-    hidden(currents()[0])
-    with pytest.raises(ValueError, match=r"got \(3, 8\); call reset_mem"):
-        hidden(currents(batch=2)[0])
-    hidden.reset_mem()
-    assert hidden(currents(batch=2)[0]).shape == (2, N)
     assert layer(currents(batch=2)[0], *layer.reset_mem())[0].shape == (2, N)
+
+
+def batches_of_unlike_sizes(layer):
+    """What a layer returns, first to last, where the batch size changes and nobody resets."""
+    shapes = [currents(6, 3), currents(6, 2), currents(6, 5), currents(6, 1).squeeze(1)]
+    returned = [layer(frame) for x in shapes for frame in x]
+    leaves = [leaf for out in returned for leaf in (out if isinstance(out, tuple) else (out,))]
+    assert sum(out[0].sum() if isinstance(out, tuple) else out.sum() for out in returned[6:]) > 0
+    return leaves
+
+
+@pytest.mark.parametrize("settings", [{}, {"init_hidden": True}, {"init_hidden": True, "output": True}], ids=str)
+@pytest.mark.parametrize("mechanism", ["subtract", "zero", "none"])
+def test_s4_another_batch_size_starts_anew_as_rleaky_does(settings, mechanism):
+    layer = make(LIF, reset_mechanism=mechanism, **settings)
+    theirs = snn.RLeaky(beta=0.9, linear_features=N, reset_mechanism=mechanism, **settings)
+    with torch.no_grad():
+        theirs.recurrent.weight.copy_(layer.recurrent.weight)
+        theirs.recurrent.bias.zero_()
+    pairs = zip(batches_of_unlike_sizes(layer), batches_of_unlike_sizes(theirs), strict=True)
+    assert all(torch.equal(ours, other) for ours, other in pairs)
+
+
+@pytest.mark.parametrize("mode", [{}, {"init_hidden": True}], ids=str)
+@every_view
+def test_s4_another_batch_size_without_a_reset_is_a_run_from_rest(view, mode):
+    layer = make(view, threshold=0.5, learn_threshold=True, **mode)
+    fresh = copy.deepcopy(layer)
+    for frame in currents():
+        layer(frame)
+    assert any(getattr(layer, name).any() for name in layer.states)
+    for frame in currents(batch=2):
+        again, once = layer(frame), fresh(frame)
+        assert all(torch.equal(getattr(layer, name), getattr(fresh, name)) for name in layer.states)
+    assert layer.spk.any()
+    total = [(out if isinstance(out, Tensor) else out[0]).sum() for out in (again, once)]
+    ours, wanted = (torch.autograd.grad(t, net.threshold)[0] for t, net in zip(total, (layer, fresh), strict=True))
+    assert torch.equal(ours, wanted)
+    assert ours != 0
+
+
+@every_view
+def test_s4_a_state_given_with_a_new_batch_size_counts_and_the_others_rest(view):
+    layer, fresh = make(view), make(view)
+    fresh.load_state_dict(layer.state_dict())
+    layer(currents()[0])
+    mem = torch.full((2, N), 2.5)
+    for ours, wanted in zip(layer(currents(batch=2)[0], mem=mem), fresh(currents(batch=2)[0], mem=mem), strict=True):
+        assert torch.equal(ours, wanted)
+    assert layer.spk.any()
 
 
 @every_view
@@ -277,6 +326,63 @@ def test_s5_the_paper_draws_the_adaptation():
 def test_s5_what_cannot_be_is_refused(settings, error, message):
     with pytest.raises(error, match=message):
         ALIFPlus(**settings)
+
+
+@every_view
+@pytest.mark.parametrize(
+    ("spike_grad", "told"),
+    [
+        ("FastSigmoid", r"spike_grad must be a surrogate.*got str \('FastSigmoid'\)"),
+        (FastSigmoid, r"got the class FastSigmoid; write FastSigmoid\(\)"),
+        (
+            surrogate.fast_sigmoid,
+            r"spike_grad must return a tensor, fast_sigmoid returned function; write fast_sigmoid\(\)",
+        ),
+        (2.0, r"got float \(2.0\)"),
+    ],
+    ids=str,
+)
+def test_s5_what_is_no_surrogate_is_refused_at_once(view, spike_grad, told):
+    with pytest.raises(TypeError, match=told):
+        make(view, spike_grad=spike_grad)
+
+
+@pytest.mark.parametrize("name", ["beta", "threshold", "tau_theta", "adaptation", "graded_spikes_factor"])
+def test_s5_what_is_no_number_is_refused_by_name(name):
+    with pytest.raises(TypeError, match=rf"{name} must be a number or a tensor, got str \('0.9'\)"):
+        ALIFPlus(**{"linear_features": 3, name: "0.9"})
+
+
+def test_s5_trying_a_surrogate_draws_no_random_number():
+    torch.manual_seed(0)
+    wanted = make(LIF).recurrent.weight
+    torch.manual_seed(0)
+    layer = make(LIF, spike_grad=lambda v: (v > torch.rand(v.shape) - 0.5).to(v.dtype))
+    assert torch.equal(layer.recurrent.weight, wanted)
+
+
+def test_s5_what_is_ours_alone_has_the_defaults_of_our_cells():
+    ours = inspect.signature(ALIFPlus).parameters
+    assert ours["tau_theta"].default == inspect.signature(neurons.ALIFPlus).parameters["tau_theta"].default == 100.0
+    assert ours["reset_gradient"].default is False
+    assert (ALIFPlus(linear_features=3).tau_theta == 100).all()
+
+
+@pytest.mark.parametrize("name", ["beta", "threshold", "tau_theta", "adaptation"])
+def test_s5_a_tensor_that_is_given_is_copied(name):
+    given = torch.full((3,), 0.5)
+    layer = ALIFPlus(**{"linear_features": 3, name: given})
+    given.fill_(9.0)
+    assert (getattr(layer, name) == 0.5).all()
+
+
+@adaptive
+@pytest.mark.parametrize("tau", [0.2, 1.0, 50.0])
+def test_s5_the_threshold_decays_by_its_time_constant_however_short(view, tau, float64):
+    layer = make(view, tau_theta=tau, adaptation=0.0)
+    spk, thr, mem = layer(torch.zeros(1, N))
+    _, thr, _ = layer(torch.zeros(1, N), spk, thr + 2.0, mem)
+    assert_close(thr, torch.full_like(thr, 1 + 2.0 * math.exp(-1 / tau)))
 
 
 @every_view
@@ -464,7 +570,8 @@ def test_s13_a_reset_set_later_or_loaded_is_the_one_that_acts(view):
             assert torch.equal(ours, other)
 
 
-# torch reads .grad of the state while it traces, and means to hide its own warning about that, which an error outruns
+# torch reads .grad of the state while it traces, and means to hide its own warning about that,
+# which an error outruns
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("init_hidden", [False, True])
 @every_view

@@ -1,4 +1,5 @@
-"""`wrap`: which modules become which cells, that the network computes what the model does, and that the model is changed."""
+"""`wrap`: which modules become which cells, that the network computes what the model does, and that
+the model is changed."""
 
 import subprocess
 import sys
@@ -8,8 +9,9 @@ import snntorch as snn
 import snntorch.utils
 import torch
 from torch import nn
+from torch.testing import assert_close
 
-from neurolsc import pretrain, radius_profile, save, wrap
+from neurolsc import ALIFPlus, Network, pretrain, radius_profile, save, wrap
 from tests.interop.layers import norse
 
 
@@ -155,6 +157,55 @@ def test_layers_out_of_order_are_an_error_that_says_what_to_pass():
 def test_what_cannot_be_wrapped_is_refused_by_name(modules, error, message):
     with pytest.raises(error, match=message):
         wrap(modules())
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (lambda: "lstm", r"wrap takes a module or a list of modules, got str \('lstm'\)"),
+        (lambda: None, r"wrap takes .*, got NoneType"),
+        (lambda: torch.zeros(3, 4), r"wrap takes .*, got a tensor of shape \(3, 4\)"),
+        (lambda: nn.LSTM, r"wrap takes .*, got the class LSTM; write LSTM\(\.\.\.\)"),
+        (lambda: {"lstm": nn.LSTM(3, 4)}, r"wrap takes .*, got dict"),
+        (lambda: [nn.LSTM(3, 4), nn.ReLU], r"at place 1, got the class ReLU"),
+        (lambda: [nn.LSTM(3, 4), torch.relu], r"at place 1, got the function relu; .* nn\.ReLU\(\)"),
+        (lambda: [nn.LSTM(3, 4), "linear"], r"at place 1, got str \('linear'\)"),
+        (lambda: Network([ALIFPlus(3, 4)], 2), "a Network is one already, use it as it is"),
+        (lambda: nn.Sequential(nn.Linear(3, 3), Network([ALIFPlus(3, 4)], 2)), "a Network is one already"),
+    ],
+)
+def test_what_is_no_module_is_refused_at_once(module, told):
+    with pytest.raises(TypeError, match=told):
+        wrap(module())
+
+
+@pytest.mark.parametrize(("shape", "error"), [("784", TypeError), (3.0, TypeError), (True, TypeError), (0, ValueError)])
+def test_a_shape_that_is_none_is_refused(shape, error):
+    for given in (shape, (2, shape)):
+        with pytest.raises(error, match="input_shape must be"):
+            wrap([nn.Flatten(), nn.LSTM(6, 4)], input_shape=given)
+
+
+def test_a_loss_among_the_modules_is_no_part_of_the_step():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.loss, self.lstm, self.out = nn.CrossEntropyLoss(), nn.LSTM(7, 6), nn.Linear(6, 4)
+
+    model, x = Model(), torch.randn(5, 3, 7)
+    assert_close(wrap(model)(x), model.out(model.lstm(x)[0]))
+
+
+def test_a_subclass_of_a_norse_neuron_is_refused_since_its_step_is_not_known():
+    class Own(norse.LIFRecurrentCell):
+        pass
+
+    with pytest.raises(TypeError, match="norse's Own cannot be wrapped: its step is not known"):
+        wrap([Own(3, 4)])
+
+
+def test_a_shape_may_be_a_list():
+    assert wrap([nn.Flatten(), nn.LSTM(6, 4)], input_shape=[2, 3])(torch.zeros(5, 2, 6)).shape == (5, 2, 4)
 
 
 class Counting(nn.Module):

@@ -1,4 +1,5 @@
-"""`wrap` of networks that hold our own cells: snnTorch's with our layers, norse's with ours, and lists of both."""
+"""`wrap` of networks that hold our own cells: snnTorch's with our layers, norse's with ours, and
+lists of both."""
 
 import pytest
 import snntorch as snn

@@ -1,0 +1,323 @@
+import dataclasses
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neurolsc import LIF, ALIFPlus, ALIFPositive, Cell, Network, SpikingCell, diagnose, pretrain, radius_profile
+from neurolsc.interop.norse import LIFRecurrentCell
+from neurolsc.neurons import Derivatives, Term
+from neurolsc.neurons.lif import LIFState
+from neurolsc.neurons.offers import OFFERS, step_of
+from neurolsc.neurons.reset import Reset
+from neurolsc.surrogate import FastSigmoid
+
+
+class Quadratic(LIF):
+    """A LIF whose voltage also grows by its square, up to 1."""
+
+    def update(self, x: Tensor, z: Tensor, state: LIFState) -> LIFState:
+        v = super().update(x, z, state).v
+        return LIFState(v + 0.3 * state.v.clamp(-1, 1) ** 2)
+
+
+def fresh(kind: type[Cell], **options: object) -> Cell:
+    torch.manual_seed(0)
+    return kind(20, 40, tau_v=5.0, **options).double()
+
+
+def spikes(steps: int = 30, batch: int = 3) -> Tensor:
+    return (torch.rand(steps, batch, 20, generator=torch.Generator().manual_seed(1)) < 0.2).double()
+
+
+def by_steps(cell: Cell, x: Tensor) -> Tensor:
+    state, outputs = cell.initial_state(x.shape[1]), []
+    for now in x:
+        z, state = cell.step(now, state)
+        outputs.append(z)
+    return torch.stack(outputs)
+
+
+def dense_radius(cell: Cell, x: Tensor, h: Tensor) -> Tensor:
+    """Radii of the derivative of the step by the voltage (B, N), by torch.func alone."""
+
+    def step(v: Tensor, now: Tensor) -> Tensor:
+        return cell.step(now[None], LIFState(v[None]))[1].v[0]
+
+    return torch.linalg.eigvals(torch.func.vmap(torch.func.jacrev(step))(h, x)).abs().amax(-1)
+
+
+@pytest.mark.parametrize("module", ["neurolsc.neurons.mine", "elsewhere"])
+def test_a_subclass_that_overrides_the_step_runs_its_own_wherever_its_file_lies(module):
+    kind = type("Mine", (Quadratic,), {"__module__": module, "update": Quadratic.update})
+    cell, x = fresh(kind), spikes()
+    z, _ = cell.run(x, cell.initial_state(3))
+    assert z.sum() > 50
+    assert torch.equal(z, by_steps(cell, x))
+    assert not torch.equal(z, by_steps(fresh(LIF), x))
+
+
+@pytest.mark.parametrize("method", ["krylov", "exact"])
+def test_the_radius_of_a_subclass_is_that_of_its_own_step(method):
+    network = Network([fresh(Quadratic, spike=FastSigmoid(0.1))], 2).double()
+    x = spikes()
+    profile = radius_profile(network, x, method=method)
+    states = network.initial_states(3)
+    for t, now in enumerate(x):
+        before, read = states.layers[0].v, states.x
+        assert read is not None
+        torch.testing.assert_close(
+            profile.time[0, t], dense_radius(network.cells[0], read, before), rtol=1e-8, atol=1e-8
+        )
+        _, states = network.step(now, states)
+    assert (profile.time > fresh(LIF).decay_v.max()).any()  # which a LIF's radius hardly passes
+
+
+def test_what_a_subclass_keeps_and_what_it_loses():
+    class Renamed(ALIFPlus):
+        def initial_state(self, batch: int):
+            return super().initial_state(batch)
+
+        def config(self):
+            return super().config()
+
+    class Slower(ALIFPlus):
+        def distance(self, state):
+            return super().distance(state) / 2
+
+    class Known(Quadratic):
+        def derivatives(self):
+            return None
+
+        recurrent_synapses = 3
+
+    kept, lost, renewed = Renamed(3, 2), Slower(3, 2), Known(3, 2)
+    for name in OFFERS:
+        assert getattr(type(lost), name) is vars(Cell)[name], name
+        assert getattr(type(kept), name) is getattr(ALIFPlus, name), name
+    assert kept.derivatives() is not None
+    assert kept.thresholds() is not None
+    assert lost.derivatives() is lost.thresholds() is lost.recurrent_synapses is None
+    assert lost.answers == ()
+    assert renewed.recurrent_synapses == 3
+    assert type(renewed).run is Cell.run
+    for cell in (ALIFPositive(3, 2), LIFRecurrentCell(3, 2)):
+        assert cell.derivatives() is not None
+        assert type(cell).run is not Cell.run
+
+
+def test_a_mixin_counts_as_an_override():
+    class Halved:
+        def update(self, x, z, state):
+            return super().update(x / 2, z, state)
+
+    class Mixed(Halved, LIF):
+        pass
+
+    assert Mixed(3, 2).derivatives() is None
+    cell, x = fresh(Mixed), spikes()
+    assert torch.equal(cell.run(x, cell.initial_state(3))[0], by_steps(cell, x))
+
+
+def test_a_function_set_on_one_instance_counts_as_an_override():
+    cell, other, x = fresh(LIF), fresh(LIF), spikes()
+    update = cell.update
+    cell.update = lambda x, z, state: update(x / 2, z, state)
+    assert cell.derivatives() is cell.thresholds() is cell.recurrent_synapses is None
+    z, _ = cell.run(x, cell.initial_state(3))
+    assert torch.equal(z, by_steps(cell, x))
+    assert not torch.equal(z, by_steps(other, x))
+    assert other.derivatives() is not None
+
+
+def test_derivatives_are_withdrawn_where_spikes_or_reset_are_not_as_written():
+    class Sharper(FastSigmoid):
+        def forward(self, v):
+            return super().forward(2 * v)
+
+    class OneSided(FastSigmoid):
+        def shape(self, x):
+            return (1 + x.abs()) ** -3
+
+    hooked, patched, reset = (ALIFPlus(3, 2) for _ in range(3))
+    hooked.spike.register_forward_hook(lambda *_: None)
+    patched.spike.derivative = lambda v: v
+    reset.reset = dataclasses.make_dataclass("Half", [], bases=(Reset,), frozen=True)()
+    others = (ALIFPlus(3, 2, spike=Sharper()), ALIFPlus(3, 2, spike=OneSided()), ALIFPlus(3, 2, spike=torch.sign))
+    for cell in (hooked, patched, reset, *others):
+        assert cell.derivatives() is None
+    assert ALIFPlus(3, 2).derivatives() is not None
+
+
+def test_the_class_that_defines_the_step():
+    names = {kind: step_of(kind).__name__ for kind in (LIF, ALIFPlus, ALIFPositive, Quadratic, LIFRecurrentCell)}
+    assert list(names.values()) == ["LIF", "ALIF", "ALIF", "Quadratic", "LIF"]
+
+    class Far(ALIFPlus):
+        def distance(self, state):
+            return 2 * super().distance(state)
+
+    assert step_of(Far) is Far
+
+
+class TwoTerms(Derivatives):
+    """A leak and a recurrence of a linear cell, as matrices alone."""
+
+    terms = (Term("leak"), Term("echo", "turn the echo down", "turn the echo up"))
+    reads_input = False
+
+    def __init__(self, cell: "Echo") -> None:
+        self.cell = cell
+
+    def by_state(self, x: Tensor, state: "EchoState") -> dict[str, Tensor]:
+        leak = torch.diag_embed(self.cell.leak.expand_as(state.v))
+        return {"leak": leak, "echo": self.cell.w.expand(len(state.v), -1, -1)}
+
+    def by_input(self, x: Tensor, state: "EchoState") -> Tensor:
+        return self.cell.w_in.unsqueeze(0)
+
+    def of_output(self, state: "EchoState") -> Tensor:
+        return torch.diag_embed(1 - torch.tanh(state.v).square())
+
+
+class EchoState(NamedTuple):
+    v: Tensor
+
+
+class Echo(Cell):
+    """Linear neurons that send the tanh of their state."""
+
+    def __init__(self, n_in: int, n_hidden: int) -> None:
+        super().__init__(n_in, n_hidden)
+        self.w_in = nn.Parameter(torch.randn(n_hidden, n_in) / n_in**0.5)
+        self.w = nn.Parameter(torch.randn(n_hidden, n_hidden) / n_hidden**0.5)
+        self.leak = nn.Parameter(torch.rand(n_hidden) * 0.2)
+
+    def initial_state(self, batch: int) -> EchoState:
+        return EchoState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
+
+    def output(self, state: EchoState) -> Tensor:
+        return torch.tanh(state.v)
+
+    def update(self, x: Tensor, z: Tensor, state: EchoState) -> EchoState:
+        return EchoState(self.leak * state.v + state.v @ self.w.T + x @ self.w_in.T)
+
+    def derivatives(self) -> Derivatives | None:
+        return TwoTerms(self)
+
+
+class EchoByAutograd(Echo):
+    def derivatives(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("width", [30, 100])  # dense eigenvalues, and products with vectors
+def test_three_derivatives_as_matrices_are_enough_for_every_method(width):
+    torch.manual_seed(0)
+    known = Network([Echo(20, width), Echo(width, width)], 2).double()
+    plain = Network([EchoByAutograd(20, width), EchoByAutograd(width, width)], 2).double()
+    plain.load_state_dict(known.state_dict())
+    x = spikes(4, 2)
+    wanted = radius_profile(plain, x, method="exact")
+    for network in (known, plain):
+        for method in ("krylov", "exact"):
+            found = radius_profile(network, x, method=method)
+            torch.testing.assert_close(found.time, wanted.time, rtol=0.01, atol=0)
+            torch.testing.assert_close(found.depth, wanted.depth, rtol=0.01, atol=1e-12)
+    profile = radius_profile(known, x)
+    assert set(profile.sources[0]) <= {"leak", "echo"}
+    assert profile.sources[0]["echo"] > 0.5
+    assert "echo" in str(profile)
+
+
+def test_a_finding_gives_the_cure_that_the_cell_names():
+    torch.manual_seed(0)
+    cell = Echo(20, 30)
+    with torch.no_grad():
+        cell.w.mul_(3)
+    cures = [finding.cure for finding in diagnose(Network([cell], 2), spikes(4, 2).float())]
+    assert "turn the echo down" in cures
+
+
+class ComplexState(NamedTuple):
+    x: Tensor
+
+
+class Diagonal(Cell):
+    """A complex diagonal state, whose real part is sent."""
+
+    def __init__(self, n_in: int, n_hidden: int) -> None:
+        super().__init__(n_in, n_hidden)
+        self.w_in = nn.Parameter(torch.randn(n_hidden, n_in) / n_in**0.5)
+        self.size = nn.Parameter(torch.rand(n_hidden) * 0.5 + 0.4)
+        self.angle = nn.Parameter(torch.rand(n_hidden))
+
+    def initial_state(self, batch: int) -> ComplexState:
+        zero = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
+        return ComplexState(torch.complex(zero, zero))
+
+    def output(self, state: ComplexState) -> Tensor:
+        return torch.tanh(state.x.real)
+
+    def update(self, x: Tensor, z: Tensor, state: ComplexState) -> ComplexState:
+        return ComplexState(torch.polar(self.size, self.angle) * state.x + x @ self.w_in.T)
+
+
+@pytest.mark.parametrize("width", [20, 60])
+@pytest.mark.parametrize("method", ["krylov", "exact"])
+def test_the_radius_of_a_complex_diagonal_is_its_largest_modulus(width, method):
+    torch.manual_seed(0)
+    network = Network([Diagonal(20, width), Diagonal(width, width)], 2).double()
+    profile = radius_profile(network, spikes(4, 3), method=method)
+    for layer, cell in enumerate(network.cells):
+        wanted = cell.size.abs().max().detach().expand(4, 3)
+        torch.testing.assert_close(profile.time[layer], wanted, rtol=0.01 if method == "krylov" else 1e-10, atol=0)
+
+
+def test_a_complex_cell_is_pre_trained_by_gradient():
+    torch.manual_seed(0)
+    network = Network([Diagonal(20, 16)], 2)
+    assert radius_profile(network, spikes(6, 3).float()).time_mean > 0.8
+    x = spikes(6, 8).float()
+    result = pretrain(
+        network,
+        [x],
+        target=0.6,
+        multiplier=None,
+        include_input=False,
+        max_steps=80,
+        lr=0.05,
+        shuffle=False,
+        progress=False,
+    )
+    assert abs(result.profile.time_mean.item() - 0.6) < 0.05
+
+
+@pytest.mark.parametrize("spike", ["FastSigmoid", 1.0])
+def test_a_spike_that_is_none_is_refused_at_once(spike):
+    with pytest.raises(TypeError, match="spike must be a surrogate"):
+        ALIFPlus(3, 2, spike=spike)
+
+
+def test_a_surrogate_class_is_refused_with_the_mend():
+    with pytest.raises(TypeError, match=r"got the class FastSigmoid; write FastSigmoid\(\)"):
+        LIF(3, 2, spike=FastSigmoid)
+
+
+def test_a_spiking_cell_of_ones_own_needs_no_more_than_its_step():
+    class Plain(SpikingCell):
+        def initial_state(self, batch):
+            return LIFState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
+
+        def distance(self, state):
+            return state.v - 0.2
+
+        def update(self, x, z, state):
+            return LIFState(self.decay_v * state.v * (1 - z) + x @ self.w_in.T + z @ self.w_rec.T)
+
+    cell = fresh(Plain)
+    network = Network([cell], 2).double()
+    run = network.run(spikes())
+    assert run.spikes[0].mean() > 0.01
+    assert radius_profile(network, spikes(), steps=3).time.isfinite().all()

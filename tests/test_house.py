@@ -1,0 +1,126 @@
+"""The house: rooms on floors, imports that only go down, never in a circle."""
+
+import ast
+from pathlib import Path
+
+import neurolsc
+
+ROOT = Path(neurolsc.__file__).parent
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("validation", "frames", "modes", "surrogate", "files", "eigen"),
+    ("neurons",),
+    ("network", "checkpoint", "metrics"),
+    ("datasets", "plots"),
+    ("stability", "optimizer", "interop"),
+    ("tasks", "evaluation", "training"),
+    ("export",),
+    ("experiment",),
+    ("cli", "demo"),
+)
+"""rooms from the ground up; a room may import from lower floors, and from its own only where that makes no circle"""
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name, without the package's own."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(part for part in parts if part != "__init__")
+        if name and name != "__main__":
+            found[name] = path
+    return found
+
+
+def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules of the package that one imports, wherever in its file that stands; not those for types alone."""
+    found = set()
+    for node in ast.walk(without_types(ast.parse(path.read_text(encoding="utf-8")))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "neurolsc":
+            assert node.level == 0, f"{name} imports relatively"
+            base = ".".join((node.module or "").split(".")[1:])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}".strip(".")
+                found.add(inner if inner in known else base)
+        elif isinstance(node, ast.Import):
+            found |= {a.name.removeprefix("neurolsc.") for a in node.names if a.name.startswith("neurolsc.")}
+    return found - {"", name}
+
+
+def without_types(tree: ast.AST) -> ast.AST:
+    """The tree without the branches that only a type checker reads."""
+
+    class Leave(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> ast.AST:
+            checking = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+            return ast.Pass() if checking else self.generic_visit(node)
+
+    return Leave().visit(tree)
+
+
+KNOWN = modules()
+GRAPH = {name: imports(name, path, KNOWN) for name, path in KNOWN.items()}
+
+
+def room(module: str) -> str:
+    return module.split(".")[0]
+
+
+def floor(module: str) -> int:
+    return next(i for i, rooms in enumerate(FLOORS) if room(module) in rooms)
+
+
+def test_every_room_has_its_floor():
+    rooms = {room(module) for module in KNOWN}
+    planned = [r for rooms in FLOORS for r in rooms]
+    assert rooms == set(planned)
+    assert len(planned) == len(set(planned))
+
+
+def test_a_room_imports_only_from_below():
+    upward = [
+        f"{module} -> {other}" for module, others in GRAPH.items() for other in others if floor(other) > floor(module)
+    ]
+    assert not upward
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """A circle of imports, or nothing."""
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(graph.get(name, ())):
+            if found := walk(other, [*path, name]):
+                return found
+        done.add(name)
+        return []
+
+    return next((found for name in graph if (found := walk(name, []))), [])
+
+
+def test_no_module_imports_itself_through_others():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
+    assert not circle(GRAPH)
+
+
+def test_no_room_imports_itself_through_others():
+    rooms: dict[str, set[str]] = {}
+    for module, others in GRAPH.items():
+        rooms.setdefault(room(module), set()).update(room(other) for other in others if room(other) != room(module))
+    assert not circle(rooms)
+
+
+def test_pictures_know_no_model():
+    seen = {other for module, others in GRAPH.items() if room(module) == "plots" for other in others}
+    assert {room(module) for module in seen} <= {"plots", "files"}
+
+
+def test_each_folder_maps_its_files():
+    for path in ROOT.rglob("__init__.py"):
+        files = [f.stem for f in path.parent.glob("*.py") if f.stem != "__init__"]
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        missing = [f for f in files if f not in text]
+        assert not missing or path.parent == ROOT, f"{path.parent.name}: {missing}"
