@@ -27,12 +27,13 @@ LAVA_PYTHON ?= $(shell for p in python3.10 python3.11 python3.12; do \
 	"$$p" -c '' 2>/dev/null && { echo "$$p"; break; }; done)
 LAVA := .lava-env
 NENGO := .nengo-env
+PEERS := .peers-env
 LAVA_PIP := $(LAVA)/bin/python -m pip --disable-pip-version-check install --quiet
 
 export MPLBACKEND ?= Agg
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo test quick slow check lint types bench docs wheel lava-env nengo-env clean
+.PHONY: help setup demo test quick slow check lint types bench docs wheel lava-env nengo-env peers-env clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -108,6 +109,14 @@ $(NENGO)/.ready: nengo-requirements.txt
 	@$(NENGO)/bin/python -m pip --disable-pip-version-check install --quiet --requirement nengo-requirements.txt
 	@touch $@
 
-clean: ## remove what was built; .venv, .lava-env, .nengo-env and runs/ stay
+peers-env: $(PEERS)/.ready ## jax and spyx in .peers-env (790 MB), next to which benchmarks/layers.py runs ours
+
+$(PEERS)/.ready: peers-requirements.txt
+	@test -n "$(PYTHON)" || { echo "jax needs Python 3.11, 3.12 or 3.13, and none is on the PATH: make peers-env PYTHON=/path/to/python" >&2; exit 1; }
+	@test -x $(PEERS)/bin/python || "$(PYTHON)" -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet --requirement peers-requirements.txt
+	@touch $@
+
+clean: ## remove what was built; .venv, .lava-env, .nengo-env, .peers-env and runs/ stay
 	rm -rf site dist build .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -2,9 +2,10 @@
 
     python benchmarks/convergence.py [--mnist FOLDER] [--workers 2]
 
-At most 60 steps, two samples and eight time steps in each (up to eight samples once a first look is on target); a run counts
-as converged if the criteria hold on its own radii and again on four times as many samples. One thread a worker; eleven minutes of
-one core. Writes results/convergence.json, .md and .png.
+At most 60 steps, two samples and eight time steps in each; a run counts as converged if the criteria hold
+in a step and again on the batches that follow, at 32 time steps of so many samples as the standard errors
+of the means need, and every layer fires. One thread a worker; eleven minutes of one core. Writes
+results/convergence.json, .md and .png.
 """
 
 import argparse
@@ -87,6 +88,8 @@ def run(setting: dict) -> dict:
         spikes = network.run(_inputs[0]).spikes
     return setting | {
         "converged": result.converged,
+        "points": result.points,
+        "standard_error": max(result.time_error + result.depth_error),
         "steps": result.steps,
         "seconds": result.seconds,
         "time": profile.time_mean.tolist(),

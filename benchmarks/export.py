@@ -1,12 +1,13 @@
-"""Does an exported network spike in Lava exactly as its integers say, and what do the integers cost?
+"""Does an exported network spike in Lava as its integers say, and what do the integers cost?
 
     python benchmarks/export.py [kinds] [sl-mnist-alif] [spoken-digits-alif] [--digits FOLDER]
 
-Needs `make lava-env`. Without names all is measured; results of the others are kept. Six kinds of networks over 250 steps, then the
-two trained networks in the package: mode accuracies on test samples (500 digits of the package; all 400 synthetic utterances, or
-the 40 in the package) in floats and integers, and on 20 of them in the simulator, before and after fine-tuning through the integers
-on 320 training samples.
-Writes results/export.json, .md and .png, and docs/pictures/export.png.
+Needs `make lava-env`. Without names all is measured; results of the others are kept. Six kinds of
+networks over 250 steps, then the two trained networks in the package: mode accuracies on test
+samples (500 digits of the package; all 400 synthetic utterances, or the 40 in the package) in
+floats and integers, and on 20 of them in the simulator, before and after fine-tuning through the
+integers on 320 training samples. Writes results/export.json, .md and .png, and
+docs/pictures/export.png.
 """
 
 import argparse
@@ -113,7 +114,7 @@ def shipped(digits: str | None) -> dict[str, Shipped]:
 
 
 def scored(name: str, about: Shipped, folder: Path) -> tuple[dict[str, Any], ExportReport]:
-    """Scores of a trained network on test samples before and after fine-tuning, and the report of the latter."""
+    """Test scores of a trained network before and after fine-tuning, and the latter's report."""
     network = neurolsc.load(name)
     validation, test = about.load("validation"), about.load("test")
     calibration, known = collate(validation.__getitems__(range(min(CALIBRATION, len(validation)))))

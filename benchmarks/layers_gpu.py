@@ -22,14 +22,17 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from _layers import CONTESTANTS, OURS, PEERS, Peer, build, gains_for
-from layers import RATE, RESULTS, against, noise, there_and_back
+from _layers import OURS, Peer, build, gains_for
+from _layers_libraries import LIBRARIES
+from _layers_report import against
+from layers import RATE, RESULTS, noise, there_and_back
 from torch import Tensor
 
 from neurolsc.neurons.scan import fused
 
 LOOP = "neurolsc ALIF+, loop"
-NAMES = [OURS[0], OURS[1], LOOP, *PEERS]
+FIRST, RECOMPUTED, *_ = OURS
+NAMES = [FIRST, RECOMPUTED, LOOP, *LIBRARIES]
 
 
 @contextmanager
@@ -97,7 +100,7 @@ def agreement(network: Peer, x: Tensor) -> dict[str, float | int]:
     same = int(differ.int().argmax()) if differ.any() else len(x)
     gradients = []
     if same:
-        for name in (OURS[0], LOOP):
+        for name in (FIRST, LOOP):
             run(name, network, x[:same])
             gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
     apart = (gradients[0] - gradients[1]).norm() / gradients[1].norm() if gradients else torch.tensor(torch.nan)
@@ -107,7 +110,7 @@ def agreement(network: Peer, x: Tensor) -> dict[str, float | int]:
 
 def layers(steps: int, batch: int, sizes: tuple[int, int, int], rounds: int, device: str) -> dict:
     x, networks, rates = noise(steps, batch).to(device), {}, {}
-    makers = {LOOP: CONTESTANTS[OURS[0]]} | CONTESTANTS
+    makers = {LOOP: OURS[FIRST]} | OURS | LIBRARIES
     for name in NAMES:
         make = partial(lambda make, *sizes: make(*sizes).to(device), makers[name])
         networks[name] = build(make, sizes, gains_for(make, x, sizes, RATE))
@@ -122,8 +125,8 @@ def layers(steps: int, batch: int, sizes: tuple[int, int, int], rounds: int, dev
         "ms": ms,
         "rates": rates,
         "peak MB": mb,
-        "time": against(ms[OURS[0]], {name: ms[name] for name in PEERS}),
-        "kernels and loop": agreement(networks[OURS[0]], x),
+        "time": against(ms[FIRST], {name: ms[name] for name in LIBRARIES}),
+        "kernels and loop": agreement(networks[FIRST], x),
     }
 
 
@@ -135,7 +138,7 @@ def write(report: dict, folder: Path) -> None:
     for done in report["layers"]:
         for name, ms in done["ms"].items():
             rates = ", ".join(f"{rate:.3f}" for rate in done["rates"][name])
-            cells = [name, done["steps"], done["batch"], ms, f"{ms / done['ms'][OURS[0]]:.2f}", done["peak MB"][name]]
+            cells = [name, done["steps"], done["batch"], ms, f"{ms / done['ms'][FIRST]:.2f}", done["peak MB"][name]]
             lines.append("| " + " | ".join(map(str, [*cells, rates])) + " |")
     (folder / "layers_gpu.md").write_text("\n".join(lines) + "\n")
     from matplotlib.figure import Figure

@@ -23,9 +23,13 @@ def main() -> None:
         for seed in range(3):
             torch.manual_seed(seed)
             network = neurolsc.Network([neurolsc.ALIFPlus(784, 128), neurolsc.ALIFPlus(128, 128)], 10)
-            result = neurolsc.pretrain(network, inputs, target=0.5, method=method, seed=seed, progress=False)
+            if method == "gradient":
+                result = neurolsc.pretrain(network, inputs, target=0.5, seed=seed, progress=False)
+            else:
+                result = neurolsc.scale_to_radius(network, inputs[0], target=0.5, seed=seed, progress=False)
             profile = result.profile
             row = {"method": method, "seed": seed, "seconds": round(result.seconds, 1), "steps": result.steps}
+            row |= {"points": result.points, "standard_error": max(result.time_error + result.depth_error)}
             row |= {
                 "converged": result.converged,
                 "time": profile.time_mean.tolist(),

@@ -1,4 +1,4 @@
-"""Do a trained network's spikes survive the way to Loihi's integers, and does Lava's simulator agree? Takes 60 s on a CPU."""
+"""Do a trained network's spikes survive as integers, and does Lava agree? Takes 60 s on a CPU."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does a network spike alike after a journey through a NIR file, here and in norse? Takes 10 s on a CPU."""
+"""Does a network spike alike after a NIR file, here and in norse? Takes 10 s on a CPU."""
 
 import tempfile
 from pathlib import Path

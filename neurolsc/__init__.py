@@ -29,6 +29,7 @@ from neurolsc.stability import (
     pretrain,
     radius_profile,
     random_submatrix,
+    scale_to_radius,
     spectral_radius,
 )
 from neurolsc.training import Scores, TrainResult, evaluate, train
@@ -69,6 +70,7 @@ __all__ = [
     "random_submatrix",
     "register",
     "save",
+    "scale_to_radius",
     "spectral_radius",
     "surrogate",
     "train",

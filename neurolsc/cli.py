@@ -25,7 +25,7 @@ from neurolsc.datasets import collate, input_batches
 from neurolsc.export_command import export_command
 from neurolsc.network import Network
 from neurolsc.plots import plot_learning_curves, plot_pretraining
-from neurolsc.stability import PretrainResult, RadiusProfile, diagnose, pretrain, radius_profile
+from neurolsc.stability import PretrainResult, RadiusProfile, diagnose, pretrain, radius_profile, scale_to_radius
 from neurolsc.training import Scores, evaluate, train
 
 
@@ -243,18 +243,23 @@ def set_radii(net: Network, seed: int, data: DataSettings, before: PretrainSetti
     profile = folder / "radii_before.json"
     if not profile.exists():  # else this goes on after a stop, and the network to be measured is gone
         _write_profile(radius_profile(net, x, steps=steps, seed=seed), folder, "radii_before")
-    result = pretrain(
-        net,
-        input_batches(data.load("train"), 32, seed=seed),
-        target=target,
-        rule=before.rule_object(),
-        method=before.method,
-        seed=seed,
-        max_steps=before.pretrain_steps,
-        samples=before.pretrain_samples,
-        steps=steps,
-        checkpoint=folder / "pretrain.checkpoint" if before.method == "gradient" else None,
-    )
+    batches, rule = input_batches(data.load("train"), 32, seed=seed), before.rule_object()
+    if before.method == "scale":
+        result = scale_to_radius(
+            net, batches[0], target=target, rule=rule, seed=seed, samples=before.pretrain_samples, steps=steps
+        )
+    else:
+        result = pretrain(
+            net,
+            batches,
+            target=target,
+            rule=rule,
+            seed=seed,
+            max_steps=before.pretrain_steps,
+            samples=before.pretrain_samples,
+            steps=steps,
+            checkpoint=folder / "pretrain.checkpoint",
+        )
     _write_profile(result.profile, folder, "radii_after")
     runs.write_json(
         folder / "pretraining.json",

@@ -12,7 +12,7 @@ from neurolsc import checkpoint, runs
 from neurolsc.config import DataSettings, TrainSettings, make
 from neurolsc.datasets import collate
 from neurolsc.export import ExportReport, QuantizationAware, fit_scales, quantize, to_netx, verify
-from neurolsc.export.compare import make_report
+from neurolsc.export.loihi.compare import make_report
 from neurolsc.export.simulators import find_python
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network

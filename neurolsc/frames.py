@@ -18,6 +18,11 @@ def frames(x: Tensor) -> Iterable[Tensor]:
     return (frame(x, t) for t in range(x.shape[0])) if x.is_sparse else x.unbind(0)
 
 
+def stretch(x: Tensor, start: int, length: int) -> Tensor:
+    """Some frames (length, B, N) of an input (T, B, N), dense or sparse, from one on."""
+    return x.narrow_copy(0, start, length) if x.is_sparse else x.narrow(0, start, length)
+
+
 def frozen(after: Any, before: Any, alive: Tensor) -> Any:
     """The state after a step where a sample is alive (B,), the one before elsewhere."""
     return type(after)(*(keep(new, old, alive) for new, old in zip(after, before, strict=True)))

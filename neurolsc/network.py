@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from neurolsc.frames import frames, frozen, keep, last_seen, running_lengths
+from neurolsc.frames import frames, frozen, keep, last_seen, running_lengths, stretch
 from neurolsc.modes import evaluating
 from neurolsc.neurons.cell import Cell, State, dtype_and_device
 from neurolsc.validation import whole
@@ -208,7 +208,7 @@ class Network(nn.Module):
             after = moments[-1][1]
         else:  # no longer than the longest sample: how much padding follows has no effect, not even by rounding
             steps = max(int(lengths.max()), 1)
-            spikes, after = self._by_layers(x if steps == len(x) else x.narrow(0, 0, steps), states, lengths)
+            spikes, after = self._by_layers(x if steps == len(x) else stretch(x, 0, steps), states, lengths)
             spikes = tuple(pad(layer, (0, 0, 0, 0, 0, len(x) - steps)) for layer in spikes)
         if mask is not None:
             spikes = tuple(layer * mask.unsqueeze(-1) for layer in spikes)

@@ -100,7 +100,7 @@ def plot_pretraining(
     """Draw the mean radii and the firing rates of every layer over the pre-training steps."""
     rows = [row for row in history if "depth" in row]
     if not rows:
-        raise ValueError("only the history of method='gradient' can be drawn over steps.")
+        raise ValueError("only the history of pretrain can be drawn over steps.")
     steps = [row["step"] for row in rows]
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from neurolsc.plots import COLORS, STYLE, save_figure
 
 if TYPE_CHECKING:
-    from neurolsc.export.report import ExportReport
+    from neurolsc.export.loihi.report import ExportReport
 
 
 def plot_export(report: "ExportReport", path: str | PathLike[str]) -> None:

@@ -37,7 +37,9 @@ __all__ = [
 class Surrogate(nn.Module, ABC):
     r"""A Heaviside step whose derivative is :math:`\gamma f(\omega v)`.
 
-    A new surrogate is a subclass with two methods, :meth:`shape` and :meth:`shape_integral`.
+    A new surrogate is a subclass with two methods, :meth:`shape` and :meth:`shape_integral`, pure
+    functions of x. With numbers, texts and tensors as its only attributes, and no modules inside, it
+    runs in the fast loop of the cells, which has the gradients of :meth:`shape_integral` by autograd.
 
     Args:
         dampening: :math:`\gamma > 0`, one number, or one per neuron with shape (n_hidden,).

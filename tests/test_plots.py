@@ -8,7 +8,18 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from neurolsc import LIF, ALIFPlus, Network, RadiusProfile, plots, plots_data, pretrain, radius_profile, surrogate
+from neurolsc import (
+    LIF,
+    ALIFPlus,
+    Network,
+    RadiusProfile,
+    plots,
+    plots_data,
+    pretrain,
+    radius_profile,
+    scale_to_radius,
+    surrogate,
+)
 from neurolsc.datasets import SHD, EventFile
 from neurolsc.datasets.summary import summarize
 
@@ -67,9 +78,9 @@ def test_pretraining(make_network, make_spikes, tmp_path):
     history = pretrain(network, [x], max_steps=2, progress=False).history
     plots.plot_pretraining(history, (1.0, 1.0), tmp_path / "pretraining.png")
     assert is_a_picture(tmp_path / "pretraining.png")
-    history = pretrain(network, [x], method="scale", progress=False).history
+    history = scale_to_radius(network, x, progress=False).history
     for rows in (history, []):
-        with pytest.raises(ValueError, match="only the history of method='gradient'"):
+        with pytest.raises(ValueError, match="only the history of pretrain can"):
             plots.plot_pretraining(rows, None, tmp_path / "none.png")
 
 

@@ -61,3 +61,18 @@ def test_cells_of_other_kinds_recompute_too():
 def test_it_is_an_argument_of_the_network():
     assert Network([ALIFPlus(2, 3)], 2, recompute=True).recompute
     assert not Network([ALIFPlus(2, 3)], 2).recompute
+
+
+@pytest.mark.parametrize("spike", [None, torch.sigmoid], ids=["loop", "plain steps"])
+def test_sparse_inputs_are_recomputed_and_cut_as_dense_ones(spike, make_network, make_spikes):
+    network, x = make_network(gain=3, spike=spike), make_spikes(T=9)
+    mask = torch.arange(9).unsqueeze(1) < torch.tensor([5, 3, 0, 2, 5, 1])  # no sample takes all steps
+    for given in (None, mask):
+        found = []
+        for form in (x, x.to_sparse()):
+            for network.recompute in (False, True):
+                run = network.run(form, mask=given)
+                assert run.spikes[1].any()
+                found.append(torch.autograd.grad(run.logits.square().sum(), list(network.parameters())))
+        for each in found[1:]:
+            torch.testing.assert_close(each, found[0], rtol=1e-10, atol=1e-14)

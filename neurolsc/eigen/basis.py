@@ -8,6 +8,9 @@ from torch import Tensor
 
 from neurolsc.eigen.powers import dominant_pairs
 
+SMALL = 1e-3
+"""share of a vector outside the basis below which its known product does not tell that of the share"""
+
 
 class RitzPairs(NamedTuple):
     """Approximate eigenpairs of largest modulus, on a basis."""
@@ -18,6 +21,10 @@ class RitzPairs(NamedTuple):
     """x (P, n) complex, of norm 1"""
     rest: Tensor
     """M x - value x (P, n)"""
+    condition: Tensor
+    """(P,) of the eigenvalue, on the basis: 1 / |y^H x| with the left vector y of norm 1"""
+    followed: Tensor
+    """M on the part of the basis that follows the start (P, m, m)"""
 
     def residual(self) -> Tensor:
         """Norms of the rest (P,), relative to the modulus of the value where that is not 0."""
@@ -28,23 +35,39 @@ class RitzPairs(NamedTuple):
         """Some of them."""
         return RitzPairs(*(part[index] for part in self))
 
+    def replaced(self, index: Tensor, other: "RitzPairs") -> "RitzPairs":
+        """These, with others in the places of some."""
+        return RitzPairs(*(a.index_copy(0, index, b) for a, b in zip(self, other, strict=True)))
+
+    def real_vectors(self) -> tuple[Tensor, Tensor]:
+        """Real and imaginary parts of the vectors, and their products (P, 2, n)."""
+        product = self.rest + self.value.unsqueeze(1) * self.vector
+        vectors, products = (torch.stack((x.real, x.imag), 1) for x in (self.vector, product))
+        return vectors, products
+
 
 class Basis:
     """Orthonormal vectors for each of P matrices M, and their products with them.
 
+    First come those that follow the products of a start, then what is put beside them.
+
     Args:
         apply: products of vectors (p, n) with the matrices at points (p,).
-        left: the points (p,) that it is for; their number shrinks.
+        start: the first vector at each point (P, n).
         room: how many vectors there will be at most.
-        like: vectors (..., n) of the dtype and device of all.
+        enough: relative residual to which eigenpairs on the basis are found.
 
     Attributes:
-        count: the number of vectors; that of the last ones may be lowered to forget them.
+        left: the points (p,) that it is for; their number shrinks.
+        followed: number of vectors that follow the start.
+        count: the number of all vectors.
     """
 
-    def __init__(self, apply: Callable[[Tensor, Tensor], Tensor], left: Tensor, room: int, like: Tensor) -> None:
-        self.apply, self.left, self.count = apply, left, 0
-        self.room = like.new_empty(2, len(left), room, like.shape[-1])
+    def __init__(self, apply: Callable[[Tensor, Tensor], Tensor], start: Tensor, room: int, enough: float) -> None:
+        self.apply, self.enough, self.count, self.followed = apply, enough, 0, 1
+        self.left = torch.arange(len(start), device=start.device)
+        self.room = start.new_empty(2, len(start), room, start.shape[1])
+        self.widen(start)
 
     def parts(self) -> Tensor:
         """The vectors and their products (2, p, count, n)."""
@@ -59,29 +82,40 @@ class Basis:
 
     def copied(self, index: Tensor, more: int) -> "Basis":
         """A basis of its own for some of the points, with room for some vectors more."""
-        new = Basis(self.apply, self.left[index], self.count + more, self.room)
-        new.count = self.count
+        new = object.__new__(Basis)
+        new.apply, new.enough, new.count, new.followed = self.apply, self.enough, self.count, self.followed
+        new.left = self.left[index]
+        new.room = self.room.new_empty(2, len(index), self.count + more, self.room.shape[3])
         new.parts().copy_(self.parts()[:, index])
         return new
 
-    def widen(self, v: Tensor) -> None:
-        """Add the direction that vectors (p, n) bring, or zeros where they lie in the basis."""
-        have, size = self.parts()[0], v.norm(dim=1)
+    def widen(self, v: Tensor, product: Tensor | None = None) -> None:
+        """Add the direction that vectors (p, n) bring, or zeros where they lie in the basis.
+
+        Where their products (p, n) are known none is made; directions that bring little are then left out.
+        """
+        (have, products), size = self.parts(), v.norm(dim=1)
         for _ in range(2):  # once is not enough where v lies nearly in the basis
             # a row times a matrix: ten times as fast in torch as the same as columns
             row = v.unsqueeze(1)
-            v = torch.baddbmm(row, row @ have.mT, have, alpha=-1).squeeze(1)
+            along = row @ have.mT
+            v = torch.baddbmm(row, along, have, alpha=-1).squeeze(1)
+            if product is not None:
+                product = torch.baddbmm(product.unsqueeze(1), along, products, alpha=-1).squeeze(1)
         rest = v.norm(dim=1)
-        new = rest > 10 * torch.finfo(v.dtype).eps * size
-        vector, product = self.room[:, : len(self.left), self.count]
-        vector.copy_(torch.where(new, 1 / rest, 0).unsqueeze(1) * v)
-        product.copy_(self.apply(vector, self.left))
+        new = rest > (10 * torch.finfo(v.dtype).eps if product is None else SMALL) * size
+        scale = torch.where(new, 1 / rest, 0).unsqueeze(1)
+        vector, after = self.room[:, : len(self.left), self.count]
+        vector.copy_(scale * v)
+        after.copy_(self.apply(vector, self.left) if product is None else scale * product)
         self.count += 1
 
     def follow(self, count: int) -> None:
-        """Widen it to so many vectors by the product of the last one."""
+        """Follow the start to so many vectors; what stood beside them is forgotten."""
+        self.count = self.followed
         while self.count < count:
             self.widen(self.parts()[1, :, -1])
+        self.followed = count
 
     def pairs(self) -> RitzPairs:
         """The eigenpairs of largest modulus of the matrices, projected on the basis.
@@ -93,7 +127,7 @@ class Basis:
         h = vectors @ products.mT
         if not h.isfinite().all():
             raise FloatingPointError("a product with a derivative holds NaN or infinity.")
-        value, y = dominant_pairs(h)
+        value, y, condition = dominant_pairs(h, self.enough)
         weights = torch.stack((y.real, y.imag), 1)
         x, m_x = (torch.complex(*(weights @ part).unbind(1)) for part in (vectors, products))
-        return RitzPairs(value, x, m_x - value.unsqueeze(1) * x)
+        return RitzPairs(value, x, m_x - value.unsqueeze(1) * x, condition, h[:, : self.followed, : self.followed])

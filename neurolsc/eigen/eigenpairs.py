@@ -20,7 +20,7 @@ from torch import Tensor
 
 from neurolsc.eigen.krylov import Dominant
 from neurolsc.eigen.maps import Cycle
-from neurolsc.eigen.radius import starting_vector
+from neurolsc.eigen.vectors import start, unit
 
 _STEPS = 6
 
@@ -68,15 +68,15 @@ def _pair_near(cycle: Cycle, point: int, value: Tensor, y: Tensor) -> tuple[Tens
     if value.imag == 0:
         value, y = value.real, like / like.norm()
     one, eps = cycle.take(torch.tensor([point], device=y.device)), torch.finfo(like.dtype).eps
-    x = starting_vector(len(y), value.dtype).to(y.device)
+    x = start(len(y), y)
     enough, good = eps**0.75, eps**0.5
     miss = torch.full_like(x[0].real, torch.inf)
     for step in range(_STEPS):
         factors = cycle.factors(point, value * (1 + 4 * eps), like)
-        x = _unit(factors.solve(x))
+        x = unit(factors.solve(x))
         if step == 0:  # y comes near already
-            x = _unit(factors.solve(x))
-        y = _unit(factors.solve_adjoint(y))
+            x = unit(factors.solve(x))
+        y = unit(factors.solve_adjoint(y))
         overlap = torch.vdot(y, x)
         if not overlap.abs() > good:  # nearly defective
             return None
@@ -104,7 +104,3 @@ def _product(apply: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if not x.is_complex():
         return apply(x.unsqueeze(0)).squeeze(0)
     return torch.complex(apply(x.real.unsqueeze(0)), apply(x.imag.unsqueeze(0))).squeeze(0)
-
-
-def _unit(x: Tensor) -> Tensor:
-    return x / x.norm()

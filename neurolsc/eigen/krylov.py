@@ -1,15 +1,16 @@
 r"""The largest eigenvalue of many matrices at once from their products with vectors.
 
-Each point has a basis of its own, which follows the products of a start (Arnoldi); those of all points are made side by side.
-Its largest eigenvalue counts when the residual is small and it has hardly moved since the last look. A basis is never
-restarted, so nothing that it has found is lost.
+Each point has a basis of its own, which follows the products of a start (Arnoldi); those of all
+points are made side by side. The largest eigenvalue on it counts when it meets the criteria. A basis
+is never restarted, so nothing that it has found is lost.
 
-Where a part D of M is known that is easily inverted, and M is nearly D, a few vectors beside the first basis do what dozens of
-products would: eigenvectors of D, and :math:`(D - \lambda)^{-1} (M x - \lambda x)` a few times (Davidson). They count only
-where the eigenvector lies mostly in those of D and no other that the basis has found is larger; else they are forgotten.
+Where a part D of M is known that is easily inverted, and M is nearly D, a few vectors beside the
+first basis do what dozens of products would: eigenvectors of D, and
+:math:`(D - \lambda)^{-1} (M x - \lambda x)` a few times (Davidson). They count only where the
+eigenvector lies mostly in those of D; what they found stays beside the basis while that grows.
 
-Source: Arnoldi 1951; Davidson, J. Comput. Phys. 17 (1975); Saad, Numerical Methods for Large Eigenvalue Problems (2011), ch. 6
-and 8; two passes of orthogonalisation after Giraud et al. 2005.
+Source: Arnoldi 1951; Davidson, J. Comput. Phys. 17 (1975); Saad, Numerical Methods for Large
+Eigenvalue Problems (2011), ch. 6 and 8; two passes of orthogonalisation after Giraud et al. 2005.
 """
 
 from collections.abc import Callable
@@ -19,25 +20,14 @@ import torch
 from torch import Tensor
 
 from neurolsc.eigen.basis import Basis, RitzPairs
+from neurolsc.eigen.criteria import Criteria
+from neurolsc.eigen.guess import Guess
+from neurolsc.eigen.powers import ENOUGH
 
 LOOKS = (24, 36, 48, 64, 84, 108)
-"""sizes of the basis at which the eigenvalue is looked at; it ends at the last, or at half the size of the matrix. With 16 at first
-larger eigenvalues were missed beside those of D (benchmarks/radii.py)"""
+"""sizes of the basis at which the eigenvalue is looked at; it ends at the last, or at half the size of the matrix"""
 CORRECTIONS = 4
 """how many vectors of Davidson's are tried"""
-SHARE = 0.5
-"""of the eigenvector's squared norm, that is to lie in the guessed ones"""
-
-
-class Guess(NamedTuple):
-    """What is known of the eigenpairs of P matrices M before any product is made, by a part D of them."""
-
-    modulus: Tensor
-    """the largest of an eigenvalue of D (P,)"""
-    vectors: Tensor
-    """those of the largest eigenvalues of D (P, k, n), real and orthonormal"""
-    corrected: Callable[[Tensor, Tensor, Tensor], Tensor]
-    """(D - value)^-1 times complex vectors (p, n), for values (p,), at points (p,)"""
 
 
 class Dominant(NamedTuple):
@@ -50,23 +40,7 @@ class Dominant(NamedTuple):
     residual: Tensor
     """(P,) norm of M x - value x, relative to the modulus of the value"""
     settled: Tensor
-    """(P,) bool: the estimate of the error is within the tolerance"""
-
-
-class _Search(NamedTuple):
-    """What has been found, and what settles a value."""
-
-    found: Dominant
-    residual: float
-    drift: float
-
-    def settle(self, left: Tensor, pairs: RitzPairs, last: Tensor) -> Tensor:
-        """Write down the pairs at points (p,), given their last moduli (p,); those that have not settled, as an index."""
-        modulus, residual = pairs.value.abs(), pairs.residual()
-        done = (residual <= self.residual) & ((modulus - last).abs() <= self.drift * modulus)
-        for whole, part in zip(self.found, (pairs.value, pairs.vector, residual, done), strict=True):
-            whole[left] = part
-        return (~done).nonzero().squeeze(1)
+    """(P,) bool: the criteria are met"""
 
 
 def dominant(
@@ -74,18 +48,16 @@ def dominant(
     start: Tensor,
     guess: Guess | None = None,
     *,
-    residual: float,
-    drift: float,
+    criteria: Criteria,
     looks: tuple[int, ...] = LOOKS,
 ) -> Dominant:
     """Find the eigenvalues of largest modulus.
 
     Args:
         apply: products of vectors (p, n) with the matrices at points (p,).
-        start: where to start (P, n); without symmetry, so that it has a part in every eigenvector.
+        start: where to start (P, n); at random, so that it has a part in every eigenvector.
         guess: what is known of the eigenpairs.
-        residual: the relative residual at which a value has settled,
-        drift: if it has moved relatively no more than this since the last look.
+        criteria: when a value has settled.
         looks: sizes of the basis at which to look, increasing.
 
     Returns:
@@ -94,57 +66,74 @@ def dominant(
     Raises:
         FloatingPointError: if a product is NaN or infinite.
     """
-    points, n = start.shape
+    n = start.shape[1]
     looks = tuple(m for m in looks if 2 * m <= n) or (min(n, looks[0]),)
-    value = start.new_zeros(points, dtype=start.dtype.to_complex())
-    found = Dominant(
-        value, value.new_zeros(points, n), start.new_zeros(points), value.new_zeros(points, dtype=torch.bool)
-    )
-    search = _Search(found, residual, drift)
-    beside = 0 if guess is None else guess.vectors.shape[1]
-    basis = Basis(apply, torch.arange(points, device=start.device), looks[-1] + beside, start)
-    basis.widen(start)
-    last = start.new_full((points,), torch.inf)
+    room = looks[-1] + (0 if guess is None else max(2, guess.vectors.shape[1]))
+    basis = Basis(apply, start, room, min(ENOUGH, criteria.residual / 3))
+    search, best = _Search(criteria, start), None
     for now in looks:
         basis.follow(now)
-        if guess is not None and now == looks[0]:
-            pairs, stay = _beside(search, guess, basis)
+        if best is None:
+            best = search.first(basis) if guess is None else search.beside(basis, guess)
         else:
-            pairs = basis.pairs()
-            stay = search.settle(basis.left, pairs, last)
+            if guess is not None:
+                for v, product in zip(*(x.unbind(1) for x in best.real_vectors()), strict=True):
+                    basis.widen(v, product)
+            last, best = best.value.abs(), basis.pairs()
+            search.settle(basis.left, best, last)
+        stay = (~search.found.settled[basis.left]).nonzero().squeeze(1)
         if not len(stay):
             break
         basis.keep(stay)
-        last = pairs.value.abs()[stay]
-    return found
+        best = best.at(stay)
+    return search.found
 
 
-def _beside(search: _Search, guess: Guess, basis: Basis) -> tuple[RitzPairs, Tensor]:
-    """Try the guess at all points; the pairs that it gives at once, and where they have not settled, as an index."""
-    before = basis.count
-    for v in guess.vectors.unbind(1):
-        basis.widen(v)
-    first = pairs = basis.pairs()
-    search.settle(basis.left, pairs, torch.full_like(guess.modulus, torch.inf))
-    near = (_share(guess.vectors, pairs.vector) > SHARE).nonzero().squeeze(1)
-    pairs = pairs.at(near)
-    stay = search.settle(basis.left[near], pairs, guess.modulus[near])
-    if len(stay):
-        side, pairs = basis.copied(near[stay], CORRECTIONS), pairs.at(stay)
+class _Search:
+    """What has been found so far.
+
+    Args:
+        criteria: when a value has settled.
+        like: vectors (P, n) of the dtype and device of all.
+    """
+
+    def __init__(self, criteria: Criteria, like: Tensor) -> None:
+        self.criteria = criteria
+        vector = torch.zeros_like(like, dtype=like.dtype.to_complex())
+        self.found = Dominant(vector[:, 0].clone(), vector, like.new_zeros(len(like)), like.new_zeros(len(like)).bool())
+
+    def settle(self, left: Tensor, pairs: RitzPairs, last: Tensor) -> Tensor:
+        """Write down pairs at points (p,), given their moduli at the last look (p,); those that do not count, as an index."""
+        done = self.criteria.met(pairs, last)
+        for whole, part in zip(self.found, (pairs.value, pairs.vector, pairs.residual(), done), strict=True):
+            whole[left] = part
+        return (~done).nonzero().squeeze(1)
+
+    def first(self, basis: Basis) -> RitzPairs:
+        """The pairs of the first look, which do not count: nothing tells whether they stand still."""
+        pairs = basis.pairs()
+        self.settle(basis.left, pairs, torch.full_like(pairs.condition, torch.inf))
+        return pairs
+
+    def beside(self, basis: Basis, guess: Guess) -> RitzPairs:
+        """Those of the first look with a guess, and corrected ones where that is what is missing."""
+        for v in guess.vectors.unbind(1):
+            basis.widen(v)
+        pairs = self.first(basis)
+        near = guess.holds(pairs.vector, basis.left).nonzero().squeeze(1)
+        near = near[self.settle(basis.left[near], pairs.at(near), guess.modulus[near])]
+        near = near[pairs.residual()[near] > self.criteria.residual]
+        if not len(near):
+            return pairs
+        side, some = basis.copied(near, CORRECTIONS), pairs.at(near)
         for _ in range(CORRECTIONS):
-            side.widen(guess.corrected(pairs.rest, pairs.value, side.left).real)
-            last, pairs = pairs.value.abs(), side.pairs()
-            far = _share(guess.vectors[side.left], pairs.vector) <= SHARE
-            last[far] = torch.inf
-            stay = search.settle(side.left, pairs, last)
+            side.widen(guess.corrected(some.rest, some.value, side.left).real)
+            last, some = some.value.abs(), side.pairs()
+            pairs = pairs.replaced(near, some)
+            last[~guess.holds(some.vector, side.left)] = torch.inf
+            stay = self.settle(side.left, some, last)
             if not len(stay):
                 break
             side.keep(stay)
-            pairs = pairs.at(stay)
-    basis.count = before
-    return first, (~search.found.settled).nonzero().squeeze(1)
-
-
-def _share(vectors: Tensor, x: Tensor) -> Tensor:
-    """Share of the squared norms of complex vectors (p, n) that lies in orthonormal ones (p, k, n)."""
-    return (torch.stack((x.real, x.imag), 1) @ vectors.mT).square().sum((1, 2))
+            some, near = some.at(stay), near[stay]
+        return pairs

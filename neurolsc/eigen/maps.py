@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.krylov import Guess
+from neurolsc.eigen.guess import Guess
 
 
 class Factors(NamedTuple):

@@ -12,26 +12,44 @@ Only products of matrices are made, which are as fast on a GPU, and on a CPU ten
 import torch
 from torch import Tensor
 
+from neurolsc.eigen.vectors import unit
+
 SQUARINGS = (9, 9)
 """in the first round and the second; after 9 an eigenvalue that is 1.4 % smaller has left a thousandth of itself"""
 ENOUGH = 1e-3
 """relative residual of the pairs that are returned, but those by LAPACK"""
 
 
-def dominant_pairs(h: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues of largest modulus (P,) of real matrices (P, m, m), and their vectors (P, m) of norm 1."""
+def dominant_pairs(h: Tensor, enough: float = ENOUGH) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues of largest modulus of real matrices (P, m, m), their vectors, and how sensitive they are.
+
+    Args:
+        h: the matrices.
+        enough: relative residual of the pairs that are returned, but those by LAPACK.
+
+    Returns:
+        The values (P,), the vectors (P, m) of norm 1, and the condition numbers of the values (P,), 1 over the modulus of
+        y^H x with left vectors y of norm 1.
+    """
     value = h.new_zeros(len(h), dtype=h.dtype.to_complex())
-    vector = h.new_zeros(h.shape[:2], dtype=value.dtype)
+    vector, condition = h.new_zeros(h.shape[:2], dtype=value.dtype), h.new_ones(len(h))
     left, power = torch.arange(len(h), device=h.device), h
     for squarings in SQUARINGS:
         power = _squared(power, squarings)
         value[left], vector[left], miss = _pairs(h, power)
-        stay = (~(miss <= ENOUGH * value[left].abs()) | (value[left] == 0)).nonzero().squeeze(1)
+        condition[left] = _condition(vector[left], _pairs(h.mT, power.mT, value[left])[1])
+        stay = (~(miss <= enough * value[left].abs()) | (value[left] == 0)).nonzero().squeeze(1)
         left, h, power = left[stay], h[stay], power[stay]
         if not len(left):
-            return value, vector
-    value[left], vector[left] = (found.to(h.device) for found in _by_lapack(h.cpu()))
-    return value, vector
+            return value, vector, condition
+    value[left], vector[left], condition[left] = (found.to(h.device) for found in _by_lapack(h.cpu()))
+    return value, vector, condition
+
+
+def _condition(x: Tensor, y: Tensor) -> Tensor:
+    """1 / |y^T x| of vectors (P, m) of norm 1, or 1 where one is 0."""
+    overlap = (x * y).sum(1).abs().clamp(min=torch.finfo(x.dtype).tiny)
+    return torch.where(x.any(1) & y.any(1), 1 / overlap, 1)
 
 
 def _squared(power: Tensor, times: int) -> Tensor:
@@ -43,31 +61,38 @@ def _squared(power: Tensor, times: int) -> Tensor:
     return power
 
 
-def _pairs(h: Tensor, power: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pairs of the matrices from the largest columns of their powers, and norms of the residuals."""
+def _pairs(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Pairs of the matrices from the largest columns of their powers, and norms of the residuals.
+
+    Of two values that are left it is the larger one, or the one that is nearer to one given.
+    """
     widest = torch.linalg.vector_norm(power, dim=1).argmax(1)
-    x = _unit(power.take_along_dim(widest[:, None, None], 2).squeeze(2))
+    x = unit(power.take_along_dim(widest[:, None, None], 2).squeeze(2))
     h_x = _times(h, x)
     along = (x * h_x).sum(1)
     rest = h_x - along[:, None] * x
-    y = _unit(rest)
+    y = unit(rest)
     h_y = _times(h, y)
     # on the plane of x and y, orthonormal, h is [[along, back], [out, across]]
     back, out, across = (x * h_y).sum(1), rest.norm(dim=1), (y * h_y).sum(1)
     middle, half = (along + across) / 2, (along - across) / 2
     root = (half.square() + back * out).to(h.dtype.to_complex()).sqrt()
-    pair = middle + torch.where(middle < 0, -root, root)  # of the two, the larger one
-    vector = _unit((pair - across)[:, None] * x + out[:, None] * y)
+    other = middle < 0 if near is None else (middle - root - near).abs() < (middle + root - near).abs()
+    pair = middle + torch.where(other, -root, root)
+    vector = unit((pair - across)[:, None] * x + out[:, None] * y)
     miss = (_times(h, vector) - pair[:, None] * vector).norm(dim=1)
     single = out <= miss  # one direction is left, and y is noise
     value = torch.where(single, along, pair)
     return value, torch.where(single[:, None], x, vector), torch.where(single, out, miss)
 
 
-def _by_lapack(h: Tensor) -> tuple[Tensor, Tensor]:
+def _by_lapack(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     values, vectors = torch.linalg.eig(h)
     largest = values.abs().argmax(1, keepdim=True)
-    return values.gather(1, largest).squeeze(1), vectors.take_along_dim(largest[:, None], 2).squeeze(2)
+    value, x = values.gather(1, largest), vectors.take_along_dim(largest[:, None], 2).squeeze(2)
+    values, vectors = torch.linalg.eig(h.mT)
+    nearest = (values - value).abs().argmin(1, keepdim=True)
+    return value.squeeze(1), x, _condition(x, vectors.take_along_dim(nearest[:, None], 2).squeeze(2))
 
 
 def _times(h: Tensor, x: Tensor) -> Tensor:
@@ -75,7 +100,3 @@ def _times(h: Tensor, x: Tensor) -> Tensor:
     if x.is_complex():
         return torch.complex(*(torch.stack((x.real, x.imag), 1) @ h.mT).unbind(1))
     return (x.unsqueeze(1) @ h.mT).squeeze(1)
-
-
-def _unit(x: Tensor) -> Tensor:
-    return x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)

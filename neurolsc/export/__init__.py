@@ -1,18 +1,29 @@
-"""Trained networks for neuromorphic chips: integers, Lava's file format, and the proof that both spike alike."""
+"""Trained networks for neuromorphic chips, and the proof that both spike alike.
 
-from neurolsc.export.convert import to_netx
-from neurolsc.export.dequantize import dequantize
-from neurolsc.export.extremes import Extremes
-from neurolsc.export.finetune import QuantizationAware
-from neurolsc.export.nengo_emulator import ask_nengo_loihi
-from neurolsc.export.netx import read_netx, write_netx
-from neurolsc.export.nir import to_nir
-from neurolsc.export.nir_norse import ask_norse
-from neurolsc.export.nir_read import from_nir
-from neurolsc.export.opinions import LayerOpinion, Opinion
-from neurolsc.export.quantize import IntegerRun, QuantizedNetwork, fit_scales, quantize
-from neurolsc.export.report import Decisions, ExportReport, LayerActivity, LayerReport
-from neurolsc.export.verify import LayerAgreement, Verification, verify
+- ``loihi/``: integers and NetX files (``to_netx``, ``quantize``, ``QuantizationAware``,
+  ``ExportReport``).
+- ``nir/``: graphs of NIR, written and read (``to_nir``, ``from_nir``).
+- ``simulators/``: others that step what was written, each in a process of its own, and how they
+  agree.
+- ``verify.py``: an exported file in the simulators beside the integers.
+- ``neurons.py``: a target's table of neurons, by the class that defines their step.
+
+A target of your own is a file with such a table and a function of a network and a path.
+"""
+
+from neurolsc.export.loihi.convert import to_netx
+from neurolsc.export.loihi.dequantize import dequantize
+from neurolsc.export.loihi.extremes import Extremes
+from neurolsc.export.loihi.finetune import QuantizationAware
+from neurolsc.export.loihi.netx import read_netx, write_netx
+from neurolsc.export.loihi.quantize import IntegerRun, QuantizedNetwork, fit_scales, quantize
+from neurolsc.export.loihi.report import Decisions, ExportReport, LayerActivity, LayerReport
+from neurolsc.export.neurons import Neurons
+from neurolsc.export.nir.read import from_nir
+from neurolsc.export.nir.write import to_nir
+from neurolsc.export.simulators.agreement import LayerAgreement, LayerOpinion, Opinion, Verification
+from neurolsc.export.simulators.norse import ask_norse
+from neurolsc.export.verify import ask_nengo_loihi, verify
 
 __all__ = [
     "Decisions",
@@ -23,6 +34,7 @@ __all__ = [
     "LayerAgreement",
     "LayerOpinion",
     "LayerReport",
+    "Neurons",
     "Opinion",
     "QuantizationAware",
     "QuantizedNetwork",

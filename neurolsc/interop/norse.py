@@ -75,6 +75,7 @@ class _Recurrent(SpikingCell):
     ) -> None:
         """Register the weights under norse's names, with the values given."""
         self.autapses, self.dt = autapses, dt
+        self.recurrent_synapses = self.n_hidden - (not autapses)
         for name, ours, given in (
             ("input_weights", "w_in", input_weights),
             ("recurrent_weights", "w_rec", recurrent_weights),
@@ -121,11 +122,6 @@ class _Recurrent(SpikingCell):
         with torch.no_grad():
             self.recurrent_weights.copy_(value)
 
-    @property
-    def recurrent_synapses(self) -> int:  # type: ignore[override]
-        """All neurons of the layer, or all others without autapses."""
-        return self.n_hidden - (not self.autapses)
-
     def _rest(self, x: Tensor) -> Any:
         """The state at rest for one step's input: leaves (..., hidden_size), like it."""
         rest = super().initial_state(1)
@@ -168,8 +164,6 @@ class _Recurrent(SpikingCell):
 
 class _OverTime(_Recurrent):
     """The same module over a sequence."""
-
-    recurrent_synapses = _Recurrent.recurrent_synapses  # type: ignore[assignment]
 
     def __init__(self, *args: Any, record_states: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

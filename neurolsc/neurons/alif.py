@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from neurolsc.neurons import scan
 from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
@@ -13,7 +14,7 @@ from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.positive import Positive, set_value
 from neurolsc.neurons.registry import register
 from neurolsc.neurons.reset import ResetName, StaticReset
-from neurolsc.neurons.spiking import Spike, SpikingCell, known_derivative
+from neurolsc.neurons.spiking import Spike, SpikingCell
 from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.validation import number
 
@@ -159,11 +160,11 @@ class ALIF(SpikingCell):
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state))
         return Linearised(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
 
-    run = SpikingCell.run_at_once
-    recurrent_synapses = ALL_NEURONS
+    run = scan.run
+    recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:
-        return LeakyDerivatives(self, adapts=True) if known_derivative(self.spike) else None
+        return LeakyDerivatives.of(self, adapts=True)
 
     def thresholds(self) -> Thresholds:
         """b_theta and adaptation: the whole threshold is a sum of multiples of them."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from neurolsc.frames import frame, frames, frozen
+from neurolsc.frames import frame, frames, frozen, stretch
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.neurons.offers import withdraw, withdraw_here
 from neurolsc.neurons.thresholds import Thresholds
@@ -140,7 +140,7 @@ class Cell(nn.Module, ABC):
         steps, outputs = x.shape[0], []
         length = math.isqrt(steps - 1) + 1
         for a in range(0, steps, length):
-            part = x.narrow(0, a, min(length, steps - a))
+            part = stretch(x, a, min(length, steps - a))
             left = None if lengths is None else (lengths - a).clamp(0, part.shape[0])
             z, state = checkpoint(self._by_steps, part, state, first, left, use_reentrant=False)  # type: ignore[misc]
             first = None if first is None else frame(part, -1)

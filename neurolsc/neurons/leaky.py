@@ -21,6 +21,9 @@ from neurolsc.neurons.cell import Answer, Cell, State
 from neurolsc.neurons.derivatives import Derivatives, Term
 from neurolsc.neurons.linear_maps import Spikes, SpikingStep, Voltage, Weights
 from neurolsc.neurons.linearised import Linearised
+from neurolsc.neurons.reset import Reset
+from neurolsc.neurons.scan import resets
+from neurolsc.neurons.spiking import Spike, known_derivative
 
 LEAK = Term(
     "leak",
@@ -73,6 +76,9 @@ ALL_NEURONS: Any = _AllNeurons()
 class Leaky(Protocol):
     """What is asked of a cell here."""
 
+    spike: Spike
+    reset: Reset
+
     @property
     def w_in(self) -> Tensor:
         """Input weights (n_hidden, n_in)."""
@@ -92,6 +98,11 @@ class LeakyDerivatives(Derivatives):
     """
 
     reads_input = False
+
+    @classmethod
+    def of(cls, cell: Leaky, adapts: bool) -> "LeakyDerivatives | None":
+        """Those of a cell, if its spikes and its reset are of a known kind."""
+        return cls(cell, adapts) if known_derivative(cell.spike) and resets.known(cell.reset) else None
 
     def __init__(self, cell: Leaky, adapts: bool) -> None:
         self.cell, self.adapts = cell, adapts

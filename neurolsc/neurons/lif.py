@@ -5,12 +5,13 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.neurons import scan
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.registry import register
 from neurolsc.neurons.reset import ResetName
-from neurolsc.neurons.spiking import Spike, SpikingCell, known_derivative
+from neurolsc.neurons.spiking import Spike, SpikingCell
 from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.validation import number
 
@@ -97,11 +98,11 @@ class LIF(SpikingCell):
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
         return Linearised(self.w_rec, s, d, e, r, None, None)
 
-    run = SpikingCell.run_at_once
-    recurrent_synapses = ALL_NEURONS
+    run = scan.run
+    recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:
-        return LeakyDerivatives(self, adapts=False) if known_derivative(self.spike) else None
+        return LeakyDerivatives.of(self, adapts=False)
 
     def thresholds(self) -> Thresholds:
         return Thresholds(self, ("theta",))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.krylov import Guess
+from neurolsc.eigen.guess import Guess
 from neurolsc.eigen.maps import Factors, Map, lu_factors
 from neurolsc.neurons.alone import Alone
 from neurolsc.neurons.derivatives import StepMap

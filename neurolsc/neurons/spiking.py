@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from neurolsc.neurons.cell import Cell, State, truncated_normal
 from neurolsc.neurons.positive import Positive
 from neurolsc.neurons.registry import SURROGATES
-from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset, make_reset
-from neurolsc.neurons.scan import Layer, fused, scan
+from neurolsc.neurons.reset import ResetName, make_reset
+from neurolsc.neurons.scan.surrogates import overridden
+from neurolsc.neurons.scan.watched import hooked
 from neurolsc.surrogate import FastSigmoid, Surrogate
 from neurolsc.validation import number, one_of
 
@@ -81,48 +82,6 @@ class SpikingCell(Cell):
         """Share of the voltage kept from one step to the next, exp(-1/tau_v), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_v)
 
-    def run_at_once(
-        self,
-        x: Tensor,
-        state: State,
-        *,
-        first: Tensor | None = None,
-        lengths: Tensor | None = None,
-        recompute: bool = False,
-    ) -> tuple[Tensor, State]:
-        """All steps at once, where that is known to equal plain steps: the offer of LIF and ALIF, see :meth:`Cell.run`."""
-        layer = self._layer(x, lengths, recompute)
-        if layer is None:
-            return Cell.run(self, x, state, first=first, lengths=lengths, recompute=recompute)
-        c: Any = self.constants()  # type: ignore[operator]  # LIF and ALIF have them, who offer this
-        v, theta, z = state.v, getattr(state, "theta", None), self.output(state)
-        if layer.half is not None and not fused.suits(c, z, v, theta):
-            return Cell.run(self, x, state, first=first, lengths=lengths, recompute=recompute)
-        z, *end = scan(layer, c, x, first, z, v, theta)
-        after = type(state)(*end[: len(state)])
-        finite = torch.stack([leaf.detach().sum() for leaf in after]).isfinite().all()
-        if not finite:  # a surrogate makes NaN of what is not finite, the loop does not
-            return Cell.run(self, x, state, first=first, lengths=lengths, recompute=recompute)
-        return z, after
-
-    def _layer(self, x: Tensor, lengths: Tensor | None, recompute: bool) -> Layer | None:
-        """What the fast loop needs to know, or None where it does not know this cell, or what is done with it."""
-        known = type(self.reset) in (Reset, StaticReset, ZeroReset) and plain_surrogate(self.spike)
-        special = (
-            torch.compiler.is_compiling()
-            or torch.jit.is_tracing()  # type: ignore[attr-defined]
-            or torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
-            or torch.autograd.forward_ad._current_level >= 0
-            or (x.is_sparse and x.requires_grad)
-        )
-        if not known or special:
-            return None
-        assert isinstance(self.spike, Surrogate)
-        keep = "nothing" if not torch.is_grad_enabled() else "some" if recompute else "all"
-        kind = x.device.type
-        half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        return Layer(self.spike, self.reset, lengths, keep, half)
-
     def spike_derivative(self, state: State) -> Tensor:
         """The derivative of the spikes by the voltage, dampening f(sharpness (v - theta)), shape (B, n_hidden).
 
@@ -167,9 +126,10 @@ def spike_function(name: str, spike: Any) -> Spike:
 def known_derivative(spike: Spike) -> TypeGuard[Surrogate]:
     """Whether a spike function is a surrogate of ours whose derivative, as a formula, is that of its spikes.
 
-    A class that overrides its spikes, or one of a shape and its integral, says nothing about the other.
+    A class that overrides its spikes, or one of a shape and its integral, says nothing about the other;
+    nor does an object with hooks or methods of its own.
     """
-    if not isinstance(spike, Surrogate):
+    if not isinstance(spike, Surrogate) or hooked(spike) or overridden(spike):
         return False
     order = type(spike).__mro__
 
@@ -178,14 +138,3 @@ def known_derivative(spike: Spike) -> TypeGuard[Surrogate]:
 
     told = place("derivative") <= min(place("forward"), place("primitive"))
     return told and place("shape") == place("shape_integral")
-
-
-def plain_surrogate(spike: Spike) -> bool:
-    """Whether a spike function is a surrogate of ours with nothing added: no other forward or derivative, and no hooks."""
-    if not isinstance(spike, Surrogate):
-        return False
-    same = all(
-        getattr(type(spike), name) is getattr(Surrogate, name) for name in ("forward", "derivative", "primitive")
-    )
-    hooks = (spike._forward_hooks, spike._forward_pre_hooks, spike._backward_hooks, spike._backward_pre_hooks)
-    return same and not any(hooks)

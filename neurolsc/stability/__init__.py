@@ -8,13 +8,21 @@ from neurolsc.eigen import (
     spectral_radius,
 )
 from neurolsc.stability.findings import Finding, diagnose
-from neurolsc.stability.lsc.pretrain import PretrainResult, pretrain
-from neurolsc.stability.lsc.rates import match_firing_rates
-from neurolsc.stability.lsc.rules import PaperRule, Rule, TransitionRule
-from neurolsc.stability.lsc.targets import Criteria
+from neurolsc.stability.lsc import (
+    Aim,
+    Criteria,
+    PaperRule,
+    PretrainResult,
+    Rule,
+    TransitionRule,
+    match_firing_rates,
+    pretrain,
+    scale_to_radius,
+)
 from neurolsc.stability.profile import RadiusProfile, radius_profile
 
 __all__ = [
+    "Aim",
     "Criteria",
     "Finding",
     "PaperRule",
@@ -30,5 +38,6 @@ __all__ = [
     "radius_and_gradient",
     "radius_profile",
     "random_submatrix",
+    "scale_to_radius",
     "spectral_radius",
 ]

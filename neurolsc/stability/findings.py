@@ -69,10 +69,18 @@ def dead_layers(profile: RadiusProfile) -> Iterable[Finding]:
             yield Finding(i + 1, "never fires", cure)
 
 
-def missed_targets(profile: RadiusProfile, misses: Iterable[tuple[int, str, float, float]]) -> Iterable[Finding]:
-    """The radii that missed their target (layer, direction, mean, target), and which term holds those through time."""
+def missed_targets(
+    profile: RadiusProfile,
+    misses: Iterable[tuple[int, str, float, float]],
+    standard_errors: tuple[list[float], list[float]],
+) -> Iterable[Finding]:
+    """The radii that missed their target (layer, direction, mean, target), and which term holds those through time.
+
+    Each is shown with the standard error of its mean, of which there is one per layer through time and through depth.
+    """
     for layer, direction, mean, target in misses:
-        problem = f"radius {mean:.3f} through {direction} against a target of {target:.3g}"
+        error = standard_errors[direction == "depth"][layer]
+        problem = f"radius {mean:.3f} ± {error:.3f} through {direction} against a target of {target:.3g}"
         if direction == "depth":
             what = "scale w_in " + ("down" if mean > target else "up") + ", or move the thresholds of the layer below"
             if mean == 0:

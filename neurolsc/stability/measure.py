@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.eigen.maps import Cycle
+from neurolsc.eigen.pieces import with_matrices
 from neurolsc.eigen.radii import Method, Radii, leading_pairs, radii, root, small
 from neurolsc.eigen.radius import (
     largest_singular_value,
@@ -93,7 +94,7 @@ def sources_of(t: Transitions, layer: int, method: Method) -> dict[str, float]:
     if known is None or not known.terms:
         return {}
     if method == "exact" or small(states(t)):
-        held = [part for piece in chunks(t, max(1, 2**23 // states(t) ** 2)) for part in _dense_sources(piece, layer)]
+        held = [part for piece in chunks(t, with_matrices(states(t))) for part in _dense_sources(piece, layer)]
     else:
         points = t.x.shape[0]
         some = torch.arange(min(points, SOURCES)) * points // min(points, SOURCES)

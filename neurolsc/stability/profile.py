@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from neurolsc.eigen.radii import METHODS, Method, at_once
+from neurolsc.eigen.pieces import with_bases, with_matrices
+from neurolsc.eigen.radii import METHODS, Method
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.modes import evaluated
 from neurolsc.network import Network
@@ -152,7 +153,7 @@ def radius_profile(
     with torch.no_grad(), tqdm(total=len(transitions) * shape[0], unit="step", disable=not progress) as bar:
         for layer, t in enumerate(transitions):
             pieces, across = [], []
-            together = max(1, 2**23 // states(t) ** 2) if method == "exact" else at_once(t.x, states(t))
+            together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))
             for piece in chunks(t, together):
                 pieces.append(time_radius(piece, layer, method))
                 across.append(depth_radius(piece, layer, non_square, generator, method))

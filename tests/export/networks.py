@@ -70,3 +70,16 @@ KINDS = (
 
 def spikes(steps: int = T, batch: int = 3, n_in: int = N_IN, *, rate: float = 0.2, seed: int = 1) -> Tensor:
     return (torch.rand(steps, batch, n_in, generator=torch.Generator().manual_seed(seed)) < rate).float()
+
+
+def in_steps(w_in: float, w_rec: float, rest: float, bias: float = 0.0) -> Network:
+    """An ALIF whose step of adaptation, before the decay, is 1: all numbers are in steps."""
+    cell = alif().double()
+    with torch.no_grad():
+        cell.tau_theta = torch.full((WIDTH,), 20.0)
+        cell.adaptation.copy_(cell.decay_theta)
+        cell.theta_rest = rest
+        cell.w_in.copy_(torch.linspace(-w_in, w_in / 2, WIDTH * N_IN).view(WIDTH, N_IN))
+        cell.w_rec.copy_(torch.linspace(-w_rec, w_rec / 2, WIDTH * WIDTH).view(WIDTH, WIDTH))
+        cell.b_v.fill_(bias)
+    return Network([cell], N_OUT).double()

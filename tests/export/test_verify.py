@@ -1,4 +1,4 @@
-"""The exported file in Lava's own simulator. `make lava-env` makes the environment that the slow tests need."""
+"""The exported file in Lava's own simulator; slow tests need `make lava-env`."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import h5py
 import pytest
 import torch
 
-from neurolsc import Network, pretrain
+from neurolsc import Network, scale_to_radius
 from neurolsc.datasets import SpikeLatencyMNIST, collate, input_batches
 from neurolsc.export import quantize, to_netx, verify, write_netx
 from neurolsc.export.simulators import find_python
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def lava() -> Path:
-    """The Python of the Lava environment of this checkout, or the one that NEUROLSC_LAVA_PYTHON names."""
+    """The Python of this checkout's environment, or the one that NEUROLSC_LAVA_PYTHON names."""
     try:
         return find_python("Lava", os.environ.get("NEUROLSC_LAVA_PYTHON") or ROOT / ".lava-env" / "bin" / "python")
     except FileNotFoundError as error:
@@ -99,7 +99,7 @@ def test_a_pretrained_network_is_exact_on_20_digits(lava, tmp_path):
     torch.manual_seed(0)
     data = SpikeLatencyMNIST.embedded("train")
     network = Network([alif(data.n_in, 32), alif(32, 32)], data.n_classes)
-    pretrain(network, input_batches(data, 32, seed=0), target=0.5, seed=0, method="scale", progress=False)
+    scale_to_radius(network, input_batches(data, 32, seed=0)[0], target=0.5, seed=0, progress=False)
     x, labels = collate([data[i] for i in range(20)])
     path = tmp_path / "digits.net"
     report = to_netx(network, path, x, labels=labels)

@@ -1,3 +1,4 @@
+import dataclasses
 from typing import NamedTuple
 
 import pytest
@@ -9,6 +10,7 @@ from neurolsc.interop.norse import LIFRecurrentCell
 from neurolsc.neurons import Derivatives, Term
 from neurolsc.neurons.lif import LIFState
 from neurolsc.neurons.offers import OFFERS, step_of
+from neurolsc.neurons.reset import Reset
 from neurolsc.surrogate import FastSigmoid
 
 
@@ -127,6 +129,25 @@ def test_a_function_set_on_one_instance_counts_as_an_override():
     assert torch.equal(z, by_steps(cell, x))
     assert not torch.equal(z, by_steps(other, x))
     assert other.derivatives() is not None
+
+
+def test_derivatives_are_withdrawn_where_spikes_or_reset_are_not_as_written():
+    class Sharper(FastSigmoid):
+        def forward(self, v):
+            return super().forward(2 * v)
+
+    class OneSided(FastSigmoid):
+        def shape(self, x):
+            return (1 + x.abs()) ** -3
+
+    hooked, patched, reset = (ALIFPlus(3, 2) for _ in range(3))
+    hooked.spike.register_forward_hook(lambda *_: None)
+    patched.spike.derivative = lambda v: v
+    reset.reset = dataclasses.make_dataclass("Half", [], bases=(Reset,), frozen=True)()
+    others = (ALIFPlus(3, 2, spike=Sharper()), ALIFPlus(3, 2, spike=OneSided()), ALIFPlus(3, 2, spike=torch.sign))
+    for cell in (hooked, patched, reset, *others):
+        assert cell.derivatives() is None
+    assert ALIFPlus(3, 2).derivatives() is not None
 
 
 def test_the_class_that_defines_the_step():

@@ -1,5 +1,14 @@
-"""Eq. 49 over all steps at once."""
+"""Eq. 49 over all steps at once: the fast loop of LIF and ALIF, equal to plain steps or not taken.
 
-from neurolsc.neurons.scan.run import Layer, scan
+Map: ``offer`` decides between the loop and plain steps, with what torch says (``watched``) and what
+a surrogate is (``surrogates``). ``function`` is the loop as one function of autograd, its arguments
+named in ``inputs``; its forward pass is ``forward``, its reverse pass ``reverse`` with ``totals``,
+both made of ``steps``, ``resets`` and what a layer reads (``reading``), with products by the
+non-zero entries of a matrix (``entries``) and as many rows at once as ``chunks`` says. ``plain`` is
+the same run by plain steps, for second derivatives. On a GPU ``fused`` and ``fused_kernels`` take
+the place of both passes, once ``trial`` has seen them right there.
+"""
 
-__all__ = ["Layer", "scan"]
+from neurolsc.neurons.scan.offer import run
+
+__all__ = ["run"]

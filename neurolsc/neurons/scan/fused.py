@@ -1,6 +1,6 @@
-"""The time loop of a spiking layer on a GPU: one Triton kernel a pass, and what is done for all steps at once around it.
+"""The loop on a GPU: one Triton kernel a pass, and what is done for all steps around it.
 
-The same functions as :func:`neurolsc.neurons.scan.run.forward` and
+The same functions as :func:`neurolsc.neurons.scan.forward.forward` and
 :func:`neurolsc.neurons.scan.reverse.reverse`, in float32. Before the kernels of
 :mod:`neurolsc.neurons.scan.fused_kernels` the input is projected and the surrogate differentiated,
 by its own code; after them the gradients of the weights are made. For the reverse pass v and the
@@ -13,30 +13,33 @@ import os
 import shutil
 import sysconfig
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.reset import Reset, ZeroReset
+from neurolsc.neurons.reset import Reset
+from neurolsc.neurons.scan.forward import Ends
+from neurolsc.neurons.scan.inputs import Inputs, Plan
 from neurolsc.neurons.scan.reading import Reading
-from neurolsc.neurons.scan.reverse import add_recurrent
+from neurolsc.neurons.scan.resets import in_place
+from neurolsc.neurons.scan.slopes import Formula
 from neurolsc.neurons.scan.steps import Trace
-from neurolsc.surrogate import Surrogate
+from neurolsc.neurons.scan.totals import Totals
 
 WIDEST = 512
-"""Neurons up to which the kernels are used: at every step each program reads the recurrent weights anew."""
+"""Neurons up to which kernels are used: each program reads the recurrent weights at every step."""
 HELD = 2**13
 """Products that a program holds at once: 32 registers for each of its 32 * WARPS threads."""
 WARPS = 8
 
 
 def suits(c: Constants, *states: Tensor | None) -> bool:
-    """Whether the kernels can run such a layer: in float32, on an NVIDIA GPU that Triton can make kernels for."""
+    """Whether the kernels can run such a layer: in float32, on an NVIDIA GPU that Triton knows."""
     tensors = [tensor for tensor in (*c, *states) if tensor is not None]
     batch, hidden = tensors[-1].shape
     device = c.w_rec.device
@@ -53,7 +56,7 @@ def suits(c: Constants, *states: Tensor | None) -> bool:
 
 @cache
 def kernels() -> ModuleType | None:
-    """The kernels, or None without Triton or what it needs to start them: a C compiler and Python's headers."""
+    """The kernels, or None without Triton or what it needs: a C compiler and Python's headers."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None or not Path(sysconfig.get_path("include"), "Python.h").exists():
         return None
@@ -64,32 +67,14 @@ def kernels() -> ModuleType | None:
     return fused_kernels
 
 
-def forward(
-    reset: Reset,
-    lengths: Tensor | None,
-    keep: Literal["nothing", "some", "all"],
-    half: torch.dtype | None,
-    c: Constants,
-    reading: Reading,
-    z0: Tensor,
-    v0: Tensor,
-    theta0: Tensor | None,
-) -> tuple[Trace, tuple[Tensor, Tensor | None]]:
-    """The forward pass: what it leaves behind, and v and theta at the end.
+def forward(plan: Plan, inputs: Inputs, reading: Reading) -> tuple[Trace, Ends, Tensor]:
+    """The forward pass, as that of :func:`neurolsc.neurons.scan.forward.forward`.
 
-    Args:
-        reset: the reset.
-        lengths: steps after which the state of each sample is wanted (B,); None: all.
-        keep: ``"all"`` keeps what the reverse pass needs; else that takes another forward pass.
-        half: the dtype of weights in products, whose sums are float32; None: their own.
-        c: the constants.
-        reading: the input.
-        z0: spikes before the first step (B, n_hidden).
-        v0: voltage before it.
-        theta0: threshold before it; None where it is fixed.
+    Where not all voltages are kept, the reverse pass takes another forward pass.
     """
-    steps, batch, hidden, whole = reading.steps, *v0.shape, keep == "all"
-    with torch.autocast(v0.device.type, half, enabled=half is not None):
+    z0, v0, theta0, c = inputs.z, inputs.v, inputs.theta, inputs.c
+    steps, batch, hidden, whole = reading.steps, *v0.shape, plan.keep == "all"
+    with torch.autocast(v0.device.type, plan.half, enabled=plan.half is not None):
         drive = reading.drive(0, steps, c.w_in, c.w_in.T).float()
     z, v = v0.new_empty(steps, batch, hidden), v0.new_empty(steps * whole + 1, batch, hidden)
     v[0] = v0
@@ -102,83 +87,57 @@ def forward(
     size = batch * hidden
     with torch.cuda.device_of(v0):
         kernels().forward[_programs(v0)](  # type: ignore[union-attr]
-            *(drive, c.w_rec.T.contiguous().to(half), _stacked(c), _ends(lengths, steps, v0)),
+            *(drive, c.w_rec.T.contiguous().to(plan.half), _stacked(c), _ends(plan.lengths, steps, v0)),
             *(z0.contiguous(), z, v, theta, *ends),
             *(steps, batch, hidden, size, size * whole, size * (len(theta) > 1)),
-            **_kind(c, reset),
+            **_kind(c, plan.reset),
             **_tile(v0),
             enable_fp_fusion=False,  # rounds as the loop does
         )
-    fixed = theta0 is None
-    return Trace(reading, z0, z, None, v, None if fixed else theta, {}, 1), (ends[0], None if fixed else ends[1])
+    fixed, finite = theta0 is None, v0.new_zeros(())
+    end = ends[0], None if fixed else ends[1]
+    return Trace(reading, z0, z, None, v, None if fixed else theta, {}, 1), end, finite
 
 
-def reverse(
-    spike: Surrogate,
-    reset: Reset,
-    lengths: Tensor | None,
-    half: torch.dtype | None,
-    c: Constants,
-    trace: Trace,
-    needed: Sequence[bool],
-    gradients: Sequence[Tensor | None],
-) -> list[Tensor | None]:
-    """The gradients, as those of :func:`neurolsc.neurons.scan.reverse.reverse`; lengths and half as in the forward pass."""
-    reading, z0, z, v = trace.reading, trace.z0, trace.z, trace.v
-    (steps, batch, hidden), (g_z, *g_end) = z.shape, gradients
+def reverse(plan: Plan, inputs: Inputs, trace: Trace, needed: Inputs, given: Sequence[Tensor | None]) -> Inputs:
+    """The gradients, as those of :func:`neurolsc.neurons.scan.reverse.reverse`."""
+    if plan.keep == "some":
+        trace, _, _ = forward(replace(plan, keep="all"), inputs, trace.reading)
+    c, z0, z, v = inputs.c, trace.z0, trace.z, trace.v
+    (steps, batch, hidden), (g_z, *g_end) = z.shape, given
     theta = _fixed(c, z0) if trace.theta is None else trace.theta
+    slopes, totals = Formula(plan.spike, inputs.spike, needed.spike), Totals(c, trace, needed)
     distance = v[1:] - theta[-steps:]
-    slope = spike.derivative(distance).to(z.dtype).expand_as(z).contiguous()
-    parameters = [p for p, wanted in zip(spike.parameters(), needed[13:], strict=True) if wanted]
+    slope = slopes.spike.derivative(distance).to(z.dtype).expand_as(z).contiguous()
     g, state, sums = torch.empty_like(z), z.new_empty(3, batch, hidden), z.new_empty(6, batch, hidden)
-    through = torch.empty_like(z) if parameters else g
-    given = slope if g_z is None else g_z.contiguous()
+    through = torch.empty_like(z) if slopes.wanted else g
+    into = slope if g_z is None else g_z.contiguous()
     known = [torch.zeros_like(z0) if end is None else end for end in g_end]
     with torch.cuda.device_of(z):
         kernels().reverse[_programs(z0)](  # type: ignore[union-attr]
-            *(
-                slope[-1],
-                given[-1],
-                torch.stack(known),
-                c.w_rec.contiguous().to(half),
-                _stacked(c),
-                _ends(lengths, steps, z0),
-            ),
+            *(slope[-1], into[-1], torch.stack(known)),
+            *(c.w_rec.contiguous().to(plan.half), _stacked(c), _ends(plan.lengths, steps, z0)),
             *(z0.contiguous(), z[max(steps - 2, 0)], v[-2], theta[-2:][0]),
             *(g[-1], through[-1], state, sums),
             *(steps, batch, hidden, batch * hidden, batch * hidden * (len(theta) > 1)),
-            **_kind(c, reset),
-            PASSES=reset.gradient,
+            **_kind(c, plan.reset),
+            PASSES=plan.reset.gradient,
             SPIKES=g_z is not None,
             ENDS=any(end is not None for end in g_end),
-            THROUGH=bool(parameters),
+            THROUGH=bool(slopes.wanted),
             **_tile(z0),
             enable_fp_fusion=True,
         )
-    del slope, given
-    need, by_constant = Constants(*needed[5:13]), Constants(c.w_in, c.w_rec, *sums.sum(1))  # type: ignore[arg-type]
+    del slope, into
+    totals.add_block(0, steps, g)
+    if slopes.wanted:
+        slopes.add(slopes.learnt(distance, through))
+    weights = totals.constants()
+    vectors = Constants(weights.w_in, weights.w_rec, *sums.sum(1))  # type: ignore[arg-type]
     if trace.theta is None:  # what the moving threshold was given at the start
-        by_constant = by_constant._replace(threshold=state[2].sum(0))
-    if need.w_in:
-        total = c.w_in.new_zeros(c.w_in.shape[::-1])
-        reading.add_gradient(total, 0, steps, g)
-        by_constant = by_constant._replace(w_in=total.T)
-    if need.w_rec:
-        total = torch.zeros_like(c.w_rec)
-        add_recurrent(total, trace, 0, steps, g)
-        by_constant = by_constant._replace(w_rec=total.T)
-    gx = z.new_zeros(steps, batch, reading.width) if needed[0] or needed[1] else None
-    g_first = z.new_zeros(batch, reading.width) if needed[1] else None
-    if gx is not None:
-        reading.send_back(gx, g_first, 0, steps, g, c.w_in)
-    learnt = iter(())
-    if parameters:
-        with torch.enable_grad():
-            smooth = spike.primitive(distance)
-        learnt = iter(torch.autograd.grad(smooth, parameters, through))
-    surrogate = [next(learnt) if wanted else None for wanted in needed[13:]]
-    found = [gx, g_first, *state, *by_constant, *surrogate]
-    return [g if wanted else None for g, wanted in zip(found, needed, strict=True)]
+        vectors = vectors._replace(threshold=state[2].sum(0))
+    z_first, v_first, theta_first = state
+    return Inputs(totals.x, totals.first, z_first, v_first, theta_first, vectors, tuple(slopes.gradients()))
 
 
 def _fixed(c: Constants, like: Tensor) -> Tensor:
@@ -188,7 +147,7 @@ def _fixed(c: Constants, like: Tensor) -> Tensor:
 
 
 def _stacked(c: Constants) -> Tensor:
-    """The constants of the kernels (6, n_hidden); a fixed threshold is one that moves by nothing."""
+    """Those of the kernels (6, n_hidden); a fixed threshold is one that moves by nothing."""
     zero = torch.zeros_like(c.decay_v)
     fixed = (torch.ones_like(zero), zero, zero)
     moving = fixed if c.decay_theta is None else (c.decay_theta, c.b_theta, c.adaptation)
@@ -204,11 +163,11 @@ def _ends(lengths: Tensor | None, steps: int, like: Tensor) -> Tensor:
 
 def _kind(c: Constants, reset: Reset) -> dict[str, bool]:
     """Which of the resets the kernels are made for."""
-    return {"CONSTANT": c.threshold is not None and c.decay_theta is not None, "ZERO": isinstance(reset, ZeroReset)}
+    return {"CONSTANT": c.threshold is not None and c.decay_theta is not None, "ZERO": in_place(reset).zero}
 
 
 def _samples(like: Tensor) -> int:
-    """Samples of a program: as few as keep every multiprocessor busy, and no more than registers allow."""
+    """Samples of a program: as few as keep all multiprocessors busy, as registers allow."""
     processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 1
     return next((r for r in (1, 2) if -(-len(like) // r) <= processors), 4)
 

@@ -1,12 +1,14 @@
-"""The time loops of a spiking layer as Triton kernels: :mod:`neurolsc.neurons.scan.run` and :mod:`neurolsc.neurons.scan.reverse`.
+"""The passes of the loop as Triton kernels, each of which takes all steps.
 
-A program has R samples and all n neurons (as C columns, a power of two) and takes all steps. What a neuron remembers stays in
-registers. The vectors that are multiplied with the recurrent weights go through global memory, where they are wanted
-anyway: a program writes them, waits for all its threads, and reads them back K neurons at a time. Programs share nothing.
+They are those of :mod:`neurolsc.neurons.scan.forward` and :mod:`neurolsc.neurons.scan.reverse`. A
+program has R samples and all n neurons (as C columns, a power of two) and takes all steps. What a
+neuron remembers stays in registers. The vectors that are multiplied with the recurrent weights go
+through global memory, where they are wanted anyway: a program writes them, waits for all its
+threads, and reads them back K neurons at a time. Programs share nothing.
 
-All tensors are contiguous float32, except `lengths`, int32, and the recurrent weights, which may be of half precision. (B, n) is
-one value per sample and neuron, and `step` = B n. A fixed threshold is one that moves by nothing: decay 1, no constant input and
-no adaptation.
+All tensors are contiguous float32, except `lengths`, int32, and the recurrent weights, which may be
+of half precision. (B, n) is one value per sample and neuron, and `step` = B n. A fixed threshold is
+one that moves by nothing: decay 1, no constant input and no adaptation.
 """
 
 import triton
@@ -15,7 +17,7 @@ import triton.language as tl
 
 @triton.jit
 def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
-    """R vectors of n numbers times a matrix (n, n): (R, C). Rows that would only meet zeros are not read."""
+    """R vectors of n numbers times a matrix (n, n): (R, C). Rows that only meet zeros are not read."""
     sample, column = tl.arange(0, R)[:, None, None], tl.arange(0, C)[None, None, :]
     total = tl.zeros((R, K, C), tl.float32)
     for k in range(0, n, K):
@@ -30,7 +32,7 @@ def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.co
 def forward(
     drive,  # (T, B, n), the projected input
     w_rec_t,  # (n, n), from row to column
-    constants,  # (6, n): decay_v, b_v, the constant that is subtracted, decay_theta, b_theta, adaptation
+    constants,  # (6, n): decay_v, b_v, the constant subtracted, decay_theta, b_theta, adaptation
     lengths,  # (B,), steps after which the state of each sample is wanted
     z0,  # (B, n)
     z,  # (T, B, n), to be filled
@@ -96,7 +98,7 @@ def forward(
 
 @triton.jit
 def reverse(
-    slope,  # (B, n), the surrogate's derivative after the last step; those of the steps before lie before it
+    slope,  # (B, n), the surrogate's derivative after the last step; those before lie before it
     g_z,  # likewise, the gradient by the spikes, as it is given
     g_end,  # (2, B, n), those by v and theta at the end
     w_rec,

@@ -3,15 +3,8 @@
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.scan.events import Events, by_events, events_in
-
-ROWS = 1024
-"""Rows (step, sample) whose products are made at once: few enough for the cache."""
-
-
-def block_length(batch: int) -> int:
-    """The number of steps whose products are made at once."""
-    return max(1, ROWS // batch)
+from neurolsc.neurons.scan import chunks
+from neurolsc.neurons.scan.entries import Entries, by_events, events_in
 
 
 class Reading:
@@ -24,17 +17,17 @@ class Reading:
         events: those of x, if they are known.
     """
 
-    def __init__(self, x: Tensor, first: Tensor | None, w_in: Tensor, events: Events | None = None) -> None:
+    def __init__(self, x: Tensor, first: Tensor | None, w_in: Tensor, events: Entries | None = None) -> None:
         self.steps, self.batch, self.width = x.shape
         self.dtype, self.late = w_in.dtype, int(first is not None)
         self.first = None if first is None else first.to(w_in.dtype)
-        pays = by_events(w_in, ROWS, self.width, len(w_in))
+        pays = by_events(w_in, chunks.ROWS, self.width, len(w_in))
         self.events = (events or events_in(x, w_in.dtype)) if pays else None
         if self.events is None:
             self.x = x.to_dense() if x.is_sparse else x
 
     def drive(self, a: int, b: int, w_in: Tensor, w_in_t: Tensor) -> Tensor:
-        """The projected input of steps a to b, (b - a, B, n_hidden), from the weights and a contiguous transpose of them."""
+        """The projected input of steps a to b, (b - a, B, n_hidden); w_in_t is contiguous."""
         begin, end = self._frames(a, b)
         parts = [] if self.first is None or a else [self.first @ w_in.T]
         if end > begin and self.events is not None:
@@ -45,7 +38,7 @@ class Reading:
         return rows.view(b - a, self.batch, -1)
 
     def add_gradient(self, total: Tensor, a: int, b: int, g: Tensor) -> None:
-        """Add the gradient by the transposed weights to a total (n, n_hidden), given that by the drive of steps a to b."""
+        """Add the gradient by the transposed weights to a total, from that by the drive of a to b."""
         begin, end = self._frames(a, b)
         if self.first is not None and not a:
             total.addmm_(self.first.T, g[0])
@@ -56,7 +49,7 @@ class Reading:
             total.addmm_(self._rows(begin, end).T, g.flatten(0, 1))
 
     def send_back(self, gx: Tensor, gfirst: Tensor | None, a: int, b: int, g: Tensor, w_in: Tensor) -> None:
-        """Write the gradient by x (T, B, n) and the first frame (B, n), given that by the drive of steps a to b."""
+        """Write the gradient by x (T, B, n) and the first frame, from that by the drive of a to b."""
         begin, end = self._frames(a, b)
         if self.first is not None and not a:
             if gfirst is not None:
@@ -66,8 +59,8 @@ class Reading:
 
     def _product(self, rows: Tensor, w_in_t: Tensor) -> Tensor:
         """Rows times weights."""
-        # step by step it rounds as the plain step does; all at once is faster on a GPU, and where a batch is too small to fill
-        # a product
+        # step by step it rounds as the plain step does; all at once is faster on a GPU, and where a
+        # batch is too small to fill a product
         if rows.is_cuda or (self.batch < 64 and by_events(rows, len(rows), *w_in_t.shape)):
             return rows @ w_in_t
         return torch.cat([frame @ w_in_t for frame in rows.split(self.batch)])

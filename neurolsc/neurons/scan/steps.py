@@ -1,7 +1,8 @@
 """The step of LIF and ALIF in place, and what a run by such steps leaves behind.
 
-Operation by operation these are :func:`neurolsc.neurons.equations.advance`, so that they round alike. Products with a spike
-are exact, since it is 0 or 1, whether or not a processor fuses them with a sum.
+Operation by operation these are :func:`neurolsc.neurons.equations.advance`, so that they round
+alike. Products with a spike are exact, since it is 0 or 1, whether or not a processor fuses them
+with a sum.
 """
 
 import math
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.reset import Reset, ZeroReset
-from neurolsc.neurons.scan.events import Events, by_events, events_of, many
+from neurolsc.neurons.reset import Reset
+from neurolsc.neurons.scan.entries import Entries, by_events, events_of, many
 from neurolsc.neurons.scan.reading import Reading
+from neurolsc.neurons.scan.resets import in_place
 
 ALIGNMENT = 64
 """Bytes of a cache line, at whose start torch's own memory starts."""
@@ -30,7 +32,8 @@ class Trace:
         z0: spikes before the first step (B, n).
         z: spikes after each step (T, B, n).
         events: the spikes after each step, row after row (T * B, n); None where they are many.
-        v: voltage before the first step and after each (T + 1, B, n), or with recomputation before each block of steps.
+        v: voltage before the first step and after each (T + 1, B, n), or with recomputation before
+            each block of steps.
         theta: threshold before each block of steps; None where it is fixed.
         ends: the samples that end, by the number of steps after which they do.
         block: steps in a block.
@@ -39,7 +42,7 @@ class Trace:
     reading: Reading
     z0: Tensor
     z: Tensor
-    events: Events | None
+    events: Entries | None
     v: Tensor
     theta: Tensor | None
     ends: dict[int, Any]
@@ -73,9 +76,9 @@ class Steps:
 
     def __init__(self, reset: Reset, c: Constants, reading: Reading) -> None:
         hidden = len(c.w_rec)
-        self.zero, self.c, self.reading = isinstance(reset, ZeroReset), c, reading
+        self.reset, self.c, self.reading = in_place(reset), c, reading
         self.sparse = by_events(c.w_rec, reading.batch, hidden, hidden)
-        # rows are added from contiguous ones; a product keeps the layout of the plain step, and so its rounding
+        # rows are added from contiguous ones; a product keeps the plain step's layout and rounding
         self.w_rec_rows = c.w_rec.T.contiguous() if self.sparse else c.w_rec.T
         self.w_in_rows = c.w_in.T if reading.events is None else c.w_in.T.contiguous()
         self.b_v = c.b_v if c.b_v.device.type != "cpu" or bool(c.b_v.any()) else None
@@ -85,21 +88,22 @@ class Steps:
         """The projected input of steps a to b."""
         return self.reading.drive(a, b, self.c.w_in, self.w_in_rows).unbind(0)
 
-    def events(self, v: Tensor, theta: Tensor) -> Events | None:
+    def events(self, v: Tensor, theta: Tensor) -> Entries | None:
         """The spikes of a state, where it pays to know them and they are few."""
         return events_of(np.greater(v.numpy(), theta.numpy())) if self.sparse else None
 
+    def first_events(self, z: Tensor) -> Entries | None:
+        """Those of spikes that are given, likewise."""
+        return events_of(z.numpy() != 0) if self.sparse else None
+
     def voltage(
-        self, now: Tensor, then: Tensor, theta: Tensor, z: Tensor, events: Events | None, drive: Tensor
+        self, now: Tensor, then: Tensor, theta: Tensor, z: Tensor, events: Entries | None, drive: Tensor
     ) -> None:
         """Write the next voltage, which may be where the last one is."""
         few = events is not None
         recurrent = events.times(self.w_rec_rows) if few else torch.mm(z, self.c.w_rec.T, out=self.recurrent)
         torch.mul(now, self.c.decay_v, out=then)
-        if self.zero:
-            then.addcmul_(then, z, value=-1)
-        else:
-            then.addcmul_(theta if self.c.threshold is None else self.c.threshold, z, value=-1)
+        self.reset.carry_(then, z, theta if self.c.threshold is None else self.c.threshold)
         then.add_(drive).add_(recurrent)
         if self.b_v is not None:
             then.add_(self.b_v)
@@ -111,7 +115,7 @@ class Steps:
 
 
 class Replay:
-    """The states along a run, a block at a time: what was kept of them, and the steps between run again.
+    """The states along a run, block by block: what was kept, and the steps between run again.
 
     Args:
         steps: the steps; None where all voltages were kept.
@@ -145,10 +149,15 @@ class Replay:
                 step.threshold(theta[i], theta[i + 1], z)
         return v, self.c.threshold if theta is None else theta  # type: ignore[return-value]
 
-    def _events(self, t: int) -> Events | None:
+    def first(self) -> tuple[Tensor, Tensor]:
+        """v and theta before the first step (B, n); theta (n,) where it is fixed."""
+        theta = self.c.threshold if self.trace.theta is None else self.trace.theta[0]
+        return self.trace.v[0], theta  # type: ignore[return-value]
+
+    def _events(self, t: int) -> Entries | None:
         """The spikes after t steps as the run knew them."""
         trace, batch = self.trace, self.trace.z0.shape[0]
         if trace.events is None or not t:
-            return self.steps.events(trace.spikes(t), torch.zeros(()))
+            return self.steps.first_events(trace.spikes(t))
         known = trace.events.rows((t - 1) * batch, t * batch)
         return None if many(len(known.column), trace.z0.numel()) else known

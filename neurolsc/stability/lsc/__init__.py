@@ -1,1 +1,34 @@
-"""LSC: local stability set by pre-training."""
+"""LSC: local stability set by pre-training.
+
+A *target* (`targets`) says what the radii are to become, *criteria* when they have become it. `pretrain`
+is the paper's loop (`loop`): a `look` at some points of an input (`inputs`), one optimizer step on the
+`loss`, the multipliers `kappa`, which a *rule* (`rules`) turns into parameters, and a `shuffle`; its
+settings are one object (`options`). `scale` does without gradients, by root finding (`roots`). Both end
+in a `result`. `rates` makes a control: thresholds scaled until a network fires as often as another.
+"""
+
+from neurolsc.stability.lsc.criteria import Criteria
+from neurolsc.stability.lsc.options import Options
+from neurolsc.stability.lsc.pretrain import pretrain
+from neurolsc.stability.lsc.rates import match_firing_rates
+from neurolsc.stability.lsc.result import PretrainResult
+from neurolsc.stability.lsc.rules import PaperRule, Rule, TransitionRule
+from neurolsc.stability.lsc.scale import scale_to_radius
+from neurolsc.stability.lsc.targets import Aim, Aiming, Balanced, Equal, Target
+
+__all__ = [
+    "Aim",
+    "Aiming",
+    "Balanced",
+    "Criteria",
+    "Equal",
+    "Options",
+    "PaperRule",
+    "PretrainResult",
+    "Rule",
+    "Target",
+    "TransitionRule",
+    "match_firing_rates",
+    "pretrain",
+    "scale_to_radius",
+]

@@ -1,82 +1,118 @@
-"""How radii are measured during pre-training: where, on which sample, against what."""
+"""How radii are measured during pre-training: where, on which samples, and on how many."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from neurolsc.network import Network
-from neurolsc.stability.cycles import NonSquare
-from neurolsc.stability.lsc.targets import Aim, Measured
+from neurolsc.stability.lsc.criteria import Measured
+from neurolsc.stability.lsc.inputs import Fresh, Inputs, pick
+from neurolsc.stability.lsc.options import Options
+from neurolsc.stability.lsc.targets import Aim
 from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.profile import RadiusProfile, draw_steps, radius_profile
 from neurolsc.stability.transition import follow
 
 CLOSER = 4
-"""Time steps of a closer look, as a multiple of a step's: radii differ more along a run than from sample to sample."""
+"""Time steps of a closer look, as a multiple of a step's: radii differ more along a run than from
+sample to sample."""
+
+MOST, MOST_FRESH = 4, 16
+"""Samples of the largest closer look and of the largest look at fresh inputs, as multiples of a step's."""
+
+CLOSE_DOUBT, FRESH_DOUBT = 0.5, 0.25
+"""Standard errors of the means, in tolerances, that a closer look and one at fresh inputs may have: a
+look takes as many samples as that needs."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """A network, its target, and how much of a batch is looked at.
+    """A network, and how it is looked at.
+
+    Every step draws from a generator of its own, so that a resumed run draws what an uninterrupted one
+    does.
 
     Attributes:
         network: the network.
         goal: radii aimed at.
-        seed: of everything that is drawn; every step draws from a generator of its own, so that a resumed run draws what
-            an uninterrupted one does.
-        samples: samples of a batch that a step looks at.
-        steps: time steps that it looks at, no more than there are; None: all.
-        include_input: whether the first layer's derivative by the input counts.
-        non_square: what stands for the radius between unequal widths.
+        options: all else.
     """
 
     network: Network
     goal: Aim
-    seed: int
-    samples: int
-    steps: int | None
-    include_input: bool
-    non_square: NonSquare
+    options: Options
 
     def generator(self, step: int) -> torch.Generator:
         """Where a step draws from."""
-        return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        return torch.Generator().manual_seed(self.options.seed * 1_000_003 + step)
 
-    def sample(self, x: Tensor, step: int, times: int = 1) -> Tensor:
-        """Columns of a batch, drawn at random; so many times as many as the settings say."""
-        count = min(self.samples * times, x.shape[1])
-        drawn = torch.randperm(x.shape[1], generator=self.generator(step))[:count].to(x.device)
-        return x.index_select(1, drawn)  # of dense and sparse inputs alike
+    def measure(self, x: Tensor, step: int) -> tuple[Measured, list[float]]:
+        """Radii at the steps and samples drawn for a step, with gradient, and the firing rates."""
+        return self._measure(self._sample(x, step, self.options.samples), step, self.count(x))
 
-    def count(self, x: Tensor, times: int = 1) -> int | None:
-        """How many time steps of an input are looked at, or so many times as many."""
-        return None if self.steps is None else min(times * self.steps, x.shape[0])
+    def closer(self, x: Tensor, step: int) -> tuple[Measured, list[float]]:
+        """The same without gradient at `CLOSER` times as many steps, and enough samples to tell the means."""
+        count, steps = self.options.samples, self.count(x, CLOSER)
+        with torch.no_grad():
+            seen = self._measure(self._sample(x, step, count), step, steps)
+            wanted = self.enough(seen[0], len(x), CLOSE_DOUBT, MOST)
+            if min(wanted, x.shape[1]) > count:
+                seen = self._measure(self._sample(x, step, wanted), step, steps)
+        return seen
 
-    def measure(self, x: Tensor, step: int, *, closer: bool = False) -> tuple[Measured, list[float]]:
-        """Radii at the steps and samples drawn for a step, and the firing rates.
+    def fresh(self, inputs: Inputs, last: Tensor, step: int) -> RadiusProfile:
+        """Radii on the inputs that come next, at `CLOSER` times as many steps and enough samples.
+
+        Where the first samples already show that a mean misses its target, no more are looked at.
 
         Args:
-            x: the batch (T, B, n_in).
+            inputs: inputs that no step has looked at, if there are such.
+            last: the input to look at if none comes.
             step: the pre-training step, which seeds the draw.
-            closer: look at `CLOSER` times as many steps and drop the gradient by the parameters.
         """
-        generator = self.generator(step)
-        x = self.sample(x, step)
-        steps = draw_steps(x.shape[0], self.count(x, CLOSER if closer else 1), generator)
-        transitions, outputs = follow(self.network, x, steps)
-        with torch.set_grad_enabled(not closer and torch.is_grad_enabled()):
-            time = tuple(time_radius(t, i).radius for i, t in enumerate(transitions))
-            depth = tuple(depth_radius(t, i, self.non_square, generator).radius for i, t in enumerate(transitions))
-        return Measured(time, depth), [z.ne(0).float().mean().item() for z in outputs]
+        drawn = Fresh(inputs, last, self.generator(-2 - step))
+        x = drawn.upto(2 * self.options.samples)
+        profile = self._profile(x, step)
+        measured = Measured.of(profile)
+        wanted = self.enough(measured, len(x), FRESH_DOUBT, MOST_FRESH)
+        lost = self.options.criteria.lost(measured, self.goal, len(x), self.options.include_input)
+        if wanted > x.shape[1] and not lost:
+            more = drawn.upto(wanted)
+            profile = self._profile(more, step) if more.shape[1] > x.shape[1] else profile
+        return profile
 
-    def larger(self, x: Tensor) -> RadiusProfile:
-        """The radii of a closer look at twice as many samples, drawn apart from all others."""
+    def count(self, x: Tensor, times: int = 1) -> int | None:
+        """How many time steps of an input are looked at, or so many times as many; None: all."""
+        steps = self.options.steps
+        return None if steps is None else min(times * steps, x.shape[0])
+
+    def enough(self, measured: Measured, total: int, doubt: float, most: int) -> int:
+        """How many samples bring the standard error of every mean down to a share of the tolerance; no more than most."""
+        now = self.options.criteria.doubt(measured, self.goal, total, self.options.include_input)
+        seen, most = measured.time[0].shape[1], most * self.options.samples
+        return most if now == math.inf else min(math.ceil(seen * (now / doubt) ** 2), most)
+
+    def _sample(self, x: Tensor, step: int, count: int) -> Tensor:
+        """Samples of an input, drawn at random."""
+        return pick(x, torch.randperm(x.shape[1], generator=self.generator(step))[:count])
+
+    def _measure(self, x: Tensor, step: int, count: int | None) -> tuple[Measured, list[float]]:
+        generator = self.generator(step)
+        transitions, outputs = follow(self.network, x, draw_steps(x.shape[0], count, generator))
+        across = self.options.non_square
+        time = [time_radius(t, i).radius for i, t in enumerate(transitions)]
+        depth = [depth_radius(t, i, across, generator).radius for i, t in enumerate(transitions)]
+        points = [tuple(r.view(-1, x.shape[1]) for r in radii) for radii in (time, depth)]
+        return Measured(*points), [z.ne(0).float().mean().item() for z in outputs]
+
+    def _profile(self, x: Tensor, step: int) -> RadiusProfile:
         return radius_profile(
             self.network,
-            self.sample(x, -2, 2),
+            x,
             steps=self.count(x, CLOSER),
-            non_square=self.non_square,
+            non_square=self.options.non_square,
             target=self.goal,
-            seed=self.seed + 1,
+            seed=self.options.seed * 1_000_003 - 2 - step,
         )

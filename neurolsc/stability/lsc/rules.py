@@ -17,6 +17,7 @@ from torch import nn
 
 from neurolsc.neurons.cell import Answer, Cell
 from neurolsc.neurons.positive import set_value
+from neurolsc.stability.lsc.targets import Balanced, Target, as_target
 
 
 class Rule(Protocol):
@@ -83,12 +84,25 @@ class TransitionRule:
             thresholds.set_rest(held)
 
 
-def default_rule(target: float | str) -> Rule:
+def default_rule(target: Target) -> Rule:
     """The rule that reaches a target with firing layers (benchmarks/convergence.py): the paper's for the balanced one.
 
-    Its depth radius is so small that w_in cannot follow without silencing the layers, unless the thresholds fall with it.
+    Its depth radius is so small that w_in cannot follow without silencing the layers, unless the
+    thresholds fall with it.
     """
-    return PaperRule() if target == "balanced" else TransitionRule()
+    return PaperRule() if isinstance(as_target(target), Balanced) else TransitionRule()
+
+
+def checked_rule(rule: Rule) -> Rule:
+    """The rule, if it is one.
+
+    Raises:
+        TypeError: if it is not an object with ``name`` and ``apply``.
+    """
+    if isinstance(rule, type) or not (hasattr(rule, "name") and callable(getattr(rule, "apply", None))):
+        got = f"the class {rule.__name__}" if isinstance(rule, type) else repr(rule)
+        raise TypeError(f"rule must be an object with name and apply(cell, *, time, depth), got {got}.")
+    return rule
 
 
 def _multiply(

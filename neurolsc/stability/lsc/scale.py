@@ -1,104 +1,169 @@
-"""Set the radii directly: find each layer's two scales by root finding on the measured radii, without gradients.
+"""Set the radii directly: find each layer's two scales by root finding, without gradients.
 
-Bottom up, one layer after the other. Through depth the derivative is linear in w_in, so its scale follows from one
-measurement; the radius through time depends on the states, which the scale itself changes, so its scale is found by
-Brent's method on a logarithmic axis. Layers above do not act on those below, so one sweep is enough.
+Bottom up, one layer after the other. Through depth the derivative is linear in w_in, so its scale
+follows from one measurement; the radius through time depends on the states, which the scale itself
+changes, so its scale is found as a root on a logarithmic axis. Layers above do not act on those below,
+so one sweep is enough.
 """
 
 import math
+import time as clock
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
+from neurolsc.modes import evaluating
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell
 from neurolsc.stability.cycles import NonSquare
-from neurolsc.stability.lsc.rules import Rule
-from neurolsc.stability.lsc.targets import Aim
+from neurolsc.stability.lsc.criteria import Criteria
+from neurolsc.stability.lsc.inputs import Inputs, as_network, pick
+from neurolsc.stability.lsc.look import CLOSER, Look
+from neurolsc.stability.lsc.options import Options
+from neurolsc.stability.lsc.result import PretrainResult, concluded
+from neurolsc.stability.lsc.roots import bracket, root
+from neurolsc.stability.lsc.rules import Rule, default_rule
+from neurolsc.stability.lsc.targets import Target, aim
 from neurolsc.stability.measure import depth_radius, time_radius
+from neurolsc.stability.profile import draw_steps
 from neurolsc.stability.transition import follow
 
-_RANGE = math.log(1e4)
+_REACH = math.log(1e4)
+_WIDTH = 1e-4  # of the bracket in the end, on the logarithmic axis
+_CLOSE = 0.05  # tolerances from the target at which a scale will do
 
 
-def scale_layers(
+def scale_to_radius(
     network: Network,
     x: Tensor,
-    steps: Tensor,
-    goal: Aim,
-    rule: Rule,
     *,
-    non_square: NonSquare,
-    include_input: bool,
-    seed: int,
-    on_measure: Callable[[int, float, float], None],
-) -> None:
-    """Scale every layer of a network, in place, until its mean radii meet the goal on one batch.
+    target: Target = 1.0,
+    rule: Rule | None = None,
+    seed: int = 0,
+    samples: int = 4,
+    steps: int | None = 8,
+    include_input: bool = True,
+    non_square: NonSquare = "submatrix",
+    criteria: Criteria | None = None,
+    progress: bool = True,
+) -> PretrainResult:
+    """Bring the radii of a network to a target, in place, by two scales per layer and nothing else.
 
-    A radius whose root is not bracketed by scales of 1e-4 to 1e4 is left at the scale that came closest.
+    No gradient, no shuffle, no clipping: each layer's weights stay multiples of what they were, and
+    so do its decays under the default rule. A radius whose root is not bracketed by scales of 1e-4 to
+    1e4 is left at the scale that came closest.
 
     Args:
-        network: the network.
-        x: input (T, B, n_in).
-        steps: the steps at which radii are measured (K,).
-        goal: radii aimed at.
-        rule: what a scale multiplies.
-        non_square: what stands for the radius between unequal widths.
+        network: the network; its cells are changed, its readout is not.
+        x: one batch of inputs (T, B, n_in).
+        target: the radius through time and depth, as in :func:`neurolsc.pretrain`.
+        rule: what the scales multiply; by default as in :func:`neurolsc.pretrain`.
+        seed: of the steps, samples and sub-matrices that are drawn.
+        samples: as in :func:`neurolsc.pretrain`, whose closer look is used here: scales are found on
+            twice as many samples of x, and confirmed on others of it, if there are.
+        steps: scales are found at four times as many time steps; None: all.
         include_input: scale the first layer's w_in too.
-        seed: of the sub-matrices that are drawn.
-        on_measure: called after each measurement with layer, scale and mean radius through time.
+        non_square: what stands for the radius between unequal widths.
+        criteria: what the radii must meet; the paper's by default, of which the third, over several
+            steps, has nothing to ask here.
+        progress: show a progress bar.
+
+    Returns:
+        The result. Its steps are measurements made, its history has a row for each: layer, scale, and
+        the mean radius through time at that scale.
+
+    Raises:
+        TypeError: if network is not one, or x not a tensor.
+        ValueError: for a target outside (0, inf), or an x that does not fit the network.
+        FloatingPointError: if a radius is NaN; the message names the layer.
+
+    Example:
+        >>> import torch
+        >>> from neurolsc import ALIFPlus
+        >>> _ = torch.manual_seed(0)
+        >>> network = Network([ALIFPlus(32, 16), ALIFPlus(16, 16)], n_out=3)
+        >>> x = (torch.rand(20, 16, 32) < 0.2).float()  # 20 steps of 16 samples
+        >>> result = scale_to_radius(network, x, target=0.5, progress=False)
+        >>> result.converged, result.profile.time_mean.round(decimals=1).tolist()
+        (True, [0.5, 0.5])
     """
-    for layer, cell in enumerate(network.cells):
-        if layer or include_input:
-            transitions, _ = follow(network, x, steps)
-            with torch.no_grad():
-                depth = depth_radius(transitions[layer], layer, non_square, torch.Generator().manual_seed(seed)).radius
-            if depth.mean() > 0:
-                rule.apply(cell, time=1.0, depth=goal.depth / depth.mean().item())
-        _scale_time(network, cell, layer, x, steps, goal.time, rule, on_measure)
+    options = Options(
+        target=target,
+        rule=default_rule(target) if rule is None else rule,
+        seed=seed,
+        samples=samples,
+        steps=steps,
+        include_input=include_input,
+        non_square=non_square,
+        criteria=criteria or Criteria(),
+    )
+    with evaluating(as_network(network)):
+        return _scaled(network, x, options, progress)
 
 
-def _scale_time(
-    network: Network,
-    cell: Cell,
-    layer: int,
-    x: Tensor,
-    steps: Tensor,
-    target: float,
-    rule: Rule,
-    on_measure: Callable[[int, float, float], None],
-) -> None:
+def _scaled(network: Network, x: Tensor, options: Options, progress: bool) -> PretrainResult:
+    started, inputs = clock.perf_counter(), Inputs([x])
+    look = Look(network, aim(options.target, inputs.steps, len(network.cells)), options)
+    order, count = torch.randperm(x.shape[1], generator=look.generator(0)), 2 * options.samples
+    chosen, others = pick(x, order[:count]), pick(x, order[count:])
+    with tqdm(unit="measurement", desc="scale", disable=not progress) as bar:
+        history = _sweep(look, chosen, bar)
+    profile = look.fresh(Inputs([others if others.shape[1] else chosen]), chosen, 0)
+    return concluded(
+        look,
+        profile,
+        total=inputs.steps,
+        smoothed=0.0,  # of one draw there is no deviation to smooth over
+        steps=len(history),
+        history=history,
+        seconds=clock.perf_counter() - started,
+    )
+
+
+def _sweep(look: Look, x: Tensor, bar: Any) -> list[dict[str, Any]]:
+    """Scale every layer, from the bottom up; what was measured on the way."""
+    history: list[dict[str, Any]] = []
+    steps = draw_steps(x.shape[0], look.count(x, CLOSER), look.generator(0))
+
+    def note(layer: int, scale: float, radius: float) -> None:
+        history.append({"layer": layer + 1, "scale": scale, "time": radius})
+        bar.update()
+        bar.set_postfix_str(f"layer {layer + 1} scale {scale:.3g} time {radius:.3f}")
+
+    for layer in range(len(look.network.cells)):
+        if layer or look.options.include_input:
+            _scale_depth(look, layer, x, steps)
+        _scale_time(look, layer, x, steps, note)
+    return history
+
+
+def _scale_depth(look: Look, layer: int, x: Tensor, steps: Tensor) -> None:
+    """Scale a layer by its radius through depth, where there is one."""
+    options, t = look.options, follow(look.network, x, steps)[0][layer]
+    with torch.no_grad():
+        mean = depth_radius(t, layer, options.non_square, look.generator(0)).radius.mean().item()
+    if mean > 0:
+        options.rule.apply(look.network.cells[layer], time=1.0, depth=look.goal.depth / mean)
+
+
+def _scale_time(look: Look, layer: int, x: Tensor, steps: Tensor, note: Callable[[int, float, float], None]) -> None:
+    """Scale a layer until its radius through time is the target, or as near as it gets."""
+    cell, target = look.network.cells[layer], look.goal.time
     start = {name: value.clone() for name, value in cell.state_dict().items()}
-    tried: dict[float, float] = {}
+    tried: list[tuple[float, float]] = []
 
     def miss(log_scale: float) -> float:
         cell.load_state_dict(start)
-        rule.apply(cell, time=math.exp(log_scale), depth=1.0)
+        look.options.rule.apply(cell, time=math.exp(log_scale), depth=1.0)
         with torch.no_grad():
-            transitions, _ = follow(network, x, steps)
-            radius = time_radius(transitions[layer], layer).radius.mean().item()
-        tried[log_scale] = abs(radius - target)
-        on_measure(layer, math.exp(log_scale), radius)
+            radius = time_radius(follow(look.network, x, steps)[0][layer], layer).radius.mean().item()
+        tried.append((abs(radius - target), log_scale))
+        note(layer, math.exp(log_scale), radius)
         return radius - target
 
-    low, high = _bracket(miss)
-    if low < high:
-        from scipy.optimize import brentq  # slow to import, and only this method needs it
-
-        brentq(miss, low, high, xtol=1e-4, maxiter=40, disp=False)
-    miss(min(tried, key=tried.__getitem__))
-
-
-def _bracket(miss: Callable[[float], float]) -> tuple[float, float]:
-    """Widen away from scale 1 towards the root until the sign changes; an empty bracket if it never does."""
-    here = miss(0.0)
-    if here == 0:
-        return 0.0, 0.0
-    outward = -math.copysign(1.0, here)
-    near, far = 0.0, outward * 0.25
-    while abs(near) < _RANGE:
-        if miss(far) * here <= 0:
-            return min(near, far), max(near, far)
-        near, far = far, outward * min(2 * abs(far), _RANGE)
-    return 0.0, 0.0
+    between = bracket(miss, _REACH)
+    if between.low < between.high:
+        root(miss, between, width=_WIDTH, close=_CLOSE * look.options.criteria.allowed(look.goal, target))
+    miss(min(tried)[1])

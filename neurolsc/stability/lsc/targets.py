@@ -1,17 +1,8 @@
-"""What the radii are to become, and when they have become it."""
+"""What the radii are to become: a number, the balanced target, or an object that says so."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Literal, NamedTuple
-
-import torch
-from torch import Tensor
-
-from neurolsc.stability.profile import RadiusProfile
-
-Target = float | Literal["balanced"]
+from typing import Literal, NamedTuple, Protocol
 
 
 class Aim(NamedTuple):
@@ -21,94 +12,66 @@ class Aim(NamedTuple):
     depth: float
 
 
-def aim(target: Target, steps: int, layers: int) -> Aim:
-    r"""Target radii of a network of L layers on inputs of T steps.
+class Aiming(Protocol):
+    """What a target is: an object that gives radii to a network. A frozen dataclass names itself."""
 
-    A number is the target of both; ``"balanced"`` is :math:`T/(T+L)` through time and :math:`L/(T+L)` through depth, whose
-    sum is 1 as for 0.5, so that the linear bound of Theorem 3 holds.
-
-    Raises:
-        ValueError: if the target is neither a positive finite number nor ``"balanced"``.
-
-    Source: arXiv:2308.12075v2, Sec. III-D (written with a bar over rho).
-    """
-    if target == "balanced":
-        return Aim(steps / (steps + layers), layers / (steps + layers))
-    if isinstance(target, bool) or not isinstance(target, int | float) or not 0 < target < float("inf"):
-        raise ValueError(f"target must be a radius in (0, inf) or 'balanced', got {target!r}.")
-    return Aim(float(target), float(target))
+    def aim(self, steps: int, layers: int) -> Aim:
+        """Target radii of a network of so many layers on inputs of so many steps."""
+        ...
 
 
-class Measured(NamedTuple):
-    """Radii of one pre-training step, per layer at the sampled points (step, sample)."""
-
-    time: tuple[Tensor, ...]
-    depth: tuple[Tensor, ...]
-
-    @classmethod
-    def of(cls, profile: RadiusProfile) -> "Measured":
-        """The radii of a profile."""
-        return cls(tuple(profile.time.flatten(1)), tuple(profile.depth.flatten(1)))
-
-    def means(self) -> tuple[list[float], list[float]]:
-        """Mean radius of every layer through time and depth."""
-        return [r.mean().item() for r in self.time], [r.mean().item() for r in self.depth]
-
-    def errors(self, goal: Aim, include_input: bool = True) -> Tensor:
-        """Distance of every radius from its target, all derivatives in one vector."""
-        depth = self.depth if include_input else self.depth[1:]
-        return torch.cat([*(r - goal.time for r in self.time), *(r - goal.depth for r in depth)])
+Target = float | Literal["balanced"] | Aiming
 
 
 @dataclass(frozen=True)
-class Criteria:
-    """When the radii have converged: all three hold, at the radii measured in one step.
+class Equal:
+    """The same radius through time and depth; a number stands for it."""
 
-    Means are compared per layer and direction and never pooled: time 0.95 with depth 0.15 would pool to 0.55.
+    radius: float
 
-    Args:
-        tolerance: (i) every mean lies this close to its target. For the balanced target, whose depth radius is below the
-            tolerance, twice this, relative to the target.
-        deviation: (ii) the standard deviation of all radii from their targets is below this; None: not asked.
-        smoothed_deviation: (iii) so is its exponential mean over 10 steps; None: not asked.
+    def aim(self, steps: int, layers: int) -> Aim:
+        """That radius, twice."""
+        return Aim(float(self.radius), float(self.radius))
 
-    Source: arXiv:2308.12075, Sec. II-D.
+
+@dataclass(frozen=True)
+class Balanced:
+    r""":math:`T/(T+L)` through time and :math:`L/(T+L)` through depth; ``"balanced"`` stands for it.
+
+    Their sum is 1 as for 0.5, so that the linear bound of Theorem 3 holds.
+
+    Source: arXiv:2308.12075v2, Sec. III-D (written with a bar over rho).
     """
 
-    tolerance: float = 0.02
-    deviation: float | None = 0.2
-    smoothed_deviation: float | None = 0.2
+    def aim(self, steps: int, layers: int) -> Aim:
+        """Target radii of L layers on T steps."""
+        return Aim(steps / (steps + layers), layers / (steps + layers))
 
-    def misses(self, measured: Measured, goal: Aim, include_input: bool = True) -> list[tuple[int, str, float, float]]:
-        """The means that are too far from their target: (layer, direction, mean, target)."""
-        return [
-            (layer, direction, mean, wanted)
-            for layer, direction, mean, wanted, allowed in self._compared(measured, goal, include_input)
-            if not abs(mean - wanted) <= allowed
-        ]
 
-    def distance(self, measured: Measured, goal: Aim, include_input: bool = True) -> float:
-        """How far the means are from their targets: the root mean square of their distances, in tolerances."""
-        if self.tolerance == 0:
-            return math.inf
-        compared = self._compared(measured, goal, include_input)
-        return math.sqrt(fmean(((mean - wanted) / allowed) ** 2 for *_, mean, wanted, allowed in compared))
+def as_target(target: Target) -> Aiming:
+    """The object that a target stands for.
 
-    def _compared(
-        self, measured: Measured, goal: Aim, include_input: bool
-    ) -> Iterator[tuple[int, str, float, float, float]]:
-        """The means that count: (layer, direction, mean, target, distance allowed)."""
-        for direction, means, wanted in zip(("time", "depth"), measured.means(), goal, strict=True):
-            allowed = self.tolerance if goal.time == goal.depth else 2 * self.tolerance * wanted
-            for layer, mean in enumerate(means):
-                if include_input or direction == "time" or layer > 0:
-                    yield layer, direction, mean, wanted, allowed
+    Raises:
+        ValueError: if it is neither a positive finite number, ``"balanced"`` nor an object with ``aim``.
+    """
+    if target == "balanced":
+        return Balanced()
+    if isinstance(target, int | float) and not isinstance(target, bool) and 0 < target < math.inf:
+        return Equal(target)
+    if callable(getattr(target, "aim", None)) and not isinstance(target, type):
+        return target  # type: ignore[return-value]
+    raise ValueError(
+        f"target must be a radius in (0, inf) or 'balanced', or an object with aim(steps, layers), got {target!r}."
+    )
 
-    def met(self, measured: Measured, goal: Aim, smoothed: float, include_input: bool = True) -> bool:
-        """Whether the measured radii, and the smoothed deviation up to this step, have converged."""
-        spread = measured.errors(goal, include_input).std(correction=0).item()
-        return (
-            not self.misses(measured, goal, include_input)
-            and (self.deviation is None or spread < self.deviation)
-            and (self.smoothed_deviation is None or smoothed < self.smoothed_deviation)
-        )
+
+def aim(target: Target, steps: int, layers: int) -> Aim:
+    """Target radii of a network of L layers on inputs of T steps.
+
+    Raises:
+        ValueError: if the target is none (:func:`as_target`), or its radii are not positive finite numbers.
+    """
+    goal = Aim(*as_target(target).aim(steps, layers))
+    if not all(0 < radius < math.inf for radius in goal):
+        raise ValueError(f"target radii must be in (0, inf), got {tuple(goal)} from {target!r}.")
+    return goal

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, NetworkState, surrogate
-from neurolsc.neurons.scan import events, reading, reverse
-from neurolsc.neurons.scan import run as scan
+from neurolsc.neurons.scan import chunks, entries, function
 from neurolsc.neurons.spiking import SpikingCell
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -31,10 +30,10 @@ def plain_steps() -> Iterator[None]:
 def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of making products, whatever the sizes."""
     smallest, density, rows = ROUTES[request.param]
-    monkeypatch.setattr(events, "SMALLEST", smallest)
-    monkeypatch.setattr(events, "DENSITY", density)
-    monkeypatch.setattr(reading, "ROWS", rows)
-    monkeypatch.setattr(reverse, "SLOPES", 50)  # those of two steps
+    monkeypatch.setattr(entries, "SMALLEST", smallest)
+    monkeypatch.setattr(entries, "DENSITY", density)
+    monkeypatch.setattr(chunks, "ROWS", rows)
+    monkeypatch.setattr(chunks, "SLOPES", 50)  # those of two steps
 
 
 def small(kind: type[SpikingCell], *, layer_delay: int = 1, **settings: Any) -> Network:
@@ -188,9 +187,9 @@ def test_a_threshold_that_is_a_parameter_has_its_gradient(route):
 
 def scans(run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> int:
     """How often a run takes the loop."""
-    calls, real = [], scan.forward
+    calls, real = [], function.forward
     with monkeypatch.context() as patch:
-        patch.setattr(scan, "forward", lambda *args: (calls.append(1), real(*args))[1])
+        patch.setattr(function, "forward", lambda *args: (calls.append(1), real(*args))[1])
         run()
     return len(calls)
 
@@ -236,7 +235,7 @@ def test_functions_of_torch_func_take_plain_steps(monkeypatch):
         return torch.func.functional_call(network, parameters, (x,)).square().sum()
 
     loss(parameters).backward()
-    monkeypatch.setattr(scan, "forward", None)
+    monkeypatch.setattr(function, "forward", None)
     slope = 0.0
     for name, gradient in torch.func.grad(loss)(parameters).items():
         torch.testing.assert_close(gradient, parameters[name].grad, rtol=1e-10, atol=0)

@@ -17,11 +17,24 @@ import torch
 from torch import Tensor
 
 import neurolsc
-from neurolsc import LIF, ALIFPlus, Cell, Criteria, Network, PaperRule, TransitionRule, pretrain, radius_profile
+from neurolsc import (
+    LIF,
+    ALIFPlus,
+    Cell,
+    Criteria,
+    Network,
+    PaperRule,
+    PretrainResult,
+    TransitionRule,
+    pretrain,
+    radius_profile,
+    scale_to_radius,
+)
 from neurolsc.files import read_tree
 from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.stability.lsc.criteria import Measured
 from neurolsc.stability.lsc.look import Look
-from neurolsc.stability.lsc.loop import _shuffled
+from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.targets import Aim
 from neurolsc.stability.transition import follow, time_derivative_by_autograd
 from neurolsc.surrogate import FastSigmoid
@@ -113,11 +126,10 @@ def test_other_targets_are_refused(target, make_network, batches):
 # ---- what does not change
 
 
-@pytest.mark.parametrize("method", ["gradient", "scale"])
-def test_zero_steps_change_nothing(method, make_network, batches):
+def test_zero_steps_change_nothing(make_network, batches):
     network = make_network()
     before = weights(network)
-    result = pretrain(network, batches, target=0.5, max_steps=0, method=method, progress=False)
+    result = pretrain(network, batches, target=0.5, max_steps=0, progress=False)
     assert same(weights(network), before)
     assert not result.converged
     assert result.steps == 0
@@ -132,11 +144,19 @@ def test_a_target_that_is_met_already_changes_nothing(make_network, batches):
     assert same(weights(network), before)
 
 
-@pytest.mark.parametrize("method", ["gradient", "scale"])
+def scaled(network: Network, batches: list[Tensor]) -> PretrainResult:
+    return scale_to_radius(network, batches[0], target=0.5, progress=False)
+
+
+def pretrained(network: Network, batches: list[Tensor]) -> PretrainResult:
+    return pretrain(network, batches, target=0.5, max_steps=5, progress=False)
+
+
+@pytest.mark.parametrize("method", [pretrained, scaled])
 def test_readout_fixed_buffers_and_gradients_are_left_alone(method, make_network, batches):
     network = make_network(seed=3)
     before = weights(network)
-    pretrain(network, batches, target=0.5, method=method, max_steps=5, progress=False)
+    method(network, batches)
     after = weights(network)
     assert torch.equal(after["readout.weight"], before["readout.weight"])
     assert not any(after[f"cells.{i}.b_v"].any() for i in range(2))
@@ -329,15 +349,30 @@ def test_history_has_a_row_per_step_and_is_json(make_network, batches):
 # ---- findings and errors
 
 
-def test_a_dead_layer_is_named_even_where_the_target_is_met(make_network, batches):
+@pytest.mark.parametrize("polish", [True, False])
+def test_a_dead_layer_is_never_converged_and_named(polish, make_network, batches):
     network = make_network(gain=2)
     network.cells[1].theta_rest = 1000.0
     criteria = Criteria(tolerance=1.0, deviation=None, smoothed_deviation=None)
-    result = pretrain(network, batches, target=1.0, criteria=criteria, progress=False)
-    assert result.converged
+    settings = {"target": 1.0, "criteria": criteria, "polish": polish, "max_steps": 3, "progress": False}
+    settings["gradient"] = False
+    result = pretrain(network, batches, **settings)
+    assert result.profile.firing_rate[0] > 0 == result.profile.firing_rate[1]
+    assert not criteria.misses(Measured.of(result.profile), Aim(1.0, 1.0))
+    assert not result.converged
+    assert result.steps == (0 if polish else 3), "while polishing nothing wakes it: no step is wasted"
     (finding,) = result.findings
     assert finding.layer == 2
+    assert "not converged" in str(result)
     assert "layer 2: never fires" in str(result)
+
+
+def test_layers_of_other_outputs_than_spikes_are_not_asked_to_fire(batches):
+    torch.manual_seed(0)
+    network = neurolsc.wrap(torch.nn.Sequential(torch.nn.RNN(30, 8), torch.nn.Linear(8, 2)))
+    result = pretrain(network, batches, criteria=AT_ONCE, progress=False)
+    assert result.profile.firing_rate.isnan().all()
+    assert result.converged
 
 
 @pytest.mark.parametrize(
@@ -380,18 +415,69 @@ def test_nan_weights_are_an_error_that_names_the_layer(layer, make_network, batc
         pretrain(network, [torch.ones(20, 2, 30)], progress=False)
 
 
-def test_batches_that_do_not_do_are_refused(make_network, batches):
+def test_what_cannot_be_pretrained_is_refused_at_once(make_network, batches):
     with pytest.raises(ValueError, match="at least one batch of inputs, got none"):
         pretrain(make_network(), [])
-    with pytest.raises(ValueError, match="an iterator can be used only once"):
+    with pytest.raises(ValueError, match=r"more than the 4 batches it got .an iterator can be used only once"):
         pretrain(make_network(), iter(batches), criteria=NEVER, max_steps=10, progress=False)
     with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\)"):
         pretrain(make_network(), [torch.zeros(20, 6, 31)])
-    with pytest.raises(ValueError, match="method must be one of 'gradient', 'scale', got 'newton'"):
-        pretrain(make_network(), batches, method="newton")
-    for name in ("samples", "checkpoint_every"):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-            pretrain(make_network(), batches, **{name: 0})
+    with pytest.raises(TypeError, match=r"network must be a neurolsc.Network, got LSTM: give neurolsc.wrap\(module\)"):
+        pretrain(torch.nn.LSTM(30, 4), batches)
+    with pytest.raises(TypeError, match=r"network must be a neurolsc.Network, got list"):
+        pretrain([], batches)
+    with pytest.raises(TypeError, match=r"one tensor \(20, 6, 30\): give \[x\]"):
+        pretrain(make_network(), batches[0])
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "message"),
+    [
+        ({"samples": 0}, ValueError, "samples must be at least 1, got 0"),
+        ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be at least 1, got 0"),
+        ({"max_steps": -1}, ValueError, "max_steps must be at least 0, got -1"),
+        ({"steps": 1.5}, TypeError, "steps must be an int, got float"),
+        ({"lr": 0.0}, ValueError, "lr must be positive"),
+        ({"multiplier": (1.1, 1.2)}, ValueError, "0 < low <= 1 <= high"),
+        ({"non_square": "norm"}, ValueError, "non_square must be one of 'submatrix', 'singular'"),
+        ({"rule": PaperRule}, TypeError, "rule must be an object with name and apply.*, got the class PaperRule"),
+        ({"rule": "paper"}, TypeError, "rule must be an object with name and apply.*, got 'paper'"),
+        ({"method": "scale"}, TypeError, "unexpected keyword argument 'method'"),
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_do_are_refused_at_once(bad, kind, message, make_network, batches):
+    with pytest.raises(kind, match=message):
+        pretrain(make_network(), batches, **bad)
+
+
+@dataclass(frozen=True)
+class Falling:
+    """A target of a stranger: less through depth the deeper the network."""
+
+    top: float
+
+    def aim(self, steps: int, layers: int) -> Aim:
+        return Aim(self.top, self.top / layers)
+
+
+def test_a_target_of_ones_own_is_reached(make_network, batches):
+    result = pretrain(make_network(), batches, target=Falling(0.6), progress=False)
+    assert result.profile.target == (0.6, 0.3)
+    assert result.converged
+    assert (result.profile.depth_mean / 0.3 - 1).abs().max() <= 0.04
+    assert result.options.target == Falling(0.6)
+
+
+def test_the_result_says_on_how_many_points_it_rests(make_network, batches):
+    result = pretrain(make_network(), batches, criteria=AT_ONCE, progress=False)
+    assert result.points == (20, 8) == result.profile.time.shape[1:]  # all steps, twice four samples
+    means = result.profile.time.double().mean(1)  # all steps were looked at: only samples differ
+    expected = [math.sqrt(row.var().item() / 8) for row in means]
+    assert result.time_error == pytest.approx(expected)
+    assert len(result.depth_error) == 2
+    worst = f"at most {max(result.time_error):.3f} through time and {max(result.depth_error):.3f} through depth"
+    assert f"means over 20 steps of 8 samples, standard errors {worst}" in str(result)
 
 
 def test_short_runs_are_looked_at_as_a_whole(make_network, make_spikes):
@@ -476,9 +562,9 @@ def test_near_the_target_only_the_multipliers_act_and_a_closer_look_sets_them(
     settings["multiplier"] = (0.01, 100.0)
     state = last_state(network, [x], tmp_path / "state", target=0.5, max_steps=1, **settings)
     twin = make_network(gain=2)
-    look = Look(twin, Aim(0.5, 0.5), seed=0, samples=2, steps=3, include_input=True, non_square="submatrix")
-    measured, _ = look.measure(x, 0, closer=True)
-    assert [len(radii) for radii in measured.time] == [2 * 12, 2 * 12]  # of 2 samples, at 4 times 3 steps
+    options = Options(target=0.5, rule=TransitionRule(), samples=2, steps=3, criteria=settings["criteria"])
+    measured, _ = Look(twin, Aim(0.5, 0.5), options).closer(x, 0)
+    assert [radii.shape for radii in measured.time] == [(12, 2)] * 2  # at 4 times 3 steps, of 2 samples
     for layer, (cell, radii) in enumerate(zip(twin.cells, measured.time, strict=True)):
         kappa = 0.5 / radii.mean().item()
         scaled = torch.allclose(state["network"][f"cells.{layer}.w_rec"], kappa * cell.w_rec, rtol=1e-4)
@@ -538,12 +624,3 @@ def test_checkpoint_goes_on_to_more_steps_and_refuses_other_settings(tmp_path):
         (name,) = changed
         with pytest.raises(ValueError, match=f"the checkpoint began with other settings \\({name} was"):
             pretrain(small_network(), Batches(), **settings | changed)
-
-
-def test_the_shuffle_leaves_exact_zeros_where_they_are():
-    w = torch.randn(6, 6).fill_diagonal_(0)
-    before = w.clone()
-    w = _shuffled(w, torch.randperm(36))
-    assert not torch.equal(w, before)
-    assert not w.diagonal().any()
-    assert torch.equal(w.flatten().sort().values, before.flatten().sort().values)

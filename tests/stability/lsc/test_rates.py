@@ -1,6 +1,7 @@
 """The control that gives a network another one's firing rates by its thresholds alone."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ THRESHOLDS = {"b_theta", "adaptation", "theta"}
 def test_reaches_the_rates_and_changes_thresholds_alone(kind, wanted, make_network, make_spikes):
     network, x = make_network(kind, gain=2), make_spikes()
     before = copy.deepcopy(network.state_dict())
-    reached = match_firing_rates(network, x, wanted)
+    reached = match_firing_rates(network, x, wanted, tolerance=0.75)
     measured = [layer.mean().item() for layer in network.run(x).spikes]
     assert reached == measured
     assert reached == pytest.approx(wanted, abs=0.015)  # in so small a network rates move in jumps
@@ -33,6 +34,37 @@ def test_rate_zero_silences(make_network, make_spikes):
     network, x = make_network(gain=2), make_spikes()
     assert match_firing_rates(network, x, [0.0, 0.0]) == [0, 0]
     assert not network.run(x).spikes[0].any()
+
+
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+def test_a_rate_that_no_threshold_gives_is_an_error_and_changes_nothing(kind, make_network, make_spikes):
+    network, x = make_network(kind, gain=2), make_spikes()
+    before = copy.deepcopy(network.state_dict())
+    with pytest.raises(
+        ValueError, match=r"layer 2: no scale .* from 0.001 to 1000 gives 0.95 spikes .* nearest are 0\.\d+"
+    ):
+        match_firing_rates(network, x, [0.05, 0.95])
+    torch.testing.assert_close(network.state_dict(), before, rtol=1e-12, atol=0)
+
+
+def test_the_nearest_rate_is_taken_where_the_tolerance_allows_it(make_network, make_spikes):
+    network, x = make_network(gain=2), make_spikes()
+    before = network.cells[1].theta_rest.clone()
+    reached = match_firing_rates(network, x, [0.05, 0.95], tolerance=math.inf)
+    assert 0.05 < reached[1] < 0.9
+    assert reached[1] == network.run(x).spikes[1].mean().item()
+    torch.testing.assert_close(network.cells[1].theta_rest, before * 1e-3), "the least scale"
+
+
+def test_a_control_keeps_a_threshold(make_network, make_spikes):
+    """A layer that no input reaches fires at no scale: its thresholds must not shrink to nothing instead."""
+    network, x = make_network(gain=2), make_spikes()
+    with torch.no_grad():
+        network.cells[0].w_in.zero_()
+    before = network.cells[0].theta_rest.clone()
+    with pytest.raises(ValueError, match="layer 1: no scale"):
+        match_firing_rates(network, x, [0.1, 0.1])
+    torch.testing.assert_close(network.cells[0].theta_rest, before)
 
 
 def test_what_does_not_fit_is_refused(make_network, make_spikes):

@@ -1,12 +1,12 @@
-"""Pre-training by root finding: reaches the target, changes scales alone, stays finite where it cannot."""
+"""Radii set by root finding: reaches the target, changes scales alone, says so where it cannot."""
 
 import copy
+import math
 
 import pytest
 import torch
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Criteria, TransitionRule, pretrain
-from neurolsc.stability.lsc.scale import _bracket
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Criteria, TransitionRule, scale_to_radius
 from neurolsc.surrogate import FastSigmoid
 
 
@@ -18,7 +18,7 @@ def test_reaches_the_target_in_one_sweep(kind, target, make_network, make_spikes
     settings = {"n_in": 16, "threshold": 0.1} if kind is LIF else {"n_in": 32}
     network = make_network(kind, **settings)
     x = make_spikes(N=network.n_in)
-    result = pretrain(network, [x], target=target, method="scale", progress=False)
+    result = scale_to_radius(network, x, target=target, progress=False)
     assert result.converged
     # samples and steps are drawn anew: within the criteria's tolerance
     assert (result.profile.time_mean - target).abs().max() <= 0.02
@@ -32,7 +32,7 @@ def test_weights_are_multiples_of_the_first_ones_and_decays_too(make_network, ma
     torch.set_default_dtype(torch.float64)
     network = make_network(n_in=32)
     before = copy.deepcopy(network)
-    pretrain(network, [make_spikes(N=32)], target=0.5, method="scale", progress=False)
+    scale_to_radius(network, make_spikes(N=32), target=0.5, progress=False)
     for old, new in zip(before.cells, network.cells, strict=True):
         factors = {}
         for name in ("w_in", "w_rec", "adaptation", "decay_theta"):
@@ -48,31 +48,49 @@ def test_weights_are_multiples_of_the_first_ones_and_decays_too(make_network, ma
 def test_the_input_row_can_be_left_out(make_network, make_spikes):
     network = make_network()
     before = network.cells[0].w_in.detach().clone()
-    pretrain(network, [make_spikes()], target=0.5, method="scale", include_input=False, progress=False)
+    scale_to_radius(network, make_spikes(), target=0.5, include_input=False, progress=False)
     assert torch.equal(network.cells[0].w_in, before)
 
 
 def test_a_target_out_of_reach_leaves_the_closest_scale_and_a_finding(make_network, make_spikes):
     # a silent surrogate and no decay above exp(-1/2): the radius cannot exceed 0.61
     network = make_network(spike=FastSigmoid(dampening=0.0), n_in=32)
-    settings = {"method": "scale", "rule": TransitionRule(longest=2.0), "progress": False}
-    result = pretrain(network, [make_spikes(N=32)], target=0.9, criteria=Criteria(), **settings)
+    settings = {"rule": TransitionRule(longest=2.0), "progress": False}
+    result = scale_to_radius(network, make_spikes(N=32), target=0.9, criteria=Criteria(), **settings)
     assert not result.converged
     torch.testing.assert_close(result.profile.time_mean, torch.full((2,), 0.6065), rtol=0, atol=1e-3)
     assert all(p.isfinite().all() for p in network.parameters())
     assert any("held by the leak" in str(finding) for finding in result.findings)
 
 
-@pytest.mark.parametrize("root", [-9.0, -3.1, -0.01, 0.0, 0.2, 5.0, 9.1])
-def test_bracket_holds_a_root_within_its_range(root):
-    low, high = _bracket(lambda x: x - root)
-    assert low <= root <= high
-    assert (low < high) == (root != 0)
+def test_scales_that_miss_on_fresh_samples_are_no_success(make_network, make_spikes):
+    # all on one sample, and the others fire at another rate
+    x = torch.cat([make_spikes(T=20, B=2, N=32, rate=0.02), make_spikes(T=20, B=6, N=32, rate=0.6)], 1)
+    chosen = torch.randperm(8, generator=torch.Generator().manual_seed(0))[:2]
+    x = torch.cat([make_spikes(T=20, B=8, N=32, rate=0.6)])
+    x[:, chosen] = make_spikes(T=20, B=2, N=32, rate=0.02)
+    result = scale_to_radius(make_network(n_in=32), x, target=0.5, samples=1, progress=False)
+    assert result.points == (20, 6)
+    assert not result.converged
+    assert any("against a target of 0.5" in finding.problem for finding in result.findings)
 
 
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_bracket_is_empty_without_a_root(sign):
-    tried = []
-    low, high = _bracket(lambda x: tried.append(x) or sign)
-    assert low == high == 0
-    assert max(map(abs, tried)) == pytest.approx(9.21, abs=0.01), "up to a factor of 1e4"
+def test_a_dead_layer_is_never_converged(make_network, make_spikes):
+    network = make_network(n_in=32)
+    network.cells[1].theta_rest = 1000.0
+    criteria = Criteria(tolerance=math.inf, deviation=None)
+    result = scale_to_radius(network, make_spikes(N=32), target=0.5, criteria=criteria, progress=False)
+    assert not result.converged
+    assert [f.problem for f in result.findings] == ["never fires"]
+
+
+def test_what_does_not_fit_is_refused(make_network, make_spikes):
+    x = make_spikes()
+    with pytest.raises(TypeError, match=r"network must be a neurolsc.Network, got LSTM: give neurolsc.wrap\(module\)"):
+        scale_to_radius(torch.nn.LSTM(30, 4), x)
+    with pytest.raises(TypeError, match=r"a batch must be an input .* got int"):
+        scale_to_radius(make_network(), 3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shuffle'"):
+        scale_to_radius(make_network(), x, shuffle=False)
+    with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\)"):
+        scale_to_radius(make_network(), x[..., :29], progress=False)

@@ -1,0 +1,147 @@
+"""LIF as CUBA neurons, both ways.
+
+With reset to zero the voltage is CUBA's voltage. With reset by subtraction it is CUBA's *current*:
+the reset is a synapse of -1 to itself, a bias one from an extra neuron that fires at every step.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neurolsc.export.loihi.cuba import CubaLayer
+from neurolsc.export.loihi.fixed_point import UNIT, IntegerLayer
+from neurolsc.export.loihi.mapping import LayerFloats, LoihiNeuron
+from neurolsc.export.loihi.rounding import (
+    W_MAX,
+    check_threshold,
+    decay_bits,
+    even,
+    extreme,
+    largest,
+    nearest,
+    time_constant,
+)
+from neurolsc.export.neurons import find_reset
+from neurolsc.neurons import LIF
+from neurolsc.neurons.reset import Reset, StaticReset, ZeroReset
+
+__all__ = ["LoihiLif"]
+
+COARSE = 62
+"""fewest weight units per threshold; with half as many rounding decides what fires"""
+
+
+class _Rows(NamedTuple):
+    """A LIF whose rows are divided by their neuron's threshold, which changes nothing."""
+
+    w_in: Tensor
+    w_rec: Tensor
+    b: Tensor
+    leak: Tensor
+    """decays in 12 bits"""
+    theta: Tensor
+    """what they were divided by"""
+
+
+class LoihiLif(LoihiNeuron[LIF]):
+    """LIF with any reset."""
+
+    def floats(self, cell: LIF) -> LayerFloats:
+        return LayerFloats(
+            w_in=cell.w_in, w_rec=cell.w_rec, bias=cell.b_v, threshold=cell.theta, tau_v=cell.tau_v, spike=cell.spike
+        )
+
+    def integers(self, name: str, cell: LIF, *, force: bool, halvings: int) -> CubaLayer:
+        theta = cell.theta.double()
+        if not (theta > 0).all():
+            raise ValueError(f"{name}: thresholds must be positive, got {theta.min():g}.")
+        rows = 1 / theta.unsqueeze(1)
+        weights = cell.w_in.double() * rows, cell.w_rec.double() * rows
+        divided = _Rows(*weights, cell.b_v.double() / theta, decay_bits(cell.decay_v.double()), theta)
+        return find_reset(name, cell, _FORMS)(name, divided, force)
+
+    def leak(self, cell: LIF, layer: IntegerLayer) -> Tensor:
+        assert isinstance(layer, CubaLayer)
+        in_voltage = isinstance(cell.reset, ZeroReset)
+        return layer.v_decay if in_voltage else layer.i_decay[: cell.n_hidden]
+
+    def restore(self, cell: LIF, layer: IntegerLayer) -> None:
+        n, m = cell.n_in, cell.n_hidden
+        scale = layer.unit[:m] / UNIT
+        rows = scale.unsqueeze(1)
+        rec = torch.zeros_like(cell.w_rec) if layer.weight_rec is None else layer.weight_rec
+        cell.theta.copy_(layer.threshold[:m] / scale)
+        cell.w_in.copy_(layer.weight[:m, :n] / rows)
+        cell.w_rec.copy_(rec[:m, :m] / rows)
+        cell.tau_v = time_constant(self.leak(cell, layer))
+        if isinstance(cell.reset, ZeroReset):
+            cell.b_v.copy_(layer.bias / scale)
+        else:
+            cell.w_rec.add_(torch.diag(cell.theta))
+            cell.b_v.copy_(rec[:m, m:].sum(1) / scale)
+
+    def describe(self, cell: LIF) -> str:
+        in_voltage = isinstance(cell.reset, ZeroReset)
+        return "LIF, reset to zero: CUBA" if in_voltage else "LIF, reset by subtraction: CUBA, voltage in u"
+
+
+def _in_voltage(name: str, rows: _Rows, force: bool) -> CubaLayer:
+    """Reset to zero: v is the voltage, u has no memory."""
+    scale = math.floor(W_MAX / largest(name, rows.w_in, rows.w_rec))
+    threshold = torch.full_like(rows.leak, check_threshold(name, scale, COARSE, force))
+    bias = nearest(rows.b * scale)
+    if (bias < -4096).any() or (bias > 4095).any():
+        raise ValueError(f"{name}: a bias of {extreme(bias):.0f} weight units does not fit 13 bits (-4096 to 4095).")
+    return CubaLayer(
+        weight=even(rows.w_in * scale),
+        weight_rec=even(rows.w_rec * scale) if rows.w_rec.any() else None,
+        bias=bias,
+        i_decay=torch.full_like(rows.leak, 4096),
+        v_decay=rows.leak.clamp(1, 4095),
+        threshold=threshold,
+        unit=UNIT * scale / rows.theta,
+    )
+
+
+def _in_current(name: str, rows: _Rows, force: bool) -> CubaLayer:
+    """Reset by subtraction: u is the voltage."""
+    w_rec = rows.w_rec - torch.eye(len(rows.theta), dtype=rows.theta.dtype, device=rows.theta.device)
+    scale = min(W_MAX, math.floor(W_MAX / largest(name, rows.w_in, w_rec, rows.b)))
+    scale -= scale % 2
+    scale -= 2 * (scale.bit_count() == 1)  # one-sign matrices down to a power of 2 are where readers go wrong
+    layer = CubaLayer(
+        weight=even(rows.w_in * scale),
+        weight_rec=even(w_rec * scale),
+        bias=torch.zeros_like(rows.leak),
+        i_decay=rows.leak.clamp(min=1),
+        v_decay=torch.full_like(rows.leak, 4095),
+        threshold=torch.full_like(rows.leak, check_threshold(name, scale, COARSE, force)),
+        unit=UNIT * scale / rows.theta,
+    )
+    return _with_bias_neuron(layer, even(rows.b * scale), scale) if rows.b.any() else layer
+
+
+def _with_bias_neuron(layer: CubaLayer, b: Tensor, scale: int) -> CubaLayer:
+    """One neuron more, the last, that fires at every step, with weights b to the others."""
+    assert layer.weight_rec is not None
+    pad = torch.nn.functional.pad
+    column = pad(b, (0, 1)).unsqueeze(1)
+    return CubaLayer(
+        weight=pad(layer.weight, (0, 0, 0, 1)),
+        weight_rec=torch.cat((pad(layer.weight_rec, (0, 0, 0, 1)), column), 1),
+        bias=pad(layer.bias, (0, 1), value=scale + 1),
+        i_decay=pad(layer.i_decay, (0, 1), value=4096),
+        v_decay=pad(layer.v_decay, (0, 1), value=4095),
+        threshold=pad(layer.threshold, (0, 1), value=scale),
+        unit=pad(layer.unit, (0, 1), value=UNIT * scale),
+    )
+
+
+_FORMS: dict[type[Reset], Callable[[str, _Rows, bool], CubaLayer]] = {
+    Reset: _in_current,
+    StaticReset: _in_current,  # of a LIF they are the same
+    ZeroReset: _in_voltage,
+}

@@ -1,0 +1,225 @@
+"""What an export cost: errors of the integers, what they did on data, and who checked them."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neurolsc import metrics
+from neurolsc.export.loihi.extremes import Extremes
+from neurolsc.export.simulators.agreement import Opinion, Verification
+from neurolsc.export.simulators.norse import ask_norse
+from neurolsc.files import atomic_write
+from neurolsc.network import Network
+
+__all__ = ["Decisions", "ExportReport", "LayerActivity", "LayerReport", "decisions"]
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """A layer's integers beside its floats, and their room. Ranges are (smallest, largest)."""
+
+    neuron: str
+    """what it was and what it became"""
+    neurons: int
+    """those on the chip, one that stands for a bias included"""
+    fan_in: int
+    """inputs per neuron, recurrent ones included"""
+    scale: tuple[float, float]
+    """weight units per unit of the float network"""
+    threshold: tuple[int, int]
+    """weight units, at rest"""
+    theta_step: int | None
+    """what a spike adds to the threshold, weight units; None without adaptation"""
+    weight_error_max: float
+    """of input and recurrent weights, in thresholds"""
+    weight_error_rms: float
+    rounded_to_zero: float
+    """share of weights that were not zero and are now"""
+    clipped: int
+    """weights further off than rounding explains; must be 0"""
+    threshold_error: float
+    """largest, as a share of the threshold"""
+    reset_error: float
+    """of what a spike takes from the voltage, likewise"""
+    bias_error: float
+    """largest, in thresholds per step"""
+    decay_error: float
+    """largest difference of the share of the voltage that is kept in a step"""
+    tau_v: tuple[float, float]
+    """steps, of the float network"""
+    tau_v_integer: tuple[float, float]
+    """steps, of the integers"""
+    tau_theta: tuple[float, float] | None
+    tau_theta_integer: tuple[float, float] | None
+    decay_pairs: int
+    """different pairs of decays (a core has 32)"""
+    synapse_bits: int
+    cores: int
+    """at 1024 neurons, 4096 axons and 2^20 bits each"""
+
+
+@dataclass(frozen=True)
+class LayerActivity:
+    """A layer of the integer model on the calibration data, beside the float one."""
+
+    rate_float: float
+    """spikes per neuron and step"""
+    rate_integer: float
+    rate_correlation: float | None
+    """of the neurons' rates; None where they do not vary"""
+    rate_difference: float
+    """largest of a neuron"""
+    agreement: float
+    """share of equal spikes; reported, never asserted, as one flipped spike changes those after
+    it"""
+    first_difference: int | None
+    """first step at which a spike differs, counted from 0"""
+    extremes: Extremes
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Mode votes on one set of samples; accuracies are None without labels."""
+
+    samples: int
+    same_as_float: float
+    """share of samples on which the integers decide as the floats do"""
+    accuracy_float: float | None
+    accuracy_integer: float | None
+    accuracy_simulator: float | None
+    """None if the simulator did not run on these samples"""
+
+    def __str__(self) -> str:
+        """One line."""
+        known = {"float": self.accuracy_float, "integer": self.accuracy_integer, "simulator": self.accuracy_simulator}
+        words = [f"{name} {value:.1%}" for name, value in known.items() if value is not None]
+        scores = "; mode accuracy " + ", ".join(words) if words else ""
+        return f"{self.same_as_float:.1%} of {self.samples} decided as in floats{scores}"
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What :func:`neurolsc.export.to_netx` returns."""
+
+    layers: tuple[LayerReport, ...]
+    readout_scale: float
+    """integer units per unit of the float readout"""
+    remarks: tuple[str, ...]
+    activity: tuple[LayerActivity, ...] | None
+    """None without calibration data"""
+    readout: Extremes | None
+    """of the readout's sums"""
+    radii: dict[str, list[float]] | None
+    """mean radii per layer: float_time, float_depth, integer_time, integer_depth; the integers' are
+    those of the float network that the rounded parameters describe"""
+    decisions: Decisions | None
+    simulator: Decisions | None = None
+    """on the samples that the simulator ran"""
+    verification: str = "not run"
+    """what was compared with what, and how much of it was equal"""
+    tools: tuple[str, ...] = ()
+    opinions: tuple[Opinion, ...] = ()
+    """of other simulators: on the file, and of norse on the float network through NIR"""
+
+    def with_simulator(
+        self, network: Network, x: Tensor, found: Verification, labels: Tensor | None = None
+    ) -> "ExportReport":
+        """The report with what the simulator found, and what norse says about the float network.
+
+        Args:
+            network: the float network.
+            x: the samples (T, B, n_in) that :func:`neurolsc.export.verify` ran.
+            found: what it returned.
+            labels: classes (B,), for accuracies.
+        """
+        with torch.no_grad():
+            logits = network.run(x).logits
+        votes = decisions(logits, found.expected_logits, labels, found.logits)
+        through_nir = ask_norse(network, x)
+        found = replace(found, opinions=(*found.opinions, through_nir))
+        return replace(self, simulator=votes, verification=str(found), tools=found.tools, opinions=found.opinions)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    def to_json(self, path: str | PathLike[str]) -> None:
+        """Write all of it as JSON.
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
+        text = json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+        atomic_write(path, lambda file: file.write(text.encode()))
+
+    def plot(self, path: str | PathLike[str]) -> None:
+        """Draw one page: errors, rates, ranges of the states, accuracies."""
+        from neurolsc.plots_export import plot_export
+
+        plot_export(self, path)
+
+    def __str__(self) -> str:
+        """A table of the layers, and a line for each thing that was found."""
+        lines = [
+            "layer  neurons  cores  synapse kB  units/threshold  weight error max, rms  rounded to 0  threshold, reset, decay error"
+        ]
+        for i, layer in enumerate(self.layers, start=1):
+            low, high = layer.threshold
+            threshold = f"{low}" if low == high else f"{low} to {high}"
+            lines.append(
+                f"{i:5}  {layer.neurons:7}  {layer.cores:5}  {layer.synapse_bits / 8192:10.0f}  {threshold:>15}  "
+                f"{layer.weight_error_max:11.4f}, {layer.weight_error_rms:8.5f}  {layer.rounded_to_zero:12.1%}  "
+                f"{layer.threshold_error:9.4f}, {layer.reset_error:.4f}, {layer.decay_error:.5f}"
+            )
+        lines += [
+            f"layer {i}: {layer.neuron}; tau_v {_steps(layer.tau_v)} becomes {_steps(layer.tau_v_integer)}"
+            for i, layer in enumerate(self.layers, start=1)
+        ]
+        for i, a in enumerate(self.activity or (), start=1):
+            e = a.extremes
+            first = "never" if a.first_difference is None else f"at step {a.first_difference}"
+            lines.append(
+                f"layer {i}: rate {a.rate_float:.4f} float, {a.rate_integer:.4f} integer; {a.agreement:.2%} of spikes equal, "
+                f"first differs {first}; largest input {max(map(abs, e.drive))} of 32767, state {_share(e):.0%} of 24 bits, "
+                f"{e.wraps} wraps, {e.saturations} saturations, {e.ties} ties"
+            )
+        if self.radii is not None:
+            lines += [
+                f"radii through {way}: float {_list(self.radii[f'float_{way}'])}, integer {_list(self.radii[f'integer_{way}'])}"
+                for way in ("time", "depth")
+            ]
+        for name, d in (("calibration", self.decisions), ("simulated samples", self.simulator)):
+            if d is not None:
+                lines.append(f"{name}: {d}")
+        lines += self.remarks
+        lines.append(f"verified by: {self.verification}")
+        return "\n".join(lines)
+
+
+def decisions(exact: Tensor, integer: Tensor, labels: Tensor | None, simulated: Tensor | None = None) -> Decisions:
+    """Mode votes of logits (T, B, C) side by side."""
+
+    def accuracy(logits: Tensor | None) -> float | None:
+        return None if labels is None or logits is None else metrics.mode_accuracy(logits, labels)
+
+    same = (metrics.mode_vote(exact) == metrics.mode_vote(integer)).double().mean().item()
+    return Decisions(exact.shape[1], same, accuracy(exact), accuracy(integer), accuracy(simulated))
+
+
+def _share(e: Extremes) -> float:
+    return max(abs(value) for pair in (e.u, e.v, e.theta) for value in pair) / 2**23
+
+
+def _steps(pair: tuple[float, float]) -> str:
+    low, high = pair
+    return f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"
+
+
+def _list(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)

@@ -1,0 +1,98 @@
+r"""Networks written as graphs of NIR, the neuromorphic intermediate representation.
+
+NIR writes neurons as differential equations in seconds. Its readers take one Euler step of dt per
+time step, and add up all that arrives at a node, so that a node with time constant tau keeps the
+share
+
+.. math::
+    a = 1 - \frac{dt}{\tau} \qquad\text{of its state, hence}\qquad
+    \tau = \frac{dt}{1 - a}, \quad a = e^{-1/\tau_v}.
+
+Source: Pedersen et al., "Neuromorphic intermediate representation", Nature Communications 15, 8122
+(2024), for the primitives; the equations of nir 1.0 and of norse 1.1's reader for the steps.
+"""
+
+import io
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import torch
+
+from neurolsc.export.nir.graph import Chain, ChainLayer, write_chain
+from neurolsc.export.nir.nodes import linear, load_nir
+from neurolsc.export.nir.readers import ReaderName, check_reader
+from neurolsc.export.nir.table import NEURONS
+from neurolsc.export.nir.voltage import check_finite
+from neurolsc.files import atomic_write
+from neurolsc.network import Network
+from neurolsc.neurons import Cell
+from neurolsc.validation import number
+
+if TYPE_CHECKING:
+    import nir
+
+__all__ = ["to_nir"]
+
+
+def to_nir(
+    network: Network, path: str | PathLike[str] | None = None, *, dt: float, reader: ReaderName | None = None
+) -> "nir.NIRGraph":
+    """Describe a network as a graph of NIR, and write it to a file if one is named.
+
+    Nodes are ``w_in_1``, ``lif_1`` (or the sub-graph ``alif_1``), ``w_rec_1`` and so on,
+    ``readout``; layers without recurrent weights and with reset to zero have no ``w_rec``.
+    Connections between layers have no latency in NIR, recurrent ones one step: of a network with
+    ``layer_delay=1`` other readers send the spikes of layer l, counted from 1, l steps earlier.
+    Metadata keep what :func:`neurolsc.export.from_nir` needs to restore every bit; surrogates are
+    left out.
+
+    Args:
+        network: LIF layers with any reset, ALIF layers with ``reset="static"``, and a linear
+            readout.
+        path: a file to write, usually ``*.nir``; written whole or not at all.
+        dt: seconds per time step. snnTorch's reader supposes 1e-4.
+        reader: ``"norse"`` or ``"snntorch"``: refuse what this program's reader cannot hold, such
+            as an ALIF.
+
+    Returns:
+        The graph.
+
+    Raises:
+        TypeError: if a layer is neither LIF nor ALIF, or the readout not linear.
+        ValueError: if something cannot be expressed; the message names the layer and the number.
+        ImportError: if nir is not installed.
+        OSError: if the file cannot be written.
+
+    Example:
+        >>> from neurolsc import LIF
+        >>> graph = to_nir(Network([LIF(30, 8, reset="zero")], n_out=4), dt=1e-4)
+        >>> list(graph.nodes)
+        ['input', 'w_in_1', 'lif_1', 'w_rec_1', 'readout', 'output']
+    """
+    nir = load_nir()
+    dt = number("dt", dt)
+    if reader is not None:
+        check_reader(network, reader, dt)
+    readout = _readout(network)
+    layers = [_layer(i, cell, network.layer_delay, dt) for i, cell in enumerate(network.cells, start=1)]
+    about = {"dt": dt, "layer_delay": network.layer_delay}
+    graph = write_chain(Chain(tuple(layers), linear(readout.weight, readout.bias)), about)
+    if path is not None:
+        buffer = io.BytesIO()
+        nir.write(buffer, graph)
+        atomic_write(path, lambda file: file.write(buffer.getvalue()))
+    return graph
+
+
+def _layer(i: int, cell: Cell, layer_delay: int, dt: float) -> ChainLayer:
+    neuron = NEURONS.of(f"layer {i}", cell)
+    neuron.check(f"layer {i}", cell, layer_delay)
+    return neuron.write(neuron.name(i), cell, dt)
+
+
+def _readout(network: Network) -> torch.nn.Linear:
+    if not isinstance(network.readout, torch.nn.Linear):
+        raise TypeError(f"the readout must be linear, got {type(network.readout).__name__}.")
+    for name, value in network.readout.named_parameters():
+        check_finite("readout", name, value)
+    return network.readout

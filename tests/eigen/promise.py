@@ -1,0 +1,190 @@
+"""What is promised of radii, checked at the points of random layers: within 1 % of LAPACK in float64, or dense.
+
+Dense radii are those of LAPACK in float32, which may be off themselves where an eigenvalue is badly conditioned.
+``python benchmarks/radii_layers.py`` prints the worst points.
+"""
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tests.eigen.random_layers import Points, layer
+
+NOTHING = 1e-4
+"""share of the norm below which a radius is lost in the rounding of float32: errors are relative to no less"""
+ALL = 900
+"""layers in the whole suite: more than 10,000 points"""
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "radii_layers"
+
+
+class Checked(NamedTuple):
+    """What LAPACK says of the radii of some points, all (P,)."""
+
+    radius: Tensor
+    """by ours"""
+    exact: Tensor
+    """said to be dense"""
+    reference: Tensor
+    """by LAPACK in float64"""
+    error: Tensor
+    """of ours, relative to the reference, or to what is next to nothing if that is more"""
+    single: Tensor
+    """that of LAPACK in float32, from a matrix made in float32"""
+    rounding: Tensor
+    """what rounding to float32 does to the largest eigenvalue, at first order and at worst: eps |M| kappa / |lambda| with
+    its condition number kappa; known where an error is above 1 %, else 0"""
+
+    @property
+    def ill(self) -> Tensor:
+        """Float32 cannot say: rounding may move the largest eigenvalue by more than 0.1 %, and does, or LAPACK's."""
+        return ((self.error > 0.01) | (self.single > 0.01)) & (self.rounding > 1e-3)
+
+    @property
+    def wrong(self) -> Tensor:
+        """Off by more than 1 %, and either not dense, or float32 could have said better."""
+        return (self.error > 0.01) & ~(self.exact & self.ill)
+
+
+def check(points: Points, gradient: bool = False) -> Checked:
+    """Compare radii, found with or without a gradient, which are two ways, with LAPACK."""
+    with torch.set_grad_enabled(gradient):
+        found = points.radii()
+    m = points.matrices(torch.float64)
+    reference, single = _radii(m, points.squared), _radii(points.matrices(torch.float32), points.squared)
+    norm = (m.abs().sum(1).amax(1) * m.abs().sum(2).amax(1)).sqrt()  # at least the largest singular value
+    norm = norm.sqrt() if points.squared else norm
+    radius, size = found.radius.detach().double(), torch.maximum(reference, NOTHING * norm)
+    size = size.clamp(min=torch.finfo(torch.float32).tiny)
+    error, of_single = (radius - reference).abs() / size, (single - reference).abs() / size
+    rounding = torch.zeros_like(error)
+    for i in ((error > 0.01) | (of_single > 0.01)).nonzero().flatten().tolist():
+        rounding[i] = _rounding(m[i])
+    return Checked(radius, found.exact, reference, error, of_single, rounding)
+
+
+def _radii(m: Tensor, squared: bool) -> Tensor:
+    m = torch.where(m.abs() < torch.finfo(m.dtype).tiny, 0, m)  # with subnormal numbers LAPACK may fail to converge
+    radius = torch.linalg.eigvals(m).abs().amax(1).double()
+    return radius.sqrt() if squared else radius
+
+
+def _rounding(m: Tensor) -> Tensor:
+    values, right = torch.linalg.eig(m)
+    largest = values.abs().argmax()
+    left = torch.linalg.pinv(right, rtol=1e-14)[largest]
+    kappa = left.norm() * right[:, largest].norm()
+    rounding = torch.finfo(torch.float32).eps * torch.linalg.matrix_norm(m, 2) * kappa / values[largest].abs()
+    return rounding.nan_to_num(torch.inf)
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The worst point of a layer in a direction."""
+
+    number: int
+    family: str
+    direction: str
+    what: str
+    rate: float
+    points: int
+    wrong: int
+    ill: int
+    dense: int
+    error: float
+    found: float
+    reference: float
+    exact: bool
+    rounding: float
+    errors: list[float]
+
+
+def survey(numbers: Iterable[int], gradient: bool | None = None) -> list[Worst]:
+    """Check the layers with these numbers; every fifth with a gradient, or all, or none."""
+    rows = []
+    for number in numbers:
+        for points in layer(number):
+            c = check(points, number // 7 % 5 == 0 if gradient is None else gradient)
+            i = int((c.error + c.wrong * 1e30).argmax())
+            rows.append(
+                Worst(
+                    number,
+                    points.family,
+                    points.direction,
+                    points.what,
+                    points.rate,
+                    len(c.error),
+                    int(c.wrong.sum()),
+                    int(c.ill.sum()),
+                    int(c.exact.sum()),
+                    c.error[i].item(),
+                    c.radius[i].item(),
+                    c.reference[i].item(),
+                    bool(c.exact[i]),
+                    c.rounding[i].item(),
+                    c.error[~c.ill].tolist(),
+                )
+            )
+    return rows
+
+
+def by_family(rows: list[Worst]) -> str:
+    """A table of the families in each direction."""
+    groups = defaultdict(list)
+    for row in rows:
+        groups[row.direction, row.family].append(row)
+        groups["all", ""].append(row)
+    lines = [
+        "| direction | recurrence or input weights | points | wrong | ill | dense | error p99 | worst |",
+        "| --- " * 8 + "|",
+    ]
+    for (direction, family), some in sorted(groups.items()):
+        points, wrong, ill, dense = (sum(getattr(r, k) for r in some) for k in ("points", "wrong", "ill", "dense"))
+        errors = torch.tensor([e for r in some for e in r.errors] or [0.0], dtype=torch.float64)
+        p99, worst = errors.quantile(0.99), errors.max()
+        lines.append(
+            f"| {direction} | {family} | {points} | {wrong} | {ill} | {dense / points:.0%} | {p99:.2%} | {worst:.3g} |"
+        )
+    return "\n".join(lines)
+
+
+def worst(rows: list[Worst], count: int = 25) -> str:
+    """The layers whose points are furthest off, wrong ones first."""
+    lines = ["| layer | direction | wrong | error | found | LAPACK | by | rounding | what |", "| --- " * 9 + "|"]
+    for r in sorted(rows, key=lambda r: (r.wrong == 0, -r.error))[:count]:
+        by = "dense" if r.exact else "products"
+        lines.append(
+            f"| {r.number} | {r.direction} | {r.wrong} of {r.points} | {r.error:.3g} | {r.found:.5g} | {r.reference:.5g} "
+            f"| {by} | {r.rounding:.1g} | {r.what}; rate {r.rate:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Check, print and write down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=ALL)
+    parser.add_argument("--start", type=int, default=0, help="number of the first layer")
+    parser.add_argument("--gradient", action="store_true", help="all radii with a gradient, not every fifth layer's")
+    parser.add_argument("--no-results", action="store_true", help="print only")
+    arguments = parser.parse_args()
+    started = time.process_time()
+    numbers = range(arguments.start, arguments.start + arguments.layers)
+    rows = survey(numbers, arguments.gradient or None)
+    points, wrong = sum(r.points for r in rows), sum(r.wrong for r in rows)
+    text = f"{points} points of {arguments.layers} layers, {wrong} wrong. "
+    text += "ill: float32 cannot say, see tests/eigen/promise.py; counted apart from errors.\n\n"
+    text += f"{by_family(rows)}\n\n{worst(rows)}\n"
+    print(text, f"{time.process_time() - started:.0f} s")
+    if not arguments.no_results:
+        about = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+        kept = [{k: v for k, v in vars(r).items() if k != "errors"} for r in rows]
+        RESULTS.with_suffix(".json").write_text(json.dumps({"about": about, "layers": kept}, indent=1) + "\n")
+        RESULTS.with_suffix(".md").write_text(text)

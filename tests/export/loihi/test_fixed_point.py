@@ -1,0 +1,179 @@
+"""The integer equations against the same ones in plain Python integers, and the counters."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from neurolsc.export.loihi.atrlif import AtrlifLayer
+from neurolsc.export.loihi.cuba import CubaLayer
+from neurolsc.export.loihi.extremes import Extremes
+from neurolsc.export.loihi.fixed_point import IntegerLayer, decay, moments, wrap
+from neurolsc.export.loihi.quantize import quantize
+from tests.export.networks import KINDS, make, spikes
+
+states = st.integers(-(2**23) + 1, 2**23 - 1)
+
+
+def dec(x: int, k: int) -> int:
+    size = (abs(x) * (4096 - k)) >> 12
+    return size if x >= 0 else -size
+
+
+def wrapped(u: int) -> int:
+    return u - 2**24 if u > 2**23 else u + 2**24 if u <= -(2**23) else u
+
+
+def clipped(v: int) -> int:
+    return max(-(2**23) + 1, min(2**23 - 1, v))
+
+
+def ints(x: Tensor) -> list:
+    assert torch.equal(x, x.round())
+    return x.to(torch.int64).tolist()
+
+
+def plain_run(layers: tuple[IntegerLayer, ...], x: Tensor) -> list[list[list[int]]]:
+    """Spikes [step][layer][neuron] of one sample (T, N), neuron by neuron in Python integers."""
+    drives = [[0] * layer.size for layer in layers]
+    u = [[0] * layer.size for layer in layers]
+    v = [[0] * layer.size for layer in layers]
+    th = [[64 * t for t in ints(layer.threshold)] for layer in layers]
+    result = []
+    for frame in ints(x):
+        out = []
+        for i, layer in enumerate(layers):
+            z = []
+            for j in range(layer.size):
+                drive, v_decay, rest = drives[i][j], ints(layer.v_decay)[j], 64 * ints(layer.threshold)[j]
+                bias = ints(layer.bias)[j]
+                if isinstance(layer, CubaLayer):
+                    u[i][j] = wrapped(dec(u[i][j], ints(layer.i_decay)[j]) + 64 * drive)
+                    v[i][j] = clipped(dec(v[i][j], v_decay) + u[i][j] + 64 * bias)
+                    z.append(int(v[i][j] > rest))
+                    v[i][j] *= 1 - z[-1]
+                else:
+                    v[i][j] = clipped(dec(v[i][j], v_decay) + 64 * drive + (bias << layer.bias_exp))
+                    th[i][j] = dec(th[i][j] - rest, ints(layer.theta_decay)[j]) + rest
+                    z.append(int(v[i][j] >= th[i][j]))
+                    th[i][j] += 64 * ints(layer.theta_step)[j] * z[-1]
+            out.append(z)
+        for i, layer in enumerate(layers):
+            below = frame if i == 0 else out[i - 1]
+            w, rec = ints(layer.weight), None if layer.weight_rec is None else ints(layer.weight_rec)
+            for j in range(layer.size):
+                one = sum(a * s for a, s in zip(w[j], below, strict=True))
+                own = 0 if rec is None else sum(a * s for a, s in zip(rec[j], out[i], strict=True))
+                if isinstance(layer, AtrlifLayer):
+                    one, own = one << layer.weight_exp, own << layer.weight_rec_exp
+                    own -= (ints(layer.reset)[j] << layer.reset_exp) * out[i][j]
+                drives[i][j] = one + own
+        result.append(out)
+    return result
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_equals_the_equations_in_python_integers(kind):
+    layers = quantize(make(kind)).layers
+    x = spikes(12, 1, rate=0.4).double()
+    ours = list(moments(layers, x))
+    theirs = plain_run(layers, x[:, 0])
+    for i in range(len(layers)):
+        assert sum(sum(step[i]) for step in theirs) > 10
+        assert [ints(moment.spikes[i][0]) for moment in ours] == [step[i] for step in theirs]
+
+
+@given(states, st.integers(0, 4096))
+def test_decay_rounds_towards_zero(x, k):
+    assert decay(torch.tensor(float(x), dtype=torch.float64), torch.tensor(float(k))).item() == dec(x, k)
+
+
+@given(st.integers(-(2**24) + 1, 2**24))
+def test_wrap_keeps_24_bits(u):
+    assert wrap(torch.tensor(float(u), dtype=torch.float64)).item() == wrapped(u)
+
+
+def test_gradients_pass_through_rounding_as_if_there_were_none():
+    x = torch.tensor([1001.0, -77.0], dtype=torch.float64, requires_grad=True)
+    decay(x, torch.tensor(1024.0)).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.75, 0.75]
+
+
+def layer(weight: float, threshold: float, *, decays: tuple[float, float] = (4096.0, 0.0)) -> CubaLayer:
+    one = torch.ones(1, dtype=torch.float64)
+    return CubaLayer(
+        weight=weight * one.view(1, 1),
+        weight_rec=None,
+        bias=0 * one,
+        i_decay=decays[0] * one,
+        v_decay=decays[1] * one,
+        threshold=threshold * one,
+        unit=one,
+    )
+
+
+def extremes(made: IntegerLayer, steps: int, batch: int = 1) -> Extremes:
+    total = Extremes()
+    for moment in moments([made], torch.ones(steps, batch, 1, dtype=torch.float64)):
+        total |= Extremes.of(moment.seen[0])
+    return total
+
+
+def test_a_voltage_at_the_threshold_does_not_fire_and_is_a_tie():
+    made = layer(50, 100)
+    run = list(moments([made], torch.ones(5, 1, 1, dtype=torch.float64)))
+    assert [int(m.spikes[0]) for m in run] == [0, 0, 0, 1, 0]  # 0, 50, 100, 150: fires; 50
+    assert extremes(made, 5).ties == 1
+
+
+def test_an_alif_at_the_threshold_fires():
+    one = torch.ones(1, dtype=torch.float64)
+    made = AtrlifLayer(
+        weight=50 * one.view(1, 1),
+        weight_rec=0 * one.view(1, 1),
+        bias=0 * one,
+        v_decay=0 * one,
+        theta_decay=1 * one,
+        threshold=100 * one,
+        theta_step=1 * one,
+        reset=100 * one,
+        weight_exp=0,
+        weight_rec_exp=0,
+        bias_exp=0,
+        reset_exp=0,
+        unit=one,
+    )
+    run = list(moments([made], torch.ones(4, 1, 1, dtype=torch.float64)))
+    assert [int(m.spikes[0]) for m in run] == [0, 0, 1, 0]
+
+
+def test_wraps_are_counted_and_come_back_with_the_other_sign():
+    made = layer(2.0**15, 2.0**17 - 1, decays=(0.0, 4095.0))  # u grows by 2^21 a step
+    found = extremes(made, 6)
+    assert found.u[1] == 5 * 2**21
+    assert found.wraps == 1
+    last = list(moments([made], torch.ones(6, 1, 1, dtype=torch.float64)))[-1].states[0]
+    assert last.u.item() == 5 * 2**21 - 2**24  # type: ignore[union-attr]
+
+
+def test_saturations_and_large_inputs_are_counted():
+    found = extremes(layer(2.0**15, 2.0**17 - 1), 8, batch=2)
+    assert found.large_inputs == 2 * 7
+    assert (
+        found.saturations == 2
+    )  # 4 x 2^21 = 2^23 is out of range; clipped it is above the threshold, and v starts again
+    assert extremes(layer(2.0**15 - 1, 2.0**17 - 1), 2).large_inputs == 0
+
+
+def test_a_saturated_threshold_is_counted():
+    alif_layer = quantize(make("ALIF")).layers[0]
+    assert isinstance(alif_layer, AtrlifLayer)
+    high = replace(alif_layer, threshold=torch.full_like(alif_layer.threshold, 2.0**17))
+    total = Extremes()
+    for moment in moments([high], spikes(2).double()):
+        total |= Extremes.of(moment.seen[0])
+    assert total.saturations == 2 * 3 * high.size

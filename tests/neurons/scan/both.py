@@ -1,0 +1,104 @@
+"""A cell's own run next to plain steps: values, gradients, and whether the loop was taken."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from neurolsc import Cell
+from neurolsc.neurons.scan import function
+from neurolsc.neurons.spiking import SpikingCell
+
+BATCH, STEPS, INPUTS, HIDDEN = 3, 7, 12, 8
+
+
+def firing(kind: type[SpikingCell], n_in: int = INPUTS, n_hidden: int = HIDDEN, **settings: Any) -> SpikingCell:
+    """A cell that fires."""
+    torch.manual_seed(0)
+    cell = kind(n_in, n_hidden, tau_v=2.0, **settings)
+    cell.b_v.normal_(0, 0.1)
+    with torch.no_grad():
+        cell.w_in.mul_(5)
+        cell.w_rec.mul_(2)
+    return cell
+
+
+def spikes(steps: int = STEPS, batch: int = BATCH, width: int = INPUTS) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return (torch.rand(steps, batch, width, generator=generator) < 0.4).to(torch.get_default_dtype())
+
+
+def plainly(cell: Cell, *args: Any, **settings: Any) -> tuple[Tensor, Any]:
+    """A run by plain steps."""
+    return Cell.run(cell, *args, **settings)
+
+
+def own(cell: Cell, *args: Any, **settings: Any) -> tuple[Tensor, Any]:
+    """The run that the cell offers."""
+    return cell.run(*args, **settings)
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """A list that grows with each run that takes the loop."""
+    calls: list[int] = []
+    real = function.forward
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(function, "forward", lambda *args: (calls.append(1), real(*args))[1])
+        yield calls
+
+
+def loss_of(z: Tensor, state: Any) -> Tensor:
+    """A loss that sees every spike and every state, each by another weight."""
+    parts = [z, *state]
+    return sum((part * torch.linspace(-1, 1, part.numel()).view_as(part).to(part)).sum() for part in parts)  # type: ignore[return-value]
+
+
+def gradients(loss: Tensor, by: list[Tensor], **settings: Any) -> list[Tensor | None]:
+    return list(torch.autograd.grad(loss, by, allow_unused=True, retain_graph=True, **settings))
+
+
+def assert_same(ones: Any, others: Any, rtol: float = 1e-10) -> None:
+    """Tensors equal up to rounding, where None stands for zeros."""
+    for one, other in zip(ones, others, strict=True):
+        if one is None or other is None:
+            assert all(t is None or not t.any() for t in (one, other))
+            continue
+        assert one.shape == other.shape
+        assert one.dtype == other.dtype
+        assert torch.equal(one.isnan(), other.isnan())
+        one, other = one.nan_to_num().double(), other.nan_to_num().double()
+        assert (one - other).norm() <= rtol * other.norm() + 1e-300
+
+
+def assert_as_plain_steps(
+    cell: Cell,
+    x: Tensor,
+    state: Any = None,
+    *,
+    loop: bool,
+    by: tuple[Tensor, ...] = (),
+    rtol: float = 1e-10,
+    **settings: Any,
+) -> None:
+    """Spikes equal, states and gradients up to rounding; and the loop is taken, or is not."""
+    outcomes = []
+    with counted() as calls:
+        for way in (own, plainly):
+            start = cell.initial_state(x.shape[1]) if state is None else state
+            z, after = way(cell, x, start, **settings)
+            wanted = [*(p for p in cell.parameters() if p.requires_grad), *by]
+            outcomes.append((z, [*after], gradients(loss_of(z, after), wanted)))
+    (z, ends, found), (plain_z, plain_ends, plain_found) = outcomes
+    assert bool(calls) == loop
+    assert torch.equal(z.nan_to_num(2), plain_z.nan_to_num(2))
+    assert plain_z.isnan().any() or 0.01 < plain_z.detach().double().mean() < 0.95
+    assert_same([*ends, *found], [*plain_ends, *plain_found], rtol)
+
+
+def both(f: Callable[[Callable[..., Any]], Any]) -> tuple[Any, Any]:
+    """What a function of a run gives for the cell's own and for plain steps."""
+    return f(own), f(plainly)

@@ -1,0 +1,141 @@
+"""Drawn at random: layers, surrogates, resets, inputs, lengths, and what is differentiated, against plain steps."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, surrogate
+from neurolsc.neurons.scan import chunks, entries
+from tests.neurons.scan.both import assert_same, counted, gradients, own, plainly
+from tests.neurons.scan.test_offer import AcrossNeurons, OnlyInShape, Parabola, Widened
+
+OURS = [getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate"]
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.uint8, torch.int64, torch.bool]
+
+
+@st.composite
+def runs(draw: Any) -> dict[str, Any]:
+    """The arguments of :func:`outcome`."""
+    integers = st.integers
+    ours = draw(st.booleans()) or draw(st.booleans())
+    return {
+        "kind": draw(st.sampled_from([LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive])),
+        "reset": draw(st.sampled_from(["subtract", "static", "zero"])),
+        "reset_gradient": draw(st.booleans()),
+        "spike": draw(st.sampled_from(OURS if ours else [Parabola, AcrossNeurons, OnlyInShape, Widened])),
+        "learnable": draw(st.booleans()),
+        "per_neuron": draw(st.booleans()),
+        "sizes": (draw(integers(1, 9)), draw(integers(1, 4)), draw(integers(1, 9)), 8),
+        "dtype": draw(st.sampled_from(DTYPES)),
+        "sparse": draw(st.booleans()),
+        "first": draw(st.booleans()),
+        "lengths": draw(st.none() | st.lists(integers(0, 9), min_size=4, max_size=4)),
+        "recompute": draw(st.booleans()),
+        "by_x": draw(st.booleans()),
+        "by_state": draw(st.booleans()),
+        "frozen": draw(st.booleans()),
+        "parts": draw(st.sampled_from(["spikes", "states", "both"])),
+        "twice": draw(st.booleans()),
+        "seed": draw(integers(0, 2**16)),
+    }
+
+
+def layer(case: dict[str, Any], precision: torch.dtype) -> Any:
+    """The cell of a case."""
+    _, _, n_in, n = case["sizes"]
+    if case["spike"] in OURS or case["spike"] is Parabola:
+        dampening = torch.linspace(0.3, 1.1, n) if case["per_neuron"] else 0.7
+        spike = case["spike"](dampening, 1.3, learnable=case["learnable"])
+    else:
+        spike = case["spike"]()
+    fixed = {name: case[name] for name in ("reset", "reset_gradient")}
+    cell = case["kind"](n_in, n, spike=spike, tau_v=2.0, **fixed)
+    cell.b_v.normal_(0.2, 0.3)
+    with torch.no_grad():
+        cell.w_in.mul_(4)
+        cell.w_rec.mul_(2)
+    if case["frozen"]:
+        for parameter in list(cell.parameters())[::2]:
+            parameter.requires_grad_(False)
+    return cell.to(precision)
+
+
+def outcome(case: dict[str, Any], precision: torch.dtype, way: Any) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Spikes while they count, the last state, and gradients of a loss, once and again."""
+    torch.manual_seed(case["seed"])
+    (steps, batch, n_in, _), cell = case["sizes"], layer(case, precision)
+    x = ((torch.rand(steps, batch, n_in) < 0.5) * torch.randint(1, 5, (steps, batch, n_in)) / 2).to(case["dtype"])
+    x = x.to_sparse() if case["sparse"] else x
+    first = torch.rand(batch, n_in).to(case["dtype"]) if case["first"] else None
+    lengths = None if case["lengths"] is None else torch.tensor(case["lengths"][:batch]).clamp(max=steps)
+    with torch.no_grad():
+        _, state = plainly(cell, torch.rand(2, batch, n_in), cell.initial_state(batch))
+    by = [p for p in cell.parameters() if p.requires_grad]
+    if case["by_x"] and case["dtype"].is_floating_point:
+        by += [tensor.requires_grad_() for tensor in (x, first) if tensor is not None and not tensor.is_sparse]
+    if case["by_state"]:
+        by += [leaf.requires_grad_() for leaf in state]
+    z, after = way(cell, x, state, first=first, lengths=lengths, recompute=case["recompute"])
+    if lengths is not None:
+        z = z * (torch.arange(steps).unsqueeze(1) < lengths).unsqueeze(-1)
+    loss = torch.zeros((), dtype=precision)
+    if case["parts"] != "states":
+        loss = loss + (z * torch.linspace(-1, 1, z.numel()).view_as(z).to(z)).sum()
+    if case["parts"] != "spikes":
+        loss = loss + sum(((leaf + 1) ** 3).sum() for leaf in after)
+    if not loss.requires_grad or not by:
+        return [z, *after], []
+    found = gradients(loss, by, create_graph=case["twice"])
+    if case["twice"]:
+        again = sum(g.square().sum() for g in found if g is not None and g.requires_grad)
+        found += gradients(again, by) if isinstance(again, Tensor) and again.requires_grad else [None] * len(by)
+    return [z, *after], found
+
+
+def assert_equal(case: dict[str, Any], precision: torch.dtype, rtol: float) -> bool:
+    """Compare; say whether the loop was taken and anything fired."""
+    with counted() as calls:
+        values, found = outcome(case, precision, own)
+    plain_values, plain_found = outcome(case, precision, plainly)
+    assert torch.equal(values[0], plain_values[0])
+    half = case["dtype"].itemsize == 2 and case["by_x"]
+    assert_same(values, plain_values, rtol)
+    if len(found) == len(plain_found):
+        assert_same(found, plain_found, 2e-2 if half else rtol)
+    else:
+        assert_same([*found, *plain_found], [None] * max(len(found), len(plain_found)))
+    return bool(calls) and bool(values[0].any())
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("events", [False, True])
+def test_any_run_is_its_plain_steps_in_double_precision(events, monkeypatch):
+    seen = []
+    if events:
+        monkeypatch.setattr(entries, "SMALLEST", 1)
+        monkeypatch.setattr(entries, "DENSITY", 1.0)
+        monkeypatch.setattr(chunks, "ROWS", 6)
+
+    @settings(max_examples=80)
+    @given(runs())
+    def draw(case: dict[str, Any]) -> None:
+        seen.append(assert_equal(case, torch.float64, 1e-10))
+
+    draw()
+    assert sum(seen) > 0.5 * len(seen)
+
+
+def test_any_run_is_its_plain_steps_in_single_precision():
+    seen = []
+
+    @settings(max_examples=80)
+    @given(runs())
+    def draw(case: dict[str, Any]) -> None:
+        seen.append(assert_equal(case | {"twice": False}, torch.float32, 1e-4))
+
+    draw()
+    assert sum(seen) > 0.5 * len(seen)

@@ -1,0 +1,119 @@
+"""Products by events: what they give, and when they are used."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from neurolsc import ALIFPlus, Network
+from neurolsc.neurons.scan import chunks, reading
+from neurolsc.neurons.scan import entries as products
+from neurolsc.neurons.scan.entries import DENSITY, events_in, events_of, events_over, stacked
+from neurolsc.neurons.scan.reading import Reading
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def sparse(rows: int, width: int, density: float, *, ones: bool) -> Tensor:
+    drawn = torch.rand(rows, width)
+    return (drawn < density).double() * (1 if ones else drawn + 1)
+
+
+@pytest.mark.parametrize("ones", [True, False])
+@pytest.mark.parametrize("convert", [Tensor.clone, Tensor.to_sparse, lambda x: x.to(torch.uint8), Tensor.bool])
+def test_events_of_an_input_multiply_as_it_does(convert, ones):
+    x = convert(sparse(5 * 4, 30, 0.2, ones=ones).view(5, 4, 30))
+    dense = x.to_dense().double().view(20, 30)
+    events, w, g = events_in(x, torch.float64), torch.randn(30, 6), torch.randn(9, 6)
+    assert events is not None
+    assert (events.values is None) == (len(dense.unique()) == 2 and dense.max() == 1)
+    torch.testing.assert_close(events.times(w, 4, 13), dense[4:13] @ w)
+    torch.testing.assert_close(events.transposed_times(g, 4, 13), dense[4:13].T @ g)
+    assert dense[4:13].any()
+
+
+def test_a_matrix_without_events():
+    events = events_of(torch.zeros(4, 6, dtype=torch.bool).numpy())
+    assert events is not None
+    assert torch.equal(events.times(torch.randn(6, 3), 1, 3), torch.zeros(2, 3))
+    assert torch.equal(events.transposed_times(torch.randn(2, 3), 1, 3), torch.zeros(6, 3))
+
+
+def test_events_under_each_other():
+    parts = [sparse(3, 8, 0.2, ones=True) for _ in range(4)]
+    parts = [part * (part.cumsum(1) <= 1) for part in parts]  # few
+    whole = stacked([events_of(part.bool().numpy()) for part in parts])
+    w = torch.randn(8, 5)
+    torch.testing.assert_close(whole.times(w, 0, 12), torch.cat(parts) @ w)
+
+
+@pytest.mark.parametrize(("density", "by_events"), [(0.8 * DENSITY, True), (1.2 * DENSITY, False)])
+@pytest.mark.parametrize("layer_delay", [0, 1])
+def test_on_both_sides_of_the_density_a_run_is_that_of_sparse_input(density, by_events, layer_delay):
+    x = sparse(6 * 40, 90, density, ones=False).view(6, 40, 90)
+    torch.manual_seed(1)
+    network = Network([ALIFPlus(90, 40), ALIFPlus(40, 8)], 3, layer_delay=layer_delay)
+    assert (Reading(x, None, network.cells[0].w_in).events is not None) == by_events
+    gradients = []
+    for form in (x, x.to_sparse()):
+        run = network.run(form)
+        assert run.spikes[0].mean() > 0.01
+        gradients.append(torch.autograd.grad(run.logits.square().sum(), list(network.parameters())))
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-14)
+
+
+def test_small_products_are_dense():
+    w = torch.randn(8, 10)
+    assert Reading(torch.zeros(5, 2, 10), None, w).events is None
+    assert Reading(torch.zeros(5, 2, 10).to_sparse(), None, w).events is None
+
+
+@pytest.mark.parametrize(
+    "take", [lambda x: x[:, :1], lambda x: x[:, 3:4], lambda x: x[::2], lambda x: x.transpose(0, 1)]
+)
+def test_inputs_of_any_layout_in_memory_have_the_same_events(take):
+    x = take((torch.rand(6, 5, 40) < 0.1) * torch.rand(6, 5, 40))
+    here, copied = events_in(x, torch.float32), events_in(x.contiguous(), torch.float32)
+    assert here is not None
+    assert copied is not None
+    assert len(here.column) > 10
+    for a, b in ((here.column, copied.column), (here.start, copied.start), (here.values, copied.values)):
+        assert torch.equal(a, b)
+
+
+def test_what_a_layer_sends_is_not_searched_again(monkeypatch):
+    monkeypatch.setattr(products, "SMALLEST", 1)
+    searched, search = [], products.events_in
+    monkeypatch.setattr(reading, "events_in", lambda x, dtype: (searched.append(x), search(x, dtype))[1])
+    x, cells = sparse(60, 12, 0.2, ones=True).view(12, 5, 12), [ALIFPlus(12, 8), ALIFPlus(8, 6)]
+    with torch.no_grad():
+        cells[0].w_in.mul_(5)
+    z, _ = cells[0].run(x, cells[0].initial_state(5))
+    assert z.any()
+    known, _ = cells[1].run(z, cells[1].initial_state(5))
+    assert [each is x for each in searched] == [True]
+    assert torch.equal(known, cells[1].run(z.clone(), cells[1].initial_state(5))[0])
+    with torch.no_grad():
+        z.mul_(torch.rand_like(z) < 0.5)
+    changed, _ = cells[1].run(z, cells[1].initial_state(5))
+    assert searched[-1] is z
+    assert torch.equal(changed, cells[1].run(z.clone(), cells[1].initial_state(5))[0])
+
+
+def test_steps_of_which_some_are_dense_have_their_events():
+    spikes = torch.stack([sparse(3, 8, share, ones=True) for share in (0.1, 0.9, 0.1, 0.1)])
+    steps = [events_of(z.bool().numpy()) for z in spikes]
+    assert [step is None for step in steps] == [False, True, False, False]
+    whole, w = events_over(steps, spikes), torch.randn(8, 5)
+    assert whole is not None
+    torch.testing.assert_close(whole.times(w), spikes.flatten(0, 1) @ w)
+    assert events_over([None, None, *steps[2:]], spikes) is None
+
+
+def test_an_input_of_several_chunks_has_its_events(monkeypatch):
+    monkeypatch.setattr(chunks, "ENTRIES", 100)
+    x, w = sparse(50, 9, 0.2, ones=False), torch.randn(9, 4)
+    found = events_in(x, torch.float64)
+    assert found is not None
+    torch.testing.assert_close(found.times(w), x @ w)
+    dense = torch.cat([x, torch.ones(20, 9)])
+    assert events_in(dense, torch.float64) is None
