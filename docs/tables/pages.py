@@ -1,7 +1,7 @@
 """Fill the tables of measured figures in the README, the docs and benchmarks/README.md: `make tables`.
 
 A table stands between two comments, `table: NAME` and `end`. What is between them is made by the
-function of that name in :mod:`docs.measured` from the results in benchmarks/results, and is never
+function of that name beside this file from the results in benchmarks/results, and is never
 typed. A test makes it again and compares.
 """
 
@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.measured import TABLES
+from docs.tables import elsewhere, learning, reached, speed  # noqa: F401  they enter their tables
+from docs.tables.results import TABLES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _PLACE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.S)
 
@@ -34,12 +35,3 @@ def filled(text: str, tables: dict[str, Callable[[], list[str]]] = TABLES) -> st
         return "\n".join([match[1], *tables[match[2]](), "", match[3]])
 
     return _PLACE.sub(table, text)
-
-
-if __name__ == "__main__":
-    for page in PAGES:
-        before = page.read_text(encoding="utf-8")
-        after = filled(before)
-        if after != before:
-            page.write_text(after, encoding="utf-8")
-            print(f"{page.relative_to(ROOT)}: new figures")
