@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -10,9 +11,9 @@ import torch
 
 from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate
 from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST, input_batches
+from neurolsc.datasets.events import UNITS
 from neurolsc.datasets.summary import summarize
-from neurolsc.plots import COLORS, plot_pretraining, plot_surrogates
-from neurolsc.plots_data import plot_summary, plot_utterances
+from neurolsc.plots import COLORS, plot_pretraining, plot_surrogates, plot_utterances
 
 WIDTH, TARGET, PAPER_STEPS, SEED = 64, 0.5, 40, 0
 FOLDER = Path(__file__).parent / "pictures"
@@ -30,7 +31,7 @@ SURROGATES = (
 
 
 def plot_paths(path: Path) -> None:
-    """Draw the derivative of the toy network h[t, l] = rho h[t-1, l] + rho h[t-1, l-1] over time: rho^n C(n, k)."""
+    """Draw rho^n C(n, k), the derivative over time of h[t, l] = rho h[t-1, l] + rho h[t-1, l-1]."""
     steps = range(1, 61)
     with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 115}):
         figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharey=True)
@@ -70,12 +71,16 @@ FOLDER.mkdir(exist_ok=True)
 words = SHD.embedded("test")
 labels = [words.names[label] for label in words.labels[:3]]
 titles = [f'"{label}", speaker {speaker}' for label, speaker in zip(labels, words.speakers, strict=False)]
-plot_utterances(words.events(range(3)), titles, FOLDER / "spoken_digits.png")
+events = words.events(range(3))
+spikes = [(events.times[a:b], events.units[a:b]) for a, b in pairwise(events.offsets)]
+plot_utterances(spikes, titles, FOLDER / "spoken_digits.png", units=UNITS)
 sample = EventFile(SHD.embedded("train").path)
-plot_summary(summarize(sample), sample.read([0]), f'"{sample.names[sample.labels[0]]}"', FOLDER / "data_info.png")
+summarize(sample).plot(FOLDER / "data_info.png", sample.read([0]), f'"{sample.names[sample.labels[0]]}"')
 
 plot_paths(FOLDER / "paths.png")
-plot_surrogates([make() for make in SURROGATES], FOLDER / "surrogates.png")
+v = torch.linspace(-3, 3, 601)
+curves = {make.__name__: (make().derivative(v).detach(), make().primitive(v).detach()) for make in SURROGATES}
+plot_surrogates(v, curves, FOLDER / "surrogates.png")
 
 batches = input_batches(SpikeLatencyMNIST.embedded("train"), 32, seed=SEED)
 x = batches[0][:, :8]

@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.eigenpairs import Pairs, matched, modulus, pairs_near
 from neurolsc.eigen.criteria import Criteria
+from neurolsc.eigen.eigenpairs import Pairs, matched, modulus, pairs_near
 from neurolsc.eigen.krylov import Dominant, dominant
 from neurolsc.eigen.maps import Cycle
 from neurolsc.eigen.pieces import with_bases
