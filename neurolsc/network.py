@@ -276,6 +276,18 @@ def _refuse_complex(x: Tensor) -> None:
         raise TypeError(f"x must be real, got {x.dtype}.")
 
 
+def as_network(network: object) -> Network:
+    """The network, if it is one.
+
+    Raises:
+        TypeError: if it is something else; of a module the message names :func:`neurolsc.wrap`.
+    """
+    if isinstance(network, Network):
+        return network
+    cure = ": give neurolsc.wrap(module), a Network over the same parameters" if isinstance(network, nn.Module) else ""
+    raise TypeError(f"network must be a neurolsc.Network, got {type(network).__name__}{cure}.")
+
+
 def _classes(readout: nn.Module, cell: Cell) -> int:
     """The number of classes that a given readout tells apart."""
     with torch.no_grad(), evaluating(readout):

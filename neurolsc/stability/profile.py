@@ -12,8 +12,8 @@ from tqdm.auto import tqdm
 from neurolsc.eigen.pieces import with_bases, with_matrices
 from neurolsc.eigen.radii import METHODS, TOLERANCE, Method
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
-from neurolsc.modes import evaluated
-from neurolsc.network import Network
+from neurolsc.modes import evaluating
+from neurolsc.network import Network, as_network
 from neurolsc.neurons.derivatives import Term
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.measure import NON_SQUARE, chunks, depth_radius, is_non_square, sources_of, states, time_radius
@@ -120,7 +120,6 @@ class RadiusProfile:
         return "\n".join(lines + self._stars())
 
 
-@evaluated
 def radius_profile(
     network: Network,
     x: Tensor,
@@ -153,6 +152,7 @@ def radius_profile(
         The profile.
 
     Raises:
+        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules).
         ValueError: if x does not fit the network, steps is not in 1 ... T, or the tolerance not in 0 ... 0.1.
         FloatingPointError: if a state or derivative is NaN or infinite; the message names the layer.
 
@@ -163,21 +163,22 @@ def radius_profile(
     one_of("method", method, METHODS)
     generator = torch.Generator().manual_seed(seed)
     chosen = draw_steps(x.shape[0], steps, generator)
-    transitions, outputs = follow(network, x, chosen)
-    shape = (len(chosen), x.shape[1])
-    time, depth, sources, exact = [], [], [], []
-    with torch.no_grad(), tqdm(total=len(transitions) * shape[0], unit="step", disable=not progress) as bar:
-        for layer, t in enumerate(transitions):
-            pieces, across = [], []
-            together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))
-            for piece in chunks(t, together):
-                pieces.append(time_radius(piece, layer, method, tolerance))
-                across.append(depth_radius(piece, layer, non_square, generator, method, tolerance))
-                bar.update(len(piece.x) / shape[1])
-            for found, kept in ((pieces, time), (across, depth)):
-                kept.append(torch.cat([r.radius for r in found]).view(shape).cpu())
-                exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
-            sources.append(sources_of(t, layer, method))
+    with evaluating(as_network(network)), torch.no_grad():
+        transitions, outputs = follow(network, x, chosen)
+        shape = (len(chosen), x.shape[1])
+        time, depth, sources, exact = [], [], [], []
+        with tqdm(total=len(transitions) * shape[0], unit="step", disable=not progress) as bar:
+            for layer, t in enumerate(transitions):
+                pieces, across = [], []
+                together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))
+                for piece in chunks(t, together):
+                    pieces.append(time_radius(piece, layer, method, tolerance))
+                    across.append(depth_radius(piece, layer, non_square, generator, method, tolerance))
+                    bar.update(len(piece.x) / shape[1])
+                for found, kept in ((pieces, time), (across, depth)):
+                    kept.append(torch.cat([r.radius for r in found]).view(shape).cpu())
+                    exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
+                sources.append(sources_of(t, layer, method))
     spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
     silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])
     treated: tuple[NonSquare | None, ...] = tuple(non_square if is_non_square(t) else None for t in transitions)
