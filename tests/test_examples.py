@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 QUICK = {"untrained_radii"}  # the others take more than five seconds
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "reproduce.md", ROOT / "docs" / "interop.md"]
+PAGES.append(ROOT / "docs" / "your_own_neuron.md")
 
 
 def run(*arguments: str, folder: Path) -> str:

@@ -33,7 +33,7 @@ def table(make: Callable[..., list[str]], name: str = "", *arguments: str) -> Ca
         try:
             return make(*arguments)
         except MissingError as missing:
-            return [f"*Not measured yet: {missing}*"]
+            return [f"*No results of the present script yet: {missing}*"]
 
     TABLES[name or make.__name__.replace("_", "-")] = lines
     return make

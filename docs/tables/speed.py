@@ -38,10 +38,11 @@ def radii_layers() -> list[str]:
     body = []
     for (direction, family), some in grouped(found["layers"], "direction", "family").items():
         points, wrong, ill, dense = (sum(row[key] for row in some) for key in ("points", "wrong", "ill", "dense"))
-        far, rates = max(row["error"] for row in some if not row["ill"]), [row["rate"] for row in some]
+        far = max((row["error"] for row in some if not row["ill"]), default=0)
+        rates = [row["rate"] for row in some]
         body.append([direction, family, points, wrong, ill, f"{dense / points:.0%}", f"{far:.2%}"])
         body[-1].append(f"{min(rates):.3f} to {max(rates):.3f}")
-    head = ["through", "weights", "points", "wrong", "ill", "went dense", "largest error, without ill ones"]
+    head = ["through", "weights", "points", "wrong", "ill", "went dense", "largest error, layers without ill points"]
     return [*rows([*head, "spikes per step"], body), *caption(found["about"])]
 
 
