@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -90,12 +89,11 @@ if __name__ == "__main__":
     by_hand = neurolsc.radius_profile(network, batches[0][:, :4], steps=8)
     SEadLIF.derivatives = neurolsc.Cell.derivatives  # no offer: by autograd
     by_autograd = neurolsc.radius_profile(network, batches[0][:, :4], steps=8)
-    torch.testing.assert_close(by_hand.time, by_autograd.time, rtol=1e-10, atol=0)
-    torch.testing.assert_close(by_hand.depth, by_autograd.depth, rtol=1e-10, atol=0)
+    torch.testing.assert_close([by_hand.time, by_hand.depth], [by_autograd.time, by_autograd.depth], rtol=1e-10, atol=0)
     print(neurolsc.pretrain(network.float(), batches, target=0.5, progress=False))
     print(neurolsc.train(network, digits, held_out, epochs=2, lr=1e-2, progress=False))
     with tempfile.TemporaryDirectory() as folder:
         neurolsc.save(network, f"{folder}/network.safetensors")
         assert torch.equal(neurolsc.load(f"{folder}/network.safetensors")(batches[0]), network(batches[0]))
-    command = ["-m", "neurolsc", "radii", "--cell", f"{Path(__file__).stem}:SEadLIF", "--width", "64"]
-    subprocess.run([sys.executable, *command], env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)}, check=True)
+    command = ["-m", "neurolsc", "radii", "--cell", "your_own_neuron:SEadLIF", "--width", "64"]
+    subprocess.run([sys.executable, *command], env=os.environ | {"PYTHONPATH": os.path.dirname(__file__)}, check=True)

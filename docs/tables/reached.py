@@ -13,9 +13,11 @@ def convergence() -> list[str]:
     for (target, rule), runs in sorted(grouped(plain, "target", "rule").items(), key=str):
         kind = grouped(runs, "layers", "cell")
         rate, rest = (min(min(run[key]) for run in runs) for key in ("firing_rate", "theta_rest"))
-        body.append([target, rule, *(_reached(kind.get(k, [])) for k in kinds), f"{rate:.5f}", f"{rest:.2g}"])
+        taus = [tau for run in runs for tau in run["tau_theta"]]
+        line = [target, rule, *(_reached(kind.get(k, [])) for k in kinds), f"{rate:.5f}", f"{rest:.2g}"]
+        body.append([*line, " to ".join(f"{tau:.1f}" if tau < 100 else f"{tau:.0f}" for tau in (min(taus), max(taus)))])
     head = ["target", "rule", *(f"{layers} x {cell}" for layers, cell in kinds)]
-    return [*rows([*head, "lowest rate of a layer", "lowest resting threshold"], body), *caption(found["about"])]
+    return [*rows([*head, "lowest rate", "lowest resting threshold", "`tau_theta`"], body), *caption(found["about"])]
 
 
 def _reached(runs: list[dict]) -> str:
@@ -29,11 +31,14 @@ def convergence_surrogates() -> list[str]:
     """Runs to 0.5 by our rule, by surrogate."""
     found = read("convergence")
     runs = [run for run in found["runs"] if (run["target"], run["rule"], run["layers"]) == (0.5, "ours", 2)]
-    body = [
-        [cell, surrogate, "learnable" if learnable else "fixed", _reached(group)]
-        for (cell, surrogate, learnable), group in grouped(runs, "cell", "surrogate", "learnable").items()
+    body = []
+    for (cell, surrogate, learnable), group in grouped(runs, "cell", "surrogate", "learnable").items():
+        rate = min(min(run["firing_rate"]) for run in group)
+        body.append([cell, surrogate, "learnable" if learnable else "fixed", _reached(group), f"{rate:.2f}"])
+    return [
+        *rows(["cell", "surrogate", "dampening, sharpness", "reached 0.5", "lowest rate"], body),
+        *caption(found["about"]),
     ]
-    return [*rows(["cell", "surrogate", "dampening, sharpness", "reached 0.5"], body), *caption(found["about"])]
 
 
 @table
