@@ -1,19 +1,20 @@
-"""What the score benchmarks share: the same networks from the same weights, set up in six ways, trained and scored alike.
+"""What the score benchmarks share: networks set up in six ways, trained and scored alike.
 
-Two ways are controls: *thresholds scaled* is the default with thresholds scaled until it fires like the network pre-trained to 0.5,
-and *0.5, threshold held* reaches the radius while the resting threshold stays. Every arm sees the same batches for the same number
-of epochs; the epoch with the lowest validation loss is scored on the test set. One thread a worker. Finished runs are kept
-in results/<name>/ and not repeated, unfinished ones go on from their checkpoint.
+Two ways are controls: *thresholds scaled* is the default with thresholds scaled until it fires like
+the network pre-trained to 0.5, and *0.5, threshold held* reaches the radius while the resting
+threshold stays. Every arm sees the same batches for the same number of epochs; the epoch with the
+lowest validation loss is scored on the test set. All start from
+the same weights. One thread a worker. Every run has a run folder in results/<name>/; finished ones
+are not repeated, unfinished ones go on from their checkpoint.
 """
 
 import argparse
-import copy
-import dataclasses
 import json
 import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
@@ -24,18 +25,22 @@ import torch
 from tqdm import tqdm
 
 import neurolsc
+from neurolsc.config import PretrainSettings
 from neurolsc.datasets import input_batches
+from neurolsc.experiment import Experiment
 from neurolsc.plots import plot_learning_curves
+from neurolsc.runs import run_folder, write_json
 
-HELD = neurolsc.TransitionRule(hold_threshold=True)
+NOTHING = PretrainSettings(pretrain_steps=100, pretrain_samples=2)
 ARMS = {
-    "default": None,
-    "radius 0.5": (0.5, neurolsc.TransitionRule()),
-    "thresholds scaled": "control",
-    "0.5, threshold held": (0.5, HELD),
-    "balanced": ("balanced", neurolsc.PaperRule()),
-    "radius 1": (1.0, HELD),
+    "default": NOTHING,
+    "radius 0.5": replace(NOTHING, target="0.5", rule="transition"),
+    "thresholds scaled": None,
+    "0.5, threshold held": replace(NOTHING, target="0.5", rule="hold-threshold"),
+    "balanced": replace(NOTHING, target="balanced", rule="paper"),
+    "radius 1": replace(NOTHING, target="1", rule="hold-threshold"),
 }
+"""What is done before training; None: the control."""
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -44,46 +49,33 @@ def no_groups(test: Any) -> dict[str, Any]:
     return {}
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """Data, network and training of a benchmark; the functions are module-level, so that workers can be sent a task."""
+@dataclass(frozen=True)
+class Benchmark:
+    """Data, network and training of a benchmark; module-level, so that workers can be sent one."""
 
     name: str
     about: str
-    load: Callable[[Any, str], Any]
-    """(where, split) -> data set"""
-    build: Callable[[Any, Any], neurolsc.Network]
-    """(where, data set) -> network, drawn from torch's seed"""
-    where: Any
-    epochs: int
-    batch: int
-    lr: float
+    experiment: Experiment
     chance: float
     groups: Callable[[Any], dict[str, Any]] = no_groups
     """parts of the test set to be scored apart"""
 
 
-def prepare(
-    task: Task, arm: str, seed: int, training: Any, inputs: list[torch.Tensor]
-) -> tuple[neurolsc.Network, dict]:
+def prepare(experiment: Experiment, arm: str, inputs: list[torch.Tensor]) -> tuple[neurolsc.Network, dict]:
     """The network of an arm before training, and what pre-training did."""
-    torch.manual_seed(seed)
-    network = task.build(task.where, training)
-    about: dict = {}
-    if ARMS[arm] == "control":
-        awake, _ = prepare(task, "radius 0.5", seed, training, inputs)
+    network, seed = experiment.build(), experiment.network.seed
+    settings = ARMS[arm]
+    if settings is None:
+        awake, _ = prepare(experiment, "radius 0.5", inputs)
         with torch.no_grad():
             wanted = [layer.mean().item() for layer in awake.run(inputs[0]).spikes]
-        reached = neurolsc.match_firing_rates(network, inputs[0], wanted, tolerance=float("inf"))
-        about = {"wanted_rates": wanted, "reached_rates": reached}
-    elif ARMS[arm] is not None:
-        target, rule = ARMS[arm]
-        result = neurolsc.pretrain(
-            network, inputs, target=target, rule=rule, seed=seed, samples=2, max_steps=100, progress=False
-        )
-        about = {"converged": result.converged, "steps": result.steps, "seconds": result.seconds}
-        about["findings"] = [str(finding) for finding in result.findings]
-    return network, about
+        reached = neurolsc.match_firing_rates(network, inputs[0], wanted, tolerance=float("inf"))  # both are kept
+        return network, {"wanted_rates": wanted, "reached_rates": reached}
+    if settings.parsed_target() is None:
+        return network, {}
+    result = settings.run(network, inputs, seed=seed, progress=False)
+    about = {"converged": result.converged, "steps": result.steps, "seconds": result.seconds}
+    return network, about | {"findings": [str(finding) for finding in result.findings]}
 
 
 def look(network: neurolsc.Network, x: torch.Tensor) -> dict:
@@ -102,35 +94,29 @@ def look(network: neurolsc.Network, x: torch.Tensor) -> dict:
     }
 
 
-def run(task: Task, arm: str, seed: int, out: Path) -> dict:
+def run(benchmark: Benchmark, arm: str, seed: int, out: Path) -> dict:
     """Prepare, train and score one network; or read what an earlier call found."""
     torch.set_num_threads(1)
-    name = f"{arm.replace(' ', '-').replace(',', '').replace('.', '_')}-{seed}"
-    finished = out / f"{name}.json"
+    finished = out / f"{arm.replace(' ', '-').replace(',', '').replace('.', '_')}-{seed}"
     if finished.exists():
-        return json.loads(finished.read_text())
-    data = {split: task.load(task.where, split) for split in ("train", "validation", "test")}
-    inputs = input_batches(data["train"], 32, seed=seed)
-    network, about = prepare(task, arm, seed, data["train"], inputs)
-    row = {"arm": arm, "seed": seed, "pretraining": about, "before": look(network, inputs[0])}
-    started = time.perf_counter()
-    result = neurolsc.train(
-        network,
-        data["train"],
-        data["validation"],
-        epochs=task.epochs,
-        batch_size=task.batch,
-        lr=task.lr,
-        seed=seed,
-        checkpoint=out / f"{name}.checkpoint",
-        progress=False,
-    )
-    row |= {"history": result.history, "best_epoch": result.best_epoch, "seconds": time.perf_counter() - started}
-    row |= {"after": look(network, inputs[0])}
-    for group, part in ({"test": data["test"]} | task.groups(data["test"])).items():
-        row[group] = dataclasses.asdict(neurolsc.evaluate(network, part))
-    finished.write_text(json.dumps(row, indent=1))
-    (out / f"{name}.checkpoint").unlink(missing_ok=True)
+        return json.loads((finished / "row.json").read_text())
+    experiment = replace(benchmark.experiment, network=replace(benchmark.experiment.network, seed=seed))
+    assert experiment.training is not None
+    with run_folder(finished, experiment.settings() | {"arm": arm}) as folder:
+        inputs = input_batches(experiment.data.load("train"), 32, seed=seed)
+        network, about = prepare(experiment, arm, inputs)
+        row = {"arm": arm, "seed": seed, "pretraining": about, "before": look(network, inputs[0])}
+        started = time.perf_counter()
+        result = experiment.train(network, experiment.training, folder, progress=False)
+        seconds = time.perf_counter() - started
+        row |= {"history": result.history, "best_epoch": result.best_epoch, "seconds": seconds}
+        row |= {"after": look(network, inputs[0])}
+        test = experiment.data.load("test")
+        for group, part in ({"test": test} | benchmark.groups(test)).items():
+            row[group] = neurolsc.evaluate(network, part).to_dict()
+        neurolsc.save(network, folder / "network.safetensors")
+        write_json(folder / "row.json", row)
+        (folder / "train.checkpoint").unlink()
     return row
 
 
@@ -188,37 +174,36 @@ def arguments(description: str, *, epochs: int, seeds: int, lr: float) -> argpar
     return parser
 
 
-def main(task: Task, args: argparse.Namespace) -> None:
+def main(benchmark: Benchmark, args: argparse.Namespace) -> None:
     """Run all arms and seeds and write the results, after every run anew."""
-    kept = args.out / task.name
+    kept = args.out / benchmark.name
     kept.mkdir(parents=True, exist_ok=True)
-    groups = list(task.groups(task.load(task.where, "test")))
+    groups = list(benchmark.groups(benchmark.experiment.data.load("test")))
     rows: list[dict] = []
     jobs = [(arm, seed) for seed in range(args.seeds) for arm in args.arms]
     with ProcessPoolExecutor(args.workers) as pool:
-        waiting = [pool.submit(run, task, arm, seed, kept) for arm, seed in jobs]
+        waiting = [pool.submit(run, benchmark, arm, seed, kept) for arm, seed in jobs]
         for done in tqdm(as_completed(waiting), total=len(waiting), unit="run"):
             rows.append(done.result())
             rows.sort(key=lambda row: (row["seed"], list(ARMS).index(row["arm"])))
-            write(task, rows, groups, args.out)
+            write(benchmark, rows, groups, args.out)
     print(table(rows, groups))
 
 
-def write(task: Task, rows: list[dict], groups: list[str], out: Path) -> None:
+def write(benchmark: Benchmark, rows: list[dict], groups: list[str], out: Path) -> None:
     """Results so far."""
+    assert benchmark.experiment.training is not None
     about = {
-        "data": task.about,
-        "epochs": task.epochs,
+        "data": benchmark.about,
+        "epochs": benchmark.experiment.training.epochs,
         "core_seconds": sum(row["seconds"] + row["pretraining"].get("seconds", 0) for row in rows),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
     }
-    (out / f"{task.name}.json").write_text(json.dumps({"about": about, "runs": rows}, indent=1))
-    (out / f"{task.name}.md").write_text(table(rows, groups) + "\n")
-    curves = {
-        arm: [copy.copy(r) for row in rows if row["arm"] == arm for r in [*row["history"], _gap()]] for arm in ARMS
-    }
-    plot_learning_curves({a: c for a, c in curves.items() if c}, out / f"{task.name}.png", chance=task.chance)
+    (out / f"{benchmark.name}.json").write_text(json.dumps({"about": about, "runs": rows}, indent=1))
+    (out / f"{benchmark.name}.md").write_text(table(rows, groups) + "\n")
+    curves = {arm: [r for row in rows if row["arm"] == arm for r in [*row["history"], _gap()]] for arm in ARMS}
+    plot_learning_curves({a: c for a, c in curves.items() if c}, out / f"{benchmark.name}.png", chance=benchmark.chance)
 
 
 def _gap() -> dict:

@@ -135,7 +135,7 @@ def scored(name: str, about: Shipped, folder: Path) -> tuple[dict[str, Any], Exp
         row: dict[str, Any] = {"samples": len(test), "steps": found.steps, "exact": found.exact, "layers": layers}
         row |= {"readout_agreement": found.readout_agreement, "simulated": dataclasses.asdict(report.simulator)}
         for kind, model in (("float", network), ("integer", QuantizationAware(network, calibration))):
-            row[kind] = dataclasses.asdict(evaluate(model, test, batch_size=100))
+            row[kind] = evaluate(model, test, batch_size=100).to_dict()
         scores[when] = row
         print(name, when, {k: row[k]["mode_accuracy"] for k in ("float", "integer")}, report.simulator, flush=True)
         return report

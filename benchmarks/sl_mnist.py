@@ -1,36 +1,29 @@
 """Does setting the radius help ALIF+ learn spike-latency MNIST, and is it the radius that helps?
 
-    python benchmarks/sl_mnist.py [--mnist FOLDER] [--epochs 4] [--lr 0.001] [--seeds 2] [--workers 2]
+    python benchmarks/sl_mnist.py [--mnist FOLDER] [--epochs 4] [--lr 0.001] [--seeds 2]
 
-2 x 128 ALIF+, 45,000 digits, batches of 256, the paper's optimizer, at the paper's 1e-3 or another rate; arms and controls as
-_arms.py tells. The 10,000 test digits are scored. Writes results/sl_mnist.json, .md and .png.
+2 x 128 ALIF+, 45,000 digits, batches of 256, the paper's optimizer, at the paper's 1e-3 or another
+rate; arms and controls as _arms.py tells. The 10,000 test digits are scored. Writes
+results/sl_mnist.json, .md and .png.
 """
 
 import os
 
 import _arms as arms
 
-from neurolsc import ALIFPlus, Network
-from neurolsc.datasets import SpikeLatencyMNIST
+from neurolsc.config import DataSettings, NetworkSettings, TrainSettings
+from neurolsc.experiment import Experiment
 
-WIDTH, BATCH, LR = 128, 256, 1e-3
-
-
-def load(where: str | None, split: str) -> SpikeLatencyMNIST:
-    """One split, of the full set or of the sample in the package."""
-    return SpikeLatencyMNIST(where, split) if where else SpikeLatencyMNIST.embedded(split)
-
-
-def build(where: str | None, training: SpikeLatencyMNIST) -> Network:
-    """The paper's network."""
-    return Network([ALIFPlus(training.n_in, WIDTH), ALIFPlus(WIDTH, WIDTH)], training.n_classes)
+LR = 1e-3
 
 
 if __name__ == "__main__":
     data = os.environ.get("NEUROLSC_DATA")
     parser = arms.arguments(__doc__.splitlines()[0], epochs=4, seeds=2, lr=LR)
-    parser.add_argument("--mnist", default=f"{data}/mnist" if data else None, help="folder of MNIST's IDX files")
+    parser.add_argument("--mnist", default=f"{data}/mnist" if data else "", help="folder of MNIST's IDX files")
     args = parser.parse_args()
     about = "MNIST" if args.mnist else "the embedded sample"
     name = "sl_mnist" if args.lr == LR else f"sl_mnist_{args.lr:g}"
-    arms.main(arms.Task(name, about, load, build, args.mnist, args.epochs, BATCH, args.lr, chance=0.1), args)
+    training = TrainSettings(args.epochs, batch_size=256, lr=args.lr)
+    experiment = Experiment(NetworkSettings(), DataSettings(root=args.mnist), training=training)
+    arms.main(arms.Benchmark(name, about, experiment, chance=0.1), args)

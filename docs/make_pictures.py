@@ -1,6 +1,9 @@
-"""Draw the pictures in docs/pictures and print the table of method.md. Takes a minute: python docs/make_pictures.py."""
+"""Draw the pictures in docs/pictures and measure for a table of method.md. Takes a minute."""
 
+import json
 import math
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -8,12 +11,13 @@ import torch
 
 from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate
 from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST, input_batches
+from neurolsc.datasets.events import UNITS
 from neurolsc.datasets.summary import summarize
-from neurolsc.plots import COLORS, plot_pretraining, plot_surrogates
-from neurolsc.plots_data import plot_summary, plot_utterances
+from neurolsc.plots import COLORS, plot_pretraining, plot_surrogates, plot_utterances
 
 WIDTH, TARGET, PAPER_STEPS, SEED = 64, 0.5, 40, 0
 FOLDER = Path(__file__).parent / "pictures"
+TABLE = Path(__file__).parents[1] / "benchmarks" / "results" / "one_half.json"
 SURROGATES = (
     surrogate.FastSigmoid,
     surrogate.MultiGaussian,
@@ -27,7 +31,7 @@ SURROGATES = (
 
 
 def plot_paths(path: Path) -> None:
-    """Draw the derivative of the toy network h[t, l] = rho h[t-1, l] + rho h[t-1, l-1] over time: rho^n C(n, k)."""
+    """Draw rho^n C(n, k), the derivative over time of h[t, l] = rho h[t-1, l] + rho h[t-1, l-1]."""
     steps = range(1, 61)
     with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 115}):
         figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharey=True)
@@ -54,28 +58,29 @@ def untrained() -> Network:
     return Network([ALIFPlus(784, WIDTH), ALIFPlus(WIDTH, WIDTH)], n_out=10)
 
 
-def row(name: str, network: Network) -> str:
+def row(rule: str, network: Network) -> dict:
     """One line of the table: radii, and what became of thresholds, adaptation and rates."""
     profile = radius_profile(network, x)
-    columns = [profile.time_mean, profile.depth_mean]
+    found = {"rule": rule, "time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
     for quantity in ("tau_theta", "theta_rest", "adaptation"):
-        columns.append([getattr(cell, quantity).mean().item() for cell in network.cells])
-    columns.append(profile.firing_rate)
-    forms = (".2f", ".2f", ".3g", ".2g", ".2g", ".2g")
-    cells = (", ".join(f"{float(v):{form}}" for v in column) for column, form in zip(columns, forms, strict=True))
-    return f"| {name} | {' | '.join(cells)} |"
+        found[quantity] = [getattr(cell, quantity).mean().item() for cell in network.cells]
+    return found | {"firing_rate": profile.firing_rate.tolist()}
 
 
 FOLDER.mkdir(exist_ok=True)
 words = SHD.embedded("test")
 labels = [words.names[label] for label in words.labels[:3]]
 titles = [f'"{label}", speaker {speaker}' for label, speaker in zip(labels, words.speakers, strict=False)]
-plot_utterances(words.events(range(3)), titles, FOLDER / "spoken_digits.png")
+events = words.events(range(3))
+spikes = [(events.times[a:b], events.units[a:b]) for a, b in pairwise(events.offsets)]
+plot_utterances(spikes, titles, FOLDER / "spoken_digits.png", units=UNITS)
 sample = EventFile(SHD.embedded("train").path)
-plot_summary(summarize(sample), sample.read([0]), f'"{sample.names[sample.labels[0]]}"', FOLDER / "data_info.png")
+summarize(sample).plot(FOLDER / "data_info.png", sample.read([0]), f'"{sample.names[sample.labels[0]]}"')
 
 plot_paths(FOLDER / "paths.png")
-plot_surrogates([make() for make in SURROGATES], FOLDER / "surrogates.png")
+v = torch.linspace(-3, 3, 601)
+curves = {make.__name__: (make().derivative(v).detach(), make().primitive(v).detach()) for make in SURROGATES}
+plot_surrogates(v, curves, FOLDER / "surrogates.png")
 
 batches = input_batches(SpikeLatencyMNIST.embedded("train"), 32, seed=SEED)
 x = batches[0][:, :8]
@@ -94,8 +99,9 @@ for name, rule in (("ours", TransitionRule()), ("ours, threshold held", Transiti
 
 network = untrained()
 result = pretrain(network, batches, target=TARGET, rule=PaperRule(), seed=SEED, max_steps=PAPER_STEPS, polish=False)
-lines.append(row(f"paper's: best of {result.steps} steps, target missed", network))
+missed = "" if result.converged else ", target missed"
+lines.append(row(f"paper's: best of {result.steps} steps{missed}", network))
 plot_pretraining(result.history, goal, FOLDER / "pretraining_paper_rule.png")
 
-print("| rule | radii through time | through depth | tau_theta | resting threshold | adaptation | spikes |")
-print("| --- | --- | --- | --- | --- | --- | --- |", *lines, sep="\n")
+about = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+TABLE.write_text(json.dumps({"about": about, "runs": lines}, indent=1) + "\n")

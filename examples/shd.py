@@ -1,4 +1,4 @@
-"""Do 2 x 128 ALIF+ begin to learn spoken digits when they hear 64 of them, a little changed each time? Takes 40 s on a CPU."""
+"""Do 2 x 128 ALIF+ begin to learn from 64 spoken digits, varied each time? Takes 40 s on a CPU."""
 
 import torch
 
@@ -8,7 +8,7 @@ from neurolsc.datasets import SHD, ChannelJitter, TimeStretch
 WIDTH, EPOCHS, BATCH, LR, SEED = 128, 40, 8, 1e-2, 0
 FORM = {"dt": 0.02, "window": 1.0, "channels": 140, "repeat": 1}
 
-# Synthetic spoken digits in SHD's layout, from the package. For SHD itself: SHD(folder, split, **FORM).
+# Synthetic spoken digits in SHD's layout, from the package. SHD itself: SHD(folder, split, **FORM).
 train_set = SHD.embedded("train", **FORM, augment=(ChannelJitter(10.0), TimeStretch(0.9, 1.1)))
 validation, test_set = (SHD.embedded(split, **FORM) for split in ("validation", "test"))
 print(train_set)

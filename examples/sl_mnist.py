@@ -1,4 +1,4 @@
-"""How well do 2 x 64 ALIF+ learn a few spiking digits once their radii are set to one half? Takes 40 s on a CPU."""
+"""How well do 2 x 64 ALIF+ learn a few spiking digits with radii of one half? Takes 40 s on a CPU."""
 
 import torch
 
@@ -11,7 +11,8 @@ train_set, validation, test_set = (SpikeLatencyMNIST.embedded(split) for split i
 torch.manual_seed(SEED)
 network = Network([ALIFPlus(784, WIDTH), ALIFPlus(WIDTH, WIDTH)], n_out=10)
 
-# Radii first. Holding the resting thresholds keeps the layers as sparse as they were; without it they fire far more.
+# Radii first. Holding the resting thresholds keeps the layers as sparse as they were; without it
+# they fire far more.
 rule = TransitionRule(hold_threshold=True)
 before = pretrain(network, input_batches(train_set, 32, seed=SEED), target=TARGET, rule=rule, seed=SEED, progress=False)
 print(before)

@@ -1,4 +1,4 @@
-"""How far from one half are the radii of an untrained ALIF network, and what holds them there? Takes 5 s on a CPU."""
+"""How far from one half are the radii of an untrained ALIF, and what holds them? Takes 5 s on a CPU."""
 
 import torch
 
@@ -25,8 +25,9 @@ paper = profiles["as in the paper"]
 for layer, (time, depth) in enumerate(zip(paper.time_mean.tolist(), paper.depth_mean.tolist(), strict=True), start=1):
     print(f"layer {layer}: {time - 0.5:+.2f} from one half through time, {depth - 0.5:+.2f} through depth")
 
-# At tau_theta = 100 steps the leak of the thresholds, exp(-1/100), holds the radius through time. A short tau_theta alone
-# does not bring it to one half, because the feedback of a spike on its own threshold takes over: both have to shrink.
+# At tau_theta = 100 steps the leak of the thresholds, exp(-1/100), holds the radius through time. A
+# short tau_theta alone does not bring it to one half, because the feedback of a spike on its own
+# threshold takes over: both have to shrink.
 assert all(sources == {"leak": 1.0} for sources in paper.sources)
 assert all("feedback" in sources for sources in profiles["tau_theta 1.4 steps instead of 100"].sources)
 assert profiles["both: tau_theta 1.4, adaptation / 4"].time_mean.max() < paper.time_mean.min()

@@ -1,6 +1,6 @@
 """Deep recurrent spiking networks made trainable by setting their local stability before training."""
 
-from neurolsc import datasets, export, metrics, surrogate
+from neurolsc import datasets, export, metrics, surrogate, tasks
 from neurolsc.checkpoint import load, save
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
@@ -73,6 +73,7 @@ __all__ = [
     "scale_to_radius",
     "spectral_radius",
     "surrogate",
+    "tasks",
     "train",
     "wrap",
 ]

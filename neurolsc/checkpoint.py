@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from neurolsc.files import plain, read, write
-from neurolsc.network import Network
+from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.registry import CELLS, SURROGATES
 
@@ -47,6 +47,7 @@ def save(network: Network, path: str | PathLike[str]) -> None:
         >>> torch.equal(again.cells[0].tau_v, network.cells[0].tau_v)
         True
     """
+    as_network(network)
     if len(list(network.parameters())) != len(list(network.named_parameters(remove_duplicate=False))):
         raise ValueError("two parts of the network share a parameter, which a file cannot tell; make copies.")
     if not isinstance(network.readout, torch.nn.Linear):

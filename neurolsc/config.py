@@ -1,12 +1,15 @@
-"""What a run is made of: plain settings, checked once, from flags or a TOML file, written beside every result."""
+"""What a run is made of: plain settings, from flags or a TOML file, each with its one verb."""
 
+import inspect
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from neurolsc.checkpoint import load
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, SpikeLatencyMNIST, TimeStretch
@@ -17,20 +20,10 @@ from neurolsc.datasets.splits import By
 from neurolsc.network import Network
 from neurolsc.neurons.registry import CELLS, SURROGATES
 from neurolsc.neurons.reset import ResetName
-from neurolsc.stability.lsc.rules import PaperRule, Rule, TransitionRule
+from neurolsc.stability import PaperRule, PretrainResult, Rule, TransitionRule, pretrain, scale_to_radius
 from neurolsc.stability.lsc.targets import Target
+from neurolsc.training import Samples, TrainResult, train
 
-CellName = Literal["LIF", "ALIFPlus", "ALIFPlusMinus", "ALIFPositive"]
-SurrogateName = Literal[
-    "FastSigmoid",
-    "MultiGaussian",
-    "Arctan",
-    "Logistic",
-    "Triangular",
-    "Rectangular",
-    "Gaussian",
-    "Exponential",
-]
 RuleName = Literal["default", "transition", "hold-threshold", "paper"]
 
 _RULES: dict[str, Rule] = {
@@ -45,41 +38,64 @@ def setting(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+OF_A_CELL = ("tau_v", "tau_theta", "b_theta", "adaptation", "reset", "reset_gradient")
+"""Settings that a cell's constructor may take."""
+OF_A_SPIKE = ("surrogate", "dampening", "sharpness", "learnable")
+"""Settings of what it may take as `spike`."""
+
+
 @dataclass(frozen=True)
 class NetworkSettings:
     """Which network."""
 
-    cell: CellName = setting("ALIFPlus", "neuron of every layer")
+    cell: str = setting("ALIFPlus", "neuron of every layer: a known one, or package.module:Class")
     layers: int = setting(2, "number of layers")
     width: int = setting(128, "neurons per layer")
-    surrogate: SurrogateName = setting("FastSigmoid", "shape of the surrogate gradient")
+    surrogate: str = setting("FastSigmoid", "shape of the surrogate gradient: a known one, or package.module:Class")
     dampening: float = setting(0.5, "height of the surrogate")
     sharpness: float = setting(1.0, "sharpness of the surrogate")
     learnable: bool = setting(False, "train dampening and sharpness, one pair per layer")
     tau_v: float = setting(0.1, "mean time constant of the voltage, in steps (the paper's 0.1: no memory)")
-    tau_theta: float = setting(100.0, "mean time constant of the threshold, in steps (not of a LIF)")
-    b_theta: float = setting(0.01, "mean constant input of the threshold (not of a LIF)")
-    adaptation: float = setting(1.8, "mean rise of the threshold at a spike (not of a LIF)")
+    tau_theta: float = setting(100.0, "mean time constant of the threshold, in steps")
+    b_theta: float = setting(0.01, "mean constant input of the threshold")
+    adaptation: float = setting(1.8, "mean rise of the threshold at a spike")
     reset: ResetName = setting("subtract", "what a spike does to the voltage")
     reset_gradient: bool = setting(False, "let a gradient through the reset")
     layer_delay: int = setting(1, "steps until a layer reads the one below: 1 (paper) or 0")
     readout_bias: bool = setting(False, "give the readout a bias")
-    weights: str = setting("", "start from this network file; what is said of the network above is then not used")
+    weights: str = setting("", "start from this network file; what else is said of the network is then not used")
     seed: int = setting(0, "of weights, batches and everything that is drawn")
 
     def build(self, n_in: int, n_out: int) -> Network:
-        """The network of the file `weights`, or a fresh one with weights drawn from the seed."""
+        """The network of the file `weights`, or a fresh one with weights drawn from the seed.
+
+        Raises:
+            ValueError: if cell or surrogate are not known, or the cell's constructor does not take
+                a setting that differs from its default.
+        """
         if self.weights:
-            return load(self.weights)
+            return self.load(self.weights)
+        cell = CELLS.find(self.cell)
+        taken = arguments_of(cell)
+        own = {name: getattr(self, name) for name in OF_A_CELL if name in taken}
+        wants_spike = "spike" in taken
+        left = [*(set(OF_A_CELL) - taken), *(() if wants_spike else OF_A_SPIKE)]
+        odd = [f.name for f in fields(self) if f.name in left and getattr(self, f.name) != f.default]
+        if odd:
+            raise ValueError(f"a cell {self.cell} does not take {', '.join(odd)}.")
         torch.manual_seed(self.seed)
-        options: dict[str, Any] = {"tau_v": self.tau_v, "reset": self.reset, "reset_gradient": self.reset_gradient}
-        if self.cell != "LIF":
-            options |= {"tau_theta": self.tau_theta, "b_theta": self.b_theta, "adaptation": self.adaptation}
         cells = []
-        for i in range(self.layers):
-            options["spike"] = SURROGATES[self.surrogate](self.dampening, self.sharpness, learnable=self.learnable)
-            cells.append(CELLS[self.cell](n_in if i == 0 else self.width, self.width, **options))
+        for below in [n_in, *[self.width] * (self.layers - 1)]:
+            if wants_spike:
+                shape: Any = SURROGATES.find(self.surrogate)
+                own["spike"] = shape(self.dampening, self.sharpness, learnable=self.learnable)
+            cells.append(cell(below, self.width, **own))
         return Network(cells, n_out, layer_delay=self.layer_delay, readout_bias=self.readout_bias)  # type: ignore[arg-type]
+
+    def load(self, path: str | PathLike[str]) -> Network:
+        """The network of a file, which may be of the cell that is named here."""
+        CELLS.find(self.cell)  # imports and registers a cell of one's own
+        return load(path)
 
 
 @dataclass(frozen=True)
@@ -147,7 +163,7 @@ class PretrainSettings:
         "default", "which parameters follow which radius; default: paper for balanced, else transition"
     )
     method: Literal["gradient", "scale"] = setting("gradient", "the paper's loop, or root finding on layer scales")
-    pretrain_steps: int = setting(200, "give up after this many pre-training steps")
+    pretrain_steps: int = setting(200, "give up after this many pre-training steps (gradient only)")
     pretrain_samples: int = setting(4, "samples looked at in each pre-training step")
     pretrain_times: int = setting(8, "time steps looked at in each pre-training step")
 
@@ -164,9 +180,32 @@ class PretrainSettings:
         except ValueError:
             raise ValueError(f"target must be a number, 'balanced' or 'none', got {self.target!r}.") from None
 
-    def rule_object(self) -> Rule | None:
-        """The rule of that name; None: the default of pretrain()."""
-        return _RULES.get(self.rule)
+    def run(
+        self, network: Network, inputs: Sequence[Tensor], *, seed: int, progress: bool = True, **more: Any
+    ) -> PretrainResult:
+        """Set the radii of a network on batches of inputs (T, B, n_in).
+
+        More keywords are those of :func:`neurolsc.pretrain`, or of :func:`neurolsc.scale_to_radius`.
+
+        Raises:
+            ValueError: if the target is 'none', a setting does not belong to the method, or as these.
+        """
+        target = self.parsed_target()
+        if target is None:
+            raise ValueError("target is 'none'; there is no radius to set.")
+        more |= {
+            "target": target,
+            "rule": _RULES.get(self.rule),
+            "seed": seed,
+            "samples": self.pretrain_samples,
+            "steps": min(self.pretrain_times, inputs[0].shape[0]),
+            "progress": progress,
+        }
+        if self.method == "gradient":
+            return pretrain(network, inputs, max_steps=self.pretrain_steps, **more)
+        if self.pretrain_steps != PretrainSettings.pretrain_steps:
+            raise ValueError(f"pretrain_steps: for method = gradient only, got method = {self.method}.")
+        return scale_to_radius(network, inputs[0], **more)
 
 
 @dataclass(frozen=True)
@@ -178,8 +217,14 @@ class TrainSettings:
     lr: float = setting(1e-3, "learning rate of AdaBelief in Lookahead")
     patience: int = setting(10, "stop after this many epochs without a better validation loss")
 
+    def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:
+        """Train a network; more: keywords of :func:`neurolsc.train`."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return train(network, training, validation, seed=seed, **own, **more)
+
 
 Settings = NetworkSettings | DataSettings | PretrainSettings | TrainSettings
+KINDS = (NetworkSettings, DataSettings, PretrainSettings, TrainSettings)
 
 
 def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
@@ -231,6 +276,18 @@ def make(kind: type[Any], given: dict[str, Any]) -> Any:
             raise ValueError(f"{f.name} must be one of {', '.join(words)}, got {value!r}.")
         values[f.name] = value
     return kind(**values)
+
+
+def arguments_of(cls: type) -> set[str]:
+    """The names that a class's constructor takes, those that it hands on as **keywords included."""
+    names: set[str] = set()
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            names |= {p.name for p in parameters}
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return names
 
 
 def as_dict(*settings: Settings) -> dict[str, Any]:

@@ -2,120 +2,116 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from neurolsc import metrics
 from neurolsc.datasets import collate
-from neurolsc.network import Network, Run
+from neurolsc.network import Network, NetworkState, Run, as_network
+from neurolsc.tasks import Classification, Task
 from neurolsc.validation import whole
 
-__all__ = ["Samples", "Scores", "cross_entropy", "evaluate"]
+__all__ = ["Samples", "Scores", "evaluate"]
 
 
 class Samples(Protocol):
     """A map-style data set: item i is a pair (x, label) with x of shape (T, N).
 
-    If it has ``__getitems__`` it is asked for a batch at once, and may answer with a
-    :class:`neurolsc.datasets.Batch`, which costs no copy and can carry a mask for samples of unequal length.
+    Instead of a label an item may have a tensor (T, ...) of targets, one for every step, as the
+    task wants it. If the data set has ``__getitems__`` it is asked for a batch at once, and may
+    answer with a :class:`neurolsc.datasets.Batch`, which costs no copy and can carry a mask for
+    samples of unequal length.
+
+    If it has an attribute ``streams`` (int), its items are pieces of that many long sequences, and
+    item i + streams goes on where item i ends. They are then taken in order, ``streams`` at a time
+    whatever the batch size, and the state of the network, without its history, goes on from each
+    batch to the next: truncated backpropagation through time.
     """
 
     def __len__(self) -> int:
         """Number of samples."""
         ...
 
-    def __getitem__(self, index: int, /) -> tuple[Tensor, int]:
-        """Input and label."""
+    def __getitem__(self, index: int, /) -> tuple[Tensor, int | Tensor]:
+        """Input and label, or input and targets."""
         ...
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What :func:`evaluate` finds: means over samples, accuracies and shares from 0 to 1."""
+    """What :func:`evaluate` finds: means over samples, shares from 0 to 1.
+
+    A measure of the task is an attribute as well: ``scores.mode_accuracy``.
+    """
 
     loss: float
-    """:func:`cross_entropy`, in nats"""
-    mode_accuracy: float
-    """:func:`neurolsc.metrics.mode_accuracy`"""
-    mean_accuracy: float
-    """:func:`neurolsc.metrics.mean_accuracy`"""
+    """of the task, in nats"""
+    measures: dict[str, float]
+    """those of the task by name, of :class:`neurolsc.tasks.Classification` mode_accuracy and
+    mean_accuracy"""
     share_without_vote: float
     """:func:`neurolsc.metrics.share_without_vote`"""
     firing_rate: list[float | None]
-    """spikes per neuron and step of every layer; None for a layer whose outputs are not all 0 or 1"""
+    """spikes per neuron and step of every layer; None where outputs are not all 0 or 1"""
     silent_steps: float | None
-    """share of (step, sample) pairs in which the last layer is silent; None as above. Of samples of unequal length this,
-    the rates and the share without a vote count each sample's own steps only, and samples equally"""
+    """share of (step, sample) pairs in which the last layer is silent; None as above. Of samples of
+    unequal length this, the rates and the share without a vote count each sample's own steps only,
+    and samples equally"""
     synops: float | None
-    """synaptic operations per sample, those of the input's events included; None if a layer does not spike,
-    or does not say how many neurons of its own hear one"""
+    """synaptic operations per sample, those of the input's events included; None if a layer does
+    not spike, or does not say how many neurons of its own hear one"""
     sparsity: list[float | None]
     """1 - firing_rate"""
 
+    def __getattr__(self, name: str) -> float:
+        """A measure of the task."""
+        measures = self.__dict__.get("measures", {})
+        if name in measures:
+            return measures[name]
+        known = ", ".join([f.name for f in fields(self)] + list(measures))
+        raise AttributeError(f"there is no score {name!r}; there are {known}.")
 
-def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-    r"""Cross-entropy at every time step that a sample lasts.
-
-    .. math:: -\frac{1}{B} \sum_b \frac{1}{T_b} \sum_{t < T_b} \log \mathrm{softmax}(o[t, b])_{y_b}
-
-    A sample counts the same however long it is, and a set the same however it is cut into batches.
-
-    Args:
-        logits: readout at every step (T, B, C).
-        labels: classes (B,), int64.
-        mask: (T, B), bool, with T_b steps of sample b; None: all last for T steps.
-
-    Returns:
-        A number with a gradient, in nats.
-
-    Raises:
-        ValueError: if labels are not (B,) or out of range, or the mask is not bool (T, B) or leaves a sample without a
-            step.
-        TypeError: if labels are not integers.
-
-    Example:
-        >>> cross_entropy(torch.zeros(5, 2, 4), torch.tensor([0, 3])).exp().round(decimals=3)
-        tensor(4.)
-
-    Source: arXiv:2308.12075, Sec. II-G (the network predicts the target at every time step).
-    """
-    metrics.check_labels(labels, logits)
-    if mask is None:
-        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.repeat(logits.shape[0]))
-    weights = metrics.step_weights(mask, logits).to(logits.dtype)
-    losses = nn.functional.cross_entropy(logits.flatten(0, 1), labels.repeat(logits.shape[0]), reduction="none")
-    return (losses.view_as(mask) * weights).sum()
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values, the measures of the task beside the others."""
+        rest = {f.name: getattr(self, f.name) for f in fields(self)[2:]}
+        return {"loss": self.loss} | self.measures | rest
 
 
-def evaluate(network: Network, dataset: Samples, *, batch_size: int = 256) -> Scores:
+def evaluate(network: Network, dataset: Samples, *, task: Task = Classification(), batch_size: int = 256) -> Scores:
     """Run a network over a data set, in evaluation mode and without gradients.
 
     Args:
         network: the network; it stays as it is.
-        dataset: items (x, label), as :func:`neurolsc.datasets.collate` takes them.
+        dataset: items (x, label), as :func:`neurolsc.datasets.collate` takes them; see
+            :class:`Samples`.
+        task: what is asked of the network; by default the label of the sample at every step.
         batch_size: samples run at once; the scores depend on it by rounding only.
 
     Returns:
         Scores over all samples.
 
     Raises:
-        ValueError: if the data set is empty or does not fit the network.
-        TypeError: if it has no length.
+        ValueError: if the data set is empty or does not fit the network or the task.
+        TypeError: if network or data set are of another kind.
         FloatingPointError: if the loss is NaN or infinite.
     """
+    as_network(network)
     device = network.dtype_and_device["device"]
     parts: list[tuple[int, Scores]] = []
+    states = None
     was_training = network.training
     network.eval()
     try:
         with torch.no_grad():
             for batch in batches("dataset", dataset, batch_size):
-                x, labels, mask = unpack(batch, device)
-                parts.append((len(labels), _scores(network, x, labels, mask)))
+                x, targets, mask = unpack(batch, device)
+                run = network.run(x, states, mask=mask)
+                states = carried(dataset, run)
+                parts.append((x.shape[1], _scores(network, task, x, run, targets, mask)))
     finally:
         network.train(was_training)
     return _mean(parts)
@@ -124,46 +120,59 @@ def evaluate(network: Network, dataset: Samples, *, batch_size: int = 256) -> Sc
 def batches(
     name: str, dataset: Samples, batch_size: int, generator: torch.Generator | None = None
 ) -> DataLoader[tuple[Tensor, ...]]:
-    """The batches of a data set as :func:`collate` gives them, in its order, or shuffled by a generator.
+    """The batches of a data set, by :func:`collate`, in order or shuffled by a generator.
+
+    Those of a data set with ``streams`` are never shuffled.
 
     Raises:
-        ValueError: if the data set is empty; the message calls it by the name.
-        TypeError: if it has no length.
+        ValueError: if the data set is empty, or not all its streams are equally long; the message
+            calls it by the name.
+        TypeError: if it is not a data set.
     """
-    if not hasattr(dataset, "__len__"):
-        raise TypeError(f"{name} must be a data set with a length and items, got {type(dataset).__name__}.")
+    wanted = f"{name} must be a data set with a length and items (x (T, N), label)"
+    if isinstance(dataset, DataLoader):
+        raise TypeError(f"{wanted}, got DataLoader; give its data set, and batch_size.")
+    if isinstance(dataset, Tensor) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise TypeError(f"{wanted}, got {type(dataset).__name__}.")
     if len(dataset) == 0:
         raise ValueError(f"{name} is empty; at least one sample (x, label) is needed.")
+    whole("batch_size", batch_size)
+    streams = getattr(dataset, "streams", None)
+    if streams is not None and len(dataset) % whole("streams", streams):
+        raise ValueError(f"{name} must have equally long streams, got {len(dataset)} items of {streams} streams.")
+    shuffled = generator is not None and streams is None
     return DataLoader(
         cast("Dataset[Any]", dataset),
-        batch_size=whole("batch_size", batch_size),
-        shuffle=generator is not None,
+        batch_size=batch_size if streams is None else streams,
+        shuffle=shuffled,
         collate_fn=collate,
         # a loader without a generator would draw from the global one
-        generator=torch.Generator() if generator is None else generator,
+        generator=generator if shuffled else torch.Generator(),
     )
 
 
 def unpack(batch: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Input (T, B, N), labels (B,) and mask (T, B), None if all samples last for T steps, on a device."""
-    x, labels, *mask = (part.to(device) for part in batch)
-    return x, labels, mask[0] if mask else None
+    """Input (T, B, N), targets and mask (T, B) or None, on a device."""
+    x, targets, *mask = (part.to(device) for part in batch)
+    return x, targets, mask[0] if mask else None
 
 
-def _scores(network: Network, x: Tensor, labels: Tensor, mask: Tensor | None) -> Scores:
+def carried(dataset: Samples, run: Run) -> NetworkState | None:
+    """Where the next batch of a data set starts: where this run ended, or None, at rest."""
+    return run.states.detach() if hasattr(dataset, "streams") else None
+
+
+def _scores(network: Network, task: Task, x: Tensor, run: Run, targets: Tensor, mask: Tensor | None) -> Scores:
     """Scores of one batch."""
-    run = network.run(x, mask=mask)
-    loss = cross_entropy(run.logits, labels, mask).item()
+    loss = task.loss(run.logits, targets, mask).item()
     if not math.isfinite(loss):
         raise FloatingPointError(f"the loss is {loss} in an evaluation, the weights have diverged: train with less lr.")
-    silent = _of_spikes(metrics.silent_steps, run.spikes[-1], mask)
     return Scores(
         loss=loss,
-        mode_accuracy=metrics.mode_accuracy(run.logits, labels),
-        mean_accuracy=metrics.mean_accuracy(run.logits, labels),
+        measures=task.measures(run.logits, targets, mask),
         share_without_vote=metrics.share_without_vote(run.logits, mask),
         firing_rate=[_of_spikes(metrics.firing_rate, layer, mask) for layer in run.spikes],
-        silent_steps=silent,
+        silent_steps=_of_spikes(metrics.silent_steps, run.spikes[-1], mask),
         synops=_synops(network, x, run),
         sparsity=[_of_spikes(metrics.sparsity, layer, mask) for layer in run.spikes],
     )
@@ -174,7 +183,7 @@ def _of_spikes(metric: Callable[[Tensor, Tensor | None], float], layer: Tensor, 
 
 
 def _synops(network: Network, x: Tensor, run: Run) -> float | None:
-    """Operations per sample of the whole network; a recurrent neuron also feeds those of its own layer."""
+    """Operations per sample of the whole network; a neuron may also feed those of its own layer."""
     within = [cell.recurrent_synapses for cell in network.cells]
     if not all(metrics.is_binary(layer) for layer in run.spikes) or None in within:
         return None
@@ -191,11 +200,12 @@ def _mean(parts: list[tuple[int, Scores]]) -> Scores:
     samples = sum(size for size, _ in parts)
 
     def mean(values: list[Any]) -> Any:
+        if isinstance(values[0], dict):
+            return {key: mean([value[key] for value in values]) for key in values[0]}
         if isinstance(values[0], list):
             return [mean(list(layer)) for layer in zip(*values, strict=True)]
         if any(value is None for value in values):
             return None
         return sum(size * value for (size, _), value in zip(parts, values, strict=True)) / samples
 
-    rows = [asdict(scores) for _, scores in parts]
-    return Scores(**{key: mean([row[key] for row in rows]) for key in rows[0]})
+    return Scores(**{f.name: mean([getattr(scores, f.name) for _, scores in parts]) for f in fields(Scores)})

@@ -1,12 +1,13 @@
-r"""What a run is judged by: accuracies over time, votes that were not cast, and how much the neurons fire.
+r"""What a run is judged by: accuracies over time, votes not cast, and how much neurons fire.
 
-Axes are (T, B, C) for logits and (T, B, N) for spikes: time steps, samples, classes or neurons. A step
-*votes* for the class of its largest logit; a step whose largest logits tie votes for nobody. A silent layer
-under a readout without bias therefore scores nothing, instead of the share of class 0.
+Axes are (T, B, C) for logits and (T, B, N) for spikes: time steps, samples, classes or neurons. A
+step *votes* for the class of its largest logit; a step whose largest logits tie votes for nobody. A
+silent layer under a readout without bias therefore scores nothing, instead of the share of class 0.
 
-Where samples are of unequal length a mask (T, B), bool, says which steps belong to each. Outside it the logits and
-spikes of :meth:`neurolsc.Network.run` are 0, so such steps vote for nobody and fire nothing. What is a share of steps
-takes the mask and counts those inside it only, first within each sample, then over samples.
+Where samples are of unequal length a mask (T, B), bool, says which steps belong to each. Outside it
+the logits and spikes of :meth:`neurolsc.Network.run` are 0, so such steps vote for nobody and fire
+nothing. What is a share of steps takes the mask and counts those inside it only, first within each
+sample, then over samples.
 
 Source: arXiv:2308.12075, Sec. II-G (mode accuracy: the class chosen at most steps).
 """
@@ -17,7 +18,8 @@ from torch import Tensor
 from neurolsc.validation import whole
 
 __all__ = [
-    "check_labels",
+    "check_binary",
+    "check_classes",
     "firing_rate",
     "is_binary",
     "mean_accuracy",
@@ -26,6 +28,8 @@ __all__ = [
     "share_without_vote",
     "silent_steps",
     "sparsity",
+    "step_accuracy",
+    "step_overlap",
     "step_weights",
     "synops",
 ]
@@ -56,7 +60,7 @@ def mode_vote(logits: Tensor) -> Tensor:
 
 
 def mode_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of samples whose :func:`mode_vote` is their label; a sample without a vote counts as wrong.
+    """Share of samples whose :func:`mode_vote` is their label; without a vote it is wrong.
 
     Args:
         logits: readout at every step (T, B, C).
@@ -74,12 +78,12 @@ def mode_accuracy(logits: Tensor, labels: Tensor) -> float:
         0.5
     """
     _check_logits(logits)
-    check_labels(labels, logits)
+    check_classes(labels, logits)
     return (mode_vote(logits) == labels).double().mean().item()
 
 
 def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of samples whose label has the largest logit on average over time, alone; a tie counts as wrong.
+    """Share of samples whose label alone has the largest mean logit; a tie counts as wrong.
 
     Args:
         logits: readout at every step (T, B, C).
@@ -93,17 +97,73 @@ def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
         TypeError: if labels are not integers.
 
     Example:
-        >>> mean_accuracy(torch.tensor([[[0.0, 1.0]], [[0.0, 1.0]], [[9.0, 0.0]]]), torch.tensor([0]))
+        >>> mean_accuracy(torch.tensor([[[0.0, 1.0]], [[9.0, 0.0]]]), torch.tensor([0]))
         1.0
     """
     _check_logits(logits)
-    check_labels(labels, logits)
+    check_classes(labels, logits)
     mean = logits.double().mean(0, keepdim=True)
     return (_votes(mean)[0] == labels).double().mean().item()
 
 
+def step_accuracy(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
+    """Share of steps that vote for their class; a step without a vote counts as wrong.
+
+    Args:
+        logits: readout at every step (T, B, C).
+        targets: classes (T, B), integers from 0 to C - 1.
+        mask: (T, B), bool, the steps that count; None: all.
+
+    Returns:
+        A share from 0 to 1.
+
+    Raises:
+        ValueError: as :func:`mode_vote`, or if targets are not (T, B) or out of range, or the mask
+            is not bool (T, B) or leaves a sample without a step.
+        TypeError: if targets are not integers.
+
+    Example:
+        >>> step_accuracy(torch.tensor([[[0.0, 2.0]], [[1.0, 1.0]]]), torch.tensor([[1], [0]]))
+        0.5
+    """
+    votes = _votes(logits)
+    check_classes(targets, logits, per_step=True)
+    return _share(votes == targets, mask)
+
+
+def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
+    r"""Mean over steps of the overlap of what is told, the positive logits, with what is true.
+
+    .. math:: |\{o > 0\} \cap \{y = 1\}| \,/\, |\{o > 0\} \cup \{y = 1\}|,
+        \quad 1 \text{ where both are empty}
+
+    Args:
+        logits: readout at every step (T, B, C).
+        targets: 0 or 1 (T, B, C), any dtype.
+        mask: (T, B), bool, the steps that count; None: all.
+
+    Returns:
+        A share from 0 to 1.
+
+    Raises:
+        ValueError: as :func:`mode_vote`, or if targets are not (T, B, C) or not 0 or 1, or the mask
+            is not bool (T, B) or leaves a sample without a step.
+
+    Example:
+        >>> step_overlap(torch.tensor([[[1.0, 1.0, -1.0]]]), torch.tensor([[[0, 1, 0]]]))
+        0.5
+
+    Source: P. Jaccard, New Phytologist 11 (1912) (the index); here of every step.
+    """
+    _check_logits(logits)
+    check_binary(targets, logits)
+    told, true = logits > 0, targets == 1
+    both, either = (told & true).sum(-1), (told | true).sum(-1)
+    return _share(torch.where(either > 0, both.double() / either.clamp(min=1), 1.0), mask)
+
+
 def share_without_vote(logits: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample) pairs of logits (T, B, C) that vote for nobody, of those in the mask (T, B).
+    """Share of (step, sample) pairs in the mask (T, B) at which logits (T, B, C) vote for nobody.
 
     Raises:
         ValueError: as :func:`mode_vote`.
@@ -119,8 +179,8 @@ def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
     """Spikes per neuron and time step, of spikes (T, B, N) in any dtype, inside the mask (T, B).
 
     Raises:
-        ValueError: if spikes are not (T, B, N) with T, B, N >= 1, some entry is neither 0 nor 1, or the mask is not
-            bool (T, B) or leaves a sample without a step.
+        ValueError: if spikes are not (T, B, N) with T, B, N >= 1, some entry is neither 0 nor 1, or
+            the mask is not bool (T, B) or leaves a sample without a step.
 
     Example:
         >>> firing_rate(torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]]))
@@ -133,7 +193,7 @@ def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
 
 
 def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample) pairs in the mask (T, B) in which no neuron fires, of spikes (T, B, N) of a layer.
+    """Share of (step, sample) pairs in the mask (T, B) with no spike in spikes (T, B, N).
 
     Raises:
         ValueError: as :func:`firing_rate`.
@@ -147,11 +207,11 @@ def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:
 
 
 def synops(spikes: Tensor, fan_out: int) -> float:
-    """Synaptic operations per sample: every spike is read once by each of the synapses that its neuron feeds.
+    """Synaptic operations per sample: a spike is read once by each synapse that its neuron feeds.
 
     Args:
         spikes: spikes of one layer (T, B, N).
-        fan_out: synapses that each neuron feeds; in a recurrent layer its own N and those of the next layer.
+        fan_out: synapses that each neuron feeds; in a recurrent layer its own N, and those above.
 
     Returns:
         Operations per sample, over all its time steps.
@@ -182,7 +242,7 @@ def sparsity(spikes: Tensor, mask: Tensor | None = None) -> float:
 
 
 def _share(values: Tensor, mask: Tensor | None) -> float:
-    """Mean of values (T, B) over time and then over samples, of each sample over its steps in the mask only."""
+    """Mean of values (T, B) over the steps in the mask of each sample, and then over samples."""
     if mask is None:
         return values.double().mean().item()
     return (values * step_weights(mask, values)).sum().item()
@@ -199,9 +259,8 @@ def step_weights(mask: Tensor, like: Tensor) -> Tensor:
         ValueError: if the mask is not bool (T, B) or leaves a sample without a step.
     """
     if mask.dtype != torch.bool or mask.shape != like.shape[:2] or not mask.any(0).all():
-        raise ValueError(
-            f"mask must be bool {tuple(like.shape[:2])} with a step for every sample, got {mask.dtype} {tuple(mask.shape)}."
-        )
+        wanted = f"mask must be bool {tuple(like.shape[:2])} with a step for every sample"
+        raise ValueError(f"{wanted}, got {mask.dtype} {tuple(mask.shape)}.")
     return mask.double() / (mask.sum(0) * mask.shape[1])
 
 
@@ -220,22 +279,36 @@ def _check_logits(logits: Tensor) -> None:
         raise ValueError("logits must be numbers, got NaN.")
 
 
-def check_labels(labels: Tensor, logits: Tensor) -> None:
-    """Refuse labels that do not fit logits (T, B, C).
+def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) -> None:
+    """Refuse classes (B,), or (T, B) per step, that do not fit logits (T, B, C).
 
     Raises:
-        ValueError: if they are not (B,) or out of range.
+        ValueError: if they are of another shape or out of range.
         TypeError: if they are not integers.
     """
-    batch, classes = logits.shape[1:]
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise TypeError(f"labels must be integers, got {labels.dtype}.")
-    if labels.shape != (batch,):
-        raise ValueError(f"labels must have shape ({batch},), one per sample, got {tuple(labels.shape)}.")
-    low, high = int(labels.min()), int(labels.max())
+    wanted, classes = logits.shape[0 if per_step else 1 : 2], logits.shape[2]
+    name = "targets" if per_step else "labels"
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+        raise TypeError(f"{name} must be integers, got {targets.dtype}.")
+    if targets.shape != wanted:
+        per = "sample and step" if per_step else "sample"
+        raise ValueError(f"{name} must have shape {tuple(wanted)}, one per {per}, got {tuple(targets.shape)}.")
+    low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= classes:
         bad = low if low < 0 else high
-        raise ValueError(f"labels must lie in 0 ... {classes - 1}, as there are {classes} logits, got {bad}.")
+        raise ValueError(f"{name} must lie in 0 ... {classes - 1}, as there are {classes} logits, got {bad}.")
+
+
+def check_binary(targets: Tensor, logits: Tensor) -> None:
+    """Refuse targets that are not 0 or 1, one for each of the logits (T, B, C).
+
+    Raises:
+        ValueError: if they are of another shape, or some entry is neither 0 nor 1.
+    """
+    if targets.shape != logits.shape:
+        raise ValueError(f"targets must have shape {tuple(logits.shape)}, as logits have, got {tuple(targets.shape)}.")
+    if not is_binary(targets):
+        raise ValueError(f"targets must be 0 or 1, got {targets[(targets != 0) & (targets != 1)][0].item():g}.")
 
 
 def is_binary(spikes: Tensor) -> bool:

@@ -1,13 +1,9 @@
 """A module in evaluation mode for a while."""
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
 
 from torch import nn
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @contextmanager
@@ -23,14 +19,3 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in training.items():
             part.training = mode
-
-
-def evaluated(function: F) -> F:
-    """Let a function of a network, its first argument, run while that network is in evaluation mode."""
-
-    @functools.wraps(function)
-    def inner(network: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        with evaluating(network):
-            return function(network, *args, **kwargs)
-
-    return cast(F, inner)

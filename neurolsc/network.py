@@ -145,9 +145,11 @@ class Network(nn.Module):
 
         Raises:
             ValueError: if x has not the shape (B, n_in), or the states are not those of B samples of this network.
+            TypeError: if x is complex.
         """
         if x.ndim != 2 or x.shape[1] != self.n_in:
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
+        _refuse_complex(x)
         self._check_states(states, x.shape[0])
         outputs = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         moment = self._moment(x, outputs, states)
@@ -196,6 +198,7 @@ class Network(nn.Module):
         Raises:
             ValueError: if x is not (T, B, n_in) with T, B >= 1, holds NaN or infinity, mask is not (T, B) bool, or the
                 states are not those of B samples of this network.
+            TypeError: if x is complex.
         """
         self._check(x, mask)
         states = self._start(states, x.shape[1])
@@ -240,12 +243,15 @@ class Network(nn.Module):
     def _check(self, x: Tensor, mask: Tensor | None) -> None:
         if x.ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
+        _refuse_complex(x)
         values = x.coalesce().values() if x.is_sparse else x
         # the sum first, which is five times as fast
         if values.is_floating_point() and not values.sum().isfinite() and not values.isfinite().all():
             raise ValueError("x must be finite, got NaN or infinity.")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
-            raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}.")
+            turned = mask.ndim == 2 and mask.shape == x.shape[1::-1]
+            hint = "; x or mask looks batch-first: transpose(0, 1)" if turned else ""
+            raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}{hint}.")
 
     def _start(self, states: NetworkState | None, batch: int) -> NetworkState:
         if states is None:
@@ -263,6 +269,23 @@ class Network(nn.Module):
         sizes = {leaf.shape[0] for leaf in (*pending, *(leaf for layer in states.layers for leaf in layer))}
         if sizes != {batch}:
             raise ValueError(f"states must be those of {batch} samples, as x is, got {sorted(sizes)}.")
+
+
+def _refuse_complex(x: Tensor) -> None:
+    if x.is_complex():
+        raise TypeError(f"x must be real, got {x.dtype}.")
+
+
+def as_network(network: object) -> Network:
+    """The network, if it is one.
+
+    Raises:
+        TypeError: if it is something else; of a module the message names :func:`neurolsc.wrap`.
+    """
+    if isinstance(network, Network):
+        return network
+    cure = ": give neurolsc.wrap(module), a Network over the same parameters" if isinstance(network, nn.Module) else ""
+    raise TypeError(f"network must be a neurolsc.Network, got {type(network).__name__}{cure}.")
 
 
 def _classes(readout: nn.Module, cell: Cell) -> int:

@@ -1,4 +1,4 @@
-"""Run folders: a folder that holds a finished run, and under another name while it is not finished."""
+"""Run folders: a folder holds a finished run, and has another name while it is not finished."""
 
 import contextlib
 import json
@@ -22,20 +22,23 @@ NETWORK = "network.safetensors"
 def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[Path]:
     """Give a folder to work in, and its final name once the work is done.
 
-    While the run goes on its files lie in ``<path>.partial``. If that folder is there already, from a run that was
-    stopped, the new run takes it over and can go on from the checkpoints in it, provided that its settings are the same.
-    A run that fails before its first checkpoint leaves nothing.
+    While the run goes on its files lie in ``<path>.partial``. If that folder is there already, from
+    a run that was stopped, the new run takes it over and can go on from the checkpoints in it,
+    provided that its settings are the same. A run that fails before its first checkpoint leaves
+    nothing.
 
     Args:
         path: the folder that shall hold the finished run.
-        settings: what the run is made of; written to ``settings.toml``, and compared with an unfinished run's.
+        settings: what the run is made of; written to ``settings.toml``, and compared with those of
+            an unfinished run.
 
     Yields:
         The folder to write into.
 
     Raises:
         FileExistsError: if the finished run is there already.
-        ValueError: if an unfinished run that left a checkpoint has other settings; the message names them.
+        ValueError: if an unfinished run that left a checkpoint has other settings; the message
+            names them.
         OSError: if the folder cannot be made or written.
     """
     final = Path(path)

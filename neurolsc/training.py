@@ -1,4 +1,4 @@
-"""The training loop: cross-entropy at every step, early stopping, and checkpoints that survive a kill."""
+"""The training loop: a task's loss, early stopping, and checkpoints that survive a kill."""
 
 import csv
 import hashlib
@@ -17,17 +17,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from tqdm.auto import tqdm
 
-from neurolsc import metrics
-from neurolsc.evaluation import Samples, Scores, batches, cross_entropy, evaluate, unpack
+from neurolsc.evaluation import Samples, Scores, batches, carried, evaluate, unpack
 from neurolsc.files import atomic_write, read_tree, write_tree
-from neurolsc.network import Network
+from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive, whole
 
 __all__ = ["Scores", "TrainResult", "evaluate", "train"]
 
 Row = dict[str, Any]
 """One epoch of a history."""
+OF_THE_RUN = ("share_without_vote", "firing_rate", "silent_steps", "synops")
+"""Scores that no task decides."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,10 @@ class TrainResult:
     """What :func:`train` returns; the network itself carries the weights of the best epoch."""
 
     history: list[Row]
-    """one row per epoch: epoch (from 1), train_loss and train_mode_accuracy (means while the weights move),
-    validation_loss, validation_mode_accuracy, validation_mean_accuracy, then of the validation samples as in
-    :class:`Scores` share_without_vote, firing_rate, silent_steps and synops, and seconds"""
+    """one row per epoch: epoch (from 1), train_loss and the task's score (means while the weights
+    move; train_mode_accuracy), validation_loss and the task's measures (validation_mode_accuracy,
+    validation_mean_accuracy), then of the validation samples as in :class:`Scores`
+    share_without_vote, firing_rate, silent_steps and synops, and seconds"""
     best_epoch: int
     """epoch with the lowest validation loss, counted from 1"""
     stopped_early: bool
@@ -58,7 +61,7 @@ class TrainResult:
         atomic_write(path, lambda file: file.write(text.encode()))
 
     def to_csv(self, path: str | PathLike[str]) -> None:
-        """Write the history as a table; the layers' firing rates are firing_rate_1, firing_rate_2, ...
+        """Write the history as a table; rates of layers are firing_rate_1, firing_rate_2, ...
 
         Raises:
             OSError: if the file cannot be written.
@@ -80,6 +83,7 @@ def train(
     validation: Samples,
     *,
     epochs: int,
+    task: Task = Classification(),
     batch_size: int = 256,
     lr: float = 1e-3,
     patience: int = 10,
@@ -91,21 +95,24 @@ def train(
 ) -> TrainResult:
     """Train a network in place, with early stopping on the validation loss.
 
-    All that is random in an epoch, the order of the samples and dropout, is drawn from (seed, epoch) alone.
-    On a CPU a run that was killed and resumed ends in the very weights of one that was not, bit by bit.
+    All that is random in an epoch, the order of the samples and dropout, is drawn from (seed,
+    epoch) alone. On a CPU a run that was killed and resumed ends in the very weights of one that
+    was not, bit by bit.
 
     Args:
         network: the network; it ends with the weights of its best epoch.
-        training: items (x (T, N), label), shuffled anew in every epoch.
+        training: items (x (T, N), label), shuffled anew in every epoch; or with targets for every
+            step, or pieces of long streams: :class:`neurolsc.evaluation.Samples`.
         validation: items that decide when to stop and which weights are best; never the test set.
         epochs: most epochs, those before a resumption counted.
+        task: what is asked of the network; by default the label of the sample at every step.
         batch_size: samples per step; the last batch of an epoch may be smaller.
         lr: learning rate.
         patience: stop after this many epochs without a lower validation loss.
         seed: of order and dropout.
-        optimizer: makes the optimizer from parameters and learning rate; ``torch.optim.Adam`` is one, too.
-        checkpoint: file that keeps the state after every epoch; if it exists, training goes on from it.
-            Epochs and patience may then be new, the other settings may not.
+        optimizer: makes the optimizer from parameters and learning rate; ``torch.optim.Adam`` does.
+        checkpoint: file that keeps the state after every epoch; if it exists, training goes on from
+            it. Epochs and patience may then be new, the other settings may not.
         progress: show a bar over the batches.
         on_epoch: called with the history so far after every epoch.
 
@@ -113,14 +120,16 @@ def train(
         History and best epoch.
 
     Raises:
-        ValueError: if a data set is empty or does not fit, a setting is out of range, or the checkpoint is
-            damaged or of a run with other settings, which the message names.
-        TypeError: if a setting is of the wrong kind.
-        FloatingPointError: if the loss becomes NaN or infinite; the message names the epoch and the batch.
+        ValueError: if a data set is empty or does not fit, a setting is out of range, or the
+            checkpoint is damaged or of a run with other settings, which the message names.
+        TypeError: if network, data or a setting are of the wrong kind.
+        FloatingPointError: if the loss becomes NaN or infinite; the message names the epoch and the
+            batch.
         OSError: if the checkpoint cannot be read or written.
 
     Source: arXiv:2308.12075, Sec. II-G (patience 10, AdaBelief in Lookahead).
     """
+    as_network(network)
     for name, value in (("epochs", epochs), ("patience", patience)):
         whole(name, value)
     whole("seed", seed, at_least=0)
@@ -130,8 +139,9 @@ def train(
     order = torch.Generator()
     train_batches = batches("training", training, batch_size, order)
     batches("validation", validation, batch_size)  # refuses before the first epoch, not after it
-    fit = _Fit(network, optimizer(network.parameters(), lr))
+    fit = _Fit(network, task, optimizer(network.parameters(), lr))
     settings = {
+        "task": repr(task),
         "seed": seed,
         "batch_size": batch_size,
         "lr": lr,
@@ -149,10 +159,11 @@ def train(
         with torch.random.fork_rng(devices=_cuda_devices(network)), bar:
             torch.manual_seed(_mix(seed, epoch))
             order.manual_seed(_mix(seed, epoch))
-            loss, accuracy = fit.epoch(train_batches, bar, epoch, lr)
-            scores = evaluate(network, validation, batch_size=batch_size)
-            bar.set_postfix_str(f"loss {loss:.3f}, validation {scores.loss:.3f} {scores.mode_accuracy:.1%}")
-        fit.note(loss, accuracy, scores, time.perf_counter() - started)
+            loss, score = fit.epoch(train_batches, training, bar, epoch, lr)
+            scores = evaluate(network, validation, task=task, batch_size=batch_size)
+            told = f"{scores.loss:.3f} {scores.measures[task.score]:.1%}"
+            bar.set_postfix_str(f"loss {loss:.3f}, validation {told}")
+        fit.note(loss, score, scores, time.perf_counter() - started)
         if checkpoint is not None:
             write_tree(checkpoint, fit.state() | {"settings": settings})
         if on_epoch is not None:
@@ -164,8 +175,8 @@ def train(
 class _Fit:
     """A training under way: what its next epoch depends on besides the settings."""
 
-    def __init__(self, network: Network, optimizer: Optimizer) -> None:
-        self.network, self.optimizer = network, optimizer
+    def __init__(self, network: Network, task: Task, optimizer: Optimizer) -> None:
+        self.network, self.task, self.optimizer = network, task, optimizer
         self.history: list[Row] = []
         self.best_epoch = 0
         self.best: dict[str, Tensor] = {}
@@ -176,16 +187,23 @@ class _Fit:
         return len(self.history) - self.best_epoch
 
     def epoch(
-        self, batches: Iterable[tuple[Tensor, ...]], bar: "tqdm[NoReturn]", epoch: int, lr: float
+        self,
+        batches: Iterable[tuple[Tensor, ...]],
+        dataset: Samples,
+        bar: "tqdm[NoReturn]",
+        epoch: int,
+        lr: float,
     ) -> tuple[float, float]:
-        """One pass over the training batches: mean loss and mode accuracy while the weights move."""
+        """One pass over the batches of a data set: mean loss and score while the weights move."""
         device = self.network.dtype_and_device["device"]
-        samples, total, right = 0, 0.0, 0.0
+        samples, total, score, states = 0, 0.0, 0.0, None
         self.network.train()
         for number, batch in enumerate(batches, start=1):
-            x, labels, mask = unpack(batch, device)
-            logits = self.network.run(x, mask=mask).logits
-            loss = cross_entropy(logits, labels, mask)
+            x, targets, mask = unpack(batch, device)
+            run = self.network.run(x, states, mask=mask)
+            logits, states = run.logits, carried(dataset, run)
+            del run  # the spikes need not live as long as the loss
+            loss = self.task.loss(logits, targets, mask)
             if not math.isfinite(value := loss.item()):
                 raise FloatingPointError(
                     f"the loss is {value} in epoch {epoch}, batch {number}: lower the learning rate "
@@ -194,29 +212,21 @@ class _Fit:
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
-            samples += len(labels)
-            total += len(labels) * value
-            right += len(labels) * metrics.mode_accuracy(logits.detach(), labels)
+            size = x.shape[1]
+            samples += size
+            total += size * value
+            score += size * self.task.measures(logits.detach(), targets, mask)[self.task.score]
             bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)
             bar.update()
-        return total / samples, right / samples
+        return total / samples, score / samples
 
-    def note(self, loss: float, accuracy: float, scores: Scores, seconds: float) -> None:
+    def note(self, loss: float, score: float, scores: Scores, seconds: float) -> None:
         """Add an epoch to the history, and keep its weights if they are the best so far."""
         epoch = len(self.history) + 1
-        row: Row = {
-            "epoch": epoch,
-            "train_loss": loss,
-            "train_mode_accuracy": accuracy,
-            "validation_loss": scores.loss,
-            "validation_mode_accuracy": scores.mode_accuracy,
-            "validation_mean_accuracy": scores.mean_accuracy,
-            "share_without_vote": scores.share_without_vote,
-            "firing_rate": scores.firing_rate,
-            "silent_steps": scores.silent_steps,
-            "synops": scores.synops,
-            "seconds": seconds,
-        }
+        row: Row = {"epoch": epoch, "train_loss": loss, f"train_{self.task.score}": score}
+        row |= {"validation_loss": scores.loss}
+        row |= {f"validation_{name}": value for name, value in scores.measures.items()}
+        row |= {name: getattr(scores, name) for name in OF_THE_RUN} | {"seconds": seconds}
         if not self.history or scores.loss < self.history[self.best_epoch - 1]["validation_loss"]:
             self.best_epoch = epoch
             self.best = {name: value.detach().clone() for name, value in self.network.state_dict().items()}

@@ -1,7 +1,7 @@
-"""A training that kills itself with SIGKILL: python -m tests.killed_training FILE ITEM WRITE, 0 for never.
+"""A training that kills itself with SIGKILL: python -m tests.killed_training FILE ITEM WRITE.
 
-It dies when it asks for the ITEM-th training sample, or in the middle of its WRITE-th write of the checkpoint FILE.
-If it lives, it leaves its weights in FILE.weights.
+It dies when it asks for the ITEM-th training sample, or in the middle of its WRITE-th write of the
+checkpoint FILE; 0 is for never. If it lives, it leaves its weights in FILE.weights.
 """
 
 import os
@@ -45,7 +45,8 @@ class Deadly(Patterns):
 if __name__ == "__main__":
     path, item, write = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
-    fsync, os.fsync = os.fsync, Fuse(write)  # called when the new file is written, and the old one not yet replaced
+    # called when the new file is written, and the old one not yet replaced
+    fsync, os.fsync = os.fsync, Fuse(write)
     network = small_network()
     train(network, Deadly(SAMPLES, Fuse(item)), Patterns(12), epochs=EPOCHS, checkpoint=path, **QUIET)
     os.fsync = fsync

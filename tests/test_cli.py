@@ -14,6 +14,8 @@ from click.testing import CliRunner, Result
 
 import neurolsc
 from neurolsc.cli import app
+from neurolsc.config import NetworkSettings
+from neurolsc.neurons import registry
 from tests.words import draw_words, write_words
 
 SMALL = ["--width", "8", "--layers", "2"]
@@ -87,7 +89,8 @@ def test_settings_come_from_the_file_and_flags_go_before_it(tmp_path):
     [
         ("widht = 6", "unknown setting widht; known are cell, layers, width"),
         ("width = 'six'", "width must be int, got 'six'"),
-        ("cell = 'ALIV'", "cell must be one of LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, got 'ALIV'"),
+        ("cell = 'ALIV'", "unknown cell 'ALIV'; known are ALIFPlus, ALIFPlusMinus, ALIFPositive, LIF"),
+        ("surrogate = 'Slow'", "unknown surrogate 'Slow'; known are Arctan, Exponential, FastSigmoid"),
         ("width = ", "is not a TOML file"),
     ],
 )
@@ -109,11 +112,14 @@ def test_a_wrong_settings_file_is_refused_by_name(tmp_path, content, told):
         ),
         (
             ["pretrain", "--target", "-1", "--out", "{tmp}/run"],
-            "target must be a radius in (0, inf) or 'balanced', got -1.0",
+            "target must be a radius in (0, inf) or 'balanced', or an object with aim(steps, layers), got -1.0",
         ),
         (["train", "--width", "0", "--out", "{tmp}/run"], "n_hidden must be at least 1, got 0"),
         (["radii", "--tau-v", "-3"], "tau_v must be positive and finite, got -3"),
         (["radii", "--weights", "{tmp}/nothing"], "nothing"),
+        (["train", "--cell", "LIF", "--tau-theta", "7", "--out", "{tmp}/run"], "a cell LIF does not take tau_theta."),
+        (["radii", "--cell", "no_such_module:Cell"], "there is no cell 'no_such_module:Cell': No module named"),
+        (["radii", "--cell", "neurolsc.neurons:LIFState"], "must be a class of Cell"),
         (["evaluate", "{tmp}"], "is not the folder of a finished run"),
         (["radii", "--out", "{tmp}"], "exists already"),
         (["radii", "--channels", "70", "--dt", "0.01"], "dt, channels: for data = shd only, got data = sl-mnist"),
@@ -176,6 +182,79 @@ def test_a_command_killed_in_the_middle_goes_on_to_the_same_bits(tmp_path, comma
     one, other = (neurolsc.load(run / "network.safetensors").state_dict() for run in (whole, killed))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# a cell of one's own
+
+OWN = """
+from typing import NamedTuple
+import torch
+from neurolsc import Cell, LIF
+
+class State(NamedTuple):
+    h: torch.Tensor
+
+class Tanh(Cell):
+    def __init__(self, n_in, n_hidden, *, tau_v=2.0):
+        super().__init__(n_in, n_hidden)
+        self.tau_v = tau_v
+        self.w = torch.nn.Parameter(torch.randn(n_hidden, n_in) / n_in ** 0.5)
+    def initial_state(self, batch):
+        return State(torch.zeros(batch, self.n_hidden))
+    def output(self, state):
+        return state.h
+    def update(self, x, z, state):
+        return State(torch.tanh((1 - 1 / self.tau_v) * z + x @ self.w.T))
+    def config(self):
+        return super().config() | {"tau_v": self.tau_v}
+
+class Loud(LIF):
+    def __init__(self, n_in, n_hidden, **others):
+        super().__init__(n_in, n_hidden, threshold=0.1, **others)
+"""
+
+
+@pytest.fixture
+def own_cells(tmp_path, monkeypatch):
+    """A module with cells of one's own in the folder in which the command is run."""
+    (tmp_path / "cells_of_my_own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [part for part in sys.path if part])
+    yield "cells_of_my_own"
+    sys.modules.pop("cells_of_my_own", None)
+    for name in ("Tanh", "Loud"):
+        registry.CELLS.pop(name, None)
+
+
+def test_a_cell_of_ones_own_is_trained_and_scored_by_its_name(own_cells):
+    words = ["--cell", f"{own_cells}:Tanh", "--tau-v", "3", "--width", "8", "--layers", "1"]
+    result = call("train", *words, "--epochs", "1", "--out", "run")
+    assert result.exit_code == 0, result.output
+    history = json.loads(Path("run/history.json").read_text())["history"]
+    assert history[0]["firing_rate"] == [None]  # it does not spike
+    registry.CELLS.pop("Tanh")  # as in a new process
+    result = call("evaluate", "run")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[1].split()[-3:] == ["-", "-", "-"]
+    assert neurolsc.load("run/network.safetensors").cells[0].tau_v == 3.0
+    registry.CELLS.pop("Tanh")
+    again = ["--weights", "run/network.safetensors", "--samples", "2", "--times", "3"]
+    result = call("radii", "--cell", f"{own_cells}:Tanh", *again)
+    assert result.exit_code == 0, result.output
+    assert "not known" in result.output  # what holds its radius: it has no closed form
+
+
+def test_a_cell_gets_what_its_constructor_takes_and_what_that_hands_on(own_cells, monkeypatch):
+    monkeypatch.syspath_prepend(Path.cwd())
+    sizes = {"width": 8, "layers": 1}
+    loud = NetworkSettings(cell=f"{own_cells}:Loud", tau_v=4.0, surrogate="Gaussian", dampening=0.25, **sizes)
+    cell = loud.build(5, 3).cells[0]
+    assert type(cell.spike).__name__ == "Gaussian"
+    assert (cell.spike.dampening, cell.theta[0].item()) == (0.25, pytest.approx(0.1))
+    assert cell.tau_v.mean().item() == pytest.approx(4.0, rel=0.5)
+    odd = NetworkSettings(cell=f"{own_cells}:Tanh", dampening=0.25, adaptation=0.1, reset="static", **sizes)
+    with pytest.raises(ValueError, match=r"Tanh does not take dampening, adaptation, reset\.$"):
+        odd.build(5, 3)
 
 
 # spoken digits

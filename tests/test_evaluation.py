@@ -1,11 +1,13 @@
 import math
+import pickle
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from neurolsc import LIF, Network, evaluate, metrics
 from neurolsc.datasets import collate
-from neurolsc.evaluation import cross_entropy
+from neurolsc.tasks import cross_entropy
 from tests.patterns import CLASSES, Leak, N, Patterns, same_bits, small_network, weights
 
 
@@ -66,6 +68,11 @@ def test_evaluation_refuses_what_it_cannot_score():
         evaluate(network, Patterns(0))
     with pytest.raises(TypeError, match=r"length.*got generator"):
         evaluate(network, (i for i in ()))  # type: ignore[arg-type]
+    for odd in (torch.zeros(3, 12, N), DataLoader(Patterns(3))):
+        with pytest.raises(TypeError, match=rf"dataset must be a data set .*got {type(odd).__name__}"):
+            evaluate(network, odd)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"got GRU: give neurolsc\.wrap"):
+        evaluate(torch.nn.GRU(N, 4), Patterns(3))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         evaluate(network, Patterns(3), batch_size=0)
     with pytest.raises(ValueError, match=r"0 \.\.\. 1.*got 2"):
@@ -76,3 +83,12 @@ def test_evaluation_refuses_what_it_cannot_score():
         network.readout.weight.fill_(math.nan)
     with pytest.raises(FloatingPointError, match="nan in an evaluation"):
         evaluate(network, Patterns(3))
+
+
+def test_a_measure_of_the_task_is_an_attribute_and_no_other_name_is():
+    scores = evaluate(small_network(), Patterns(5))
+    assert scores.mode_accuracy == scores.measures["mode_accuracy"] == scores.to_dict()["mode_accuracy"]
+    assert list(scores.to_dict())[:4] == ["loss", "mode_accuracy", "mean_accuracy", "share_without_vote"]
+    with pytest.raises(AttributeError, match=r"no score 'perplexity'; there are loss, .*mean_accuracy"):
+        _ = scores.perplexity
+    assert pickle.loads(pickle.dumps(scores)) == scores

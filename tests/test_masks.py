@@ -1,15 +1,16 @@
 """Samples of unequal length, through scores and training: the padding has no effect."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from neurolsc import evaluate, train
+from neurolsc import LIF, Network, evaluate, train
 from neurolsc.datasets import Batch, collate_padded
-from neurolsc.evaluation import cross_entropy
-from tests.patterns import Patterns, same_bits, small_network, weights
+from neurolsc.tasks import cross_entropy
+from tests.patterns import N, Patterns, same_bits, small_network, weights
 
 LENGTHS = (9, 4, 12, 11, 7, 6, 12)
 
@@ -81,3 +82,27 @@ def test_training_does_not_see_the_padding():
         ends.append(weights(network))
     assert same_bits(*ends)
     assert not same_bits(ends[0], weights(small_network().double()))
+
+
+class Counted(LIF):
+    """Notes over how many steps it ran."""
+
+    def run(self, x: Tensor, state: Any, **more: Any) -> Any:
+        self.ran = len(x)
+        return super().run(x, state, **more)
+
+
+def test_a_network_runs_no_further_than_its_longest_sample():
+    network, (x, _, mask) = Network([Counted(N, 8, threshold=0.2)], 3), collate_padded(Unequal().items)
+    more = torch.zeros(20, x.shape[1], dtype=torch.bool)
+    run = network.run(torch.cat([x, torch.ones(20, *x.shape[1:], dtype=x.dtype)]), mask=torch.cat([mask, more]))
+    assert network.cells[0].ran == max(LENGTHS)
+    assert len(run.logits) == len(run.spikes[0]) == max(LENGTHS) + 20
+    assert run.spikes[0].any()
+    assert not run.spikes[0][max(LENGTHS) :].any()
+
+
+def test_a_mask_or_input_with_the_batch_first_is_told():
+    network, (x, _, mask) = small_network(), collate_padded(Unequal().items)
+    with pytest.raises(ValueError, match=r"mask must be bool \(12, 7\), got torch.bool \(7, 12\); .*batch-first"):
+        network.run(x, mask=mask.T)

@@ -1,6 +1,9 @@
 """Pictures: a file of the format that its suffix names, whole, and no figure left open."""
 
+import ast
+import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib as mpl
@@ -8,20 +11,11 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from neurolsc import (
-    LIF,
-    ALIFPlus,
-    Network,
-    RadiusProfile,
-    plots,
-    plots_data,
-    pretrain,
-    radius_profile,
-    scale_to_radius,
-    surrogate,
-)
+from neurolsc import LIF, Network, RadiusProfile, plots, pretrain, radius_profile, scale_to_radius, surrogate
 from neurolsc.datasets import SHD, EventFile
 from neurolsc.datasets.summary import summarize
+from neurolsc.plots import profile as profile_picture
+from neurolsc.plots import utterances
 
 STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
 
@@ -95,43 +89,85 @@ def test_learning_curves(tmp_path):
 
 def test_raster(make_spikes, tmp_path):
     layers = [make_spikes(T=30, B=1, N=12)[:, 0], torch.zeros(30, 5)]
-    plots.plot_raster(layers, ["input", "silent"], tmp_path / "raster.png")
+    plots.plot_raster(dict(zip(["input", "silent"], layers, strict=True)), tmp_path / "raster.png")
     assert is_a_picture(tmp_path / "raster.png")
 
 
 def test_surrogates(tmp_path):
-    kinds = [getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate"]
-    plots.plot_surrogates([kind() for kind in kinds[:5]], tmp_path / "surrogates.png")
+    v = torch.linspace(-3, 3, 61)
+    kinds = [getattr(surrogate, name)() for name in surrogate.__all__ if name != "Surrogate"]
+    with torch.no_grad():
+        curves = {type(kind).__name__: (kind.derivative(v), kind.primitive(v)) for kind in kinds[:5]}
+    plots.plot_surrogates(v, curves, tmp_path / "surrogates.png")
     assert is_a_picture(tmp_path / "surrogates.png")
 
 
-def test_a_learnable_surrogate_and_an_alif_of_it(make_spikes, tmp_path):
-    spike = surrogate.Gaussian(learnable=True)
-    plots.plot_surrogates([spike], tmp_path / "surrogate.png")
-    assert is_a_picture(tmp_path / "surrogate.png")
-    radius_profile(Network([ALIFPlus(6, 4, spike=spike)], 2), make_spikes(T=3, B=1, N=6)).plot(
-        tmp_path / "surrogate.png"
+# what holds the radius
+
+SHARES = [{"leak": 0.25, "oscillation": 0.75}, {"oscillation": 0.5, "twist": 0.5}, {}]
+
+
+def bars(tmp_path, monkeypatch, colors) -> tuple[dict[str, tuple[float, ...]], dict[str, list[float]]]:
+    """Colour and widths of the bars of each term."""
+    figures = []
+    monkeypatch.setattr(profile_picture, "save_figure", lambda figure, path: figures.append(figure))
+    radii = torch.rand(3, 4, 2)
+    plots.plot_profile(
+        tmp_path / "p.png",
+        steps=torch.arange(4),
+        time=radii,
+        depth=radii,
+        held_by=SHARES,
+        colors=colors,
+        firing_rate=[0.1, 0.2, float("nan")],
+        starred=[True, False, False],
     )
-    assert is_a_picture(tmp_path / "surrogate.png")
+    (figure,) = figures
+    ax = figure.axes[2]
+    assert [text.get_text() for text in ax.texts] == ["no closed form"]
+    assert figure.axes[1].lines[0].get_label().startswith("layer 1 (from the input)*: mean")
+    assert [text.get_text() for text in ax.get_yticklabels()] == [
+        "layer 1\n0.1 spikes",
+        "layer 2\n0.2 spikes",
+        "layer 3",
+    ]
+    drawn = {c.get_label(): (c[0].get_facecolor(), [bar.get_width() for bar in c]) for c in ax.containers}
+    plt.close(figure)
+    return {name: color for name, (color, _) in drawn.items()}, {name: widths for name, (_, widths) in drawn.items()}
+
+
+def test_a_term_has_the_colour_that_its_cell_gives_it_and_a_new_one_another_of_the_palette(tmp_path, monkeypatch):
+    colors, widths = bars(tmp_path, monkeypatch, {"leak": "#009e73", "oscillation": "#ff0000", "unused": "#0072b2"})
+    assert widths == {"leak": [0.25, 0, 0], "oscillation": [0.75, 0.5, 0], "twist": [0, 0.5, 0]}
+    assert colors["leak"] == mpl.colors.to_rgba("#009e73")
+    assert colors["oscillation"] == mpl.colors.to_rgba("#ff0000")
+    palette = {mpl.colors.to_rgba(color) for color in plots.COLORS}
+    assert colors["twist"] in palette - {colors["leak"], mpl.colors.to_rgba("#0072b2")}
+
+
+def test_without_any_given_colours_all_terms_still_differ(tmp_path, monkeypatch):
+    colors, _ = bars(tmp_path, monkeypatch, {})
+    assert len(set(colors.values())) == 3
 
 
 # data
 
 
 def test_utterances_are_drawn_spike_by_spike_with_the_activity_of_every_unit(tmp_path, monkeypatch):
-    words = SHD.embedded("test")
+    events = SHD.embedded("test").events([3, 5])
     figures = []
-    monkeypatch.setattr(plots_data, "save_figure", lambda figure, path: figures.append(figure))
-    events = words.events([3, 5])
-    plots_data.plot_utterances(events, ["one", "other"], tmp_path / "words.png")
+    monkeypatch.setattr(utterances, "save_figure", lambda figure, path: figures.append(figure))
+    spikes = [(events.times[a:b], events.units[a:b]) for a, b in pairwise(events.offsets)]
+    plots.plot_utterances(spikes, ["one", "other"], tmp_path / "words.png", units=700)
     (figure,) = figures
-    for row, part in enumerate((slice(*events.offsets[:2]), slice(*events.offsets[1:]))):
+    for row, (times, units) in enumerate(spikes):
         raster, activity = figure.axes[2 * row : 2 * row + 2]
         drawn = raster.collections[0].get_offsets()
-        assert drawn[:, 0].tolist() == events.times[part].tolist()
-        assert drawn[:, 1].tolist() == events.units[part].tolist()
+        assert drawn[:, 0].tolist() == times.tolist()
+        assert drawn[:, 1].tolist() == units.tolist()
         assert raster.get_title(loc="left") == f"{['one', 'other'][row]}: {len(drawn)} spikes"
         assert activity.lines[0].get_xdata().sum() == len(drawn)
+        assert len(activity.lines[0].get_xdata()) == 700
     plt.close(figure)
 
 
@@ -139,5 +175,16 @@ def test_a_summary_of_a_file_is_drawn_with_all_its_utterances(tmp_path):
     file = EventFile(SHD.embedded("train").path)
     numbers = summarize(file)
     assert numbers.spikes.sum() == pytest.approx(len(file) * numbers.activity.sum())
-    plots_data.plot_summary(numbers, file.read([0]), "one", tmp_path / "file.png")
+    numbers.plot(tmp_path / "file.png", file.read([0]), "one")
     assert is_a_picture(tmp_path / "file.png")
+
+
+def test_pictures_know_no_model():
+    for file in Path(plots.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                inside = name == "neurolsc.files" or name.startswith("neurolsc.plots")
+                outside = name.partition(".")[0] in {"matplotlib", "numpy"} | sys.stdlib_module_names
+                assert inside or outside, f"{file.name} imports {name}"

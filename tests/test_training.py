@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from neurolsc import LIF, Network, evaluate, train
 from neurolsc.datasets import collate
-from neurolsc.evaluation import cross_entropy
+from neurolsc.tasks import cross_entropy
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
 
@@ -184,6 +185,17 @@ def test_a_loss_that_is_not_finite_names_epoch_and_batch_and_touches_no_weight()
         ({"training": Patterns(0)}, ValueError, "training is empty"),
         ({"validation": Patterns(0)}, ValueError, "validation is empty"),
         ({"training": iter(())}, TypeError, "training must be a data set with a length"),
+        ({"training": torch.zeros(6, 12, N)}, TypeError, "training must be a data set with .*got Tensor"),
+        (
+            {"training": DataLoader(Patterns(6))},
+            TypeError,
+            "training .*got DataLoader; give its data set, and batch_size",
+        ),
+        ({"validation": DataLoader(Patterns(6))}, TypeError, "validation .*got DataLoader"),
+        ({"network": nn.LSTM(N, 4)}, TypeError, r"a neurolsc\.Network, got LSTM: give neurolsc\.wrap"),
+        ({"training": [(torch.zeros(12, N), 1.5)]}, TypeError, r"a label must be an integer, got 1\.5 in item 0"),
+        ({"training": [(torch.zeros(N, 12), 1)]}, ValueError, r"x must have shape \(T, B, 6\).*got \(6, 1, 12\)"),
+        ({"training": [(torch.zeros(12, N) + 0j, 1)]}, TypeError, "x must be real, got torch.complex64"),
         ({"epochs": 0}, ValueError, "epochs must be at least 1, got 0"),
         ({"epochs": 1.5}, TypeError, "epochs must be an int"),
         ({"patience": 0}, ValueError, "patience"),
@@ -199,7 +211,7 @@ def test_settings_that_make_no_sense_are_refused_before_anything_runs(
 ):
     network = small_network()
     before = weights(network)
-    arguments = {"training": Patterns(6), "validation": Patterns(3), "epochs": 1, **QUIET} | changes
+    arguments = {"network": network, "training": Patterns(6), "validation": Patterns(3), "epochs": 1, **QUIET} | changes
     with pytest.raises(error, match=message):
-        train(network, **arguments)
+        train(**arguments)
     assert same_bits(before, weights(network))

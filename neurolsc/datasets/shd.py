@@ -209,7 +209,8 @@ class SHD(Dataset[tuple[Tensor, int]]):
         """One item: x (T, N) and the class."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"items run from 0 to {len(self) - 1}, asked for {index}.")
-        return self.__getitems__([index])[0]
+        x, label = self.__getitems__([index])[0]
+        return x, int(label)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return several items, binned together: what a ``DataLoader`` calls for a batch."""

@@ -1,11 +1,12 @@
 """What is in a file of spoken words."""
 
 from dataclasses import dataclass
+from os import PathLike
 
 import numpy as np
 
 from neurolsc.datasets.cache import CHUNK
-from neurolsc.datasets.events import UNITS, EventFile
+from neurolsc.datasets.events import UNITS, EventFile, Events
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,22 @@ class Summary:
     """spikes of each unit per utterance (700,)"""
     resolution: float
     """distance of neighbouring times at the latest spike, in seconds"""
+
+    def plot(self, path: str | PathLike[str], example: Events, title: str) -> None:
+        """Draw it to a file, with an example, the spikes of one utterance, and what that is."""
+        from neurolsc.plots import plot_summary  # matplotlib is slow to import and few runs draw
+
+        plot_summary(
+            path,
+            title=self.title,
+            spikes=self.spikes,
+            duration=self.duration,
+            classes=np.bincount(self.labels, minlength=len(self.names)),
+            speakers=np.bincount(self.speakers),
+            activity=self.activity,
+            example=(example.times, example.units),
+            example_title=title,
+        )
 
     def __str__(self) -> str:
         """Give a line for the whole, one for each class and one for each speaker."""

@@ -7,7 +7,10 @@ import torch
 from torch import Tensor
 
 from neurolsc.eigen.powers import dominant_pairs
+from neurolsc.eigen.vectors import norm
 
+AGAIN = 0.5
+"""share of a vector outside the basis from which one pass of orthogonalisation will do"""
 SMALL = 1e-3
 """share of a vector outside the basis below which its known product does not tell that of the share"""
 
@@ -28,7 +31,7 @@ class RitzPairs(NamedTuple):
 
     def residual(self) -> Tensor:
         """Norms of the rest (P,), relative to the modulus of the value where that is not 0."""
-        size, modulus = self.rest.norm(dim=1), self.value.abs()
+        size, modulus = norm(self.rest), self.value.abs()
         return torch.where(modulus > 0, size / modulus, size)
 
     def at(self, index: Tensor) -> "RitzPairs":
@@ -94,7 +97,7 @@ class Basis:
 
         Where their products (p, n) are known none is made; directions that bring little are then left out.
         """
-        (have, products), size = self.parts(), v.norm(dim=1)
+        (have, products), size, rest = self.parts(), norm(v), norm(v)
         for _ in range(2):  # once is not enough where v lies nearly in the basis
             # a row times a matrix: ten times as fast in torch as the same as columns
             row = v.unsqueeze(1)
@@ -102,7 +105,9 @@ class Basis:
             v = torch.baddbmm(row, along, have, alpha=-1).squeeze(1)
             if product is not None:
                 product = torch.baddbmm(product.unsqueeze(1), along, products, alpha=-1).squeeze(1)
-        rest = v.norm(dim=1)
+            rest = norm(v)
+            if (rest > AGAIN * size).all():
+                break
         new = rest > (10 * torch.finfo(v.dtype).eps if product is None else SMALL) * size
         scale = torch.where(new, 1 / rest, 0).unsqueeze(1)
         vector, after = self.room[:, : len(self.left), self.count]

@@ -37,8 +37,8 @@ def growth_beside(h: Tensor, value: Tensor) -> Tensor:
         power = power @ power
     turn = (2 * value.real * scale)[:, None, None]
     rest = path[:, :, 2:] - turn * path[:, :, 1:-1] + (size > 0)[:, None, None] * path[:, :, :-2]
-    floor = FLOOR * torch.finfo(h.dtype).eps * path.norm(dim=1).amax(1, keepdim=True)
-    return _slope(torch.maximum(rest.norm(dim=1), floor).log()).exp()
+    floor = FLOOR * torch.finfo(h.dtype).eps * path.square().sum(1).sqrt().amax(1, keepdim=True)
+    return _slope(torch.maximum(rest.square().sum(1).sqrt(), floor).log()).exp()
 
 
 def _slope(y: Tensor) -> Tensor:

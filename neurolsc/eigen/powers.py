@@ -1,6 +1,6 @@
 r"""The dominant eigenpair of many small matrices at once, by squaring each of them again and again.
 
-The columns of :math:`H^{2^k}` turn into the eigenvectors of the eigenvalue of largest modulus: a part that belongs to an
+A vector times :math:`H^{2^k}` turns into the eigenvectors of the eigenvalue of largest modulus: a part that belongs to an
 eigenvalue q times as large has shrunk by :math:`q^{2^k}`. What is left is one direction, or two for a complex pair or a pair
 :math:`\pm\lambda`, in which the eigenvalue is found by a projection. Matrices whose residual is still large are squared further.
 Where more than two eigenvalues share the modulus, or powers vanish, that does not help, and LAPACK is asked.
@@ -12,7 +12,7 @@ Only products of matrices are made, which are as fast on a GPU, and on a CPU ten
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.vectors import unit
+from neurolsc.eigen.vectors import norm, start, unit
 
 SQUARINGS = (9, 9)
 """in the first round and the second; after 9 an eigenvalue that is 1.4 % smaller has left a thousandth of itself"""
@@ -62,25 +62,24 @@ def _squared(power: Tensor, times: int) -> Tensor:
 
 
 def _pairs(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Pairs of the matrices from the largest columns of their powers, and norms of the residuals.
+    """Pairs of the matrices from their powers, applied to a vector at random, and norms of the residuals.
 
     Of two values that are left it is the larger one, or the one that is nearer to one given.
     """
-    widest = torch.linalg.vector_norm(power, dim=1).argmax(1)
-    x = unit(power.take_along_dim(widest[:, None, None], 2).squeeze(2))
+    x = unit(power @ start(h.shape[1], h))
     h_x = _times(h, x)
     along = (x * h_x).sum(1)
     rest = h_x - along[:, None] * x
     y = unit(rest)
     h_y = _times(h, y)
     # on the plane of x and y, orthonormal, h is [[along, back], [out, across]]
-    back, out, across = (x * h_y).sum(1), rest.norm(dim=1), (y * h_y).sum(1)
+    back, out, across = (x * h_y).sum(1), norm(rest), (y * h_y).sum(1)
     middle, half = (along + across) / 2, (along - across) / 2
     root = (half.square() + back * out).to(h.dtype.to_complex()).sqrt()
     other = middle < 0 if near is None else (middle - root - near).abs() < (middle + root - near).abs()
     pair = middle + torch.where(other, -root, root)
     vector = unit((pair - across)[:, None] * x + out[:, None] * y)
-    miss = (_times(h, vector) - pair[:, None] * vector).norm(dim=1)
+    miss = norm(_times(h, vector) - pair[:, None] * vector)
     single = out <= miss  # one direction is left, and y is noise
     value = torch.where(single, along, pair)
     return value, torch.where(single[:, None], x, vector), torch.where(single, out, miss)

@@ -1,13 +1,19 @@
-"""Vectors to start from, and vectors of norm 1."""
+"""Vectors to start from, norms, and vectors of norm 1."""
 
 import torch
 from torch import Tensor
 
 
+def norm(x: Tensor) -> Tensor:
+    """Norms of vectors (..., n), real or complex."""
+    # torch's own takes fifty times as long for complex ones
+    parts = torch.view_as_real(x).flatten(-2) if x.is_complex() else x
+    return torch.linalg.vector_norm(parts, dim=-1)
+
+
 def unit(x: Tensor) -> Tensor:
     """Vectors (..., n), real or complex, scaled to norm 1; zeros stay zeros."""
-    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / size.clamp(min=torch.finfo(x.dtype).tiny)
+    return x / norm(x).unsqueeze(-1).clamp(min=torch.finfo(x.dtype).tiny)
 
 
 def start(n: int, like: Tensor) -> Tensor:

@@ -12,6 +12,16 @@ from torch import Tensor
 
 from neurolsc.neurons.linearised import Linearised
 
+PARTNERS = 4.0
+"""neurons that each one is to hear at least"""
+
+
+def hears_few(w_rec: Tensor) -> bool:
+    r"""Whether a neuron that hears any other hears few: :math:`(\sum_j w_{ij}^2)^2 / \sum_j w_{ij}^4` of them, j not i."""
+    square = w_rec.detach().square().fill_diagonal_(0)
+    all_of_it, most_of_it = square.sum(1).square(), square.square().sum(1)
+    return bool((all_of_it < PARTNERS * most_of_it).any())
+
 
 class Alone:
     """The matrices D of all neurons at P points, or their transposes.

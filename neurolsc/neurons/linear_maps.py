@@ -5,7 +5,7 @@ from torch import Tensor
 
 from neurolsc.eigen.guess import Guess
 from neurolsc.eigen.maps import Factors, Map, lu_factors
-from neurolsc.neurons.alone import Alone
+from neurolsc.neurons.alone import Alone, hears_few
 from neurolsc.neurons.derivatives import StepMap
 from neurolsc.neurons.linearised import Linearised
 
@@ -59,8 +59,14 @@ class SpikingStep(StepMap):
         w_rec, s, d, e, r, adaptation, decay_theta = self.step
         return SpikingStep(Linearised(w_rec, s[index], d[index], e[index], r[index], adaptation, decay_theta))
 
-    def guess(self, right: bool) -> Guess:
-        """By what is left of each neuron alone: a 2 x 2 matrix, or a number in a LIF."""
+    def guess(self, right: bool) -> Guess | None:
+        """By what is left of each neuron alone: a 2 x 2 matrix, or a number in a LIF.
+
+        None where some neuron hears few others: small circles of neurons may then hold a larger eigenvalue, in which a start
+        at random has too small a part to tell.
+        """
+        if hears_few(self.step.w_rec):
+            return None
         alone = Alone(self.step, right)
         return Guess(alone.values().abs().amax(1), alone.leading(GUESSES), alone.solve)
 

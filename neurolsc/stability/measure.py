@@ -8,7 +8,7 @@ from torch import Tensor
 
 from neurolsc.eigen.maps import Cycle
 from neurolsc.eigen.pieces import with_matrices
-from neurolsc.eigen.radii import Method, Radii, leading_pairs, radii, root, small
+from neurolsc.eigen.radii import TOLERANCE, Method, Radii, leading_pairs, radii, root, small
 from neurolsc.eigen.radius import (
     largest_singular_value,
     radius_and_gradient,
@@ -25,7 +25,7 @@ SOURCES = 64
 """points of a layer at which the terms of the derivative are compared where that is not done everywhere"""
 
 
-def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
+def time_radius(t: Transitions, layer: int, method: Method = "krylov", tolerance: float = TOLERANCE) -> Radii:
     """Radii through time at the points of t, shape (K B,), differentiable by the parameters."""
     if method == "exact":
         return _dense(spectral_radius(_finite(time_derivative(t), layer, "time")))
@@ -33,11 +33,16 @@ def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
     with_input = known is None or known.reads_input
     some, which = _distinct(t, flat(t.before), *((t.x,) if with_input else ()))
     with _named(layer, "time"):
-        return radii(time_cycle(some), t.x).at(which)
+        return radii(time_cycle(some), t.x, tolerance).at(which)
 
 
 def depth_radius(
-    t: Transitions, layer: int, non_square: NonSquare, generator: torch.Generator, method: Method = "krylov"
+    t: Transitions,
+    layer: int,
+    non_square: NonSquare,
+    generator: torch.Generator,
+    method: Method = "krylov",
+    tolerance: float = TOLERANCE,
 ) -> Radii:
     """Radii through depth at the points of t, shape (K B,), differentiable by the parameters."""
     points, unequal = t.x.shape[0], is_non_square(t)
@@ -50,7 +55,7 @@ def depth_radius(
         t, which = _distinct(t, *below, *(() if alike else (t.x, flat(t.before))))
     cycle = depth_cycle(t, non_square, generator)
     with _named(layer, "depth"):
-        found = radii(cycle, t.x)
+        found = radii(cycle, t.x, tolerance)
     if unequal and non_square == "singular":  # the cycle is M times its transpose
         found = found._replace(radius=root(found.radius))
     return found.at(which if cycle.points > 1 else torch.zeros_like(which))

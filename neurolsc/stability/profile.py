@@ -10,10 +10,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from neurolsc.eigen.pieces import with_bases, with_matrices
-from neurolsc.eigen.radii import METHODS, Method
+from neurolsc.eigen.radii import METHODS, TOLERANCE, Method
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
-from neurolsc.modes import evaluated
-from neurolsc.network import Network
+from neurolsc.modes import evaluating
+from neurolsc.network import Network, as_network
 from neurolsc.neurons.derivatives import Term
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.measure import NON_SQUARE, chunks, depth_radius, is_non_square, sources_of, states, time_radius
@@ -82,7 +82,23 @@ class RadiusProfile:
         """Draw the profile to a file; the suffix chooses the format."""
         from neurolsc.plots import plot_profile  # matplotlib is slow to import and few runs draw
 
-        plot_profile(self, path)
+        plot_profile(
+            path,
+            steps=self.steps.numpy(),
+            time=self.time.numpy(),
+            depth=self.depth.numpy(),
+            held_by=self.sources,
+            colors={term.name: term.color for terms in self.terms for term in terms if term.color},
+            firing_rate=self.firing_rate.tolist(),
+            target=self.target,
+            starred=[treatment is not None for treatment in self.non_square],
+            notes=[f"{line}." for line in self._stars()],
+        )
+
+    def _stars(self) -> list[str]:
+        """What a star in the table and the picture means."""
+        words = {"submatrix": "radius of a random square sub-matrix", "singular": "largest singular value"}
+        return [f"* between unequal widths: {words[t]}" for t in sorted({t for t in self.non_square if t})]
 
     def __str__(self) -> str:
         lines = ["layer  time radius    depth radius   spikes/step  silent  radius through time is held by"]
@@ -101,13 +117,9 @@ class RadiusProfile:
             lines.append(f"from products with vectors; by dense eigenvalues: {'; '.join(shares)}")
         if self.target is not None:
             lines.append(f"target: time {self.target[0]:.3g}, depth {self.target[1]:.3g}")
-        for treatment in sorted({t for t in self.non_square if t}):
-            words = {"submatrix": "radius of a random square sub-matrix", "singular": "largest singular value"}
-            lines.append(f"* between unequal widths: {words[treatment]}")
-        return "\n".join(lines)
+        return "\n".join(lines + self._stars())
 
 
-@evaluated
 def radius_profile(
     network: Network,
     x: Tensor,
@@ -115,6 +127,7 @@ def radius_profile(
     steps: int | None = None,
     non_square: NonSquare = "submatrix",
     method: Method = "krylov",
+    tolerance: float = TOLERANCE,
     target: tuple[float, float] | None = None,
     seed: int = 0,
     progress: bool = False,
@@ -127,8 +140,10 @@ def radius_profile(
         steps: measure this many steps, drawn at random; by default all T. The condition is about a mean over steps and
             samples, which a few dozen of them estimate.
         non_square: what stands for the radius between unequal widths.
-        method: ``"krylov"``: from products of the derivative with vectors, to within about 1 %, by dense eigenvalues only
-            where that is cheaper or the error estimate is poor; ``"exact"``: by dense eigenvalues.
+        method: ``"krylov"``: from products of the derivative with vectors, by dense eigenvalues only where that is cheaper
+            or the error estimate is poor; ``"exact"``: by dense eigenvalues.
+        tolerance: relative error up to which a radius from products counts, above 0 and at most 0.1; the larger, the
+            fewer products. Below about 1e-4 in float32 all radii come from dense eigenvalues.
         target: radii through time and depth to show beside the measured ones.
         seed: of the steps and sub-matrices that are drawn.
         progress: show a progress bar.
@@ -137,7 +152,8 @@ def radius_profile(
         The profile.
 
     Raises:
-        ValueError: if x does not fit the network, or steps is not in 1 ... T.
+        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules).
+        ValueError: if x does not fit the network, steps is not in 1 ... T, or the tolerance not in 0 ... 0.1.
         FloatingPointError: if a state or derivative is NaN or infinite; the message names the layer.
 
     Cost: for each of L K B points and direction a few dozen products, of LIF and ALIF O(n_hidden^2) each; ``"exact"``:
@@ -147,21 +163,22 @@ def radius_profile(
     one_of("method", method, METHODS)
     generator = torch.Generator().manual_seed(seed)
     chosen = draw_steps(x.shape[0], steps, generator)
-    transitions, outputs = follow(network, x, chosen)
-    shape = (len(chosen), x.shape[1])
-    time, depth, sources, exact = [], [], [], []
-    with torch.no_grad(), tqdm(total=len(transitions) * shape[0], unit="step", disable=not progress) as bar:
-        for layer, t in enumerate(transitions):
-            pieces, across = [], []
-            together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))
-            for piece in chunks(t, together):
-                pieces.append(time_radius(piece, layer, method))
-                across.append(depth_radius(piece, layer, non_square, generator, method))
-                bar.update(len(piece.x) / shape[1])
-            for found, kept in ((pieces, time), (across, depth)):
-                kept.append(torch.cat([r.radius for r in found]).view(shape).cpu())
-                exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
-            sources.append(sources_of(t, layer, method))
+    with evaluating(as_network(network)), torch.no_grad():
+        transitions, outputs = follow(network, x, chosen)
+        shape = (len(chosen), x.shape[1])
+        time, depth, sources, exact = [], [], [], []
+        with tqdm(total=len(transitions) * shape[0], unit="step", disable=not progress) as bar:
+            for layer, t in enumerate(transitions):
+                pieces, across = [], []
+                together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))
+                for piece in chunks(t, together):
+                    pieces.append(time_radius(piece, layer, method, tolerance))
+                    across.append(depth_radius(piece, layer, non_square, generator, method, tolerance))
+                    bar.update(len(piece.x) / shape[1])
+                for found, kept in ((pieces, time), (across, depth)):
+                    kept.append(torch.cat([r.radius for r in found]).view(shape).cpu())
+                    exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
+                sources.append(sources_of(t, layer, method))
     spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
     silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])
     treated: tuple[NonSquare | None, ...] = tuple(non_square if is_non_square(t) else None for t in transitions)

@@ -48,6 +48,67 @@ def test_an_item_without_a_time_axis_is_refused():
         collate(items(2, shape=(3,)))
 
 
+@pytest.mark.parametrize("label", [1.5, 2.0, torch.tensor(1.5), 1j, "3", None], ids=repr)
+@pytest.mark.parametrize("stack", [collate, collate_padded])
+def test_a_label_that_is_no_integer_is_refused_with_its_place(stack, label):
+    with pytest.raises(TypeError, match=r"a label must be an integer, got .* in item 1"):
+        stack([(torch.zeros(2, 3), 0), (torch.zeros(2, 3), label)])
+
+
+def test_items_that_are_no_tensors_are_refused():
+    with pytest.raises(TypeError, match=r"a tensor x .*got a list"):
+        collate([([[0.0, 1.0]], 0)])
+
+
+# targets for every step
+
+
+@pytest.mark.parametrize("shape", [(), (88,)])
+def test_targets_per_step_stand_beside_their_steps(shape):
+    torch.manual_seed(0)
+    targets = [torch.randint(5, (4, *shape)) for _ in range(3)]
+    x, together = collate([(torch.full((4, 2), float(i)), t) for i, t in enumerate(targets)])
+    assert x.shape == (4, 3, 2)
+    assert together.shape == (4, 3, *shape)
+    assert together.dtype == torch.int64
+    for i, one in enumerate(targets):
+        assert torch.equal(together[:, i], one)
+    for i, (piece, target) in enumerate(Batch(x, together)):
+        assert torch.equal(piece, torch.full((4, 2), float(i)))
+        assert torch.equal(target, targets[i])
+
+
+def test_targets_per_step_of_unequal_items_are_padded_like_their_inputs():
+    parts = [(torch.ones(n, 2), torch.arange(n) + 1) for n in (3, 1)]
+    x, targets, mask = collate_padded(parts)
+    assert targets.tolist() == [[1, 1], [2, 0], [3, 0]]
+    assert mask.tolist() == [[True, True], [True, False], [True, False]]
+    for (piece, target), (own, wanted) in zip(Batch(x, targets, mask), parts, strict=True):
+        assert torch.equal(piece, own)
+        assert torch.equal(target, wanted)
+
+
+@pytest.mark.parametrize("odd", [torch.zeros(4).long(), torch.zeros(5), 3])
+def test_targets_unlike_their_input_or_the_first_are_refused(odd):
+    with pytest.raises(ValueError, match=r"one for each of the 5 steps, torch\.int64 as in item 0, got .* in item 1"):
+        collate([(torch.zeros(5, 2), torch.zeros(5).long()), (torch.zeros(5, 2), odd)])
+
+
+@pytest.mark.parametrize(
+    ("x", "labels", "hint"),
+    [
+        (torch.zeros(4, 9, 6), torch.zeros(4), True),
+        (torch.zeros(4, 9, 6), torch.zeros(5), False),
+        (torch.zeros(4, 9), torch.zeros(4), False),
+        (torch.zeros(9, 4, 6), torch.zeros(9, 5), False),
+    ],
+)
+def test_a_batch_whose_axes_do_not_fit_is_refused_and_a_batch_first_one_told(x, labels, hint):
+    with pytest.raises(ValueError, match=r"x \(T, B, N\) with labels \(B,\)") as told:
+        Batch(x, labels)
+    assert ("batch-first: x.transpose(0, 1)" in str(told.value)) is hint
+
+
 def batch(mask: bool = True) -> tuple[Batch, torch.Tensor, torch.Tensor | None]:
     """Three items side by side, of 5, 2 and 4 steps where they have a mask."""
     x = torch.arange(5 * 3 * 2).view(5, 3, 2)

@@ -24,7 +24,8 @@ def similar(values: Tensor) -> Tensor:
 
 def checked(h: Tensor, tolerance: float) -> Tensor:
     """The values, of unit vectors that are eigenvectors."""
-    value, vector = dominant_pairs(h)
+    value, vector, condition = dominant_pairs(h)
+    assert (condition >= 1 - 1e-3).all()
     torch.testing.assert_close(vector.norm(dim=1), torch.ones(len(h), dtype=h.dtype))
     miss = ((h.to(vector.dtype) @ vector.unsqueeze(2)).squeeze(2) - value.unsqueeze(1) * vector).norm(dim=1)
     assert (miss <= tolerance * value.abs() + 1e-30).all()

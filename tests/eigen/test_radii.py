@@ -10,6 +10,7 @@ from neurolsc import ALIFPlus, ALIFPlusMinus, Network, pretrain, radius_profile,
 from neurolsc.eigen import radii as radii_module
 from neurolsc.eigen import radius_and_gradient
 from neurolsc.eigen.basis import Basis
+from neurolsc.eigen.criteria import Criteria
 from neurolsc.eigen.krylov import dominant
 from neurolsc.eigen.maps import Cycle, Map
 from neurolsc.eigen.radii import radii
@@ -86,8 +87,7 @@ def test_bases_stay_orthogonal_and_stop_at_a_breakdown():
     # nearly a multiple of the identity: what is new in each product is some 1e-5 of it
     n = 120
     m = torch.eye(n, dtype=torch.float32) + 1e-5 * gaussian(1, n, n).float()
-    basis = Basis(lambda x, _: x @ m.T, torch.arange(1), 40, m)
-    basis.widen(torch.ones(1, n, dtype=torch.float32))
+    basis = Basis(lambda x, _: x @ m.T, torch.ones(1, n, dtype=torch.float32), 40, 1e-3)
     basis.follow(40)
     vectors = basis.parts()[0, 0]
     kept = vectors[vectors.any(1)]
@@ -95,7 +95,7 @@ def test_bases_stay_orthogonal_and_stop_at_a_breakdown():
     assert (kept @ kept.T - torch.eye(len(kept), dtype=torch.float32)).abs().max() < 1e-5
     few = torch.zeros(n)
     few[:3] = torch.tensor([3.0, -2.0, 1.0])
-    result = dominant(lambda x, _: x * few, gaussian(2, 1, n), residual=1e-6, drift=1e-6)
+    result = dominant(lambda x, _: x * few, gaussian(2, 1, n), criteria=Criteria.within(1e-6))
     assert result.settled.all()
     torch.testing.assert_close(result.value.real, torch.tensor([3.0]))
 
@@ -104,8 +104,10 @@ def test_what_does_not_settle_is_found_by_dense_eigenvalues_and_counted(monkeypa
     monkeypatch.setattr(
         radii_module,
         "_dominant",
-        lambda cycle, like, **tolerances: dominant(
-            lambda x, i: cycle.take(i).transposed(x), gaussian(3, cycle.points, cycle.size), residual=0.0, drift=0.0
+        lambda cycle, like, criteria: dominant(
+            lambda x, i: cycle.take(i).transposed(x),
+            gaussian(3, cycle.points, cycle.size),
+            criteria=Criteria.within(0.0),
         ),
     )
     m = gaussian(4, 3, 100, 100).requires_grad_()

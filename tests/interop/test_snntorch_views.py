@@ -340,7 +340,7 @@ def test_s5_what_cannot_be_is_refused(settings, error, message):
         ),
         (2.0, r"got float \(2.0\)"),
     ],
-    ids=str,
+    ids=["text", "class", "factory", "number"],
 )
 def test_s5_what_is_no_surrogate_is_refused_at_once(view, spike_grad, told):
     with pytest.raises(TypeError, match=told):

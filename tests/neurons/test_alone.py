@@ -7,7 +7,9 @@ from torch import Tensor
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus
 from neurolsc.eigen import krylov
 from neurolsc.eigen import radii as radii_module
-from neurolsc.eigen.krylov import Guess, dominant
+from neurolsc.eigen.criteria import Criteria
+from neurolsc.eigen.guess import Guess
+from neurolsc.eigen.krylov import dominant
 from neurolsc.eigen.maps import Cycle
 from neurolsc.eigen.radii import radii
 from neurolsc.neurons.alone import Alone
@@ -131,8 +133,7 @@ def test_a_wrong_guess_does_no_harm():
         lambda x, at: (m[at] @ x.unsqueeze(2)).squeeze(2),
         torch.randn(5, 100, generator=generator),
         guess,
-        residual=0.003,
-        drift=0.003,
+        criteria=Criteria.within(0.01),
     )
     largest = torch.linalg.eigvals(m).abs().amax(1)
     torch.testing.assert_close(result.value.abs()[result.settled], largest[result.settled], rtol=0.01, atol=0)
@@ -149,7 +150,11 @@ def test_a_guess_counts_only_where_the_eigenvector_lies_in_it(n):
         guess = Guess(torch.ones(1), unit[None, at : at + 1], lambda x, value, points: x)
         start = torch.ones(1, n) + 0.1 * torch.randn(1, n)
         found = dominant(
-            lambda x, _: made.append(x) or x * diagonal, start, guess, residual=1e-3, drift=1e-3, looks=(24, 36, 48)
+            lambda x, _: made.append(x) or x * diagonal,
+            start,
+            guess,
+            criteria=Criteria.within(0.003),
+            looks=(24, 36, 48),
         )
         torch.testing.assert_close(found.value.abs(), torch.ones(1), rtol=1e-3, atol=0)
         return len(made)
@@ -167,7 +172,7 @@ def test_points_that_are_alike_are_measured_once(direction, make_network, make_s
     counts = []
     monkeypatch.setattr(
         "neurolsc.stability.measure.radii",
-        lambda cycle, like: counts.append(cycle.points) or radii_module.radii(cycle, like),
+        lambda cycle, like, tolerance: counts.append(cycle.points) or radii_module.radii(cycle, like, tolerance),
     )
 
     def measured(t: Transitions) -> Tensor:

@@ -95,10 +95,14 @@ class Decisions:
     accuracy_simulator: float | None
     """None if the simulator did not run on these samples"""
 
+    def accuracies(self) -> dict[str, float]:
+        """Those that are known."""
+        known = {"float": self.accuracy_float, "integer": self.accuracy_integer, "simulator": self.accuracy_simulator}
+        return {name: value for name, value in known.items() if value is not None}
+
     def __str__(self) -> str:
         """One line."""
-        known = {"float": self.accuracy_float, "integer": self.accuracy_integer, "simulator": self.accuracy_simulator}
-        words = [f"{name} {value:.1%}" for name, value in known.items() if value is not None]
+        words = [f"{name} {value:.1%}" for name, value in self.accuracies().items()]
         scores = "; mode accuracy " + ", ".join(words) if words else ""
         return f"{self.same_as_float:.1%} of {self.samples} decided as in floats{scores}"
 
@@ -160,9 +164,32 @@ class ExportReport:
 
     def plot(self, path: str | PathLike[str]) -> None:
         """Draw one page: errors, rates, ranges of the states, accuracies."""
-        from neurolsc.plots_export import plot_export
+        from neurolsc.plots import plot_export  # matplotlib is slow to import and few runs draw
 
-        plot_export(self, path)
+        activity = self.activity or ()
+        shares: dict[str, float] = {}
+        alike = []
+        for where, d in (("calibration", self.decisions), ("simulated", self.simulator)):
+            if d is not None:
+                shares |= {f"{where}: {name}": value for name, value in d.accuracies().items()}
+                alike.append(f"{where}: as in floats")
+                shares[alike[-1]] = d.same_as_float
+        plot_export(
+            path,
+            errors={
+                "weights, RMS": [layer.weight_error_rms for layer in self.layers],
+                "weights, largest": [layer.weight_error_max for layer in self.layers],
+                "reset": [layer.reset_error for layer in self.layers],
+            },
+            rates={"float": [a.rate_float for a in activity], "integer": [a.rate_integer for a in activity]},
+            used={
+                "state, of 24 bits": [_share(a.extremes) for a in activity],
+                "input of a step, of 16 bits": [max(map(abs, a.extremes.drive)) / 2**15 for a in activity],
+            },
+            decisions=shares,
+            alike=alike,
+            note=("" if activity else "No calibration data.   ") + "Simulator: " + (", ".join(self.tools) or "not run"),
+        )
 
     def __str__(self) -> str:
         """A table of the layers, and a line for each thing that was found."""

@@ -4,21 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from neurolsc.network import Network
-
-
-def as_network(network: object) -> Network:
-    """The network, if it is one.
-
-    Raises:
-        TypeError: if it is something else; of a module the message names :func:`neurolsc.wrap`.
-    """
-    if isinstance(network, Network):
-        return network
-    cure = ": give neurolsc.wrap(module), a Network over the same parameters" if isinstance(network, nn.Module) else ""
-    raise TypeError(f"network must be a neurolsc.Network, got {type(network).__name__}{cure}.")
+from torch import Tensor
 
 
 class Inputs:

@@ -21,10 +21,10 @@ from tqdm.auto import tqdm
 
 from neurolsc.files import read_tree, write_tree
 from neurolsc.modes import evaluating
-from neurolsc.network import Network
+from neurolsc.network import Network, as_network
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
-from neurolsc.stability.lsc.inputs import Inputs, as_network
+from neurolsc.stability.lsc.inputs import Inputs
 from neurolsc.stability.lsc.look import Look
 from neurolsc.stability.lsc.loop import Loop
 from neurolsc.stability.lsc.options import Options

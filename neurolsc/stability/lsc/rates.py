@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from neurolsc.modes import evaluating
-from neurolsc.network import Network
+from neurolsc.network import Network, as_network
 from neurolsc.neurons.thresholds import Thresholds
-from neurolsc.stability.lsc.inputs import as_network
 from neurolsc.validation import number, whole
 
 SCALES = 1e-3, 1e3

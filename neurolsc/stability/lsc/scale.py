@@ -16,10 +16,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from neurolsc.modes import evaluating
-from neurolsc.network import Network
+from neurolsc.network import Network, as_network
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
-from neurolsc.stability.lsc.inputs import Inputs, as_network, pick
+from neurolsc.stability.lsc.inputs import Inputs, pick
 from neurolsc.stability.lsc.look import CLOSER, Look
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.result import PretrainResult, concluded

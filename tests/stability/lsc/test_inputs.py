@@ -96,7 +96,7 @@ def test_fresh_samples_of_sparse_inputs():
         ([], ValueError, "at least one batch of inputs, got none"),
         (iter([]), ValueError, "at least one batch of inputs, got none"),
     ],
-    ids=str,
+    ids=["tensor", "number", "dict", "list", "tuple", "flat", "batch first", "nothing", "an empty iterator"],
 )
 def test_what_no_batches_are_is_refused_at_once(batches, kind, message):
     with pytest.raises(kind, match=message):

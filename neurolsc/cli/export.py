@@ -8,26 +8,26 @@ import click
 from click.core import ParameterSource
 from torch import Tensor
 
-from neurolsc import checkpoint, runs
-from neurolsc.config import DataSettings, TrainSettings, make
-from neurolsc.datasets import collate
+from neurolsc import checkpoint
+from neurolsc.cli import options
+from neurolsc.experiment import Experiment, load_network
 from neurolsc.export import ExportReport, QuantizationAware, fit_scales, quantize, to_netx, verify
 from neurolsc.export.loihi.compare import make_report
 from neurolsc.export.simulators import find_python
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
-from neurolsc.training import train
+from neurolsc.runs import NETWORK, run_folder, write_text
 
 SIMULATED = 20
 """samples that Lava runs, a second or two each"""
 SLOWER = 5
-"""fine-tuning starts from a trained network: by default at the run's learning rate divided by this"""
+"""fine-tuning starts from a trained network, by default at the run's learning rate over this"""
 FLAGS = {"samples": "netx", "fine_tune": "netx", "lr": "netx", "simulate": "netx", "force": "netx", "dt": "nir"}
 """which format a flag is for"""
 
 
-@click.command("export")
-@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.command()
+@options.run
 @click.option("--to", "target", type=click.Choice(["netx", "nir"]), required=True, help="Lava's format, or NIR.")
 @click.option(
     "--out",
@@ -51,13 +51,14 @@ FLAGS = {"samples": "netx", "fine_tune": "netx", "lr": "netx", "simulate": "netx
 @click.option("--force", is_flag=True, help="netx: accept few weight units per threshold.")
 @click.option("--dt", type=float, help="nir: seconds per time step; must be given.")
 @click.pass_context
-def export_command(ctx: click.Context, run: Path, target: str, out: Path | None, dt: float | None, **netx: Any) -> None:
+def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: float | None, **netx: Any) -> None:
     """Carry the network of a finished run to the tool chains of neuromorphic chips.
 
-    netx: the network becomes integers, written as network.net for Lava, with a report (report.json, .txt and .png) of
-    what that changed on validation samples of the run. The test set is not opened. With --fine-tune the network is first
-    trained through its integers on the run's training samples, and kept as network.safetensors. With --verify Lava's own
-    simulator runs the file, compared spike by spike, if its environment is there (make lava-env). If this is stopped, the
+    netx: the network becomes integers, written as network.net for Lava, with a report (report.json,
+    .txt and .png) of what that changed on validation samples of the run. The test set is not
+    opened. With --fine-tune the network is first trained through its integers on the run's training
+    samples, and kept as network.safetensors. With --verify Lava's own simulator runs the file,
+    compared spike by spike, if its environment is there (make lava-env). If this is stopped, the
     same command goes on where it was.
 
     nir: the network is written as network.nir.
@@ -68,13 +69,12 @@ def export_command(ctx: click.Context, run: Path, target: str, out: Path | None,
             and ctx.get_parameter_source(str(flag.name)) is ParameterSource.COMMANDLINE
         ):
             raise click.UsageError(f"{flag.opts[0]} is not for --to {target}.")
-    settings = runs.read_settings(run)
-    network = checkpoint.load(run / runs.NETWORK)
+    experiment, network = Experiment.of(run), load_network(run)
     out = run / target if out is None else out
     if target == "nir":
         _to_nir(network, out, dt)
     else:
-        _to_netx(network, settings, out, **netx)
+        _to_netx(network, experiment, out, **netx)
     click.echo(f"written to {out}")
 
 
@@ -83,13 +83,13 @@ def _to_nir(network: Network, out: Path, dt: float | None) -> None:
         raise click.UsageError("--to nir needs --dt, the seconds that a time step stands for.")
     from neurolsc.export import to_nir
 
-    with runs.run_folder(out, {"to": "nir", "dt": dt}) as folder:
+    with run_folder(out, {"to": "nir", "dt": dt}) as folder:
         to_nir(network, folder / "network.nir", dt=dt)
 
 
 def _to_netx(
     network: Network,
-    settings: dict[str, Any],
+    experiment: Experiment,
     out: Path,
     *,
     samples: int,
@@ -99,33 +99,30 @@ def _to_netx(
     force: bool,
 ) -> None:
     quantize(network, force=force)  # what cannot be expressed is told before any data are read
-    data, training = make(DataSettings, settings), make(TrainSettings, settings)
-    x, labels = first_samples(data, samples)
+    data, training = experiment.data, experiment.training
+    assert training is not None
+    x, labels = _binary_samples(experiment, samples)
     rate = training.lr / SLOWER if lr is None else lr
     told = {"to": "netx", "samples": x.shape[1], "fine_tune": fine_tune, "lr": rate, "force": force}
-    with runs.run_folder(out, told) as folder:
+    with run_folder(out, told) as folder:
         if fine_tune:
             halvings = fit_scales(network, x, force=force)
             before = make_report(network, quantize(network, force=force, halvings=halvings), x, labels)
             before.to_json(folder / "report_before.json")
             click.echo(f"before fine-tuning: {before.decisions}")
-            train(
+            replace(training, epochs=fine_tune, lr=rate).run(
                 QuantizationAware(network, x, force=force),
                 data.load("train"),
                 data.load("validation"),
-                epochs=fine_tune,
-                batch_size=training.batch_size,
-                lr=rate,
-                patience=training.patience,
-                seed=settings["seed"],
+                seed=experiment.network.seed,
                 checkpoint=folder / "train.checkpoint",
             )
-            checkpoint.save(network, folder / runs.NETWORK)
+            checkpoint.save(network, folder / NETWORK)
         report = to_netx(network, folder / "network.net", x, labels=labels, force=force)
         if simulate:
             report = _simulate(report, network, folder / "network.net", x[:, :SIMULATED], labels[:SIMULATED])
         report.to_json(folder / "report.json")
-        runs.write_text(folder / "report.txt", f"{report}\n")
+        write_text(folder / "report.txt", f"{report}\n")
         report.plot(folder / "report.png")
         (folder / "train.checkpoint").unlink(missing_ok=True)
     click.echo(report)
@@ -143,14 +140,13 @@ def _simulate(report: ExportReport, network: Network, path: Path, x: Tensor, lab
     return report.with_simulator(network, x, found, labels)
 
 
-def first_samples(data: DataSettings, count: int) -> tuple[Tensor, Tensor]:
+def _binary_samples(experiment: Experiment, count: int) -> tuple[Tensor, Tensor]:
     """The first validation samples (T, B, n_in), 0 or 1, and their classes (B,).
 
     Raises:
         ValueError: if they are graded, or of unequal length.
     """
-    dataset = data.load("validation")
-    x, labels, *mask = collate(dataset.__getitems__(range(min(count, len(dataset)))))
+    x, labels, *mask = experiment.first_samples("validation", count)
     if mask:
         raise ValueError("the run's samples have unequal lengths; export needs one length: train with a --window.")
     if not is_binary(x):

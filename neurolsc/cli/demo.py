@@ -1,7 +1,6 @@
-"""The demo: what setting the radii does to a small network on real digits, beside a control, with a report."""
+"""The command ``neurolsc demo``: what setting the radii does, beside a control, with a report."""
 
 import copy
-import dataclasses
 import re
 import time
 from pathlib import Path
@@ -11,36 +10,45 @@ import click
 import torch
 from torch import Tensor
 
-from neurolsc import checkpoint, runs
-from neurolsc.datasets import SpikeLatencyMNIST, collate, input_batches
+from neurolsc import checkpoint
+from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, TrainSettings
+from neurolsc.datasets import collate, input_batches
+from neurolsc.evaluation import Scores, evaluate
+from neurolsc.experiment import Experiment
 from neurolsc.network import Network
-from neurolsc.neurons import ALIF, ALIFPlus
 from neurolsc.plots import plot_learning_curves, plot_pretraining, plot_raster
-from neurolsc.stability import (
-    PretrainResult,
-    RadiusProfile,
-    TransitionRule,
-    match_firing_rates,
-    pretrain,
-    radius_profile,
-)
-from neurolsc.training import Scores, TrainResult, evaluate, train
+from neurolsc.runs import run_folder, write_json, write_text
+from neurolsc.stability import PretrainResult, RadiusProfile, match_firing_rates, radius_profile
+from neurolsc.training import TrainResult
 
 WIDTH, TARGET, BATCH = 64, 0.5, 64
 RATE = 1e-2  # ten times the paper's: two hundred updates have to do
 PRETRAINED = {
-    f"pre-trained to {TARGET}": TransitionRule(),
-    f"pre-trained to {TARGET}, thresholds held": TransitionRule(hold_threshold=True),
+    f"pre-trained to {TARGET}": PretrainSettings(str(TARGET), rule="transition"),
+    f"pre-trained to {TARGET}, thresholds held": PretrainSettings(str(TARGET), rule="hold-threshold"),
 }
 
 
-def demo(out: Path, *, epochs: int, seed: int) -> None:
-    """Measure, pre-train and train 2 x 64 ALIF+ on the digits in the package; write table, pictures and report.
+@click.command()
+@click.option("--out", default=Path("runs/demo"), show_default=True, type=click.Path(path_type=Path))
+@click.option("--epochs", default=8, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+def demo(out: Path, epochs: int, seed: int) -> None:
+    """Show what pre-training does, on the digits in the package.
 
-    Four networks start from the same weights and get the same budget and batches: the paper's default; the default with its
-    thresholds scaled so that it fires like the first pre-trained one; that one; and one whose resting thresholds were held
-    while it was pre-trained, so that it starts as silent as the default. The second is a control: if it does as well as the
-    third, waking the network helped and not its radius.
+    A table, pictures and a report, in a few minutes.
+    """
+    show(out, epochs=epochs, seed=seed)
+
+
+def show(out: Path, *, epochs: int, seed: int) -> None:
+    """Measure, pre-train and train 2 x 64 ALIF+ on the digits in the package, and report.
+
+    Four networks start from the same weights and get the same budget and batches: the paper's
+    default; the default with its thresholds scaled so that it fires like the first pre-trained one;
+    that one; and one whose resting thresholds were held while it was pre-trained, so that it starts
+    as silent as the default. The second is a control: if it does as well as the third, waking the
+    network helped and not its radius.
 
     Args:
         out: folder for the results; must not exist.
@@ -51,37 +59,27 @@ def demo(out: Path, *, epochs: int, seed: int) -> None:
         FileExistsError: if the folder exists.
     """
     started = time.perf_counter()
-    data = {split: SpikeLatencyMNIST.embedded(split) for split in ("train", "validation", "test")}
-    with runs.run_folder(out, {"epochs": epochs, "seed": seed}) as folder:
-        networks, notes = prepare(data["train"], seed, folder)
+    training = TrainSettings(epochs, BATCH, RATE, patience=epochs)
+    experiment = Experiment(NetworkSettings(width=WIDTH, seed=seed), DataSettings(), None, training)
+    data = {split: experiment.data.load(split) for split in ("train", "validation", "test")}
+    with run_folder(out, {"epochs": epochs, "seed": seed}) as folder:
+        networks, notes = prepare(experiment, folder)
         results, scores = {}, {}
         for name, network in networks.items():
             click.echo(f"training: {name}")
-            results[name] = train(
-                network,
-                data["train"],
-                data["validation"],
-                epochs=epochs,
-                batch_size=BATCH,
-                lr=RATE,
-                patience=epochs,
-                seed=seed,
-            )
+            results[name] = training.run(network, data["train"], data["validation"], seed=seed)
             scores[name] = evaluate(network, data["test"], batch_size=BATCH)
             checkpoint.save(network, folder / f"{re.sub('[^a-z0-9.]+', '-', name)}.safetensors")
         plot_learning_curves({n: r.history for n, r in results.items()}, folder / "learning.png", chance=0.1)
-        one = collate([data["test"][0]])[0]
+        one, (digit,) = collate([data["test"][0]])
         best = max(scores, key=lambda name: scores[name].mode_accuracy)
-        spikes = networks[best].run(one).spikes
-        plot_raster(
-            [one[:, 0], *(layer[:, 0].detach() for layer in spikes)],
-            [f"input, a digit {data['test'][0][1]}", f"layer 1, {best}", f"layer 2, {best}"],
-            folder / "raster.png",
-        )
+        layers = [f"layer {i}, {best}" for i in (1, 2)]
+        spikes = dict(zip(layers, (layer[:, 0].detach() for layer in networks[best].run(one).spikes), strict=True))
+        plot_raster({f"input, a digit {digit}": one[:, 0]} | spikes, folder / "raster.png")
         table = results_table(scores, notes.start)
         seconds = time.perf_counter() - started
-        runs.write_json(folder / "scores.json", {name: dataclasses.asdict(s) for name, s in scores.items()})
-        runs.write_text(folder / "report.md", report(table, notes, results, epochs, seconds))
+        write_json(folder / "scores.json", {name: s.to_dict() for name, s in scores.items()})
+        write_text(folder / "report.md", report(table, notes, results, epochs, seconds))
     click.echo("\n" + table)
     click.echo(f"\n{seconds:.0f} s. The report with its pictures: {out / 'report.md'}")
 
@@ -95,19 +93,18 @@ class Notes(NamedTuple):
     """firing rates, time constants and resting thresholds before training"""
 
 
-def prepare(training: SpikeLatencyMNIST, seed: int, folder: Path) -> tuple[dict[str, Network], Notes]:
+def prepare(experiment: Experiment, folder: Path) -> tuple[dict[str, Network], Notes]:
     """The networks before training, and what was seen while making them."""
-    torch.manual_seed(seed)
-    default = Network([ALIFPlus(training.n_in, WIDTH), ALIFPlus(WIDTH, WIDTH)], training.n_classes)
-    x = input_batches(training, 32, seed=seed)
+    default, seed = experiment.build(), experiment.network.seed
+    x = input_batches(experiment.data.load("train"), 32, seed=seed)
     before = radius_profile(default, x[0][:, :4], steps=32)
     before.plot(folder / "radii_before.png")
     click.echo(f"before\n{before}\n")
 
     after, pretrained = {}, {}
-    for number, (name, rule) in enumerate(PRETRAINED.items(), start=1):
+    for number, (name, settings) in enumerate(PRETRAINED.items(), start=1):
         pretrained[name] = copy.deepcopy(default)
-        result = after[name] = pretrain(pretrained[name], x, target=TARGET, rule=rule, seed=seed)
+        result = after[name] = settings.run(pretrained[name], x, seed=seed)
         result.profile.plot(folder / f"radii_after_{number}.png")
         plot_pretraining(result.history, result.profile.target, folder / f"pretraining_{number}.png")
         click.echo(f"\n{name}: {result}\n")
@@ -119,7 +116,7 @@ def prepare(training: SpikeLatencyMNIST, seed: int, folder: Path) -> tuple[dict[
 
 
 def results_table(scores: dict[str, Scores], start: dict[str, str]) -> str:
-    """The table of the demo: scores on the test set, with what the networks fire and their thresholds at the start."""
+    """The table: scores on the test set; rates and thresholds before training."""
     lines = [
         "| network | mode accuracy | mean accuracy | no vote | silent last layer | spikes/neuron/step | synops/sample "
         "| before training: spikes/neuron/step; tau_theta; resting threshold |",
@@ -173,10 +170,11 @@ starts about as silent as the default. Best epoch on validation: {best}.
 
 
 def _start(network: Network, x: Tensor) -> str:
-    cells = [cell for cell in network.cells if isinstance(cell, ALIF)]
     rates = ", ".join(f"{rate:.2g}" for rate in _rates(network, x))
-    taus = ", ".join(f"{cell.tau_theta.mean().item():.3g}" for cell in cells)
-    rests = ", ".join(f"{cell.theta_rest.mean().item():.3g}" for cell in cells)
+    taus, rests = (
+        ", ".join(f"{getattr(cell, quantity).mean().item():.3g}" for cell in network.cells)
+        for quantity in ("tau_theta", "theta_rest")
+    )
     return f"{rates}; {taus} steps; {rests}"
 
 

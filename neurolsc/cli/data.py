@@ -6,7 +6,6 @@ import click
 
 from neurolsc.datasets import EventFile
 from neurolsc.datasets.summary import summarize
-from neurolsc.plots_data import plot_summary
 
 
 @click.group()
@@ -23,8 +22,9 @@ def data() -> None:
 def info(file: Path, picture: Path | None, utterance: int) -> None:
     """Say what is in a file of spoken words in SHD's layout, and draw it.
 
-    Every utterance is read and checked: a damaged one is told by its number. The table has a line for every class and
-    speaker; the picture has the spikes and lengths of the utterances, the activity of the units, and one utterance.
+    Every utterance is read and checked: a damaged one is told by its number. The table has a line
+    for every class and speaker; the picture has the spikes and lengths of the utterances, the
+    activity of the units, and one utterance.
     """
     events = EventFile(file)
     if not 0 <= utterance < len(events):
@@ -32,6 +32,6 @@ def info(file: Path, picture: Path | None, utterance: int) -> None:
     summary = summarize(events)
     word = f'utterance {utterance}, "{events.names[events.labels[utterance]]}" by speaker {events.speakers[utterance]}'
     picture = picture or Path(file.name.split(".")[0] + ".png")
-    plot_summary(summary, events.read([utterance]), word, picture)
+    summary.plot(picture, events.read([utterance]), word)
     click.echo(summary)
     click.echo(f"\ndrawn in {picture}")

@@ -1,0 +1,10 @@
+"""The command ``neurolsc``, one command a file.
+
+- main: the group of all commands, and what becomes of errors
+- options: settings as flags and from a TOML file
+- radii, pretrain, train, evaluate, export, demo, data: what is called so
+"""
+
+from neurolsc.cli.main import app
+
+__all__ = ["app"]

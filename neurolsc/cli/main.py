@@ -1,0 +1,55 @@
+"""The command ``neurolsc``: all commands in one group."""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from neurolsc import __version__
+from neurolsc.cli.data import data
+from neurolsc.cli.demo import demo
+from neurolsc.cli.evaluate import evaluate
+from neurolsc.cli.export import export
+from neurolsc.cli.pretrain import pretrain
+from neurolsc.cli.radii import radii
+from neurolsc.cli.train import train
+
+
+class _Group(click.Group):
+    """Turns the package's own errors into one line, and leaves the others to Python."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, FloatingPointError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__)
+def app() -> None:
+    """Make deep recurrent spiking networks trainable by setting their local stability first.
+
+    A usual day, on the digits that come with the package:
+
+    \b
+      neurolsc radii                                  what an untrained network looks like
+      neurolsc pretrain --target 0.5 --out runs/half  set its radii
+      neurolsc train --target 0.5 --rule hold-threshold --epochs 10 --lr 0.01 \\
+        --cell ALIFPositive --reset static --out runs/digits
+                                                      the same for a network that fits a chip, then train it
+      neurolsc evaluate runs/digits                   open the test set, once
+      neurolsc export runs/digits --to netx           integers for a neuromorphic chip
+      neurolsc demo                                   all of it, with a report
+      neurolsc data info train.h5                     what is in a file of spoken words
+
+    Settings come from flags, from a TOML file (--config), and else from the defaults that --help
+    shows. A finished run has its own, in settings.toml, which --config takes as it is.
+    """  # noqa: D301  a \b is the character that keeps lines as they are
+    if os.getcwd() not in sys.path:  # where --cell module:Class finds modules
+        sys.path.append(os.getcwd())
+
+
+for command in (radii, pretrain, train, evaluate, export, demo, data):
+    app.add_command(command)

@@ -1,0 +1,25 @@
+"""The command ``neurolsc pretrain``."""
+
+from pathlib import Path
+
+import click
+
+from neurolsc.cli import options
+from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings
+from neurolsc.experiment import Experiment
+
+
+@click.command()
+@options.settings(NetworkSettings, DataSettings, PretrainSettings)
+@options.out
+def pretrain(network: NetworkSettings, data: DataSettings, pretraining: PretrainSettings, out: Path) -> None:
+    """Set the radii of a network, and keep it.
+
+    The folder gets network.safetensors, the radii before and after (JSON and pictures) and the
+    course of pre-training. A target that is not reached is reported with the reason; the best
+    network is kept all the same. If this is stopped, the same command goes on where it was.
+    """
+    if pretraining.parsed_target() is None:
+        raise click.UsageError("pretrain needs a --target: a number such as 0.5, or balanced.")
+    Experiment(network, data, pretraining).run(out, say=click.echo)
+    click.echo(f"written to {out}")

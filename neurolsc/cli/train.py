@@ -1,0 +1,33 @@
+"""The command ``neurolsc train``."""
+
+from pathlib import Path
+
+import click
+
+from neurolsc.cli import options
+from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, TrainSettings
+from neurolsc.experiment import Experiment
+
+
+@click.command()
+@options.settings(NetworkSettings, DataSettings, PretrainSettings, TrainSettings)
+@options.out
+def train(
+    network: NetworkSettings,
+    data: DataSettings,
+    pretraining: PretrainSettings,
+    training: TrainSettings,
+    out: Path,
+) -> None:
+    """Train a network, after setting its radii if a --target is given.
+
+    Cross-entropy at every time step, AdaBelief in Lookahead, early stopping on the validation loss.
+    The folder gets network.safetensors (the best epoch), history.csv and .json, and the learning
+    curves. The test set is not opened: neurolsc evaluate does that. If this is stopped, the same
+    command goes on where it was.
+    """
+    result = Experiment(network, data, pretraining, training).run(out, say=click.echo).training
+    assert result is not None
+    accuracy = result.best["validation_mode_accuracy"]
+    click.echo(f"best epoch {result.best_epoch}: validation mode accuracy {accuracy:.1%}")
+    click.echo(f"written to {out}")

@@ -1,0 +1,152 @@
+"""Settings in, a run folder out: what commands, demo, benchmarks and sweeps call."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from neurolsc import checkpoint
+from neurolsc.config import KINDS, DataSettings, NetworkSettings, PretrainSettings, TrainSettings, as_dict, make
+from neurolsc.datasets import collate, input_batches
+from neurolsc.datasets.batches import fetch
+from neurolsc.evaluation import Scores, evaluate
+from neurolsc.network import Network
+from neurolsc.plots import plot_learning_curves, plot_pretraining
+from neurolsc.runs import NETWORK, read_settings, run_folder, write_json, write_split
+from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
+from neurolsc.training import TrainResult
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run left besides its files."""
+
+    network: Network
+    pretraining: PretrainResult | None
+    training: TrainResult | None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a run is made of, and the run itself."""
+
+    network: NetworkSettings
+    data: DataSettings
+    pretraining: PretrainSettings | None = None
+    """None, or one whose target is 'none': radii are left as they are"""
+    training: TrainSettings | None = None
+    """None: the network is not trained"""
+
+    @classmethod
+    def of(cls, run: str | PathLike[str]) -> "Experiment":
+        """The experiment of a finished run; what its settings lack takes its default.
+
+        Raises:
+            ValueError: if the folder is not that of a finished run.
+        """
+        given = read_settings(run)
+        return cls(*(make(kind, given) for kind in KINDS))
+
+    def settings(self) -> dict[str, Any]:
+        """All settings as one flat dictionary, as they stand in a run folder."""
+        return as_dict(*(s for s in (self.network, self.data, self.pretraining, self.training) if s is not None))
+
+    def build(self) -> Network:
+        """The network before anything is done to it."""
+        training = self.data.load("train")
+        return self.network.build(training.n_in, training.n_classes)
+
+    def first_samples(self, split: Literal["train", "validation"], count: int) -> tuple[Tensor, ...]:
+        """The first samples of a split: x (T, B, n_in), labels (B,), a mask if lengths differ."""
+        dataset = self.data.load(split)
+        return collate(fetch(dataset, range(min(count, len(dataset)))))
+
+    def run(self, out: str | PathLike[str], *, say: Callable[[object], object] = lambda _: None) -> Outcome:
+        """Build the network, set its radii, train it, and keep all of that in a folder.
+
+        A run that was stopped goes on where it was: :func:`neurolsc.runs.run_folder`.
+
+        Args:
+            out: the folder; must not exist.
+            say: called with the result of pre-training, before the training.
+
+        Raises:
+            FileExistsError: if the folder is there.
+            ValueError: if a setting is wrong, or an unfinished run has other settings.
+        """
+        network = self.build()
+        pretraining = training = None
+        with run_folder(out, self.settings()) as folder:
+            if self.pretraining is not None and self.pretraining.parsed_target() is not None:
+                pretraining = self.set_radii(network, self.pretraining, folder)
+                say(pretraining)
+            if self.training is not None:
+                training = self.train(network, self.training, folder)
+            checkpoint.save(network, folder / NETWORK)
+            for file in folder.glob("*.checkpoint"):
+                file.unlink()
+        return Outcome(network, pretraining, training)
+
+    def set_radii(self, network: Network, settings: PretrainSettings, folder: Path) -> PretrainResult:
+        """Pre-train a network on the training data, with pictures and JSON in a folder."""
+        seed = self.network.seed
+        if not (folder / "radii_before.json").exists():  # else this goes on after a stop
+            x = self.first_samples("train", settings.pretrain_samples)[0]
+            steps = min(settings.pretrain_times, x.shape[0])
+            write_profile(radius_profile(network, x, steps=steps, seed=seed), folder / "radii_before")
+        loop = settings.method == "gradient"
+        more: dict[str, Any] = {"checkpoint": folder / "pretrain.checkpoint"} if loop else {}
+        result = settings.run(
+            network,
+            input_batches(self.data.load("train"), 32, seed=seed),
+            seed=seed,
+            **more,
+        )
+        write_profile(result.profile, folder / "radii_after")
+        told = {name: getattr(result, name) for name in ("converged", "steps", "seconds")}
+        told |= {"findings": [str(finding) for finding in result.findings], "history": result.history}
+        write_json(folder / "pretraining.json", told)
+        if loop:
+            plot_pretraining(result.history, result.profile.target, folder / "pretraining.png")
+        return result
+
+    def train(self, network: Network, settings: TrainSettings, folder: Path, *, progress: bool = True) -> TrainResult:
+        """Train a network, with its history, learning curves and a checkpoint in a folder."""
+        parts = self.data.load("train"), self.data.load("validation")
+        write_split(folder, *parts)
+        where = folder / "train.checkpoint"
+        result = settings.run(network, *parts, seed=self.network.seed, checkpoint=where, progress=progress)
+        result.to_csv(folder / "history.csv")
+        result.to_json(folder / "history.json")
+        plot_learning_curves({"run": result.history}, folder / "learning.png", chance=1 / network.n_out)
+        return result
+
+
+def load_network(run: str | PathLike[str]) -> Network:
+    """The network of a finished run, also one of a cell named package.module:Class.
+
+    Raises:
+        ValueError: if the folder is not that of a finished run.
+    """
+    return Experiment.of(run).network.load(Path(run) / NETWORK)
+
+
+def score(run: str | PathLike[str], split: Literal["test", "validation"], *, batch_size: int = 256) -> Scores:
+    """Score a finished run, and write the scores into its folder.
+
+    Raises:
+        ValueError: if the folder is not that of a finished run.
+    """
+    data = Experiment.of(run).data.load(split)
+    scores = evaluate(load_network(run), data, batch_size=batch_size)
+    write_json(Path(run) / f"{split}.json", scores.to_dict())
+    return scores
+
+
+def write_profile(profile: RadiusProfile, path: Path) -> None:
+    """Write a profile as JSON and as a picture, whose suffixes are added to the path."""
+    write_json(path.with_name(f"{path.name}.json"), profile.to_dict())
+    profile.plot(path.with_name(f"{path.name}.png"))

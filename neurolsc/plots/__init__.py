@@ -1,0 +1,32 @@
+"""Every picture, one a file: arrays, numbers, names and colours in, a file out, written whole.
+
+- style: colours, looks, and how a figure is saved: what the pictures share
+- profile: radii over layers and time
+- pretraining, learning: what happened over steps and epochs
+- raster: spikes of one sample, layer by layer
+- utterances, summary: spikes of utterances, and what is in a file of them
+- surrogates: derivatives of spikes
+- export: what an export cost
+"""
+
+from neurolsc.plots.export import plot_export
+from neurolsc.plots.learning import plot_learning_curves
+from neurolsc.plots.pretraining import plot_pretraining
+from neurolsc.plots.profile import plot_profile
+from neurolsc.plots.raster import plot_raster
+from neurolsc.plots.style import COLORS
+from neurolsc.plots.summary import plot_summary
+from neurolsc.plots.surrogates import plot_surrogates
+from neurolsc.plots.utterances import plot_utterances
+
+__all__ = [
+    "COLORS",
+    "plot_export",
+    "plot_learning_curves",
+    "plot_pretraining",
+    "plot_profile",
+    "plot_raster",
+    "plot_summary",
+    "plot_surrogates",
+    "plot_utterances",
+]

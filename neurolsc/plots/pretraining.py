@@ -1,0 +1,49 @@
+"""Radii and firing rates while a network is pre-trained."""
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from neurolsc.plots.style import STYLE, color, from_zero, save_figure, target_line, whole_steps
+
+PANELS = {
+    "time": "Mean radius through time",
+    "depth": "Mean radius through depth",
+    "firing_rate": "Spikes per neuron and step",
+}
+
+
+def plot_pretraining(
+    history: Sequence[dict[str, Any]], target: tuple[float, float] | None, path: str | PathLike[str]
+) -> None:
+    """Draw the mean radii and the firing rates of every layer over the pre-training steps.
+
+    Args:
+        history: one row per step: step, and time, depth and firing_rate with a number per layer.
+            Rows without depth are left out.
+        target: radii (time, depth) that were aimed at.
+        path: the picture.
+
+    Raises:
+        ValueError: if no row has a depth.
+    """
+    rows = [row for row in history if "depth" in row]
+    if not rows:
+        raise ValueError("only the history of pretrain can be drawn over steps.")
+    steps = [row["step"] for row in rows]
+    aims = {} if target is None else dict(zip(PANELS, target, strict=False))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
+        for ax, (key, title) in zip(axes, PANELS.items(), strict=True):
+            for layer in range(len(rows[0][key])):
+                values = [row[key][layer] for row in rows]
+                ax.plot(steps, values, color=color(layer), label=f"layer {layer + 1}", linewidth=1.6)
+            if key in aims:
+                target_line(ax, aims[key], "target")
+            ax.set(xlabel="pre-training step", title=title)
+            from_zero(ax)
+            whole_steps(ax)
+        axes[0].legend(fontsize="small")
+        save_figure(figure, path)

@@ -1,0 +1,53 @@
+"""The spikes of utterances."""
+
+from collections.abc import Sequence
+from os import PathLike
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from neurolsc.plots.style import COLORS, STYLE, save_figure
+
+Spikes = tuple[np.ndarray, np.ndarray]
+"""Times (n,), in seconds, and units (n,) of the spikes of an utterance."""
+
+
+def plot_utterances(
+    utterances: Sequence[Spikes], titles: Sequence[str], path: str | PathLike[str], *, units: int
+) -> None:
+    """Draw the spikes of utterances, and beside each how often every unit fires.
+
+    Args:
+        utterances: their spikes.
+        titles: one for each utterance.
+        path: the picture.
+        units: how many there are.
+    """
+    n = len(utterances)
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            n,
+            2,
+            figsize=(10, 2.6 * n),
+            layout="constrained",
+            width_ratios=(4, 1),
+            sharey=True,
+            sharex="col",
+            squeeze=False,
+        )
+        for (left, right), title, spikes in zip(axes, titles, utterances, strict=True):
+            event_raster(left, spikes, title, units)
+            counts = np.bincount(spikes[1], minlength=units)
+            right.plot(counts, np.arange(units), color=COLORS[1], linewidth=0.8)
+        axes[-1, 0].set_xlabel("time (s)")
+        axes[-1, 1].set_xlabel("spikes of the unit")
+        axes[0, 0].invert_yaxis()
+        save_figure(figure, path)
+
+
+def event_raster(ax: Axes, spikes: Spikes, title: str, units: int) -> None:
+    """Dots for the spikes of one utterance."""
+    times, at = spikes
+    ax.scatter(times.astype(np.float64), at, s=0.4, color=COLORS[0], linewidths=0)
+    ax.set(title=f"{title}: {len(times)} spikes", ylabel="unit", xlim=(0, None), ylim=(0, units))

@@ -1,0 +1,153 @@
+"""What is asked of a network: which targets it gets, how wrong it is, and how well it does.
+
+:func:`neurolsc.train` and :func:`neurolsc.evaluate` take a task; another one is another object with
+the attribute and the two methods of :class:`Task`.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from neurolsc import metrics
+
+__all__ = ["BinaryPerStep", "ClassPerStep", "Classification", "Task", "cross_entropy"]
+
+
+class Task(Protocol):
+    """A task: logits (T, B, C) and targets in, a loss and named measures out.
+
+    Both are means over samples, and of a sample over its own steps (T, B), True in the mask; so
+    those of a data set follow from those of its batches. A dataclass is best: its ``repr`` is
+    compared where a training goes on from a checkpoint.
+    """
+
+    @property
+    def score(self) -> str:
+        """The name of the measure that is shown and noted while a network trains."""
+        ...
+
+    def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """A number with a gradient, in nats; refuses targets that do not fit."""
+        ...
+
+    def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
+        """How well the network does, by name; the score is among them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Classification:
+    """A label for a whole sample, asked for at every step; the targets are classes (B,).
+
+    The loss is :func:`cross_entropy`; the measures are :func:`neurolsc.metrics.mode_accuracy`,
+    which is the score, and :func:`neurolsc.metrics.mean_accuracy`.
+
+    Source: arXiv:2308.12075, Sec. II-G.
+    """
+
+    score = "mode_accuracy"
+
+    def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Cross-entropy at every step."""
+        return cross_entropy(logits, targets, mask)
+
+    def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
+        """Mode and mean accuracy; outside the mask logits are 0 and vote for nobody."""
+        return {
+            "mode_accuracy": metrics.mode_accuracy(logits, targets),
+            "mean_accuracy": metrics.mean_accuracy(logits, targets),
+        }
+
+
+@dataclass(frozen=True)
+class ClassPerStep:
+    r"""A class for every step, such as the next letter of a text; the targets are classes (T, B).
+
+    The loss is the cross-entropy, and its exponential the perplexity,
+
+    .. math:: -\frac{1}{B} \sum_b \frac{1}{T_b} \sum_{t < T_b}
+        \log \mathrm{softmax}(o[t, b])_{y[t, b]},
+
+    the score :func:`neurolsc.metrics.step_accuracy`.
+    """
+
+    score = "step_accuracy"
+
+    def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Cross-entropy at every step."""
+        metrics.check_classes(targets, logits, per_step=True)
+        among = logits.flatten(0, 1), targets.flatten().long()
+        if mask is None:
+            return nn.functional.cross_entropy(*among)
+        return _mean(nn.functional.cross_entropy(*among, reduction="none").view(targets.shape), mask)
+
+    def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
+        """The share of steps that vote for their class."""
+        return {"step_accuracy": metrics.step_accuracy(logits, targets, mask)}
+
+
+@dataclass(frozen=True)
+class BinaryPerStep:
+    r"""Several yes or no at every step, such as the 88 keys of a piano; targets 0 or 1 (T, B, C).
+
+    The loss is the negative log-likelihood of a step, summed over its C targets,
+
+    .. math:: -\frac{1}{B} \sum_b \frac{1}{T_b} \sum_{t < T_b} \sum_c
+        \log \sigma\big((2 y[t, b, c] - 1)\, o[t, b, c]\big),
+
+    the score :func:`neurolsc.metrics.step_overlap`.
+
+    Source: N. Boulanger-Lewandowski, Y. Bengio, P. Vincent, "Modeling temporal dependencies in
+    high-dimensional sequences", ICML 2012 (log-likelihood of a time step of polyphonic music).
+    """
+
+    score = "step_overlap"
+
+    def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Negative log-likelihood of a step."""
+        metrics.check_binary(targets, logits)
+        losses = nn.functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+        return _mean(losses.sum(-1), mask)
+
+    def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
+        """How much what is told and what is true have in common."""
+        return {"step_overlap": metrics.step_overlap(logits, targets, mask)}
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+    r"""Cross-entropy at every time step that a sample lasts.
+
+    .. math:: -\frac{1}{B} \sum_b \frac{1}{T_b} \sum_{t < T_b} \log \mathrm{softmax}(o[t, b])_{y_b}
+
+    A sample counts the same however long it is, and a set the same however it is cut into batches.
+
+    Args:
+        logits: readout at every step (T, B, C).
+        labels: classes (B,), int64.
+        mask: (T, B), bool, with T_b steps of sample b; None: all last for T steps.
+
+    Returns:
+        A number with a gradient, in nats.
+
+    Raises:
+        ValueError: if labels are not (B,) or out of range, or the mask is not bool (T, B) or leaves
+            a sample without a step.
+        TypeError: if labels are not integers.
+
+    Example:
+        >>> import torch
+        >>> cross_entropy(torch.zeros(5, 2, 4), torch.tensor([0, 3])).exp().round(decimals=3)
+        tensor(4.)
+
+    Source: arXiv:2308.12075, Sec. II-G (the network predicts the target at every time step).
+    """
+    metrics.check_classes(labels, logits)
+    return ClassPerStep().loss(logits, labels.expand(logits.shape[:2]), mask)
+
+
+def _mean(losses: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean of losses (T, B) over the steps of each sample and then over samples."""
+    if mask is None:
+        return losses.mean()
+    return (losses * metrics.step_weights(mask, losses).to(losses.dtype)).sum()

@@ -1,0 +1,69 @@
+"""Settings in, a run folder out, without a command line."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import neurolsc
+from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, TrainSettings
+from neurolsc.experiment import Experiment, load_network, score
+from neurolsc.runs import read_settings
+
+DATA = DataSettings(data="shd", dt=0.05, channels=70, repeat=1)
+WHOLE = Experiment(
+    NetworkSettings(width=8, layers=1, tau_v=3.0, seed=4),
+    DATA,
+    PretrainSettings("0.5", method="scale", pretrain_samples=2, pretrain_times=4),
+    TrainSettings(epochs=1, batch_size=32, lr=0.01),
+)
+UNTRAINED = {"settings.toml", "network.safetensors"}
+RADII = {f"radii_{when}.{kind}" for when in ("before", "after") for kind in ("json", "png")} | {"pretraining.json"}
+TRAINED = {"history.csv", "history.json", "learning.png", "split.json"}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "files"),
+    [
+        (WHOLE, UNTRAINED | RADII | TRAINED),
+        (replace(WHOLE, training=None), UNTRAINED | RADII),
+        (replace(WHOLE, pretraining=PretrainSettings()), UNTRAINED | TRAINED),
+        (replace(WHOLE, pretraining=None, training=None), UNTRAINED),
+    ],
+    ids=["whole", "not trained", "radii left", "neither"],
+)
+def test_a_run_does_what_its_settings_say_and_keeps_it(experiment, files, tmp_path):
+    said = []
+    outcome = experiment.run(tmp_path / "run", say=said.append)
+    assert {file.name for file in (tmp_path / "run").iterdir()} == files
+    assert (outcome.pretraining is None) is ("pretraining.json" not in files)
+    assert (outcome.training is None) is ("history.json" not in files)
+    assert said == [outcome.pretraining] * (outcome.pretraining is not None)
+    assert read_settings(tmp_path / "run") == experiment.settings()
+    kept, fresh = load_network(tmp_path / "run").state_dict(), experiment.build().state_dict()
+    assert all(torch.equal(kept[name], value) for name, value in outcome.network.state_dict().items())
+    assert torch.equal(kept["readout.weight"], fresh["readout.weight"]) is ("history.json" not in files)
+
+
+def test_an_experiment_is_known_again_from_its_folder_and_scored_there(tmp_path):
+    trained = WHOLE.run(tmp_path / "run").network
+    assert Experiment.of(tmp_path / "run") == WHOLE
+    found = score(tmp_path / "run", "test")
+    assert found == neurolsc.evaluate(trained, DATA.load("test"))
+    assert found.firing_rate[0] > 0.01
+    assert json.loads((tmp_path / "run" / "test.json").read_text()) == found.to_dict()
+    with pytest.raises(FileExistsError, match="run exists already"):
+        WHOLE.run(tmp_path / "run")
+
+
+def test_there_is_no_radius_to_set_without_a_target():
+    with pytest.raises(ValueError, match="target is 'none'"):
+        PretrainSettings().run(WHOLE.build(), [torch.zeros(5, 1, 70)], seed=0)
+
+
+def test_it_needs_no_command_line():
+    code = "import sys, neurolsc.experiment; print('click' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
