@@ -33,7 +33,7 @@ LAVA_PIP := $(LAVA)/bin/python -m pip --disable-pip-version-check install --quie
 export MPLBACKEND ?= Agg
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo test quick slow check lint types bench docs wheel lava-env nengo-env peers-env clean
+.PHONY: help setup demo test quick slow check lint types bench docs tables sessions wheel lava-env nengo-env peers-env clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -83,6 +83,12 @@ bench: $(READY) ## the measurements in benchmarks/ (BENCHMARKS=benchmarks/one.py
 
 docs: $(READY) ## the site, into site/; a warning is an error
 	$(BIN)/mkdocs build --strict --site-dir site
+
+tables: $(READY) ## the tables in README, docs and benchmarks/README.md, from benchmarks/results
+	$(BIN)/python -m docs.tables
+
+sessions: $(READY) ## what the sessions in README and docs print, run anew
+	$(BIN)/python -m docs.sessions
 
 wheel: $(READY) ## the wheel, into dist/
 	@rm -rf dist

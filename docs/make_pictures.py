@@ -1,6 +1,8 @@
-"""Draw the pictures in docs/pictures and print the table of method.md. Takes a minute."""
+"""Draw the pictures in docs/pictures and measure for a table of method.md. Takes a minute."""
 
+import json
 import math
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from neurolsc.plots import COLORS, plot_pretraining, plot_surrogates, plot_utter
 
 WIDTH, TARGET, PAPER_STEPS, SEED = 64, 0.5, 40, 0
 FOLDER = Path(__file__).parent / "pictures"
+TABLE = Path(__file__).parents[1] / "benchmarks" / "results" / "one_half.json"
 SURROGATES = (
     surrogate.FastSigmoid,
     surrogate.MultiGaussian,
@@ -55,16 +58,13 @@ def untrained() -> Network:
     return Network([ALIFPlus(784, WIDTH), ALIFPlus(WIDTH, WIDTH)], n_out=10)
 
 
-def row(name: str, network: Network) -> str:
+def row(rule: str, network: Network) -> dict:
     """One line of the table: radii, and what became of thresholds, adaptation and rates."""
     profile = radius_profile(network, x)
-    columns = [profile.time_mean, profile.depth_mean]
+    found = {"rule": rule, "time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
     for quantity in ("tau_theta", "theta_rest", "adaptation"):
-        columns.append([getattr(cell, quantity).mean().item() for cell in network.cells])
-    columns.append(profile.firing_rate)
-    forms = (".2f", ".2f", ".3g", ".2g", ".2g", ".2g")
-    cells = (", ".join(f"{float(v):{form}}" for v in column) for column, form in zip(columns, forms, strict=True))
-    return f"| {name} | {' | '.join(cells)} |"
+        found[quantity] = [getattr(cell, quantity).mean().item() for cell in network.cells]
+    return found | {"firing_rate": profile.firing_rate.tolist()}
 
 
 FOLDER.mkdir(exist_ok=True)
@@ -99,8 +99,9 @@ for name, rule in (("ours", TransitionRule()), ("ours, threshold held", Transiti
 
 network = untrained()
 result = pretrain(network, batches, target=TARGET, rule=PaperRule(), seed=SEED, max_steps=PAPER_STEPS, polish=False)
-lines.append(row(f"paper's: best of {result.steps} steps, target missed", network))
+missed = "" if result.converged else ", target missed"
+lines.append(row(f"paper's: best of {result.steps} steps{missed}", network))
 plot_pretraining(result.history, goal, FOLDER / "pretraining_paper_rule.png")
 
-print("| rule | radii through time | through depth | tau_theta | resting threshold | adaptation | spikes |")
-print("| --- | --- | --- | --- | --- | --- | --- |", *lines, sep="\n")
+about = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+TABLE.write_text(json.dumps({"about": about, "runs": lines}, indent=1) + "\n")

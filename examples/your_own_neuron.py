@@ -1,6 +1,5 @@
 """How does a neuron of one's own enter, from radii to training? SE-adLIF, in this file alone. Takes 40 s on a CPU."""
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from neurolsc.neurons import Answer, Derivatives, Positive, SpikingCell, Term
 
 class SEadLIFState(NamedTuple):
     u: Tensor  # (B, N) potential, before the reset of its spike
-    w: Tensor  # (B, N) adaptation current, one step ago
+    w: Tensor  # (B, N) adaptation current, of the step before
 
 
 @neurolsc.register
@@ -26,10 +25,8 @@ class SEadLIF(SpikingCell):
 
     tau_w = Positive()
     answers = (
-        Answer("w_in", "depth"),
-        Answer("w_rec", "time"),
-        Answer("tau_v", "time", through="decay"),
-        Answer("tau_w", "time", through="decay"),
+        *(Answer("w_in", "depth"), Answer("w_rec", "time")),
+        *(Answer(name, "time", through="decay") for name in ("tau_v", "tau_w")),
     )
 
     def __init__(self, n_in: int, n_hidden: int, *, tau_v: float = 10.0, reset: str = "zero", **options) -> None:
@@ -65,10 +62,10 @@ class InClosedForm(Derivatives):
 
     def by_state(self, x: Tensor, state: SEadLIFState) -> dict[str, Tensor]:
         c, s, z = self.cell, self.cell.spike_derivative(state), self.cell.output(state).detach()
-        kept, slow, n = c.decay_v, torch.exp(-1 / c.tau_w), c.n_hidden
-        d, _, r = c.reset.derivatives(torch.ones_like(kept), state.u, z, torch.ones_like(z))
-        by_u, by_w = (1 - slow) * (c.a * (d - r * s) + c.b * s), slow.expand_as(s)  # of the next w
-        adaptation = torch.cat((torch.diag_embed(by_u), torch.diag_embed(by_w)), -1)
+        kept, slow, n, one = c.decay_v, torch.exp(-1 / c.tau_w), c.n_hidden, torch.ones_like(z)
+        d, _, r = c.reset.derivatives(one, state.u, z, one)
+        by_u = (1 - slow) * (c.a * (d - r * s) + c.b * s)  # of the next w
+        adaptation = torch.cat((torch.diag_embed(by_u), torch.diag_embed(slow.expand_as(s))), -1)
         return {
             "membrane": nn.functional.pad(torch.diag_embed(kept * (d - r * s)), (0, n, 0, n)),
             "adaptation": torch.cat((-(1 - kept)[:, None] * adaptation, adaptation), -2),
@@ -85,17 +82,18 @@ class InClosedForm(Derivatives):
 if __name__ == "__main__":
     torch.manual_seed(0)
     network = neurolsc.Network([SEadLIF(784, 64), SEadLIF(64, 64)], 10).double()
-    digits, held_out = SpikeLatencyMNIST.embedded("train"), SpikeLatencyMNIST.embedded("validation")
+    digits, held_out = map(SpikeLatencyMNIST.embedded, ("train", "validation"))
     batches = input_batches(digits, 64)
-    by_hand = neurolsc.radius_profile(network, batches[0][:, :4], steps=8)
-    SEadLIF.derivatives = neurolsc.Cell.derivatives  # no offer: by autograd
-    by_autograd = neurolsc.radius_profile(network, batches[0][:, :4], steps=8)
-    torch.testing.assert_close(by_hand.time, by_autograd.time, rtol=1e-10, atol=0)
-    torch.testing.assert_close(by_hand.depth, by_autograd.depth, rtol=1e-10, atol=0)
+    found = []
+    for offer in (neurolsc.Cell.derivatives, SEadLIF.derivatives):  # the first is none: by autograd
+        SEadLIF.derivatives = offer
+        profile = neurolsc.radius_profile(network, batches[0][:, :4], steps=8)
+        found.append(torch.stack((profile.time, profile.depth)))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=0)
     print(neurolsc.pretrain(network.float(), batches, target=0.5, progress=False))
-    print(neurolsc.train(network, digits, held_out, epochs=2, lr=1e-2, progress=False))
-    with tempfile.TemporaryDirectory() as folder:
-        neurolsc.save(network, f"{folder}/network.safetensors")
-        assert torch.equal(neurolsc.load(f"{folder}/network.safetensors")(batches[0]), network(batches[0]))
-    command = ["-m", "neurolsc", "radii", "--cell", f"{Path(__file__).stem}:SEadLIF", "--width", "64"]
-    subprocess.run([sys.executable, *command], env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)}, check=True)
+    print(neurolsc.train(network, digits, held_out, epochs=2, lr=1e-2, progress=False).history[-1])
+    with tempfile.NamedTemporaryFile() as file:
+        neurolsc.save(network, file.name)
+        assert torch.equal(neurolsc.load(file.name)(batches[0]), network(batches[0]))
+    command = "-m neurolsc radii --cell your_own_neuron:SEadLIF --width 64 --tau-v 10 --reset zero"
+    subprocess.run([sys.executable, *command.split()], cwd=Path(__file__).parent, check=True)

@@ -38,7 +38,7 @@ def step(v: Tensor, theta: Tensor) -> Tensor:
     return torch.cat(cell.step(x, type(state)(v, theta))[1], dim=1)
 
 
-closed = sum(cell.time_sources(state).values()).squeeze(0)
+closed = sum(cell.derivatives().by_state(x, state).values()).squeeze(0)
 blocks = torch.autograd.functional.jacobian(step, tuple(state))
 dense = torch.cat([block.reshape(10, 5) for block in blocks], dim=1)
 print(f"radius of one step: closed form {spectral_radius(closed):.12f}, autograd {spectral_radius(dense):.12f}")

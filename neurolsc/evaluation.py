@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from neurolsc import metrics
 from neurolsc.datasets import collate
-from neurolsc.network import Network, NetworkState, Run
+from neurolsc.network import Network, NetworkState, Run, as_network
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import whole
 
@@ -99,7 +99,7 @@ def evaluate(network: Network, dataset: Samples, *, task: Task = Classification(
         TypeError: if network or data set are of another kind.
         FloatingPointError: if the loss is NaN or infinite.
     """
-    check_network(network)
+    as_network(network)
     device = network.dtype_and_device["device"]
     parts: list[tuple[int, Scores]] = []
     states = None
@@ -115,19 +115,6 @@ def evaluate(network: Network, dataset: Samples, *, task: Task = Classification(
     finally:
         network.train(was_training)
     return _mean(parts)
-
-
-def check_network(network: object) -> None:
-    """Refuse what is no network.
-
-    Raises:
-        TypeError: if it is not a :class:`neurolsc.Network`.
-    """
-    if not isinstance(network, Network):
-        raise TypeError(
-            f"network must be a neurolsc.Network, got a {type(network).__name__}; neurolsc.wrap makes one of a module "
-            "of torch, snnTorch or norse."
-        )
 
 
 def batches(

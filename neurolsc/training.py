@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from tqdm.auto import tqdm
 
-from neurolsc.evaluation import Samples, Scores, batches, carried, check_network, evaluate, unpack
+from neurolsc.evaluation import Samples, Scores, batches, carried, evaluate, unpack
 from neurolsc.files import atomic_write, read_tree, write_tree
-from neurolsc.network import Network
+from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive, whole
@@ -129,7 +129,7 @@ def train(
 
     Source: arXiv:2308.12075, Sec. II-G (patience 10, AdaBelief in Lookahead).
     """
-    check_network(network)
+    as_network(network)
     for name, value in (("epochs", epochs), ("patience", patience)):
         whole(name, value)
     whole("seed", seed, at_least=0)

@@ -112,7 +112,7 @@ def test_a_wrong_settings_file_is_refused_by_name(tmp_path, content, told):
         ),
         (
             ["pretrain", "--target", "-1", "--out", "{tmp}/run"],
-            "target must be a radius in (0, inf) or 'balanced', got -1.0",
+            "target must be a radius in (0, inf) or 'balanced', or an object with aim(steps, layers), got -1.0",
         ),
         (["train", "--width", "0", "--out", "{tmp}/run"], "n_hidden must be at least 1, got 0"),
         (["radii", "--tau-v", "-3"], "tau_v must be positive and finite, got -3"),

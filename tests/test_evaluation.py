@@ -71,7 +71,7 @@ def test_evaluation_refuses_what_it_cannot_score():
     for odd in (torch.zeros(3, 12, N), DataLoader(Patterns(3))):
         with pytest.raises(TypeError, match=rf"dataset must be a data set .*got {type(odd).__name__}"):
             evaluate(network, odd)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"got a GRU; neurolsc\.wrap"):
+    with pytest.raises(TypeError, match=r"got GRU: give neurolsc\.wrap"):
         evaluate(torch.nn.GRU(N, 4), Patterns(3))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         evaluate(network, Patterns(3), batch_size=0)

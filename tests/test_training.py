@@ -192,7 +192,7 @@ def test_a_loss_that_is_not_finite_names_epoch_and_batch_and_touches_no_weight()
             "training .*got DataLoader; give its data set, and batch_size",
         ),
         ({"validation": DataLoader(Patterns(6))}, TypeError, "validation .*got DataLoader"),
-        ({"network": nn.LSTM(N, 4)}, TypeError, r"a neurolsc\.Network, got a LSTM; neurolsc\.wrap makes one"),
+        ({"network": nn.LSTM(N, 4)}, TypeError, r"a neurolsc\.Network, got LSTM: give neurolsc\.wrap"),
         ({"training": [(torch.zeros(12, N), 1.5)]}, TypeError, r"a label must be an integer, got 1\.5 in item 0"),
         ({"training": [(torch.zeros(N, 12), 1)]}, ValueError, r"x must have shape \(T, B, 6\).*got \(6, 1, 12\)"),
         ({"training": [(torch.zeros(12, N) + 0j, 1)]}, TypeError, "x must be real, got torch.complex64"),

@@ -29,22 +29,24 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__)
 def app() -> None:
-    r"""Make deep recurrent spiking networks trainable by setting their local stability first.
+    """Make deep recurrent spiking networks trainable by setting their local stability first.
 
     A usual day, on the digits that come with the package:
 
     \b
       neurolsc radii                                  what an untrained network looks like
       neurolsc pretrain --target 0.5 --out runs/half  set its radii
-      neurolsc train --target 0.5 --out runs/digits   the same, then train it
+      neurolsc train --target 0.5 --rule hold-threshold --epochs 10 --lr 0.01 \\
+        --cell ALIFPositive --reset static --out runs/digits
+                                                      the same for a network that fits a chip, then train it
       neurolsc evaluate runs/digits                   open the test set, once
-      neurolsc export runs/digits --to netx           integers for a chip (reset = static)
+      neurolsc export runs/digits --to netx           integers for a neuromorphic chip
       neurolsc demo                                   all of it, with a report
       neurolsc data info train.h5                     what is in a file of spoken words
 
     Settings come from flags, from a TOML file (--config), and else from the defaults that --help
     shows. A finished run has its own, in settings.toml, which --config takes as it is.
-    """
+    """  # noqa: D301  a \b is the character that keeps lines as they are
     if os.getcwd() not in sys.path:  # where --cell module:Class finds modules
         sys.path.append(os.getcwd())
 

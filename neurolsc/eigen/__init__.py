@@ -2,7 +2,7 @@ r"""Largest eigenvalues of many matrices at once, given whole or as products wit
 
 How it fits together. `radius` has them of whole matrices: LAPACK, in float64. `maps` has matrices as
 products, in cycles (`autograd`: of any function). `radii` takes a cycle: the small ones become whole
-matrices; of others a `basis` follows the products of a random start, for a `piece` of the points at a
+matrices; of others a `basis` follows the products of a random start, for some of the points (`pieces`) at a
 time, and `krylov` looks at its largest eigenvalue (`powers`: found by squaring) at sizes 24 to 108.
 A `guess`, where a cell has one, is put beside the basis at the first look and stays there. What
 counts is for the `criteria` to say; a point that meets them at no look goes the whole way and is

@@ -12,8 +12,8 @@ from tqdm.auto import tqdm
 from neurolsc.eigen.pieces import with_bases, with_matrices
 from neurolsc.eigen.radii import METHODS, TOLERANCE, Method
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
-from neurolsc.modes import evaluated
-from neurolsc.network import Network
+from neurolsc.modes import evaluating
+from neurolsc.network import Network, as_network
 from neurolsc.neurons.derivatives import Term
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.measure import NON_SQUARE, chunks, depth_radius, is_non_square, sources_of, states, time_radius
@@ -29,14 +29,18 @@ class RadiusProfile:
         time: radii through time (L, K, B): layer, step, sample.
         depth: radii through depth (L, K, B); row 0 is the first layer's derivative by the input.
         steps: the K steps that were measured (K,); every one of T by default.
-        sources: per layer, the share of the points at which each term of the closed form contributes most to the radius
-            through time (leak, reset, feedback, recurrence); of 64 points spread evenly over the run where the radii were
-            found without matrices. Empty for cells without a closed form.
-        firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or 1.
-        silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN likewise.
-        non_square: per depth row, how a derivative between unequal widths was treated; None where it is square.
-        exact: share of the radii through time and depth (2, L) that come from dense eigenvalues: all of small layers, and
-            of others those for which products with vectors did not settle.
+        sources: per layer, the share of the points at which each term of the closed form
+            contributes most to the radius through time (leak, reset, feedback, recurrence); of 64
+            points spread evenly over the run where the radii were found without matrices. Empty for
+            cells without a closed form.
+        firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or
+            1.
+        silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN
+            likewise.
+        non_square: per depth row, how a derivative between unequal widths was treated; None where
+            it is square.
+        exact: share of the radii through time and depth (2, L) that come from dense eigenvalues:
+            all of small layers, and of others those for which products with vectors did not settle.
         target: the radii (time, depth) that were aimed at, if any.
         terms: per layer, what its cell says of these terms: what to change, and their colours.
     """
@@ -120,7 +124,6 @@ class RadiusProfile:
         return "\n".join(lines + self._stars())
 
 
-@evaluated
 def radius_profile(
     network: Network,
     x: Tensor,
@@ -138,13 +141,15 @@ def radius_profile(
     Args:
         network: the network; its parameters are not changed.
         x: input (T, B, n_in).
-        steps: measure this many steps, drawn at random; by default all T. The condition is about a mean over steps and
-            samples, which a few dozen of them estimate.
+        steps: measure this many steps, drawn at random; by default all T. The condition is about a
+            mean over steps and samples, which a few dozen of them estimate.
         non_square: what stands for the radius between unequal widths.
-        method: ``"krylov"``: from products of the derivative with vectors, by dense eigenvalues only where that is cheaper
-            or the error estimate is poor; ``"exact"``: by dense eigenvalues.
-        tolerance: relative error up to which a radius from products counts, above 0 and at most 0.1; the larger, the
-            fewer products. Below about 1e-4 in float32 all radii come from dense eigenvalues.
+        method: ``"krylov"``: from products of the derivative with vectors, by dense eigenvalues
+            only where that is cheaper or the error estimate is poor; ``"exact"``: by dense
+            eigenvalues.
+        tolerance: relative error up to which a radius from products counts, above 0 and at most
+            0.1; the larger, the fewer products. Below about 1e-4 in float32 all radii come from
+            dense eigenvalues.
         target: radii through time and depth to show beside the measured ones.
         seed: of the steps and sub-matrices that are drawn.
         progress: show a progress bar.
@@ -153,31 +158,36 @@ def radius_profile(
         The profile.
 
     Raises:
-        ValueError: if x does not fit the network, steps is not in 1 ... T, or the tolerance not in 0 ... 0.1.
-        FloatingPointError: if a state or derivative is NaN or infinite; the message names the layer.
+        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules).
+        ValueError: if x does not fit the network, steps is not in 1 ... T, or the tolerance not in
+            0 ... 0.1.
+        FloatingPointError: if a state or derivative is NaN or infinite; the message names the
+            layer.
 
-    Cost: for each of L K B points and direction a few dozen products, of LIF and ALIF O(n_hidden^2) each; ``"exact"``:
-    a dense eigenvalue problem of the state's size S (2 n_hidden for ALIF), O(S^3).
+    Cost: for each of L K B points and direction a few dozen products, of LIF and ALIF O(n_hidden^2)
+    each; ``"exact"``: a dense eigenvalue problem of the state's size S (2 n_hidden for ALIF),
+    O(S^3).
     """
     one_of("non_square", non_square, NON_SQUARE)
     one_of("method", method, METHODS)
     generator = torch.Generator().manual_seed(seed)
     chosen = draw_steps(x.shape[0], steps, generator)
-    transitions, outputs = follow(network, x, chosen)
-    shape = (len(chosen), x.shape[1])
-    time, depth, sources, exact = [], [], [], []
-    with torch.no_grad(), tqdm(total=len(transitions) * shape[0], unit="step", disable=not progress) as bar:
-        for layer, t in enumerate(transitions):
-            pieces, across = [], []
-            together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))
-            for piece in chunks(t, together):
-                pieces.append(time_radius(piece, layer, method, tolerance))
-                across.append(depth_radius(piece, layer, non_square, generator, method, tolerance))
-                bar.update(len(piece.x) / shape[1])
-            for found, kept in ((pieces, time), (across, depth)):
-                kept.append(torch.cat([r.radius for r in found]).view(shape).cpu())
-                exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
-            sources.append(sources_of(t, layer, method))
+    with evaluating(as_network(network)), torch.no_grad():
+        transitions, outputs = follow(network, x, chosen)
+        shape = (len(chosen), x.shape[1])
+        time, depth, sources, exact = [], [], [], []
+        with tqdm(total=len(transitions) * shape[0], unit="step", disable=not progress) as bar:
+            for layer, t in enumerate(transitions):
+                pieces, across = [], []
+                together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))
+                for piece in chunks(t, together):
+                    pieces.append(time_radius(piece, layer, method, tolerance))
+                    across.append(depth_radius(piece, layer, non_square, generator, method, tolerance))
+                    bar.update(len(piece.x) / shape[1])
+                for found, kept in ((pieces, time), (across, depth)):
+                    kept.append(torch.cat([r.radius for r in found]).view(shape).cpu())
+                    exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
+                sources.append(sources_of(t, layer, method))
     spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
     silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])
     treated: tuple[NonSquare | None, ...] = tuple(non_square if is_non_square(t) else None for t in transitions)
@@ -190,7 +200,8 @@ def radius_profile(
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
     """Draw `count` of `total` steps, one at random from each of as many equal stretches; all of them if count is None.
 
-    Radii change along a run more than from sample to sample, so a mean over stretches is steadier than over free draws.
+    Radii change along a run more than from sample to sample, so a mean over stretches is steadier
+    than over free draws.
 
     Raises:
         ValueError: if count is below 1 or above total.

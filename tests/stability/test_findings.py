@@ -65,8 +65,9 @@ def test_the_source_named_is_that_of_most_points(make_network, make_spikes):
     profile = dataclasses.replace(profile, sources=shares)
     assert held_by(profile, 0).name == "leak"
     assert held_by(profile, 1).name == "unknown"
-    first, second = missed_targets(profile, [(0, "time", 0.9, 0.5), (1, "depth", 0.1, 0.5)])
-    assert first.problem == "radius 0.900 through time against a target of 0.5, held by the leak at 60% of the points"
+    first, second = missed_targets(profile, [(0, "time", 0.9, 0.5), (1, "depth", 0.1, 0.5)], ([0.01, 0.0], [0.0, 0.0]))
+    held = "held by the leak at 60% of the points"
+    assert first.problem == f"radius 0.900 ± 0.010 through time against a target of 0.5, {held}"
     assert second.cure.startswith("scale w_in up")
 
 

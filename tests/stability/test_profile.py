@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from neurolsc import (
     LIF,
@@ -15,8 +16,10 @@ from neurolsc import (
     ALIFPlusMinus,
     Network,
     diagnose,
+    evaluate,
     largest_singular_value,
     radius_profile,
+    save,
     spectral_radius,
     wrap,
 )
@@ -260,3 +263,11 @@ def test_a_layer_that_does_not_spike_has_no_firing_rate_and_is_not_called_too_bu
     assert " - " in str(profile) and "nan" not in str(profile)
     profile.plot(tmp_path / "profile.png")
     assert not any("fires" in finding.problem for finding in diagnose(network, x))
+
+
+@pytest.mark.parametrize("function", [radius_profile, diagnose, evaluate, save])
+def test_what_is_no_network_is_refused_and_wrap_is_named_where_it_helps(function):
+    with pytest.raises(TypeError, match=r"must be a neurolsc\.Network, got LSTM: give neurolsc\.wrap\(module\)"):
+        function(nn.LSTM(3, 4), torch.zeros(5, 2, 3))
+    with pytest.raises(TypeError, match=r"must be a neurolsc\.Network, got str\.$"):
+        function("network", torch.zeros(5, 2, 3))

@@ -2,11 +2,11 @@
 
 Map: ``offer`` decides between the loop and plain steps, with what torch says (``watched``) and what
 a surrogate is (``surrogates``). ``function`` is the loop as one function of autograd, its arguments
-named in ``inputs``; its forward pass is ``forward``, its reverse pass ``reverse`` with ``totals``,
-both made of ``steps``, ``resets`` and what a layer reads (``reading``), with products by the
-non-zero entries of a matrix (``entries``) and as many rows at once as ``chunks`` says. ``plain`` is
-the same run by plain steps, for second derivatives. On a GPU ``fused`` and ``fused_kernels`` take
-the place of both passes, once ``trial`` has seen them right there.
+named in ``inputs``; its forward pass is ``forward``, its reverse pass ``reverse`` with ``totals``
+and ``slopes``, both made of ``steps``, ``resets`` and what a layer reads (``reading``), with
+products by the non-zero entries of a matrix (``entries``) and as many rows at once as ``chunks``
+says. ``plain`` is the same run by plain steps, for second derivatives. On a GPU ``fused`` and
+``fused_kernels`` take the place of both passes, once ``trial`` has seen them right there.
 """
 
 from neurolsc.neurons.scan.offer import run

@@ -4,24 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from neurolsc.network import Network
+from torch import Tensor
 
 
-def as_network(network: object) -> Network:
-    """The network, if it is one.
-
-    Raises:
-        TypeError: if it is something else; of a module the message names :func:`neurolsc.wrap`.
-    """
-    if isinstance(network, Network):
-        return network
-    cure = ": give neurolsc.wrap(module), a Network over the same parameters" if isinstance(network, nn.Module) else ""
-    raise TypeError(f"network must be a neurolsc.Network, got {type(network).__name__}{cure}.")
-
-
-class Inputs:
+class InputStream:
     """The inputs of a set of batches, again and again.
 
     Args:
@@ -106,7 +92,7 @@ class Fresh:
         generator: of the order within each.
     """
 
-    def __init__(self, inputs: Inputs, last: Tensor, generator: torch.Generator) -> None:
+    def __init__(self, inputs: InputStream, last: Tensor, generator: torch.Generator) -> None:
         self._more, self._generator = inputs.following(), generator
         self._x = self._mixed(next(self._more, last))
 

@@ -70,7 +70,7 @@ def test_scales_that_miss_on_fresh_samples_are_no_success(make_network, make_spi
     x = torch.cat([make_spikes(T=20, B=8, N=32, rate=0.6)])
     x[:, chosen] = make_spikes(T=20, B=2, N=32, rate=0.02)
     result = scale_to_radius(make_network(n_in=32), x, target=0.5, samples=1, progress=False)
-    assert result.points == (20, 6)
+    assert result.points == (20, 2)  # of the 6 others: two are enough to see it
     assert not result.converged
     assert any("against a target of 0.5" in finding.problem for finding in result.findings)
 

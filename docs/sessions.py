@@ -1,0 +1,96 @@
+"""Sessions shown in the docs: console lines with what they print, and Python with its output below.
+
+`make sessions` runs them and writes down what they print now. A test runs them and compares: all
+must succeed, and print the same lines but for what rounding moves in the numbers.
+
+A console session is a `text` block with lines that begin with `$ neurolsc`; a Python block that is
+followed by a `text` block at once is one, too. Each page's sessions run in one folder, in order.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "cli.md"]
+_BLOCK = re.compile(
+    r"^```python\n(?P<code>(?:(?!^```).)*?)^```\n\n```text\n(?P<out>.*?)^```|^```text\n(?P<console>\$ .*?)^```",
+    re.M | re.S,
+)
+_NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]?\d+)?%?")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a page shows: a command, or Python, with the output below; and where that stands."""
+
+    arguments: list[str]
+    output: str
+    start: int
+    end: int
+
+
+def shown(text: str) -> Iterator[Shown]:
+    """The sessions of a page."""
+    for block in _BLOCK.finditer(text):
+        if block["code"] is not None:
+            yield Shown(["-c", block["code"]], block["out"], *block.span("out"))
+            continue
+        for part in re.finditer(r"^\$ neurolsc (.*)\n((?:(?!^\$ ).*\n)*)", block["console"], re.M):
+            start, end = (block.start("console") + place for place in part.span(2))
+            yield Shown(["-m", "neurolsc", *shlex.split(part[1])], part[2], start, end)
+
+
+def run(arguments: list[str], folder: str | Path) -> str:
+    """What Python prints with these arguments in a folder, on one thread.
+
+    Raises:
+        RuntimeError: if it fails.
+    """
+    environment = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(arguments)} failed: {done.stderr}")
+    return done.stdout
+
+
+def differences(shown: str, printed: str) -> list[str]:
+    """Lines that differ in more than rounding may do: in their words, or in numbers by more than half.
+
+    Seconds may be any. A percentage may be off by five points, any number by 0.02.
+    """
+    found = []
+    for a, b in zip_longest(shown.strip().splitlines(), printed.strip().splitlines(), fillvalue=""):
+        (words, numbers), (other, others) = _parts(a), _parts(b)
+        far = (
+            abs(x - y) > max(0.02, 5 * percent, abs(x) / 2)
+            for (x, percent), (y, _) in zip(numbers, others, strict=False)
+        )
+        if words != other or any(far):
+            found.append(f"shown: {a}\nprinted: {b}")
+    return found
+
+
+def _parts(line: str) -> tuple[list[str], list[tuple[float, bool]]]:
+    """The words of a line with its numbers as #, and the numbers with whether they are percentages."""
+    line = re.sub(r"[\d.]+ s\b", "SECONDS", line)
+    numbers = [(float(n.strip("%").replace(",", "")), n.endswith("%")) for n in _NUMBER.findall(line)]
+    return _NUMBER.sub("#", line).split(), numbers
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder:
+            found = [(session, run(session.arguments, folder)) for session in shown(text)]
+        for session, output in reversed(found):
+            gap = "\n" if session.output.endswith("\n\n") else ""
+            text = text[: session.start] + output + gap + text[session.end :]
+        page.write_text(text, encoding="utf-8")

@@ -1,0 +1,90 @@
+"""Networks of other libraries, and exports."""
+
+from docs.tables.results import caption, ends, grouped, percent, read, rows, table
+
+
+@table
+def interop_reached() -> list[str]:
+    """Radii that networks of other libraries reach."""
+    found = read("interop")
+
+    def side(values: list, form: str) -> str:
+        return ", ".join("-" if value is None or value != value else f"{value:{form}}" for value in values)
+
+    body = []
+    for run in found["reached"]:
+        line = [run["layer"], run["target"], "yes" if run["converged"] else "no", run["steps"], f"{run['seconds']:.0f}"]
+        body.append([*line, side(run["time"], ".2f"), side(run["depth"], ".2f"), side(run["firing_rate"], ".4f")])
+    head = ["layers", "target", "reached", "steps", "seconds", "time", "depth", "spikes per step"]
+    return [*rows(head, body), *caption(found["about"])]
+
+
+@table
+def interop_trained() -> list[str]:
+    """What they learn."""
+    found = read("interop")
+    body = []
+    for (network, target), runs in grouped(found["trained"], "network", "target").items():
+        line = [network, "as it is" if target is None else target, percent([run["test"] for run in runs])]
+        rates = ends([{"now": run} for run in runs], "now", "firing_rate", ".2f")
+        body.append([*line, percent([run["test_mean"] for run in runs]), rates])
+    head = ["network", "radius", "test, mode accuracy", "test, mean of outputs", "rates after"]
+    return [*rows(head, body), *caption(found["about"], "a value a seed")]
+
+
+@table
+def export_exact() -> list[str]:
+    """Integers against the simulator."""
+    found = read("export")
+    body = [
+        [run["network"], run["spikes"], *(f"{run[key]:.4%}" for key in ("simulator", "states", "readout", "floats"))]
+        for run in found["exactness"]
+    ]
+    for name, network in found["networks"].items():
+        for when, score in network["scores"].items():
+            for i, layer in enumerate(score["layers"], 1):
+                line = [f"{name}, {when}, layer {i}", layer["spikes"], f"{layer['agreement']:.4%}"]
+                line += [
+                    f"{layer['state_agreement']:.4%}",
+                    f"{score['readout_agreement']:.4%}",
+                    f"{layer['floats']:.4%}",
+                ]
+                body.append(line)
+    head = ["network", "spikes", "equal in the simulator", "states", "readout", "spikes equal to the floats'"]
+    return [*rows(head, body), *_export_caption(found)]
+
+
+@table
+def export_scores() -> list[str]:
+    """Accuracies of floats and integers."""
+    found = read("export")
+    body = []
+    for name, network in found["networks"].items():
+        for when, score in network["scores"].items():
+            both = [score["float"], score["integer"]]
+            rates = [", ".join(f"{rate:.2f}" for rate in scored["firing_rate"]) for scored in both]
+            accuracies = [f"{scored['mode_accuracy']:.1%}" for scored in both]
+            body.append([f"`{name}`, {when}", score["samples"], *accuracies, *rates, score["simulated"]["samples"]])
+            body[-1].append(f"{score['simulated']['accuracy_simulator']:.0%}")
+    head = ["network", "test samples", "float", "integer", "rates, float", "rates, integer"]
+    return [*rows([*head, "simulated samples", "simulator"], body), *_export_caption(found)]
+
+
+def _export_caption(found: dict) -> list[str]:
+    one = next(iter(found["networks"].values()))
+    data = "; ".join(f"{name}: {network['data']}" for name, network in found["networks"].items())
+    return caption({"date": one["date"], "torch": one["torch"]}, ", ".join(one["tools"]), data)
+
+
+@table
+def one_half() -> list[str]:
+    """What a radius of one half changes in a network."""
+    found = read("one_half", "../docs/make_pictures.py")
+    head = ["rule", "radii through time", "through depth", "`tau_theta`", "resting threshold", "adaptation"]
+    keys = ("time", "depth", "tau_theta", "theta_rest", "adaptation", "firing_rate")
+    forms = (".2f", ".2f", ".3g", ".2g", ".2g", ".2g")
+    body = (
+        [run["rule"], *(", ".join(f"{v:{form}}" for v in run[key]) for key, form in zip(keys, forms, strict=True))]
+        for run in found["runs"]
+    )
+    return [*rows([*head, "spikes per neuron and step"], body), *caption(found["about"])]

@@ -1,0 +1,69 @@
+"""Which radii are reached, how fast, and do they hold?"""
+
+from docs.tables.results import caption, ends, grouped, read, rows, table
+
+
+@table
+def convergence() -> list[str]:
+    """Runs that converged with every layer firing, by target and rule."""
+    found = read("convergence")
+    plain = [run for run in found["runs"] if run["surrogate"] == "fast sigmoid" and not run["learnable"]]
+    kinds = sorted(grouped(plain, "layers", "cell"))
+    body = []
+    for (target, rule), runs in sorted(grouped(plain, "target", "rule").items(), key=str):
+        kind = grouped(runs, "layers", "cell")
+        rate, rest = (min(min(run[key]) for run in runs) for key in ("firing_rate", "theta_rest"))
+        taus = [tau for run in runs for tau in run["tau_theta"]]
+        line = [target, rule, *(_reached(kind.get(k, [])) for k in kinds), f"{rate:.5f}", f"{rest:.2g}"]
+        body.append([*line, " to ".join(f"{tau:.1f}" if tau < 100 else f"{tau:.0f}" for tau in (min(taus), max(taus)))])
+    head = ["target", "rule", *(f"{layers} x {cell}" for layers, cell in kinds)]
+    return [*rows([*head, "lowest rate", "lowest resting threshold", "`tau_theta`"], body), *caption(found["about"])]
+
+
+def _reached(runs: list[dict]) -> str:
+    done = [run for run in runs if run["converged"]]
+    dead = sum(min(run["firing_rate"]) == 0 for run in done)
+    return f"{len(done)} of {len(runs)}" + (f", {dead} with a silent layer" if dead else "")
+
+
+@table
+def convergence_surrogates() -> list[str]:
+    """Runs to 0.5 by our rule, by surrogate."""
+    found = read("convergence")
+    runs = [run for run in found["runs"] if (run["target"], run["rule"], run["layers"]) == (0.5, "ours", 2)]
+    body = []
+    for (cell, surrogate, learnable), group in grouped(runs, "cell", "surrogate", "learnable").items():
+        rate = min(min(run["firing_rate"]) for run in group)
+        body.append([cell, surrogate, "learnable" if learnable else "fixed", _reached(group), f"{rate:.2f}"])
+    return [
+        *rows(["cell", "surrogate", "dampening, sharpness", "reached 0.5", "lowest rate"], body),
+        *caption(found["about"]),
+    ]
+
+
+@table
+def pretraining_time() -> list[str]:
+    """Seconds to 0.5."""
+    found = read("pretraining_time")
+    body = []
+    for (method,), runs in grouped(found["runs"], "method").items():
+        done, rates = (
+            sum(run["converged"] for run in runs),
+            ends([{"now": run} for run in runs], "now", "firing_rate", ".2f"),
+        )
+        body.append([method, len(runs), ", ".join(str(run["seconds"]) for run in runs), done, rates])
+    return [*rows(["method", "seeds", "seconds", "converged", "rates"], body), *caption(found["about"])]
+
+
+@table
+def fresh_radii() -> list[str]:
+    """How far radii are from the target on inputs that pre-training never saw."""
+    found = read("fresh_radii")
+    body = []
+    for (data, cell, layers), runs in grouped(found["runs"], "data", "cell", "layers").items():
+        done = [run for run in runs if run["converged"]]
+        held, far = sum(run["furthest"] <= 0.03 for run in done), max((run["furthest"] for run in done), default=0)
+        rate = min(min(run["firing_rate"]) for run in runs)
+        body.append([data, f"{layers} x {cell}", f"{len(done)} of {len(runs)}", held, f"{far:.3f}", f"{rate:.4f}"])
+    head = ["data", "network", "converged", "of those within 0.03", "furthest", "lowest rate of a layer"]
+    return [*rows(head, body), *caption(found["about"])]

@@ -1,0 +1,133 @@
+"""How fast are radii, layers and batches next to others, and are radii right?"""
+
+from statistics import mean
+
+from docs.tables.results import MENDED, caption, grouped, read, rows, table
+
+
+def radii(name: str) -> list[str]:
+    """Time of a radius next to others', by regime and width."""
+    found = read(name, "radii.py" if name == "radii" else "radii.py --device cuda", form=_has_contestants)
+    rivals = [name for name in dict.fromkeys(run["contestant"] for run in found["speed"]) if name != "ours"]
+    body = []
+    for (regime, n, direction), runs in grouped(found["speed"], "regime", "n", "direction").items():
+        by = {run["contestant"]: run for run in runs}
+        ours = by["ours"]
+        line = [regime, n, direction, f"{ours['ms']:.2f}", f"{ours['p99']:.3%}", f"{ours['max']:.3%}"]
+        line += [f"{by[rival]['ratio']:.2g}" if rival in by else "" for rival in rivals]
+        body.append([*line, f"{ours['dense']:.0%}", f"{ours['firing_rate']:.4f}"])
+    head = ["regime", "N", "through", "ours, ms a point", "error, 99th percentile", "largest error"]
+    head += [f"{rival}, times ours" for rival in rivals]
+    return [*rows([*head, "went dense", "spikes per step"], body), *caption(found["about"])]
+
+
+def _has_contestants(found: dict) -> bool:
+    return bool(found["speed"]) and "contestant" in found["speed"][0]
+
+
+table(radii, "radii", "radii")
+table(radii, "radii-gpu", "radii_cuda")
+
+
+@table
+def radii_layers() -> list[str]:
+    """Points of random layers against LAPACK, by family."""
+    found = read("radii_layers")
+    body = []
+    for (direction, family), some in grouped(found["layers"], "direction", "family").items():
+        points, wrong, ill, dense = (sum(row[key] for row in some) for key in ("points", "wrong", "ill", "dense"))
+        far = max((row["error"] for row in some if not row["ill"]), default=0)
+        rates = [row["rate"] for row in some]
+        body.append([direction, family, points, wrong, ill, f"{dense / points:.0%}", f"{far:.2%}"])
+        body[-1].append(f"{min(rates):.3f} to {max(rates):.3f}")
+    head = ["through", "weights", "points", "wrong", "ill", "went dense", "largest error, layers without ill points"]
+    return [*rows([*head, "spikes per step"], body), *caption(found["about"])]
+
+
+@table
+def radii_gradient() -> list[str]:
+    """Time of a radius with its gradient."""
+    found = read("radii", form=_has_contestants)
+    body = [
+        [run["regime"], run["n"], run["direction"], run["contestant"], f"{run['ms']:.2f}", f"{run['ratio']:.3g}"]
+        for run in found["gradient"]
+    ]
+    return [*rows(["regime", "N", "through", "by", "ms a point", "times ours"], body), *caption(found["about"])]
+
+
+def _is_setting(found: dict) -> bool:
+    return "setting" in found["layers"][0]
+
+
+def _title(setting: dict) -> str:
+    return f"2 x {setting['width']}, T = {setting['steps']}, {setting['rate']:.0%} fire"
+
+
+@table
+def layers() -> list[str]:
+    """The fastest other's time by ours."""
+    found = read("layers", form=_is_setting)
+    columns = list(found["layers"][0]["ratios"]["both"])
+    body = []
+    for run in found["layers"]:
+        for key, what in (("both", "forward and backward"), ("forward", "forward alone")):
+            ratios = [run["ratios"][key][column] for column in columns]
+            cells = [f"{ratio['peer / ours']} ({ratio['best peer']})" for ratio in ratios]
+            rate = mean(run["rates"]["neurolsc ALIF+"])
+            body.append(
+                [f"{_title(run['setting'])}, input {run['setting']['density']:.0%}", what, *cells, f"{rate:.3f}"]
+            )
+    head = ["setting", "", *(f"{column}: fastest other / ours" for column in columns), "our rate"]
+    return [*rows(head, body), *caption(found["about"])]
+
+
+@table
+def layers_memory() -> list[str]:
+    """Peak memory of a forward and backward pass."""
+    found = read("layers", form=_is_setting)
+    runs = [run for run in found["layers"] if "peak MB" in run]
+    names = list(runs[0]["peak MB"])
+    body = ([name, *(run["peak MB"][name] for run in runs)] for name in names)
+    return [*rows(["peak MB", *(_title(run["setting"]) for run in runs)], body), *caption(found["about"])]
+
+
+@table
+def layers_digits() -> list[str]:
+    """A training step of spike-latency MNIST."""
+    found = read("layers", form=_is_setting)
+    step = found["digits"]
+    ours = step["ms"]["neurolsc ALIF+"]
+    body = (
+        [name, ms, f"{ms / ours:.2f}", ", ".join(f"{rate:.3f}" for rate in step["rates"][name])]
+        for name, ms in step["ms"].items()
+    )
+    return [*rows(["", "ms", "times ours", "rates"], body), *caption(found["about"])]
+
+
+@table
+def layers_gpu() -> list[str]:
+    """Times on a GPU."""
+    found = read("layers_gpu")
+    body = (
+        [f"T = {run['steps']}", name, ms, ", ".join(map(str, run["rates"][name]))]
+        for run in found["layers"]
+        for name, ms in run["ms"].items()
+    )
+    return [*rows(["", "by", "ms", "rates"], body), *caption(found["about"])]
+
+
+@table
+def shd_loader() -> list[str]:
+    """Time of a batch."""
+    found = read("shd_loader")
+    copy = found["cached"]["numpy copies the bytes"]
+    twice = found["cached"]["numpy copies the bytes, every step twice"]
+    body = [[f"cold HDF5 file: {name}", f"{ms:.1f}", ""] for name, ms in found["cold"].items()]
+    for name, ms in found["cached"].items():
+        if "copies" not in name:
+            base = twice if "twice" in name else copy
+            body.append([f"cache of {name}", f"{ms:.1f}", f"{ms / base:.1f}"])
+    about = found["about"] if isinstance(found["about"], str) else ", ".join(map(str, found["about"].values()))
+    head = ["a batch of " + str(found["batch"]), "ms", "copies of the same bytes by numpy"]
+    older = f"; by code from before the changes of {MENDED}" if about[-10:] < MENDED else ""
+    return [*rows(head, body), "", f"*{about}{older}.*"]

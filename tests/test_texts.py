@@ -1,0 +1,116 @@
+"""What the texts show: tables are those of the results, and sessions print what they are said to."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from docs import sessions
+from docs.tables import pages as tables
+from docs.tables import results as measured
+from neurolsc.cli import app
+from neurolsc.datasets import SHD
+
+ROOT = Path(__file__).parent.parent
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_tables_of_a_page_are_those_of_the_results(page: Path):
+    text = page.read_text(encoding="utf-8")
+    assert tables.filled(text) == text, "run `make tables`"
+
+
+def test_every_table_is_shown_and_a_changed_digit_is_seen():
+    texts = {page: page.read_text(encoding="utf-8") for page in tables.PAGES}
+    assert {name for text in texts.values() for name in tables.places(text)} == set(tables.TABLES)
+    for text in texts.values():
+        for place in re.finditer(r"<!-- table: .*?<!-- end -->", text, re.S):
+            digits = list(re.finditer(r"\d", place[0].split("-->", 1)[1]))
+            for digit in digits[:: max(1, len(digits) // 5)]:
+                at = place.start() + place[0].index("-->") + 3 + digit.start()
+                changed = text[:at] + str((int(digit[0]) + 1) % 10) + text[at + 1 :]
+                assert tables.filled(changed) == text
+
+
+def test_an_unknown_table_is_refused():
+    with pytest.raises(ValueError, match="there is no table 'speed'; known are"):
+        tables.filled("<!-- table: speed -->\n<!-- end -->")
+
+
+def test_a_table_says_where_its_results_are_older_than_the_mends(monkeypatch):
+    assert measured.caption({"date": "2026-11-21", "torch": "2"})[1].endswith("from before the changes of 2026-11-22.*")
+    assert measured.caption({"date": "2026-11-22", "torch": "2"})[1] == "*2026-11-22; torch 2.*"
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"before {measured.MENDED}:" in changes
+
+
+def test_one_or_two_seeds_are_shown_as_they_are_and_more_with_their_extremes():
+    assert measured.percent([0.29, 0.1025]) == "29.0, 10.2 %"
+    assert measured.percent([0.1, 0.2, 0.3]) == "20.0 ± 8.2 % (10.0 to 30.0)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sessions.PAGES, ids=lambda page: page.name)
+def test_a_session_prints_what_is_shown(page: Path, tmp_path: Path):
+    shown = list(sessions.shown(page.read_text(encoding="utf-8")))
+    assert shown
+    for session in shown:
+        assert sessions.differences(session.output, sessions.run(session.arguments, tmp_path)) == []
+
+
+def test_sessions_are_compared_by_lines_words_and_nearly_by_numbers():
+    shown = "converged after 8 steps, 4.1 s\nrate 0.152 23%\n"
+    assert sessions.differences(shown, "converged after 9 steps, 61.0 s\nrate   0.139 21%\n") == []
+    assert sessions.differences(shown, "missed after 8 steps, 4.1 s\nrate 0.152 23%\n") != []
+    assert sessions.differences(shown, "converged after 8 steps, 4.1 s\nrate 0.452 23%\n") != []
+    assert sessions.differences(shown, "converged after 8 steps, 4.1 s\n") != []
+
+
+def usual_day() -> list[list[str]]:
+    """The commands in the help of `neurolsc`."""
+    text = CliRunner().invoke(app, ["--help"]).output.replace("\\\n", "")
+    lines = re.findall(r"^    neurolsc (.*)$", text, re.M)
+    return [shlex.split(re.split(r"  (?! *--)", line)[0]) for line in lines]
+
+
+@pytest.mark.slow
+def test_the_usual_day_succeeds_as_the_help_prints_it(tmp_path: Path):
+    """The demo with one epoch: its eight take minutes."""
+    shutil.copy(SHD.embedded("train").path, tmp_path / "train.h5")
+    commands = usual_day()
+    assert len(commands) == 7
+    for command in commands:
+        shorter = ["--epochs", "1"] if command == ["demo"] else []
+        assert sessions.run(["-m", "neurolsc", *command, *shorter], tmp_path)
+
+
+def shown_commands() -> list[str]:
+    """Every line with a `neurolsc` command in a block of the texts, once."""
+    lines = (
+        line.strip().removeprefix("$ ") for page in TEXTS for line in page.read_text(encoding="utf-8").splitlines()
+    )
+    return sorted({line for line in lines if line.startswith("neurolsc ")})
+
+
+@pytest.mark.parametrize("line", shown_commands())
+def test_a_command_in_the_texts_has_known_flags_and_values(line: str, monkeypatch, tmp_path: Path):
+    (tmp_path / "train.h5").touch()
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    command: click.Command = app
+    words = shlex.split(line)[1:]
+    words = [word if not word.startswith("runs/") else "runs" for word in words]
+    if "--config" in words:
+        pytest.skip("reads a run's settings")
+    context = click.Context(app)
+    while isinstance(command, click.Group):
+        _, found, words = command.resolve_command(context, words)
+        assert found is not None
+        command = found
+    command.make_context(command.name, words)
