@@ -16,8 +16,9 @@ an average part in the random start, would have shown itself: an estimate, not a
 Where it ends. A matrix in float32 is known to 6e-8 of its norm, and its eigenvalues to that times
 their condition number 1 / |y^H x|. From a condition number of 1e5 on LAPACK in float32 is more than
 1 % off, which is why dense eigenvalues are computed in float64, and why a value whose residual
-times condition number exceeds twice the tolerance does not count. From 1e5 the promise is for the matrix as it
-stands in float32; from 1e13, as of long chains of neurons that end nowhere, float64 fails too.
+times condition number exceeds the tolerance does not count, nor one below 1 % of the norm. From 1e5
+the promise is for the matrix as it stands in float32; from 1e13, as of long chains of neurons that
+end nowhere, float64 fails too.
 """
 
 from neurolsc.eigen.radius import (

@@ -155,12 +155,12 @@ class Flipped(Map):
 
 
 def lu_factors(m: Tensor) -> Factors:
-    """Factors of one matrix (n, n), never exactly singular: a pivot of 0 becomes eps times the largest."""
+    """Factors of one matrix (n, n), never nearly singular: a pivot below eps times the largest becomes this."""
     # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads (pytorch#142815)
     lu, pivots, _ = torch.linalg.lu_factor_ex(m)
     pivot = lu.diagonal()
     smallest = torch.finfo(m.dtype).eps * pivot.abs().max().clamp(min=torch.finfo(m.dtype).tiny)
-    pivot[pivot == 0] = smallest.to(m.dtype)
+    pivot[pivot.abs() < smallest] = smallest.to(m.dtype)
 
     def solve(b: Tensor, adjoint: bool = False) -> Tensor:
         return torch.linalg.lu_solve(lu, pivots, b.to(m.dtype).unsqueeze(1), adjoint=adjoint).squeeze(1)
