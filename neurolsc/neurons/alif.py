@@ -144,7 +144,7 @@ class ALIF(SpikingCell):
         return state.v - state.theta
 
     def reset_threshold(self, state: ALIFState) -> Tensor:
-        """What a spike subtracts: the resting threshold if the reset is static, else the current."""
+        """What a spike subtracts: the resting threshold if the reset is static, else theta."""
         return self.theta_rest if isinstance(self.reset, StaticReset) else state.theta
 
     def constants(self) -> Constants:
