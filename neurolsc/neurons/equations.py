@@ -45,6 +45,8 @@ def advance(
 
 
 def next_threshold(theta: Tensor, z: Tensor, decay: Tensor, b_theta: Tensor, adaptation: Tensor) -> Tensor:
-    """theta[t] from the last threshold and spikes (B, n_hidden), its decay, constant input and
-    adaptation (n_hidden,)."""
+    """theta[t] from the last threshold and spikes (B, n_hidden).
+
+    Its decay, constant input and adaptation are (n_hidden,).
+    """
     return decay * theta + b_theta + adaptation * z

@@ -88,7 +88,7 @@ def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
 def depth_derivative(t: Transitions) -> Tensor:
     """d h[t, l] / d h[t', l-1], shape (K B, S, S_below).
 
-    For the first layer that by the input, (K B or 1, S, n_in).
+    For the first layer it is that by the input, (K B or 1, S, n_in).
     """
     by_input, below = depth_factors(t)
     return by_input if below is None else by_input @ below
