@@ -29,7 +29,7 @@ class Constants(NamedTuple):
 def advance(
     reset: Reset, c: Constants, x: Tensor, z: Tensor, v: Tensor, theta: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The next voltage and threshold (B, n_hidden), from the input, the last spikes and the last state.
+    """The next voltage and threshold (B, n_hidden), from input, last spikes and last state.
 
     Source: arXiv:2308.12075, eq. 49.
     """
