@@ -66,6 +66,12 @@ def test_a_neuron_without_a_surrogate_derivative_is_its_leaks():
     torch.testing.assert_close(leading.abs() / leading.abs().max(), torch.tensor([0, 1 / 7, 0, 0, 1, 0]))
 
 
+def test_of_a_neuron_that_keeps_all_alike_the_voltage_is_guessed():
+    zero, half = torch.zeros(1, 2), torch.full((1, 2), 0.5)
+    alone = Alone(Linearised(torch.randn(2, 2), zero, half, zero, zero, torch.ones(2), torch.tensor([0.5, 0.4])), True)
+    assert alone.leading(1).tolist() == [[[1.0, 0.0, 0.0, 0.0]]]
+
+
 def step(n: int, coupling: float, seed: int = 0, points: int = 1) -> Linearised:
     """An ALIF layer with slow thresholds, of a given radius of its coupling."""
     g = torch.Generator().manual_seed(seed)
