@@ -1,8 +1,9 @@
 """Networks, and trees of tensors and numbers, as safetensors files: whole or not at all, and no code in them.
 
-A file holds tensors and one JSON text that says what they belong to. Reading one builds known classes only
-and runs nothing that the file brings along. Every write goes to a temporary file in the same folder, which
-then takes the place of the old one, so that a crash or a full disk leaves the old file as it was.
+A file holds tensors and one JSON text that says what they belong to. Reading one builds known
+classes only and runs nothing that the file brings along. Every write goes to a temporary file in
+the same folder, which then takes the place of the old one, so that a crash or a full disk leaves
+the old file as it was.
 """
 
 import errno
@@ -27,14 +28,15 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     """Write a network: its parameters and buffers bit by bit, its layout, and which parameters are frozen.
 
     Args:
-        network: cells and surrogates of this package, and registered ones (:func:`neurolsc.register`); those of other
-            libraries cannot be described in a file.
+        network: cells and surrogates of this package, and registered ones
+            (:func:`neurolsc.register`); those of other libraries cannot be described in a file.
         path: the file to write, usually ``*.safetensors``.
 
     Raises:
-        TypeError: if a surrogate or the readout is not one of ours, or a tensor has no form in a file (sparse, complex128).
-        ValueError: if a cell is not registered, two share a parameter, or the network has tensors that its
-            layout does not explain.
+        TypeError: if a surrogate or the readout is not one of ours, or a tensor has no form in a
+            file (sparse, complex128).
+        ValueError: if a cell is not registered, two share a parameter, or the network has tensors
+            that its layout does not explain.
         OSError: if the file cannot be written; the message names it.
 
     Example:
@@ -72,14 +74,16 @@ def load(path: str | PathLike[str]) -> Network:
     """Read a network that :func:`save` wrote, onto the CPU, in the dtypes that it had.
 
     Args:
-        path: the file, or the name of one of the trained networks in the package: ``"sl-mnist-alif"`` or
-            ``"spoken-digits-alif"``. Their cards, with the commands that made them, lie beside them in neurolsc/trained.
+        path: the file, or the name of one of the trained networks in the package:
+            ``"sl-mnist-alif"`` or ``"spoken-digits-alif"``. Their cards, with the commands that
+            made them, lie beside them in neurolsc/trained.
 
     Returns:
         The network; the random number generator stays as it was.
 
     Raises:
-        ValueError: if the file is damaged, holds something else, or names a class that is not known.
+        ValueError: if the file is damaged, holds something else, or names a class that is not
+            known.
         FileNotFoundError: if there is neither a file nor a trained network of that name.
         OSError: if it cannot be read.
 

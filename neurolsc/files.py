@@ -26,8 +26,8 @@ FORMAT = 1
 def write_tree(path: str | PathLike[str], tree: object) -> None:
     """Write a nested structure of dicts, lists, tuples, tensors, numbers, strings, booleans and None.
 
-    Numbers and tensors are kept bit by bit. Keys may be anything of these but tensors. Subclasses (an ordered
-    dict, a named tuple) come back as plain dicts and tuples.
+    Numbers and tensors are kept bit by bit. Keys may be anything of these but tensors. Subclasses
+    (an ordered dict, a named tuple) come back as plain dicts and tuples.
 
     Args:
         path: the file to write.
@@ -63,7 +63,8 @@ def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object])
         write: writes the content into the open binary file that it is given.
 
     Raises:
-        OSError: if the file cannot be written (its subclass tells why); the old file is then untouched.
+        OSError: if the file cannot be written (its subclass tells why); the old file is then
+            untouched.
     """
     target = os.path.realpath(path)
     folder, name = os.path.split(target)

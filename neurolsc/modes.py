@@ -10,7 +10,8 @@ from torch import nn
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Put a module and all in it into evaluation mode, and each back into the mode that it was in.
 
-    Radii are those of the network as it is evaluated: without dropout, and with batch norms that do not mix samples.
+    Radii are those of the network as it is evaluated: without dropout, and with batch norms that do
+    not mix samples.
     """
     training = {part: part.training for part in module.modules()}
     module.eval()

@@ -59,18 +59,20 @@ class Network(nn.Module):
 
     Args:
         cells: the layers, first layer first; each reads the one before.
-        n_out: number of classes; or the readout itself, a module without state that maps the last cell's output
-            (B, n_hidden) to (B, classes) and is called step by step.
-        layer_delay: 1: every layer reads the layer below, and the first one the input, one step late (eq. 1 and 49);
-            0: in the same step, as in stacks of snnTorch, norse and PyTorch.
-        recompute: keep less for the gradient, about the states of 2 sqrt(T) steps, and run the steps between again. It costs the
-            time of a forward pass, changes no result, is no part of what is saved, and may be set at any time.
-        readout_bias: give the readout made here a bias. Without one (eq. 49) a silent last layer ties all classes and casts no
-            vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts one.
+        n_out: number of classes; or the readout itself, a module without state that maps the last
+            cell's output (B, n_hidden) to (B, classes) and is called step by step.
+        layer_delay: 1: every layer reads the layer below, and the first one the input, one step
+            late (eq. 1 and 49); 0: in the same step, as in stacks of snnTorch, norse and PyTorch.
+        recompute: keep less for the gradient, about the states of 2 sqrt(T) steps, and run the
+            steps between again. It costs the time of a forward pass, changes no result, is no part
+            of what is saved, and may be set at any time.
+        readout_bias: give the readout made here a bias. Without one (eq. 49) a silent last layer
+            ties all classes and casts no vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts
+            one.
 
     Raises:
-        ValueError: if there is no cell, widths do not fit, layer_delay is neither 0 nor 1, or a readout is given and does
-            not map (B, n_hidden) to (B, classes).
+        ValueError: if there is no cell, widths do not fit, layer_delay is neither 0 nor 1, or a
+            readout is given and does not map (B, n_hidden) to (B, classes).
 
     Example:
         >>> from neurolsc import ALIFPlus
@@ -144,7 +146,8 @@ class Network(nn.Module):
             Logits (B, n_out) and the state after.
 
         Raises:
-            ValueError: if x has not the shape (B, n_in), or the states are not those of B samples of this network.
+            ValueError: if x has not the shape (B, n_in), or the states are not those of B samples
+                of this network.
             TypeError: if x is complex.
         """
         if x.ndim != 2 or x.shape[1] != self.n_in:
@@ -188,16 +191,17 @@ class Network(nn.Module):
 
         Args:
             x: input (T, B, n_in), dense (float, bool or integer) or sparse (COO).
-            states: where to start; by default every cell at rest. Two runs with the state handed over equal one.
-            mask: (T, B) bool, True where a sample still runs. Where it is False the state stands still, and outputs
-                and logits are 0.
+            states: where to start; by default every cell at rest. Two runs with the state handed
+                over equal one.
+            mask: (T, B) bool, True where a sample still runs. Where it is False the state stands
+                still, and outputs and logits are 0.
 
         Returns:
             Logits, the outputs of all cells, and the last state.
 
         Raises:
-            ValueError: if x is not (T, B, n_in) with T, B >= 1, holds NaN or infinity, mask is not (T, B) bool, or the
-                states are not those of B samples of this network.
+            ValueError: if x is not (T, B, n_in) with T, B >= 1, holds NaN or infinity, mask is not
+                (T, B) bool, or the states are not those of B samples of this network.
             TypeError: if x is complex.
         """
         self._check(x, mask)
@@ -226,7 +230,8 @@ class Network(nn.Module):
     ) -> tuple[tuple[Tensor, ...], NetworkState]:
         """The outputs of all cells and the last state, one layer after the other over all steps; lengths as in a cell's run.
 
-        That is the order of :meth:`moments` turned around: no layer reads anything of a layer above.
+        That is the order of :meth:`moments` turned around: no layer reads anything of a layer
+        above.
         """
         below, first, outputs, after = x, states.x, [], []
         for cell, state in zip(self.cells, states.layers, strict=True):

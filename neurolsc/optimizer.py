@@ -16,16 +16,18 @@ __all__ = ["adabelief_lookahead"]
 def adabelief_lookahead(parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0) -> "Lookahead":
     r"""AdaBelief inside Lookahead: every 6 steps the weights go back half the way to where they were.
 
-    .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \qquad w \leftarrow \phi \qquad \text{every 6 steps}
+    .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \qquad w \leftarrow \phi \qquad \text{every 6
+    steps}
 
-    The slow copy :math:`\phi` of each parameter p is ``optimizer.state[p]["slow_params"]``. Whoever sets
-    parameters by hand between two steps (the multipliers of pre-training) has to set that copy as well, or it
-    pulls them back.
+    The slow copy :math:`\phi` of each parameter p is ``optimizer.state[p]["slow_params"]``. Whoever
+    sets parameters by hand between two steps (the multipliers of pre-training) has to set that copy
+    as well, or it pulls them back.
 
     Args:
         parameters: what to optimize.
         lr: learning rate; 1e-3 trains the ALIF of the paper, 3.14e-3 is its pre-training.
-        weight_decay: decoupled from the gradient; 0 in the paper's training, 1e-4 in its pre-training.
+        weight_decay: decoupled from the gradient; 0 in the paper's training, 1e-4 in its
+            pre-training.
 
     Returns:
         A torch optimizer; ``state_dict`` holds the slow copies and the count of steps too.
@@ -39,7 +41,8 @@ def adabelief_lookahead(parameters: Iterable[nn.Parameter], lr: float, weight_de
         >>> optimizer.k, optimizer.alpha
         (6, 0.5)
 
-    Source: arXiv:2308.12075, Sec. II-G; Zhuang et al. 2020 (AdaBelief); Zhang et al. 2019 (Lookahead).
+    Source: arXiv:2308.12075, Sec. II-G; Zhuang et al. 2020 (AdaBelief); Zhang et al. 2019
+    (Lookahead).
     """
     from pytorch_optimizer import AdaBelief, Lookahead  # takes a second to import, and only training needs it
 

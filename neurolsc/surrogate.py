@@ -1,14 +1,17 @@
 r"""Surrogate gradients: a spike forward, the derivative of a smooth step backward.
 
-Every surrogate is one formula. With a shape :math:`f`, its integral :math:`F` (:math:`F' = f`), a dampening
-:math:`\gamma` and a sharpness :math:`\omega`, the smooth step is :math:`S(v) = \frac{\gamma}{\omega} F(\omega v)` and
+Every surrogate is one formula. With a shape :math:`f`, its integral :math:`F` (:math:`F' = f`), a
+dampening :math:`\gamma` and a sharpness :math:`\omega`, the smooth step is :math:`S(v) =
+\frac{\gamma}{\omega} F(\omega v)` and
 
 .. math:: z = H(v) + S(v) - \mathrm{detach}(S(v)), \qquad \frac{dz}{dv} = \gamma f(\omega v).
 
-The value is exactly 0 or 1, and every derivative, of any order and in :math:`v`, :math:`\gamma` and :math:`\omega`, is
-that of :math:`S`. No custom autograd function is involved, so ``torch.func`` and ``torch.compile`` see plain operations.
+The value is exactly 0 or 1, and every derivative, of any order and in :math:`v`, :math:`\gamma` and
+:math:`\omega`, is that of :math:`S`. No custom autograd function is involved, so ``torch.func`` and
+``torch.compile`` see plain operations.
 
-Source: Herranz-Celotti & Rouat, arXiv:2308.12075, App. H (:math:`d\tilde H(v)/dv = \gamma f(\omega v)`).
+Source: Herranz-Celotti & Rouat, arXiv:2308.12075, App. H (:math:`d\tilde H(v)/dv = \gamma f(\omega
+v)`).
 """
 
 import math
@@ -19,7 +22,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from neurolsc.validation import LOG_LIMIT, number, positive
+from neurolsc.positive import from_log, raw
+from neurolsc.validation import number, positive
 
 __all__ = [
     "Arctan",
@@ -38,17 +42,19 @@ class Surrogate(nn.Module, ABC):
     r"""A Heaviside step whose derivative is :math:`\gamma f(\omega v)`.
 
     A new surrogate is a subclass with two methods, :meth:`shape` and :meth:`shape_integral`, pure
-    functions of x. With numbers, texts and tensors as its only attributes, and no modules inside, it
-    runs in the fast loop of the cells, which has the gradients of :meth:`shape_integral` by autograd.
+    functions of x. With numbers, texts and tensors as its only attributes, and no modules inside,
+    it runs in the fast loop of the cells, which has the gradients of :meth:`shape_integral` by
+    autograd.
 
     Args:
         dampening: :math:`\gamma > 0`, one number, or one per neuron with shape (n_hidden,).
         sharpness: :math:`\omega > 0`, likewise.
-        learnable: make both trainable. They are then stored as logarithms, so that they stay positive.
+        learnable: make both trainable. They are then stored as logarithms, so that they stay
+            positive.
 
     Raises:
-        ValueError: if dampening or sharpness is not positive and finite (dampening may be 0 when it is not learnable:
-            the surrogate is then silent).
+        ValueError: if dampening or sharpness is not positive and finite (dampening may be 0 when it
+            is not learnable: the surrogate is then silent).
 
     Example:
         >>> spike = FastSigmoid(dampening=0.5)
@@ -70,7 +76,7 @@ class Surrogate(nn.Module, ABC):
         for name, value in (("dampening", dampening), ("sharpness", sharpness)):
             value = positive(name, value, zero_allowed=name == "dampening" and not learnable)
             if learnable:
-                self.register_parameter(f"log_{name}", nn.Parameter(value.log().to(torch.get_default_dtype())))
+                self.register_parameter(raw(name), nn.Parameter(value.log().to(torch.get_default_dtype())))
             elif value.ndim:
                 self.register_buffer(f"fixed_{name}", value.to(torch.get_default_dtype()))
             else:  # a plain number keeps its full precision when the module changes dtype
@@ -79,12 +85,12 @@ class Surrogate(nn.Module, ABC):
     @property
     def dampening(self) -> float | Tensor:
         r"""The dampening :math:`\gamma`, a number or shape (n_hidden,)."""
-        return _exp(self.log_dampening) if self.learnable else self.fixed_dampening  # type: ignore[arg-type,return-value]
+        return from_log(self.log_dampening) if self.learnable else self.fixed_dampening  # type: ignore[arg-type,return-value]
 
     @property
     def sharpness(self) -> float | Tensor:
         r"""The sharpness :math:`\omega`, a number or shape (n_hidden,)."""
-        return _exp(self.log_sharpness) if self.learnable else self.fixed_sharpness  # type: ignore[arg-type,return-value]
+        return from_log(self.log_sharpness) if self.learnable else self.fixed_sharpness  # type: ignore[arg-type,return-value]
 
     @abstractmethod
     def shape(self, x: Tensor) -> Tensor:
@@ -137,8 +143,9 @@ def exact_values(module: nn.Module) -> Iterator[None]:
     r"""Inside, spikes by the surrogates of a module are 0 or 1 whatever dampening and sharpness are.
 
     In training these two are learnt as if a spike had the value of the smooth step,
-    :math:`dz/d\gamma = dS/d\gamma`. A transition derivative holds spikes as numbers, which do not change with
-    them: there :math:`z = H(v) + S(v) - S(\mathrm{detach}(v))`, with the same derivatives by v, of any order.
+    :math:`dz/d\gamma = dS/d\gamma`. A transition derivative holds spikes as numbers, which do not
+    change with them: there :math:`z = H(v) + S(v) - S(\mathrm{detach}(v))`, with the same
+    derivatives by v, of any order.
     """
     spikes = [part for part in module.modules() if isinstance(part, Surrogate) and not part._exact_values]
     for spike in spikes:
@@ -163,7 +170,8 @@ class FastSigmoid(Surrogate):
 class MultiGaussian(Surrogate):
     r"""A Gaussian with two wide negative side lobes.
 
-    .. math:: f(x) = (1+h)\,N(x; 0, \sigma^2) - h\,N(x; \sigma, (s\sigma)^2) - h\,N(x; -\sigma, (s\sigma)^2)
+    .. math:: f(x) = (1+h)\,N(x; 0, \sigma^2) - h\,N(x; \sigma, (s\sigma)^2) - h\,N(x; -\sigma,
+    (s\sigma)^2)
 
     Args:
         dampening: :math:`\gamma`, as in :class:`Surrogate`.
@@ -265,10 +273,6 @@ class Exponential(Surrogate):
     def shape_integral(self, x: Tensor) -> Tensor:
         # two branches clamped to their own side: f(0) = 1 and nothing overflows
         return torch.where(x > 0, -torch.expm1(-x.clamp(min=0)), torch.expm1(x.clamp(max=0)))
-
-
-def _exp(logarithm: Tensor) -> Tensor:
-    return logarithm.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
 
 
 def _normal(x: Tensor, mean: float, std: float) -> Tensor:

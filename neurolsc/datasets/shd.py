@@ -27,7 +27,7 @@ Cached = Literal["spikes", "frames"]
 CACHED: tuple[Cached, ...] = ("spikes", "frames")
 
 
-class Options(TypedDict, total=False):
+class SHDOptions(TypedDict, total=False):
     """How items are made of spikes: keywords of :class:`SHD` and of its class methods."""
 
     channels: int
@@ -108,7 +108,7 @@ class SHD(Dataset[tuple[Tensor, int]]):
         by: By = "random",
         share: float = 0.1,
         seed: int = 0,
-        **options: Unpack[Options],
+        **options: Unpack[SHDOptions],
     ) -> None:
         part = "test" if one_of("split", split, SPLITS) == "test" else "train"
         self._hold(EventFile(fetch_shd(Path(root), part)), dt, window, options)
@@ -116,7 +116,7 @@ class SHD(Dataset[tuple[Tensor, int]]):
 
     @classmethod
     def from_file(
-        cls, path: str | PathLike[str], *, dt: float = 4e-3, window: float | None = 1.0, **options: Unpack[Options]
+        cls, path: str | PathLike[str], *, dt: float = 4e-3, window: float | None = 1.0, **options: Unpack[SHDOptions]
     ) -> "SHD":
         """All utterances of one file in SHD's layout, such as those of SSC.
 
@@ -144,7 +144,7 @@ class SHD(Dataset[tuple[Tensor, int]]):
         by: By = "random",
         share: float = 0.2,
         seed: int = 0,
-        **options: Unpack[Options],
+        **options: Unpack[SHDOptions],
     ) -> "SHD":
         """Return the sample in the package: 120 synthetic utterances in SHD's layout, none of SHD.
 
@@ -170,7 +170,7 @@ class SHD(Dataset[tuple[Tensor, int]]):
         self._take(split, by, share, seed)
         return self
 
-    def _hold(self, file: EventFile, dt: float, window: float | None, options: Options) -> None:
+    def _hold(self, file: EventFile, dt: float, window: float | None, options: SHDOptions) -> None:
         options = options.copy()
         self.augment = tuple(options.pop("augment", ()))
         self.sparse = options.pop("sparse", False)

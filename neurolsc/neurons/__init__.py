@@ -2,7 +2,7 @@
 
 Map: `cell` is what all have, `offers` what a subclass keeps of what its base says about its step, and
 `registry` the table of names. `derivatives` and `thresholds` are kinds of offers. `spiking` is what
-spiking cells share (`reset`, and `positive` parameters); `lif` and `alif` are the cells of eq. 49
+spiking cells share (`reset`); `lif` and `alif` are the cells of eq. 49
 (`equations`), whose offers stand in `leaky`: derivatives from `linearised`, as products in
 `linear_maps`, with what each neuron does `alone`; and the run over all steps at once in `scan/`.
 """
@@ -11,10 +11,10 @@ from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, A
 from neurolsc.neurons.cell import Answer, Cell, State
 from neurolsc.neurons.derivatives import Derivatives, StepMap, Term
 from neurolsc.neurons.lif import LIF, LIFState
-from neurolsc.neurons.positive import Positive
 from neurolsc.neurons.registry import register
 from neurolsc.neurons.spiking import SpikingCell
 from neurolsc.neurons.thresholds import Thresholds
+from neurolsc.positive import Positive
 
 __all__ = [
     "ALIF",

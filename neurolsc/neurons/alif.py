@@ -11,11 +11,11 @@ from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
-from neurolsc.neurons.positive import Positive, set_value
 from neurolsc.neurons.registry import register
 from neurolsc.neurons.reset import ResetName, StaticReset
 from neurolsc.neurons.spiking import Spike, SpikingCell
 from neurolsc.neurons.thresholds import Thresholds
+from neurolsc.positive import Positive, set_value
 from neurolsc.validation import number
 
 
@@ -43,7 +43,8 @@ class ALIF(SpikingCell):
         n_hidden: number of neurons.
         spike: the surrogate, as in :class:`SpikingCell`.
         tau_v: mean starting time constant of the voltage, in steps, positive.
-        tau_theta: mean starting time constant of the threshold, in steps, positive (100 for sl-MNIST, 250 for SHD).
+        tau_theta: mean starting time constant of the threshold, in steps, positive (100 for
+            sl-MNIST, 250 for SHD).
         b_theta: mean starting constant input of the threshold, positive.
         adaptation: scale of the starting adaptation, positive.
         reset: ``"subtract"``, ``"static"`` or ``"zero"``.
@@ -54,7 +55,8 @@ class ALIF(SpikingCell):
         tau_theta: time constants of the threshold (n_hidden,), in steps; positive; settable.
         b_theta: constant input of the threshold (n_hidden,), trainable.
         adaptation: rise of the threshold at a spike, beta in the paper (n_hidden,), trainable.
-        theta_rest: the resting threshold b_theta / (1 - exp(-1/tau_theta)), where a run starts; setting it sets b_theta.
+        theta_rest: the resting threshold b_theta / (1 - exp(-1/tau_theta)), where a run starts;
+            setting it sets b_theta.
 
     Raises:
         ValueError: if a size or a starting value is not positive, or a name is unknown.
@@ -184,11 +186,13 @@ class ALIFPlus(ALIF):
 class ALIFPositive(ALIFPlus):
     """ALIF+ whose adaptation and b_theta stay positive while they are trained: for networks that are to be exported.
 
-    ALIF+ is only *initialized* with positive values (arXiv:2308.12075, Sec. II-E), and training turns some of them; no chip
-    can hold those. Here both are trained as logarithms, as time constants are everywhere; the rest is :class:`ALIFPlus`.
+    ALIF+ is only *initialized* with positive values (arXiv:2308.12075, Sec. II-E), and training
+    turns some of them; no chip can hold those. Here both are trained as logarithms, as time
+    constants are everywhere; the rest is :class:`ALIFPlus`.
 
     Raises:
-        ValueError: as :class:`ALIF`, and if adaptation, b_theta or theta_rest is set to what is not positive.
+        ValueError: as :class:`ALIF`, and if adaptation, b_theta or theta_rest is set to what is not
+            positive.
     """
 
     b_theta = Positive()  # type: ignore[assignment]

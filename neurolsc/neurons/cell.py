@@ -27,11 +27,14 @@ class Answer:
     """A parameter that answers for a radius.
 
     Attributes:
-        parameter: its name on the cell; dotted, ``"layer.weight"``, where it belongs to a module of the cell.
+        parameter: its name on the cell; dotted, ``"layer.weight"``, where it belongs to a module of
+            the cell.
         radius: the radius that it answers to, through ``"time"`` or ``"depth"``.
-        through: what a multiplier multiplies: the ``"value"``; of a time constant tau in steps the ``"decay"``
-            exp(-1/tau); of a ``"share"``, a decay kept as such, the value, which stays below 1.
-        sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts as k**sign.
+        through: what a multiplier multiplies: the ``"value"``; of a time constant tau in steps the
+            ``"decay"`` exp(-1/tau); of a ``"share"``, a decay kept as such, the value, which stays
+            below 1.
+        sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts
+            as k**sign.
     """
 
     parameter: str
@@ -46,24 +49,26 @@ class Cell(nn.Module, ABC):
     A cell holds parameters and no state. With h the state, a NamedTuple of tensors (B, ...):
 
     - ``output(h)`` is what it sends to others, shape (B, n_hidden), a function of the state alone;
-    - ``update(x, z, h)`` is the next state, given the input x (B, n_in) and the own last output z = ``output(h)``
+    - ``update(x, z, h)`` is the next state, given the input x (B, n_in) and the own last output z =
+    ``output(h)``
       (an argument so that a time loop does not compute it twice);
     - ``step(x, h)`` is both: the next output and the next state.
 
-    All three are pure and differentiable, and are all that a new neuron needs: a class with them, an
-    :meth:`initial_state` and a state that is a NamedTuple is run, differentiated, pre-trained and trained
-    like any other. Variables of a state may be complex; derivatives and radii are then those of their real
-    and imaginary parts.
+    All three are pure and differentiable, and are all that a new neuron needs: a class with them,
+    an :meth:`initial_state` and a state that is a NamedTuple is run, differentiated, pre-trained
+    and trained like any other. Variables of a state may be complex; derivatives and radii are then
+    those of their real and imaginary parts.
 
-    Everything else is an offer, which describes the step of the class that makes it: :meth:`run` (all steps
-    at once), :meth:`derivatives` (in closed form), :meth:`thresholds`, and the attributes below. A subclass that
-    overrides a part of the step loses the offers that it does not renew (:mod:`neurolsc.neurons.offers`), and is
-    run step by step and differentiated by autograd.
+    Everything else is an offer, which describes the step of the class that makes it: :meth:`run`
+    (all steps at once), :meth:`derivatives` (in closed form), :meth:`thresholds`, and the
+    attributes below. A subclass that overrides a part of the step loses the offers that it does not
+    renew (:mod:`neurolsc.neurons.offers`), and is run step by step and differentiated by autograd.
 
     Attributes:
         answers: the parameters that answer for its radii, following its derivatives.
         paper_answers: the same after the paper, Sec. II-D and App. H.
-        recurrent_synapses: neurons of its own layer that hear a neuron; None where the cell does not say.
+        recurrent_synapses: neurons of its own layer that hear a neuron; None where the cell does
+            not say.
     """
 
     answers: tuple[Answer, ...] = ()
@@ -127,10 +132,12 @@ class Cell(nn.Module, ABC):
         Args:
             x: the input (T, B, n_in), dense or sparse (COO), of any real dtype.
             state: the state before.
-            first: what the first step reads (B, n_in); x is then read one step late, and its last frame not at all.
-            lengths: the number of steps after which the state of each sample stands still (B,), 0 to T; by default T.
-                Outputs after that mean nothing.
-            recompute: keep the state of a few steps only, and run those between again for the gradient.
+            first: what the first step reads (B, n_in); x is then read one step late, and its last
+                frame not at all.
+            lengths: the number of steps after which the state of each sample stands still (B,), 0
+                to T; by default T. Outputs after that mean nothing.
+            recompute: keep the state of a few steps only, and run those between again for the
+                gradient.
 
         Returns:
             The outputs (T, B, n_hidden) and the last state.

@@ -18,7 +18,8 @@ class Constants(NamedTuple):
     """(n_hidden,), as all that follow"""
     b_v: Tensor
     threshold: Tensor | None = None
-    """the threshold of a LIF, or the resting one that the static reset of an ALIF subtracts; else None"""
+    """the threshold of a LIF, or the resting one that the static reset of an ALIF subtracts; else
+    None"""
     decay_theta: Tensor | None = None
     """None, as the next two, where the threshold is fixed"""
     b_theta: Tensor | None = None
@@ -44,5 +45,6 @@ def advance(
 
 
 def next_threshold(theta: Tensor, z: Tensor, decay: Tensor, b_theta: Tensor, adaptation: Tensor) -> Tensor:
-    """theta[t] from the last threshold and spikes (B, n_hidden), its decay, constant input and adaptation (n_hidden,)."""
+    """theta[t] from the last threshold and spikes (B, n_hidden), its decay, constant input and
+    adaptation (n_hidden,)."""
     return decay * theta + b_theta + adaptation * z

@@ -3,8 +3,8 @@ r"""What others may ask about the step of LIF and ALIF: its derivatives, in clos
 .. math:: \begin{pmatrix} D + K & E - K \\ \beta s & e^{-1/\tau_\vartheta} - \beta s \end{pmatrix},
           \quad K = (W_{rec} - R)\,\mathrm{diag}(s), \quad s = \gamma f(\omega(v - \vartheta))
 
-with D, E and R of :mod:`neurolsc.neurons.reset`; a LIF has the upper left corner alone. The spikes in D
-and E are numbers, 0 or 1, whatever the surrogate's dampening and sharpness.
+with D, E and R of :mod:`neurolsc.neurons.reset`; a LIF has the upper left corner alone. The spikes
+in D and E are numbers, 0 or 1, whatever the surrogate's dampening and sharpness.
 
 Source: arXiv:2308.12075, eq. 49.
 """

@@ -27,13 +27,15 @@ class LIFState(NamedTuple):
 class LIF(SpikingCell):
     r"""Leaky integrate-and-fire neurons with recurrence; the ALIF of eq. 49 with a fixed threshold.
 
-    .. math:: v[t] = e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \vartheta z[t-1], \quad z[t] = H(v[t] - \vartheta)
+    .. math:: v[t] = e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \vartheta z[t-1],
+    \quad z[t] = H(v[t] - \vartheta)
 
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
         spike: the surrogate, as in :class:`SpikingCell`.
-        threshold: the fixed threshold of all neurons, positive; the buffer ``theta`` may be set per neuron.
+        threshold: the fixed threshold of all neurons, positive; the buffer ``theta`` may be set per
+            neuron.
         tau_v: mean starting time constant of the voltage, in steps.
         reset: ``"subtract"``, ``"static"`` (here the same) or ``"zero"``.
         reset_gradient: let a gradient through the reset term.

@@ -1,12 +1,15 @@
 r"""What a spike does to the voltage, and its derivatives.
 
-Each reset turns the leaked voltage :math:`d\,v` (with :math:`d = e^{-1/\tau_v}`) into what is carried to the next step.
-``gradient=False`` detaches the whole reset term. The derivatives name, for :math:`v[t]` before input and recurrence,
+Each reset turns the leaked voltage :math:`d\,v` (with :math:`d = e^{-1/\tau_v}`) into what is
+carried to the next step. ``gradient=False`` detaches the whole reset term. The derivatives name,
+for :math:`v[t]` before input and recurrence,
 
-.. math:: \frac{\partial v[t]}{\partial v[t-1]}\Big|_z = D, \quad \frac{\partial v[t]}{\partial \vartheta[t-1]}\Big|_z = E,
+.. math:: \frac{\partial v[t]}{\partial v[t-1]}\Big|_z = D, \quad \frac{\partial v[t]}{\partial
+\vartheta[t-1]}\Big|_z = E,
           \quad -\frac{\partial v[t]}{\partial z[t-1]} = R.
 
-Source: arXiv:2308.12075, eq. 49 (``subtract``); the others are its variants in snnTorch, norse and Loihi.
+Source: arXiv:2308.12075, eq. 49 (``subtract``); the others are its variants in snnTorch, norse and
+Loihi.
 """
 
 from dataclasses import dataclass

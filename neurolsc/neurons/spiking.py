@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.neurons.cell import Cell, State, truncated_normal
-from neurolsc.neurons.positive import Positive
 from neurolsc.neurons.registry import SURROGATES
 from neurolsc.neurons.reset import ResetName, make_reset
 from neurolsc.neurons.scan.surrogates import overridden
 from neurolsc.neurons.scan.watched import hooked
+from neurolsc.positive import Positive
 from neurolsc.surrogate import FastSigmoid, Surrogate
 from neurolsc.validation import number, one_of
 
@@ -23,22 +23,25 @@ Spike = Callable[[Tensor], Tensor]
 class SpikingCell(Cell):
     r"""A leaky voltage with recurrent spikes.
 
-    .. math:: v[t] = e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \text{reset}, \quad z[t] = H(v[t] - \vartheta[t])
+    .. math:: v[t] = e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \text{reset}, \quad
+    z[t] = H(v[t] - \vartheta[t])
 
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
         spike: the surrogate; by default a new ``FastSigmoid()``.
-        tau_v: mean starting time constant of the voltage, in time steps, positive. The paper's 0.1 means a decay of
-            4.5e-5: a voltage without memory.
-        reset: ``"subtract"`` the current threshold (eq. 49), ``"static"``: the resting threshold, or to ``"zero"``.
+        tau_v: mean starting time constant of the voltage, in time steps, positive. The paper's 0.1
+            means a decay of 4.5e-5: a voltage without memory.
+        reset: ``"subtract"`` the current threshold (eq. 49), ``"static"``: the resting threshold,
+            or to ``"zero"``.
         reset_gradient: let a gradient through the reset term; False detaches the whole term.
         recurrent_init: ``"glorot"`` uniform (App. H) or ``"orthogonal"`` (Sec. II-E).
 
     Attributes:
         w_in: input weights (n_hidden, n_in), Glorot uniform.
         w_rec: recurrent weights (n_hidden, n_hidden).
-        tau_v: time constants of the voltage (n_hidden,), in steps; positive whatever the optimizer does; settable.
+        tau_v: time constants of the voltage (n_hidden,), in steps; positive whatever the optimizer
+            does; settable.
         b_v: constant input (n_hidden,), zero and not trainable.
 
     Source: arXiv:2308.12075, eq. 49 and App. H.
@@ -86,7 +89,8 @@ class SpikingCell(Cell):
         """The derivative of the spikes by the voltage, dampening f(sharpness (v - theta)), shape (B, n_hidden).
 
         Raises:
-            TypeError: if the spike is not one of our surrogates, whose derivative is known as a formula.
+            TypeError: if the spike is not one of our surrogates, whose derivative is known as a
+                formula.
         """
         if not known_derivative(self.spike):
             raise TypeError(f"the derivative of {self.spike!r} is not known as a formula.")
@@ -126,8 +130,8 @@ def spike_function(name: str, spike: Any) -> Spike:
 def known_derivative(spike: Spike) -> TypeGuard[Surrogate]:
     """Whether a spike function is a surrogate of ours whose derivative, as a formula, is that of its spikes.
 
-    A class that overrides its spikes, or one of a shape and its integral, says nothing about the other;
-    nor does an object with hooks or methods of its own.
+    A class that overrides its spikes, or one of a shape and its integral, says nothing about the
+    other; nor does an object with hooks or methods of its own.
     """
     if not isinstance(spike, Surrogate) or hooked(spike) or overridden(spike):
         return False

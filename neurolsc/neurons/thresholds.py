@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from neurolsc.neurons.positive import set_value
+from neurolsc.positive import set_value
 
 
 class Thresholds:

@@ -1,8 +1,9 @@
 """One step of a network, looked at: its derivatives, their radii, and how to set them before training.
 
-Map: `transition` follows a run and has the derivatives of its steps, as matrices; `cycles` has them as
-products; `measure` finds their radii, and which terms hold them; `profile` shows radii over layers,
-steps and samples; `findings` says what is wrong and what to change. `lsc/` sets radii: pre-training.
+Map: `transition` follows a run and has the derivatives of its steps, as matrices; `cycles` has them
+as products; `measure` finds their radii, and which terms hold them; `profile` shows radii over
+layers, steps and samples; `findings` says what is wrong and what to change. `lsc/` sets radii:
+pre-training.
 """
 
 from neurolsc.eigen import (

@@ -26,8 +26,8 @@ def time_cycle(t: Transitions) -> Cycle:
 def depth_cycle(t: Transitions, non_square: NonSquare, generator: torch.Generator) -> Cycle:
     """d h[t, l] / d h[t', l-1] at the points of t; between unequal widths a square one in its place.
 
-    There is one point where it is the same at all. In place of what is not square stands a random sub-matrix, or M times its
-    transpose, whose radius is the square of the largest singular value.
+    There is one point where it is the same at all. In place of what is not square stands a random
+    sub-matrix, or M times its transpose, whose radius is the square of the largest singular value.
     """
     maps = [*_by_state_below(t), *by_input(t)]
     rows, columns = maps[-1].rows, maps[0].columns

@@ -35,8 +35,10 @@ def diagnose(network: Network, x: Tensor, *, steps: int = 16, seed: int = 0) -> 
         seed: of the draw of these steps.
 
     Returns:
-        Findings: layers that never fire, layers that always fire, radii through time above 1, and radii of which time and
-        depth together exceed 1 or stay below 0.1 (the sum at which Theorem 3 bounds the growth is 1).
+        Findings: layers that never fire, layers that always fire, radii through time above 1, and
+            radii of which time and
+        depth together exceed 1 or stay below 0.1 (the sum at which Theorem 3 bounds the growth is
+        1).
 
     Source: arXiv:2308.12075, Theorems 1 and 3.
     """
@@ -76,7 +78,8 @@ def missed_targets(
 ) -> Iterable[Finding]:
     """The radii that missed their target (layer, direction, mean, target), and which term holds those through time.
 
-    Each is shown with the standard error of its mean, of which there is one per layer through time and through depth.
+    Each is shown with the standard error of its mean, of which there is one per layer through time
+    and through depth.
     """
     for layer, direction, mean, target in misses:
         error = standard_errors[direction == "depth"][layer]

@@ -22,7 +22,8 @@ from neurolsc.stability.transition import Transitions, depth_factors, flat, sum_
 NON_SQUARE: tuple[NonSquare, ...] = ("submatrix", "singular")
 
 SOURCES = 64
-"""points of a layer at which the terms of the derivative are compared where that is not done everywhere"""
+"""points of a layer at which the terms of the derivative are compared where that is not done
+everywhere"""
 
 
 def time_radius(t: Transitions, layer: int, method: Method = "krylov", tolerance: float = TOLERANCE) -> Radii:
@@ -68,7 +69,8 @@ def _dense(radius: Tensor) -> Radii:
 def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
     """The points that differ in some of what they hold (P, ...), and which of them each point is like.
 
-    Before the first spikes arrive all samples are alike, which is a fifth of the steps of spike-latency MNIST.
+    Before the first spikes arrive all samples are alike, which is a fifth of the steps of
+    spike-latency MNIST.
     """
     if not parts:
         return t, torch.arange(len(t.x), device=t.x.device)
@@ -82,7 +84,8 @@ def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
 def _dense_depth_radius(t: Transitions, layer: int, non_square: NonSquare, generator: torch.Generator) -> Tensor:
     by_input, below = depth_factors(t)
     if not is_non_square(t):
-        # A B and B A have the same eigenvalues but for zeros, and B A is no larger than the layer below
+        # A B and B A have the same eigenvalues but for zeros, and B A is no larger than the layer
+        # below
         return spectral_radius(_finite(by_input if below is None else below @ by_input, layer, "depth"))
     m = _finite(by_input if below is None else by_input @ below, layer, "depth")
     if non_square == "singular":
@@ -93,7 +96,8 @@ def _dense_depth_radius(t: Transitions, layer: int, non_square: NonSquare, gener
 def sources_of(t: Transitions, layer: int, method: Method) -> dict[str, float]:
     """The share of the points at which each term contributes most to the radius through time; empty if not known.
 
-    The contribution of a term is its product with the gradient of the radius; contributions sum up to the radius.
+    The contribution of a term is its product with the gradient of the radius; contributions sum up
+    to the radius.
     """
     known = t.cell.derivatives()
     if known is None or not known.terms:

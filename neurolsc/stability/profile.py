@@ -29,14 +29,18 @@ class RadiusProfile:
         time: radii through time (L, K, B): layer, step, sample.
         depth: radii through depth (L, K, B); row 0 is the first layer's derivative by the input.
         steps: the K steps that were measured (K,); every one of T by default.
-        sources: per layer, the share of the points at which each term of the closed form contributes most to the radius
-            through time (leak, reset, feedback, recurrence); of 64 points spread evenly over the run where the radii were
-            found without matrices. Empty for cells without a closed form.
-        firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or 1.
-        silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN likewise.
-        non_square: per depth row, how a derivative between unequal widths was treated; None where it is square.
-        exact: share of the radii through time and depth (2, L) that come from dense eigenvalues: all of small layers, and
-            of others those for which products with vectors did not settle.
+        sources: per layer, the share of the points at which each term of the closed form
+            contributes most to the radius through time (leak, reset, feedback, recurrence); of 64
+            points spread evenly over the run where the radii were found without matrices. Empty for
+            cells without a closed form.
+        firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or
+            1.
+        silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN
+            likewise.
+        non_square: per depth row, how a derivative between unequal widths was treated; None where
+            it is square.
+        exact: share of the radii through time and depth (2, L) that come from dense eigenvalues:
+            all of small layers, and of others those for which products with vectors did not settle.
         target: the radii (time, depth) that were aimed at, if any.
         terms: per layer, what its cell says of these terms: what to change, and their colours.
     """
@@ -137,13 +141,15 @@ def radius_profile(
     Args:
         network: the network; its parameters are not changed.
         x: input (T, B, n_in).
-        steps: measure this many steps, drawn at random; by default all T. The condition is about a mean over steps and
-            samples, which a few dozen of them estimate.
+        steps: measure this many steps, drawn at random; by default all T. The condition is about a
+            mean over steps and samples, which a few dozen of them estimate.
         non_square: what stands for the radius between unequal widths.
-        method: ``"krylov"``: from products of the derivative with vectors, by dense eigenvalues only where that is cheaper
-            or the error estimate is poor; ``"exact"``: by dense eigenvalues.
-        tolerance: relative error up to which a radius from products counts, above 0 and at most 0.1; the larger, the
-            fewer products. Below about 1e-4 in float32 all radii come from dense eigenvalues.
+        method: ``"krylov"``: from products of the derivative with vectors, by dense eigenvalues
+            only where that is cheaper or the error estimate is poor; ``"exact"``: by dense
+            eigenvalues.
+        tolerance: relative error up to which a radius from products counts, above 0 and at most
+            0.1; the larger, the fewer products. Below about 1e-4 in float32 all radii come from
+            dense eigenvalues.
         target: radii through time and depth to show beside the measured ones.
         seed: of the steps and sub-matrices that are drawn.
         progress: show a progress bar.
@@ -153,11 +159,14 @@ def radius_profile(
 
     Raises:
         TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules).
-        ValueError: if x does not fit the network, steps is not in 1 ... T, or the tolerance not in 0 ... 0.1.
-        FloatingPointError: if a state or derivative is NaN or infinite; the message names the layer.
+        ValueError: if x does not fit the network, steps is not in 1 ... T, or the tolerance not in
+            0 ... 0.1.
+        FloatingPointError: if a state or derivative is NaN or infinite; the message names the
+            layer.
 
-    Cost: for each of L K B points and direction a few dozen products, of LIF and ALIF O(n_hidden^2) each; ``"exact"``:
-    a dense eigenvalue problem of the state's size S (2 n_hidden for ALIF), O(S^3).
+    Cost: for each of L K B points and direction a few dozen products, of LIF and ALIF O(n_hidden^2)
+    each; ``"exact"``: a dense eigenvalue problem of the state's size S (2 n_hidden for ALIF),
+    O(S^3).
     """
     one_of("non_square", non_square, NON_SQUARE)
     one_of("method", method, METHODS)
@@ -191,7 +200,8 @@ def radius_profile(
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
     """Draw `count` of `total` steps, one at random from each of as many equal stretches; all of them if count is None.
 
-    Radii change along a run more than from sample to sample, so a mean over stretches is steadier than over free draws.
+    Radii change along a run more than from sample to sample, so a mean over stretches is steadier
+    than over free draws.
 
     Raises:
         ValueError: if count is below 1 or above total.

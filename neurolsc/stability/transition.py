@@ -3,11 +3,11 @@ r"""The transition derivatives of a network, dense: through time and through dep
 .. math:: M^{time}_{t,l} = \frac{\partial h[t, l]}{\partial h[t-1, l]}, \qquad
           M^{depth}_{t,l} = \frac{\partial h[t, l]}{\partial h[t', l-1]}
 
-with t' = t-1 for ``layer_delay=1`` and t' = t for 0. The state h is the whole state of a layer, all its variables
-concatenated. Row 0 of the depth is the derivative of the first layer by its input.
+with t' = t-1 for ``layer_delay=1`` and t' = t for 0. The state h is the whole state of a layer, all
+its variables concatenated. Row 0 of the depth is the derivative of the first layer by its input.
 
-The states along the run are taken as they are: a derivative depends on the parameters through its own step only, which is
-what the loss of arXiv:2308.12075, eq. 2, differentiates.
+The states along the run are taken as they are: a derivative depends on the parameters through its
+own step only, which is what the loss of arXiv:2308.12075, eq. 2, differentiates.
 """
 
 from collections.abc import Callable
@@ -44,8 +44,8 @@ def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions
         steps: the K steps to keep, increasing, each in 0 ... T-1.
 
     Returns:
-        One :class:`Transitions` per layer, its points ordered (step, sample), and the outputs of every layer at all
-        steps, each (T, B, n_hidden).
+        One :class:`Transitions` per layer, its points ordered (step, sample), and the outputs of
+        every layer at all steps, each (T, B, n_hidden).
     """
     wanted = set(steps.tolist())
     kept, outputs = [], []
@@ -85,7 +85,8 @@ def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
 
 
 def depth_derivative(t: Transitions) -> Tensor:
-    """d h[t, l] / d h[t', l-1], shape (K B, S, S_below); by the input, (K B or 1, S, n_in), for the first layer."""
+    """d h[t, l] / d h[t', l-1], shape (K B, S, S_below); by the input, (K B or 1, S, n_in), for the
+    first layer."""
     by_input, below = depth_factors(t)
     return by_input if below is None else by_input @ below
 
@@ -143,8 +144,9 @@ def output_below(t: Transitions) -> Callable[[Tensor], Tensor]:
 def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> Tensor:
     """The Jacobians of a function that treats the samples of a batch apart.
 
-    Every sample is repeated once per output and one backward pass picks one output from each copy. It needs neither
-    ``vmap`` nor ``jacrev``, which surrogates of other libraries refuse, and is differentiable by the parameters.
+    Every sample is repeated once per output and one backward pass picks one output from each copy.
+    It needs neither ``vmap`` nor ``jacrev``, which surrogates of other libraries refuse, and is
+    differentiable by the parameters.
 
     Args:
         function: maps (n, M), and the context, to (n, N), sample by sample, for any n.

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from neurolsc.neurons.positive import Positive
+from neurolsc.positive import Positive
 
 pytestmark = pytest.mark.usefixtures("float64")
 

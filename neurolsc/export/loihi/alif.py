@@ -27,8 +27,8 @@ from neurolsc.export.loihi.rounding import (
 )
 from neurolsc.export.neurons import RESET_NAMES, find_reset
 from neurolsc.neurons import ALIF
-from neurolsc.neurons.positive import set_value
 from neurolsc.neurons.reset import StaticReset
+from neurolsc.positive import set_value
 
 __all__ = ["LoihiAlif"]
 

@@ -21,9 +21,9 @@ from neurolsc.export.nir.nodes import array, check_constant, linear, load_nir, l
 from neurolsc.export.nir.voltage import agree, check_voltage, fill, fill_tau, fill_voltage, gain, recurrent, width
 from neurolsc.neurons import ALIF, ALIFPlus, SpikingCell
 from neurolsc.neurons.offers import step_of
-from neurolsc.neurons.positive import set_value
 from neurolsc.neurons.registry import CELLS
 from neurolsc.neurons.reset import StaticReset
+from neurolsc.positive import raw, set_value
 
 __all__ = ["NirAlif"]
 
@@ -126,4 +126,4 @@ def _prefer_noted(cell: ALIF, quantity: str, said: str, about: dict[str, Any]) -
 
 def _stored(cell: SpikingCell, quantity: str) -> str:
     """The name of the parameter behind a quantity: its own, or that of its logarithm."""
-    return quantity if quantity in cell._parameters else f"log_{quantity}"
+    return quantity if quantity in cell._parameters else raw(quantity)

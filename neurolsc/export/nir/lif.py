@@ -17,6 +17,7 @@ from neurolsc.export.nir.nodes import CLOSE, array, check_constant, linear, load
 from neurolsc.export.nir.voltage import check_voltage, fill, fill_voltage, gain, recurrent, width
 from neurolsc.neurons import LIF
 from neurolsc.neurons.reset import ResetName, ZeroReset
+from neurolsc.positive import raw
 
 __all__ = ["NirLif"]
 
@@ -60,7 +61,7 @@ class NirLif(NirNeuron[LIF]):
             constants = {"tau_syn": fast, "w_in": one, "tau_mem": slow, "r": kept}
         else:
             constants = {"tau_syn": slow, "w_in": kept, "tau_mem": fast, "r": one}
-        about = {"reset": RESET_NAMES[type(cell.reset)], "log_tau_v": array(cell.get_parameter("log_tau_v"))}
+        about = {"reset": RESET_NAMES[type(cell.reset)], raw("tau_v"): array(cell.get_parameter(raw("tau_v")))}
         node = load_nir().CubaLIF(
             **constants, v_leak=zero, v_threshold=array(cell.theta), v_reset=zero, metadata={"neurolsc": about}
         )

@@ -10,6 +10,7 @@ from neurolsc.export.nir.graph import ChainLayer
 from neurolsc.export.nir.nodes import CLOSE, array, load_nir, notes, values
 from neurolsc.neurons import SpikingCell
 from neurolsc.neurons.reset import ZeroReset
+from neurolsc.positive import raw
 
 __all__ = ["agree", "check_finite", "check_voltage", "fill", "fill_tau", "fill_voltage", "gain", "recurrent", "width"]
 
@@ -119,9 +120,9 @@ def fill_tau(cell: SpikingCell, name: str, lost: np.ndarray, about: dict[str, An
     """Set a time constant by the share that a step loses; the one we noted, if it is that one."""
     with np.errstate(divide="ignore"):
         tau = np.maximum(-1 / np.log1p(-lost), NO_MEMORY)
-    parameter = cell.get_parameter(f"log_{name}")
+    parameter = cell.get_parameter(raw(name))
     fill(parameter, np.log(tau))
-    noted = about.get(f"log_{name}")
+    noted = about.get(raw(name))
     if noted is not None and agree(np.exp(-np.exp(-np.asarray(noted, np.float64))), 1 - lost, parameter):
         fill(parameter, noted)
 

@@ -39,9 +39,9 @@ def standard_error(radii: Tensor, total: int) -> float:
     .. math:: s^2 = \frac{\mathrm{var}_b\,\bar r_b}{B}
               + \Big(1 - \frac K T\Big) \frac{\sum_k (\bar r_{k+1} - \bar r_k)^2}{2 K (K - 1)}
 
-    The first term says how far the means of samples lie apart. All samples are looked at in the same
-    steps, one from each of K stretches of the run; the second term is the error of that draw, from
-    successive differences, and vanishes where all T steps are looked at.
+    The first term says how far the means of samples lie apart. All samples are looked at in the
+    same steps, one from each of K stretches of the run; the second term is the error of that draw,
+    from successive differences, and vanishes where all T steps are looked at.
 
     Args:
         radii: at the points (K, B).
@@ -65,14 +65,14 @@ def standard_error(radii: Tensor, total: int) -> float:
 class Criteria:
     """When the radii have converged: all three hold, at the radii measured in one step.
 
-    Means are compared per layer and direction and never pooled: time 0.95 with depth 0.15 would pool
-    to 0.55. A network with a layer that never fires has not converged, whatever its radii.
+    Means are compared per layer and direction and never pooled: time 0.95 with depth 0.15 would
+    pool to 0.55. A network with a layer that never fires has not converged, whatever its radii.
 
     Args:
-        tolerance: (i) every mean lies this close to its target. For the balanced target, whose depth
-            radius is below the tolerance, twice this, relative to the target.
-        deviation: (ii) the standard deviation of all radii from their targets is below this; None: not
-            asked.
+        tolerance: (i) every mean lies this close to its target. For the balanced target, whose
+            depth radius is below the tolerance, twice this, relative to the target.
+        deviation: (ii) the standard deviation of all radii from their targets is below this; None:
+            not asked.
         smoothed_deviation: (iii) so is its exponential mean over 10 steps; None: not asked.
 
     Source: arXiv:2308.12075, Sec. II-D.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-class Inputs:
+class InputStream:
     """The inputs of a set of batches, again and again.
 
     Args:
@@ -92,7 +92,7 @@ class Fresh:
         generator: of the order within each.
     """
 
-    def __init__(self, inputs: Inputs, last: Tensor, generator: torch.Generator) -> None:
+    def __init__(self, inputs: InputStream, last: Tensor, generator: torch.Generator) -> None:
         self._more, self._generator = inputs.following(), generator
         self._x = self._mixed(next(self._more, last))
 

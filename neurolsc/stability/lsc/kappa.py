@@ -17,8 +17,9 @@ def kappa(mean: float, target: float, bounds: tuple[float, float]) -> float:
 class Damping:
     r"""Multipliers that act less the more often they have turned: :math:`\kappa^{1/(1+n)}` after n turns.
 
-    A turn is a multiplier above 1 after one below, or the reverse. Near the target what is left of a miss
-    is mostly the noise of the look; so damped, the steps average over looks instead of following each.
+    A turn is a multiplier above 1 after one below, or the reverse. Near the target what is left of
+    a miss is mostly the noise of the look; so damped, the steps average over looks instead of
+    following each.
 
     Args:
         layers: number of layers; turns are counted in each on its own.

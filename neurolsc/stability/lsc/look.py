@@ -8,7 +8,7 @@ from torch import Tensor
 
 from neurolsc.network import Network
 from neurolsc.stability.lsc.criteria import Measured
-from neurolsc.stability.lsc.inputs import Fresh, Inputs, pick
+from neurolsc.stability.lsc.inputs import Fresh, InputStream, pick
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.targets import Aim
 from neurolsc.stability.measure import depth_radius, time_radius
@@ -31,8 +31,8 @@ look takes as many samples as that needs."""
 class Look:
     """A network, and how it is looked at.
 
-    Every step draws from a generator of its own, so that a resumed run draws what an uninterrupted one
-    does.
+    Every step draws from a generator of its own, so that a resumed run draws what an uninterrupted
+    one does.
 
     Attributes:
         network: the network.
@@ -62,7 +62,7 @@ class Look:
                 seen = self._measure(self._sample(x, step, wanted), step, steps)
         return seen
 
-    def fresh(self, inputs: Inputs, last: Tensor, step: int) -> RadiusProfile:
+    def fresh(self, inputs: InputStream, last: Tensor, step: int) -> RadiusProfile:
         """Radii on the inputs that come next, at `CLOSER` times as many steps and enough samples.
 
         Where the first samples already show that a mean misses its target, no more are looked at.

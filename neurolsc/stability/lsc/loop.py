@@ -9,7 +9,7 @@ from torch import Tensor
 
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.stability.lsc.criteria import Measured, deviation
-from neurolsc.stability.lsc.inputs import Inputs
+from neurolsc.stability.lsc.inputs import InputStream
 from neurolsc.stability.lsc.kappa import Damping, kappa
 from neurolsc.stability.lsc.look import Look
 from neurolsc.stability.lsc.loss import loss
@@ -25,7 +25,7 @@ _SMOOTHING = 0.1  # weight of the newest deviation in its exponential mean, "10 
 class Loop:
     """The paper's loop, one step at a time; everything that changes is in `state`."""
 
-    def __init__(self, look: Look, inputs: Inputs) -> None:
+    def __init__(self, look: Look, inputs: InputStream) -> None:
         self.look, self.inputs, self.options = look, inputs, look.options
         self.polish = self.options.polish and self.options.multiplier is not None
         self.cells = look.network.cells
@@ -46,7 +46,8 @@ class Loop:
         measured, rates = self._measure(x)
         self._note(measured, rates)
         profile = self._confirm(measured, x)
-        # where a dead layer is on target, kappa is 1 and wakes none: nothing moves any more while polishing
+        # where a dead layer is on target, kappa is 1 and wakes none: nothing moves any more while
+        # polishing
         done = profile is not None and self._met(Measured.of(profile)) and (self.polishing or not dead(profile))
         if not done and self.step == self.options.max_steps:
             self._load(self.best)

@@ -1,14 +1,14 @@
 r"""LSC pre-training: set the radii of all transition derivatives before training.
 
-Each step takes one batch of inputs (labels are not used), runs the network, and then, as in arXiv:2308.12075, Sec. II-D
-and II-G,
+Each step takes one batch of inputs (labels are not used), runs the network, and then, as in
+arXiv:2308.12075, Sec. II-D and II-G,
 
-1. takes one optimizer step on the mean of :math:`(\rho(M_k) - \rho_t)^2` over the measured derivatives (eq. 2 sums);
-2. multiplies what a rule names by :math:`\kappa = \mathrm{clip}(\rho_t / \bar\rho, 0.85, 1.15)`, per layer and direction;
-3. shuffles every learnable tensor of the cells;
+1. takes one optimizer step on the mean of :math:`(\rho(M_k) - \rho_t)^2` over the measured
+derivatives (eq. 2 sums); 2. multiplies what a rule names by :math:`\kappa = \mathrm{clip}(\rho_t /
+\bar\rho, 0.85, 1.15)`, per layer and direction; 3. shuffles every learnable tensor of the cells;
 
-until the radii have converged. The optimizer, Lookahead, averages with a slow copy of the parameters; unless 2 and 3 act
-on that copy too it averages unrelated tensors, so here they do.
+until the radii have converged. The optimizer, Lookahead, averages with a slow copy of the
+parameters; unless 2 and 3 act on that copy too it averages unrelated tensors, so here they do.
 """
 
 import time as clock
@@ -24,7 +24,7 @@ from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
-from neurolsc.stability.lsc.inputs import Inputs
+from neurolsc.stability.lsc.inputs import InputStream
 from neurolsc.stability.lsc.look import Look
 from neurolsc.stability.lsc.loop import Loop
 from neurolsc.stability.lsc.options import Options
@@ -72,31 +72,31 @@ def pretrain(
             firing layers, ``PaperRule()`` for balanced and ``TransitionRule()`` else.
         seed: of the steps, samples, sub-matrices and shuffles that are drawn.
         max_steps: give up after this many; with 0 nothing changes.
-        samples: samples of a batch that are looked at in each step, drawn at random. Whether the radii
-            have converged is decided on the batches that follow, at twice to 16 times as many samples
-            and four times as many time steps: so many that the standard error of each mean is below a
-            quarter of the tolerance, if the batches hold as many.
-        steps: time steps at which radii are taken, one at random from each of so many stretches of the
-            run, no more than it has; None: all.
+        samples: samples of a batch that are looked at in each step, drawn at random. Whether the
+            radii have converged is decided on the batches that follow, at twice to 16 times as many
+            samples and four times as many time steps: so many that the standard error of each mean
+            is below a quarter of the tolerance, if the batches hold as many.
+        steps: time steps at which radii are taken, one at random from each of so many stretches of
+            the run, no more than it has; None: all.
         gradient: take optimizer steps.
         multiplier: the bounds that kappa is clipped to; None: no multiplier.
         shuffle: shuffle every learnable tensor after each step.
         slow_copy: let multiplier and shuffle act on Lookahead's slow copy too; False is the paper's
             literal order.
-        polish: once the means are near their targets (three tolerances in root mean square), or have
-            come no nearer for 15 steps, leave out optimizer and shuffle and let kappa alone act, set
-            by four times as many time steps: a shuffle moves the radius of 64 x 64 weights by some per
-            cent, and many layers would rarely be on target at once. False is the paper's literal
-            order.
+        polish: once the means are near their targets (three tolerances in root mean square), or
+            have come no nearer for 15 steps, leave out optimizer and shuffle and let kappa alone
+            act, set by four times as many time steps: a shuffle moves the radius of 64 x 64 weights
+            by some per cent, and many layers would rarely be on target at once. False is the
+            paper's literal order.
         include_input: count the first layer's derivative by the input.
         non_square: what stands for the radius between unequal widths.
-        criteria: when to stop; the paper's three by default. A network with a layer that never fires
-            has not converged, whatever its radii.
+        criteria: when to stop; the paper's three by default. A network with a layer that never
+            fires has not converged, whatever its radii.
         lr: learning rate of AdaBelief.
         weight_decay: its weight decay.
-        checkpoint: file to keep the state in; if it exists, pre-training goes on from it, and ends in
-            the same weights as one that was never interrupted, if the batches come in the same order.
-            Only ``max_steps`` and ``criteria`` may differ from those it began with.
+        checkpoint: file to keep the state in; if it exists, pre-training goes on from it, and ends
+            in the same weights as one that was never interrupted, if the batches come in the same
+            order. Only ``max_steps`` and ``criteria`` may differ from those it began with.
         checkpoint_every: steps between two writes of that file.
         progress: show a progress bar with the mean radii.
 
@@ -104,10 +104,10 @@ def pretrain(
         The result. A target that was not reached is a result too: see ``findings``.
 
     Raises:
-        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules), or batches
-            are not batches, such as one tensor.
-        ValueError: for a target outside (0, inf), no batches, a batch that is batch first or does not
-            fit the network, or a checkpoint of other settings.
+        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules), or
+            batches are not batches, such as one tensor.
+        ValueError: for a target outside (0, inf), no batches, a batch that is batch first or does
+            not fit the network, or a checkpoint of other settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
 
     Cost of a step: one run over T steps, and ``samples * steps`` radii per layer and direction
@@ -146,12 +146,12 @@ def pretrain(
         weight_decay=weight_decay,
     )
     with evaluating(as_network(network)):
-        return _pretrained(network, Inputs(batches), options, checkpoint, checkpoint_every, progress)
+        return _pretrained(network, InputStream(batches), options, checkpoint, checkpoint_every, progress)
 
 
 def _pretrained(
     network: Network,
-    inputs: Inputs,
+    inputs: InputStream,
     options: Options,
     checkpoint: str | PathLike[str] | None,
     every: int,

@@ -21,24 +21,26 @@ def match_firing_rates(
     r"""Scale the thresholds of each layer, in place, until it fires at a given rate; bottom up.
 
     Of an ALIF :math:`b_\vartheta` and :math:`\beta` are multiplied, so that the whole threshold
-    :math:`\vartheta[t]` scales; its time constants and all weights stay. Pre-training that only wakes a
-    silent network does no better than this control.
+    :math:`\vartheta[t]` scales; its time constants and all weights stay. Pre-training that only
+    wakes a silent network does no better than this control.
 
     Args:
-        network: layers whose cells say how their thresholds scale (:meth:`neurolsc.Cell.thresholds`).
+        network: layers whose cells say how their thresholds scale
+            (:meth:`neurolsc.Cell.thresholds`).
         x: input (T, B, n_in).
         rates: wanted spikes per neuron and step, one per layer.
-        tolerance: how far a rate may end from the wanted one, as a share of that. A rate moves in jumps
-            where a network is small or its spikes feed on each other. ``math.inf`` takes what comes
-            nearest, whatever it is.
+        tolerance: how far a rate may end from the wanted one, as a share of that. A rate moves in
+            jumps where a network is small or its spikes feed on each other. ``math.inf`` takes what
+            comes nearest, whatever it is.
         halvings: steps of bisection on the logarithm of the scale, from 1e-3 to 1e3.
 
     Returns:
         The rates reached.
 
     Raises:
-        ValueError: if the number of rates is not that of the layers, a rate is outside [0, 1], or no
-            scale in that range brings a layer within the tolerance; the network is then as before.
+        ValueError: if the number of rates is not that of the layers, a rate is outside [0, 1], or
+            no scale in that range brings a layer within the tolerance; the network is then as
+            before.
         TypeError: if a cell has no threshold, or network is not one.
     """
     cells, whole_number = as_network(network).cells, whole("halvings", halvings)

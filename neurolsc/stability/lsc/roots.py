@@ -38,9 +38,9 @@ def bracket(function: Callable[[float], float], reach: float) -> Bracket:
 def root(function: Callable[[float], float], between: Bracket, *, width: float, close: float) -> float:
     r"""A root between two points at which a function has different signs: ITP.
 
-    Interpolate, truncate (step towards the middle), project (onto the ends of what bisection could still
-    reach): as fast as regula falsi on what is smooth, and at no function more than one step slower than
-    bisection, which needs :math:`\log_2` of the bracket over twice the width.
+    Interpolate, truncate (step towards the middle), project (onto the ends of what bisection could
+    still reach): as fast as regula falsi on what is smooth, and at no function more than one step
+    slower than bisection, which needs :math:`\log_2` of the bracket over twice the width.
 
     Args:
         function: the function.
@@ -51,7 +51,8 @@ def root(function: Callable[[float], float], between: Bracket, *, width: float, 
     Returns:
         The point of the smallest value found, the last of equal ones.
 
-    Source: Oliveira & Takahashi, ACM Trans. Math. Softw. 47 (2020), 5; kappa_1 = 0.2 / (b - a), kappa_2 = 2, n_0 = 1.
+    Source: Oliveira & Takahashi, ACM Trans. Math. Softw. 47 (2020), 5; kappa_1 = 0.2 / (b - a),
+    kappa_2 = 2, n_0 = 1.
     """
     low, high, a, b = between
     best, at = min((abs(a), low), (abs(b), high))

@@ -1,11 +1,12 @@
 r"""Multiplier rules: which parameter answers for which radius.
 
-After each pre-training step every layer has two multipliers, :math:`\kappa = \mathrm{clip}(\text{target} / \text{mean
-radius})`, one through time and one through depth. A rule says what they multiply. The cell knows its parameters
-(:class:`neurolsc.neurons.Answer`); the rule chooses among them.
+After each pre-training step every layer has two multipliers, :math:`\kappa =
+\mathrm{clip}(\text{target} / \text{mean radius})`, one through time and one through depth. A rule
+says what they multiply. The cell knows its parameters (:class:`neurolsc.neurons.Answer`); the rule
+chooses among them.
 
-A rule assigns parameters, it never multiplies them in place: time constants are stored as logarithms. Frozen parameters
-(``requires_grad=False``) stay as they are.
+A rule assigns parameters, it never multiplies them in place: time constants are stored as
+logarithms. Frozen parameters (``requires_grad=False``) stay as they are.
 """
 
 import math
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from neurolsc.neurons.cell import Answer, Cell
-from neurolsc.neurons.positive import set_value
+from neurolsc.positive import behind, set_value
 from neurolsc.stability.lsc.targets import Balanced, Target, as_target
 
 
@@ -37,8 +38,8 @@ class Rule(Protocol):
 class PaperRule:
     """The paper's: w_in, b_theta and adaptation follow the depth, w_rec, tau_v and tau_theta the time.
 
-    The adaptation stands in the derivative through time only, so with this rule a depth radius below its target raises it
-    until the radius through time runs away.
+    The adaptation stands in the derivative through time only, so with this rule a depth radius
+    below its target raises it until the radius through time runs away.
 
     Source: arXiv:2308.12075, Sec. II-D and App. H.
     """
@@ -54,15 +55,17 @@ class PaperRule:
 class TransitionRule:
     r"""Ours: scale every entry of the derivative through time, and w_in by the depth.
 
-    With a detached reset the derivative through time of LIF and ALIF is made of :math:`e^{-1/\tau_v}`,
-    :math:`e^{-1/\tau_\vartheta}`, :math:`W_{rec} s` and :math:`\beta s`. Multiplying both decays (not the time constants),
-    the recurrent weights and the adaptation by :math:`\kappa` multiplies the whole matrix, and so every eigenvalue and the
-    radius, by exactly :math:`\kappa` in the states at hand. Likewise :math:`W_{in}` through depth. What moves the radius
-    afterwards are only the surrogate's arguments, through other voltages and thresholds.
+    With a detached reset the derivative through time of LIF and ALIF is made of
+    :math:`e^{-1/\tau_v}`, :math:`e^{-1/\tau_\vartheta}`, :math:`W_{rec} s` and :math:`\beta s`.
+    Multiplying both decays (not the time constants), the recurrent weights and the adaptation by
+    :math:`\kappa` multiplies the whole matrix, and so every eigenvalue and the radius, by exactly
+    :math:`\kappa` in the states at hand. Likewise :math:`W_{in}` through depth. What moves the
+    radius afterwards are only the surrogate's arguments, through other voltages and thresholds.
 
     Args:
-        hold_threshold: keep the resting threshold b_theta / (1 - exp(-1/tau_theta)) while tau_theta moves, by moving
-            b_theta. Otherwise a shorter tau_theta lowers it, and the layer fires more.
+        hold_threshold: keep the resting threshold b_theta / (1 - exp(-1/tau_theta)) while tau_theta
+            moves, by moving b_theta. Otherwise a shorter tau_theta lowers it, and the layer fires
+            more.
         longest: decays stay at or below exp(-1/longest), in steps.
     """
 
@@ -133,7 +136,7 @@ def _owner(cell: Cell, name: str) -> tuple[nn.Module, str]:
 
 def _frozen(cell: Cell, name: str) -> bool:
     owner, name = _owner(cell, name)
-    parameter = owner._parameters.get(name, owner._parameters.get(f"log_{name}"))
+    parameter = behind(owner, name)
     return parameter is not None and not parameter.requires_grad
 
 

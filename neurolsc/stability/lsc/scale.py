@@ -2,8 +2,8 @@
 
 Bottom up, one layer after the other. Through depth the derivative is linear in w_in, so its scale
 follows from one measurement; the radius through time depends on the states, which the scale itself
-changes, so its scale is found as a root on a logarithmic axis. Layers above do not act on those below,
-so one sweep is enough.
+changes, so its scale is found as a root on a logarithmic axis. Layers above do not act on those
+below, so one sweep is enough.
 """
 
 import math
@@ -19,7 +19,7 @@ from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
-from neurolsc.stability.lsc.inputs import Inputs, pick
+from neurolsc.stability.lsc.inputs import InputStream, pick
 from neurolsc.stability.lsc.look import CLOSER, Look
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.result import PretrainResult, concluded
@@ -52,8 +52,8 @@ def scale_to_radius(
     """Bring the radii of a network to a target, in place, by two scales per layer and nothing else.
 
     No gradient, no shuffle, no clipping: each layer's weights stay multiples of what they were, and
-    so do its decays under the default rule. A radius whose root is not bracketed by scales of 1e-4 to
-    1e4 is left at the scale that came closest.
+    so do its decays under the default rule. A radius whose root is not bracketed by scales of 1e-4
+    to 1e4 is left at the scale that came closest.
 
     Args:
         network: the network; its cells are changed, its readout is not.
@@ -61,8 +61,8 @@ def scale_to_radius(
         target: the radius through time and depth, as in :func:`neurolsc.pretrain`.
         rule: what the scales multiply; by default as in :func:`neurolsc.pretrain`.
         seed: of the steps, samples and sub-matrices that are drawn.
-        samples: as in :func:`neurolsc.pretrain`, whose closer look is used here: scales are found on
-            twice as many samples of x, and confirmed on others of it, if there are.
+        samples: as in :func:`neurolsc.pretrain`, whose closer look is used here: scales are found
+            on twice as many samples of x, and confirmed on others of it, if there are.
         steps: scales are found at four times as many time steps; None: all.
         include_input: scale the first layer's w_in too.
         non_square: what stands for the radius between unequal widths.
@@ -71,8 +71,8 @@ def scale_to_radius(
         progress: show a progress bar.
 
     Returns:
-        The result. Its steps are measurements made, its history has a row for each: layer, scale, and
-        the mean radius through time at that scale.
+        The result. Its steps are measurements made, its history has a row for each: layer, scale,
+        and the mean radius through time at that scale.
 
     Raises:
         TypeError: if network is not one, or x not a tensor.
@@ -104,13 +104,13 @@ def scale_to_radius(
 
 
 def _scaled(network: Network, x: Tensor, options: Options, progress: bool) -> PretrainResult:
-    started, inputs = clock.perf_counter(), Inputs([x])
+    started, inputs = clock.perf_counter(), InputStream([x])
     look = Look(network, aim(options.target, inputs.steps, len(network.cells)), options)
     order, count = torch.randperm(x.shape[1], generator=look.generator(0)), 2 * options.samples
     chosen, others = pick(x, order[:count]), pick(x, order[count:])
     with tqdm(unit="measurement", desc="scale", disable=not progress) as bar:
         history = _sweep(look, chosen, bar)
-    profile = look.fresh(Inputs([others if others.shape[1] else chosen]), chosen, 0)
+    profile = look.fresh(InputStream([others if others.shape[1] else chosen]), chosen, 0)
     return concluded(
         look,
         profile,

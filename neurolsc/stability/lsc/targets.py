@@ -52,7 +52,8 @@ def as_target(target: Target) -> Aiming:
     """The object that a target stands for.
 
     Raises:
-        ValueError: if it is neither a positive finite number, ``"balanced"`` nor an object with ``aim``.
+        ValueError: if it is neither a positive finite number, ``"balanced"`` nor an object with
+            ``aim``.
     """
     if target == "balanced":
         return Balanced()
@@ -69,7 +70,8 @@ def aim(target: Target, steps: int, layers: int) -> Aim:
     """Target radii of a network of L layers on inputs of T steps.
 
     Raises:
-        ValueError: if the target is none (:func:`as_target`), or its radii are not positive finite numbers.
+        ValueError: if the target is none (:func:`as_target`), or its radii are not positive finite
+            numbers.
     """
     goal = Aim(*as_target(target).aim(steps, layers))
     if not all(0 < radius < math.inf for radius in goal):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neurolsc.stability.lsc.inputs import Fresh, Inputs
+from neurolsc.stability.lsc.inputs import Fresh, InputStream
 
 
 def numbered(count: int, *, samples: int = 3, steps: int = 2, first: int = 0) -> list[Tensor]:
@@ -22,11 +22,11 @@ def generator() -> torch.Generator:
 
 
 def test_inputs_come_again_and_again_and_are_counted():
-    inputs = Inputs([(x, torch.zeros(3)) for x in numbered(2)])
+    inputs = InputStream([(x, torch.zeros(3)) for x in numbered(2)])
     assert inputs.steps == 2
     assert [numbers(inputs.take())[0] for _ in range(5)] == [0, 3, 0, 3, 0]
     assert inputs.taken == 5
-    again = Inputs(numbered(2))
+    again = InputStream(numbered(2))
     again.skip(5)
     assert torch.equal(again.take(), inputs.take())
 
@@ -34,7 +34,7 @@ def test_inputs_come_again_and_again_and_are_counted():
 @pytest.mark.parametrize("taken", [0, 1, 2, 3])
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_those_that_follow_come_once_each(taken, rounds):
-    inputs = Inputs(numbered(3))
+    inputs = InputStream(numbered(3))
     inputs.skip(taken + 3 * rounds)
     follow = [numbers(x)[0] for x in inputs.following()]
     expected = [0, 3, 6]
@@ -44,7 +44,7 @@ def test_those_that_follow_come_once_each(taken, rounds):
 
 
 def test_an_iterator_ends():
-    inputs = Inputs(iter(numbered(2)))
+    inputs = InputStream(iter(numbered(2)))
     assert numbers(inputs.take()) == [0, 1, 2]
     assert [numbers(x) for x in inputs.following()] == [[3, 4, 5]]
     with pytest.raises(ValueError, match=r"more than the 2 batches it got .an iterator can be used only once"):
@@ -52,7 +52,7 @@ def test_an_iterator_ends():
 
 
 def test_fresh_samples_are_those_of_the_batches_that_follow_each_once():
-    inputs = Inputs(numbered(3))
+    inputs = InputStream(numbered(3))
     last = inputs.take()
     fresh = Fresh(inputs, last, generator())
     few = fresh.upto(2)
@@ -66,19 +66,19 @@ def test_fresh_samples_are_those_of_the_batches_that_follow_each_once():
 
 
 def test_fresh_samples_are_the_last_ones_where_nothing_follows():
-    inputs = Inputs(iter(numbered(1)))
+    inputs = InputStream(iter(numbered(1)))
     last = inputs.take()
     assert sorted(numbers(Fresh(inputs, last, generator()).upto(9))) == [0, 1, 2]
 
 
 def test_inputs_of_another_length_are_passed_over():
-    inputs = Inputs([*numbered(1), *numbered(1, steps=5, first=3), *numbered(1, first=6)])
+    inputs = InputStream([*numbered(1), *numbered(1, steps=5, first=3), *numbered(1, first=6)])
     fresh = Fresh(inputs, inputs.take(), generator())
     assert sorted(numbers(fresh.upto(9))) == [3, 4, 5], "the first that follows sets the length"
 
 
 def test_fresh_samples_of_sparse_inputs():
-    dense, sparse = (Inputs([convert(x) for x in numbered(3)]) for convert in (Tensor.clone, Tensor.to_sparse))
+    dense, sparse = (InputStream([convert(x) for x in numbered(3)]) for convert in (Tensor.clone, Tensor.to_sparse))
     found = [numbers(Fresh(inputs, inputs.take(), generator()).upto(5)) for inputs in (dense, sparse)]
     assert found[0] == found[1]
 
@@ -100,10 +100,10 @@ def test_fresh_samples_of_sparse_inputs():
 )
 def test_what_no_batches_are_is_refused_at_once(batches, kind, message):
     with pytest.raises(kind, match=message):
-        Inputs(batches)
+        InputStream(batches)
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(3), torch.zeros(5, 3), [1, 2, 3]], ids=["(B,)", "(T, B)", "list"])
 def test_batches_that_are_time_first_or_cannot_be_told_pass(labels):
-    assert Inputs([(torch.zeros(5, 3, 4), labels)]).take().shape == (5, 3, 4)
-    assert Inputs([(torch.zeros(3, 3, 4), labels)]).take().shape == (3, 3, 4)
+    assert InputStream([(torch.zeros(5, 3, 4), labels)]).take().shape == (5, 3, 4)
+    assert InputStream([(torch.zeros(3, 3, 4), labels)]).take().shape == (3, 3, 4)

@@ -5,7 +5,7 @@ import torch
 
 from neurolsc import Criteria, TransitionRule
 from neurolsc.stability.lsc.criteria import Measured
-from neurolsc.stability.lsc.inputs import Inputs
+from neurolsc.stability.lsc.inputs import InputStream
 from neurolsc.stability.lsc.look import FRESH_DOUBT, Look
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.targets import Aim
@@ -35,13 +35,13 @@ def look(network, criteria, goal=GOAL):
 
 @pytest.mark.parametrize(("tolerance", "samples"), [(10.0, 4), (1e-4, 32)])
 def test_a_look_at_fresh_inputs_takes_twice_to_sixteen_times_the_samples(tolerance, samples, make_network, batches):
-    inputs = Inputs(batches)
+    inputs = InputStream(batches)
     profile = look(make_network(gain=2), Patient(tolerance)).fresh(inputs, inputs.take(), 0)
     assert profile.time.shape[1:] == (20, samples)
 
 
 def test_errors_of_the_means_end_below_a_quarter_of_the_tolerance_where_samples_suffice(make_network, batches):
-    criteria, inputs = Patient(0.1), Inputs(batches)
+    criteria, inputs = Patient(0.1), InputStream(batches)
     seen = look(make_network(gain=2), criteria)
     profile = seen.fresh(inputs, inputs.take(), 0)
     assert 4 < profile.time.shape[2] < 32, "the first four do not"
@@ -49,7 +49,7 @@ def test_errors_of_the_means_end_below_a_quarter_of_the_tolerance_where_samples_
 
 
 def test_no_more_is_looked_at_once_a_mean_has_missed(make_network, batches):
-    inputs = Inputs(batches)
+    inputs = InputStream(batches)
     profile = look(make_network(gain=2), Criteria(1e-4), Aim(50.0, 50.0)).fresh(inputs, inputs.take(), 0)
     assert profile.time.shape[2] == 4
     assert inputs.taken == 2

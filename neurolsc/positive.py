@@ -1,4 +1,4 @@
-"""A positive parameter of a module, such as a time constant."""
+"""Positive parameters of a module, such as time constants, which are stored as their logarithms."""
 
 import torch
 from torch import Tensor, nn
@@ -6,23 +6,39 @@ from torch import Tensor, nn
 from neurolsc.validation import LOG_LIMIT, positive
 
 
+def raw(name: str) -> str:
+    """The name of the parameter that holds the logarithm of a positive quantity."""
+    return f"log_{name}"
+
+
+def from_log(log: Tensor) -> Tensor:
+    """The quantity of a logarithm, kept within 4e-18 to 2e17."""
+    return log.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+
+
+def behind(module: nn.Module, name: str) -> nn.Parameter | None:
+    """The parameter of a quantity: the one of that name, or its logarithm; None where it is no parameter."""
+    return module._parameters.get(name, module._parameters.get(raw(name)))
+
+
 class Positive:
     """A descriptor that stores a positive tensor as the trainable parameter ``log_<name>``.
 
-    Reading gives ``exp(log_<name>)``, with a gradient, kept within 4e-18 to 2e17; assigning a positive tensor or number
-    sets it in place. No optimizer step can therefore make it zero, negative or infinite.
+    Reading gives ``exp(log_<name>)``, with a gradient, kept within 4e-18 to 2e17; assigning a
+    positive tensor or number sets it in place. No optimizer step can therefore make it zero,
+    negative or infinite.
 
     Raises:
         ValueError: at an assignment that is not positive and finite, or does not fit the shape.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name, self.raw = name, f"log_{name}"
+        self.name, self.raw = name, raw(name)
 
     def __get__(self, module: nn.Module | None, owner: type | None = None) -> Tensor:
         if module is None:
             return self  # type: ignore[return-value]
-        return getattr(module, self.raw).clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+        return from_log(getattr(module, self.raw))
 
     def __set__(self, module: nn.Module, value: Tensor | float) -> None:
         log = positive(self.name, value).log()
