@@ -10,6 +10,7 @@ from neurolsc import ALIFPlus, Network, radius_profile
 from neurolsc.eigen import radii as radii_module
 from neurolsc.eigen.basis import RitzPairs
 from neurolsc.eigen.criteria import Criteria
+from neurolsc.eigen.eigenpairs import Pairs
 from neurolsc.eigen.growth import growth_beside
 from neurolsc.eigen.krylov import Dominant
 from neurolsc.eigen.maps import Cycle
@@ -192,3 +193,14 @@ def test_a_larger_value_found_on_the_way_to_the_gradient_is_the_radius(monkeypat
 def test_strict_criteria_leave_some_of_the_tolerance():
     loose, strict = Criteria.within(0.01), Criteria.within(0.01, strict=True)
     assert strict.residual < loose.residual < 0.01
+
+
+def test_a_pair_of_a_smaller_value_nearby_gives_the_gradient_and_not_the_radius(monkeypatch):
+    torch.manual_seed(6)
+    q, values = orthogonal(100), torch.cat((torch.tensor([1.0, 0.997]), 0.5 * torch.rand(98)))
+    x = q[:, 1].to(torch.complex128).unsqueeze(0)
+    pair = Pairs(torch.tensor([0.997 + 0j]), x, x, torch.ones(1, dtype=torch.bool))
+    monkeypatch.setattr(radii_module, "pairs_near", lambda *_: pair)
+    got = claimed(1.0, q @ torch.diag(values) @ q.T, monkeypatch)
+    assert not got.exact.any()
+    torch.testing.assert_close(got.radius.detach(), torch.ones(1))
