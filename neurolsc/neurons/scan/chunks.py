@@ -4,7 +4,7 @@ ROWS = 1024
 """rows (step, sample) whose products are made at once"""
 SLOPES = 2**17
 """entries whose surrogate's derivatives are made at once"""
-ENTRIES = 2**19
+ENTRIES = 2**17
 """entries of an input that are looked through at once"""
 
 

@@ -62,7 +62,7 @@ def forward(plan: Plan, inputs: Inputs, reading: Reading) -> tuple[Trace, Ends, 
             smooth = smooth + plan.spike.primitive(v - limit).sum()
         if t + 1 in ends:
             _write(end, ends[t + 1], v, theta)
-    known = events_over(events[1:], z) if step.sparse and plan.keep != "nothing" else None
+    known = events_over(events[1:], z) if step.sparse else None
     return Trace(reading, z0, z, known, kept_v, kept_theta, ends, block), end, smooth
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from neurolsc.neurons.scan import fused
 from neurolsc.neurons.scan.chunks import block_length
@@ -21,7 +22,8 @@ from neurolsc.neurons.scan.reverse import reverse
 from neurolsc.neurons.scan.steps import Trace
 from neurolsc.neurons.scan.watched import watched
 
-_SENT = "events sent by a layer"
+_SENT = WeakTensorKeyDictionary()
+"""the events of spikes that a layer sent, as long as these are there"""
 
 
 def scan(plan: Plan, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -47,9 +49,10 @@ class _Scan(torch.autograd.Function):
         numbers = [leaf.sum() for leaf in (*end, *inputs.c) if leaf is not None]
         finite = torch.stack([*numbers, smooth.to(trace.z.dtype)]).isfinite().all()
         ctx.mark_non_differentiable(finite)
+        if trace.events is not None:
+            _SENT[trace.z] = trace.events
         if plan.keep != "nothing":
-            ctx.plan, ctx.reading, ctx.ends = plan, trace.reading, trace.ends
-            ctx.metadata[_SENT] = trace.events
+            ctx.plan, ctx.reading, ctx.events, ctx.ends = plan, trace.reading, trace.events, trace.ends
             ctx.save_for_backward(trace.z, trace.v, trace.theta, *flat)
             ctx.set_materialize_grads(False)
         return trace.z, *end, finite
@@ -61,7 +64,7 @@ class _Scan(torch.autograd.Function):
         plan, inputs, needed, given = ctx.plan, unpack(flat), unpack(wanted), gradients[:-1]
         if torch.is_grad_enabled() or watched(plan.spike, *given):
             return None, *pack(plain_gradients(plan, inputs, needed, given))
-        trace = Trace(ctx.reading, inputs.z, z, ctx.metadata[_SENT], v, theta, ctx.ends, block_length(z.shape[1]))
+        trace = Trace(ctx.reading, inputs.z, z, ctx.events, v, theta, ctx.ends, block_length(z.shape[1]))
         found = (fused.reverse if plan.kernels else reverse)(plan, inputs, trace, needed, given)
         if not bool(found.v.sum().isfinite()):
             found = plain_gradients(plan, inputs, needed, given)
@@ -70,6 +73,5 @@ class _Scan(torch.autograd.Function):
 
 def _sent(x: Tensor) -> Entries | None:
     """The events of an input that is what a layer sent, and has not changed since."""
-    node: Any = x.grad_fn
-    known = None if node is None else node.metadata.get(_SENT)
+    known = _SENT.get(x)
     return known if known is not None and still(known, x) else None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.reset import Reset
-from neurolsc.neurons.scan.entries import Entries, by_events, events_of, many
+from neurolsc.neurons.scan.entries import Entries, Search, by_events, events_of, many
 from neurolsc.neurons.scan.reading import Reading
 from neurolsc.neurons.scan.resets import in_place
 
@@ -78,6 +78,7 @@ class Steps:
         hidden = len(c.w_rec)
         self.reset, self.c, self.reading = in_place(reset), c, reading
         self.sparse = by_events(c.w_rec, reading.batch, hidden, hidden)
+        self.search = Search(reading.batch, hidden) if self.sparse else None
         # rows are added from contiguous ones; a product keeps the plain step's layout and rounding
         self.w_rec_rows = c.w_rec.T.contiguous() if self.sparse else c.w_rec.T
         self.w_in_rows = c.w_in.T if reading.events is None else c.w_in.T.contiguous()
@@ -90,11 +91,17 @@ class Steps:
 
     def events(self, v: Tensor, theta: Tensor) -> Entries | None:
         """The spikes of a state, where it pays to know them and they are few."""
-        return events_of(np.greater(v.numpy(), theta.numpy())) if self.sparse else None
+        if self.search is None:
+            return None
+        np.greater(v.numpy(), theta.numpy(), out=self.search.matrix)
+        return events_of(self.search)
 
     def first_events(self, z: Tensor) -> Entries | None:
         """Those of spikes that are given, likewise."""
-        return events_of(z.numpy() != 0) if self.sparse else None
+        if self.search is None:
+            return None
+        np.not_equal(z.numpy(), 0, out=self.search.matrix)
+        return events_of(self.search)
 
     def voltage(
         self, now: Tensor, then: Tensor, theta: Tensor, z: Tensor, events: Entries | None, drive: Tensor

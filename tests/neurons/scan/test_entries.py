@@ -1,13 +1,15 @@
 """Products by events: what they give, and when they are used."""
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
 
 from neurolsc import ALIFPlus, Network
-from neurolsc.neurons.scan import chunks, reading
+from neurolsc.neurons.scan import chunks, function, reading
 from neurolsc.neurons.scan import entries as products
-from neurolsc.neurons.scan.entries import DENSITY, events_in, events_of, events_over, stacked
+from neurolsc.neurons.scan.entries import DENSITY, Entries, Search, events_in, events_of, events_over, stacked
 from neurolsc.neurons.scan.reading import Reading
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -16,6 +18,22 @@ pytestmark = pytest.mark.usefixtures("float64")
 def sparse(rows: int, width: int, density: float, *, ones: bool) -> Tensor:
     drawn = torch.rand(rows, width)
     return (drawn < density).double() * (1 if ones else drawn + 1)
+
+
+def found(z: Tensor) -> Entries | None:
+    """The events of a matrix of zeros and ones."""
+    search = Search(*z.shape)
+    search.matrix[:] = z.bool().numpy()
+    return events_of(search)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.12, 0.2])
+def test_a_search_finds_every_true(share):
+    z = torch.rand(40, 70) < share
+    search = Search(40, 70)
+    search.matrix[:] = z.numpy()
+    assert search.places(search.count()).tolist() == z.flatten().nonzero().squeeze(1).tolist()
+    assert bool(z.any()) == (share > 0)
 
 
 @pytest.mark.parametrize("ones", [True, False])
@@ -31,8 +49,21 @@ def test_events_of_an_input_multiply_as_it_does(convert, ones):
     assert dense[4:13].any()
 
 
+@pytest.mark.parametrize("ones", [True, False])
+def test_rows_of_a_very_wide_matrix_multiply_as_its_entries_say(ones):
+    rows, width = 1025, 2**21  # the place of an entry by column and row does not fit in 32 bits
+    row, column = torch.randint(rows, (50,)), torch.randint(width, (50,))
+    column[:2] = torch.tensor([0, width - 1])
+    values = torch.ones(50) if ones else torch.rand(50) + 1
+    x = torch.sparse_coo_tensor(torch.stack([row, column]), values, (rows, width), check_invariants=True)
+    events, g = events_in(x, torch.float64), torch.randn(rows, 2)
+    assert events is not None
+    torch.testing.assert_close(events.transposed_times(g, 0, rows), x.T @ g)
+    assert len(events.column) == 50
+
+
 def test_a_matrix_without_events():
-    events = events_of(torch.zeros(4, 6, dtype=torch.bool).numpy())
+    events = found(torch.zeros(4, 6))
     assert events is not None
     assert torch.equal(events.times(torch.randn(6, 3), 1, 3), torch.zeros(2, 3))
     assert torch.equal(events.transposed_times(torch.randn(2, 3), 1, 3), torch.zeros(6, 3))
@@ -41,7 +72,7 @@ def test_a_matrix_without_events():
 def test_events_under_each_other():
     parts = [sparse(3, 8, 0.2, ones=True) for _ in range(4)]
     parts = [part * (part.cumsum(1) <= 1) for part in parts]  # few
-    whole = stacked([events_of(part.bool().numpy()) for part in parts])
+    whole = stacked([found(part) for part in parts])
     w = torch.randn(8, 5)
     torch.testing.assert_close(whole.times(w, 0, 12), torch.cat(parts) @ w)
 
@@ -99,9 +130,34 @@ def test_what_a_layer_sends_is_not_searched_again(monkeypatch):
     assert torch.equal(changed, cells[1].run(z.clone(), cells[1].initial_state(5))[0])
 
 
+@pytest.mark.parametrize("gradient", [True, False])
+def test_the_layer_above_knows_what_a_layer_sends_with_and_without_a_gradient(gradient, monkeypatch):
+    monkeypatch.setattr(products, "SMALLEST", 1)
+    searched, search = [], products.events_in
+    monkeypatch.setattr(reading, "events_in", lambda x, dtype: (searched.append(x), search(x, dtype))[1])
+    x = sparse(60, 12, 0.2, ones=True).view(12, 5, 12)
+    network = Network([ALIFPlus(12, 8), ALIFPlus(8, 6)], 3, layer_delay=0)
+    with torch.no_grad():
+        network.cells[0].w_in.mul_(5)
+    with torch.set_grad_enabled(gradient):
+        spikes = network.run(x).spikes
+    assert 0 < spikes[0].mean() < DENSITY
+    assert [each is x for each in searched] == [True]
+
+
+def test_what_is_known_of_spikes_goes_with_them():
+    network = Network([ALIFPlus(700, 80), ALIFPlus(80, 80)], 3)
+    with torch.no_grad():
+        spikes = network.run((torch.rand(4, 100, 700) < 0.05).double()).spikes
+    known = weakref.ref(function._SENT[spikes[0]])
+    assert known().column.numel() == spikes[0].sum() > 0
+    del spikes
+    assert known() is None
+
+
 def test_steps_of_which_some_are_dense_have_their_events():
     spikes = torch.stack([sparse(3, 8, share, ones=True) for share in (0.1, 0.9, 0.1, 0.1)])
-    steps = [events_of(z.bool().numpy()) for z in spikes]
+    steps = [found(z) for z in spikes]
     assert [step is None for step in steps] == [False, True, False, False]
     whole, w = events_over(steps, spikes), torch.randn(8, 5)
     assert whole is not None
