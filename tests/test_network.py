@@ -319,3 +319,24 @@ def test_a_readout_may_be_any_module_and_is_called_step_by_step(make_network, ma
     torch.testing.assert_close(other(x), network(x).softmax(-1))
     with pytest.raises(ValueError, match=r"must map \(B, 16\) to \(B, classes\), got \(1, 2, 8\)"):
         Network(network.cells, torch.nn.Unflatten(1, (2, 8)))
+
+
+@both_delays
+@pytest.mark.parametrize("masked", [False, True])
+def test_moments_say_what_each_step_began_with_read_and_left(layer_delay, masked, make_network, make_spikes):
+    network, x = make_network(layer_delay=layer_delay, gain=2), make_spikes(T=8, B=3)
+    mask = torch.arange(8).unsqueeze(1) < torch.tensor([8, 5, 0]) if masked else None
+    moments = list(network.moments(x, mask=mask))
+    state = network.initial_states(3)
+    for t, moment in enumerate(moments):
+        assert all(torch.equal(a, b) for a, b in zip(leaves(moment.before), leaves(state), strict=True))
+        read = x[t] if not layer_delay else x[t - 1] if t else torch.zeros_like(x[0])
+        running = slice(None) if mask is None else mask[t]
+        assert torch.equal(moment.inputs[0][running], read[running])
+        assert moment.inputs[1].shape == (3, 16)
+        state = moment.after
+    assert any(m.outputs[-1].any() for m in moments)
+
+
+def leaves(states: NetworkState) -> list[Tensor]:
+    return [leaf for layer in states.layers for leaf in layer] + ([] if states.x is None else [states.x])

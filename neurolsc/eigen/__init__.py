@@ -5,7 +5,7 @@ products, in cycles (`autograd`: of any function). `radii` takes a cycle: the sm
 matrices; of others a `basis` follows the products of a random start, for some of the points (`pieces`) at a
 time, and `krylov` looks at its largest eigenvalue (`powers`: found by squaring) at sizes 24 to 108.
 A `guess`, where a cell has one, is put beside the basis at the first look and stays there. What
-counts is for the `criteria` to say; a point that meets them at no look goes the whole way and is
+counts is for the `acceptance` to say; a point that meets them at no look goes the whole way and is
 counted. `growth` tells them how fast what a value leaves out grows. `eigenpairs` has the gradient.
 
 What is promised. A radius is within `tolerance` (1 %) of float64 LAPACK or comes from it, and is then

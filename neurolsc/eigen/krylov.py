@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.eigen.acceptance import Acceptance
 from neurolsc.eigen.basis import Basis, RitzPairs
-from neurolsc.eigen.criteria import Criteria
 from neurolsc.eigen.guess import Guess
 from neurolsc.eigen.powers import ENOUGH
 
@@ -48,7 +48,7 @@ def dominant(
     start: Tensor,
     guess: Guess | None = None,
     *,
-    criteria: Criteria,
+    criteria: Acceptance,
     looks: tuple[int, ...] = LOOKS,
 ) -> Dominant:
     """Find the eigenvalues of largest modulus.
@@ -97,7 +97,7 @@ class _Search:
         like: vectors (P, n) of the dtype and device of all.
     """
 
-    def __init__(self, criteria: Criteria, like: Tensor) -> None:
+    def __init__(self, criteria: Acceptance, like: Tensor) -> None:
         self.criteria = criteria
         vector = torch.zeros_like(like, dtype=like.dtype.to_complex())
         self.found = Dominant(vector[:, 0].clone(), vector, like.new_zeros(len(like)), like.new_zeros(len(like)).bool())

@@ -28,6 +28,8 @@ class Map(ABC):
 
     rows: int
     columns: int
+    splits: bool = False
+    """whether it may fall into blocks so small that a start at random has hardly a part in each"""
     same: bool = False
     """whether it is the same map at all points, whatever their number"""
 

@@ -138,7 +138,7 @@ def leading_pair(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Where it is nearly defective y^H x is held above sqrt(eps).
     """
     value = _largest_eigenvalue(m)
-    x, y, overlap, _ = _eigenvectors(m.detach().cpu().double(), value)
+    x, y, overlap, _ = _eigenvectors(m.cpu().double(), value)
     return value, x, y / overlap.conj()
 
 

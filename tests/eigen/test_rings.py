@@ -8,8 +8,9 @@ from torch import Tensor
 
 from neurolsc import ALIFPlus, Network, radius_profile
 from neurolsc.eigen import radii as radii_module
+from neurolsc.eigen.acceptance import Acceptance
 from neurolsc.eigen.basis import RitzPairs
-from neurolsc.eigen.criteria import Criteria
+from neurolsc.eigen.eigenpairs import Pairs
 from neurolsc.eigen.growth import growth_beside
 from neurolsc.eigen.krylov import Dominant
 from neurolsc.eigen.maps import Cycle
@@ -120,7 +121,7 @@ def test_a_small_residual_of_a_sensitive_value_is_not_enough(condition, counts):
     one = torch.ones(1)
     rest = torch.full((1, 100), 4e-4 + 0j)  # of norm 0.004
     pairs = RitzPairs(one + 0j, torch.ones(1, 100) / 10 + 0j, rest, condition * one, SLOW.double())
-    assert Criteria.within(0.01).met(pairs, one, early=True).item() == counts
+    assert Acceptance.within(0.01).met(pairs, one, early=True).item() == counts
 
 
 @pytest.mark.parametrize("angle", [0.0, 1.0, math.pi])
@@ -193,7 +194,7 @@ def test_a_larger_value_found_on_the_way_to_the_gradient_is_the_radius(monkeypat
 
 
 def test_strict_criteria_leave_some_of_the_tolerance():
-    loose, strict = Criteria.within(0.01), Criteria.within(0.01, strict=True)
+    loose, strict = Acceptance.within(0.01), Acceptance.within(0.01, strict=True)
     assert strict.residual < loose.residual < 0.01
 
 
@@ -209,13 +210,13 @@ def test_values_far_below_the_norm_do_not_count():
         torch.ones(1),
         followed,
     )
-    assert not Criteria.within(0.01).met(pairs, value.abs()).any()
+    assert not Acceptance.within(0.01).met(pairs, value.abs()).any()
     ordinary = pairs._replace(followed=0.01 * followed)
-    assert Criteria.within(0.01).met(ordinary._replace(value=10 * value), 10 * value.abs()).all()
+    assert Acceptance.within(0.01).met(ordinary._replace(value=10 * value), 10 * value.abs()).all()
 
 
 def test_what_is_found_late_needs_a_smaller_residual():
-    n, criteria = 100, Criteria.within(0.01)
+    n, criteria = 100, Acceptance.within(0.01)
     x = torch.eye(n, dtype=torch.complex64)[:1]
     pairs = RitzPairs(torch.ones(1, dtype=torch.complex64), x, 0.004 * x, torch.ones(1), SLOW)
     assert criteria.met(pairs, torch.ones(1), early=True).all()
@@ -224,9 +225,20 @@ def test_what_is_found_late_needs_a_smaller_residual():
 
 
 def test_a_first_look_counts_where_it_is_clear():
-    n, criteria, never = 100, Criteria.within(0.01), torch.full((1,), torch.inf)
+    n, criteria, never = 100, Acceptance.within(0.01), torch.full((1,), torch.inf)
     x = torch.eye(n, dtype=torch.complex64)[:1]
     pairs = RitzPairs(torch.ones(1, dtype=torch.complex64), x, 1e-4 * x, torch.ones(1), SLOW)
     assert criteria.met(pairs, never, early=True).all()
     assert not criteria.met(pairs._replace(rest=1e-3 * x), never, early=True).any()
     assert not criteria.met(pairs._replace(condition=torch.full((1,), 10.0)), never, early=True).any()
+
+
+def test_a_pair_of_a_smaller_value_nearby_gives_the_gradient_and_not_the_radius(monkeypatch):
+    torch.manual_seed(6)
+    q, values = orthogonal(100), torch.cat((torch.tensor([1.0, 0.997]), 0.5 * torch.rand(98)))
+    x = q[:, 1].to(torch.complex128).unsqueeze(0)
+    pair = Pairs(torch.tensor([0.997 + 0j]), x, x, torch.ones(1, dtype=torch.bool))
+    monkeypatch.setattr(radii_module, "pairs_near", lambda *_: pair)
+    got = claimed(1.0, q @ torch.diag(values) @ q.T, monkeypatch)
+    assert not got.exact.any()
+    torch.testing.assert_close(got.radius.detach(), torch.ones(1))

@@ -198,3 +198,12 @@ def test_arguments_are_refused_with_what_was_wanted():
         cell.step(torch.zeros(5, 4), cell.initial_state(5))
     with pytest.raises(ValueError, match="batch must be at least 1"):
         Network([ALIFPlus(3, 2)], 2).initial_states(0)
+
+
+def test_a_resting_threshold_that_is_set_brings_no_history(float64):
+    cell = ALIFPlus(4, 3)
+    del cell.b_theta
+    cell.register_buffer("b_theta", torch.ones(3))  # what is no parameter is replaced, not copied into
+    cell.theta_rest = 0.4
+    assert not cell.b_theta.requires_grad
+    torch.testing.assert_close(cell.theta_rest.detach(), torch.full((3,), 0.4))

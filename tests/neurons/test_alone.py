@@ -7,7 +7,7 @@ from torch import Tensor
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus
 from neurolsc.eigen import krylov
 from neurolsc.eigen import radii as radii_module
-from neurolsc.eigen.criteria import Criteria
+from neurolsc.eigen.acceptance import Acceptance
 from neurolsc.eigen.guess import Guess
 from neurolsc.eigen.krylov import dominant
 from neurolsc.eigen.maps import Cycle
@@ -64,6 +64,12 @@ def test_a_neuron_without_a_surrogate_derivative_is_its_leaks():
     torch.testing.assert_close(alone.values().real, decay.unsqueeze(0))
     (leading,) = alone.leading(1)[0]
     torch.testing.assert_close(leading.abs() / leading.abs().max(), torch.tensor([0, 1 / 7, 0, 0, 1, 0]))
+
+
+def test_of_a_neuron_that_keeps_all_alike_the_voltage_is_guessed():
+    zero, half = torch.zeros(1, 2), torch.full((1, 2), 0.5)
+    alone = Alone(Linearised(torch.randn(2, 2), zero, half, zero, zero, torch.ones(2), torch.tensor([0.5, 0.4])), True)
+    assert alone.leading(1).tolist() == [[[1.0, 0.0, 0.0, 0.0]]]
 
 
 def step(n: int, coupling: float, seed: int = 0, points: int = 1) -> Linearised:
@@ -133,7 +139,7 @@ def test_a_wrong_guess_does_no_harm():
         lambda x, at: (m[at] @ x.unsqueeze(2)).squeeze(2),
         torch.randn(5, 100, generator=generator),
         guess,
-        criteria=Criteria.within(0.01),
+        criteria=Acceptance.within(0.01),
     )
     largest = torch.linalg.eigvals(m).abs().amax(1)
     torch.testing.assert_close(result.value.abs()[result.settled], largest[result.settled], rtol=0.01, atol=0)
@@ -153,7 +159,7 @@ def test_a_guess_counts_only_where_the_eigenvector_lies_in_it(n):
             lambda x, _: made.append(x) or x * diagonal,
             start,
             guess,
-            criteria=Criteria.within(0.003),
+            criteria=Acceptance.within(0.003),
             looks=(24, 36, 48),
         )
         torch.testing.assert_close(found.value.abs(), torch.ones(1), rtol=1e-3, atol=0)

@@ -1,6 +1,7 @@
 """Radius profile: the radii of the dense derivatives, layer by layer, and what holds them."""
 
 import copy
+import dataclasses
 import json
 import math
 
@@ -271,3 +272,24 @@ def test_what_is_no_network_is_refused_and_wrap_is_named_where_it_helps(function
         function(nn.LSTM(3, 4), torch.zeros(5, 2, 3))
     with pytest.raises(TypeError, match=r"must be a neurolsc\.Network, got str\.$"):
         function("network", torch.zeros(5, 2, 3))
+
+
+def test_the_table_leaves_out_terms_that_hold_next_to_nothing(make_network, make_spikes):
+    profile = radius_profile(make_network(gain=3), make_spikes(T=3, B=2))
+    held = ({"leak": 0.997, "reset": 0.003},) * 2
+    shown = str(dataclasses.replace(profile, sources=held))
+    assert shown.count("leak 100%") == 2
+    assert "reset" not in shown
+
+
+def test_the_table_says_how_much_is_dense_where_any_radius_is_not(make_network, make_spikes):
+    profile = radius_profile(make_network(gain=3), make_spikes(T=3, B=2))
+    assert "dense" not in str(profile)
+    some = dataclasses.replace(profile, exact=torch.tensor([[1.0, 0.25], [1.0, 1.0]]))
+    assert "by dense eigenvalues: time 100.0%, 25.0%; depth 100.0%, 100.0%" in str(some)
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_a_progress_bar_is_shown_where_it_is_asked_for(progress, make_network, make_spikes, capsys):
+    radius_profile(make_network(), make_spikes(T=3, B=2), progress=progress)
+    assert ("step" in capsys.readouterr().err) == progress

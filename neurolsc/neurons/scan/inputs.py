@@ -52,7 +52,7 @@ class Plan:
     reset: Reset
     lengths: Tensor | None
     keep: Literal["nothing", "some", "all"]
-    kernels: bool = False
+    kernels: bool
     half: torch.dtype | None = None
 
 

@@ -117,7 +117,7 @@ def _multiply(
                 continue
             factor = (time if answer.radius == "time" else depth) ** answer.sign
             owner, name = _owner(cell, answer.parameter)
-            value = getattr(owner, name).detach()
+            value = getattr(owner, name)
             if answer.through == "value":
                 moved = value * factor
             elif answer.through == "share":

@@ -106,6 +106,16 @@ class AcrossNeurons(surrogate.Surrogate):
         return torch.tanh(x) * x.mean(-1, keepdim=True)
 
 
+class Rolled(surrogate.Surrogate):
+    """What a neuron's spike depends on is another neuron's voltage; the slopes of all are alike."""
+
+    def shape(self, x: Tensor) -> Tensor:
+        return torch.ones_like(x)
+
+    def shape_integral(self, x: Tensor) -> Tensor:
+        return x.roll(1, -1)
+
+
 class OnlyFrames(Parabola):
     """For (B, n) alone."""
 
@@ -121,7 +131,7 @@ class Overflowing(Parabola):
         return torch.where(x > 1, torch.inf, x)
 
 
-@pytest.mark.parametrize("spike", [Parabola, Unused, OnlyInShape, Widened, Flat, AcrossNeurons, OnlyFrames])
+@pytest.mark.parametrize("spike", [Parabola, Unused, OnlyInShape, Widened, Flat, AcrossNeurons, Rolled, OnlyFrames])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_users_surrogate_takes_the_loop_with_the_gradients_of_plain_steps(spike, recompute):
     cell = firing(ALIFPlus, spike=spike())
@@ -207,7 +217,13 @@ class WithList(Parabola):
         self.list = [1.0]
 
 
-@pytest.mark.parametrize("spike", [Forward, Derivative, Primitive, Mixed, Called, WithModule, WithList])
+class WithTuple(Parabola):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tuple = (torch.ones(1), 1.0)
+
+
+@pytest.mark.parametrize("spike", [Forward, Derivative, Primitive, Mixed, Called, WithModule, WithList, WithTuple])
 def test_surrogates_that_do_otherwise_take_plain_steps(spike):
     assert_as_plain_steps(firing(ALIFPlus, spike=spike()), spikes(), loop=False)
 

@@ -135,3 +135,9 @@ def test_doubt_is_the_largest_standard_error_in_tolerances():
     assert criteria.doubt(radii, Aim(0.5, 0.5), 1, include_input=False) == pytest.approx(0.2 / 0.02)
     assert criteria.doubt(radii, Aim(0.9, 0.1), 1, include_input=False) == pytest.approx(0.2 / (2 * 0.02 * 0.1))
     assert Criteria(tolerance=0.0).doubt(radii, Aim(0.5, 0.5), 1) == math.inf
+
+
+def test_a_mean_on_its_target_is_no_miss_without_a_tolerance():
+    goal, exact = Aim(0.5, 0.5), Criteria(tolerance=0.0)
+    assert not exact.misses(measured([0.5], [0.5]), goal)
+    assert len(exact.misses(measured([0.5 + 1e-9], [0.5]), goal)) == 1

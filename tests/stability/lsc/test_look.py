@@ -60,3 +60,11 @@ def test_a_closer_look_takes_up_to_four_times_the_samples(make_network, batches)
     for tolerance, samples in ((10.0, 2), (1e-4, 8)):
         measured, _ = look(network, Criteria(tolerance)).closer(batches[0], 0)
         assert measured.time[0].shape == (20, samples)
+
+
+@pytest.mark.parametrize("non_square", ["submatrix", "singular"])
+def test_a_fresh_look_measures_unequal_widths_as_the_steps_do(non_square, make_network, batches):
+    options = Options(target=0.5, rule=TransitionRule(), samples=2, steps=5, non_square=non_square)
+    inputs = InputStream(batches)
+    profile = Look(make_network(gain=2), GOAL, options).fresh(inputs, inputs.take(), 0)
+    assert profile.non_square == (non_square, None)  # the second layer reads one of its own width

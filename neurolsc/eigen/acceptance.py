@@ -37,7 +37,7 @@ LEAST = 0.01
 """modulus relative to the norm of the matrix below which no value counts: so far from normal is the matrix then"""
 
 
-class Criteria(NamedTuple):
+class Acceptance(NamedTuple):
     """What settles a value, all of it relative; made by :meth:`within`."""
 
     tolerance: float
@@ -50,7 +50,7 @@ class Criteria(NamedTuple):
     """residual times the condition number of the eigenvalue"""
 
     @classmethod
-    def within(cls, tolerance: float, *, strict: bool = False) -> "Criteria":
+    def within(cls, tolerance: float, *, strict: bool = False) -> "Acceptance":
         """Those for errors within a tolerance; strict: with some of it left for the eigenvectors."""
         return cls(tolerance, (0.3 if strict else 0.5) * tolerance, 0.3 * tolerance, tolerance)
 
