@@ -54,7 +54,8 @@ class Ours(Peer):
 
 
 class OursByMoments(Ours):
-    """The same step by step, all layers at once: the only way before the layers had a loop of their own."""
+    """The same step by step, all layers at once: the only way before the layers had a loop of their
+    own."""
 
     def spikes(self, x: Tensor) -> list[Tensor]:
         outputs = [moment.outputs for moment in self.network.moments(x)]
@@ -83,7 +84,8 @@ def build(make: Callable[..., Peer], sizes: tuple[int, int, int], gains: Sequenc
 
 
 def gains_for(make: Callable[..., Peer], x: Tensor, sizes: tuple[int, int, int], rate: float) -> list[float]:
-    """The gains with which every layer fires at about that rate (spikes per neuron and step) on x."""
+    """The gains with which every layer fires at about that rate (spikes per neuron and step) on
+    x."""
     gains: list[float] = []
     for i in range(len(build(make, sizes, ()).inputs)):
         low, high = -2.0, 10.0

@@ -26,7 +26,8 @@ SIZES, STEPS, BATCH, CLOSE = (30, 16, 4), 20, 8, 1e-4
 
 
 def check() -> dict[str, float]:
-    """How far the gradients of each contestant are from ours, relative to their largest entry; raises where that is too far."""
+    """How far the gradients of each contestant are from ours, relative to their largest entry;
+    raises where that is too far."""
     torch.set_default_dtype(torch.float64)
     x = (torch.rand(STEPS, BATCH, SIZES[0], generator=torch.Generator().manual_seed(0)) < 0.2).double()
     found = inductor(x) | (in_jax(x) if names() else {})
@@ -40,7 +41,8 @@ def firing(make: Callable[..., Peer], x: Tensor) -> Any:
 
 
 def run(network: Peer, x: Tensor, late: int = 0) -> list[Tensor]:
-    """The spikes of both layers; leaves the gradients of the loss, of the second one's spikes as they are after some steps."""
+    """The spikes of both layers; leaves the gradients of the loss, of the second one's spikes as
+    they are after some steps."""
     sent = network.spikes(x)
     last = torch.cat([torch.zeros_like(sent[-1][:late]), sent[-1][: len(x) - late]])
     network.zero_grad()
@@ -76,7 +78,8 @@ def inductor(x: Tensor) -> dict[str, float]:
 
 
 def in_jax(x: Tensor) -> dict[str, float]:
-    """jax.lax.scan, and spyx, which sends spikes a step late and lets a gradient through the reset."""
+    """jax.lax.scan, and spyx, which sends spikes a step late and lets a gradient through the
+    reset."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in names():

@@ -56,7 +56,8 @@ class Norse(Peer):
 
 
 class SpikingJelly(Peer):
-    """LIFNode in a LinearRecurrentContainer: its Linear reads the projected input and the last spikes side by side."""
+    """LIFNode in a LinearRecurrentContainer: its Linear reads the projected input and the last
+    spikes side by side."""
 
     def __init__(self, n_in: int, width: int, n_out: int) -> None:
         super().__init__()

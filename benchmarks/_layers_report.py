@@ -13,7 +13,8 @@ def against(ours: float, peers: dict[str, float]) -> dict[str, object]:
 
 
 def ratios(ms: dict[str, float]) -> dict[str, dict[str, object]]:
-    """Ours next to the fastest of its kind, ALIF next to those whose thresholds move, and ALIF next to the fastest of all."""
+    """Ours next to the fastest of its kind, ALIF next to those whose thresholds move, and ALIF next
+    to the fastest of all."""
     peers = {name: each for name, each in ms.items() if not name.startswith("neurolsc")}
     moving = {name: each for name, each in peers.items() if "ALIF" in name or "LSNN" in name}
     fixed = {name: each for name, each in peers.items() if name not in moving}

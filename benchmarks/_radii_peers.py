@@ -1,4 +1,5 @@
-"""Who else could find radii: ARPACK, batched power iteration, and jacrev with eigvals; each as fast as it can be made."""
+"""Who else could find radii: ARPACK, batched power iteration, and jacrev with eigvals; each as fast
+as it can be made."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,7 +78,8 @@ def counted() -> Iterator[list[int]]:
 
 
 def arpack(tolerance: float, basis: int) -> Contestant:
-    """`scipy.sparse.linalg.eigs`, one point at a time, the closed form as numpy products in float32.
+    """`scipy.sparse.linalg.eigs`, one point at a time, the closed form as numpy products in
+    float32.
 
     Args:
         tolerance: its `tol`.
@@ -112,7 +114,8 @@ def arpack(tolerance: float, basis: int) -> Contestant:
 
 
 def _products(t: Transitions, direction: str) -> tuple[int, Callable[[int], Callable[[np.ndarray], np.ndarray]]]:
-    """The number of variables, and for a point the function that multiplies its derivative with a vector."""
+    """The number of variables, and for a point the function that multiplies its derivative with a
+    vector."""
     if direction == "depth":
         assert t.below is not None and t.state_below is not None
         w, slopes = t.cell.w_in.detach().numpy(), t.below.spike_derivative(t.state_below).detach().numpy()
@@ -143,7 +146,8 @@ def power(tolerance: float, window: int) -> Contestant:
     The growth of the norm over a window averages over the turns of a complex pair or a ring.
 
     Args:
-        tolerance: relative change of the estimate from one window to the next at which a point is done.
+        tolerance: relative change of the estimate from one window to the next at which a point is
+            done.
         window: products in a window.
     """
 
@@ -222,7 +226,8 @@ def fastest(
     exact: Tensor,
     cost: Callable[[Callable[[], Found]], tuple[float, Found]],
 ) -> dict[str, tuple[str, Contestant]]:
-    """The fastest settings whose 99th percentile of errors reaches a goal, for each goal that is reached."""
+    """The fastest settings whose 99th percentile of errors reaches a goal, for each goal that is
+    reached."""
     best: dict[str, tuple[str, Contestant]] = {}
     least = dict.fromkeys(goals, torch.inf)
     for way, settings in candidates(peer):

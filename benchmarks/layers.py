@@ -60,7 +60,8 @@ IMPORT = "import time, torch; start = time.process_time(); import neurolsc; prin
 
 @dataclass(frozen=True)
 class Setting:
-    """What is run: neurons in a layer, steps, the firing rate, and the share of the input that is not zero."""
+    """What is run: neurons in a layer, steps, the firing rate, and the share of the input that is
+    not zero."""
 
     width: int
     steps: int
@@ -134,7 +135,8 @@ def gains_of(setting: Setting, x: Tensor) -> dict[str, list[float]]:
 
 
 def peak(name: str, setting: Setting, gains: list[float]) -> float:
-    """MB by which the resident set rises over a forward and backward pass, at most of three processes of its own.
+    """MB by which the resident set rises over a forward and backward pass, at most of three
+    processes of its own.
 
     Linux now and then reports a third of a peak, and never more than it was.
     """
@@ -216,7 +218,8 @@ def digits(rounds: int) -> dict:
 
 
 def growth(rounds: int) -> list[dict]:
-    """Our time, and snnTorch's where it has such a network, over N, T, B, L and the rate, from 2 x 256, T = 50, B = 100."""
+    """Our time, and snnTorch's where it has such a network, over N, T, B, L and the rate, from 2 x
+    256, T = 50, B = 100."""
     rows, peer = [], CONTESTANTS["snnTorch RLeaky"]
     base = {"N": 256, "T": 50, "B": 100, "L": 2, "rate": RATE}
     sweeps = {

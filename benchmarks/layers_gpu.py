@@ -1,14 +1,16 @@
-"""How fast, and in how little memory, do recurrent spiking layers run forward and backward on a GPU, next to other libraries?
+"""How fast, and in how little memory, do recurrent spiking layers run forward and backward on a
+GPU, next to other libraries?
 
     python benchmarks/layers_gpu.py [--rounds 20]
 
-The networks, inputs, loss and firing rates of layers.py: two recurrent layers of 256, 700 inputs of which 1 % spike, B = 100,
-T = 100 and 250. Ours runs by its kernels, by them with recomputation, and by the loop of single operations that they replace. Times
-are medians between two CUDA events, all networks taking their turns in one process, after three rounds that make the kernels;
-memory is what torch allocates at most during one forward and backward pass beyond what it held before. How many spikes differ
-between kernels and loop, and how far their gradients are apart on the steps before the first of them, is in the JSON. Writes
-results/layers_gpu.json, .md and .png, or says that there is no CUDA device. `--device cpu --small --folder FOLDER` only tries
-the script out.
+The networks, inputs, loss and firing rates of layers.py: two recurrent layers of 256, 700 inputs of
+which 1 % spike, B = 100, T = 100 and 250. Ours runs by its kernels, by them with recomputation, and
+by the loop of single operations that they replace. Times are medians between two CUDA events, all
+networks taking their turns in one process, after three rounds that make the kernels; memory is what
+torch allocates at most during one forward and backward pass beyond what it held before. How many
+spikes differ between kernels and loop, and how far their gradients are apart on the steps before
+the first of them, is in the JSON. Writes results/layers_gpu.json, .md and .png, or says that there
+is no CUDA device. `--device cpu --small --folder FOLDER` only tries the script out.
 """
 
 import argparse

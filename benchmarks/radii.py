@@ -1,4 +1,5 @@
-"""How fast are radii without matrices, and how far off?  python benchmarks/radii.py [--quick] [--device cuda]
+"""How fast are radii without matrices, and how far off?  python benchmarks/radii.py [--quick]
+[--device cuda]
 
 ALIF layers on spike-latency MNIST from the package, at points that differ from all others, the same
 for everybody. The peers are the strongest that one could pick: ARPACK (`scipy.sparse.linalg.eigs`
@@ -66,7 +67,8 @@ def points(net: neurolsc.Network, x: Tensor) -> tuple[Transitions, float]:
 
 
 def distinct(t: Transitions, direction: str) -> tuple[Transitions, float]:
-    """The points that differ in the states that the derivative depends on, shuffled; and their share."""
+    """The points that differ in the states that the derivative depends on, shuffled; and their
+    share."""
     rows = flat(t.before if direction == "time" else t.state_below)
     which = torch.unique(rows, dim=0, return_inverse=True)[1].cpu()
     first = torch.full((int(which.max()) + 1,), len(rows)).scatter_reduce(0, which, torch.arange(len(rows)), "amin")
@@ -131,7 +133,8 @@ def compare(t: Transitions, direction: str, repeats: int, checked: int, growth: 
 
 
 def gradients(t: Transitions, direction: str, repeats: int) -> list[dict]:
-    """Milliseconds a point of a radius and its gradient, for ours and by automatic differentiation."""
+    """Milliseconds a point of a radius and its gradient, for ours and by automatic
+    differentiation."""
     t, share = distinct(t, direction)
     parameters = [p for p in t.cell.parameters() if p.requires_grad]
 
@@ -154,7 +157,8 @@ def gradients(t: Transitions, direction: str, repeats: int) -> list[dict]:
 
 
 def sampling(net: neurolsc.Network, x: Tensor) -> list[float]:
-    """How far the mean radii of 32 steps x 8 samples are from those of 50 x 32, at worst, over 4 draws."""
+    """How far the mean radii of 32 steps x 8 samples are from those of 50 x 32, at worst, over 4
+    draws."""
     whole = neurolsc.radius_profile(net, x[:, :32], steps=50)
     worst = [0.0, 0.0]
     for seed in range(4):

@@ -1,17 +1,21 @@
-r"""Largest eigenvalues of many matrices at once, given whole or as products with vectors; no network, no cell, no time.
+r"""Largest eigenvalues of many matrices at once, given whole or as products with vectors.
 
-How it fits together. `radius` has them of whole matrices: LAPACK, in float64. `maps` has matrices as
-products, in cycles (`autograd`: of any function). `radii` takes a cycle: the small ones become whole
-matrices; of others a `basis` follows the products of a random start, for some of the points (`pieces`) at a
-time, and `krylov` looks at its largest eigenvalue (`powers`: found by squaring) at sizes 24 to 108.
-A `guess`, where a cell has one, is put beside the basis at the first look and stays there. What
-counts is for the `acceptance` to say; a point that meets them at no look goes the whole way and is
-counted. `growth` tells them how fast what a value leaves out grows. `eigenpairs` has the gradient.
+No network, no cell, no time.
 
-What is promised. A radius is within `tolerance` (1 %) of float64 LAPACK or comes from it, and is then
-counted as exact. Its gradient is that of an eigenvalue within the tolerance. A value counts only if what
-it leaves out has been shown to grow no faster than where an eigenvalue larger by the tolerance, with
-an average part in the random start, would have shown itself: an estimate, not a proof.
+How it fits together. `radius` has them of whole matrices: LAPACK, in float64. `maps` has matrices
+as products, in cycles (`autograd`: of any function). `radii` takes a cycle: the small ones become
+whole matrices; of others a `basis` follows the products of a random start, for some of the points
+(`pieces`) at a time, and `krylov` looks at its largest eigenvalue (`powers`: found by squaring) at
+sizes 24 to 108. A `guess`, where a cell has one, is put beside the basis at the first look and
+stays there. What counts is for the `acceptance` to say; a point that meets them at no look goes the
+whole way and is counted. `growth` tells them how fast what a value leaves out grows. `eigenpairs`
+has the gradient.
+
+What is promised. A radius is within `tolerance` (1 %) of float64 LAPACK or comes from it, and is
+then counted as exact. Its gradient is that of an eigenvalue within the tolerance. A value counts
+only if what it leaves out has been shown to grow no faster than where an eigenvalue larger by the
+tolerance, with an average part in the random start, would have shown itself: an estimate, not a
+proof.
 
 Where it ends. A matrix in float32 is known to 6e-8 of its norm, and its eigenvalues to that times
 their condition number 1 / |y^H x|. From a condition number of 1e5 on LAPACK in float32 is more than

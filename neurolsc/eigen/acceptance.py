@@ -1,4 +1,6 @@
-r"""When a value counts: small residual, stands still, not too sensitive, and nothing larger grows beside it.
+r"""When a value counts.
+
+It has a small residual, stands still, is not too sensitive, and nothing larger grows beside it.
 
 The last asks more than the others. What a value leaves out is seen by the rate g at which it grows
 (:mod:`neurolsc.eigen.growth`), in units of the value's modulus. An eigenvalue that is larger by the
@@ -6,13 +8,13 @@ tolerance and holds 1/n of the start's square, the mean, has after m steps
 
 .. math:: \frac1n \Big(\frac{1 + \text{tolerance}}{g}\Big)^{2 m}
 
-of the square of what is left out. From a hundredth on it shows among the values of the basis; so g is
-asked to lie where it would, and with some to spare at the first look, which has no look before it to
-compare with. Where much grows at nearly the rate of the value itself, that takes many steps, or
-eigenvalues of the whole matrix.
+of the square of what is left out. From a hundredth on it shows among the values of the basis; so g
+is asked to lie where it would, and with some to spare at the first look, which has no look before
+it to compare with. Where much grows at nearly the rate of the value itself, that takes many steps,
+or eigenvalues of the whole matrix.
 
-A value far below the norm of the matrix never counts. Products with a nilpotent matrix, whose radius
-is 0, settle on such values, and no product tells that they are none of its eigenvalues.
+A value far below the norm of the matrix never counts. Products with a nilpotent matrix, whose
+radius is 0, settle on such values, and no product tells that they are none of its eigenvalues.
 """
 
 from typing import NamedTuple
@@ -30,11 +32,13 @@ EARLY = 0.025
 
 
 LATER = 0.4
-"""of the residual at the first look, what is asked for at later ones: an eigenvalue that is found late has others near"""
+"""of the residual at the first look, what is asked for at later ones: an eigenvalue that is found
+late has others near"""
 CLEAR = 0.03
 """residual times condition number, in tolerances, from which a value need not have stood still"""
 LEAST = 0.01
-"""modulus relative to the norm of the matrix below which no value counts: so far from normal is the matrix then"""
+"""modulus relative to the norm of the matrix below which no value counts: so far from normal is the
+matrix then"""
 
 
 class Acceptance(NamedTuple):
@@ -51,11 +55,17 @@ class Acceptance(NamedTuple):
 
     @classmethod
     def within(cls, tolerance: float, *, strict: bool = False) -> "Acceptance":
-        """Those for errors within a tolerance; strict: with some of it left for the eigenvectors."""
+        """Those for errors within a tolerance.
+
+        Strict: with some of it left for the eigenvectors.
+        """
         return cls(tolerance, (0.3 if strict else 0.5) * tolerance, 0.3 * tolerance, tolerance)
 
     def met(self, pairs: RitzPairs, last: Tensor, *, early: bool = False) -> Tensor:
-        """Whether each of the pairs counts (P,), given the moduli at the last look (P,); early: at the first, given guesses."""
+        """Whether each of the pairs counts (P,), given the moduli at the last look (P,).
+
+        Early: at the first look, given guesses.
+        """
         modulus, residual = pairs.value.abs(), pairs.residual()
         exposed = residual * pairs.condition
         still = ((modulus - last).abs() <= self.drift * modulus) | (exposed <= CLEAR * self.tolerance)

@@ -11,7 +11,8 @@ from neurolsc.eigen.maps import Map
 class Differentiated(Map):
     """The derivative of any function that treats the samples of a batch apart, by autograd.
 
-    A product with the transpose is one backward pass; one with M itself is a backward pass through that one.
+    A product with the transpose is one backward pass; one with M itself is a backward pass through
+    that one.
 
     Args:
         function: maps (P, columns) and the context to (P, rows), sample by sample.

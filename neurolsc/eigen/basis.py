@@ -1,4 +1,7 @@
-"""An orthonormal basis for each of many matrices, that grows by their products with vectors, and the eigenpairs on it."""
+"""An orthonormal basis for each of many matrices, and the eigenpairs on it.
+
+It grows by the products of the matrices with vectors.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,7 +15,8 @@ from neurolsc.eigen.vectors import norm
 AGAIN = 0.5
 """share of a vector outside the basis from which one pass of orthogonalisation will do"""
 SMALL = 1e-3
-"""share of a vector outside the basis below which its known product does not tell that of the share"""
+"""share of a vector outside the basis below which its known product does not tell that of the
+share"""
 
 
 class RitzPairs(NamedTuple):
@@ -95,7 +99,8 @@ class Basis:
     def widen(self, v: Tensor, product: Tensor | None = None) -> None:
         """Add the direction that vectors (p, n) bring, or zeros where they lie in the basis.
 
-        Where their products (p, n) are known none is made; directions that bring little are then left out.
+        Where their products (p, n) are known none is made; directions that bring little are then
+        left out.
         """
         (have, products), size, rest = self.parts(), norm(v), norm(v)
         for _ in range(2):  # once is not enough where v lies nearly in the basis

@@ -1,13 +1,16 @@
-r"""Left and right eigenvectors of a dominant eigenvalue, and the gradient of its modulus by the parameters.
+r"""Eigenvectors of a dominant eigenvalue, left and right.
+
+And with them the gradient of its modulus by the parameters.
 
 With M x = λ x and y^H M = λ y^H held fixed,
 
 .. math:: \rho = \mathrm{Re}\Big(\frac{\bar\lambda}{|\lambda|}\,\frac{y^H M x}{y^H x}\Big)
 
-has the value and the gradient of the radius as a function of the parameters behind M, so that one product with M,
-differentiated, gives the gradient of all of them. The pairs come from a start near by two-sided Rayleigh quotient
-iteration, whose error is cubed at each step; one matrix of one point is factorised at a time. Of matrices too large for
-that they come from two Arnoldi bases, of M and of its transpose.
+has the value and the gradient of the radius as a function of the parameters behind M, so that one
+product with M, differentiated, gives the gradient of all of them. The pairs come from a start near
+by two-sided Rayleigh quotient iteration, whose error is cubed at each step; one matrix of one point
+is factorised at a time. Of matrices too large for that they come from two Arnoldi bases, of M and
+of its transpose.
 
 Source: Ostrowski 1959; Parlett, Math. Comp. 28 (1974).
 """
@@ -39,7 +42,10 @@ class Pairs(NamedTuple):
 
 
 def pairs_near(cycle: Cycle, values: Tensor, lefts: Tensor) -> Pairs:
-    """Eigenvalues near the given ones (P,), from approximate left eigenvectors (P, n), one point after the other."""
+    """Eigenvalues near the given ones (P,), from approximate left eigenvectors (P, n).
+
+    They are found one point after the other.
+    """
     right, left, found, new = torch.zeros_like(lefts), lefts.clone(), [], values.clone()
     for i in range(cycle.points):
         one = _pair_near(cycle, i, values[i], lefts[i])
@@ -50,7 +56,10 @@ def pairs_near(cycle: Cycle, values: Tensor, lefts: Tensor) -> Pairs:
 
 
 def matched(right: Dominant, left: Dominant, tolerance: float) -> Pairs:
-    """Right and left vectors from two bases, as pairs where they have settled and agree on the eigenvalue."""
+    """Right and left vectors from two bases, as pairs.
+
+    They are pairs where they have settled and agree on the eigenvalue.
+    """
     value, y = right.value, left.vector
     swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # the other of a complex pair
     other = torch.where(swap, left.value.conj(), left.value)

@@ -1,4 +1,6 @@
-r"""How fast what an eigenpair leaves out grows: larger eigenvalues show in norms before any of them converges.
+r"""How fast what an eigenpair leaves out grows.
+
+Larger eigenvalues show in norms before any of them converges.
 
 On the basis V of an Arnoldi process that started at q, :math:`M^k q = V H^k e_1` for every k below
 the size of H, so the products' norms are known without any more products. With the eigenvalue λ
@@ -7,20 +9,23 @@ taken out,
 .. math:: s_k = \frac{\|H^k (H - \lambda)(H - \bar\lambda)\,e_1\|}{|\lambda|^k}
 
 holds all that q has of the other eigenvectors, and next to nothing of those near λ. A ring of many
-eigenvalues of one modulus leaves the eigenvalues of H 5 to 10 % low, but s_k grows at its rate at once.
-Transients of matrices that are far from normal make the rate too large while they grow, and too small
-while they fade, which is why nothing counts before 24 steps.
+eigenvalues of one modulus leaves the eigenvalues of H 5 to 10 % low, but s_k grows at its rate at
+once. Transients of matrices that are far from normal make the rate too large while they grow, and
+too small while they fade, which is why nothing counts before 24 steps.
 """
 
 import torch
 from torch import Tensor
 
 FLOOR = 100
-"""in units of the rounding error of the largest product; what is smaller counts as this, and does not grow"""
+"""in units of the rounding error of the largest product; what is smaller counts as this, and does
+not grow"""
 
 
 def growth_beside(h: Tensor, value: Tensor) -> Tensor:
-    """The factor by which s_k grows at each of the later half of the steps (P,); 0 where there are too few.
+    """The factor by which s_k grows at each of the later half of the steps (P,).
+
+    It is 0 where there are too few.
 
     Args:
         h: matrices H of Arnoldi processes (P, m, m).

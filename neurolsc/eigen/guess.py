@@ -11,7 +11,7 @@ SHARE = 0.5
 
 
 class Guess(NamedTuple):
-    """What is known of the eigenpairs of P matrices M by a part D of them that is easily inverted."""
+    """What a part D of P matrices M, which is easily inverted, tells of their eigenpairs."""
 
     modulus: Tensor
     """the largest of an eigenvalue of D (P,)"""
@@ -21,5 +21,8 @@ class Guess(NamedTuple):
     """(D - value)^-1 times complex vectors (p, n), for values (p,), at points (p,)"""
 
     def holds(self, x: Tensor, at: Tensor) -> Tensor:
-        """Whether complex vectors (p, n) of norm 1 lie mostly in the guessed ones at points (p,)."""
+        """Whether complex vectors of norm 1 lie mostly in the guessed ones.
+
+        Vectors (p, n), at points (p,).
+        """
         return (torch.stack((x.real, x.imag), 1) @ self.vectors[at].mT).square().sum((1, 2)) > SHARE

@@ -1,8 +1,8 @@
 r"""The largest eigenvalue of many matrices at once from their products with vectors.
 
 Each point has a basis of its own, which follows the products of a start (Arnoldi); those of all
-points are made side by side. The largest eigenvalue on it counts when it meets the criteria. A basis
-is never restarted, so nothing that it has found is lost.
+points are made side by side. The largest eigenvalue on it counts when it meets the criteria. A
+basis is never restarted, so nothing that it has found is lost.
 
 Where a part D of M is known that is easily inverted, and M is nearly D, a few vectors beside the
 first basis do what dozens of products would: eigenvectors of D, and
@@ -25,7 +25,8 @@ from neurolsc.eigen.guess import Guess
 from neurolsc.eigen.powers import ENOUGH
 
 LOOKS = (24, 36, 48, 64, 84, 108)
-"""sizes of the basis at which the eigenvalue is looked at; it ends at the last, or at half the size of the matrix"""
+"""sizes of the basis at which the eigenvalue is looked at; it ends at the last, or at half the size
+of the matrix"""
 CORRECTIONS = 4
 """how many vectors of Davidson's are tried"""
 
@@ -103,20 +104,29 @@ class _Search:
         self.found = Dominant(vector[:, 0].clone(), vector, like.new_zeros(len(like)), like.new_zeros(len(like)).bool())
 
     def settle(self, left: Tensor, pairs: RitzPairs, last: Tensor, *, early: bool = False) -> Tensor:
-        """Write down pairs at points (p,), given their moduli at the last look (p,); those that do not count, as an index."""
+        """Write down pairs at points (p,), given their moduli at the last look (p,).
+
+        Returned are those that do not count, as an index.
+        """
         done = self.criteria.met(pairs, last, early=early)
         for whole, part in zip(self.found, (pairs.value, pairs.vector, pairs.residual(), done), strict=True):
             whole[left] = part
         return (~done).nonzero().squeeze(1)
 
     def first(self, basis: Basis) -> RitzPairs:
-        """The pairs of the first look, which count where they are clear: nothing tells whether they stand still."""
+        """The pairs of the first look, which count where they are clear.
+
+        Nothing tells whether they stand still.
+        """
         pairs = basis.pairs()
         self.settle(basis.left, pairs, torch.full_like(pairs.condition, torch.inf), early=True)
         return pairs
 
     def beside(self, basis: Basis, guess: Guess) -> RitzPairs:
-        """Those of the first look with a guess, and corrected ones where that is what is missing."""
+        """Those of the first look with a guess, or corrected ones.
+
+        A correction is tried where that is what is missing.
+        """
         for v in guess.vectors.unbind(1):
             basis.widen(v)
         pairs = self.first(basis)

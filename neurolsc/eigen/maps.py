@@ -1,8 +1,9 @@
 r"""Transition derivatives as products with vectors: applied, never formed.
 
-A derivative at P points is a cycle of linear maps, each between vectors (P, n). For LIF and ALIF a product costs one
-matrix product with the weights, shared by all points; for any other cell it is a vector-Jacobian product of autograd.
-Eigenvalues other than 0 do not depend on where a cycle is entered, so it is entered where it is narrowest.
+A derivative at P points is a cycle of linear maps, each between vectors (P, n). For LIF and ALIF a
+product costs one matrix product with the weights, shared by all points; for any other cell it is a
+vector-Jacobian product of autograd. Eigenvalues other than 0 do not depend on where a cycle is
+entered, so it is entered where it is narrowest.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +18,10 @@ from neurolsc.eigen.guess import Guess
 
 
 class Factors(NamedTuple):
-    """A factorised M - shift I of one point, M real (n, n): its inverse and that of its adjoint, on vectors (n,)."""
+    """A factorised M - shift I of one point, M real (n, n).
+
+    What is here are its inverse and that of its adjoint, on vectors (n,).
+    """
 
     solve: Callable[[Tensor], Tensor]
     solve_adjoint: Callable[[Tensor], Tensor]
@@ -46,15 +50,24 @@ class Map(ABC):
         """The map at some of the points."""
 
     def guess(self, right: bool) -> Guess | None:
-        """A guess at the right or the left eigenvector of the largest eigenvalue, if there is one."""
+        """A guess at the right or the left eigenvector of the largest eigenvalue.
+
+        None where there is none.
+        """
         return None
 
     def dense(self) -> Tensor | None:
-        """The matrices (P, rows, columns), or one (1, rows, columns) for all points, where they are at hand."""
+        """The matrices (P, rows, columns), or one (1, rows, columns) for all points.
+
+        None where they are not at hand.
+        """
         return None
 
     def factors(self, shift: Tensor) -> Factors | None:
-        """A factorisation of M - shift I at the only point that is cheaper than that of a dense matrix, if there is one."""
+        """A factorisation of M - shift I at the only point.
+
+        None where there is none that is cheaper than that of a dense matrix.
+        """
         return None
 
 
@@ -92,11 +105,17 @@ class Cycle:
         return Cycle([part.take(index) for part in self.maps], len(index))
 
     def guess(self, right: bool) -> Guess | None:
-        """A guess at the right or the left eigenvector of the largest eigenvalue, if there is one."""
+        """A guess at the right or the left eigenvector of the largest eigenvalue.
+
+        None where there is none.
+        """
         return self.maps[0].guess(right) if len(self.maps) == 1 else None
 
     def matrix(self, point: int, like: Tensor) -> Tensor:
-        """M of one point (size, size), from products with the unit vectors; of the dtype and device of a tensor."""
+        """M of one point (size, size), from products with the unit vectors.
+
+        It has the dtype and device of a tensor.
+        """
         return self.take(torch.tensor([point], device=like.device)).matrices(like)[0]
 
     def matrices(self, like: Tensor) -> Tensor:
@@ -120,7 +139,9 @@ class Cycle:
 
 
 class Choice(Map):
-    """Lines of a longer vector: (P, k) drawn of `long`, another choice at each point, in the order given.
+    """Lines of a longer vector: (P, k) drawn of `long`, another choice at each point.
+
+    They come in the order given.
 
     Args:
         chosen: which (P, k).
@@ -157,8 +178,12 @@ class Flipped(Map):
 
 
 def lu_factors(m: Tensor) -> Factors:
-    """Factors of one matrix (n, n), never nearly singular: a pivot below eps times the largest becomes this."""
-    # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads (pytorch#142815)
+    """Factors of one matrix (n, n), never nearly singular.
+
+    A pivot below eps times the largest becomes this.
+    """
+    # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads
+    # (pytorch#142815)
     lu, pivots, _ = torch.linalg.lu_factor_ex(m)
     pivot = lu.diagonal()
     smallest = torch.finfo(m.dtype).eps * pivot.abs().max().clamp(min=torch.finfo(m.dtype).tiny)

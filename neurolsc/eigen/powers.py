@@ -1,12 +1,13 @@
 r"""The dominant eigenpair of many small matrices at once, by squaring each of them again and again.
 
-A vector times :math:`H^{2^k}` turns into the eigenvectors of the eigenvalue of largest modulus: a part that belongs to an
-eigenvalue q times as large has shrunk by :math:`q^{2^k}`. What is left is one direction, or two for a complex pair or a pair
-:math:`\pm\lambda`, in which the eigenvalue is found by a projection. Matrices whose residual is still large are squared further.
-Where more than two eigenvalues share the modulus, or powers vanish, that does not help, and LAPACK is asked.
+A vector times :math:`H^{2^k}` turns into the eigenvectors of the eigenvalue of largest modulus: a
+part that belongs to an eigenvalue q times as large has shrunk by :math:`q^{2^k}`. What is left is
+one direction, or two for a complex pair or a pair :math:`\pm\lambda`, in which the eigenvalue is
+found by a projection. Matrices whose residual is still large are squared further. Where more than
+two eigenvalues share the modulus, or powers vanish, that does not help, and LAPACK is asked.
 
-Only products of matrices are made, which are as fast on a GPU, and on a CPU ten times as fast as eigenvalues by LAPACK
-(``benchmarks/radii.py``).
+Only products of matrices are made, which are as fast on a GPU, and on a CPU ten times as fast as
+eigenvalues by LAPACK (``benchmarks/radii.py``).
 """
 
 import torch
@@ -15,21 +16,24 @@ from torch import Tensor
 from neurolsc.eigen.vectors import norm, start, unit
 
 SQUARINGS = (9, 9)
-"""in the first round and the second; after 9 an eigenvalue that is 1.4 % smaller has left a thousandth of itself"""
+"""in the first round and the second; after 9 an eigenvalue that is 1.4 % smaller has left a
+thousandth of itself"""
 ENOUGH = 1e-3
 """relative residual of the pairs that are returned, but those by LAPACK"""
 
 
 def dominant_pairs(h: Tensor, enough: float = ENOUGH) -> tuple[Tensor, Tensor, Tensor]:
-    """Eigenvalues of largest modulus of real matrices (P, m, m), their vectors, and how sensitive they are.
+    """Eigenvalues of largest modulus of real matrices, their vectors, and condition numbers.
+
+    The last say how sensitive they are.
 
     Args:
         h: the matrices.
         enough: relative residual of the pairs that are returned, but those by LAPACK.
 
     Returns:
-        The values (P,), the vectors (P, m) of norm 1, and the condition numbers of the values (P,), 1 over the modulus of
-        y^H x with left vectors y of norm 1.
+        The values (P,), the vectors (P, m) of norm 1, and the condition numbers of the values (P,),
+        1 over the modulus of y^H x with left vectors y of norm 1.
     """
     value = h.new_zeros(len(h), dtype=h.dtype.to_complex())
     vector, condition = h.new_zeros(h.shape[:2], dtype=value.dtype), h.new_ones(len(h))
@@ -62,7 +66,9 @@ def _squared(power: Tensor, times: int) -> Tensor:
 
 
 def _pairs(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Pairs of the matrices from their powers, applied to a vector at random, and norms of the residuals.
+    """Pairs of the matrices, and norms of their residuals.
+
+    They come from powers of the matrices, applied to a vector at random.
 
     Of two values that are left it is the larger one, or the one that is nearer to one given.
     """

@@ -1,4 +1,7 @@
-"""Radii of derivatives that are applied and not formed, with a dense path for those that are small or do not settle."""
+"""Radii of derivatives that are applied and not formed.
+
+Those that are small, or do not settle, go a dense path.
+"""
 
 from typing import Literal, NamedTuple
 
@@ -14,15 +17,17 @@ from neurolsc.eigen.radius import leading_pair, spectral_radius
 from neurolsc.eigen.vectors import start
 
 Method = Literal["krylov", "exact"]
-"""How a radius is found: from products with vectors where that pays, or by dense eigenvalues always."""
+"""How a radius is found: by products with vectors where that pays, or always dense."""
 
 METHODS: tuple[Method, ...] = ("krylov", "exact")
 
 DENSE_BELOW = 75
-"""size up to which dense eigenvalues are taken: there they cost no more than a basis (benchmarks/radii.py)"""
+"""size up to which dense eigenvalues are taken: there they cost no more than a basis
+(benchmarks/radii.py)"""
 
 FACTORED_BELOW = 1024
-"""size up to which eigenvectors come from factorisations, one point at a time; of larger ones from two bases"""
+"""size up to which eigenvectors come from factorisations, one point at a time; of larger ones from
+two bases"""
 
 TOLERANCE = 0.01
 """relative error of a radius that is not from dense eigenvalues"""
@@ -44,7 +49,9 @@ class Radii(NamedTuple):
 
 
 def radii(cycle: Cycle, like: Tensor, tolerance: float = TOLERANCE) -> Radii:
-    """Radii of the derivatives at all points, differentiable by the parameters behind their products.
+    """Radii of the derivatives at all points.
+
+    They are differentiable by the parameters behind their products.
 
     Args:
         cycle: the derivatives.
@@ -52,11 +59,13 @@ def radii(cycle: Cycle, like: Tensor, tolerance: float = TOLERANCE) -> Radii:
         tolerance: relative error up to which a radius counts; the larger, the fewer products.
 
     Returns:
-        The radii, each from a basis that meets the criteria or, where it does not, from dense eigenvalues; and which.
+        The radii, each from a basis that meets the criteria or, where it does not, from dense
+        eigenvalues; and which.
 
-    Of eigenvalues that share the largest modulus any may answer for the gradient, of a complex pair either, and where several
-    lie within the tolerance of the largest, one of these. The gradient of the radius 0 is 0. Nearly defective matrices go the
-    exact way, where their gradient is capped as in :func:`neurolsc.spectral_radius`.
+    Of eigenvalues that share the largest modulus any may answer for the gradient, of a complex pair
+    either, and where several lie within the tolerance of the largest, one of these. The gradient of
+    the radius 0 is 0. Nearly defective matrices go the exact way, where their gradient is capped as
+    in :func:`neurolsc.spectral_radius`.
 
     Raises:
         ValueError: if the tolerance is not in 0 ... 0.1.
@@ -109,7 +118,10 @@ def _piece(cycle: Cycle, like: Tensor, tolerance: float) -> Radii:
 
 
 def _dominant(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool = False) -> Dominant:
-    """The largest eigenvalues with left eigenvectors, of which a product is cheaper by autograd, or with right ones."""
+    """The largest eigenvalues with left eigenvectors, or with right ones.
+
+    Products for left ones are cheaper by autograd.
+    """
     taken, part = torch.empty(0), cycle
 
     def apply(x: Tensor, index: Tensor) -> Tensor:

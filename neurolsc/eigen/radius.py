@@ -1,17 +1,20 @@
-r"""Sizes of a transition derivative, each its own function: the spectral radius and the largest singular value.
+r"""Sizes of a matrix, each its own function: the spectral radius and the largest singular value.
 
-The gradient of the radius comes from the left and right eigenvectors y, x of the largest eigenvalue,
+The gradient of the radius comes from the left and right eigenvectors y, x of the largest
+eigenvalue,
 
 .. math:: \frac{\partial \rho}{\partial M} = \mathrm{Re}\Big(\frac{\bar\lambda}{|\lambda|}\,
           \frac{\bar y x^\top}{y^H x}\Big), \qquad \rho = |\lambda|,
 
-found by inverse iteration from one LU factorisation of :math:`M - \lambda(1 + 4\epsilon) I`. Two properties are used
-elsewhere: :math:`\langle \partial\rho/\partial M, M\rangle = \rho` (Euler, the radius is homogeneous), so the terms of a
-sum M = A + B + ... share the radius among them; and the radius of M = 0 has gradient 0.
+found by inverse iteration from one LU factorisation of :math:`M - \lambda(1 + 4\epsilon) I`. Two
+properties are used elsewhere: :math:`\langle \partial\rho/\partial M, M\rangle = \rho` (Euler, the
+radius is homogeneous), so the terms of a sum M = A + B + ... share the radius among them; and the
+radius of M = 0 has gradient 0.
 
-All of it is done in float64, which takes no longer below 100 rows and twice as long at 500: eigenvalues of LAPACK are off by
-about eps times the norm of M times their condition number, which in float32 is 1 % from a condition number of 1e5 on.
-Eigenvalues of matrices on a GPU are computed on the CPU: batched ``eig`` on CUDA is slow in several torch releases.
+All of it is done in float64, which takes no longer below 100 rows and twice as long at 500:
+eigenvalues of LAPACK are off by about eps times the norm of M times their condition number, which
+in float32 is 1 % from a condition number of 1e5 on. Eigenvalues of matrices on a GPU are computed
+on the CPU: batched ``eig`` on CUDA is slow in several torch releases.
 """
 
 from typing import NamedTuple
@@ -49,8 +52,9 @@ def spectral_radius(m: Tensor) -> Tensor:
         ValueError: if m is not square (between unequal widths: :func:`largest_singular_value` or
             :func:`random_submatrix`), or holds NaN or infinity.
 
-    Where several eigenvalues share the largest modulus, the gradient is that of one of them; of a complex pair, either.
-    Cost: one dense eigenvalue problem per matrix, O(N^3); its gradient adds one LU factorisation.
+    Where several eigenvalues share the largest modulus, the gradient is that of one of them; of a
+    complex pair, either. Cost: one dense eigenvalue problem per matrix, O(N^3); its gradient adds
+    one LU factorisation.
 
     Example:
         >>> round(spectral_radius(torch.tensor([[0.0, -2.0], [2.0, 0.0]])).item(), 3)
@@ -63,7 +67,10 @@ def spectral_radius(m: Tensor) -> Tensor:
 
 
 def radius_and_gradient(m: Tensor) -> RadiusGradient:
-    """Return radii, their gradients, and how many gradients are capped; arguments as :func:`spectral_radius`."""
+    """Return radii, their gradients, and how many gradients are capped.
+
+    The argument is that of :func:`spectral_radius`.
+    """
     _check_square(m)
     with torch.no_grad():
         largest = _largest_eigenvalue(m)
@@ -76,7 +83,9 @@ def radius_and_gradient(m: Tensor) -> RadiusGradient:
 
 
 def largest_singular_value(m: Tensor) -> Tensor:
-    r"""Return :math:`\sqrt{\rho(M M^\top)}`, which also exists between unequal widths; differentiable.
+    r"""Return :math:`\sqrt{\rho(M M^\top)}`, which also exists between unequal widths.
+
+    It is differentiable.
 
     Args:
         m: matrices (..., M, N).
@@ -88,7 +97,9 @@ def largest_singular_value(m: Tensor) -> Tensor:
 
 
 def random_submatrix(m: Tensor, generator: torch.Generator) -> Tensor:
-    """Return square sub-matrices: random rows or columns of the longer side, in random order, drawn for each matrix.
+    """Return square sub-matrices of random rows or columns of the longer side.
+
+    They come in random order, and are drawn for each matrix.
 
     Args:
         m: matrices (..., M, N).
@@ -97,7 +108,8 @@ def random_submatrix(m: Tensor, generator: torch.Generator) -> Tensor:
     Returns:
         Shape (..., k, k) with k = min(M, N); m itself where it is square.
 
-    Source: the paper's released code, for derivatives between layers of unequal width; the text is silent.
+    Source: the paper's released code, for derivatives between layers of unequal width; the text is
+    silent.
     """
     rows, columns = m.shape[-2:]
     if rows == columns:
@@ -133,7 +145,9 @@ def _largest_eigenvalue(m: Tensor) -> Tensor:
 
 
 def leading_pair(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The eigenvalue of largest modulus of one matrix (N, N), and x, y (N,) with y^H x = 1; in float64, on the CPU.
+    """The eigenvalue of largest modulus of one matrix (N, N), and x, y (N,) with y^H x = 1.
+
+    They are found in float64, on the CPU.
 
     Where it is nearly defective y^H x is held above sqrt(eps).
     """
@@ -151,7 +165,10 @@ def _gradient_of_modulus(m: Tensor, eigenvalue: Tensor) -> tuple[Tensor, bool]:
 
 
 def _eigenvectors(m: Tensor, eigenvalue: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """x, y (N,) of norm 1, y^H x held above sqrt(eps) in modulus, and whether it had to be; zeros for the eigenvalue 0."""
+    """x, y (N,) of norm 1, y^H x held above sqrt(eps) in modulus, and whether it had to be.
+
+    They are zeros for the eigenvalue 0.
+    """
     n = m.shape[-1]
     if eigenvalue == 0:
         zero = m.new_zeros(n, dtype=eigenvalue.dtype)

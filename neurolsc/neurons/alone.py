@@ -1,8 +1,10 @@
-r"""What is left of a time derivative when no neuron hears another: a matrix of 2 x 2 for each (v, theta), or a number.
+r"""What is left of a time derivative when no neuron hears another.
+
+That is a matrix of 2 x 2 for each (v, theta), or a number.
 
 .. math::
-    D_i = \begin{pmatrix} d_i + o_i & e_i - o_i \\ \beta_i s_i & e^{-1/\tau_{\vartheta,i}} - \beta_i s_i \end{pmatrix},
-    \qquad o_i = (W_{rec,ii} - r_i) s_i
+    D_i = \begin{pmatrix} d_i + o_i & e_i - o_i \\ \beta_i s_i & e^{-1/\tau_{\vartheta,i}} - \beta_i
+    s_i \end{pmatrix}, \qquad o_i = (W_{rec,ii} - r_i) s_i
 
 Where leaks hold the radius, as with slow thresholds, the derivative is nearly this.
 """
@@ -17,7 +19,10 @@ PARTNERS = 4.0
 
 
 def hears_few(w_rec: Tensor) -> bool:
-    r"""Whether a neuron that hears any other hears few: :math:`(\sum_j w_{ij}^2)^2 / \sum_j w_{ij}^4` of them, j not i."""
+    r"""Whether a neuron that hears any other hears few.
+
+    It hears :math:`(\sum_j w_{ij}^2)^2 / \sum_j w_{ij}^4` of them, j not i.
+    """
     square = w_rec.detach().square().fill_diagonal_(0)
     all_of_it, most_of_it = square.sum(1).square(), square.square().sum(1)
     return bool((all_of_it < PARTNERS * most_of_it).any())
@@ -53,7 +58,10 @@ class Alone:
         return torch.where((half + root).abs() > (half - root).abs(), half + root, half - root)
 
     def leading(self, count: int) -> Tensor:
-        """The eigenvectors of the neurons with the largest eigenvalues (P, count, n), real parts, each of norm 1."""
+        """The eigenvectors of the neurons with the largest eigenvalues (P, count, n), real parts.
+
+        Each is of norm 1.
+        """
         values = self.values()
         which = values.abs().topk(min(count, values.shape[1]), 1).indices
         zeros, place = self.a.new_zeros(*which.shape, self.a.shape[1]), which.unsqueeze(2)

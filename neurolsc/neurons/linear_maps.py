@@ -38,7 +38,10 @@ class SpikingStep(StepMap):
         return torch.cat((d * v + q, e * v + decay_theta * theta - q), 1)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The sums y^T (term) x of the named terms of the derivative, at real vectors; each (P,)."""
+        """The sums y^T (term) x of the named terms of the derivative, at real vectors.
+
+        Each is (P,).
+        """
         w_rec, s, d, e, r, adaptation, decay_theta = self.step
         if adaptation is None or decay_theta is None:
             q = s * x
@@ -73,8 +76,9 @@ class SpikingStep(StepMap):
         r"""A factorisation of an n x n matrix, also where the state has 2 n variables.
 
         The threshold rows are diagonal: with :math:`u = v - \vartheta` they read
-        :math:`\beta s\,u + (e^{-1/\tau_\vartheta} - \lambda)\,\vartheta = b`, so (u, theta) of a neuron is one unknown w
-        times a unit vector (p, q) that solves them for b = 0, and what is left is an n x n system in w.
+        :math:`\beta s\,u + (e^{-1/\tau_\vartheta} - \lambda)\,\vartheta = b`, so (u, theta) of a
+        neuron is one unknown w times a unit vector (p, q) that solves them for b = 0, and what is
+        left is an n x n system in w.
         """
         w_rec, s, d, e, r, adaptation, decay_theta = (None if a is None else a.detach() for a in self.step)
         assert w_rec is not None and s is not None and d is not None and e is not None and r is not None

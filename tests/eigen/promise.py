@@ -1,9 +1,10 @@
-"""What is promised of radii, checked at the points of random layers: within 1 % of LAPACK in float64, or dense.
+"""What is promised of radii, checked at the points of random layers: within 1 % of LAPACK in
+float64, or dense.
 
 The reference is of the matrix as it stands in float32: where a surrogate jumps, the same states in
-float64 may give another matrix. Dense radii must be right too, but where rounding alone may move the
-eigenvalue by 1 %, at condition numbers of some 1e5.
-``python benchmarks/radii_layers.py`` prints the worst points.
+float64 may give another matrix. Dense radii must be right too, but where rounding alone may move
+the eigenvalue by 1 %, at condition numbers of some 1e5. ``python benchmarks/radii_layers.py``
+prints the worst points.
 """
 
 import argparse
@@ -21,7 +22,8 @@ from torch import Tensor
 from tests.eigen.random_layers import Points, layer
 
 NOTHING = 1e-4
-"""share of the norm below which a radius is lost in the rounding of float32: errors are relative to no less"""
+"""share of the norm below which a radius is lost in the rounding of float32: errors are relative to
+no less"""
 ALL = 900
 """layers in the whole suite: more than 10,000 points"""
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "radii_layers"
@@ -39,12 +41,14 @@ class Checked(NamedTuple):
     error: Tensor
     """of ours, relative to the reference, or to what is next to nothing if that is more"""
     rounding: Tensor
-    """what rounding to float32 does to the largest eigenvalue, at first order and at worst: eps |M| kappa / |lambda| with
+    """what rounding to float32 does to the largest eigenvalue, at first order and at worst: eps |M|
+    kappa / |lambda| with
     its condition number kappa; known where an error is above 1 %, else 0"""
 
     @property
     def ill(self) -> Tensor:
-        """Off, where rounding the entries of the matrix to float32 may move its largest eigenvalue by as much."""
+        """Off, where rounding the entries of the matrix to float32 may move its largest eigenvalue
+        by as much."""
         return (self.error > 0.01) & (self.rounding > 0.01)
 
     @property

@@ -1,9 +1,10 @@
 """Layers drawn at random, each again from its number, with their radii and their derivatives.
 
-The draw goes over all cells, resets, surrogates and inputs, over time constants and scales, and over recurrence that
-is easy to get wrong: rings of many eigenvalues of one modulus, eigenvalues beside those of leaks, matrices far from
-normal. Half of the layers are balanced: recurrence and leaks give nearly the same radius. Beside layers stand bare
-matrices, and layers without a closed form.
+The draw goes over all cells, resets, surrogates and inputs, over time constants and scales, and
+over recurrence that is easy to get wrong: rings of many eigenvalues of one modulus, eigenvalues
+beside those of leaks, matrices far from normal. Half of the layers are balanced: recurrence and
+leaks give nearly the same radius. Beside layers stand bare matrices, and layers without a closed
+form.
 """
 
 import random
@@ -47,7 +48,8 @@ INPUTS = ("digits", "speech", "random", "silence")
 WIDTHS = {40: 4, 48: 5, 64: 6, 76: 8, 80: 8, 90: 6, 100: 4, 128: 3, 160: 1.5, 200: 1, 256: 0.7, 300: 0.5}
 """neurons, and how often; few are wide, as dense eigenvalues check every point"""
 EACH = 12
-"""points of a layer in each direction, where so many differ; a quarter of those of layers above 100 wide"""
+"""points of a layer in each direction, where so many differ; a quarter of those of layers above 100
+wide"""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ class Points:
         what: the layer in words.
         rate: its firing rate.
         radii: the radii by ours.
-        matrices: the derivatives (P, n, n) of a dtype, in closed form from the same states; or, between unequal
-            widths, what stands for them.
+        matrices: the derivatives (P, n, n) of a dtype, in closed form from the same states; or,
+            between unequal widths, what stands for them.
         squared: the radius is the root of that of the matrices.
     """
 
@@ -220,7 +222,8 @@ class _Unknown(torch.nn.Module):
 
 
 def _balance(t: Transitions) -> float:
-    """The factor of the recurrent weights at which they alone give the radius that all else gives."""
+    """The factor of the recurrent weights at which they alone give the radius that all else
+    gives."""
     one, w = at_points(t, slice(0, 1)), t.cell.w_rec.clone()
 
     def radius(factor: float) -> float:

@@ -1,4 +1,5 @@
-"""Derivatives applied without matrices equal the dense ones, and so do the solutions with their factorisations."""
+"""Derivatives applied without matrices equal the dense ones, and so do the solutions with their
+factorisations."""
 
 import pytest
 import torch

@@ -1,4 +1,5 @@
-"""The dominant pair of small matrices by repeated squaring is the one of LAPACK, whatever the matrices are like."""
+"""The dominant pair of small matrices by repeated squaring is the one of LAPACK, whatever the
+matrices are like."""
 
 import math
 

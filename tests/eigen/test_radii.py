@@ -1,4 +1,5 @@
-"""Radii and gradients from products with vectors: within one per cent, or from the dense path, and counted."""
+"""Radii and gradients from products with vectors: within one per cent, or from the dense path, and
+counted."""
 
 import math
 

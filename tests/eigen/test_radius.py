@@ -1,4 +1,5 @@
-"""Spectral radius: known values, invariances, and a gradient that is right in float32, in clusters and under threads."""
+"""Spectral radius: known values, invariances, and a gradient that is right in float32, in clusters
+and under threads."""
 
 import math
 import os
@@ -164,7 +165,8 @@ def test_nearly_defective_matrices_have_a_finite_gradient_and_are_counted():
 
 
 def relative_errors(single: Tensor, double: Tensor) -> Tensor:
-    """Distance of the float32 gradients from the exact gradient of any eigenvalue within 1 % of the largest."""
+    """Distance of the float32 gradients from the exact gradient of any eigenvalue within 1 % of the
+    largest."""
     errors = []
     for m32, m64 in zip(single, double, strict=True):
         gradient = radius_and_gradient(m32).gradient.double()
@@ -268,7 +270,8 @@ def test_refuses_nan_and_infinity(function, bad):
 
 
 def test_subnormal_numbers_do_not_stop_lapack(monkeypatch):
-    """Eigenvalues by LAPACK may fail to converge where a matrix holds them; a number below 1e-307 tells nothing."""
+    """Eigenvalues by LAPACK may fail to converge where a matrix holds them; a number below 1e-307
+    tells nothing."""
     asked, eigvals = [], torch.linalg.eigvals
     monkeypatch.setattr(torch.linalg, "eigvals", lambda m: asked.append(m) or eigvals(m))
     m = torch.tensor([[0.5, 5e-324], [1e-310, 0.25]], dtype=torch.float64)
@@ -290,7 +293,8 @@ def test_unit_vectors_of_any_size(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("left", [0.0, 1e-18, 1e-30])
 def test_inverse_iteration_survives_a_pivot_that_is_nearly_zero(left, dtype):
-    """Equal slow leaks of a silent layer: the shifted matrix keeps a pivot far below its rounding error."""
+    """Equal slow leaks of a silent layer: the shifted matrix keeps a pivot far below its rounding
+    error."""
     m = torch.diag(torch.tensor([1.0, 0.5, left, 0.3], dtype=dtype))
     factors = lu_factors(m)
     x = torch.ones(4, dtype=dtype)

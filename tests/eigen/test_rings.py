@@ -1,4 +1,5 @@
-"""Rings of eigenvalues that products with vectors do not resolve: their radius is right, or it is dense and counted."""
+"""Rings of eigenvalues that products with vectors do not resolve: their radius is right, or it is
+dense and counted."""
 
 import math
 
@@ -199,7 +200,8 @@ def test_strict_criteria_leave_some_of_the_tolerance():
 
 
 def test_values_far_below_the_norm_do_not_count():
-    """A delay line has the eigenvalue 0 only; on a basis of it others show, with small residuals."""
+    """A delay line has the eigenvalue 0 only; on a basis of it others show, with small
+    residuals."""
     n = 100
     followed = torch.diag(torch.ones(23), -1)[None]
     value = torch.full((1,), 1e-3, dtype=torch.complex64)

@@ -1,4 +1,5 @@
-"""What is left of a time derivative when no neuron hears another: its diagonal blocks, and what is guessed from them."""
+"""What is left of a time derivative when no neuron hears another: its diagonal blocks, and what is
+guessed from them."""
 
 import pytest
 import torch
@@ -115,7 +116,8 @@ def test_where_leaks_hold_the_radius_the_first_look_settles_it(monkeypatch):
 
 
 def test_as_many_other_points_are_other_points(monkeypatch):
-    # the first two are held by leaks, need corrections and leave the basis; those that remain are as many, and others
+    # the first two are held by leaks, need corrections and leave the basis; those that remain are
+    # as many, and others
     corrected = []
     solve = Alone.solve
     monkeypatch.setattr(Alone, "solve", lambda alone, x, value, at: corrected.append(at) or solve(alone, x, value, at))

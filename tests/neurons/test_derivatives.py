@@ -1,4 +1,5 @@
-"""The maps that stand for dense derivatives by default: products, transposes, named terms, some of the points."""
+"""The maps that stand for dense derivatives by default: products, transposes, named terms, some of
+the points."""
 
 import pytest
 import torch

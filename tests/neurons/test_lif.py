@@ -52,7 +52,8 @@ def test_reset_acts_at_the_step_after_the_spike(reset, after):
 
 
 def by_hand(cell: LIF, x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The LIF of eq. 49 in numpy, one sample and neuron at a time: voltages and spikes (T, B, N)."""
+    """The LIF of eq. 49 in numpy, one sample and neuron at a time: voltages and spikes (T, B,
+    N)."""
     w_in, w_rec, tau, theta = (p.detach().numpy() for p in (cell.w_in, cell.w_rec, cell.tau_v, cell.theta))
     T, B, N = x.shape[0], x.shape[1], cell.n_hidden
     v, z = np.zeros((T + 1, B, N)), np.zeros((T + 1, B, N))

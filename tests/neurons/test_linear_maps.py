@@ -1,4 +1,5 @@
-"""The derivative of LIF and ALIF in closed form, term by term: products are those of the named matrices."""
+"""The derivative of LIF and ALIF in closed form, term by term: products are those of the named
+matrices."""
 
 import pytest
 import torch

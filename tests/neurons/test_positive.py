@@ -1,4 +1,5 @@
-"""Positive: a parameter that no optimizer can make zero, negative or infinite, and that can be assigned."""
+"""Positive: a parameter that no optimizer can make zero, negative or infinite, and that can be
+assigned."""
 
 import copy
 import math

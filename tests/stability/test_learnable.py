@@ -1,4 +1,5 @@
-"""Gradients of radii by what a surrogate learns, against finite differences of the radius in float64."""
+"""Gradients of radii by what a surrogate learns, against finite differences of the radius in
+float64."""
 
 import pytest
 import torch

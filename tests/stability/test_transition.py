@@ -1,4 +1,5 @@
-"""Transition derivatives: closed forms = autograd = what the network's own step does, along runs with spikes."""
+"""Transition derivatives: closed forms = autograd = what the network's own step does, along runs
+with spikes."""
 
 import pytest
 import torch

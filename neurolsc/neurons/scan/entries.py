@@ -33,9 +33,9 @@ class Search:
     """A search for the True in bool matrices of one shape.
 
     NumPy looks for them in one of two ways: up to a share of a tenth it jumps from one to the next,
-    which at random places costs a mispredicted branch each; beyond that it takes all entries in turn,
-    without branches. Where they are not few, as many more are looked at behind the matrix as make it
-    do that.
+    which at random places costs a mispredicted branch each; beyond that it takes all entries in
+    turn, without branches. Where they are not few, as many more are looked at behind the matrix as
+    make it do that.
 
     Args:
         rows: rows of the matrix.
@@ -113,7 +113,10 @@ class Entries:
 
 
 def by_events(like: Tensor, rows: int, width: int, outputs: int) -> bool:
-    """Whether products (rows, width) x (width, outputs) of the kind of a tensor may go by events."""
+    """Whether products of the kind of a tensor may go by events.
+
+    They are (rows, width) x (width, outputs).
+    """
     known = like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
     return known and rows * width * outputs >= SMALLEST
 
@@ -130,7 +133,10 @@ def many(events: int, entries: int) -> bool:
 
 
 def events_in(x: Tensor, dtype: torch.dtype) -> Entries | None:
-    """The events of an input (..., n), sparse (COO) or dense; None where it is dense and they are many."""
+    """The events of an input (..., n), sparse (COO) or dense.
+
+    None is returned where it is dense and they are many.
+    """
     return _of_sparse(x, dtype) if x.is_sparse else _of_dense(x.detach(), dtype)
 
 
@@ -166,7 +172,10 @@ def _of_dense(x: Tensor, dtype: torch.dtype) -> Entries | None:
 
 
 def still(events: Entries, z: Tensor) -> bool:
-    """Whether a tensor (..., n) still is these events: by sums of its rows, the entries numbered."""
+    """Whether a tensor (..., n) still is these events.
+
+    Sums of its rows tell, the entries numbered.
+    """
     flat = z.detach().reshape(-1, z.shape[-1])
     if flat.shape != (len(events.start) - 1, events.width):
         return False

@@ -27,8 +27,8 @@ def forward(plan: Plan, inputs: Inputs, reading: Reading) -> tuple[Trace, Ends, 
         reading: the input, looked through for events.
 
     Returns:
-        What the pass leaves behind, v and theta at the end, and a number that is finite as long as a
-        surrogate that is not ours is where it is asked.
+        What the pass leaves behind, v and theta at the end, and a number that is finite as long as
+        a surrogate that is not ours is where it is asked.
     """
     z0, v0, theta0, c = inputs.z, inputs.v, inputs.theta, inputs.c
     steps, block = reading.steps, block_length(reading.batch)

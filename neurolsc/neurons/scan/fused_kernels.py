@@ -17,7 +17,10 @@ import triton.language as tl
 
 @triton.jit
 def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.constexpr):
-    """R vectors of n numbers times a matrix (n, n): (R, C). Rows that only meet zeros are not read."""
+    """R vectors of n numbers times a matrix (n, n): (R, C).
+
+    Rows that only meet zeros are not read.
+    """
     sample, column = tl.arange(0, R)[:, None, None], tl.arange(0, C)[None, None, :]
     total = tl.zeros((R, K, C), tl.float32)
     for k in range(0, n, K):

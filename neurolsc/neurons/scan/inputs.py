@@ -40,8 +40,8 @@ class Plan:
         known: whether it is one of ours, whose derivative is known as a formula.
         reset: the reset.
         lengths: steps after which the state of each sample is wanted (B,); None: all.
-        keep: what the reverse pass can build on: nothing, if there will be none; the state every few
-            steps; or every voltage.
+        keep: what the reverse pass can build on: nothing, if there will be none; the state every
+            few steps; or every voltage.
         kernels: whether the GPU's kernels take all steps.
         half: the dtype of weights in products under autocast, which the kernels alone can do; None
             without it.

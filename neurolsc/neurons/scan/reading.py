@@ -38,7 +38,10 @@ class Reading:
         return rows.view(b - a, self.batch, -1)
 
     def add_gradient(self, total: Tensor, a: int, b: int, g: Tensor) -> None:
-        """Add the gradient by the transposed weights to a total, from that by the drive of a to b."""
+        """Add the gradient by the transposed weights to a total.
+
+        It is made from that by the drive of steps a to b.
+        """
         begin, end = self._frames(a, b)
         if self.first is not None and not a:
             total.addmm_(self.first.T, g[0])
@@ -49,7 +52,10 @@ class Reading:
             total.addmm_(self._rows(begin, end).T, g.flatten(0, 1))
 
     def send_back(self, gx: Tensor, gfirst: Tensor | None, a: int, b: int, g: Tensor, w_in: Tensor) -> None:
-        """Write the gradient by x (T, B, n) and the first frame, from that by the drive of a to b."""
+        """Write the gradient by x (T, B, n) and the first frame.
+
+        It is made from that by the drive of steps a to b.
+        """
         begin, end = self._frames(a, b)
         if self.first is not None and not a:
             if gfirst is not None:

@@ -34,8 +34,8 @@ def reverse(plan: Plan, inputs: Inputs, trace: Trace, needed: Inputs, given: Seq
         inputs: its inputs.
         trace: its forward pass.
         needed: which gradients are.
-        given: those by the spikes (T, B, n_hidden), and by v and theta at the end (B, n_hidden); None
-            where zero.
+        given: those by the spikes (T, B, n_hidden), and by v and theta at the end (B, n_hidden);
+            None where zero.
     """
     c, steps = inputs.c, len(trace.z)
     slopes = (Formula if plan.known else StepByStep)(plan.spike, inputs.spike, needed.spike)
@@ -136,7 +136,8 @@ class _State:
     def to_state(self, k: int, q: Tensor, out: Tensor) -> None:
         """The gradients by the state after k steps: the last two equations.
 
-        The gradient by the voltage is written to a place of its own, where it is left for the weights.
+        The gradient by the voltage is written to a place of its own, where it is left for the
+        weights.
         """
         c, z = self.c, self.spikes[k]
         if self.moves:

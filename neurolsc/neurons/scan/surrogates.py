@@ -52,8 +52,9 @@ def overridden(thing: object) -> bool:
 def lends_itself(spike: object) -> TypeGuard[Surrogate]:
     """Whether the loop may stand in for this spike function, as far as can be seen from outside.
 
-    That is a surrogate without modules inside, which spikes as :class:`~neurolsc.surrogate.Surrogate`
-    says, and whose attributes are numbers, texts or tensors, so that they can be kept for the way back.
+    That is a surrogate without modules inside, which spikes as
+    :class:`~neurolsc.surrogate.Surrogate` says, and whose attributes are numbers, texts or tensors,
+    so that they can be kept for the way back.
     """
     if not isinstance(spike, Surrogate) or overridden(spike) or next(spike.children(), None) is not None:
         return False

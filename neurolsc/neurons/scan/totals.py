@@ -50,7 +50,10 @@ class Totals:
 
 
 def add_recurrent(total: Tensor, trace: Trace, a: int, b: int, g: Tensor) -> None:
-    """Add the gradient by w_rec transposed to a total, from that by the voltages after steps a to b."""
+    """Add the gradient by w_rec transposed to a total.
+
+    It is made from that by the voltages after steps a to b.
+    """
     if not a:
         total.addmm_(trace.z0.T, g[0])
         a, g = 1, g[1:]

@@ -54,7 +54,10 @@ def watched(spike: Any, *tensors: Tensor | None) -> bool:
 
 
 def hooked(spike: Any) -> bool:
-    """Whether hooks hang on a spike function, or on all modules; True also where torch does not say."""
+    """Whether hooks hang on a spike function, or on all modules.
+
+    It is True also where torch does not say.
+    """
     try:
         return bool(
             spike._forward_hooks

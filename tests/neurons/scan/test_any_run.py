@@ -1,4 +1,5 @@
-"""Drawn at random: layers, surrogates, resets, inputs, lengths, and what is differentiated, against plain steps."""
+"""Drawn at random: layers, surrogates, resets, inputs, lengths, and what is differentiated, against
+plain steps."""
 
 from typing import Any
 

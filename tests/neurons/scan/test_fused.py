@@ -1,4 +1,5 @@
-"""The kernels of a layer's time loop against the loop: on a GPU where there is one, else under Triton's interpreter."""
+"""The kernels of a layer's time loop against the loop: on a GPU where there is one, else under
+Triton's interpreter."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -60,7 +61,8 @@ def spikes(*shape: int) -> Tensor:
 
 
 def moving(cell: Cell, batch: int) -> Any:
-    """A state in the middle of a run, to be differentiated by; it lies in memory neuron by neuron."""
+    """A state in the middle of a run, to be differentiated by; it lies in memory neuron by
+    neuron."""
     with torch.no_grad():
         _, state = cell.run(spikes(4, batch, cell.n_in), cell.initial_state(batch))
     return type(state)(*(leaf.T.contiguous().T.requires_grad_() for leaf in state))
@@ -69,7 +71,8 @@ def moving(cell: Cell, batch: int) -> Any:
 def outcome(
     cell: Cell, x: Tensor, state: Any, *, by: tuple[Tensor, ...] = (), parts: str = "spikes, states", **settings: Any
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Spikes and the last state, and the gradients by the parameters and others of a loss that sees parts of them."""
+    """Spikes and the last state, and the gradients by the parameters and others of a loss that sees
+    parts of them."""
     z, after = cell.run(x, state, **settings)
     assert 0.03 < z.mean() < 0.9
     loss = torch.zeros(())

@@ -1,4 +1,5 @@
-"""The kernels of a layer's time loop at the sizes of real layers, on a GPU; and that they can be made for GPUs, without one."""
+"""The kernels of a layer's time loop at the sizes of real layers, on a GPU; and that they can be
+made for GPUs, without one."""
 
 import os
 import subprocess

@@ -359,7 +359,8 @@ def test_a_parametrized_surrogate():
 
 
 def changed_between(change: Any, spike: Any = None, **settings: Any) -> None:
-    """Plain steps and the loop, each with a change between its passes: torch raises, or the gradients are equal."""
+    """Plain steps and the loop, each with a change between its passes: torch raises, or the
+    gradients are equal."""
     found = []
     for way in (plainly, own):
         cell = firing(ALIFPlus, spike=None if spike is None else spike(), **settings)

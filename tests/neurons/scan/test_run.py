@@ -1,4 +1,5 @@
-"""The loop of spiking layers, its reverse pass and its second derivative, against the plain step."""
+"""The loop of spiking layers, its reverse pass and its second derivative, against the plain
+step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,7 +70,8 @@ def leaves_of(states: NetworkState) -> list[Tensor]:
 def outcome(
     network: Network, x: Tensor, states: NetworkState | None = None, mask: Tensor | None = None, *, twice: bool = False
 ) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Spikes, logits and last states, and the gradients by all that has one of a loss that sees all of them."""
+    """Spikes, logits and last states, and the gradients by all that has one of a loss that sees all
+    of them."""
     run = network.run(x, states, mask=mask)
     ends = [leaf for layer in run.states.layers for leaf in layer]
     weights = (torch.linspace(-1, 1, z.numel()).view_as(z) for z in run.spikes)

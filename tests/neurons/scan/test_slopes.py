@@ -1,4 +1,5 @@
-"""The way back through surrogates that are not ours: by their formula where it is what autograd gives."""
+"""The way back through surrogates that are not ours: by their formula where it is what autograd
+gives."""
 
 import pytest
 import torch

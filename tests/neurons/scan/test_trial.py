@@ -1,4 +1,5 @@
-"""The kernels' trial at their first use on a device: passed, failed with one warning, and remembered."""
+"""The kernels' trial at their first use on a device: passed, failed with one warning, and
+remembered."""
 
 import threading
 import warnings

@@ -84,7 +84,8 @@ def test_loss_is_the_mean_square_of_the_errors():
 
 
 def drawn_means(samples: int, steps: int, *, along: float, apart: float) -> tuple[float, float]:
-    """Deviation of the mean of a look over many draws, and the mean square of the errors that the looks state."""
+    """Deviation of the mean of a look over many draws, and the mean square of the errors that the
+    looks state."""
     random, means, stated, total = torch.Generator().manual_seed(0), [], [], 100
     course = along * torch.sin(torch.arange(total, dtype=torch.float64) / 15) + 0.5
     for _ in range(2000):

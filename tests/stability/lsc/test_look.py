@@ -1,4 +1,5 @@
-"""Looks: as many samples as the error of the means needs, from batches that no step has looked at."""
+"""Looks: as many samples as the error of the means needs, from batches that no step has looked
+at."""
 
 import pytest
 import torch

@@ -1,4 +1,5 @@
-"""LSC pre-training: reaches its targets, moves what it says and nothing else, and survives being killed."""
+"""LSC pre-training: reaches its targets, moves what it says and nothing else, and survives being
+killed."""
 
 import copy
 import json
@@ -211,7 +212,8 @@ def test_gradient_step_is_that_of_eq_2(make_network, batches, tmp_path):
     everything = {"samples": 3, "steps": None}
     state = last_state(network, [x], tmp_path / "state", target=0.7, max_steps=1, **only_gradient, **everything)
 
-    # the mean over all derivatives of (radius - target)², by torch's own eigenvalues of autograd's own derivatives
+    # the mean over all derivatives of (radius - target)², by torch's own eigenvalues of autograd's
+    # own derivatives
     errors = []
     for layer, t in enumerate(follow(twin, x, torch.arange(6))[0]):
         matrices = [time_derivative_by_autograd(t)]

@@ -57,7 +57,8 @@ def test_the_nearest_rate_is_taken_where_the_tolerance_allows_it(make_network, m
 
 
 def test_a_control_keeps_a_threshold(make_network, make_spikes):
-    """A layer that no input reaches fires at no scale: its thresholds must not shrink to nothing instead."""
+    """A layer that no input reaches fires at no scale: its thresholds must not shrink to nothing
+    instead."""
     network, x = make_network(gain=2), make_spikes()
     with torch.no_grad():
         network.cells[0].w_in.zero_()

@@ -1,4 +1,5 @@
-"""Multiplier rules: ours scales the derivative by exactly kappa, the paper's moves what the paper lists."""
+"""Multiplier rules: ours scales the derivative by exactly kappa, the paper's moves what the paper
+lists."""
 
 import copy
 import math

@@ -14,7 +14,8 @@ from neurolsc.surrogate import FastSigmoid
     ("kind", "target"), [(LIF, 0.5), (ALIFPlus, 0.5), (ALIFPlus, 0.7), (ALIFPlusMinus, 0.5), (ALIFPlusMinus, 0.7)]
 )
 def test_reaches_the_target_in_one_sweep(kind, target, make_network, make_spikes):
-    # inputs as wide as the state, so that no sub-matrix is drawn; a LIF threshold low enough to fire at these radii
+    # inputs as wide as the state, so that no sub-matrix is drawn; a LIF threshold low enough to
+    # fire at these radii
     settings = {"n_in": 16, "threshold": 0.1} if kind is LIF else {"n_in": 32}
     network = make_network(kind, **settings)
     x = make_spikes(N=network.n_in)
