@@ -1,4 +1,4 @@
-"""Is the neurolsc that is imported the one from the wheel, and whole? Arguments: files that it must hold."""
+"""Is the neurolsc that is imported the wheel's, and whole? Arguments: files that it must hold."""
 
 import ast
 import re

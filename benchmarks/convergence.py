@@ -1,11 +1,11 @@
-"""Which pre-training reaches which radius? ALIF networks on spike-latency MNIST, layers of 64, one row per setting.
+"""Which pre-training reaches which radius? ALIF on spike-latency MNIST, one row per setting.
 
     python benchmarks/convergence.py [--mnist FOLDER] [--workers 2]
 
-At most 60 steps, two samples and eight time steps in each; a run counts as converged if the criteria hold
-in a step and again on the batches that follow, at 32 time steps of so many samples as the standard errors
-of the means need, and every layer fires. One thread a worker; eleven minutes of one core. Writes
-results/convergence.json, .md and .png.
+At most 60 steps, two samples and eight time steps in each; a run counts as converged if the
+criteria hold in a step and again on the batches that follow, at 32 time steps of so many samples as
+the standard errors of the means need, and every layer fires. One thread a worker; eleven minutes of
+one core. Writes results/convergence.json, .md and .png.
 """
 
 import argparse
@@ -145,7 +145,7 @@ def table(rows: list[dict]) -> str:
 
 
 def picture(rows: list[dict], path: Path) -> None:
-    """Reached radii against the target, one panel per target; full marks converged, hollow ones did not."""
+    """Reached radii against the target, a panel each; full marks converged, hollow ones did not."""
     figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
     colors = dict(zip(RULES, ("#0072b2", "#d55e00", "#009e73"), strict=True))
     for ax, target in zip(axes, (0.5, "balanced", 1.0), strict=True):

@@ -1,8 +1,9 @@
 """Do radii set by pre-training hold on inputs that it never saw?  python benchmarks/fresh_radii.py
 
-Networks of LIF, ALIF+ and ALIF± of 2 and 5 layers, 48 to 128 wide, on the digits and the spoken digits in the package, brought
-to 0.5 with the default settings and re-measured on 32 samples of the test split at 50 steps. One row per run; the largest
-distance of any layer and direction from the target counts. One thread a worker. Writes results/fresh_radii.json and .md.
+Networks of LIF, ALIF+ and ALIF± of 2 and 5 layers, 48 to 128 wide, on the digits and the spoken
+digits in the package, brought to 0.5 with the default settings and re-measured on 32 samples of the
+test split at 50 steps. One row per run; the largest distance of any layer and direction from the
+target counts. One thread a worker. Writes results/fresh_radii.json and .md.
 """
 
 import argparse
@@ -31,7 +32,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def settings() -> list[dict]:
-    """Every run: cells, depths and data, each with two widths of its own seed; LIF with two layers."""
+    """Every run: cells, depths and data, two widths each of its own seed; LIF of two layers."""
     runs = []
     widths = itertools.cycle((48, 64, 96, 128))
     for data, cell, layers, seed in itertools.product(("digits", "speech"), CELLS, (2, 5), range(4)):

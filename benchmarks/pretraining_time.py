@@ -1,8 +1,10 @@
-"""How long does it take to bring 2 x 128 ALIF+ to radius 0.5?  python benchmarks/pretraining_time.py
+"""How long does it take to bring 2 x 128 ALIF+ to radius 0.5?
 
-Spike-latency MNIST from the package, both methods, three seeds, all threads that torch takes by default. Beside each time stand
-the radii that were reached and the firing rates. Time grows with steps x samples x the cube of the state's size (256 here).
-Writes results/pretraining_time.json.
+    python benchmarks/pretraining_time.py
+
+Spike-latency MNIST from the package, both methods, three seeds, all threads that torch takes by
+default. Beside each time stand the radii that were reached and the firing rates. Time grows with
+steps x samples x the cube of the state's size (256 here). Writes results/pretraining_time.json.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Does setting the radius help ALIF+ learn spoken digits, and is it the radius that helps?
 
     python benchmarks/spoken_digits.py [--digits FOLDER] [--by random | speaker] [--cell ALIFPlus]
-                                       [--layers 2] [--epochs 12] [--lr 0.01] [--seeds 4] [--workers 2]
+                                       [--layers 2] [--epochs 12] [--lr 0.01] [--seeds 4]
+                                       [--workers 2]
 
 The data are synthetic spoken digits in SHD's layout, and no figure here is one on SHD. 2 x 256
 ALIF+, 50 bins of 20 ms, 140 channels; validation is carved from the training file, at random or by

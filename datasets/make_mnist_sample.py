@@ -1,9 +1,11 @@
-"""Make the sample of MNIST in neurolsc/datasets/samples/mnist: ``python make_mnist_sample.py MNIST OUT``.
+"""Make the sample of MNIST in neurolsc/datasets/samples/mnist.
 
-MNIST is the folder of the four published files (missing ones are downloaded), OUT the folder to write into.
-From each class the recipe draws 200 training and 50 test digits, leaves them in MNIST's order and changes no
-pixel. The result is four IDX files again, gzipped without name or time, so that the same zlib writes the same
-bytes.
+    python make_mnist_sample.py MNIST OUT
+
+MNIST is the folder of the four published files (missing ones are downloaded), OUT the folder to
+write into. From each class the recipe draws 200 training and 50 test digits, leaves them in MNIST's
+order and changes no pixel. The result is four IDX files again, gzipped without name or time, so
+that the same zlib writes the same bytes.
 """
 
 import argparse
@@ -23,14 +25,14 @@ PER_CLASS = {TRAIN: 200, TEST: 50}
 
 
 def draw(labels: Tensor, per_class: int) -> Tensor:
-    """Indices of equally many items of every class, drawn without replacement, in ascending order."""
+    """Indices of equally many items of every class, without replacement, in ascending order."""
     random = np.random.RandomState(SEED)
     members = [np.flatnonzero(labels == digit) for digit in range(10)]
     return torch.from_numpy(np.sort([random.choice(m, per_class, replace=False) for m in members], axis=None))
 
 
 def write_idx(path: Path, array: Tensor) -> None:
-    """Write unsigned bytes as a gzipped IDX file, and print the line of the card that belongs to it."""
+    """Write unsigned bytes as a gzipped IDX file, and print its line of the card."""
     contents = struct.pack(f">HBB{array.ndim}I", 0, 0x08, array.ndim, *array.shape) + array.numpy().tobytes()
     with path.open("wb") as file, gzip.GzipFile("", "wb", compresslevel=9, fileobj=file, mtime=0) as packed:
         packed.write(contents)

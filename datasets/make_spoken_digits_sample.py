@@ -1,9 +1,12 @@
-"""Make the sample of spoken digits in neurolsc/datasets/samples: ``python make_spoken_digits_sample.py DIGITS OUT``.
+"""Make the sample of spoken digits in neurolsc/datasets/samples.
 
-DIGITS is the folder of the synthetic spoken digits, train.h5 and test.h5. Of every class the recipe draws four
-utterances of train.h5 in voices 0 to 7, no voice twice, and two of test.h5, one in voices 0 to 7 and one in voices 10
-and 11, which are in no training utterance. Spikes at the same time are sorted by unit, which changes no spike and
-helps the packing. The result is two HDF5 files in the same layout, packed by xz.
+    python make_spoken_digits_sample.py DIGITS OUT
+
+DIGITS is the folder of the synthetic spoken digits, train.h5 and test.h5. Of every class the recipe
+draws four utterances of train.h5 in voices 0 to 7, no voice twice, and two of test.h5, one in
+voices 0 to 7 and one in voices 10 and 11, which are in no training utterance. Spikes at the same
+time are sorted by unit, which changes no spike and helps the packing. The result is two HDF5 files
+in the same layout, packed by xz.
 """
 
 import argparse

@@ -62,7 +62,7 @@ def run(arguments: list[str], folder: str | Path) -> str:
 
 
 def differences(shown: str, printed: str) -> list[str]:
-    """Lines that differ in more than rounding may do: in their words, or in numbers by more than half.
+    """Lines that differ by more than rounding: in their words, or in numbers by more than half.
 
     Seconds may be any. A percentage may be off by five points, any number by 0.02.
     """
@@ -79,7 +79,7 @@ def differences(shown: str, printed: str) -> list[str]:
 
 
 def _parts(line: str) -> tuple[list[str], list[tuple[float, bool]]]:
-    """The words of a line with its numbers as #, and the numbers with whether they are percentages."""
+    """The words of a line, its numbers as #, and the numbers with whether they are percentages."""
     line = re.sub(r"[\d.]+ s\b", "SECONDS", line)
     numbers = [(float(n.strip("%").replace(",", "")), n.endswith("%")) for n in _NUMBER.findall(line)]
     return _NUMBER.sub("#", line).split(), numbers

@@ -1,4 +1,4 @@
-"""Show the Sphinx forms of our docstrings (``:math:``, ``.. math::``, ``:class:``) on a Markdown page."""
+"""Show Sphinx forms of our docstrings (``:math:``, ``.. math::``, ``:class:``) in Markdown."""
 
 import inspect
 import re

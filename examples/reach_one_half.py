@@ -1,4 +1,4 @@
-"""Which rule brings an ALIF network to radius one half, the paper's or ours, and why? Takes 20 s on a CPU."""
+"""Which rule brings an ALIF to radius 0.5, the paper's or ours, and why? Takes 20 s on a CPU."""
 
 import torch
 
@@ -9,7 +9,7 @@ WIDTH, TARGET, MAX_STEPS, SEED = 48, 0.5, 60, 0
 
 
 class PaperRuleButAdaptation:
-    """The paper's rule with one change: the adaptation follows the radius through time, not the one through depth."""
+    """The paper's rule, but the adaptation follows the radius through time, not through depth."""
 
     name = "paper, adaptation by time"
 
@@ -32,8 +32,9 @@ for rule in (PaperRule(), PaperRuleButAdaptation(), TransitionRule()):
     outcome = "reached" if result.converged else "NOT reached"
     print(f"{rule.name:<25}  {outcome} in {result.steps} steps: radii {time} through time, {depth} through depth")
 
-# The radius through depth starts below its target, so the paper's rule raises the adaptation, but the adaptation stands in
-# the derivative through time alone: there it drives the radius up, and nothing in the rule brings it down again.
+# The radius through depth starts below its target, so the paper's rule raises the adaptation, but
+# the adaptation stands in the derivative through time alone: there it drives the radius up, and
+# nothing in the rule brings it down again.
 assert not results["paper"].converged
 assert min(results["paper"].history[-1]["time"]) > 1
 assert results["paper, adaptation by time"].converged

@@ -1,4 +1,4 @@
-"""Can radii be set without gradients, by scaling alone? scale_to_radius beside pretrain. Takes 15 s on a CPU."""
+"""Can scaling alone set radii? scale_to_radius beside pretrain. Takes 15 s on a CPU."""
 
 import torch
 

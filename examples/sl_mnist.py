@@ -1,4 +1,4 @@
-"""How well do 2 x 64 ALIF+ learn a few spiking digits with radii of one half? Takes 40 s on a CPU."""
+"""How well do 2 x 64 ALIF+ learn a few spiking digits at radii of 0.5? Takes 40 s on a CPU."""
 
 import torch
 

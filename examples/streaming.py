@@ -1,4 +1,4 @@
-"""Can a run be cut into pieces, and what does truncating its gradient cost before and after? Takes 10 s on a CPU."""
+"""Can a run be cut into pieces, and what does truncating its gradient cost? Takes 10 s on a CPU."""
 
 import torch
 from torch import Tensor
@@ -44,5 +44,6 @@ for name in ("untrained", "pre-trained to 0.5"):
     row = "  ".join(f"{piece}: {s:.4f}" for piece, s in zip(PIECES, similarity[name], strict=True))
     print(f"{name:<19} cosine of truncated and full gradient, steps of backpropagation {row}")
 
-# A gradient that halves at every step is gone after ten: nothing is lost by cutting there, and nothing further is learnt.
+# A gradient that halves at every step is gone after ten: nothing is lost by cutting there, and
+# nothing further is learnt.
 assert similarity["pre-trained to 0.5"][-1] > 0.99 > similarity["untrained"][1]

@@ -1,4 +1,4 @@
-"""How far from one half are the radii of an untrained ALIF, and what holds them? Takes 5 s on a CPU."""
+"""How far from 0.5 are the radii of an untrained ALIF, and what holds them? Takes 5 s on a CPU."""
 
 import torch
 

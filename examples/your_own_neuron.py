@@ -1,4 +1,4 @@
-"""How does a neuron of one's own enter, from radii to training? SE-adLIF, in this file alone. Takes 40 s on a CPU."""
+"""How does a neuron of one's own enter, from radii to training? SE-adLIF. Takes 40 s on a CPU."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ class SEadLIFState(NamedTuple):
 
 @neurolsc.register
 class SEadLIF(SpikingCell):
-    """Adaptive LIF by symplectic Euler steps. Baronig et al. 2024, Advancing spatio-temporal processing [...]."""
+    """Adaptive LIF by symplectic Euler steps. Source: Baronig et al. 2024."""
 
     tau_w = Positive()
     answers = (

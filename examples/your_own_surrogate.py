@@ -1,4 +1,4 @@
-"""How do I add a surrogate gradient, and is the closed form of the radius right for it too? Takes 6 s on a CPU."""
+"""How do I add a surrogate, and is the radius' closed form right for it too? Takes 6 s on a CPU."""
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ v = torch.linspace(-2, 2, 401, dtype=torch.float64, requires_grad=True)
 print(f"gradient of a spike: closed form and autograd differ by {(by_autograd - spike.derivative(v)).abs().max():.1e}")
 assert torch.allclose(by_autograd, spike.derivative(v))
 
-# The derivative of one step by the state before it: the sum of the cell's named terms, and the same by autograd.
+# The derivative of one step by the state before it: the sum of the cell's named terms, and the same
+# by autograd.
 cell = ALIFPlus(8, 5, spike=spike).double()
 x, h = torch.rand(1, 8, dtype=torch.float64), torch.rand(2, 5, dtype=torch.float64)
 state = type(cell.initial_state(1))(h[:1], h[1:])

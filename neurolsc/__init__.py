@@ -1,4 +1,4 @@
-"""Deep recurrent spiking networks made trainable by setting their local stability before training."""
+"""Deep recurrent spiking networks made trainable: local stability is set before training."""
 
 from neurolsc import datasets, export, metrics, surrogate, tasks
 from neurolsc.checkpoint import load, save

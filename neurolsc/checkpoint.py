@@ -1,4 +1,4 @@
-"""Networks, and trees of tensors and numbers, as safetensors files: whole or not at all, and no code in them.
+"""Networks, and trees of tensors and numbers, as safetensors files that are whole or not there.
 
 A file holds tensors and one JSON text that says what they belong to. Reading one builds known
 classes only and runs nothing that the file brings along. Every write goes to a temporary file in
@@ -25,7 +25,7 @@ TRAINED = Path(__file__).parent / "trained"
 
 
 def save(network: Network, path: str | PathLike[str]) -> None:
-    """Write a network: its parameters and buffers bit by bit, its layout, and which parameters are frozen.
+    """Write a network: parameters and buffers bit by bit, its layout, and what is frozen.
 
     Args:
         network: cells and surrogates of this package, and registered ones

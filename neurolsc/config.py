@@ -185,10 +185,12 @@ class PretrainSettings:
     ) -> PretrainResult:
         """Set the radii of a network on batches of inputs (T, B, n_in).
 
-        More keywords are those of :func:`neurolsc.pretrain`, or of :func:`neurolsc.scale_to_radius`.
+        More keywords are those of :func:`neurolsc.pretrain`, or of
+        :func:`neurolsc.scale_to_radius`.
 
         Raises:
-            ValueError: if the target is 'none', a setting does not belong to the method, or as these.
+            ValueError: if the target is 'none', a setting does not belong to the method, or as
+                these.
         """
         target = self.parsed_target()
         if target is None:

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and trees of tensors and numbers as safetensors, with no code in them.
+"""Files that are whole or not there, and trees of tensors and numbers as safetensors.
 
 A file holds tensors and one JSON text that says what they belong to. Reading one runs nothing that
 the file brings along. Every write goes to a temporary file in the same folder, which then takes the
@@ -24,7 +24,7 @@ FORMAT = 1
 
 
 def write_tree(path: str | PathLike[str], tree: object) -> None:
-    """Write a nested structure of dicts, lists, tuples, tensors, numbers, strings, booleans and None.
+    """Write nested dicts, lists, tuples, tensors, numbers, strings, booleans and None.
 
     Numbers and tensors are kept bit by bit. Keys may be anything of these but tensors. Subclasses
     (an ordered dict, a named tuple) come back as plain dicts and tuples.
@@ -42,7 +42,9 @@ def write_tree(path: str | PathLike[str], tree: object) -> None:
 
 
 def read_tree(path: str | PathLike[str]) -> Any:
-    """Read a structure that :func:`write_tree` wrote; tensors come onto the CPU, each with its own memory.
+    """Read a structure that :func:`write_tree` wrote.
+
+    Tensors come onto the CPU, each with its own memory.
 
     Raises:
         ValueError: if the file is damaged or holds something else.
@@ -83,7 +85,7 @@ def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object])
 
 
 def _encode(node: object, tensors: dict[str, Tensor], where: str) -> object:
-    """The structure as JSON values; what is not a plain value is an object with one key, its kind."""
+    """The structure as JSON values; what JSON has not is an object with one key, its kind."""
     match node:
         case None | bool() | int() | float() | str():
             return node
@@ -125,7 +127,7 @@ def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def write(path: str | PathLike[str], kind: str, content: object, tensors: dict[str, Tensor]) -> None:
-    """Write tensors, and a content of JSON values that says what they belong to, as a file of a kind."""
+    """Write a file of a kind: tensors, and JSON values that say what they belong to."""
     from neurolsc import __version__  # the package imports this file before it knows its version
 
     header = {"neurolsc": kind, "format": str(FORMAT), "version": __version__, "content": json.dumps(content)}

@@ -34,13 +34,13 @@ def keep(new: Tensor, old: Tensor, alive: Tensor) -> Tensor:
 
 
 def running_lengths(mask: Tensor) -> Tensor | None:
-    """How many steps each sample runs (B,), if it then stands still for good; None if there are gaps."""
+    """How many steps each sample runs (B,) before it stands still; None if there are gaps."""
     gaps = bool((mask[1:] & ~mask[:-1]).any())
     return None if gaps else mask.sum(0)
 
 
 def last_seen(x: Tensor, before: Tensor, lengths: Tensor | None) -> Tensor:
-    """The frame of x (T, B, n) that each sample has seen last, or the one before where it has seen none."""
+    """The frame of x (T, B, n) that each sample saw last; the one before where it saw none."""
     if lengths is None:
         return frame(x, -1).to(before.dtype)
     last = [before, *(now.to(before.dtype) for now in frames(x))]

@@ -53,7 +53,7 @@ class Moment(NamedTuple):
 
 
 class Network(nn.Module):
-    r"""Cells in depth and a readout of the last one's output in the same step, linear unless another one is given.
+    r"""Cells in depth, and a readout of the last one's output in the same step, by default linear.
 
     .. math:: h[t, l] = g_l(h[t-1, l],\, h[t-1, l-1]), \qquad o[t] = W_R\, z[t, L]
 
@@ -228,10 +228,10 @@ class Network(nn.Module):
     def _by_layers(
         self, x: Tensor, states: NetworkState, lengths: Tensor | None
     ) -> tuple[tuple[Tensor, ...], NetworkState]:
-        """The outputs of all cells and the last state, one layer after the other over all steps; lengths as in a cell's run.
+        """The outputs of all cells and the last state, one layer after the other over all steps.
 
         That is the order of :meth:`moments` turned around: no layer reads anything of a layer
-        above.
+        above. Lengths are as in a cell's run.
         """
         below, first, outputs, after = x, states.x, [], []
         for cell, state in zip(self.cells, states.layers, strict=True):

@@ -14,10 +14,10 @@ __all__ = ["adabelief_lookahead"]
 
 
 def adabelief_lookahead(parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0) -> "Lookahead":
-    r"""AdaBelief inside Lookahead: every 6 steps the weights go back half the way to where they were.
+    r"""AdaBelief inside Lookahead: every 6 steps weights go half the way back to where they were.
 
-    .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \qquad w \leftarrow \phi \qquad \text{every 6
-    steps}
+    .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \quad w \leftarrow \phi
+        \quad \text{every 6 steps}
 
     The slow copy :math:`\phi` of each parameter p is ``optimizer.state[p]["slow_params"]``. Whoever
     sets parameters by hand between two steps (the multipliers of pre-training) has to set that copy

@@ -17,7 +17,7 @@ def from_log(log: Tensor) -> Tensor:
 
 
 def behind(module: nn.Module, name: str) -> nn.Parameter | None:
-    """The parameter of a quantity: the one of that name, or its logarithm; None where it is no parameter."""
+    """The parameter of a quantity: that of its name, or its logarithm; None if it has none."""
     return module._parameters.get(name, module._parameters.get(raw(name)))
 
 
@@ -53,7 +53,7 @@ class Positive:
 
 
 def set_value(module: nn.Module, name: str, value: Tensor) -> None:
-    """Set a quantity of a module in place: a parameter, or one that stands behind another, as a positive one does."""
+    """Set a quantity of a module in place: a parameter, or one that stands behind another."""
     parameter = module._parameters.get(name)
     if parameter is None:
         setattr(module, name, value)

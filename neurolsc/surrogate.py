@@ -98,7 +98,7 @@ class Surrogate(nn.Module, ABC):
 
     @abstractmethod
     def shape_integral(self, x: Tensor) -> Tensor:
-        r"""The odd function :math:`F` with :math:`F' = f` and :math:`F(0) = 0`; learning dampening follows it."""
+        r"""The odd :math:`F` with :math:`F' = f`, :math:`F(0) = 0`; dampening is learnt by it."""
 
     def derivative(self, v: Tensor) -> Tensor:
         r"""The derivative that the spike is given, :math:`\gamma f(\omega v)`."""
@@ -117,7 +117,7 @@ class Surrogate(nn.Module, ABC):
         return (v > 0).to(v.dtype) + (smooth - there).to(v.dtype)
 
     def config(self) -> dict[str, object]:
-        """The keyword arguments that make this surrogate again, as JSON values (learnt values are in the state)."""
+        """This surrogate's keyword arguments as JSON values; learnt values are in the state."""
 
         def plain(value: float | Tensor) -> object:
             return value.detach().tolist() if isinstance(value, Tensor) else value
@@ -140,7 +140,7 @@ class Surrogate(nn.Module, ABC):
 
 @contextmanager
 def exact_values(module: nn.Module) -> Iterator[None]:
-    r"""Inside, spikes by the surrogates of a module are 0 or 1 whatever dampening and sharpness are.
+    r"""Inside, spikes by a module's surrogates are 0 or 1, whatever dampening and sharpness are.
 
     In training these two are learnt as if a spike had the value of the smooth step,
     :math:`dz/d\gamma = dS/d\gamma`. A transition derivative holds spikes as numbers, which do not
@@ -214,7 +214,10 @@ class MultiGaussian(Surrogate):
 
 
 class Arctan(Surrogate):
-    r""":math:`f(x) = 1 / (1 + (\pi x / 2)^2)`. Source: Fang et al. 2021, Incorporating learnable membrane time constant."""
+    r""":math:`f(x) = 1 / (1 + (\pi x / 2)^2)`.
+
+    Source: Fang et al. 2021, Incorporating learnable membrane time constant.
+    """
 
     def shape(self, x: Tensor) -> Tensor:
         return 1 / (1 + (math.pi / 2 * x) ** 2)
@@ -224,7 +227,10 @@ class Arctan(Surrogate):
 
 
 class Logistic(Surrogate):
-    r""":math:`f(x) = \sigma(x)(1 - \sigma(x))`, with :math:`f(0) = 1/4`. Source: Neftci, Mostafa & Zenke 2019."""
+    r""":math:`f(x) = \sigma(x)(1 - \sigma(x))`, with :math:`f(0) = 1/4`.
+
+    Source: Neftci, Mostafa & Zenke 2019.
+    """
 
     def shape(self, x: Tensor) -> Tensor:
         return torch.sigmoid(x) * torch.sigmoid(-x)
@@ -245,7 +251,10 @@ class Triangular(Surrogate):
 
 
 class Rectangular(Surrogate):
-    r""":math:`f(x) = 1` where :math:`|x| \le 1/2`, else 0. Source: Wu et al. 2018, Spatio-temporal backpropagation."""
+    r""":math:`f(x) = 1` where :math:`|x| \le 1/2`, else 0.
+
+    Source: Wu et al. 2018, Spatio-temporal backpropagation.
+    """
 
     def shape(self, x: Tensor) -> Tensor:
         return (x.abs() <= 0.5).to(x.dtype)
@@ -255,7 +264,10 @@ class Rectangular(Surrogate):
 
 
 class Gaussian(Surrogate):
-    r""":math:`f(x) = N(x; 0, 1)`, with :math:`f(0) = 1/\sqrt{2\pi}`. Source: Yin, Corradi & Bohté 2020."""
+    r""":math:`f(x) = N(x; 0, 1)`, with :math:`f(0) = 1/\sqrt{2\pi}`.
+
+    Source: Yin, Corradi & Bohté 2020.
+    """
 
     def shape(self, x: Tensor) -> Tensor:
         return _normal(x, 0.0, 1.0)

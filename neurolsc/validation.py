@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 LOG_LIMIT = 40.0
-"""Positive parameters are stored as logarithms and read within exp(±40), 4e-18 to 2e17: whatever an optimizer does to
-them, they, their squares and the reciprocals of both stay finite and positive in float32."""
+"""Positive parameters are stored as logarithms and read within exp(±40), 4e-18 to 2e17: whatever an
+optimizer does to them, they, their squares and the reciprocals of both stay finite and positive in
+float32."""
 
 
 def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) -> Tensor:

@@ -45,7 +45,7 @@ def make_spikes() -> Callable[..., Tensor]:
 
 @pytest.fixture
 def make_network() -> Callable[..., Network]:
-    """A small network; with its input weights multiplied by a gain of 2 or more all its layers fire on those spikes."""
+    """A small network; at an input gain of 2 or more all its layers fire on those spikes."""
 
     def make(
         cell: type[Cell] = ALIFPlus,

@@ -12,7 +12,7 @@ T, N, CLASSES = 12, 6, 3
 
 
 class Patterns:
-    """Class c sends more spikes through channels 2c and 2c + 1; drawn from a seed, kept in memory."""
+    """Class c spikes more in channels 2c and 2c + 1; drawn from a seed, kept in memory."""
 
     def __init__(self, size: int, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)

@@ -16,7 +16,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("config", "runs", "experiment"),
     ("cli",),
 )
-"""rooms from the ground up; a room may import from lower floors, and from its own only where that makes no circle"""
+"""rooms from the ground up; a room may import from lower floors, and from its own only where that
+makes no circle"""
 
 
 def modules() -> dict[str, Path]:
@@ -31,7 +32,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
-    """The modules of the package that one imports, wherever in its file that stands; not those for types alone."""
+    """The package's modules that one imports, wherever in its file; not those for types alone."""
     found = set()
     for node in ast.walk(without_types(ast.parse(path.read_text(encoding="utf-8")))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "neurolsc":

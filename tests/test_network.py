@@ -16,7 +16,7 @@ both_delays = pytest.mark.parametrize("layer_delay", [0, 1])
 
 
 def by_hand(network: Network, x: Tensor) -> tuple[list[Tensor], list[list[Tensor]]]:
-    """The wiring of eq. 1 as a loop over steps of single cells: logits, and outputs per step and layer."""
+    """The wiring of eq. 1 as a loop of single cells: logits, and outputs per step and layer."""
     states = [cell.initial_state(x.shape[1]) for cell in network.cells]
     sent = [cell.output(state) for cell, state in zip(network.cells, states, strict=True)]
     logits, spikes, late = [], [], torch.zeros_like(x[0])

@@ -127,7 +127,7 @@ CHANNELS, LATE = 4, 2
 
 
 class Echo:
-    """Random spikes on four channels; asked for are those of two steps before, or a class of them."""
+    """Random spikes on four channels; asked for are those of two steps before, or a class."""
 
     def __init__(self, size: int, seed: int, *, binary: bool, steps: int = 20) -> None:
         generator = torch.Generator().manual_seed(seed)

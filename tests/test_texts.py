@@ -1,4 +1,4 @@
-"""What the texts show: tables are those of the results, and sessions print what they are said to."""
+"""What the texts show: tables are the results', and sessions print what they are said to."""
 
 import re
 import shlex

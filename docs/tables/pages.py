@@ -1,4 +1,4 @@
-"""Fill the tables of measured figures in the README, the docs and benchmarks/README.md: `make tables`.
+"""Fill the tables of measured figures in README, docs and benchmarks/README.md: `make tables`.
 
 A table stands between two comments, `table: NAME` and `end`. What is between them is made by the
 function of that name beside this file from the results in benchmarks/results, and is never

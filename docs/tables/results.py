@@ -64,7 +64,7 @@ def rows(head: Iterable[str], body: Iterable[Iterable[object]]) -> list[str]:
 
 
 def percent(values: list[float]) -> str:
-    """Mean ± deviation over seeds with the extremes; the values themselves where they are one or two."""
+    """Mean ± deviation over seeds, with the extremes; one or two values stand themselves."""
     if len(values) < 3:
         return ", ".join(f"{100 * value:.1f}" for value in values) + " %"
     low, high = 100 * min(values), 100 * max(values)

@@ -38,7 +38,8 @@ def app() -> None:
       neurolsc pretrain --target 0.5 --out runs/half  set its radii
       neurolsc train --target 0.5 --rule hold-threshold --epochs 10 --lr 0.01 \\
         --cell ALIFPositive --reset static --out runs/digits
-                                                      the same for a network that fits a chip, then train it
+                                                      the same for a network that fits a chip,
+                                                      then train it
       neurolsc evaluate runs/digits                   open the test set, once
       neurolsc export runs/digits --to netx           integers for a neuromorphic chip
       neurolsc demo                                   all of it, with a report

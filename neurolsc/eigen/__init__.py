@@ -5,7 +5,7 @@ products, in cycles (`autograd`: of any function). `radii` takes a cycle: the sm
 matrices; of others a `basis` follows the products of a random start, for some of the points (`pieces`) at a
 time, and `krylov` looks at its largest eigenvalue (`powers`: found by squaring) at sizes 24 to 108.
 A `guess`, where a cell has one, is put beside the basis at the first look and stays there. What
-counts is for the `criteria` to say; a point that meets them at no look goes the whole way and is
+counts is for the `acceptance` to say; a point that meets them at no look goes the whole way and is
 counted. `growth` tells them how fast what a value leaves out grows. `eigenpairs` has the gradient.
 
 What is promised. A radius is within `tolerance` (1 %) of float64 LAPACK or comes from it, and is then
@@ -16,8 +16,9 @@ an average part in the random start, would have shown itself: an estimate, not a
 Where it ends. A matrix in float32 is known to 6e-8 of its norm, and its eigenvalues to that times
 their condition number 1 / |y^H x|. From a condition number of 1e5 on LAPACK in float32 is more than
 1 % off, which is why dense eigenvalues are computed in float64, and why a value whose residual
-times condition number exceeds twice the tolerance does not count. From 1e5 the promise is for the matrix as it
-stands in float32; from 1e13, as of long chains of neurons that end nowhere, float64 fails too.
+times condition number exceeds the tolerance does not count, nor one below 1 % of the norm. From 1e5
+the promise is for the matrix as it stands in float32; from 1e13, as of long chains of neurons that
+end nowhere, float64 fails too.
 """
 
 from neurolsc.eigen.radius import (

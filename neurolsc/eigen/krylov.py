@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.eigen.acceptance import Acceptance
 from neurolsc.eigen.basis import Basis, RitzPairs
-from neurolsc.eigen.criteria import Criteria
 from neurolsc.eigen.guess import Guess
 from neurolsc.eigen.powers import ENOUGH
 
@@ -48,7 +48,7 @@ def dominant(
     start: Tensor,
     guess: Guess | None = None,
     *,
-    criteria: Criteria,
+    criteria: Acceptance,
     looks: tuple[int, ...] = LOOKS,
 ) -> Dominant:
     """Find the eigenvalues of largest modulus.
@@ -97,22 +97,22 @@ class _Search:
         like: vectors (P, n) of the dtype and device of all.
     """
 
-    def __init__(self, criteria: Criteria, like: Tensor) -> None:
+    def __init__(self, criteria: Acceptance, like: Tensor) -> None:
         self.criteria = criteria
         vector = torch.zeros_like(like, dtype=like.dtype.to_complex())
         self.found = Dominant(vector[:, 0].clone(), vector, like.new_zeros(len(like)), like.new_zeros(len(like)).bool())
 
-    def settle(self, left: Tensor, pairs: RitzPairs, last: Tensor) -> Tensor:
+    def settle(self, left: Tensor, pairs: RitzPairs, last: Tensor, *, early: bool = False) -> Tensor:
         """Write down pairs at points (p,), given their moduli at the last look (p,); those that do not count, as an index."""
-        done = self.criteria.met(pairs, last)
+        done = self.criteria.met(pairs, last, early=early)
         for whole, part in zip(self.found, (pairs.value, pairs.vector, pairs.residual(), done), strict=True):
             whole[left] = part
         return (~done).nonzero().squeeze(1)
 
     def first(self, basis: Basis) -> RitzPairs:
-        """The pairs of the first look, which do not count: nothing tells whether they stand still."""
+        """The pairs of the first look, which count where they are clear: nothing tells whether they stand still."""
         pairs = basis.pairs()
-        self.settle(basis.left, pairs, torch.full_like(pairs.condition, torch.inf))
+        self.settle(basis.left, pairs, torch.full_like(pairs.condition, torch.inf), early=True)
         return pairs
 
     def beside(self, basis: Basis, guess: Guess) -> RitzPairs:
@@ -121,7 +121,7 @@ class _Search:
             basis.widen(v)
         pairs = self.first(basis)
         near = guess.holds(pairs.vector, basis.left).nonzero().squeeze(1)
-        near = near[self.settle(basis.left[near], pairs.at(near), guess.modulus[near])]
+        near = near[self.settle(basis.left[near], pairs.at(near), guess.modulus[near], early=True)]
         near = near[pairs.residual()[near] > self.criteria.residual]
         if not len(near):
             return pairs
@@ -131,7 +131,7 @@ class _Search:
             last, some = some.value.abs(), side.pairs()
             pairs = pairs.replaced(near, some)
             last[~guess.holds(some.vector, side.left)] = torch.inf
-            stay = self.settle(side.left, some, last)
+            stay = self.settle(side.left, some, last, early=True)
             if not len(stay):
                 break
             side.keep(stay)

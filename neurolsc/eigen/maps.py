@@ -28,6 +28,8 @@ class Map(ABC):
 
     rows: int
     columns: int
+    splits: bool = False
+    """whether it may fall into blocks so small that a start at random has hardly a part in each"""
     same: bool = False
     """whether it is the same map at all points, whatever their number"""
 
@@ -155,12 +157,12 @@ class Flipped(Map):
 
 
 def lu_factors(m: Tensor) -> Factors:
-    """Factors of one matrix (n, n), never exactly singular: a pivot of 0 becomes eps times the largest."""
+    """Factors of one matrix (n, n), never nearly singular: a pivot below eps times the largest becomes this."""
     # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads (pytorch#142815)
     lu, pivots, _ = torch.linalg.lu_factor_ex(m)
     pivot = lu.diagonal()
     smallest = torch.finfo(m.dtype).eps * pivot.abs().max().clamp(min=torch.finfo(m.dtype).tiny)
-    pivot[pivot == 0] = smallest.to(m.dtype)
+    pivot[pivot.abs() < smallest] = smallest.to(m.dtype)
 
     def solve(b: Tensor, adjoint: bool = False) -> Tensor:
         return torch.linalg.lu_solve(lu, pivots, b.to(m.dtype).unsqueeze(1), adjoint=adjoint).squeeze(1)

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.criteria import Criteria
+from neurolsc.eigen.acceptance import Acceptance
 from neurolsc.eigen.eigenpairs import Pairs, matched, modulus, pairs_near
 from neurolsc.eigen.krylov import Dominant, dominant
 from neurolsc.eigen.maps import Cycle
@@ -86,18 +86,18 @@ def root(radius: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, radius, 1).sqrt(), 0)
 
 
-def _strict(tolerance: float) -> Criteria:
-    return Criteria.within(tolerance, strict=True)
+def _strict(tolerance: float) -> Acceptance:
+    return Acceptance.within(tolerance, strict=True)
 
 
 def _piece(cycle: Cycle, like: Tensor, tolerance: float) -> Radii:
-    if small(cycle.size):
+    if small(cycle.size) or any(part.splits for part in cycle.maps):
         matrices = cycle.matrices(like)
         if not matrices.isfinite().all():
             raise FloatingPointError("a derivative holds NaN or infinity.")
         return Radii(spectral_radius(matrices), torch.ones(cycle.points, dtype=torch.bool, device=like.device))
     if not torch.is_grad_enabled():
-        largest = _dominant(cycle, like, Criteria.within(tolerance))
+        largest = _dominant(cycle, like, Acceptance.within(tolerance))
         radius = largest.value.abs()
         for i in (~largest.settled).nonzero().flatten().tolist():
             radius[i] = spectral_radius(cycle.matrix(i, like))
@@ -108,7 +108,7 @@ def _piece(cycle: Cycle, like: Tensor, tolerance: float) -> Radii:
     return Radii(radius + (slope - slope.detach()), exact)
 
 
-def _dominant(cycle: Cycle, like: Tensor, criteria: Criteria, *, right: bool = False) -> Dominant:
+def _dominant(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool = False) -> Dominant:
     """The largest eigenvalues with left eigenvectors, of which a product is cheaper by autograd, or with right ones."""
     taken, part = torch.empty(0), cycle
 
@@ -130,7 +130,7 @@ def _pairs(cycle: Cycle, largest: Dominant, like: Tensor, tolerance: float) -> t
         pairs = pairs_near(cycle, largest.value, largest.vector)
     else:
         close = tolerance / 10
-        right, left = (_dominant(cycle, like, Criteria.within(2 * close), right=side) for side in (True, False))
+        right, left = (_dominant(cycle, like, Acceptance.within(2 * close), right=side) for side in (True, False))
         pairs = matched(right, left, close)
     good = largest.settled & pairs.found & (pairs.value.abs() >= (1 - tolerance / 2) * radius)
     radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)

@@ -125,7 +125,9 @@ class _SpectralRadius(torch.autograd.Function):
 
 
 def _largest_eigenvalue(m: Tensor) -> Tensor:
-    eigenvalues = torch.linalg.eigvals(m.detach().cpu().double())
+    m = m.detach().cpu().double()
+    m = torch.where(m.abs() < torch.finfo(m.dtype).tiny, 0, m)  # LAPACK may not converge with subnormal numbers
+    eigenvalues = torch.linalg.eigvals(m)
     index = eigenvalues.abs().argmax(-1, keepdim=True)
     return eigenvalues.gather(-1, index).squeeze(-1)
 

@@ -12,8 +12,13 @@ def norm(x: Tensor) -> Tensor:
 
 
 def unit(x: Tensor) -> Tensor:
-    """Vectors (..., n), real or complex, scaled to norm 1; zeros stay zeros."""
-    return x / norm(x).unsqueeze(-1).clamp(min=torch.finfo(x.dtype).tiny)
+    """Vectors (..., n), real or complex, scaled to norm 1; zeros stay zeros.
+
+    Whatever their size: the square of a component of 1e20 is infinite in float32.
+    """
+    tiny, parts = torch.finfo(x.dtype).tiny, torch.view_as_real(x).flatten(-2) if x.is_complex() else x
+    x = x / parts.abs().amax(-1, keepdim=True).clamp(min=tiny)
+    return x / norm(x).unsqueeze(-1).clamp(min=tiny)
 
 
 def start(n: int, like: Tensor) -> Tensor:

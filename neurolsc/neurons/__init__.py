@@ -1,10 +1,10 @@
 """Cells: one recurrent layer each, as a pure step, and what others may ask about it.
 
-Map: `cell` is what all have, `offers` what a subclass keeps of what its base says about its step, and
-`registry` the table of names. `derivatives` and `thresholds` are kinds of offers. `spiking` is what
-spiking cells share (`reset`); `lif` and `alif` are the cells of eq. 49
-(`equations`), whose offers stand in `leaky`: derivatives from `linearised`, as products in
-`linear_maps`, with what each neuron does `alone`; and the run over all steps at once in `scan/`.
+Map: `cell` is what all have, `offers` what a subclass keeps of what its base says about its step,
+and `registry` the table of names. `derivatives` and `thresholds` are kinds of offers. `spiking` is
+what spiking cells share (`reset`); `lif` and `alif` are the cells of eq. 49 (`equations`), whose
+offers stand in `leaky`: derivatives from `linearised`, as products in `linear_maps`, with what each
+neuron does `alone`; and the run over all steps at once in `scan/`.
 """
 
 from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, ALIFState

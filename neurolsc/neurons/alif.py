@@ -29,7 +29,9 @@ class ALIFState(NamedTuple):
 
 
 class ALIF(SpikingCell):
-    r"""Neurons whose threshold moves at their own spikes; use :class:`ALIFPlus` or :class:`ALIFPlusMinus`.
+    r"""Neurons whose threshold moves at their own spikes.
+
+    Use :class:`ALIFPlus` or :class:`ALIFPlusMinus`.
 
     .. math::
         v[t] &= e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \vartheta[t-1] z[t-1] \\
@@ -118,7 +120,7 @@ class ALIF(SpikingCell):
 
     @property
     def decay_theta(self) -> Tensor:
-        """Share of the threshold kept from one step to the next, exp(-1/tau_theta), shape (n_hidden,)."""
+        """Share of the threshold kept from step to step, exp(-1/tau_theta), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_theta)
 
     @property
@@ -142,7 +144,7 @@ class ALIF(SpikingCell):
         return state.v - state.theta
 
     def reset_threshold(self, state: ALIFState) -> Tensor:
-        """The threshold that a spike subtracts: the resting one for a static reset, else the current one."""
+        """What a spike subtracts: the resting threshold if the reset is static, else theta."""
         return self.theta_rest if isinstance(self.reset, StaticReset) else state.theta
 
     def constants(self) -> Constants:
@@ -175,7 +177,10 @@ class ALIF(SpikingCell):
 
 @register
 class ALIFPlus(ALIF):
-    """ALIF+ : a spike raises the threshold. Adaptation from a positive truncated Gaussian; see :class:`ALIF`."""
+    """ALIF+: a spike raises the threshold.
+
+    Adaptation from a positive truncated Gaussian; see :class:`ALIF`.
+    """
 
     @staticmethod
     def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> Tensor:
@@ -184,7 +189,7 @@ class ALIFPlus(ALIF):
 
 @register
 class ALIFPositive(ALIFPlus):
-    """ALIF+ whose adaptation and b_theta stay positive while they are trained: for networks that are to be exported.
+    """ALIF+ whose adaptation and b_theta stay positive in training: for networks to be exported.
 
     ALIF+ is only *initialized* with positive values (arXiv:2308.12075, Sec. II-E), and training
     turns some of them; no chip can hold those. Here both are trained as logarithms, as time
@@ -201,7 +206,10 @@ class ALIFPositive(ALIFPlus):
 
 @register
 class ALIFPlusMinus(ALIF):
-    """ALIF±: a spike may raise or lower the threshold. Adaptation from N(0, (scale / n_in)²); see :class:`ALIF`."""
+    """ALIF±: a spike may raise or lower the threshold.
+
+    Adaptation from N(0, (scale / n_in)²); see :class:`ALIF`.
+    """
 
     @staticmethod
     def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> Tensor:

@@ -127,7 +127,7 @@ class Cell(nn.Module, ABC):
         lengths: Tensor | None = None,
         recompute: bool = False,
     ) -> tuple[Tensor, State]:
-        """Many time steps: those of :meth:`update`, one after the other, or an equal but faster way that a cell has.
+        """Many time steps: those of :meth:`update` one by one, or an equal, faster way of the cell.
 
         Args:
             x: the input (T, B, n_in), dense or sparse (COO), of any real dtype.
@@ -165,22 +165,22 @@ class Cell(nn.Module, ABC):
         return torch.stack(outputs), state
 
     def derivatives(self) -> Derivatives | None:
-        """The derivatives of the step in closed form; None: not known, differentiate by autograd."""
+        """The derivatives of the step in closed form; None if not known: then autograd has them."""
         return None
 
     def thresholds(self) -> Thresholds | None:
-        """What scales the thresholds, and so the firing rates; None where there are none or it is not known."""
+        """What scales the thresholds, and so the firing rates; None where none are known."""
         return None
 
     def config(self) -> dict[str, object]:
-        """The constructor's arguments as JSON values; the parameters themselves are in the state_dict."""
+        """The constructor's arguments as JSON values; parameters are in the state_dict."""
         return {"n_in": self.n_in, "n_hidden": self.n_hidden}
 
     def extra_repr(self) -> str:
         return f"{self.n_in}, {self.n_hidden}"
 
     def pretrained(self) -> Iterable[nn.Parameter]:
-        """The parameters that pre-training optimizes and shuffles: all, or fewer where some are not its to move."""
+        """What pre-training may optimize and shuffle: all parameters, unless a cell says less."""
         return self.parameters()
 
     @property
@@ -194,14 +194,14 @@ class Cell(nn.Module, ABC):
 
 
 def dtype_and_device(module: nn.Module) -> dict[str, Any]:
-    """Those of a module's first parameter or, without any, its first buffer; torch's defaults if it has neither."""
+    """Those of a module's first parameter, else of its first buffer, else torch's defaults."""
     tensors = (t for t in chain(module.parameters(), module.buffers()) if t.is_floating_point())
     first = next(tensors, torch.empty(0))
     return {"dtype": first.dtype, "device": first.device}
 
 
 def truncated_normal(mean: float, size: int) -> Tensor:
-    """Draw positive starting values: a Gaussian of deviation 3/7 of its mean, truncated at two deviations.
+    """Draw positive values: a Gaussian of deviation 3/7 of its mean, cut at two deviations.
 
     Source: arXiv:2308.12075, App. H ("truncated Gaussian [...] that guarantees positive values").
     """

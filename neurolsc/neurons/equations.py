@@ -29,7 +29,7 @@ class Constants(NamedTuple):
 def advance(
     reset: Reset, c: Constants, x: Tensor, z: Tensor, v: Tensor, theta: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The next voltage and threshold (B, n_hidden), from the input, the last spikes and the last state.
+    """The next voltage and threshold (B, n_hidden), from input, last spikes and last state.
 
     Source: arXiv:2308.12075, eq. 49.
     """
@@ -45,6 +45,8 @@ def advance(
 
 
 def next_threshold(theta: Tensor, z: Tensor, decay: Tensor, b_theta: Tensor, adaptation: Tensor) -> Tensor:
-    """theta[t] from the last threshold and spikes (B, n_hidden), its decay, constant input and
-    adaptation (n_hidden,)."""
+    """theta[t] from the last threshold and spikes (B, n_hidden).
+
+    Its decay, constant input and adaptation are (n_hidden,).
+    """
     return decay * theta + b_theta + adaptation * z

@@ -1,4 +1,4 @@
-r"""What others may ask about the step of LIF and ALIF: its derivatives, in closed form and as products.
+r"""What others may ask about the step of LIF and ALIF: its derivatives, dense and as products.
 
 .. math:: \begin{pmatrix} D + K & E - K \\ \beta s & e^{-1/\tau_\vartheta} - \beta s \end{pmatrix},
           \quad K = (W_{rec} - R)\,\mathrm{diag}(s), \quad s = \gamma f(\omega(v - \vartheta))

@@ -59,14 +59,13 @@ class SpikingStep(StepMap):
         w_rec, s, d, e, r, adaptation, decay_theta = self.step
         return SpikingStep(Linearised(w_rec, s[index], d[index], e[index], r[index], adaptation, decay_theta))
 
-    def guess(self, right: bool) -> Guess | None:
-        """By what is left of each neuron alone: a 2 x 2 matrix, or a number in a LIF.
+    @property
+    def splits(self) -> bool:  # type: ignore[override]
+        """Where some neuron hears few others: small circles may hold the largest eigenvalue."""
+        return hears_few(self.step.w_rec)
 
-        None where some neuron hears few others: small circles of neurons may then hold a larger eigenvalue, in which a start
-        at random has too small a part to tell.
-        """
-        if hears_few(self.step.w_rec):
-            return None
+    def guess(self, right: bool) -> Guess:
+        """By what is left of each neuron alone: a 2 x 2 matrix, or a number in a LIF."""
         alone = Alone(self.step, right)
         return Guess(alone.values().abs().amax(1), alone.leading(GUESSES), alone.solve)
 

@@ -29,7 +29,7 @@ _OUTSIDE = frozenset((*nn.Module.__mro__, ABC))
 
 
 def withdraw(cls: type, base: type) -> None:
-    """Set offers that a new class has inherited, but whose step it changes, back to those of the base."""
+    """Set offers that a new class inherits, but whose step it changes, back to the base's."""
     for name in OFFERS:
         if _changed(cls, next(c for c in cls.__mro__ if name in vars(c))):
             setattr(cls, name, vars(base)[name])
@@ -45,7 +45,7 @@ def withdraw_here(cell: Any, base: type, name: str) -> None:
 
 
 def step_of(cls: type) -> type:
-    """The class that defines a cell's step: where ``update`` stands, or a class below that changes a part.
+    """The class that defines a cell's step: the lowest that has ``update`` or changes a part.
 
     Example:
         >>> from neurolsc import ALIFPlus

@@ -59,7 +59,7 @@ class Table(dict[str, type[T]]):
         )
 
     def find(self, text: str) -> type[T]:
-        """The class of a name in the table, or of ``package.module:Class``, which is imported and entered.
+        """The class of a name in the table, or of ``package.module:Class``, imported and entered.
 
         Raises:
             ValueError: if there is none, the module cannot be imported, or holds no such class.
@@ -105,7 +105,9 @@ SURROGATES: Table[Surrogate] = Table(
 
 
 def register(cls: C, *, name: str | None = None) -> C:
-    """Make a cell or a surrogate of your own known to :func:`neurolsc.save`, :func:`neurolsc.load` and the command line.
+    """Make a cell or a surrogate of your own known.
+
+    Then :func:`neurolsc.save`, :func:`neurolsc.load` and the command line take it.
 
     Args:
         cls: the class; its constructor takes what its ``config()`` gives.

@@ -42,7 +42,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class StaticReset(Reset):
-    """Subtract the resting threshold, which the cell passes as theta: carried = d v - theta_rest z."""
+    """Subtract the resting threshold, passed as theta: carried = d v - theta_rest z."""
 
     def derivatives(self, decay: Tensor, v: Tensor, z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         d, _, r = super().derivatives(decay, v, z, theta)

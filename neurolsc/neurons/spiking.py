@@ -74,7 +74,7 @@ class SpikingCell(Cell):
 
     @abstractmethod
     def distance(self, state: State) -> Tensor:
-        """The distance from the threshold, v - theta, shape (B, n_hidden): a neuron spikes where it is positive."""
+        """The distance from the threshold, v - theta, (B, n_hidden); a spike where positive."""
 
     def output(self, state: State) -> Tensor:
         """The spikes of a state, 0 or 1, shape (B, n_hidden)."""
@@ -86,7 +86,9 @@ class SpikingCell(Cell):
         return torch.exp(-1 / self.tau_v)
 
     def spike_derivative(self, state: State) -> Tensor:
-        """The derivative of the spikes by the voltage, dampening f(sharpness (v - theta)), shape (B, n_hidden).
+        """The derivative of the spikes by the voltage, dampening f(sharpness (v - theta)).
+
+        Shape (B, n_hidden).
 
         Raises:
             TypeError: if the spike is not one of our surrogates, whose derivative is known as a
@@ -128,7 +130,7 @@ def spike_function(name: str, spike: Any) -> Spike:
 
 
 def known_derivative(spike: Spike) -> TypeGuard[Surrogate]:
-    """Whether a spike function is a surrogate of ours whose derivative, as a formula, is that of its spikes.
+    """Whether a spike function is a surrogate of ours whose formula is its spikes' derivative.
 
     A class that overrides its spikes, or one of a shape and its integral, says nothing about the
     other; nor does an object with hooks or methods of its own.

@@ -26,7 +26,7 @@ class Thresholds:
                 set_value(self._cell, name, value * factor)
 
     def rest(self) -> Tensor | None:
-        """The resting threshold at this moment (n_hidden,), a copy; None where nothing but itself moves it."""
+        """A copy of the resting threshold (n_hidden,); None where nothing but itself moves it."""
         return None if self._rest is None else getattr(self._cell, self._rest).detach().clone()
 
     def set_rest(self, value: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""One step of a network, looked at: its derivatives, their radii, and how to set them before training.
+"""One step of a network, looked at: derivatives, radii, and how to set these before training.
 
 Map: `transition` follows a run and has the derivatives of its steps, as matrices; `cycles` has them
 as products; `measure` finds their radii, and which terms hold them; `profile` shows radii over

@@ -1,4 +1,4 @@
-"""The derivatives of a network as products: through time, and through depth also between unequal widths."""
+"""The derivatives of a network as products: through time and depth, also of unequal widths."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,8 +11,8 @@ from neurolsc.eigen.maps import Choice, Cycle, Flipped, Map
 from neurolsc.stability.transition import Transitions, flat, output_below, step_by_input, step_by_state
 
 NonSquare = Literal["submatrix", "singular"]
-"""What stands for the radius between unequal widths: that of a random square sub-matrix (the paper's released code), or
-the largest singular value. The text of the paper does not say."""
+"""What stands for the radius between unequal widths: that of a random square sub-matrix (the
+paper's released code), or the largest singular value. The text of the paper does not say."""
 
 
 def time_cycle(t: Transitions) -> Cycle:
@@ -24,7 +24,7 @@ def time_cycle(t: Transitions) -> Cycle:
 
 
 def depth_cycle(t: Transitions, non_square: NonSquare, generator: torch.Generator) -> Cycle:
-    """d h[t, l] / d h[t', l-1] at the points of t; between unequal widths a square one in its place.
+    """d h[t, l] / d h[t', l-1] at the points of t; in place of one not square, a square one.
 
     There is one point where it is the same at all. In place of what is not square stands a random
     sub-matrix, or M times its transpose, whose radius is the square of the largest singular value.

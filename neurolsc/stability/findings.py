@@ -26,7 +26,9 @@ class Finding:
 
 
 def diagnose(network: Network, x: Tensor, *, steps: int = 16, seed: int = 0) -> tuple[Finding, ...]:
-    """Look at a network on an input before training: dead layers, and radii that make gradients vanish or explode.
+    """Look at a network on an input before training.
+
+    Found are dead layers, and radii that make gradients vanish or explode.
 
     Args:
         network: the network.
@@ -76,7 +78,7 @@ def missed_targets(
     misses: Iterable[tuple[int, str, float, float]],
     standard_errors: tuple[list[float], list[float]],
 ) -> Iterable[Finding]:
-    """The radii that missed their target (layer, direction, mean, target), and which term holds those through time.
+    """Radii off target (layer, direction, mean, target), and which term holds those through time.
 
     Each is shown with the standard error of its mean, of which there is one per layer through time
     and through depth.
@@ -98,7 +100,7 @@ def missed_targets(
 
 
 def wide_spread(profile: RadiusProfile, include_input: bool = True) -> Finding:
-    """Where the radii spread most, for a profile whose means are on target and whose deviation is not."""
+    """Where radii spread most, for a profile with means on target and a deviation that is not."""
     spread = {
         (layer, direction): radii[layer].std(correction=0).item()
         for direction, radii in (("time", profile.time), ("depth", profile.depth))
@@ -111,7 +113,10 @@ def wide_spread(profile: RadiusProfile, include_input: bool = True) -> Finding:
 
 
 def held_by(profile: RadiusProfile, layer: int) -> Term:
-    """The term that contributes most to a layer's radius through time at most points; unknown without a closed form."""
+    """The term that contributes most to a layer's radius through time at most points.
+
+    Unknown without a closed form.
+    """
     sources = profile.sources[layer]
     if not sources:
         return _UNKNOWN

@@ -67,7 +67,7 @@ def _dense(radius: Tensor) -> Radii:
 
 
 def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
-    """The points that differ in some of what they hold (P, ...), and which of them each point is like.
+    """The points that differ in what they hold (P, ...), and which of them each point is like.
 
     Before the first spikes arrive all samples are alike, which is a fifth of the steps of
     spike-latency MNIST.
@@ -94,10 +94,10 @@ def _dense_depth_radius(t: Transitions, layer: int, non_square: NonSquare, gener
 
 
 def sources_of(t: Transitions, layer: int, method: Method) -> dict[str, float]:
-    """The share of the points at which each term contributes most to the radius through time; empty if not known.
+    """The share of the points at which each term contributes most to the radius through time.
 
-    The contribution of a term is its product with the gradient of the radius; contributions sum up
-    to the radius.
+    Empty if not known. The contribution of a term is its product with the gradient of the radius;
+    contributions sum up to the radius.
     """
     known = t.cell.derivatives()
     if known is None or not known.terms:
@@ -114,7 +114,10 @@ def sources_of(t: Transitions, layer: int, method: Method) -> dict[str, float]:
 
 
 def contributions(cycle: Cycle, like: Tensor) -> dict[str, Tensor]:
-    """What each named term of a closed form contributes to the radius at every point, each (P,); they sum up to it."""
+    """What each named term of a closed form contributes to the radius at every point, (P,).
+
+    The contributions sum up to the radius.
+    """
     (step,) = cycle.maps
     assert isinstance(step, StepMap)
     pairs = leading_pairs(cycle, like)
@@ -139,7 +142,7 @@ def _dense_sources(t: Transitions, layer: int) -> list[str]:
 
 
 def is_non_square(t: Transitions) -> bool:
-    """Whether the depth derivative of a layer is not square: its state and what it reads differ in size."""
+    """Whether the depth derivative of a layer is not square: state and input differ in size."""
     below = t.cell.n_in if t.state_below is None else flat(t.state_below).shape[1]
     return below != states(t)
 

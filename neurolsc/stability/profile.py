@@ -198,7 +198,7 @@ def radius_profile(
 
 
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
-    """Draw `count` of `total` steps, one at random from each of as many equal stretches; all of them if count is None.
+    """Draw `count` of `total` steps, one at random from each of count equal stretches; None: all.
 
     Radii change along a run more than from sample to sample, so a mean over stretches is steadier
     than over free draws.

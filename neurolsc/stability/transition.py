@@ -22,7 +22,7 @@ from neurolsc.surrogate import exact_values
 
 
 class Transitions(NamedTuple):
-    """What one layer needs for its derivatives at K x B points (step, sample) of a run, flattened to one batch."""
+    """What one layer needs for its derivatives at K x B points (step, sample), as one batch."""
 
     cell: Cell
     x: Tensor
@@ -72,9 +72,10 @@ def time_derivative(t: Transitions) -> Tensor:
 
 
 def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
-    """d h[t, l] / d x (K B or 1, S, n_in), and d x / d h below (K B, n_in, S_below) or None for the first layer.
+    """d h[t, l] / d x (K B or 1, S, n_in), and d x / d h below (K B, n_in, S_below).
 
-    The depth derivative is their product, or the first alone for the first layer.
+    The depth derivative is their product; for the first layer the second is None, and the depth
+    derivative is the first alone.
     """
     known = t.cell.derivatives()
     by_input = input_derivative_by_autograd(t) if known is None else known.by_input(t.x, t.before)
@@ -85,8 +86,10 @@ def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
 
 
 def depth_derivative(t: Transitions) -> Tensor:
-    """d h[t, l] / d h[t', l-1], shape (K B, S, S_below); by the input, (K B or 1, S, n_in), for the
-    first layer."""
+    """d h[t, l] / d h[t', l-1], shape (K B, S, S_below).
+
+    For the first layer it is that by the input, (K B or 1, S, n_in).
+    """
     by_input, below = depth_factors(t)
     return by_input if below is None else by_input @ below
 
@@ -167,7 +170,7 @@ def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> T
 
 
 def flat(state: State) -> Tensor:
-    """All variables of a state side by side, leaves (B, ...) as (B, S), a complex one as real and imaginary parts."""
+    """All variables of a state, leaves (B, ...), side by side (B, S); complex ones as two reals."""
     return torch.cat([_real(leaf).reshape(leaf.shape[0], -1) for leaf in state], 1)
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from neurolsc import ALIFPlus, ALIFPlusMinus, Network, pretrain, radius_profile, spectral_radius, wrap
 from neurolsc.eigen import radii as radii_module
 from neurolsc.eigen import radius_and_gradient
+from neurolsc.eigen.acceptance import Acceptance
 from neurolsc.eigen.basis import Basis
-from neurolsc.eigen.criteria import Criteria
 from neurolsc.eigen.krylov import dominant
 from neurolsc.eigen.maps import Cycle, Map
 from neurolsc.eigen.radii import radii
@@ -95,7 +95,7 @@ def test_bases_stay_orthogonal_and_stop_at_a_breakdown():
     assert (kept @ kept.T - torch.eye(len(kept), dtype=torch.float32)).abs().max() < 1e-5
     few = torch.zeros(n)
     few[:3] = torch.tensor([3.0, -2.0, 1.0])
-    result = dominant(lambda x, _: x * few, gaussian(2, 1, n), criteria=Criteria.within(1e-6))
+    result = dominant(lambda x, _: x * few, gaussian(2, 1, n), criteria=Acceptance.within(1e-6))
     assert result.settled.all()
     torch.testing.assert_close(result.value.real, torch.tensor([3.0]))
 
@@ -107,7 +107,7 @@ def test_what_does_not_settle_is_found_by_dense_eigenvalues_and_counted(monkeypa
         lambda cycle, like, criteria: dominant(
             lambda x, i: cycle.take(i).transposed(x),
             gaussian(3, cycle.points, cycle.size),
-            criteria=Criteria.within(0.0),
+            criteria=Acceptance.within(0.0),
         ),
     )
     m = gaussian(4, 3, 100, 100).requires_grad_()

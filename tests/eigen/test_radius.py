@@ -25,6 +25,8 @@ from neurolsc import (
     spectral_radius,
 )
 from neurolsc.eigen import radius_and_gradient
+from neurolsc.eigen.maps import lu_factors
+from neurolsc.eigen.vectors import unit
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -263,3 +265,36 @@ def test_refuses_nan_and_infinity(function, bad):
     m[1, 2] = bad
     with pytest.raises(ValueError, match="needs finite matrices, got NaN or infinity"):
         function(m)
+
+
+def test_subnormal_numbers_do_not_stop_lapack(monkeypatch):
+    """Eigenvalues by LAPACK may fail to converge where a matrix holds them; a number below 1e-307 tells nothing."""
+    asked, eigvals = [], torch.linalg.eigvals
+    monkeypatch.setattr(torch.linalg, "eigvals", lambda m: asked.append(m) or eigvals(m))
+    m = torch.tensor([[0.5, 5e-324], [1e-310, 0.25]], dtype=torch.float64)
+    assert spectral_radius(m) == 0.5
+    (given_to_lapack,) = asked
+    assert torch.equal(given_to_lapack, torch.diag(m.diagonal()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128], ids=str)
+def test_unit_vectors_of_any_size(dtype):
+    largest = torch.finfo(dtype).max
+    for size in (1e-3 * largest, 1.0, 1e-3 / largest):
+        x = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=dtype) * size
+        expected = torch.tensor([[0.6, 0.8], [0.0, 0.0]], dtype=dtype)
+        torch.testing.assert_close(unit(x), expected if size > 1e-30 else unit(x))
+        assert unit(x).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("left", [0.0, 1e-18, 1e-30])
+def test_inverse_iteration_survives_a_pivot_that_is_nearly_zero(left, dtype):
+    """Equal slow leaks of a silent layer: the shifted matrix keeps a pivot far below its rounding error."""
+    m = torch.diag(torch.tensor([1.0, 0.5, left, 0.3], dtype=dtype))
+    factors = lu_factors(m)
+    x = torch.ones(4, dtype=dtype)
+    for _ in range(2):
+        x = unit(factors.solve(x))
+        assert factors.solve(x).abs().max() <= 1 / torch.finfo(dtype).eps
+    torch.testing.assert_close(x, torch.tensor([0.0, 0.0, 1.0, 0.0], dtype=dtype), rtol=0, atol=1e-6)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from neurolsc import ALIFPlus, Network, radius_profile
 from neurolsc.eigen import radii as radii_module
+from neurolsc.eigen.acceptance import Acceptance
 from neurolsc.eigen.basis import RitzPairs
-from neurolsc.eigen.criteria import Criteria
 from neurolsc.eigen.eigenpairs import Pairs
 from neurolsc.eigen.growth import growth_beside
 from neurolsc.eigen.krylov import Dominant
@@ -23,6 +23,9 @@ from neurolsc.neurons.linearised import Linearised
 from neurolsc.surrogate import Rectangular
 
 pytestmark = pytest.mark.usefixtures("float64")
+
+SLOW = 0.5 * torch.diag(torch.ones(23), -1)[None]
+"""a matrix whose powers shrink by half, as what is left out beside 1"""
 
 
 def orthogonal(n: int) -> Tensor:
@@ -113,12 +116,12 @@ def test_values_too_sensitive_for_their_residual_do_not_count():
     torch.testing.assert_close(found(m).radius.double(), torch.full((2,), 0.5), rtol=0.01, atol=0)
 
 
-@pytest.mark.parametrize(("condition", "counts"), [(1.0, True), (3.0, True), (100.0, False)])
+@pytest.mark.parametrize(("condition", "counts"), [(1.0, True), (2.0, True), (3.0, False), (100.0, False)])
 def test_a_small_residual_of_a_sensitive_value_is_not_enough(condition, counts):
     one = torch.ones(1)
     rest = torch.full((1, 100), 4e-4 + 0j)  # of norm 0.004
-    pairs = RitzPairs(one + 0j, torch.ones(1, 100) / 10 + 0j, rest, condition * one, torch.zeros(1, 24, 24))
-    assert Criteria.within(0.01).met(pairs, one).item() == counts
+    pairs = RitzPairs(one + 0j, torch.ones(1, 100) / 10 + 0j, rest, condition * one, SLOW.double())
+    assert Acceptance.within(0.01).met(pairs, one, early=True).item() == counts
 
 
 @pytest.mark.parametrize("angle", [0.0, 1.0, math.pi])
@@ -191,8 +194,43 @@ def test_a_larger_value_found_on_the_way_to_the_gradient_is_the_radius(monkeypat
 
 
 def test_strict_criteria_leave_some_of_the_tolerance():
-    loose, strict = Criteria.within(0.01), Criteria.within(0.01, strict=True)
+    loose, strict = Acceptance.within(0.01), Acceptance.within(0.01, strict=True)
     assert strict.residual < loose.residual < 0.01
+
+
+def test_values_far_below_the_norm_do_not_count():
+    """A delay line has the eigenvalue 0 only; on a basis of it others show, with small residuals."""
+    n = 100
+    followed = torch.diag(torch.ones(23), -1)[None]
+    value = torch.full((1,), 1e-3, dtype=torch.complex64)
+    pairs = RitzPairs(
+        value,
+        torch.eye(n, dtype=torch.complex64)[:1],
+        torch.zeros(1, n, dtype=torch.complex64),
+        torch.ones(1),
+        followed,
+    )
+    assert not Acceptance.within(0.01).met(pairs, value.abs()).any()
+    ordinary = pairs._replace(followed=0.01 * followed)
+    assert Acceptance.within(0.01).met(ordinary._replace(value=10 * value), 10 * value.abs()).all()
+
+
+def test_what_is_found_late_needs_a_smaller_residual():
+    n, criteria = 100, Acceptance.within(0.01)
+    x = torch.eye(n, dtype=torch.complex64)[:1]
+    pairs = RitzPairs(torch.ones(1, dtype=torch.complex64), x, 0.004 * x, torch.ones(1), SLOW)
+    assert criteria.met(pairs, torch.ones(1), early=True).all()
+    assert not criteria.met(pairs, torch.ones(1)).any()
+    assert criteria.met(pairs._replace(rest=0.001 * x), torch.ones(1)).all()
+
+
+def test_a_first_look_counts_where_it_is_clear():
+    n, criteria, never = 100, Acceptance.within(0.01), torch.full((1,), torch.inf)
+    x = torch.eye(n, dtype=torch.complex64)[:1]
+    pairs = RitzPairs(torch.ones(1, dtype=torch.complex64), x, 1e-4 * x, torch.ones(1), SLOW)
+    assert criteria.met(pairs, never, early=True).all()
+    assert not criteria.met(pairs._replace(rest=1e-3 * x), never, early=True).any()
+    assert not criteria.met(pairs._replace(condition=torch.full((1,), 10.0)), never, early=True).any()
 
 
 def test_a_pair_of_a_smaller_value_nearby_gives_the_gradient_and_not_the_radius(monkeypatch):

@@ -79,8 +79,9 @@ class Entries:
     def times(self, weights: Tensor, a: int = 0, b: int | None = None) -> Tensor:
         """Rows a to b of the matrix, or all, times weights (n, m): (b - a, m)."""
         part = self if b is None else self.rows(a, b)
-        start = part.start.to(part.column.dtype)
-        return torch.embedding_bag(weights, part.column, start, False, 0, False, part.values, True)[0]
+        kind = part.column.dtype if len(part.column) < 2**31 else torch.int64
+        bags = part.column.to(kind), part.start.to(kind)
+        return torch.embedding_bag(weights, *bags, False, 0, False, part.values, True)[0]
 
     def rows(self, a: int, b: int) -> "Entries":
         """Rows a to b of the matrix."""

@@ -29,7 +29,7 @@ class Measured(NamedTuple):
         return [r.mean().item() for r in self.time], [r.mean().item() for r in self.depth]
 
     def standard_errors(self, total: int) -> tuple[list[float], list[float]]:
-        """Standard error of each of these means, of a run of so many steps; see :func:`standard_error`."""
+        """Standard error of each mean, of a run of so many steps; see :func:`standard_error`."""
         return [standard_error(r, total) for r in self.time], [standard_error(r, total) for r in self.depth]
 
 
@@ -91,14 +91,14 @@ class Criteria:
         ]
 
     def distance(self, measured: Measured, goal: Aim, include_input: bool = True) -> float:
-        """How far the means are from their targets: the root mean square distance, in tolerances."""
+        """How far the means are from their targets: root mean square distance, in tolerances."""
         if self.tolerance == 0:
             return math.inf
         compared = _compared(measured.means(), goal, include_input)
         return math.sqrt(fmean(((mean - wanted) / self.allowed(goal, wanted)) ** 2 for *_, mean, wanted in compared))
 
     def doubt(self, measured: Measured, goal: Aim, total: int, include_input: bool = True) -> float:
-        """The largest standard error of a mean that counts, in tolerances; of a run of so many steps."""
+        """The largest standard error of a mean that counts, in tolerances, over so many steps."""
         errors = _compared(measured.standard_errors(total), goal, include_input)
         return max(math.inf if self.tolerance == 0 else error / self.allowed(goal, w) for *_, error, w in errors)
 
@@ -116,7 +116,7 @@ class Criteria:
         return self.tolerance if goal.time == goal.depth else 2 * self.tolerance * wanted
 
     def met(self, measured: Measured, goal: Aim, smoothed: float, include_input: bool = True) -> bool:
-        """Whether the measured radii, and the smoothed deviation up to this step, have converged."""
+        """Whether the measured radii, and the smoothed deviation so far, have converged."""
         return (
             not self.misses(measured, goal, include_input)
             and (self.deviation is None or deviation(measured, goal, include_input) < self.deviation)

@@ -9,13 +9,13 @@ from typing import Any
 
 
 def kappa(mean: float, target: float, bounds: tuple[float, float]) -> float:
-    """The multiplier of a layer of that mean radius; of a radius of 0, which no ratio tells, the highest."""
+    """The multiplier of a layer of that mean radius; at 0, which no ratio tells, the highest."""
     low, high = bounds
     return min(max(target / mean if mean > 0 else high, low), high)
 
 
 class Damping:
-    r"""Multipliers that act less the more often they have turned: :math:`\kappa^{1/(1+n)}` after n turns.
+    r"""Multipliers that act less after each turn: :math:`\kappa^{1/(1+n)}` after n turns.
 
     A turn is a multiplier above 1 after one below, or the reverse. Near the target what is left of
     a miss is mostly the noise of the look; so damped, the steps average over looks instead of

@@ -20,11 +20,11 @@ CLOSER = 4
 sample to sample."""
 
 MOST, MOST_FRESH = 4, 16
-"""Samples of the largest closer look and of the largest look at fresh inputs, as multiples of a step's."""
+"""Most samples of a closer look and of one at fresh inputs, as multiples of a step's."""
 
 CLOSE_DOUBT, FRESH_DOUBT = 0.5, 0.25
-"""Standard errors of the means, in tolerances, that a closer look and one at fresh inputs may have: a
-look takes as many samples as that needs."""
+"""Standard errors of the means, in tolerances, that a closer look and one at fresh inputs may have:
+a look takes as many samples as that needs."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Look:
         return self._measure(self._sample(x, step, self.options.samples), step, self.count(x))
 
     def closer(self, x: Tensor, step: int) -> tuple[Measured, list[float]]:
-        """The same without gradient at `CLOSER` times as many steps, and enough samples to tell the means."""
+        """The same without gradient: `CLOSER` times the steps, samples enough for the means."""
         count, steps = self.options.samples, self.count(x, CLOSER)
         with torch.no_grad():
             seen = self._measure(self._sample(x, step, count), step, steps)
@@ -89,7 +89,10 @@ class Look:
         return None if steps is None else min(times * steps, x.shape[0])
 
     def enough(self, measured: Measured, total: int, doubt: float, most: int) -> int:
-        """How many samples bring the standard error of every mean down to a share of the tolerance; no more than most."""
+        """How many samples bring every mean's standard error to a share of the tolerance.
+
+        No more than `most`.
+        """
         now = self.options.criteria.doubt(measured, self.goal, total, self.options.include_input)
         seen, most = measured.time[0].shape[1], most * self.options.samples
         return most if now == math.inf else min(math.ceil(seen * (now / doubt) ** 2), most)

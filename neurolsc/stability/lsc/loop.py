@@ -41,7 +41,7 @@ class Loop:
         self.damping = {"time": Damping(len(self.cells)), "depth": Damping(len(self.cells))}
 
     def advance(self) -> RadiusProfile | None:
-        """Measure, and move the parameters unless there is nothing left to do: then the radii they have."""
+        """Measure, and move the parameters; or, if nothing is left to do, the radii they have."""
         started, x = clock.perf_counter(), self.inputs.take()
         measured, rates = self._measure(x)
         self._note(measured, rates)
@@ -88,7 +88,10 @@ class Loop:
         return self.look.fresh(self.inputs, x, self.step)
 
     def _begins(self, measured: Measured) -> bool:
-        """Whether to polish from now on: the means are near, or come no nearer; then from the nearest there was."""
+        """Whether to polish from now on: the means are near, or come no nearer.
+
+        If they come no nearer, it starts from the nearest there was.
+        """
         criteria, include_input = self.options.criteria, self.options.include_input
         if criteria.distance(measured, self.look.goal, include_input) <= _NEAR:
             return True
@@ -101,7 +104,7 @@ class Loop:
         return self.options.criteria.met(measured, self.look.goal, self.smoothed, self.options.include_input)
 
     def _move(self, measured: Measured) -> None:
-        """One step of the optimizer, then multipliers and shuffle on both copies of the parameters."""
+        """One step of the optimizer, then multipliers and shuffle on both copies."""
         if self.options.gradient and not self.polishing:
             self.optimizer.zero_grad()
             loss(measured, self.look.goal, self.options.include_input).backward()
@@ -110,7 +113,7 @@ class Loop:
         self._on_both_copies(self._by_hand(*measured.means()))
 
     def _by_hand(self, time: list[float], depth: list[float]) -> Callable[[], None]:
-        """Multipliers and shuffle with all factors and orders drawn, so that they act on two copies alike."""
+        """Multipliers and shuffle, factors and orders drawn, to act on two copies alike."""
         orders = draw_orders(self.parameters, self.look.generator(self.step))
         by_time, by_depth = self._kappas("time", time), self._kappas("depth", depth)
         if not self.options.include_input:

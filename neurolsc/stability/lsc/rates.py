@@ -12,7 +12,7 @@ from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.validation import number, whole
 
 SCALES = 1e-3, 1e3
-"""Least and largest scale of the thresholds: beyond, a network has no threshold left, or only that."""
+"""Least and largest scale of thresholds: beyond, a network has none left, or only that."""
 
 
 def match_firing_rates(

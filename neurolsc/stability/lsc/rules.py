@@ -36,7 +36,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class PaperRule:
-    """The paper's: w_in, b_theta and adaptation follow the depth, w_rec, tau_v and tau_theta the time.
+    """The paper's: w_in, b_theta, adaptation follow the depth, w_rec, tau_v, tau_theta the time.
 
     The adaptation stands in the derivative through time only, so with this rule a depth radius
     below its target raises it until the radius through time runs away.
@@ -88,10 +88,10 @@ class TransitionRule:
 
 
 def default_rule(target: Target) -> Rule:
-    """The rule that reaches a target with firing layers (benchmarks/convergence.py): the paper's for the balanced one.
+    """The rule that reaches a target with firing layers; for the balanced one the paper's.
 
-    Its depth radius is so small that w_in cannot follow without silencing the layers, unless the
-    thresholds fall with it.
+    The balanced depth radius is so small that w_in cannot follow without silencing the layers,
+    unless the thresholds fall with it. Measured by benchmarks/convergence.py.
     """
     return PaperRule() if isinstance(as_target(target), Balanced) else TransitionRule()
 
@@ -141,5 +141,5 @@ def _frozen(cell: Cell, name: str) -> bool:
 
 
 def assign(cell: Cell, name: str, value: torch.Tensor) -> None:
-    """Set a parameter of a cell in place, whether it is a tensor or a quantity behind another one, such as a logarithm."""
+    """Set a parameter of a cell in place: a tensor, or a quantity behind one, as a logarithm."""
     set_value(*_owner(cell, name), value)

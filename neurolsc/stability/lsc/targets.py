@@ -13,7 +13,10 @@ class Aim(NamedTuple):
 
 
 class Aiming(Protocol):
-    """What a target is: an object that gives radii to a network. A frozen dataclass names itself."""
+    """What a target is: an object that gives radii to a network.
+
+    A frozen dataclass names itself.
+    """
 
     def aim(self, steps: int, layers: int) -> Aim:
         """Target radii of a network of so many layers on inputs of so many steps."""
@@ -36,7 +39,7 @@ class Equal:
 
 @dataclass(frozen=True)
 class Balanced:
-    r""":math:`T/(T+L)` through time and :math:`L/(T+L)` through depth; ``"balanced"`` stands for it.
+    r""":math:`T/(T+L)` through time, :math:`L/(T+L)` through depth; ``"balanced"`` is it.
 
     Their sum is 1 as for 0.5, so that the linear bound of Theorem 3 holds.
 
