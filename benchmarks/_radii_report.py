@@ -40,6 +40,11 @@ def draw(rows: list[dict], path: Path) -> None:
             places = [r["n"] if direction is None else r["regime"] for r in points]
             axes.plot(places, [r["ms"] for r in points], "o-" if direction is None else "o", label=name)
         axes.set(yscale="log", ylabel="ms a point")
-        axes.tick_params(axis="x", rotation=0 if direction is None else 40)
-    figure.axes[-1].legend(fontsize=7)
+        if direction is None:
+            widths = sorted({r["n"] for r in shown})
+            axes.set_xticks(widths, map(str, widths))
+            axes.minorticks_off()
+        else:
+            axes.tick_params(axis="x", rotation=90)
+    figure.legend(*figure.axes[-1].get_legend_handles_labels(), fontsize=8, ncols=6, loc="outside lower center")
     figure.savefig(path.with_suffix(".png"), dpi=110)
