@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.guess import Guess
+from neurolsc.eigen.known import Known
 
 
 class Factors(NamedTuple):
@@ -49,10 +49,10 @@ class Map(ABC):
     def take(self, index: Tensor) -> "Map":
         """The map at some of the points."""
 
-    def guess(self, right: bool) -> Guess | None:
-        """A guess at the right or the left eigenvector of the largest eigenvalue.
+    def known(self, right: bool, tolerance: float) -> Known | None:
+        """The largest eigenvalues with right or left eigenvectors, where no product is needed.
 
-        None where there is none.
+        None where nothing is known.
         """
         return None
 
@@ -104,12 +104,12 @@ class Cycle:
         """The derivative at some of the points."""
         return Cycle([part.take(index) for part in self.maps], len(index))
 
-    def guess(self, right: bool) -> Guess | None:
-        """A guess at the right or the left eigenvector of the largest eigenvalue.
+    def known(self, right: bool, tolerance: float) -> Known | None:
+        """The largest eigenvalues with right or left eigenvectors, where no product is needed.
 
-        None where there is none.
+        None where nothing is known.
         """
-        return self.maps[0].guess(right) if len(self.maps) == 1 else None
+        return self.maps[0].known(right, tolerance) if len(self.maps) == 1 else None
 
     def matrix(self, point: int, like: Tensor) -> Tensor:
         """M of one point (size, size), from products with the unit vectors.

@@ -3,6 +3,7 @@
 Those that are small, or do not settle, go a dense path.
 """
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -122,16 +123,23 @@ def _dominant(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool =
 
     Products for left ones are cheaper by autograd.
     """
-    taken, part = torch.empty(0), cycle
+    known = cycle.known(right, criteria.tolerance)
+    rest = torch.arange(cycle.points, device=like.device) if known is None else (~known.holds).nonzero().squeeze(1)
+    if known is not None and not len(rest):
+        return Dominant(*known)
+    part = cycle if len(rest) == cycle.points else cycle.take(rest)
+    found = _by_products(part, like, criteria, right=right)
+    if known is None or len(rest) == cycle.points:
+        return found
+    return Dominant(*(some.index_copy(0, rest, new) for some, new in zip(known, found, strict=True)))
 
-    def apply(x: Tensor, index: Tensor) -> Tensor:
-        nonlocal taken, part
-        if index is not taken:  # the same points are asked for many times
-            taken, part = index, cycle if len(index) == cycle.points else cycle.take(index)
-        return part.times(x) if right else part.transposed(x)
 
-    first = start(cycle.size, like).expand(cycle.points, -1)
-    found = dominant(apply, first, cycle.guess(right), criteria=criteria)
+def _by_products(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool) -> Dominant:
+    def products(index: Tensor) -> Callable[[Tensor], Tensor]:
+        part = cycle if len(index) == cycle.points else cycle.take(index)
+        return part.times if right else part.transposed
+
+    found = dominant(products, start(cycle.size, like).expand(cycle.points, -1), criteria=criteria)
     return found if right else found._replace(value=found.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real
 
 

@@ -3,15 +3,11 @@
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.guess import Guess
+from neurolsc.eigen.known import Known
 from neurolsc.eigen.maps import Factors, Map, lu_factors
-from neurolsc.neurons.alone import Alone, hears_few
+from neurolsc.neurons.alone import hears_few, held_alone
 from neurolsc.neurons.derivatives import StepMap
 from neurolsc.neurons.linearised import Linearised
-
-GUESSES = 4
-"""neurons whose own eigenvectors are guessed to be near the largest one"""
-
 
 class SpikingStep(StepMap):
     """d h[t] / d h[t-1] of a LIF or ALIF cell in closed form."""
@@ -67,10 +63,9 @@ class SpikingStep(StepMap):
         """Where some neuron hears few others: small circles may hold the largest eigenvalue."""
         return hears_few(self.step.w_rec)
 
-    def guess(self, right: bool) -> Guess:
-        """By what is left of each neuron alone: a 2 x 2 matrix, or a number in a LIF."""
-        alone = Alone(self.step, right)
-        return Guess(alone.values().abs().amax(1), alone.leading(GUESSES), alone.solve)
+    def known(self, right: bool, tolerance: float) -> Known:
+        """Where neurons alone hold the radius."""
+        return held_alone(self.step, right, tolerance)
 
     def factors(self, shift: Tensor) -> Factors | None:
         r"""A factorisation of an n x n matrix, also where the state has 2 n variables.
@@ -141,6 +136,11 @@ class Weights(Map):
     def __init__(self, weights: Tensor) -> None:
         self.weights = weights
         self.rows, self.columns = weights.shape
+
+    @property
+    def splits(self) -> bool:  # type: ignore[override]
+        """As of recurrent weights."""
+        return hears_few(self.weights)
 
     def times(self, x: Tensor) -> Tensor:
         return x @ self.weights.T
