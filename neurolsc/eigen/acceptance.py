@@ -24,6 +24,10 @@ LEAST = 0.01
 """modulus relative to the norm of the matrix below which no value counts: so far from normal is the
 matrix then"""
 
+EXPOSED = 0.2
+"""of the tolerance, that residual and condition number together may use up: on the basis the latter
+is too low"""
+
 
 class Acceptance(NamedTuple):
     """What settles a value, all of it relative; made by :meth:`within`."""
@@ -41,7 +45,7 @@ class Acceptance(NamedTuple):
 
         Strict: with some of it left for the eigenvectors.
         """
-        return cls(tolerance, (0.3 if strict else 0.5) * tolerance, 0.7 * tolerance)
+        return cls(tolerance, (0.3 if strict else 0.5) * tolerance, EXPOSED * tolerance)
 
     def met(self, pairs: RitzPairs, h: Tensor, n: int) -> tuple[Tensor, Tensor]:
         """Whether each of the pairs on bases counts (P,), and how many more products it may take.

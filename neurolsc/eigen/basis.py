@@ -81,6 +81,9 @@ class Basis:
         """Go on to so many products; where one lies in the basis zeros follow.
 
         Some of the points at a time, whose vectors stay in the cache meanwhile.
+
+        Raises:
+            FloatingPointError: if a product is NaN or infinite.
         """
         few = in_cache(self._vectors, count * self._vectors.shape[2])
         for some in torch.arange(len(self.left), device=self.left.device).split(few):
@@ -89,16 +92,12 @@ class Basis:
             for m in range(self.count, count):
                 widen(vectors, columns, m + 1, product(vectors[:, m]))
         self.count = count
-
-    def pairs(self) -> RitzPairs:
-        """The eigenpairs of largest modulus of the matrices, projected on the basis.
-
-        Raises:
-            FloatingPointError: if a product is NaN or infinite.
-        """
-        h = self.h
-        if not h.sum().isfinite():
+        if not self.h.sum().isfinite():
             raise FloatingPointError("a product with a derivative holds NaN or infinity.")
+
+    def pairs(self, index: Tensor) -> RitzPairs:
+        """The eigenpairs of largest modulus of some of the matrices, projected on the basis."""
+        h = self.h[index]
         value, x, condition = dominant_pairs(h[:, :-1], self.enough)
         h_x = torch.complex(*(torch.stack((x.real, x.imag), 1) @ h.mT).unbind(1))
         h_x[:, :-1] -= value.unsqueeze(1) * x

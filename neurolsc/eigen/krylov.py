@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.eigen.acceptance import Acceptance
-from neurolsc.eigen.basis import Basis, Products
+from neurolsc.eigen.basis import Basis, Products, RitzPairs
 from neurolsc.eigen.powers import ENOUGH
 
 FIRST, LAST = 20, 108
@@ -22,6 +22,8 @@ FIRST, LAST = 20, 108
 
 SOON = 0.3
 """share of the points that are to settle at the next look, by what is foreseen"""
+SAMPLE, MANY = 16, 96
+"""so many points of many tell when it is time to look at all"""
 
 
 class Dominant(NamedTuple):
@@ -57,8 +59,12 @@ def dominant(products: Products, start: Tensor, *, criteria: Acceptance, last: i
     found = Dominant(vector[:, 0].clone(), vector, torch.zeros(len(start), dtype=torch.bool, device=start.device))
     while True:
         basis.follow(now)
-        pairs = basis.pairs()
-        done, more = criteria.met(pairs, basis.h, n)
+        if now < last and len(basis.left) > MANY:
+            done, more = _look(basis, criteria, _sample(len(basis.left), basis.left))[1:]
+            if done.double().mean() < SOON:
+                now = min(last, now + _until(more, now))
+                continue
+        pairs, done, more = _look(basis, criteria, torch.arange(len(basis.left), device=basis.left.device))
         ends = done | (now == last)
         write, stay = ends.nonzero().squeeze(1), (~ends).nonzero().squeeze(1)
         where = basis.left[write]
@@ -70,7 +76,18 @@ def dominant(products: Products, start: Tensor, *, criteria: Acceptance, last: i
         now = min(last, now + _until(more[stay], now))
 
 
+def _look(basis: Basis, criteria: Acceptance, index: Tensor) -> tuple[RitzPairs, Tensor, Tensor]:
+    """The pairs of some points, which of them count, and how many more products each may take."""
+    pairs = basis.pairs(index)
+    return pairs, *criteria.met(pairs, basis.h[index], basis.vectors.shape[2])
+
+
+def _sample(count: int, like: Tensor) -> Tensor:
+    """An index of some of so many points, evenly spread."""
+    return torch.arange(SAMPLE, device=like.device) * count // SAMPLE
+
+
 def _until(more: Tensor, now: int) -> int:
     """After how many products to look again, given how many each point may take."""
     step = more.nan_to_num(now, now, now).quantile(SOON).ceil().int().item()
-    return max(2 + now // 8, min(step, now))
+    return max(2 + now // 10, min(step, now))
