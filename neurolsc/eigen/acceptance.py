@@ -47,20 +47,24 @@ class Acceptance(NamedTuple):
         """
         return cls(tolerance, (0.3 if strict else 0.5) * tolerance, EXPOSED * tolerance)
 
-    def met(self, pairs: RitzPairs, h: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    def met(self, pairs: RitzPairs, h: Tensor, n: int, least: Tensor) -> tuple[Tensor, Tensor]:
         """Whether each of the pairs on bases counts (P,), and how many more products it may take.
 
         Args:
             pairs: those of the bases.
             h: the matrices (P, m + 1, m) on them.
             n: size of the matrices themselves.
+            least: eigenvalues that are known (P,), or 0; a value that is not larger than one by
+                half the tolerance need not be an eigenvalue itself.
         """
         modulus, columns = pairs.value.abs(), norm(h.mT)
         largest = columns.amax(1)
         size = torch.maximum(largest, n**0.5 * columns[:, 0])  # the second: of all entries, by the random start
         exposed = (pairs.residual + torch.finfo(h.dtype).eps * size / modulus) * pairs.condition
         miss = torch.maximum(pairs.residual / self.residual, exposed / self.exposed)
-        shown = beyond(h, pairs.value, self.tolerance, n)
-        done = (miss <= 1) & (shown.share >= 1) & (modulus >= LEAST * largest)
+        miss = torch.where(modulus < LEAST * largest, torch.inf, miss)
+        miss = torch.where(modulus <= (1 + self.tolerance / 2) * least.abs(), 0, miss)
+        shown = beyond(h, torch.where(modulus < least.abs(), least, pairs.value), self.tolerance, n)
         # residuals fall like the square root of what is shown rises
-        return done, torch.maximum(-shown.share.log(), 2 * miss.log()) / shown.rate
+        more = torch.maximum(-shown.share.log(), 2 * miss.log()) / shown.rate
+        return (miss <= 1) & (shown.share >= 1), more

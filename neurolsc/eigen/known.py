@@ -6,11 +6,13 @@ from torch import Tensor
 
 
 class Known(NamedTuple):
-    """Eigenpairs of largest modulus of P matrices, each within the tolerance that was asked for."""
+    """Of an eigenpair of each of P matrices, what is known within the tolerance asked for."""
 
     value: Tensor
     """(P,) complex"""
     vector: Tensor
     """(P, n) complex, of norm 1; right or left, as was asked for"""
-    holds: Tensor
-    """(P,) bool: where it is known; the rest is to be found"""
+    exists: Tensor
+    """(P,) bool: the matrix has such an eigenvalue, within half the tolerance"""
+    largest: Tensor
+    """(P,) bool: and has none that is larger by the tolerance"""

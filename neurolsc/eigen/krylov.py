@@ -37,12 +37,15 @@ class Dominant(NamedTuple):
     """(P,) bool: the criteria are met"""
 
 
-def dominant(products: Products, start: Tensor, *, criteria: Acceptance, last: int = LAST) -> Dominant:
+def dominant(
+    products: Products, start: Tensor, least: Tensor | None = None, *, criteria: Acceptance, last: int = LAST
+) -> Dominant:
     """Find the eigenvalues of largest modulus.
 
     Args:
         products: for points (p,), what multiplies vectors (p, n) with the matrices.
         start: where to start (P, n); at random, so that it has a part in every eigenvector.
+        least: eigenvalues that are known (P,) complex, or 0; smaller values count for nothing.
         criteria: when a value has settled.
         last: size of the basis at which it ends.
 
@@ -56,15 +59,17 @@ def dominant(products: Products, start: Tensor, *, criteria: Acceptance, last: i
     now, last = min(FIRST, n), max(min(last, n // 2), min(FIRST, n))
     basis = Basis(products, start, last, min(ENOUGH, criteria.residual / 3))
     vector = torch.zeros_like(start, dtype=start.dtype.to_complex())
+    least = torch.zeros_like(vector[:, 0]) if least is None else least
     found = Dominant(vector[:, 0].clone(), vector, torch.zeros(len(start), dtype=torch.bool, device=start.device))
     while True:
         basis.follow(now)
         if now < last and len(basis.left) > MANY:
-            done, more = _look(basis, criteria, _sample(len(basis.left), basis.left))[1:]
+            done, more = _look(basis, criteria, least, _sample(len(basis.left), basis.left))[1:]
             if done.double().mean() < SOON:
                 now = min(last, now + _until(more, now))
                 continue
-        pairs, done, more = _look(basis, criteria, torch.arange(len(basis.left), device=basis.left.device))
+        every = torch.arange(len(basis.left), device=basis.left.device)
+        pairs, done, more = _look(basis, criteria, least, every)
         ends = done | (now == last)
         write, stay = ends.nonzero().squeeze(1), (~ends).nonzero().squeeze(1)
         where = basis.left[write]
@@ -76,10 +81,12 @@ def dominant(products: Products, start: Tensor, *, criteria: Acceptance, last: i
         now = min(last, now + _until(more[stay], now))
 
 
-def _look(basis: Basis, criteria: Acceptance, index: Tensor) -> tuple[RitzPairs, Tensor, Tensor]:
+def _look(
+    basis: Basis, criteria: Acceptance, least: Tensor, index: Tensor
+) -> tuple[RitzPairs, Tensor, Tensor]:
     """The pairs of some points, which of them count, and how many more products each may take."""
     pairs = basis.pairs(index)
-    return pairs, *criteria.met(pairs, basis.h[index], basis.vectors.shape[2])
+    return pairs, *criteria.met(pairs, basis.h[index], basis.vectors.shape[2], least[basis.left[index]])
 
 
 def _sample(count: int, like: Tensor) -> Tensor:

@@ -124,22 +124,28 @@ def _dominant(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool =
     Products for left ones are cheaper by autograd.
     """
     known = cycle.known(right, criteria.tolerance)
-    rest = torch.arange(cycle.points, device=like.device) if known is None else (~known.holds).nonzero().squeeze(1)
-    if known is not None and not len(rest):
-        return Dominant(*known)
-    part = cycle if len(rest) == cycle.points else cycle.take(rest)
-    found = _by_products(part, like, criteria, right=right)
-    if known is None or len(rest) == cycle.points:
-        return found
-    return Dominant(*(some.index_copy(0, rest, new) for some, new in zip(known, found, strict=True)))
+    if known is None:
+        return _by_products(cycle, like, criteria, right=right)
+    found = Dominant(known.value.clone(), known.vector, known.largest.clone())
+    rest = (~known.largest).nonzero().squeeze(1)
+    if len(rest):
+        part = cycle if len(rest) == cycle.points else cycle.take(rest)
+        least = torch.where(known.exists[rest], known.value[rest], 0)
+        new = _by_products(part, like, criteria, least, right=right)
+        larger = new.value.abs() > least.abs()
+        found.settled[rest] = new.settled
+        found.value[rest[larger]], found.vector[rest[larger]] = new.value[larger], new.vector[larger]
+    return found
 
 
-def _by_products(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool) -> Dominant:
+def _by_products(
+    cycle: Cycle, like: Tensor, criteria: Acceptance, least: Tensor | None = None, *, right: bool
+) -> Dominant:
     def products(index: Tensor) -> Callable[[Tensor], Tensor]:
         part = cycle if len(index) == cycle.points else cycle.take(index)
         return part.times if right else part.transposed
 
-    found = dominant(products, start(cycle.size, like).expand(cycle.points, -1), criteria=criteria)
+    found = dominant(products, start(cycle.size, like).expand(cycle.points, -1), least, criteria=criteria)
     return found if right else found._replace(value=found.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real
 
 

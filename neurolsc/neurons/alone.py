@@ -119,13 +119,12 @@ def held_alone(step: Linearised, right: bool, tolerance: float) -> Known:
     radius = (1 + tolerance) * largest
     gain = alone.answer(step, radius)
     w = step.w_rec - torch.diag(step.w_rec.diagonal())
-    holds = (largest > 0).squeeze(1) & alone.real.gather(1, which).squeeze(1) & gain.isfinite().all(1)
-    moved = _moved(step, alone, which, w, gain)
-    holds &= moved <= tolerance / 2 * largest.squeeze(1)
-    some = holds.nonzero().squeeze(1)
+    exists = (largest > 0).squeeze(1) & alone.real.gather(1, which).squeeze(1) & gain.isfinite().all(1)
+    exists &= _moved(step, alone, which, w, gain) <= tolerance / 2 * largest.squeeze(1)
+    held, some = torch.zeros_like(exists), exists.nonzero().squeeze(1)
     if len(some):
-        holds[some] = _below_one(w, gain[some].sqrt())
-    return Known(value, vector, holds)
+        held[some] = _below_one(w, gain[some].sqrt())
+    return Known(value, vector, exists, held)
 
 
 def _leading(step: Linearised, alone: Alone, which: Tensor, right: bool) -> tuple[Tensor, Tensor]:
