@@ -24,6 +24,9 @@ LEAST = 0.01
 """modulus relative to the norm of the matrix below which no value counts: so far from normal is the
 matrix then"""
 
+SQUARES = 0.4
+"""power of the smallest number of a precision below which products are too small to be squared: 7e-16
+in float32"""
 EXPOSED = 0.2
 """of the tolerance, that residual and condition number together may use up: on the basis the latter
 is too low"""
@@ -62,7 +65,8 @@ class Acceptance(NamedTuple):
         size = torch.maximum(largest, n**0.5 * columns[:, 0])  # the second: of all entries, by the random start
         exposed = (pairs.residual + torch.finfo(h.dtype).eps * size / modulus) * pairs.condition
         miss = torch.maximum(pairs.residual / self.residual, exposed / self.exposed)
-        miss = torch.where(modulus < LEAST * largest, torch.inf, miss)
+        lost = (modulus < LEAST * largest) | (largest < torch.finfo(h.dtype).tiny ** SQUARES)
+        miss = torch.where(lost, torch.inf, miss)
         miss = torch.where(modulus <= (1 + self.tolerance / 2) * least.abs(), 0, miss)
         shown = beyond(h, torch.where(modulus < least.abs(), least, pairs.value), self.tolerance, n)
         # residuals fall like the square root of what is shown rises

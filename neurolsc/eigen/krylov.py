@@ -61,7 +61,10 @@ def dominant(
     vector = torch.zeros_like(start, dtype=start.dtype.to_complex())
     least = torch.zeros_like(vector[:, 0]) if least is None else least
     found = Dominant(vector[:, 0].clone(), vector, torch.zeros(len(start), dtype=torch.bool, device=start.device))
-    while True:
+    nothing = ~products(basis.left)(start).any(1)
+    found.settled[nothing] = True
+    basis.keep((~nothing).nonzero().squeeze(1))
+    while len(basis.left):
         basis.follow(now)
         if now < last and len(basis.left) > MANY:
             done, more = _look(basis, criteria, least, _sample(len(basis.left), basis.left))[1:]
@@ -75,10 +78,10 @@ def dominant(
         where = basis.left[write]
         found.value[where], found.settled[where] = pairs.value[write], done[write]
         found.vector[where] = basis.combined(pairs.weights[write], write)
-        if not len(stay):
-            return found
         basis.keep(stay)
-        now = min(last, now + _until(more[stay], now))
+        if len(stay):
+            now = min(last, now + _until(more[stay], now))
+    return found
 
 
 def _look(

@@ -96,21 +96,25 @@ def root(radius: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, radius, 1).sqrt(), 0)
 
 
+def _finite(m: Tensor) -> Tensor:
+    if not m.isfinite().all():
+        raise FloatingPointError("a derivative holds NaN or infinity.")
+    return m
+
+
 def _strict(tolerance: float) -> Acceptance:
     return Acceptance.within(tolerance, strict=True)
 
 
 def _piece(cycle: Cycle, like: Tensor, tolerance: float) -> Radii:
-    if small(cycle.size) or any(part.splits for part in cycle.maps):
-        matrices = cycle.matrices(like)
-        if not matrices.isfinite().all():
-            raise FloatingPointError("a derivative holds NaN or infinity.")
-        return Radii(spectral_radius(matrices), torch.ones(cycle.points, dtype=torch.bool, device=like.device))
+    if small(cycle.size):
+        radius = spectral_radius(_finite(cycle.matrices(like)))
+        return Radii(radius, torch.ones(cycle.points, dtype=torch.bool, device=like.device))
     if not torch.is_grad_enabled():
         largest = _dominant(cycle, like, Acceptance.within(tolerance))
         radius = largest.value.abs()
         for i in (~largest.settled).nonzero().flatten().tolist():
-            radius[i] = spectral_radius(cycle.matrix(i, like))
+            radius[i] = spectral_radius(_finite(cycle.matrix(i, like)))
         return Radii(radius, ~largest.settled)
     with torch.no_grad():
         radius, pairs, exact = _pairs(cycle, _dominant(cycle, like, _strict(tolerance)), like, tolerance)
@@ -123,23 +127,25 @@ def _dominant(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool =
 
     Products for left ones are cheaper by autograd.
     """
-    known = cycle.known(right, criteria.tolerance)
-    if known is None:
-        return _by_products(cycle, like, criteria, right=right)
-    found = Dominant(known.value.clone(), known.vector, known.largest.clone())
-    rest = (~known.largest).nonzero().squeeze(1)
+    vector = like.new_zeros(cycle.points, cycle.size, dtype=like.dtype.to_complex())
+    found = Dominant(vector[:, 0].clone(), vector, torch.zeros(cycle.points, dtype=torch.bool, device=like.device))
+    least, known = found.value, cycle.known(right, criteria.tolerance)
+    if known is not None:
+        found = Dominant(known.value.clone(), known.vector, known.largest.clone())
+        least = torch.where(known.exists, known.value, 0)
+    open_points = ~found.settled & (~cycle.hears_few(like) if cycle.size <= FACTORED_BELOW else True)
+    rest = open_points.nonzero().squeeze(1)
     if len(rest):
         part = cycle if len(rest) == cycle.points else cycle.take(rest)
-        least = torch.where(known.exists[rest], known.value[rest], 0)
-        new = _by_products(part, like, criteria, least, right=right)
-        larger = new.value.abs() > least.abs()
+        new = _by_products(part, like, criteria, least[rest], right=right)
         found.settled[rest] = new.settled
+        larger = new.value.abs() > least[rest].abs()
         found.value[rest[larger]], found.vector[rest[larger]] = new.value[larger], new.vector[larger]
     return found
 
 
 def _by_products(
-    cycle: Cycle, like: Tensor, criteria: Acceptance, least: Tensor | None = None, *, right: bool
+    cycle: Cycle, like: Tensor, criteria: Acceptance, least: Tensor, *, right: bool
 ) -> Dominant:
     def products(index: Tensor) -> Callable[[Tensor], Tensor]:
         part = cycle if len(index) == cycle.points else cycle.take(index)
@@ -161,6 +167,6 @@ def _pairs(cycle: Cycle, largest: Dominant, like: Tensor, tolerance: float) -> t
     good = largest.settled & pairs.found & (pairs.value.abs() >= (1 - tolerance / 2) * radius)
     radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)
     for i in (~good).nonzero().flatten().tolist():
-        value, right, left = leading_pair(cycle.matrix(i, like))
+        value, right, left = leading_pair(_finite(cycle.matrix(i, like)))
         radius[i], pairs.value[i], pairs.right[i], pairs.left[i] = value.abs(), value, right, left
     return radius, pairs, ~good

@@ -27,25 +27,18 @@ from torch import Tensor
 
 from neurolsc.eigen.exclusion import ANGLES, CHANCE
 from neurolsc.eigen.known import Known
+from neurolsc.eigen.maps import has_few
 from neurolsc.eigen.vectors import norm, start
 from neurolsc.neurons.linearised import Linearised
 
-PARTNERS = 4.0
-"""neurons that each one is to hear at least"""
 STEPS = 12
 """of the process that bounds the norm; from norms of about 0.95 on it takes more"""
 
 
 def hears_few(w: Tensor) -> bool:
-    r"""Whether a neuron that hears any other hears few.
-
-    It hears :math:`(\sum_j w_{ij}^2)^2 / \sum_j w_{ij}^4` of them; where w is square, j not i.
-    """
-    square = w.detach().square()
-    if len(square) == square.shape[1]:
-        square.fill_diagonal_(0)
-    all_of_it, most_of_it = square.sum(1).square(), square.square().sum(1)
-    return bool((all_of_it < PARTNERS * most_of_it).any())
+    """Whether a neuron that hears any other hears few; where w is square, not counting itself."""
+    w = w.detach()
+    return bool(has_few(w - torch.diag(w.diagonal()) if len(w) == w.shape[1] else w).any())
 
 
 class Alone(NamedTuple):

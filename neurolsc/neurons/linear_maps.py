@@ -110,6 +110,8 @@ class SpikingStep(StepMap):
 class Spikes(Map):
     """d z / d h of a LIF or ALIF cell: s dv, or s (dv - dtheta)."""
 
+    splits = False
+
     def __init__(self, s: Tensor, threshold: bool) -> None:
         self.s, self.threshold = s, threshold
         self.rows = s.shape[1]
@@ -155,7 +157,7 @@ class Weights(Map):
 class Voltage(Map):
     """Where the voltage stands in the state (v, theta): dv becomes (dv, 0)."""
 
-    same = True
+    same, splits = True, False
 
     def __init__(self, n: int) -> None:
         self.rows, self.columns = 2 * n, n
