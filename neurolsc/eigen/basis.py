@@ -11,7 +11,7 @@ from neurolsc.eigen.pieces import in_cache
 from neurolsc.eigen.powers import dominant_pairs
 from neurolsc.eigen.vectors import norm
 
-AGAIN = 0.1
+AGAIN = 0.5
 """share of a product outside the basis from which one pass of orthogonalisation will do"""
 
 

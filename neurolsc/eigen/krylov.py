@@ -18,7 +18,8 @@ from neurolsc.eigen.basis import Basis, Products, RitzPairs
 from neurolsc.eigen.powers import ENOUGH
 
 FIRST, LAST = 20, 108
-"""sizes of the basis between which the eigenvalue is looked at; none is larger than half the matrix"""
+"""sizes of the basis between which the eigenvalue is looked at; none is larger than three quarters of the
+matrix"""
 
 SOON = 0.3
 """share of the points that are to settle at the next look, by what is foreseen"""
@@ -56,7 +57,7 @@ def dominant(
         FloatingPointError: if a product is NaN or infinite.
     """
     n = start.shape[1]
-    now, last = min(FIRST, n), max(min(last, n // 2), min(FIRST, n))
+    now, last = min(FIRST, n), max(min(last, 3 * n // 4), min(FIRST, n))
     basis = Basis(products, start, last, min(ENOUGH, criteria.residual / 3))
     vector = torch.zeros_like(start, dtype=start.dtype.to_complex())
     least = torch.zeros_like(vector[:, 0]) if least is None else least

@@ -162,7 +162,8 @@ def _pairs(cycle: Cycle, largest: Dominant, like: Tensor, tolerance: float) -> t
         pairs = pairs_near(cycle, largest.value, largest.vector)
     else:
         close = tolerance / 10
-        right, left = (_dominant(cycle, like, Acceptance.within(2 * close), right=side) for side in (True, False))
+        criteria = Acceptance.within(tolerance)._replace(residual=close, exposed=2 * close)
+        right, left = (_dominant(cycle, like, criteria, right=side) for side in (True, False))
         pairs = matched(right, left, close)
     good = largest.settled & pairs.found & (pairs.value.abs() >= (1 - tolerance / 2) * radius)
     radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)

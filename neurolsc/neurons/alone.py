@@ -19,13 +19,12 @@ How far the loop moves the largest eigenvalue itself is estimated at second orde
 g_i times the path to the neuron and back.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.exclusion import ANGLES, CHANCE
+from neurolsc.eigen.exclusion import CHANCE
 from neurolsc.eigen.known import Known
 from neurolsc.eigen.maps import has_few
 from neurolsc.eigen.vectors import norm, start
@@ -65,27 +64,32 @@ class Alone(NamedTuple):
         return cls(middle, root, real, torch.where(real, middle.abs() + root, torch.hypot(middle, root)))
 
     def answer(self, step: Linearised, radius: Tensor) -> Tensor:
-        """The largest |g| (P, N) on and outside circles (P, 1) that hold all eigenvalues of D.
+        r"""The largest \|g\| (P, N) on and outside circles (P, 1) that hold all eigenvalues of D.
 
-        It is taken at some angles, and at that of the eigenvalues, near which it changes fast.
+        On a circle \|g\|² is s² times a number linear in the cosine of the angle by a quadratic
+        one, so that it is largest at one of the ends or at a root of a quadratic equation.
         """
         s = step.s.abs()
         if step.decay_theta is None:
             return s / (radius - self.modulus)
-        decay, twice = step.decay_theta, 2 * self.middle
-        product = self.middle.square() - torch.where(self.real, self.root.square(), -self.root.square())
-        largest = torch.zeros_like(s)
-        for i in range(ANGLES + 1):
-            angle = math.pi * i / ANGLES
-            across = (2 * math.cos(angle) * radius - twice) * (math.sin(angle) * radius)
-            along = (math.cos(2 * angle) * radius - math.cos(angle) * twice) * radius + product
-            above = radius.square() + decay.square() - (2 * math.cos(angle)) * radius * decay
-            largest = torch.maximum(largest, above / (along.square() + across.square()))
-        cosine = self.middle / self.modulus.clamp(min=torch.finfo(s.dtype).tiny)
-        other = (radius - self.modulus).square() + 4 * radius * self.modulus * (1 - cosine.square())
-        above = radius.square() + decay.square() - 2 * radius * decay * cosine
-        pair = above / ((radius - self.modulus).square() * other)
-        return s * torch.where(self.real, largest, torch.maximum(largest, pair)).sqrt()
+        r, decay, total = radius.double(), step.decay_theta.double(), 2 * self.middle.double()
+        square = self.root.double().square()
+        product = self.middle.double().square() - torch.where(self.real, square, -square)
+        # (above - slope c) / (const + linear c + 4 product r^2 c^2)
+        above, slope = r.square() + decay.square(), 2 * r * decay
+        const = (r.square() - product).square() + (total * r).square()
+        linear, quadratic = -2 * total * r * (r.square() + product), 4 * product * r.square()
+        half, rest = above * quadratic, slope * const + above * linear
+        root = (half.square() + slope * quadratic * rest).clamp(min=0).sqrt()
+        far = half + torch.where(half < 0, -root, root)
+        one = torch.ones_like(far)
+        largest = torch.zeros_like(far)
+        for cosine in (one, -one, far / (slope * quadratic), -rest / far):
+            c = cosine.nan_to_num(1).clamp(-1, 1)
+            along = (2 * c.square() - 1) * r.square() - c * total * r + product
+            across = (1 - c.square()) * (2 * c * r - total).square() * r.square()
+            largest = torch.maximum(largest, (above - slope * c) / (along.square() + across))
+        return s * largest.sqrt().to(s)
 
 
 def entries(step: Linearised) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
