@@ -85,9 +85,7 @@ def dominant(
     return found
 
 
-def _look(
-    basis: Basis, criteria: Acceptance, least: Tensor, index: Tensor
-) -> tuple[RitzPairs, Tensor, Tensor]:
+def _look(basis: Basis, criteria: Acceptance, least: Tensor, index: Tensor) -> tuple[RitzPairs, Tensor, Tensor]:
     """The pairs of some points, which of them count, and how many more products each may take."""
     pairs = basis.pairs(index)
     return pairs, *criteria.met(pairs, basis.h[index], basis.vectors.shape[2], least[basis.left[index]])

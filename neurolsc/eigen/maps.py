@@ -16,7 +16,6 @@ from torch import Tensor
 
 from neurolsc.eigen.known import Known
 
-
 PARTNERS = 4.0
 """entries that a row is to have at least, for the matrix not to fall into small blocks"""
 ROWS = 8

@@ -144,9 +144,7 @@ def _dominant(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool =
     return found
 
 
-def _by_products(
-    cycle: Cycle, like: Tensor, criteria: Acceptance, least: Tensor, *, right: bool
-) -> Dominant:
+def _by_products(cycle: Cycle, like: Tensor, criteria: Acceptance, least: Tensor, *, right: bool) -> Dominant:
     def products(index: Tensor) -> Callable[[Tensor], Tensor]:
         part = cycle if len(index) == cycle.points else cycle.take(index)
         return part.times if right else part.transposed

@@ -9,6 +9,7 @@ from neurolsc.neurons.alone import hears_few, held_alone
 from neurolsc.neurons.derivatives import StepMap
 from neurolsc.neurons.linearised import Linearised
 
+
 class SpikingStep(StepMap):
     """d h[t] / d h[t-1] of a LIF or ALIF cell in closed form."""
 

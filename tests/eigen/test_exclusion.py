@@ -125,14 +125,18 @@ CLEAR = torch.nn.functional.pad(0.5 * torch.eye(4), (0, 0, 1, 0)).unsqueeze(0)
     ],
 )
 def test_what_a_value_needs_to_count(value, residual, condition, least, counts, monkeypatch):
-    monkeypatch.setattr("neurolsc.eigen.acceptance.beyond", lambda *_: exclusion.Shown(2 * torch.ones(1), torch.ones(1)))
+    monkeypatch.setattr(
+        "neurolsc.eigen.acceptance.beyond", lambda *_: exclusion.Shown(2 * torch.ones(1), torch.ones(1))
+    )
     known = least * torch.ones(1) + 0j
     h = CLEAR.float()
     assert Acceptance.within(0.01).met(pairs(value, residual, condition), h, 4, known)[0].item() == counts
 
 
 def test_what_is_left_out_keeps_a_value_from_counting(monkeypatch):
-    monkeypatch.setattr("neurolsc.eigen.acceptance.beyond", lambda *_: exclusion.Shown(torch.ones(1) / 2, torch.ones(1)))
+    monkeypatch.setattr(
+        "neurolsc.eigen.acceptance.beyond", lambda *_: exclusion.Shown(torch.ones(1) / 2, torch.ones(1))
+    )
     done, more = Acceptance.within(0.01).met(pairs(1.0, 1e-5, 1.0), CLEAR.float(), 4, torch.zeros(1) + 0j)
     assert not done.item()
     assert more.item() == pytest.approx(math.log(2)), "products that it may take"
@@ -224,7 +228,6 @@ def test_maps_tell_nothing_by_default():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_compiled_loops_are_the_plain_ones(dtype, monkeypatch):
-    pytest.importorskip("numba")
     m, q = gaussian(11, 70, 70).to(dtype), gaussian(12, 6, 70).to(dtype)
     q[1, 5:] = 0  # a start that the process exhausts
     wide = torch.block_diag(m[:5, :5], m[5:, 5:])
@@ -243,7 +246,6 @@ def test_compiled_loops_are_the_plain_ones(dtype, monkeypatch):
 
 
 def test_products_that_share_memory_with_the_basis_are_not_changed(monkeypatch):
-    pytest.importorskip("numba")
     vectors, columns = torch.zeros(1, 3, 8), torch.zeros(1, 2, 3)
     vectors[0, 0, 0] = 1
     widen(vectors, columns, 1, vectors[:, 0])  # the identity, which returns what it is given
