@@ -25,8 +25,8 @@ LEAST = 0.01
 matrix then"""
 
 SQUARES = 0.4
-"""power of the smallest number of a precision below which products are too small to be squared: 7e-16
-in float32"""
+"""power of the smallest number of a precision below which products are too small to be squared:
+7e-16 in float32"""
 EXPOSED = 0.2
 """of the tolerance, that residual and condition number together may use up: on the basis the latter
 is too low"""

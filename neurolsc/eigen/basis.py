@@ -118,7 +118,7 @@ def widen(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> None:
     if compiled.at_hand(vectors):
         compiled.widen(vectors, columns, m, product, AGAIN)
         return
-    have, column = vectors[:, :m], columns[:, m - 1, : m + 1]
+    have, column, rest = vectors[:, :m], columns[:, m - 1, : m + 1], norm(product)
     for _ in range(2):  # once is not enough where a product lies nearly in the basis
         # a row times a matrix: ten times as fast in torch as the same as columns
         along = product.unsqueeze(1) @ have.mT

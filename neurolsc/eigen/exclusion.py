@@ -8,9 +8,9 @@ the smallest has
 
 If μ is an eigenvalue of M with left eigenvector y of norm 1, :math:`y^H p(M) q = p(\mu) y^H q`, so
 :math:`|y^H q| \le K_m(\mu)^{-1/2}`. That holds for any M, normal or not. With n numbers of a start
-drawn at random, :math:`\sqrt n |y^H q|` is about 1, and below a small z in z of all cases for a real
-y, in z² of them for a complex one. So an eigenvalue at μ is excluded, but for such a chance, where
-:math:`z^2 K_m(\mu) \ge n`.
+drawn at random, :math:`\sqrt n |y^H q|` is about 1, and below a small z in z of all cases for a
+real y, in z² of them for a complex one. So an eigenvalue at μ is excluded, but for such a chance,
+where :math:`z^2 K_m(\mu) \ge n`.
 
 Where others cluster near μ this takes many products, as it must; where what is left out is far
 smaller, or one value stands alone, few. Nothing is asked of the spectrum.

@@ -8,6 +8,7 @@ Source: Arnoldi 1951; Saad, Numerical Methods for Large Eigenvalue Problems (201
 passes of orthogonalisation after Giraud et al. 2005.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -18,8 +19,8 @@ from neurolsc.eigen.basis import Basis, Products, RitzPairs
 from neurolsc.eigen.powers import ENOUGH
 
 FIRST, LAST = 20, 108
-"""sizes of the basis between which the eigenvalue is looked at; none is larger than three quarters of the
-matrix"""
+"""sizes of the basis between which the eigenvalue is looked at; none is larger than three quarters
+of the matrix"""
 
 SOON = 0.3
 """share of the points that are to settle at the next look, by what is foreseen"""
@@ -98,5 +99,5 @@ def _sample(count: int, like: Tensor) -> Tensor:
 
 def _until(more: Tensor, now: int) -> int:
     """After how many products to look again, given how many each point may take."""
-    step = more.nan_to_num(now, now, now).quantile(SOON).ceil().int().item()
-    return max(2 + now // 10, min(step, now))
+    step = more.nan_to_num(now, now, now).quantile(SOON).item()
+    return max(2 + now // 10, min(math.ceil(step), now))

@@ -48,8 +48,8 @@ class Map(ABC):
     rows: int
     columns: int
     splits: bool | None = None
-    """whether it may fall into blocks so small that a start at random has hardly a part in each; None
-    if that is not known"""
+    """whether it may fall into blocks so small that a start at random has hardly a part in each;
+    None if that is not known"""
     same: bool = False
     """whether it is the same map at all points, whatever their number"""
 

@@ -1,4 +1,4 @@
-"""Eigenvalues that a basis leaves out: what is excluded is not there, and by how much it is known."""
+"""Eigenvalues that a basis leaves out: what is excluded is not there; what else a value needs."""
 
 import math
 
