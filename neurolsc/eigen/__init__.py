@@ -6,16 +6,16 @@ How it fits together. `radius` has them of whole matrices: LAPACK, in float64. `
 as products, in cycles (`autograd`: of any function). `radii` takes a cycle: the small ones become
 whole matrices; of others a cell may know the radius (`known`) without any product. The rest follow
 the products of a random start on a `basis`, for some of the points (`pieces`) at a time, by
-`compiled` loops on a CPU, and `krylov` looks at the largest eigenvalue (`powers`: found by squaring)
-when enough of them are likely to be done. What counts is for the `acceptance` to say, and that
-nothing larger is left out for `exclusion`; a point that meets it at no look goes the whole way and
-is counted. `eigenpairs` has the gradient.
+`compiled` loops on a CPU (`compiled_kernels`). `krylov` looks at the largest eigenvalue (`powers`:
+found by squaring) when enough of them are likely to be done. What counts is for the `acceptance` to
+say, and that nothing larger is left out for `exclusion`; a point that meets it at no look goes the
+whole way and is counted. `eigenpairs` has the gradient, `vectors` where to start.
 
 What is promised. A radius is within `tolerance` (1 %) of float64 LAPACK or comes from it, and is
 then counted as exact. Its gradient is that of an eigenvalue within the tolerance.
 
 - Upwards it is shown, at some angles around the circle: an eigenvalue larger by the tolerance is
-  excluded unless the random start holds less of it than one start in a hundred would
+  excluded unless the random start holds less of it than one start in four hundred would
   (`exclusion`); where leaks hold the radius, by a bound on what all neurons do together
   (`neurolsc.neurons.alone`).
 - Downwards it is an estimate: a value is off by its residual times the condition number of an

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from neurolsc.eigen import compiled
 
-ANGLES = 8
+ANGLES = 16
 """into so many parts the half circle is divided, beside the angle of the value itself"""
-CHANCE = {"real": 0.01, "complex": 0.1}
+CHANCE = {"real": 0.003, "complex": 0.05}
 """z: of a real eigenvalue, and of one of a pair"""
 _MOST = 1e30
 
