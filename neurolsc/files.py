@@ -15,12 +15,15 @@ from typing import Any, BinaryIO
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
+
+from neurolsc.untrusted.refusal import refusing
+from neurolsc.untrusted.tensors import check_seal, sealed, unsealed
+from neurolsc.untrusted.words import clean
 
 __all__ = ["atomic_write", "plain", "read", "read_tree", "write", "write_tree"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 def write_tree(path: str | PathLike[str], tree: object) -> None:
@@ -51,10 +54,8 @@ def read_tree(path: str | PathLike[str]) -> Any:
         OSError: if it cannot be read.
     """
     structure, tensors = read(path, "tree")
-    try:
+    with refusing(path, "damaged: its structure does not fit its tensors"):
         return _decode(structure, tensors)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{os.fspath(path)} is damaged: its structure does not fit its tensors.") from error
 
 
 def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object]) -> None:
@@ -122,7 +123,7 @@ def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
         case {"tuple": items}:
             return tuple(_decode(item, tensors) for item in items)
         case dict() | list():
-            raise ValueError("unknown node")
+            raise ValueError("damaged: its structure does not fit its tensors (an unknown node).")
     return node
 
 
@@ -131,7 +132,7 @@ def write(path: str | PathLike[str], kind: str, content: object, tensors: dict[s
     from neurolsc import __version__  # the package imports this file before it knows its version
 
     header = {"neurolsc": kind, "format": str(FORMAT), "version": __version__, "content": json.dumps(content)}
-    data = safetensors.torch.save(tensors, header)
+    data = sealed(tensors, header)
     atomic_write(path, lambda file: file.write(data))
 
 
@@ -142,27 +143,23 @@ def read(path: str | PathLike[str], kind: str) -> tuple[Any, dict[str, Tensor]]:
         ValueError: if the file is damaged, or holds something else.
         OSError: if it cannot be read.
     """
-    name = os.fspath(path)
     data = Path(path).read_bytes()  # not mapped into memory: a file cut short meanwhile would end the process
-    try:  # clones, since memory that torch did not align may round differently
+    with refusing(path, "damaged or not a safetensors file"):
+        header = unsealed(data)
+        found = header.get("neurolsc")
+        if found != kind:
+            said = f"a {clean(found)}" if found else "something else"
+            raise ValueError(f"does not hold a {kind} of neurolsc, but {said}.")
+        if header.get("format") != str(FORMAT):
+            version = clean(header.get("version"))
+            raise ValueError(
+                f"has format {clean(header.get('format'))}, written by neurolsc {version}; "
+                f"this version reads format {FORMAT}."
+            )
+        check_seal(data)
+        # clones, since memory that torch did not align may round differently
         tensors = {key: value.clone() for key, value in safetensors.torch.load(data).items()}
-    except SafetensorError as error:
-        raise ValueError(f"{name} is damaged or not a safetensors file: {error}") from error
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
-    found = header.get("neurolsc")
-    if found != kind:
-        raise ValueError(
-            f"{name} does not hold a {kind} of neurolsc, but {f'a {found}' if found else 'something else'}."
-        )
-    if header.get("format") != str(FORMAT):
-        raise ValueError(
-            f"{name} has format {header.get('format')}, written by neurolsc {header.get('version')}; "
-            f"this version reads format {FORMAT}."
-        )
-    try:
         return json.loads(header["content"]), tensors
-    except (KeyError, json.JSONDecodeError) as error:
-        raise ValueError(f"{name} is damaged: its description cannot be read.") from error
 
 
 def plain(name: str, value: Tensor) -> Tensor:

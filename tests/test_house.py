@@ -7,7 +7,7 @@ import neurolsc
 
 ROOT = Path(neurolsc.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("validation", "positive", "frames", "modes", "surrogate", "files", "eigen"),
+    ("validation", "positive", "frames", "modes", "surrogate", "untrusted", "files", "eigen"),
     ("neurons", "plots"),
     ("network", "checkpoint", "metrics", "optimizer"),
     ("datasets",),

@@ -119,7 +119,7 @@ def test_a_checkpoint_that_is_damaged_or_something_else_is_refused_by_name(tmp_p
         train(small_network(), Patterns(6), Patterns(3), epochs=1, checkpoint=path, **QUIET)
 
     path.write_bytes(b"not a checkpoint")
-    with pytest.raises(ValueError, match=r"run\.checkpoint is damaged"):
+    with pytest.raises(ValueError, match=r"run\.checkpoint: damaged"):
         go()
     for other in ({"network": {}}, ["network"]):
         write_tree(path, other)

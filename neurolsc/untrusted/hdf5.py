@@ -1,0 +1,194 @@
+"""Data sets of an HDF5 file, each looked at before it is read.
+
+HDF5 lets a file point at other files (external links, external storage, virtual data sets), at
+itself, and at sizes without content. None of the files that are read here needs that, so it is
+refused, and what a data set states is compared with what the file holds of it.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+import numpy as np
+
+from neurolsc.untrusted.room import Room
+from neurolsc.untrusted.words import clean
+
+__all__ = ["Content", "text"]
+
+DEEPEST = 16
+"""groups within groups"""
+MOST_OBJECTS = 10_000
+BLOCK = 2**16
+"""bytes that are unpacked at once to see how many there are"""
+PLAIN = "biufSO"
+WORDS = {"b": "booleans", "i": "integers", "u": "integers", "f": "floats", "S": "texts", "O": "texts"}
+"""kinds of dtype that are read at all, by numpy's letters"""
+FILTERS = {
+    h5py.h5z.FILTER_SHUFFLE: 0,
+    h5py.h5z.FILTER_DEFLATE: 1,
+    h5py.h5z.FILTER_LZF: 1,
+    h5py.h5z.FILTER_FLETCHER32: 2,
+}
+"""the filters that are read, each once, in this order"""
+
+
+class Content:
+    """An open HDF5 file whose data sets are checked before they are read.
+
+    Args:
+        file: the open file.
+        length: of the file, in bytes.
+
+    Every method raises ValueError that names the place, where a link leads out of the file or in a
+    circle, there is something else than was asked for, or more than the file has room for.
+    """
+
+    def __init__(self, file: h5py.File, length: int) -> None:
+        self.file, self.room = file, Room(length)
+
+    def has(self, name: str) -> bool:
+        """Whether there is something of that name."""
+        return self._find(name) is not None
+
+    def dataset(self, name: str, ndim: int | None = None, kinds: str = "") -> h5py.Dataset:
+        """A data set, not read yet.
+
+        Args:
+            name: its path.
+            ndim: number of axes; None: any.
+            kinds: numpy's letters of the dtypes that are wanted; empty: any.
+        """
+        found = self._find(name)
+        if not isinstance(found, h5py.Dataset):
+            raise ValueError(f"wanted a data set {clean(name)}, there is {_said(found)}.")
+        self._check(name, found)
+        if ndim is not None and found.ndim != ndim:
+            raise ValueError(f"{clean(name)} must have {ndim} axes, got the shape {found.shape}.")
+        if kinds and found.dtype.kind not in kinds:
+            wanted = " or ".join(dict.fromkeys(WORDS[kind] for kind in kinds))
+            raise ValueError(f"{clean(name)} must hold {wanted}, got {found.dtype}.")
+        return found
+
+    def values(self, name: str, ndim: int | None = None, kinds: str = "") -> Any:
+        """What a data set holds: an array, or one value."""
+        found = self.dataset(name, ndim, kinds or PLAIN)
+        if found.dtype.kind != "O":
+            self.room.take(found.size * found.dtype.itemsize, clean(name))
+            return found[()]
+        if h5py.check_string_dtype(found.dtype) is None:
+            raise ValueError(f"{clean(name)} must hold numbers or texts, got {found.dtype}.")
+        if found.size > MOST_OBJECTS:
+            raise ValueError(f"{clean(name)} holds {found.size} texts, at most {MOST_OBJECTS} are read.")
+        texts = np.empty(found.shape, object)
+        for at in np.ndindex(found.shape):  # one by one: all of them may be the same long one
+            texts[at] = found[at]
+            self.room.take(len(texts[at]), clean(name))
+        return texts[()]
+
+    def group(self, name: str) -> list[str]:
+        """The names in a group."""
+        found = self._find(name)
+        if not isinstance(found, h5py.Group):
+            raise ValueError(f"wanted a group {clean(name)}, there is {_said(found)}.")
+        if len(found) > MOST_OBJECTS:
+            raise ValueError(f"{clean(name)} has {len(found)} entries, at most {MOST_OBJECTS} are read.")
+        return list(found)
+
+    def tree(self, name: str) -> dict[str, Any]:
+        """All that is in a group, groups in it as dicts."""
+        left = iter(range(MOST_OBJECTS))
+        return self._tree(name, 0, left)
+
+    def _tree(self, name: str, depth: int, left: Iterator[int]) -> dict[str, Any]:
+        if depth > DEEPEST:
+            raise ValueError(f"{clean(name)} lies deeper than {DEEPEST} groups, or groups hold themselves.")
+        read: dict[str, Any] = {}
+        for key in self.group(name):
+            if next(left, None) is None:
+                raise ValueError(f"more than {MOST_OBJECTS} entries: groups may hold themselves.")
+            inner = f"{name}/{key}"
+            inside = isinstance(self._find(inner), h5py.Group)
+            read[key] = self._tree(inner, depth + 1, left) if inside else self.values(inner)
+        return read
+
+    def _find(self, name: str) -> Any:
+        """The object of a path; None if there is none."""
+        here: Any = self.file
+        for i, part in enumerate(parts := name.split("/")):
+            if not isinstance(here, h5py.Group):
+                return None
+            link = here.get(part, getlink=True)
+            if link is None:
+                return None
+            if not isinstance(link, h5py.HardLink):
+                raise ValueError(
+                    f"{clean('/'.join(parts[: i + 1]))} is a {type(link).__name__}, which is not followed."
+                )
+            here = here[part]
+        return here
+
+    def _check(self, name: str, found: h5py.Dataset) -> None:
+        if found.shape is None:
+            raise ValueError(f"{clean(name)} is empty.")
+        if found.external or found.is_virtual:
+            raise ValueError(f"{clean(name)} takes its values from another file, which is not followed.")
+        size = found.size * found.dtype.itemsize if h5py.check_vlen_dtype(found.dtype) is None else 16 * found.size
+        if h5py.check_string_dtype(found.dtype) is not None and found.dtype.kind == "O":
+            size = 16 * found.size
+        stored = found.id.get_storage_size()
+        if found.chunks is None:
+            if stored < size or stored > self.room.length:
+                raise ValueError(
+                    f"{clean(name)} states {size} bytes, the file holds {min(stored, self.room.length)} of it."
+                )
+            return
+        self._check_chunks(name, found)
+
+    def _check_chunks(self, name: str, found: h5py.Dataset) -> None:
+        """Demand that all chunks are there, and unpack to what they state and no more."""
+        plist = found.id.get_create_plist()
+        filters = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
+        order = [FILTERS.get(code, -1) for code in filters]
+        if -1 in order or order != sorted(set(order)):
+            raise ValueError(f"{clean(name)} is packed by filters {filters}, which are not read.")
+        wanted = math.prod(-(-n // c) for n, c in zip(found.shape, found.chunks, strict=True))
+        there = found.id.get_num_chunks()
+        if wanted != there:
+            raise ValueError(f"{clean(name)} states {wanted} chunks, the file holds {there} of them.")
+        size = math.prod(found.chunks) * max(found.dtype.itemsize, 16)
+        what = f"a chunk of {clean(name)}"
+        Room(self.room.length).take(size, what)
+        if h5py.h5z.FILTER_DEFLATE not in filters:
+            return
+        for i in range(there):  # the library unpacks a stream to its end, whatever the chunk states
+            info = found.id.get_chunk_info(i)
+            if info.filter_mask >> filters.index(h5py.h5z.FILTER_DEFLATE) & 1:
+                continue  # it did not shrink, and is stored as it is
+            if info.size > self.room.length:
+                raise ValueError(f"{what} states {info.size} bytes, more than the file has.")
+            _, data = found.id.read_direct_chunk(info.chunk_offset)
+            if _unpacks_to_more(data, size):
+                raise ValueError(f"{what} unpacks to more than it states.")
+
+
+def _unpacks_to_more(data: bytes, size: int) -> bool:
+    """Whether a zlib stream gives more bytes than that."""
+    unpacker, found = zlib.decompressobj(), 0
+    while data and found <= size and not unpacker.eof:
+        found += len(unpacker.decompress(data, BLOCK))
+        data = unpacker.unconsumed_tail
+    return found > size
+
+
+def _said(found: Any) -> str:
+    return "nothing of that name" if found is None else f"a {type(found).__name__.lower()}"
+
+
+def text(value: Any) -> str:
+    """A string of a file as text, cleaned."""
+    if isinstance(value, np.ndarray):
+        raise ValueError(f"wanted a text, got an array of shape {value.shape}.")
+    return clean(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
