@@ -120,10 +120,10 @@ def trained() -> list[str]:
 def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
     """A network of the layout, with starting values that the caller replaces by the tensors.
 
-    A layout may claim any size: nothing is made that is larger than the largest tensor, and each
-    cell is compared with its tensors before the next one is made.
+    A layout may claim any size: nothing is made that is much larger than the largest tensor, and
+    each cell is compared with its tensors before the next one is made.
     """
-    most = max((value.numel() for value in tensors.values()), default=0)
+    most = 2**20 + 4 * max((value.numel() for value in tensors.values()), default=0)
     with torch.random.fork_rng(devices=[]), _NothingLarger(most):
         cells = []
         for i, told in enumerate(config["cells"]):
@@ -142,7 +142,7 @@ class _NothingLarger(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if isinstance(made, Tensor) and made.numel() > self.most:
-            raise ValueError(f"its layout asks for {made.numel()} numbers at once, its largest tensor has {self.most}.")
+            raise ValueError(f"its layout asks for {made.numel()} numbers at once, its tensors allow {self.most}.")
         return made
 
 

@@ -91,7 +91,7 @@ def test_settings_come_from_the_file_and_flags_go_before_it(tmp_path):
         ("width = 'six'", "width must be int, got 'six'"),
         ("cell = 'ALIV'", "unknown cell 'ALIV'; known are ALIFPlus, ALIFPlusMinus, ALIFPositive, LIF"),
         ("surrogate = 'Slow'", "unknown surrogate 'Slow'; known are Arctan, Exponential, FastSigmoid"),
-        ("width = ", "is not a TOML file"),
+        ("width = ", "settings.toml: not a TOML file"),
     ],
 )
 def test_a_wrong_settings_file_is_refused_by_name(tmp_path, content, told):

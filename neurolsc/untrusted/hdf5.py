@@ -75,13 +75,13 @@ class Content:
     def values(self, name: str, ndim: int | None = None, kinds: str = "") -> Any:
         """What a data set holds: an array, or one value."""
         found = self.dataset(name, ndim, kinds or PLAIN)
+        if found.dtype.kind in "SO" and found.size > MOST_OBJECTS:
+            raise ValueError(f"{clean(name)} holds {found.size} texts, at most {MOST_OBJECTS} are read.")
         if found.dtype.kind != "O":
             self.room.take(found.size * found.dtype.itemsize, clean(name))
             return found[()]
         if h5py.check_string_dtype(found.dtype) is None:
             raise ValueError(f"{clean(name)} must hold numbers or texts, got {found.dtype}.")
-        if found.size > MOST_OBJECTS:
-            raise ValueError(f"{clean(name)} holds {found.size} texts, at most {MOST_OBJECTS} are read.")
         texts = np.empty(found.shape, object)
         for at in np.ndindex(found.shape):  # one by one: all of them may be the same long one
             texts[at] = found[at]
