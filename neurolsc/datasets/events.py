@@ -85,10 +85,10 @@ class EventFile:
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         self._stamp = _stamp(self.path)
-        self._open: tuple[int, tuple[Any, int]] | None = None
+        self._open: tuple[int, Content] | None = None
+        self._looked = False
         with refusing(self.path, NOT_WHOLE):
-            file, size = self._file()
-            self._check(Content(file, size))
+            self._check(self._file())
 
     def _check(self, content: Content) -> None:
         """Look at all of the layout but the spikes."""
@@ -148,7 +148,11 @@ class EventFile:
     def _parts(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Times and units of each utterance, as they stand in the file."""
         wanted, places = np.unique(indices, return_inverse=True)
-        file, size = self._file()
+        content = self._file()
+        if not self._looked:
+            content.check_heaps()
+            self._looked = True
+        size = content.length
         found: list[list[np.ndarray]] = [[], []]
         for start in range(0, len(wanted), PIECE):
             piece = wanted[start : start + PIECE]
@@ -156,23 +160,23 @@ class EventFile:
             # neighbours are read several times as fast as scattered utterances
             selection = slice(first, last + 1) if last - first + 1 == len(piece) else piece
             for parts, name in zip(found, ("times", "units"), strict=True):
-                parts.extend(file[f"spikes/{name}"][selection])
+                parts.extend(content.file[f"spikes/{name}"][selection])
                 size -= sum(part.nbytes for part in parts[-len(piece) :])
             if size < 0:
                 raise ValueError("spikes: utterances share their spikes, together they are longer than the file.")
         return tuple(_objects([parts[place] for place in places]) for parts in found)  # type: ignore[return-value]
 
-    def _file(self) -> tuple[Any, int]:
-        """The open file of this process, and its length."""
+    def _file(self) -> Content:
+        """The open file of this process."""
         if _stamp(self.path) != self._stamp:
             raise ValueError("the file has changed since it was opened; make the data set anew.")
         if self._open is None or self._open[0] != os.getpid():
-            with opened(self.path) as (content, room):
-                packed = not isinstance(content, io.BufferedReader)
-                data = read_most(content, room.left) if packed else b""
-            room.take(len(data), "its content")
-            file = h5py.File(io.BytesIO(data) if packed else self.path, "r")
-            self._open = os.getpid(), (file, len(data) if packed else room.length)
+            source: Path | bytes = self.path
+            with opened(self.path) as (unpacked, room):
+                if not isinstance(unpacked, io.BufferedReader):
+                    source = read_most(unpacked, room.left)
+                    room.take(len(source), "its content")
+            self._open = os.getpid(), Content(source)
         return self._open[1]
 
 

@@ -5,14 +5,17 @@ itself, and at sizes without content. None of the files that are read here needs
 refused, and what a data set states is compared with what the file holds of it.
 """
 
+import io
 import math
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from neurolsc.untrusted.heaps import check_heaps
 from neurolsc.untrusted.room import Room
 from neurolsc.untrusted.words import clean
 
@@ -39,22 +42,44 @@ class Content:
     """An open HDF5 file whose data sets are checked before they are read.
 
     Args:
+        source: its bytes, or the path of a file.
+
+    Attributes:
         file: the open file.
-        length: of the file, in bytes.
+        length: its length, in bytes.
+        room: what may still be read.
 
     Every method raises ValueError that names the place, where a link leads out of the file or in a
     circle, there is something else than was asked for, or more than the file has room for.
     """
 
-    def __init__(self, file: h5py.File, length: int) -> None:
-        self.file, self.room = file, Room(length)
+    def __init__(self, source: bytes | Path) -> None:
+        self.source = source
+        self.file: Any = h5py.File(source if isinstance(source, Path) else io.BytesIO(source), "r")
+        self.length = source.stat().st_size if isinstance(source, Path) else len(source)
+        self.room, self._looked = Room(self.length), False
+        if self.file.id.get_create_plist().get_sizes() != (8, 8):
+            raise ValueError("its addresses and sizes must take 8 bytes each.")
+
+    def __enter__(self) -> "Content":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def check_heaps(self) -> None:
+        """Look at all that has a variable length, once, before any of it is read."""
+        if not self._looked:
+            with self.source.open("rb") if isinstance(self.source, Path) else io.BytesIO(self.source) as file:
+                check_heaps(file)
+            self._looked = True
 
     def has(self, name: str) -> bool:
         """Whether there is something of that name."""
         return self._find(name) is not None
 
-    def dataset(self, name: str, ndim: int | None = None, kinds: str = "") -> h5py.Dataset:
-        """A data set, not read yet.
+    def dataset(self, name: str, ndim: int | None = None, kinds: str = "") -> Any:
+        """A data set (``h5py.Dataset``), not read yet.
 
         Args:
             name: its path.
@@ -82,6 +107,7 @@ class Content:
             return found[()]
         if h5py.check_string_dtype(found.dtype) is None:
             raise ValueError(f"{clean(name)} must hold numbers or texts, got {found.dtype}.")
+        self.check_heaps()
         texts = np.empty(found.shape, object)
         for at in np.ndindex(found.shape):  # one by one: all of them may be the same long one
             texts[at] = found[at]
@@ -130,7 +156,7 @@ class Content:
             here = here[part]
         return here
 
-    def _check(self, name: str, found: h5py.Dataset) -> None:
+    def _check(self, name: str, found: Any) -> None:
         if found.shape is None:
             raise ValueError(f"{clean(name)} is empty.")
         if found.external or found.is_virtual:
@@ -140,14 +166,12 @@ class Content:
             size = 16 * found.size
         stored = found.id.get_storage_size()
         if found.chunks is None:
-            if stored < size or stored > self.room.length:
-                raise ValueError(
-                    f"{clean(name)} states {size} bytes, the file holds {min(stored, self.room.length)} of it."
-                )
+            if stored < size or stored > self.length:
+                raise ValueError(f"{clean(name)} states {size} bytes, the file holds {min(stored, self.length)} of it.")
             return
         self._check_chunks(name, found)
 
-    def _check_chunks(self, name: str, found: h5py.Dataset) -> None:
+    def _check_chunks(self, name: str, found: Any) -> None:
         """Demand that all chunks are there, and unpack to what they state and no more."""
         plist = found.id.get_create_plist()
         filters = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
@@ -160,14 +184,14 @@ class Content:
             raise ValueError(f"{clean(name)} states {wanted} chunks, the file holds {there} of them.")
         size = math.prod(found.chunks) * max(found.dtype.itemsize, 16)
         what = f"a chunk of {clean(name)}"
-        Room(self.room.length).take(size, what)
+        Room(self.length).take(size, what)
         if h5py.h5z.FILTER_DEFLATE not in filters:
             return
         for i in range(there):  # the library unpacks a stream to its end, whatever the chunk states
             info = found.id.get_chunk_info(i)
             if info.filter_mask >> filters.index(h5py.h5z.FILTER_DEFLATE) & 1:
                 continue  # it did not shrink, and is stored as it is
-            if info.size > self.room.length:
+            if info.size > self.length:
                 raise ValueError(f"{what} states {info.size} bytes, more than the file has.")
             _, data = found.id.read_direct_chunk(info.chunk_offset)
             if _unpacks_to_more(data, size):

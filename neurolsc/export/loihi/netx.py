@@ -102,8 +102,8 @@ def parse(data: bytes, name: str) -> QuantizedNetwork:
     with refusing(name, "not a network of this version"):
         if not data.startswith(b"\x89HDF"):
             raise ValueError("not an HDF5 file.")
-        with h5py.File(io.BytesIO(data), "r") as file:
-            return _parsed(Content(file, len(data)))
+        with Content(data) as file:
+            return _parsed(file)
 
 
 def _parsed(file: Content) -> QuantizedNetwork:
@@ -169,6 +169,7 @@ class _Reader:
 
     def attribute(self, name: str) -> Any:
         """What is noted beside our own group."""
+        self.file.check_heaps()
         found = self.file.file["neurolsc"].attrs.get(name)
         if found is None or isinstance(found, h5py.Empty):
             raise ValueError(f"neurolsc has no note {name}.")

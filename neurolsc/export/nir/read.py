@@ -1,10 +1,8 @@
 """Networks from graphs of NIR: ours to the last bit, others where our cells say the same."""
 
-import io
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-import h5py
 import numpy as np
 import torch
 from torch import nn
@@ -92,8 +90,7 @@ def read_nir(path: str | PathLike[str]) -> "nir.NIRGraph":
 def _parsed(data: bytes) -> tuple["nir.NIRGraph", Room]:
     """The graph in the bytes of a file, and the room that is left to it."""
     nir = load_nir()
-    with h5py.File(io.BytesIO(data), "r") as file:
-        content = Content(file, len(data))
+    with Content(data) as content:
         tree = _texts(content.tree("node"))
     if "type_check" in tree:
         raise ValueError("node/type_check: no part of a graph is called so.")
