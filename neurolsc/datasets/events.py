@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 
 from neurolsc.untrusted.hdf5 import Content, text
+from neurolsc.untrusted.lists import Lists
 from neurolsc.untrusted.packed import opened, read_most
 from neurolsc.untrusted.refusal import refusing
 
@@ -22,8 +23,6 @@ MOST_CLASSES = 10_000
 MOST_SPEAKERS = 100_000
 LAYOUT = ("spikes/times", "spikes/units", "labels", "extra/speaker")
 NOT_WHOLE = "not a whole HDF5 file"
-PIECE = 16
-"""utterances read at once: of a damaged file each may be as long as the file"""
 
 
 class Events(NamedTuple):
@@ -86,7 +85,7 @@ class EventFile:
         self.path = Path(path)
         self._stamp = _stamp(self.path)
         self._open: tuple[int, Content] | None = None
-        self._looked = False
+        self._lists: tuple[Content, Lists, Lists] | None = None
         with refusing(self.path, NOT_WHOLE):
             self._check(self._file())
 
@@ -120,7 +119,7 @@ class EventFile:
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: everything but the open file."""
-        return self.__dict__ | {"_open": None}
+        return self.__dict__ | {"_open": None, "_lists": None}
 
     def read(self, indices: Sequence[int] | np.ndarray) -> Events:
         """The spikes of some utterances, checked.
@@ -142,29 +141,23 @@ class EventFile:
         if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(self):
             raise IndexError(f"{self.path}: utterances run from 0 to {len(self) - 1}, asked for {indices.tolist()}.")
         with refusing(self.path, "the spikes cannot be read, the file is damaged"):
-            times, units = self._parts(indices)
-            return _checked(times, units, indices)
+            content, times, units = self._spikes()
+            offsets = _offsets(times, units, indices, content.length)
+            parts = [np.empty(offsets[-1], lists.dtype) for lists in (times, units)]
+            places = zip(indices.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+            for i, a, b in places:
+                times.read(i, parts[0][a:b])
+                units.read(i, parts[1][a:b])
+            flat = checked_times(_native(parts[0]), offsets, indices)
+            return Events(flat, checked_units(parts[1], offsets, indices), offsets)
 
-    def _parts(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Times and units of each utterance, as they stand in the file."""
-        wanted, places = np.unique(indices, return_inverse=True)
+    def _spikes(self) -> tuple[Content, Lists, Lists]:
+        """The open file of this process, and where its spikes lie."""
         content = self._file()
-        if not self._looked:
-            content.check_heaps()
-            self._looked = True
-        size = content.length
-        found: list[list[np.ndarray]] = [[], []]
-        for start in range(0, len(wanted), PIECE):
-            piece = wanted[start : start + PIECE]
-            first, last = int(piece[0]), int(piece[-1])
-            # neighbours are read several times as fast as scattered utterances
-            selection = slice(first, last + 1) if last - first + 1 == len(piece) else piece
-            for parts, name in zip(found, ("times", "units"), strict=True):
-                parts.extend(content.file[f"spikes/{name}"][selection])
-                size -= sum(part.nbytes for part in parts[-len(piece) :])
-            if size < 0:
-                raise ValueError("spikes: utterances share their spikes, together they are longer than the file.")
-        return tuple(_objects([parts[place] for place in places]) for parts in found)  # type: ignore[return-value]
+        if self._lists is None or self._lists[0] is not content:
+            times, units = (content.lists(name, content.dataset(name)) for name in LAYOUT[:2])
+            self._lists = content, times, units
+        return self._lists
 
     def _file(self) -> Content:
         """The open file of this process."""
@@ -180,11 +173,23 @@ class EventFile:
         return self._open[1]
 
 
-def _objects(parts: list[np.ndarray]) -> np.ndarray:
-    """Arrays of unlike length in an array."""
-    whole = np.empty(len(parts), object)
-    whole[:] = parts
-    return whole
+def _offsets(times: Lists, units: Lists, indices: np.ndarray, length: int) -> np.ndarray:
+    """Where the spikes of each utterance start, if it has some, and a unit for every time."""
+    counts = [lists.lengths[indices] for lists in (times, units)]
+    for bad, told in (
+        (counts[0] != counts[1], "{0} times in spikes/times and {1} units in spikes/units"),
+        (counts[0] == 0, "no spike in spikes/times"),
+    ):
+        if bad.any():
+            i = int(bad.argmax())
+            raise ValueError(
+                f"utterance {indices[i]} has {told.format(counts[0][i], counts[1][i])}; "
+                "each needs spikes, and a unit for every time."
+            )
+    different = np.unique(indices)
+    if sum(lists.lengths[different].sum() * lists.dtype.itemsize for lists in (times, units)) > length:
+        raise ValueError("spikes: together the utterances are longer than the file.")
+    return np.concatenate([[0], np.cumsum(counts[0])])
 
 
 def _integers(content: Content, name: str, end: int) -> np.ndarray:
@@ -209,24 +214,6 @@ def _stamp(path: Path) -> tuple[int, int]:
     """Changes when the file does."""
     about = path.stat()
     return about.st_size, about.st_mtime_ns
-
-
-def _checked(times: np.ndarray, units: np.ndarray, indices: np.ndarray) -> Events:
-    """Spikes of utterances, if each has some, and a unit for every time."""
-    counts = [np.fromiter(map(len, parts), np.int64, len(parts)) for parts in (times, units)]
-    for bad, told in (
-        (counts[0] != counts[1], "{0} times in spikes/times and {1} units in spikes/units"),
-        (counts[0] == 0, "no spike in spikes/times"),
-    ):
-        if bad.any():
-            i = int(bad.argmax())
-            raise ValueError(
-                f"utterance {indices[i]} has {told.format(counts[0][i], counts[1][i])}; "
-                "each needs spikes, and a unit for every time."
-            )
-    offsets = np.concatenate([[0], np.cumsum(counts[0])])
-    flat = checked_times(_native(np.concatenate(times)), offsets, indices)
-    return Events(flat, checked_units(np.concatenate(units), offsets, indices), offsets)
 
 
 def _native(values: np.ndarray) -> np.ndarray:

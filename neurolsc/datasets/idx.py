@@ -4,11 +4,13 @@ import hashlib
 import math
 import struct
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.untrusted.packed import opened, read_most
+from neurolsc.untrusted.packed import opened
 from neurolsc.untrusted.refusal import refusing
 
 UNSIGNED_BYTE = 0x08
@@ -52,13 +54,22 @@ def read_idx(path: str | Path) -> Tensor:
             raise ValueError(f"a header of {n_axes} axes takes {4 + 4 * n_axes} bytes, got {4 + len(axes)} in all.")
         shape = struct.unpack(f">{n_axes}I", axes)
         wanted = math.prod(shape)
-        room.take(2 * wanted, f"an array of shape {shape}")
-        data = read_most(content, wanted)
-        if wanted != len(data):
-            got = f"{len(data)}" if len(data) < wanted else f"at least {len(data)}"
-            raise ValueError(f"the header states {shape}, so {wanted} bytes after it, got {got}.")
-        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-        return flat.reshape(shape)
+        room.take(wanted, f"an array of shape {shape}")
+        data = np.empty(wanted, np.uint8)  # memory that is not written to is not taken yet
+        got = _fill(content, data)
+        if got < wanted or content.read(1):
+            told = f"{got}" if got < wanted else f"at least {wanted + 1}"
+            raise ValueError(f"the header states {shape}, so {wanted} bytes after it, got {told}.")
+        return torch.from_numpy(data).reshape(shape)
+
+
+def _fill(content: Any, data: np.ndarray) -> int:
+    """Read into an array; the number of bytes that there were."""
+    got = 0
+    while got < len(data) and (block := content.read(min(BLOCK, len(data) - got))):
+        data[got : got + len(block)] = np.frombuffer(block, np.uint8)
+        got += len(block)
+    return got
 
 
 def contents_digest(path: str | Path) -> str:

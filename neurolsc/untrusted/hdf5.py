@@ -15,7 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from neurolsc.untrusted.heaps import check_heaps
+from neurolsc.untrusted.lists import PLACE, Bytes, Lists
 from neurolsc.untrusted.room import Room
 from neurolsc.untrusted.words import clean
 
@@ -54,25 +54,21 @@ class Content:
     """
 
     def __init__(self, source: bytes | Path) -> None:
-        self.source = source
+        self.bytes = Bytes(source)
+        self.length = self.bytes.length
         self.file: Any = h5py.File(source if isinstance(source, Path) else io.BytesIO(source), "r")
-        self.length = source.stat().st_size if isinstance(source, Path) else len(source)
-        self.room, self._looked = Room(self.length), False
-        if self.file.id.get_create_plist().get_sizes() != (8, 8):
-            raise ValueError("its addresses and sizes must take 8 bytes each.")
+        self.room = Room(self.length)
+        self._groups: dict[str, Any] = {"": self.file}
+        plist = self.file.id.get_create_plist()
+        if plist.get_sizes() != (8, 8) or plist.get_userblock() != 0:
+            raise ValueError("its addresses and sizes must take 8 bytes each, and it must start with itself.")
 
     def __enter__(self) -> "Content":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.file.close()
-
-    def check_heaps(self) -> None:
-        """Look at all that has a variable length, once, before any of it is read."""
-        if not self._looked:
-            with self.source.open("rb") if isinstance(self.source, Path) else io.BytesIO(self.source) as file:
-                check_heaps(file)
-            self._looked = True
+        self.bytes.close()
 
     def has(self, name: str) -> bool:
         """Whether there is something of that name."""
@@ -107,12 +103,19 @@ class Content:
             return found[()]
         if h5py.check_string_dtype(found.dtype) is None:
             raise ValueError(f"{clean(name)} must hold numbers or texts, got {found.dtype}.")
-        self.check_heaps()
-        texts = np.empty(found.shape, object)
-        for at in np.ndindex(found.shape):  # one by one: all of them may be the same long one
-            texts[at] = found[at]
-            self.room.take(len(texts[at]), clean(name))
-        return texts[()]
+        texts = self.lists(name, found)
+        read = np.empty(len(texts.lengths), object)
+        for i, length in enumerate(texts.lengths.tolist()):  # all of them may be the same long one
+            self.room.take(length, clean(name))
+            out = np.empty(length, np.uint8)
+            texts.read(i, out)
+            read[i] = out.tobytes().rstrip(b"\0")
+        return read.reshape(found.shape)[()]
+
+    def lists(self, name: str, found: Any) -> Lists:
+        """The entries of a data set of variable length, not read yet."""
+        plist = found.id.get_create_plist()
+        return Lists(clean(name), found, [plist.get_filter(i)[0] for i in range(plist.get_nfilters())], self.bytes)
 
     def group(self, name: str) -> list[str]:
         """The names in a group."""
@@ -142,28 +145,27 @@ class Content:
 
     def _find(self, name: str) -> Any:
         """The object of a path; None if there is none."""
-        here: Any = self.file
-        for i, part in enumerate(parts := name.split("/")):
-            if not isinstance(here, h5py.Group):
-                return None
-            link = here.get(part, getlink=True)
-            if link is None:
-                return None
-            if not isinstance(link, h5py.HardLink):
-                raise ValueError(
-                    f"{clean('/'.join(parts[: i + 1]))} is a {type(link).__name__}, which is not followed."
-                )
-            here = here[part]
-        return here
+        above, _, last = name.rpartition("/")
+        group = self._groups.get(above)
+        if group is None:
+            group = self._groups[above] = self._find(above)
+        if not isinstance(group, h5py.Group):
+            return None
+        link = group.get(last, getlink=True)
+        if link is None:
+            return None
+        if not isinstance(link, h5py.HardLink):
+            raise ValueError(f"{clean(name)} is a {type(link).__name__}, which is not followed.")
+        return group[last]
 
     def _check(self, name: str, found: Any) -> None:
         if found.shape is None:
             raise ValueError(f"{clean(name)} is empty.")
         if found.external or found.is_virtual:
             raise ValueError(f"{clean(name)} takes its values from another file, which is not followed.")
-        size = found.size * found.dtype.itemsize if h5py.check_vlen_dtype(found.dtype) is None else 16 * found.size
-        if h5py.check_string_dtype(found.dtype) is not None and found.dtype.kind == "O":
-            size = 16 * found.size
+        size = found.size * found.dtype.itemsize
+        if found.dtype.kind == "O":
+            size = PLACE.itemsize * found.size
         stored = found.id.get_storage_size()
         if found.chunks is None:
             if stored < size or stored > self.length:

@@ -1,9 +1,10 @@
 """gzip and xz, unpacked as a stream that ends where the room does."""
 
-import gzip
+import io
 import lzma
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any, BinaryIO
@@ -12,15 +13,18 @@ from neurolsc.untrusted.room import Room
 
 __all__ = ["opened", "read_most"]
 
-GZIP_MAGIC = b"\x1f\x8b"
-XZ_MAGIC = b"\xfd7zXZ\x00"
 BLOCK = 2**20
 DICTIONARY = 128 * 2**20
 """memory that unpacking xz may take; the strongest preset takes 65 MiB"""
+UNPACKERS: dict[bytes, Callable[[], Any]] = {
+    b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
+    b"\xfd7zXZ\x00": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=DICTIONARY),
+}
+"""first bytes of a file -> what unpacks it"""
 
 
 @contextmanager
-def opened(path: str | PathLike[str]) -> Iterator[tuple[BinaryIO, Room]]:
+def opened(path: str | PathLike[str]) -> Iterator[tuple[io.RawIOBase | BinaryIO, Room]]:
     """Open a file, unpacked if it is a gzip or an xz file, as its first bytes tell.
 
     Yields:
@@ -30,19 +34,14 @@ def opened(path: str | PathLike[str]) -> Iterator[tuple[BinaryIO, Room]]:
         OSError: if it cannot be opened.
     """
     with open(path, "rb") as file:
-        magic = file.read(len(XZ_MAGIC))
+        start = file.read(8)
         file.seek(0)
         room = Room(os.fstat(file.fileno()).st_size)
-        if magic.startswith(GZIP_MAGIC):
-            with gzip.open(file) as content:
-                yield content, room  # type: ignore[misc]
-        elif magic == XZ_MAGIC:
-            yield _Xz(file), room  # type: ignore[misc]
-        else:
-            yield file, room
+        unpacker = next((make for magic, make in UNPACKERS.items() if start.startswith(magic)), None)
+        yield (file if unpacker is None else _Unpacked(file, unpacker)), room
 
 
-def read_most(content: BinaryIO, most: int) -> bytes:
+def read_most(content: io.RawIOBase | BinaryIO, most: int) -> bytes:
     """Read a stream to its end, or one byte more than the most that is wanted.
 
     Memory grows with what there is, not with what was wanted.
@@ -54,30 +53,35 @@ def read_most(content: BinaryIO, most: int) -> bytes:
     return b"".join(parts)
 
 
-class _Xz:
-    """The content of an xz file of one or more streams.
+class _Unpacked(io.RawIOBase):
+    """The content of a packed file, of one packed stream or several."""
 
-    ``lzma.open`` has no bound on the memory that a stream may ask for.
-    """
+    def __init__(self, file: BinaryIO, unpacker: Callable[[], Any]) -> None:
+        self.file, self.make, self.unpacker, self.rest = file, unpacker, unpacker(), b""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.rest = file, b""
-        self.unpacker: Any = None
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, at most as many; none at the end.
 
-    def read(self, size: int) -> bytes:
+        Raises:
+            EOFError: if the packed stream is cut off; zlib and lzma have errors of their own.
+        """
         while True:
-            if self.unpacker is None or self.unpacker.eof:
-                start = (self.unpacker.unused_data if self.unpacker else b"") or self.file.read(BLOCK)
-                while start and not (start := start.lstrip(b"\0")):  # padding between streams
-                    start = self.file.read(BLOCK)
-                if not start:
+            if not self.rest and not self._has_more():
+                self.rest = self.file.read(BLOCK)
+            if self.unpacker.eof:
+                self.rest = self.unpacker.unused_data or self.rest
+                self.unpacker = self.make()
+                while self.rest and not (self.rest := self.rest.lstrip(b"\0")):  # padding behind a stream
+                    self.rest = self.file.read(BLOCK)
+                if not self.rest:
                     return b""
-                self.unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=DICTIONARY)
-                found = self.unpacker.decompress(start, size)
-            else:
-                more = self.file.read(BLOCK) if self.unpacker.needs_input else b""
-                if self.unpacker.needs_input and not more:
-                    raise EOFError("the xz stream is cut off")
-                found = self.unpacker.decompress(more, size)
+            elif not self.rest and not self._has_more():
+                raise EOFError("the packed stream is cut off")
+            found = self.unpacker.decompress(self.rest, size)
+            self.rest = getattr(self.unpacker, "unconsumed_tail", b"")
             if found:
                 return found
+
+    def _has_more(self) -> bool:
+        """Whether the unpacker still holds something of what it was given."""
+        return not getattr(self.unpacker, "needs_input", True)

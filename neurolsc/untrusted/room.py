@@ -20,7 +20,7 @@ class Room:
     Example:
         >>> Room(1000).take(2**30, "spikes")
         Traceback (most recent call last):
-        ValueError: spikes would fill 1.07 GB, more than a file of 1,000 bytes may (64 MiB and ...
+        ValueError: spikes would fill 1.07 GB more than was read before, but a file of 1,000 ...
     """
 
     def __init__(self, length: int) -> None:
@@ -35,7 +35,7 @@ class Room:
         """
         if size > self.left:
             raise ValueError(
-                f"{what} would fill {size / 1e9:.3g} GB, more than a file of {self.length:,} bytes may "
-                f"(64 MiB and {FACTOR} times its length)."
+                f"{what} would fill {size / 1e9:.3g} GB more than was read before, but a file of {self.length:,} "
+                f"bytes may fill 64 MiB and {FACTOR} times its length in all."
             )
         self.left -= size

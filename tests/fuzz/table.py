@@ -60,7 +60,7 @@ def judge(reader: Reader, bad: bytes, wanted: str, path: Path) -> tuple[str, str
         found = reader.read(path)
     except ValueError as error:
         named = str(path.stem) in str(error) or "unknown setting" in str(error) or reader.name == "TOML"
-        shown = all(c.isprintable() or c == "\n" for c in str(error)) and len(str(error)) < 4000
+        shown = all(c.isprintable() or c in "\n\t" for c in str(error)) and len(str(error)) < 4000
         return ("clean", "") if named and shown else ("raw", f"ValueError: {str(error)[:200]!r}")
     except BaseException as error:
         return "raw", f"{type(error).__name__}: {str(error)[:200]!r}"

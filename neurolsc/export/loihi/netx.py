@@ -62,8 +62,8 @@ def content(quantized: QuantizedNetwork, steps: int, report: str | None = None) 
         own.attrs["blank_steps"] = quantized.blank_steps
         own.attrs["bias_neurons"] = np.array(quantized.bias_neurons)
         own.attrs["readout_scale"] = quantized.readout_scale
-        own.attrs["remarks"] = json.dumps(quantized.remarks)
-        own.attrs["crc32"] = _checksum(quantized)
+        own.attrs["remarks"] = np.bytes_(json.dumps(quantized.remarks))
+        own.attrs["crc32"] = np.bytes_(_checksum(quantized))
         if report is not None:
             own["report"] = report
         for i, layer in enumerate(quantized.layers, start=1):
@@ -169,11 +169,13 @@ class _Reader:
 
     def attribute(self, name: str) -> Any:
         """What is noted beside our own group."""
-        self.file.check_heaps()
-        found = self.file.file["neurolsc"].attrs.get(name)
-        if found is None or isinstance(found, h5py.Empty):
-            raise ValueError(f"neurolsc has no note {name}.")
-        return found
+        notes = self.file.file["neurolsc"].attrs
+        if name not in notes or notes.get_id(name).dtype.kind not in "iufS":
+            raise ValueError(f"neurolsc has no note {name}, or it is neither a number nor a text of fixed length.")
+        found = notes[name]
+        if isinstance(found, h5py.Empty):
+            raise ValueError(f"neurolsc, {name} is empty.")
+        return found.decode() if isinstance(found, bytes) else found
 
     def whole(self, name: str) -> int:
         """A note that is a small whole number, 0 or more."""
