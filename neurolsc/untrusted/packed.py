@@ -66,22 +66,26 @@ class _Unpacked(io.RawIOBase):
             EOFError: if the packed stream is cut off; zlib and lzma have errors of their own.
         """
         while True:
-            if not self.rest and not self._has_more():
-                self.rest = self.file.read(BLOCK)
             if self.unpacker.eof:
-                self.rest = self.unpacker.unused_data or self.rest
-                self.unpacker = self.make()
-                while self.rest and not (self.rest := self.rest.lstrip(b"\0")):  # padding behind a stream
-                    self.rest = self.file.read(BLOCK)
-                if not self.rest:
+                start = self.unpacker.unused_data.lstrip(b"\0") or self._next_start()
+                if not start:
                     return b""
-            elif not self.rest and not self._has_more():
-                raise EOFError("the packed stream is cut off")
-            found = self.unpacker.decompress(self.rest, size)
+                self.unpacker, self.rest = self.make(), start
+            given = self.rest or (b"" if self._holds() else self.file.read(BLOCK))
+            found = self.unpacker.decompress(given, size)
             self.rest = getattr(self.unpacker, "unconsumed_tail", b"")
             if found:
                 return found
+            if not given and not self.unpacker.eof:
+                raise EOFError("the packed stream is cut off")
 
-    def _has_more(self) -> bool:
-        """Whether the unpacker still holds something of what it was given."""
+    def _next_start(self) -> bytes:
+        """The next bytes of the file that are no padding."""
+        while start := self.file.read(BLOCK):
+            if start := start.lstrip(b"\0"):
+                return start
+        return b""
+
+    def _holds(self) -> bool:
+        """Whether the unpacker still has something of what it was given."""
         return not getattr(self.unpacker, "needs_input", True)
