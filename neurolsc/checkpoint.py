@@ -133,13 +133,18 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
 
 
 class _NothingLarger(TorchFunctionMode):
-    """Inside, a tensor of more than some elements is refused before it is filled."""
+    """Inside, a tensor of more than some elements is refused before it is filled.
+
+    Nor are the starting values of matrices drawn, which takes longest: they are replaced anyway.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self.most = most
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == "uniform_" and args and args[0].ndim > 1:
+            return args[0]
         made = func(*args, **(kwargs or {}))
         if isinstance(made, Tensor) and made.numel() > self.most:
             raise ValueError(f"its layout asks for {made.numel()} numbers at once, its tensors allow {self.most}.")

@@ -10,15 +10,13 @@ import json
 import os
 from collections.abc import Callable
 from os import PathLike
-from pathlib import Path
 from typing import Any, BinaryIO
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from neurolsc.untrusted.refusal import refusing
-from neurolsc.untrusted.tensors import check_seal, sealed, unsealed
+from neurolsc.untrusted.tensors import Sealed, sealed
 from neurolsc.untrusted.words import clean
 
 __all__ = ["atomic_write", "plain", "read", "read_tree", "write", "write_tree"]
@@ -132,8 +130,8 @@ def write(path: str | PathLike[str], kind: str, content: object, tensors: dict[s
     from neurolsc import __version__  # the package imports this file before it knows its version
 
     header = {"neurolsc": kind, "format": str(FORMAT), "version": __version__, "content": json.dumps(content)}
-    data = sealed(tensors, header)
-    atomic_write(path, lambda file: file.write(data))
+    pieces = sealed(tensors, header)
+    atomic_write(path, lambda file: file.writelines(pieces))
 
 
 def read(path: str | PathLike[str], kind: str) -> tuple[Any, dict[str, Tensor]]:
@@ -143,11 +141,11 @@ def read(path: str | PathLike[str], kind: str) -> tuple[Any, dict[str, Tensor]]:
         ValueError: if the file is damaged, or holds something else.
         OSError: if it cannot be read.
     """
-    data = Path(path).read_bytes()  # not mapped into memory: a file cut short meanwhile would end the process
-    with refusing(path, "damaged or not a safetensors file"):
-        header = unsealed(data)
-        found = header.get("neurolsc")
-        if found != kind:
+    # read, not mapped into memory: a file cut short meanwhile would end the process
+    with open(path, "rb") as file, refusing(path, "damaged or not a safetensors file"):
+        opened = Sealed(file)
+        header = opened.metadata
+        if (found := header.get("neurolsc")) != kind:
             said = f"a {clean(found)}" if found else "something else"
             raise ValueError(f"does not hold a {kind} of neurolsc, but {said}.")
         if header.get("format") != str(FORMAT):
@@ -156,9 +154,7 @@ def read(path: str | PathLike[str], kind: str) -> tuple[Any, dict[str, Tensor]]:
                 f"has format {clean(header.get('format'))}, written by neurolsc {version}; "
                 f"this version reads format {FORMAT}."
             )
-        check_seal(data)
-        # clones, since memory that torch did not align may round differently
-        tensors = {key: value.clone() for key, value in safetensors.torch.load(data).items()}
+        tensors = opened.tensors()
         return json.loads(header["content"]), tensors
 
 

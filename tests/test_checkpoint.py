@@ -135,7 +135,7 @@ def rewrite(path: Path, **changes: Any) -> None:
             content[key] = value
     header["content"] = changes.get("content", json.dumps(content))
     del header["crc32"]
-    path.write_bytes(sealed(tensors, header))
+    path.write_bytes(b"".join(sealed(tensors, header)))
 
 
 @pytest.mark.parametrize(

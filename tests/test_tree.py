@@ -72,6 +72,6 @@ def test_a_tree_whose_structure_does_not_fit_its_tensors_is_damaged(tmp_path: Pa
     header = {"neurolsc": "tree", "format": "2", "version": "0", "content": ""}
     for content in ('{"tensor": "7"}', '{"dict": [1]}', '{"code": 1}', "[1]"):
         header["content"] = content
-        (tmp_path / "t").write_bytes(sealed({"0": torch.zeros(1)}, header))
+        (tmp_path / "t").write_bytes(b"".join(sealed({"0": torch.zeros(1)}, header)))
         with pytest.raises(ValueError, match="t: damaged: its structure"):
             read_tree(tmp_path / "t")

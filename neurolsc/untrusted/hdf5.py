@@ -82,7 +82,13 @@ class Content:
             ndim: number of axes; None: any.
             kinds: numpy's letters of the dtypes that are wanted; empty: any.
         """
-        found = self._find(name)
+        return self._dataset(name, self._find(name), ndim, kinds)
+
+    def values(self, name: str, ndim: int | None = None, kinds: str = PLAIN) -> Any:
+        """What a data set holds: an array, or one value."""
+        return self._values(name, self._dataset(name, self._find(name), ndim, kinds))
+
+    def _dataset(self, name: str, found: Any, ndim: int | None, kinds: str) -> Any:
         if not isinstance(found, h5py.Dataset):
             raise ValueError(f"wanted a data set {clean(name)}, there is {_said(found)}.")
         self._check(name, found)
@@ -93,9 +99,7 @@ class Content:
             raise ValueError(f"{clean(name)} must hold {wanted}, got {found.dtype}.")
         return found
 
-    def values(self, name: str, ndim: int | None = None, kinds: str = "") -> Any:
-        """What a data set holds: an array, or one value."""
-        found = self.dataset(name, ndim, kinds or PLAIN)
+    def _values(self, name: str, found: Any) -> Any:
         if found.dtype.kind in "SO" and found.size > MOST_OBJECTS:
             raise ValueError(f"{clean(name)} holds {found.size} texts, at most {MOST_OBJECTS} are read.")
         if found.dtype.kind != "O":
@@ -119,7 +123,7 @@ class Content:
 
     def group(self, name: str) -> list[str]:
         """The names in a group."""
-        found = self._find(name)
+        found = self._groups.get(name) or self._find(name)
         if not isinstance(found, h5py.Group):
             raise ValueError(f"wanted a group {clean(name)}, there is {_said(found)}.")
         if len(found) > MOST_OBJECTS:
@@ -139,8 +143,12 @@ class Content:
             if next(left, None) is None:
                 raise ValueError(f"more than {MOST_OBJECTS} entries: groups may hold themselves.")
             inner = f"{name}/{key}"
-            inside = isinstance(self._find(inner), h5py.Group)
-            read[key] = self._tree(inner, depth + 1, left) if inside else self.values(inner)
+            found = self._find(inner)
+            if isinstance(found, h5py.Group):
+                self._groups[inner] = found
+                read[key] = self._tree(inner, depth + 1, left)
+            else:
+                read[key] = self._values(inner, self._dataset(inner, found, None, PLAIN))
         return read
 
     def _find(self, name: str) -> Any:

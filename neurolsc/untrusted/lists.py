@@ -14,6 +14,7 @@ import struct
 import weakref
 import zlib
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -61,7 +62,7 @@ class Bytes:
                 out[:] = np.frombuffer(got, out.dtype)
             count = len(got)
         else:
-            count = os.preadv(self._file, [out], place)
+            count = os.preadv(self._file, [out.data], place)
             while 0 < count < out.nbytes and (
                 more := os.preadv(self._file, [out.data.cast("B")[count:]], place + count)
             ):
@@ -81,14 +82,14 @@ class Lists:
     Args:
         name: its path, for errors.
         data: the data set, checked: all of its chunks are there.
-        filters: what its chunks are packed by, in order: shuffle, deflate, fletcher32 or none.
+        filters: what its chunks are packed by, in order: shuffle, deflate or none.
         file: the bytes of the file.
 
     Raises:
         ValueError: if the places of its entries cannot be read.
     """
 
-    def __init__(self, name: str, data: h5py.Dataset, filters: list[int], file: Bytes) -> None:
+    def __init__(self, name: str, data: Any, filters: list[int], file: Bytes) -> None:
         self.name, self.file = name, file
         inside = h5py.check_vlen_dtype(data.dtype)
         self.dtype = inside if isinstance(inside, np.dtype) else np.dtype("u1")
@@ -140,16 +141,16 @@ class Lists:
             at += -(-size // 8) * 8
         return found
 
-    def _whole(self, data: h5py.Dataset) -> np.ndarray:
+    def _whole(self, data: Any) -> np.ndarray:
         """The places where they stand in one piece."""
-        places, at = np.empty(data.size or 0, PLACE), data.id.get_offset()
-        if at is None and len(places):
-            raise ValueError(f"{self.name}: its layout is not read.")
+        places, at = np.empty(data.size, PLACE), data.id.get_offset()
         if len(places):
+            if at is None:
+                raise ValueError(f"{self.name}: its layout is not read.")
             self.file.into(at, places)
         return places
 
-    def _chunks(self, data: h5py.Dataset, filters: list[int]) -> np.ndarray:
+    def _chunks(self, data: Any, filters: list[int]) -> np.ndarray:
         """The places where they stand in chunks, in the order of the data set."""
         places = np.empty(data.shape, PLACE)
         for i in range(data.id.get_num_chunks()):
@@ -167,8 +168,6 @@ class Lists:
         return places.reshape(-1)
 
     def _unpacked(self, code: int, raw: bytes, size: int) -> bytes:
-        if code == h5py.h5z.FILTER_FLETCHER32:
-            return raw[:-4]
         if code == h5py.h5z.FILTER_DEFLATE:
             return zlib.decompressobj().decompress(raw, size + 1)
         if code == h5py.h5z.FILTER_SHUFFLE and len(raw) % PLACE.itemsize == 0:

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
 
-from safetensors import SafetensorError
-
 from neurolsc.untrusted.words import clean
 
 __all__ = ["refusing"]
@@ -23,7 +21,6 @@ FAULTS = (
     MemoryError,
     OSError,
     RuntimeError,
-    SafetensorError,
     TypeError,
     ValueError,
     lzma.LZMAError,

@@ -119,7 +119,7 @@ def _reseal(header: dict[str, Any], body: bytes) -> bytes:
     metadata = header.get(tensors.METADATA)
     if isinstance(metadata, dict):
         metadata.pop(tensors.SEAL, None)
-        metadata[tensors.SEAL] = tensors._checksum(header, memoryview(body))
+        metadata[tensors.SEAL] = tensors._seal(header, [memoryview(body)])
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + body
