@@ -6,6 +6,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from neurolsc.datasets.events import EventFile, Events, checked_times, checked_units
-from neurolsc.datasets.store import Building, Store, opened, ready
+from neurolsc.datasets.store import Building, Store, check_size, opened, ready
 from neurolsc.files import atomic_write
 from neurolsc.untrusted.refusal import refusing
 
 LONGEST_NOTE = 1000
+UNITS = np.dtype("<u2")
 CHUNK = 256
 """Utterances read at once while a cache is made; bounds its memory."""
 
@@ -25,11 +27,11 @@ CHUNK = 256
 class EventCache:
     """A copy of the spikes of an :class:`EventFile` that is read without HDF5.
 
-    It holds times, units and offsets as three flat arrays in a folder named by the file's sha256,
-    and knows nothing of bins: one cache serves every bin width, window and grouping, with and
-    without augmentation, and takes 4 bytes a spike where frames of 4 ms (:class:`FrameCache`) take
-    25. Nothing is stale: a file with other content has another cache. The folder appears whole or
-    not at all; of several processes that want it at once one makes it and the others wait.
+    It holds times and units of one utterance behind the other in a folder named by the file's
+    sha256, and knows nothing of bins: one cache serves every bin width, window and grouping, with
+    and without augmentation, and takes 4 bytes a spike where frames of 4 ms (:class:`FrameCache`)
+    take 25. Nothing is stale: a file with other content has another cache. The folder appears whole
+    or not at all; of several processes that want it at once one makes it and the others wait.
 
     Every utterance has a checksum, compared when it is first read. A cache that is damaged, also
     one that is cut short while it is read, is made anew, with a warning.
@@ -50,7 +52,7 @@ class EventCache:
     def __init__(self, file: EventFile, folder: str | PathLike[str]) -> None:
         self._file, self._digest = file, digest_of(file.path, Path(folder))
         self.path = Path(folder) / f"{file.path.name.split('.')[0]}-{self._digest[:16]}"
-        self._rows = {"times": file.times_dtype.newbyteorder("<"), "units": np.dtype("<u2")}
+        self._times = file.times_dtype.newbyteorder("<")
         self._store: Store | None = None
         self._opened()
 
@@ -81,19 +83,14 @@ class EventCache:
     def _read(self, store: Store, indices: np.ndarray) -> Events:
         starts, ends = store.tables["offsets"][indices], store.tables["offsets"][indices + 1]
         offsets = np.concatenate([[0], np.cumsum(ends - starts)])
-        times, units = (np.empty(offsets[-1], dtype) for dtype in self._rows.values())
-        places = zip(indices.tolist(), starts.tolist(), offsets.tolist(), offsets[1:].tolist(), strict=False)
-        new = []
-        for i, start, a, b in places:
-            store.read("times", start, times[a:b])
-            store.read("units", start, units[a:b])
-            if not store.seen[i]:
-                store.check(i, times[a:b], units[a:b])
-                new.append(i)
+        times, units = np.empty(offsets[-1], self._times), np.empty(offsets[-1], UNITS)
+        new = not all(store.seen[i] for i in indices.tolist())
+        places = zip(indices.tolist(), (starts * self._spike).tolist(), pairwise(offsets.tolist()), strict=True)
+        for i, at, (a, b) in places:
+            store.read(i, at, times[a:b], units[a:b])
         if new:
             checked_times(times, offsets, indices)
             checked_units(units, offsets, indices)
-            store.seen[new] = 1
         return Events(times, units, offsets)
 
     def _opened(self) -> Store:
@@ -104,27 +101,33 @@ class EventCache:
 
     def _open(self, indices: Sequence[int] | np.ndarray = ()) -> Store:
         """Open the folder, and look at some utterances."""
-        store = opened(self.path, self._told(), {"offsets": ("<i8", len(self) + 1)}, self._rows)
+        store = opened(self.path, self._told(), {"offsets": ("<i8", len(self) + 1)})
         offsets = store.tables["offsets"]
         if offsets[0] != 0 or (np.diff(offsets) < 1).any():
             raise ValueError(f"{self.path}: the cache is damaged (offsets do not ascend from 0).")
-        store.check_sizes(dict.fromkeys(self._rows, int(offsets[-1])))
+        check_size(store, int(offsets[-1]) * self._spike)
         if len(indices):
             with refusing(self.path, "the cache is damaged"):
                 self._read(store, np.asarray(indices))
         return store
 
+    @property
+    def _spike(self) -> int:
+        """Bytes of a spike."""
+        return self._times.itemsize + UNITS.itemsize
+
     def _told(self) -> dict[str, Any]:
-        return {"source": self._digest, "utterances": len(self), "times": self._rows["times"].str}
+        return {"source": self._digest, "utterances": len(self), "times": self._times.str}
 
     def _build(self, folder: Path) -> None:
-        """Copy the spikes into flat arrays."""
+        """Copy the spikes: of each utterance the times, then the units."""
         total, offsets = 0, [np.zeros(1, np.int64)]
-        with Building(folder, self._rows) as building:
+        with Building(folder) as building:
             for start in range(0, len(self), CHUNK):
                 events = self._file.read(range(start, min(start + CHUNK, len(self))))
-                for a, b in zip(events.offsets[:-1], events.offsets[1:], strict=True):
-                    building.add(times=events.times[a:b], units=events.units[a:b])
+                times, units = events.times.astype(self._times, copy=False), events.units.astype(UNITS, copy=False)
+                for a, b in pairwise(events.offsets.tolist()):
+                    building.add(times[a:b], units[a:b])
                 offsets.append(total + events.offsets[1:])
                 total += len(events.times)
             check_unchanged(self._file.path, self._digest)

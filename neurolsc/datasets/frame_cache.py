@@ -14,10 +14,8 @@ import torch
 from neurolsc.datasets.binning import Binning, Frames
 from neurolsc.datasets.cache import CHUNK, check_unchanged, digest_of
 from neurolsc.datasets.events import EventFile
-from neurolsc.datasets.store import Building, Store, opened, ready
+from neurolsc.datasets.store import Building, Store, check_size, opened, ready
 from neurolsc.untrusted.refusal import refusing
-
-ROWS = {"frames": np.dtype("u1")}
 
 
 class FrameCache:
@@ -91,10 +89,7 @@ class FrameCache:
         x = np.empty((len(indices), bins, self.binning.repeat, channels), np.uint8)
         once = np.empty((bins, channels), np.uint8)  # small enough to stay in the processor's cache
         for item, i in zip(x, indices.tolist(), strict=True):
-            store.read("frames", i * once.size, once)
-            if not store.seen[i]:
-                store.check(i, once)
-                store.seen[i] = 1
+            store.read(i, i * once.size, once)
             item[:] = once[:, None]
         x = torch.from_numpy(x).reshape(len(indices), -1, channels).transpose(0, 1)
         return Frames(x, None, torch.from_numpy(store.tables["left_out"][indices]))
@@ -116,9 +111,9 @@ class FrameCache:
 
     def _open(self, indices: Sequence[int] | np.ndarray = ()) -> Store:
         """Open the folder, and look at some utterances."""
-        store = opened(self.path, self._told(), {"left_out": ("<i8", len(self))}, ROWS)
+        store = opened(self.path, self._told(), {"left_out": ("<i8", len(self))})
         bins, channels = self._size
-        store.check_sizes({"frames": len(self) * bins * channels})
+        check_size(store, len(self) * bins * channels)
         if len(indices):
             with refusing(self.path, "the cache is damaged"):
                 self._read(store, np.asarray(indices))
@@ -130,13 +125,13 @@ class FrameCache:
     def _build(self, folder: Path) -> None:
         bins, channels = self._size
         left_out = np.zeros(len(self), np.int64)
-        with Building(folder, ROWS) as building:
-            building.reserve("frames", len(self) * bins * channels)
+        with Building(folder) as building:
+            building.reserve(len(self) * bins * channels)
             for start in range(0, len(self), CHUNK):
                 part = range(start, min(start + CHUNK, len(self)))
                 made = self._once.dense(self._file.read(part))
                 for frames in made.x.transpose(0, 1).numpy():
-                    building.add(frames=frames)
+                    building.add(frames)
                 left_out[part.start : part.stop] = made.left_out.numpy()
             check_unchanged(self._file.path, self._digest)
             building.finish(self._told(), {"left_out": left_out})

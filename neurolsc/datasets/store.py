@@ -1,11 +1,11 @@
 """A folder of arrays that is believed only as far as its checksums go.
 
 A folder appears whole or not at all, is made by one process at a time, and says in ``about.json``
-what it was made from. Its arrays are of two kinds: *tables*, of a number or a few for each
-utterance, checked when the folder is opened and kept in memory; and *rows*, long, of which an
-utterance has a stretch, read when asked for and checked when first read. Rows are read, not mapped
-into memory: a mapped file that somebody else cuts short ends the process. Nothing waits for the
-disk: what a loss of power left unwritten is found by the checksums.
+what it was made from. *Tables* hold a number for each utterance; they are checked when the folder
+is opened and kept in memory. The file ``rows`` holds what is long, one utterance behind the other;
+a row is read when it is asked for, and checked when it is first read. It is read, not mapped into
+memory: a mapped file that somebody else cuts short ends the process. Nothing waits for the disk:
+what a loss of power left unwritten is found by the checksums.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import filelock
 import numpy as np
@@ -28,10 +28,11 @@ import numpy as np
 from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.words import clean
 
-__all__ = ["Building", "Store", "opened", "ready"]
+__all__ = ["ROWS", "Building", "Store", "check_size", "opened", "ready"]
 
-FORMAT = 2
+FORMAT = 3
 ABOUT = "about.json"
+ROWS = "rows"
 LONGEST = 2**16
 """bytes of about.json"""
 
@@ -41,41 +42,37 @@ class Building:
 
     Args:
         folder: where the files go.
-        rows: dtype of every row array, by name.
     """
 
-    def __init__(self, folder: Path, rows: dict[str, np.dtype]) -> None:
-        self.folder, self.rows = folder, rows
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.checks: list[int] = []
-        self.files: dict[str, BinaryIO] = {}
-        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Building":
-        self.files = {name: self._stack.enter_context((self.folder / name).open("wb")) for name in self.rows}
+        self.file = (self.folder / ROWS).open("wb")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()  # all of them, also where one finds the disk full
+        self.file.close()
 
-    def reserve(self, name: str, size: int) -> None:
-        """Take the space of an array now, so that a full disk is told before the work is done.
+    def reserve(self, size: int) -> None:
+        """Take the space of the rows now, so that a full disk is told before the work is done.
 
         Raises:
             OSError: if there is not as much; the message says how much it takes.
         """
         if hasattr(os, "posix_fallocate") and size:
             try:
-                os.posix_fallocate(self.files[name].fileno(), 0, size)
+                os.posix_fallocate(self.file.fileno(), 0, size)
             except OSError as error:
-                raise OSError(error.errno, f"{error.strerror}; {name} takes {size / 1e6:.0f} MB") from error
+                raise OSError(error.errno, f"{error.strerror}; it takes {size / 1e6:.0f} MB") from error
 
-    def add(self, **parts: np.ndarray) -> None:
-        """Append what one utterance has of every row array."""
+    def add(self, *parts: np.ndarray) -> None:
+        """Append the row of an utterance, in contiguous parts."""
         check = 0
-        for name, dtype in self.rows.items():
-            data = np.ascontiguousarray(parts[name], dtype)
-            self.files[name].write(data.data)
-            check = zlib.crc32(data.data, check)
+        for part in parts:
+            self.file.write(part.data)
+            check = zlib.crc32(part.data, check)
         self.checks.append(check)
 
     def finish(self, told: dict[str, Any], tables: dict[str, np.ndarray]) -> None:
@@ -90,71 +87,50 @@ class Building:
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """An opened folder. Its files stay open: what replaces them does not touch a reader.
+    """An opened folder. Its file of rows stays open: what replaces it does not touch a reader.
 
     Attributes:
         path: the folder.
         tables: the arrays in memory, by name.
-        rows: descriptor and dtype of each long array.
-        seen: which utterances were checked already, shared by forked processes.
+        rows: descriptor of the file of rows.
+        seen: a byte for each utterance, 1 if its row was checked; shared by forked processes.
     """
 
     path: Path
     tables: dict[str, np.ndarray]
-    rows: dict[str, tuple[int, np.dtype]]
-    seen: np.ndarray
+    rows: int
+    seen: mmap.mmap
 
     def __post_init__(self) -> None:
-        """Close the files with the last reader."""
-        for file, _ in self.rows.values():
-            weakref.finalize(self, os.close, file)
+        """Close the file with the last reader."""
+        weakref.finalize(self, os.close, self.rows)
 
-    def read(self, name: str, start: int, out: np.ndarray) -> None:
-        """Fill an array with what a row array has from an element on.
-
-        Raises:
-            ValueError: if the file ends before.
-        """
-        file, dtype = self.rows[name]
-        left, at = out.data.cast("B"), start * dtype.itemsize
-        while left:
-            got = os.preadv(file, [left], at)
-            if got == 0:
-                raise ValueError(f"{name} ends at byte {at}.")
-            left, at = left[got:], at + got
-
-    def check_sizes(self, sizes: dict[str, int]) -> None:
-        """Compare the lengths of row arrays with the numbers of elements that they must have.
+    def read(self, i: int, at: int, *parts: Any) -> None:
+        """Fill contiguous arrays with the row of utterance i, which starts at a byte.
 
         Raises:
-            ValueError: if one has another.
+            ValueError: if the file ends before, or the row is read for the first time and is not
+                what was written.
         """
-        for name, (file, dtype) in self.rows.items():
-            got, wanted = os.fstat(file).st_size, sizes[name] * dtype.itemsize
-            if got != wanted:
-                raise ValueError(f"{self.path}: the cache is damaged ({name} has {got} bytes instead of {wanted}).")
-
-    def check(self, i: int, *parts: np.ndarray) -> None:
-        """Compare what was read of utterance i, of all row arrays in turn, with its checksum.
-
-        Raises:
-            ValueError: if it is another one.
-        """
-        check = 0
-        for part in parts:
-            check = zlib.crc32(part.data, check)
-        if check != self.tables["checks"][i]:
-            raise ValueError(f"utterance {i} is not what was written.")
+        got, size = os.preadv(self.rows, parts, at), sum(part.nbytes for part in parts)
+        if got != size:  # cut short; only rows beyond 2 GB come in pieces
+            raise ValueError(f"the row of utterance {i} has {got} bytes instead of {size}.")
+        if not self.seen[i]:
+            check = 0
+            for part in parts:
+                check = zlib.crc32(part, check)
+            if check != self.tables["checks"][i]:
+                raise ValueError(f"the row of utterance {i} is not what was written.")
+            self.seen[i] = 1
 
 
-def opened(path: Path, told: dict[str, Any], tables: dict[str, tuple[str, int]], rows: dict[str, np.dtype]) -> Store:
+def opened(path: Path, told: dict[str, Any], tables: dict[str, tuple[str, int]]) -> Store:
     """Open a folder and check all but its rows.
 
     Args:
         path: the folder.
         told: what ``about.json`` must say besides the format and the checksums.
         tables: dtype and number of entries of each table.
-        rows: dtype of each row array.
 
     Raises:
         ValueError: if anything is not as it was written; the message says what.
@@ -177,9 +153,19 @@ def opened(path: Path, told: dict[str, Any], tables: dict[str, tuple[str, int]],
             found[name] = np.fromfile(path / name, dtype)
             if len(found[name]) != size or zlib.crc32(found[name].data) != about[f"{name}.crc32"]:
                 raise ValueError(f"{name} is not what was written.")
-        seen = np.frombuffer(mmap.mmap(-1, told["utterances"]), np.uint8)
-        files = {name: (os.open(path / name, os.O_RDONLY | os.O_CLOEXEC), dtype) for name, dtype in rows.items()}
-    return Store(path, found, files, seen)
+        rows = os.open(path / ROWS, os.O_RDONLY | os.O_CLOEXEC)
+    return Store(path, found, rows, mmap.mmap(-1, told["utterances"]))
+
+
+def check_size(store: Store, size: int) -> None:
+    """Compare the length of the rows with the one that they must have.
+
+    Raises:
+        ValueError: if it is another.
+    """
+    got = os.fstat(store.rows).st_size
+    if got != size:
+        raise ValueError(f"{store.path}: the cache is damaged ({ROWS} has {got} bytes instead of {size}).")
 
 
 def _parsed(text: bytes) -> Any:
