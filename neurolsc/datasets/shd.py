@@ -65,7 +65,7 @@ class SHD(Dataset[tuple[Tensor, int]]):
             how often each frame is shown), ``sparse`` (False; batches as sparse COO tensors),
             ``augment`` (none; applied to events in this order, drawn from torch's random numbers,
             so that a seed or :func:`neurolsc.train` repeats them), ``cache`` (None; a folder for
-            copies that are mapped into memory) and ``cached`` (``"spikes"``, for any grid and
+            copies that are read without HDF5) and ``cached`` (``"spikes"``, for any grid and
             augmentation: :class:`EventCache`; ``"frames"``, faster and larger: :class:`FrameCache`,
             dense, with a window and without augmentation).
 
