@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -35,7 +35,11 @@ class Row:
         return sum(n for kind, n in self.counts.items() if kind not in GOOD)
 
     def to_dict(self) -> dict[str, object]:
-        return asdict(self) | {"files": self.counts.total()}
+        return {"reader": self.reader, "seed": self.seed, "files": self.counts.total()} | {
+            "counts": dict(self.counts),
+            "peak": self.peak,
+            "odd": self.odd,
+        }
 
 
 def damaged(reader: Reader, seed: int) -> tuple[bytes, bytes]:

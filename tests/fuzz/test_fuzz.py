@@ -1,5 +1,6 @@
 """Damaged files for every reader: a few always, two minutes of them with the slow tests."""
 
+import json
 import re
 from pathlib import Path
 
@@ -103,4 +104,5 @@ def test_the_table_has_a_line_for_all(tmp_path: Path):
     rows[0].counts["clean"] = 3
     rows[1].counts["raw"] = 2
     assert re.search(r"\| all \| 5 \| 3 \| 0 \| 0 \| 2 \|", lines(rows)[-1])
+    assert json.loads(json.dumps(rows[1].to_dict()))["counts"] == {"raw": 2}
     assert not list(fuzz([], 1, seed=0, folder=tmp_path))
