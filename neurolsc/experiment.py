@@ -75,20 +75,28 @@ class Experiment:
 
         Raises:
             FileExistsError: if the folder is there.
+            BlockingIOError: if another process is at work there.
             ValueError: if a setting is wrong, or an unfinished run has other settings.
+            FloatingPointError: if the loss becomes NaN or infinite; the best network until then is
+                left in the unfinished run.
         """
-        network = self.build()
         pretraining = training = None
         with run_folder(out, self.settings()) as folder:
+            network = self.build()
             if self.pretraining is not None and self.pretraining.parsed_target() is not None:
                 pretraining = self.set_radii(network, self.pretraining, folder)
                 say(pretraining)
             if self.training is not None:
-                training = self.train(network, self.training, folder)
+                training = self._train_or_leave_best(network, self.training, folder)
             checkpoint.save(network, folder / NETWORK)
-            for file in folder.glob("*.checkpoint"):
-                file.unlink()
         return Outcome(network, pretraining, training)
+
+    def _train_or_leave_best(self, network: Network, settings: TrainSettings, folder: Path) -> TrainResult:
+        try:
+            return self.train(network, settings, folder)
+        except FloatingPointError as error:
+            checkpoint.save(network, folder / NETWORK)
+            raise FloatingPointError(f"{error} They are kept in {folder / NETWORK}.") from error
 
     def set_radii(self, network: Network, settings: PretrainSettings, folder: Path) -> PretrainResult:
         """Pre-train a network on the training data, with pictures and JSON in a folder."""
@@ -97,19 +105,13 @@ class Experiment:
             x = self.first_samples("train", settings.pretrain_samples)[0]
             steps = min(settings.pretrain_times, x.shape[0])
             write_profile(radius_profile(network, x, steps=steps, seed=seed), folder / "radii_before")
-        loop = settings.method == "gradient"
-        more: dict[str, Any] = {"checkpoint": folder / "pretrain.checkpoint"} if loop else {}
-        result = settings.run(
-            network,
-            input_batches(self.data.load("train"), 32, seed=seed),
-            seed=seed,
-            **more,
-        )
+        inputs = input_batches(self.data.load("train"), 32, seed=seed)
+        result = settings.run(network, inputs, seed=seed, checkpoint=folder / "pretrain.checkpoint")
         write_profile(result.profile, folder / "radii_after")
         told = {name: getattr(result, name) for name in ("converged", "steps", "seconds")}
         told |= {"findings": [str(finding) for finding in result.findings], "history": result.history}
         write_json(folder / "pretraining.json", told)
-        if loop:
+        if settings.method == "gradient":
             plot_pretraining(result.history, result.profile.target, folder / "pretraining.png")
         return result
 

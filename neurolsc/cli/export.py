@@ -124,7 +124,6 @@ def _to_netx(
         report.to_json(folder / "report.json")
         write_text(folder / "report.txt", f"{report}\n")
         report.plot(folder / "report.png")
-        (folder / "train.checkpoint").unlink(missing_ok=True)
     click.echo(report)
 
 
