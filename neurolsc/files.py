@@ -137,7 +137,7 @@ def write(path: str | PathLike[str], kind: str, content: object, tensors: dict[s
 
 
 def _in_order(data: bytes) -> tuple[bytes, memoryview]:
-    """The bytes of a safetensors file with its texts in alphabetical order, instead of any order."""
+    """The bytes of a safetensors file, its texts in alphabetical order instead of any."""
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))

@@ -75,7 +75,7 @@ def of_data(name: str, data: object) -> dict[str, Any]:
 
 
 def of_inputs(batches: object) -> dict[str, Any]:
-    """What tells the inputs of a pre-training from others, where they lie in memory or come from a data set."""
+    """What tells the inputs of a pre-training from others; nothing of those yet to be drawn."""
     if isinstance(batches, DataLoader):
         return of_data("inputs", batches)
     if isinstance(batches, list | tuple) and batches:
@@ -141,7 +141,7 @@ def _spread(length: int) -> np.ndarray:
 def differences(
     before: dict[str, Any], now: dict[str, Any], form: str = "{name} was {before!r}, is now {now!r}"
 ) -> str:
-    """What differs, by name with both values: the first few, and how many more; empty if nothing."""
+    """What differs, by name with both values: the first few, and how many more."""
     names = [name for name in now | before if before.get(name) != now.get(name)]
     told = [form.format(name=name, before=before.get(name), now=now.get(name)) for name in names[:_SHOWN]]
     more = len(names) - len(told)

@@ -53,24 +53,23 @@ def alone(path: Path) -> Iterator[None]:
 
 def _acquired(file: Path, path: Path) -> BaseFileLock:
     while True:
+        lock = FileLock(file)
         try:
-            return _try(FileLock(file))
+            return _try(lock)
+        except Timeout:
+            pass
         except OSError as error:
             if error.errno not in _WITHOUT_LOCKS:
                 raise
-        except Timeout:
-            if (owner := _owner(file)) is not None:
-                raise BlockingIOError(
-                    f"{path} is in use by process {owner}. Wait until that ends, stop it, or choose another folder."
-                ) from None
-            continue
-        try:
-            return _try(SoftFileLock(file))
-        except Timeout:
-            owner = _owner(file)
-            raise BlockingIOError(
-                f"{path} is in use by process {owner}. Wait until that ends, or remove {file} if it is dead."
-            ) from None
+            file.unlink(missing_ok=True)
+            lock = SoftFileLock(file.with_suffix(".softlock"))
+            with contextlib.suppress(Timeout):
+                return _try(lock)
+        owner = _owner(Path(lock.lock_file))
+        if owner is not None:  # else it has just gone
+            soft = isinstance(lock, SoftFileLock)
+            cure = f"or remove {lock.lock_file} if it is dead" if soft else "stop it, or choose another folder"
+            raise BlockingIOError(f"{path} is in use by process {owner}. Wait until that ends, {cure}.")
 
 
 def _try(lock: BaseFileLock) -> BaseFileLock:

@@ -29,7 +29,7 @@ _KEPT = 40
 
 @contextlib.contextmanager
 def replacing(target: str) -> Iterator[BinaryIO]:
-    """Give an open file that takes the place of another one in one instant, unless there is an error.
+    """Give an open file that takes the place of another one in one instant, if all goes well.
 
     Its content is on the disk before that. Rights are those that the umask gives.
 

@@ -25,14 +25,16 @@ def finished(network: Network, result: PretrainResult) -> dict[str, Any]:
 
 
 def restored(network: Network, tree: dict[str, Any] | None, options: Options) -> PretrainResult | None:
-    """Put the weights back and give the result; None if it has not finished, or was to end elsewhere."""
+    """Put the weights back and give the result; None of a run that is not over, or now goes on."""
     if tree is None or tree["ends"] != options.ends():
         return None
-    told, profile = dict(tree["result"]), dict(tree["result"]["profile"])
+    told: dict[str, Any] = dict(tree["result"])
+    profile = dict(told["profile"])
     profile["terms"] = tuple(tuple(Term(**term) for term in terms) for terms in profile["terms"])
     told["findings"] = tuple(Finding(**finding) for finding in told["findings"])
     network.load_state_dict(tree["network"])
-    return PretrainResult(**told | {"profile": RadiusProfile(**profile)}, options=options)
+    told |= {"profile": RadiusProfile(**profile), "options": options}
+    return PretrainResult(**told)
 
 
 def checked(state: object, keys: set[str], settings: dict[str, Any], path: object) -> dict[str, Any]:

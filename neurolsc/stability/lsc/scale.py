@@ -83,8 +83,8 @@ def scale_to_radius(
 
     Raises:
         TypeError: if network is not one, or x not a tensor.
-        ValueError: for a target outside (0, inf), an x that does not fit the network, or a checkpoint
-            of other settings.
+        ValueError: for a target outside (0, inf), an x that does not fit the network, or a
+            checkpoint of other settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
 
     Example:
