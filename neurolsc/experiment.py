@@ -15,7 +15,7 @@ from neurolsc.datasets.batches import fetch
 from neurolsc.evaluation import Scores, evaluate
 from neurolsc.network import Network
 from neurolsc.plots import plot_learning_curves, plot_pretraining
-from neurolsc.runs import NETWORK, read_settings, run_folder, write_json, write_split
+from neurolsc.runs import NETWORK, PRETRAINING, TRAINING, read_settings, run_folder, write_json, write_split
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
 from neurolsc.training import TrainResult
 
@@ -106,7 +106,7 @@ class Experiment:
             steps = min(settings.pretrain_times, x.shape[0])
             write_profile(radius_profile(network, x, steps=steps, seed=seed), folder / "radii_before")
         inputs = input_batches(self.data.load("train"), 32, seed=seed)
-        result = settings.run(network, inputs, seed=seed, checkpoint=folder / "pretrain.checkpoint")
+        result = settings.run(network, inputs, seed=seed, checkpoint=folder / PRETRAINING)
         write_profile(result.profile, folder / "radii_after")
         told = {name: getattr(result, name) for name in ("converged", "steps", "seconds")}
         told |= {"findings": [str(finding) for finding in result.findings], "history": result.history}
@@ -119,7 +119,7 @@ class Experiment:
         """Train a network, with its history, learning curves and a checkpoint in a folder."""
         parts = self.data.load("train"), self.data.load("validation")
         write_split(folder, *parts)
-        where = folder / "train.checkpoint"
+        where = folder / TRAINING
         result = settings.run(network, *parts, seed=self.network.seed, checkpoint=where, progress=progress)
         result.to_csv(folder / "history.csv")
         result.to_json(folder / "history.json")
@@ -149,6 +149,6 @@ def score(run: str | PathLike[str], split: Literal["test", "validation"], *, bat
 
 
 def write_profile(profile: RadiusProfile, path: Path) -> None:
-    """Write a profile as JSON and as a picture, whose suffixes are added to the path."""
-    write_json(path.with_name(f"{path.name}.json"), profile.to_dict())
+    """Write a profile as a picture and as JSON, whose suffixes are added to the path; JSON last."""
     profile.plot(path.with_name(f"{path.name}.png"))
+    write_json(path.with_name(f"{path.name}.json"), profile.to_dict())

@@ -19,7 +19,7 @@ from neurolsc.temporaries import remove_dead
 
 SETTINGS = "settings.toml"
 NETWORK = "network.safetensors"
-CHECKPOINTS = "*.checkpoint"
+PRETRAINING, TRAINING = "pretrain.checkpoint", "train.checkpoint"
 """What an unfinished run goes on from; removed once it is finished."""
 
 
@@ -42,7 +42,8 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
             an unfinished run.
 
     Yields:
-        The folder to write into. Checkpoints in it, ``*.checkpoint``, are removed at the end.
+        The folder to write into. The checkpoints in it, ``pretrain.checkpoint`` and
+        ``train.checkpoint``, are removed at the end.
 
     Raises:
         FileExistsError: if the finished run is there already.
@@ -69,7 +70,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
         try:
             yield partial
         except BaseException as error:
-            if not (any(partial.glob(CHECKPOINTS)) or (partial / NETWORK).exists()):
+            if not (_checkpoints(partial) or (partial / NETWORK).exists()):
                 if fresh:
                     with contextlib.suppress(OSError):
                         _remove(partial)
@@ -83,7 +84,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
 def _refuse_finished(final: Path) -> None:
     if not os.path.lexists(final):
         return
-    if final.name and lock_of(final).exists():
+    if final.name and (lock_of(final).exists() or _checkpoints(final)):
         with contextlib.suppress(OSError), alone(final):  # its process was killed between the last two lines above
             _tidy(final)
     raise FileExistsError(_exists(final))
@@ -103,9 +104,13 @@ def _remove(partial: Path) -> None:
 
 def _tidy(final: Path) -> None:
     """Remove what only an unfinished run needs."""
-    for file in final.glob(CHECKPOINTS):
+    for file in _checkpoints(final):
         file.unlink()
     remove_dead(final)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return [folder / name for name in (PRETRAINING, TRAINING) if (folder / name).exists()]
 
 
 @contextlib.contextmanager

@@ -227,7 +227,7 @@ def start(*words: str | Path) -> subprocess.Popen[str]:
 @pytest.mark.slow
 def test_of_two_processes_in_one_folder_the_second_is_refused_and_changes_nothing(tmp_path):
     run = tmp_path / "run"
-    words = ["train", *SMALL, "--epochs", "12", "--batch-size", "100", "--out"]
+    words = ["train", *SMALL, "--epochs", "6", "--batch-size", "100", "--out"]
     first = start(*words, run, "--lr", "0.01")
     deadline = time.monotonic() + 120
     while not (tmp_path / "run.partial" / "settings.toml").exists() and time.monotonic() < deadline:
@@ -246,7 +246,8 @@ def test_of_two_processes_in_one_folder_the_second_is_refused_and_changes_nothin
     assert "lr = 0.01" in (run / "settings.toml").read_text()
     assert {file.name for file in tmp_path.iterdir()} == {"run"}
     alone = start(*words, tmp_path / "alone", "--lr", "0.01")
-    assert alone.wait() == 0
+    said = alone.communicate()[0]
+    assert alone.returncode == 0, said
     assert (run / "network.safetensors").read_bytes() == (tmp_path / "alone" / "network.safetensors").read_bytes()
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from torch.utils.data import Subset, TensorDataset
 
 from neurolsc import LIF, ALIFPlus, Criteria, Network, PretrainResult, TrainResult, pretrain, scale_to_radius, train

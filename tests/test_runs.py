@@ -1,4 +1,4 @@
-"""One run in a folder: locked, claimed by its settings, cleaned up, and named when it is finished."""
+"""One run in a folder: locked, claimed by its settings, cleaned up, named when finished."""
 
 import errno
 import os

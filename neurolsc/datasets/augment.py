@@ -27,7 +27,7 @@ _SEED: ContextVar[int | None] = ContextVar("_SEED", default=None)
 
 @contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
-    """Let augmentations draw from a seed and the items that are asked for, and from nothing else."""
+    """Let augmentations draw from a seed and the items asked for, and from nothing else."""
     token = _SEED.set(seed)
     try:
         yield
