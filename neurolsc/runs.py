@@ -19,6 +19,8 @@ from neurolsc.temporaries import remove_dead
 
 SETTINGS = "settings.toml"
 NETWORK = "network.safetensors"
+UNFINISHED = ".partial"
+"""What the name of an unfinished run's folder ends in."""
 PRETRAINING, TRAINING = "pretrain.checkpoint", "train.checkpoint"
 """What an unfinished run goes on from; removed once it is finished."""
 
@@ -48,13 +50,14 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
     Raises:
         FileExistsError: if the finished run is there already.
         BlockingIOError: if another process or thread is at work there; the message names it.
-        ValueError: if an unfinished run has other settings; the message names them.
+        ValueError: if an unfinished run has other settings, which the message names, or the path
+            has the ending of one.
         OSError: if the folder cannot be made or written.
         Stopped: for a KeyboardInterrupt after which the run can go on.
     """
     final = Path(path)
     _refuse_finished(final)
-    partial = final.with_name(final.name + ".partial")
+    partial = final.with_name(final.name + UNFINISHED)
     with _explained(final.parent):
         final.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -82,6 +85,8 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
 
 
 def _refuse_finished(final: Path) -> None:
+    if final.name.endswith(UNFINISHED):
+        raise ValueError(f"{final} would be the name of an unfinished run: leave out {UNFINISHED}.")
     if not os.path.lexists(final):
         return
     if final.name and (lock_of(final).exists() or _checkpoints(final)):

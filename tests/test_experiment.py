@@ -62,7 +62,7 @@ def test_an_experiment_is_known_again_from_its_folder_and_scored_there(tmp_path)
         WHOLE.run(tmp_path / "run")
 
 
-@pytest.mark.parametrize("method", ["gradient", "scale"])
+@pytest.mark.parametrize("method", ["scale", pytest.param("gradient", marks=pytest.mark.slow)])
 def test_a_run_stopped_in_its_training_keeps_the_pretraining_and_ends_in_the_same_bits(method, tmp_path, monkeypatch):
     settings = replace(WHOLE.pretraining, method=method)
     experiment = replace(WHOLE, pretraining=settings, training=replace(WHOLE.training, epochs=3))

@@ -198,6 +198,12 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path):
     assert names(tmp_path) == {"file", "run.partial"}
 
 
+def test_the_name_of_an_unfinished_run_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"run\.partial would be the name of an unfinished run: leave out \.partial"):
+        run_folder(tmp_path / "run.partial", {}).__enter__()
+    assert not names(tmp_path)
+
+
 def test_a_link_to_nowhere_is_no_free_name(tmp_path: Path):
     (tmp_path / "run").symlink_to("nowhere")
     with pytest.raises(FileExistsError, match="run exists already"):
