@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from neurolsc import metrics
@@ -63,7 +63,8 @@ class Scores:
     and samples equally"""
     synops: float | None
     """synaptic operations per sample, those of the input's events included; None if a layer does
-    not spike, or does not say how many neurons of its own hear one"""
+    not spike or does not say how many neurons of its own hear one, or if the readout is neither
+    dense nor empty"""
     sparsity: list[float | None]
     """1 - firing_rate"""
 
@@ -182,17 +183,34 @@ def _of_spikes(metric: Callable[[Tensor, Tensor | None], float], layer: Tensor, 
     return metric(layer, mask) if metrics.is_binary(layer) else None
 
 
+_SENDING_ON = (nn.Identity, nn.Flatten, nn.Dropout)
+"""modules in which nothing is multiplied"""
+
+
 def _synops(network: Network, x: Tensor, run: Run) -> float | None:
     """Operations per sample of the whole network; a neuron may also feed those of its own layer."""
     within = [cell.recurrent_synapses for cell in network.cells]
-    if not all(metrics.is_binary(layer) for layer in run.spikes) or None in within:
+    above = [*(cell.n_hidden for cell in network.cells[1:]), _read_by(network.readout)]
+    if not all(metrics.is_binary(layer) for layer in run.spikes) or None in (*within, *above):
         return None
     events = int((x.coalesce().values() if x.is_sparse else x).count_nonzero())
     total = events * network.cells[0].n_hidden / x.shape[1]
-    above = [cell.n_hidden for cell in network.cells[1:]] + [network.n_out]
     for own, layer, onward in zip(within, run.spikes, above, strict=True):
-        total += metrics.synops(layer, (own or 0) + onward)
+        synapses = (own or 0) + (onward or 0)
+        total += metrics.synops(layer, synapses) if synapses else 0
     return total
+
+
+def _read_by(readout: nn.Module) -> int | None:
+    """The synapses from a neuron to a readout, None if it does not say."""
+    parts = [part for part in readout.modules() if type(part) not in _SENDING_ON]
+    containers = [part for part in parts if isinstance(part, nn.Sequential)]
+    match [part for part in parts if part not in containers]:
+        case []:
+            return 0
+        case [nn.Linear(out_features=outputs)]:
+            return outputs
+    return None
 
 
 def _mean(parts: list[tuple[int, Scores]]) -> Scores:

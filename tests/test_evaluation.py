@@ -44,6 +44,29 @@ def test_scores_are_those_of_all_samples_at_once_however_they_are_cut(batch_size
     assert scores.synops == pytest.approx(synops)
 
 
+@pytest.mark.parametrize(
+    ("readout", "synapses"),
+    [
+        (nn.Sequential(nn.Identity(), nn.Linear(8, CLASSES)), CLASSES),
+        (nn.Identity(), 0),
+        (nn.Sequential(), 0),
+        (nn.Sequential(nn.Linear(8, 4), nn.Linear(4, CLASSES)), None),
+        (nn.Unflatten(1, (8,)), None),
+    ],
+)
+def test_synaptic_operations_count_what_a_readout_of_ones_own_reads(readout: nn.Module, synapses: int | None):
+    network, data = Network([LIF(N, 8, threshold=0.1)], readout), Patterns(5)
+    x, _ = collate([data[i] for i in range(5)])
+    with torch.no_grad():
+        spikes = int(network.run(x).spikes[0].sum())
+    scores = evaluate(network, data)
+    assert spikes > 0
+    if synapses is None:
+        assert scores.synops is None
+    else:
+        assert scores.synops == pytest.approx((8 * int(x.sum()) + (8 + synapses) * spikes) / 5)
+
+
 def test_a_layer_that_does_not_spike_has_no_firing_rate_but_its_network_has_a_score():
     scores = evaluate(Network([LIF(N, 8, threshold=0.2), Leak(8, 4)], CLASSES), Patterns(5), batch_size=2)
     assert scores.firing_rate[0] is not None

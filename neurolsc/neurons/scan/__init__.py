@@ -3,10 +3,12 @@
 Map: ``offer`` decides between the loop and plain steps, with what torch says (``watched``) and what
 a surrogate is (``surrogates``). ``function`` is the loop as one function of autograd, its arguments
 named in ``inputs``; its forward pass is ``forward``, its reverse pass ``reverse`` with ``totals``
-and ``slopes``, both made of ``steps``, ``resets`` and what a layer reads (``reading``), with
-products by the non-zero entries of a matrix (``entries``) and as many rows at once as ``chunks``
-says. ``plain`` is the same run by plain steps, for second derivatives. On a GPU ``fused`` and
-``fused_kernels`` take the place of both passes, once ``trial`` has seen them right there.
+and ``slopes``; a block of steps is one of ``steps``, and back one of ``carried``, with ``resets``
+and what a layer reads (``reading``), as many rows at once as ``chunks`` says. On a CPU they are
+those of ``on_cpu``: kernels (``compiled``, ``compiled_kernels``), with products by the non-zero
+entries of a matrix (``entries``). On a GPU ``fused`` and ``fused_kernels`` take the place of both
+passes, once ``trial`` has seen them right there. ``plain`` is the same run by plain steps, for
+second derivatives.
 """
 
 from neurolsc.neurons.scan.offer import run

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.reset import Reset
-from neurolsc.neurons.scan.forward import Ends
-from neurolsc.neurons.scan.inputs import Inputs, Plan
+from neurolsc.neurons.scan.forward import State
+from neurolsc.neurons.scan.inputs import Inputs, Plan, rows_of
 from neurolsc.neurons.scan.reading import Reading
 from neurolsc.neurons.scan.resets import in_place
 from neurolsc.neurons.scan.slopes import Formula
@@ -67,7 +67,7 @@ def kernels() -> ModuleType | None:
     return fused_kernels
 
 
-def forward(plan: Plan, inputs: Inputs, reading: Reading) -> tuple[Trace, Ends, Tensor]:
+def forward(plan: Plan, inputs: Inputs, reading: Reading) -> tuple[Trace, State, Tensor]:
     """The forward pass, as that of :func:`neurolsc.neurons.scan.forward.forward`.
 
     Where not all voltages are kept, the reverse pass takes another forward pass.
@@ -87,7 +87,7 @@ def forward(plan: Plan, inputs: Inputs, reading: Reading) -> tuple[Trace, Ends, 
     size = batch * hidden
     with torch.cuda.device_of(v0):
         kernels().forward[_programs(v0)](  # type: ignore[union-attr]
-            *(drive, c.w_rec.T.contiguous().to(plan.half), _stacked(c), _ends(plan.lengths, steps, v0)),
+            *(drive, c.w_rec.T.contiguous().to(plan.half), rows_of(c), _ends(plan.lengths, steps, v0)),
             *(z0.contiguous(), z, v, theta, *ends),
             *(steps, batch, hidden, size, size * whole, size * (len(theta) > 1)),
             **_kind(c, plan.reset),
@@ -116,7 +116,7 @@ def reverse(plan: Plan, inputs: Inputs, trace: Trace, needed: Inputs, given: Seq
     with torch.cuda.device_of(z):
         kernels().reverse[_programs(z0)](  # type: ignore[union-attr]
             *(slope[-1], into[-1], torch.stack(known)),
-            *(c.w_rec.contiguous().to(plan.half), _stacked(c), _ends(plan.lengths, steps, z0)),
+            *(c.w_rec.contiguous().to(plan.half), rows_of(c), _ends(plan.lengths, steps, z0)),
             *(z0.contiguous(), z[max(steps - 2, 0)], v[-2], theta[-2:][0]),
             *(g[-1], through[-1], state, sums),
             *(steps, batch, hidden, batch * hidden, batch * hidden * (len(theta) > 1)),
@@ -144,14 +144,6 @@ def _fixed(c: Constants, like: Tensor) -> Tensor:
     """A fixed threshold as the one of every step (1, B, n_hidden)."""
     assert c.threshold is not None
     return c.threshold.repeat(1, len(like), 1)
-
-
-def _stacked(c: Constants) -> Tensor:
-    """Those of the kernels (6, n_hidden); a fixed threshold is one that moves by nothing."""
-    zero = torch.zeros_like(c.decay_v)
-    fixed = (torch.ones_like(zero), zero, zero)
-    moving = fixed if c.decay_theta is None else (c.decay_theta, c.b_theta, c.adaptation)
-    return torch.stack([c.decay_v, c.b_v, zero if c.threshold is None else c.threshold, *moving])  # type: ignore[list-item]
 
 
 def _ends(lengths: Tensor | None, steps: int, like: Tensor) -> Tensor:

@@ -75,3 +75,14 @@ def end_samples(lengths: Tensor | None, steps: int) -> dict[int, Any]:
         return {steps: slice(None)}
     lengths = lengths.clamp(0, steps)
     return {int(n): (lengths == n).nonzero().squeeze(1) for n in lengths.unique()}
+
+
+def rows_of(c: Constants) -> Tensor:
+    """The constants of each neuron (6, n_hidden), in the order of their fields.
+
+    A fixed threshold is one that moves by nothing; where no constant one is subtracted, it is 0.
+    """
+    zero = torch.zeros_like(c.decay_v)
+    fixed = (torch.ones_like(zero), zero, zero)
+    moving = fixed if c.decay_theta is None else (c.decay_theta, c.b_theta, c.adaptation)
+    return torch.stack([c.decay_v, c.b_v, zero if c.threshold is None else c.threshold, *moving])  # type: ignore[list-item]

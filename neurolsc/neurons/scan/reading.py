@@ -47,7 +47,7 @@ class Reading:
             total.addmm_(self.first.T, g[0])
             g = g[1:]
         if end > begin and self.events is not None:
-            total.add_(self.events.transposed_times(g.flatten(0, 1), begin * self.batch, end * self.batch))
+            self.events.add_transposed_times(g.flatten(0, 1), begin * self.batch, end * self.batch, total)
         elif end > begin:
             total.addmm_(self._rows(begin, end).T, g.flatten(0, 1))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.reset import Reset
-from neurolsc.neurons.scan.entries import Entries, Search, by_events, events_of, many
+from neurolsc.neurons.scan.entries import Entries
 from neurolsc.neurons.scan.reading import Reading
 from neurolsc.neurons.scan.resets import in_place
 
@@ -31,7 +31,8 @@ class Trace:
         reading: the input.
         z0: spikes before the first step (B, n).
         z: spikes after each step (T, B, n).
-        events: the spikes after each step, row after row (T * B, n); None where they are many.
+        events: the spikes after each step, row after row (T * B, n); None where they are many, or
+            nobody has looked for them.
         v: voltage before the first step and after each (T + 1, B, n), or with recomputation before
             each block of steps.
         theta: threshold before each block of steps; None where it is fixed.
@@ -66,7 +67,7 @@ def room(like: Tensor, *shape: int) -> Tensor:
 
 
 class Steps:
-    """The step of a layer in place.
+    """The steps of a layer in place.
 
     Args:
         reset: its reset.
@@ -75,96 +76,100 @@ class Steps:
     """
 
     def __init__(self, reset: Reset, c: Constants, reading: Reading) -> None:
-        hidden = len(c.w_rec)
         self.reset, self.c, self.reading = in_place(reset), c, reading
-        self.sparse = by_events(c.w_rec, reading.batch, hidden, hidden)
-        self.search = Search(reading.batch, hidden) if self.sparse else None
-        # rows are added from contiguous ones; a product keeps the plain step's layout and rounding
-        self.w_rec_rows = c.w_rec.T.contiguous() if self.sparse else c.w_rec.T
         self.w_in_rows = c.w_in.T if reading.events is None else c.w_in.T.contiguous()
-        self.b_v = c.b_v if c.b_v.device.type != "cpu" or bool(c.b_v.any()) else None
-        self.recurrent = c.w_rec.new_empty(reading.batch, hidden)
+        self.recurrent = c.w_rec.new_empty(reading.batch, len(c.w_rec))
 
-    def drive(self, a: int, b: int) -> tuple[Tensor, ...]:
-        """The projected input of steps a to b."""
-        return self.reading.drive(a, b, self.c.w_in, self.w_in_rows).unbind(0)
+    def drive(self, a: int, b: int) -> Tensor:
+        """The projected input of steps a to b (b - a, B, n)."""
+        return self.reading.drive(a, b, self.c.w_in, self.w_in_rows)
 
-    def events(self, v: Tensor, theta: Tensor) -> Entries | None:
-        """The spikes of a state, where it pays to know them and they are few."""
-        if self.search is None:
-            return None
-        np.greater(v.numpy(), theta.numpy(), out=self.search.matrix)
-        return events_of(self.search)
+    def events(self, z: Tensor) -> Entries | None:
+        """The events of spikes (B, n), if the steps go by them."""
+        return None
 
-    def first_events(self, z: Tensor) -> Entries | None:
-        """Those of spikes that are given, likewise."""
-        if self.search is None:
-            return None
-        np.not_equal(z.numpy(), 0, out=self.search.matrix)
-        return events_of(self.search)
+    def run(
+        self, v: Tensor, theta: Tensor | None, before: Tensor, events: Entries | None, drive: Tensor, z: Tensor
+    ) -> Entries | None:
+        """Some steps.
 
-    def voltage(
-        self, now: Tensor, then: Tensor, theta: Tensor, z: Tensor, events: Entries | None, drive: Tensor
-    ) -> None:
-        """Write the next voltage, which may be where the last one is."""
-        few = events is not None
-        recurrent = events.times(self.w_rec_rows) if few else torch.mm(z, self.c.w_rec.T, out=self.recurrent)
-        torch.mul(now, self.c.decay_v, out=then)
-        self.reset.carry_(then, z, theta if self.c.threshold is None else self.c.threshold)
-        then.add_(drive).add_(recurrent)
-        if self.b_v is not None:
-            then.add_(self.b_v)
+        Args:
+            v: the voltages before and after each step (steps + 1, B, n), of which the first is
+                there; or one that is moved on (1, B, n).
+            theta: the thresholds likewise; None where they are fixed.
+            before: the spikes before the first step (B, n).
+            events: their events, if the steps go by them.
+            drive: the projected input (steps, B, n).
+            z: where the spikes go (steps, B, n).
 
-    def threshold(self, now: Tensor, then: Tensor, z: Tensor) -> None:
-        """Write the next threshold, which may be where the last one is."""
+        Returns:
+            The events of z, if the steps go by them.
+        """
+        c, last = self.c, before
+        for t, fired in enumerate(z):
+            now, then, limit = _at(v, t), _at(v, t + 1), c.threshold if theta is None else _at(theta, t)
+            torch.mm(last, c.w_rec.T, out=self.recurrent)
+            torch.mul(now, c.decay_v, out=then)
+            self.reset.carry_(then, last, limit if c.threshold is None else c.threshold)  # type: ignore[arg-type]
+            then.add_(drive[t]).add_(self.recurrent).add_(c.b_v)
+            if theta is not None:
+                low = _at(theta, t + 1)
+                self._threshold(limit, low, last)  # type: ignore[arg-type]
+                limit = low
+            last = torch.gt(then, limit, out=fired)  # type: ignore[arg-type]
+        return None
+
+    def thresholds(self, theta: Tensor, before: Tensor, z: Tensor) -> None:
+        """The thresholds after steps (steps + 1, B, n) from the first of them.
+
+        Args:
+            theta: these.
+            before: the spikes before the first step (B, n).
+            z: the spikes after the others (steps - 1, B, n).
+        """
+        for now, then, fired in zip(theta, theta[1:], (before, *z), strict=False):
+            self._threshold(now, then, fired)
+
+    def _threshold(self, now: Tensor, then: Tensor, z: Tensor) -> None:
         torch.mul(now, self.c.decay_theta, out=then).add_(self.c.b_theta)  # type: ignore[arg-type]
         then.addcmul_(self.c.adaptation, z)  # type: ignore[arg-type]
+
+
+def _at(states: Tensor, t: int) -> Tensor:
+    """The state after t steps, or the only one there is."""
+    return states[t if len(states) > 1 else 0]
 
 
 class Replay:
     """The states along a run, block by block: what was kept, and the steps between run again.
 
     Args:
-        steps: the steps; None where all voltages were kept.
+        steps: the steps.
         trace: the run.
     """
 
-    def __init__(self, reset: Reset, c: Constants, trace: Trace) -> None:
-        self.trace, self.c = trace, c
+    def __init__(self, steps: Steps, trace: Trace) -> None:
+        self.trace, self.steps = trace, steps
         self.whole = len(trace.v) == len(trace.z) + 1
-        self.steps = Steps(reset, c, trace.reading)
         room = (min(trace.block, len(trace.z)) + 1, *trace.z0.shape)
         self.v = None if self.whole else trace.v.new_empty(room)
         self.theta = None if trace.theta is None else trace.theta.new_empty(room)
 
     def block(self, a: int, b: int) -> tuple[Tensor, Tensor]:
         """v and theta after a to b steps, each (b - a + 1, B, n); theta (n,) where it is fixed."""
-        trace, step = self.trace, self.steps
+        trace, steps, before = self.trace, self.steps, self.trace.spikes(a)
         v = trace.v[a : b + 1] if self.v is None else self.v[: b - a + 1]
         theta = None if self.theta is None else self.theta[: b - a + 1]
-        if self.v is not None:
-            v[0] = trace.v[a // trace.block]
         if theta is not None:
             theta[0] = trace.theta[a // trace.block]  # type: ignore[index]
-        drive = () if self.v is None else step.drive(a, b)
-        for i, t in enumerate(range(a, b)):
-            z = trace.spikes(t)
-            if self.v is not None:
-                subtracted = self.c.threshold if theta is None else theta[i]
-                step.voltage(v[i], v[i + 1], subtracted, z, self._events(t), drive[i])  # type: ignore[arg-type]
-            if theta is not None:
-                step.threshold(theta[i], theta[i + 1], z)
-        return v, self.c.threshold if theta is None else theta  # type: ignore[return-value]
+        if self.v is not None:
+            v[0] = trace.v[a // trace.block]
+            steps.run(v, theta, before, steps.events(before), steps.drive(a, b), torch.empty_like(v[1:]))
+        elif theta is not None:
+            steps.thresholds(theta, before, trace.z[a : b - 1])
+        return v, steps.c.threshold if theta is None else theta  # type: ignore[return-value]
 
     def first(self) -> tuple[Tensor, Tensor]:
         """v and theta before the first step (B, n); theta (n,) where it is fixed."""
-        theta = self.c.threshold if self.trace.theta is None else self.trace.theta[0]
+        theta = self.steps.c.threshold if self.trace.theta is None else self.trace.theta[0]
         return self.trace.v[0], theta  # type: ignore[return-value]
-
-    def _events(self, t: int) -> Entries | None:
-        """The spikes after t steps as the run knew them."""
-        trace, batch = self.trace, self.trace.z0.shape[0]
-        if trace.events is None or not t:
-            return self.steps.first_events(trace.spikes(t))
-        known = trace.events.rows((t - 1) * batch, t * batch)
-        return None if many(len(known.column), trace.z0.numel()) else known

@@ -17,15 +17,16 @@ class Totals:
         c: the constants.
         trace: the forward pass.
         needed: which gradients are.
+        rows: rows of sums that are kept of each constant of a neuron; None: one per sample.
 
     Attributes:
-        vectors: by the constants of each neuron, sample by sample (B, n_hidden); only those needed.
+        vectors: by the constants of each neuron (rows, n_hidden); only those needed.
     """
 
-    def __init__(self, c: Constants, trace: Trace, needed: Inputs) -> None:
+    def __init__(self, c: Constants, trace: Trace, needed: Inputs, rows: int | None = None) -> None:
         reading, (steps, batch, hidden) = trace.reading, trace.z.shape
         self.c, self.trace, self.needed = c, trace, needed
-        self.vectors = {name: trace.z.new_zeros(batch, hidden) for name in VECTORS if getattr(needed.c, name)}
+        self.vectors = {name: trace.z.new_zeros(rows or batch, hidden) for name in VECTORS if getattr(needed.c, name)}
         # of the transposed weights, as products make them
         self.w_rec = c.w_rec.new_zeros(hidden, hidden) if needed.c.w_rec else None
         self.w_in = c.w_in.new_zeros(reading.width, hidden) if needed.c.w_in else None
@@ -59,6 +60,6 @@ def add_recurrent(total: Tensor, trace: Trace, a: int, b: int, g: Tensor) -> Non
         a, g = 1, g[1:]
     if b > a and trace.events is not None:
         batch = len(trace.z0)
-        total.add_(trace.events.transposed_times(g.flatten(0, 1), (a - 1) * batch, (b - 1) * batch))
+        trace.events.add_transposed_times(g.flatten(0, 1), (a - 1) * batch, (b - 1) * batch, total)
     elif b > a:
         total.addmm_(trace.z[a - 1 : b - 1].flatten(0, 1).T, g.flatten(0, 1))

@@ -1,18 +1,30 @@
 """Products by events: what they give, and when they are used."""
 
+import multiprocessing
+import warnings
 import weakref
 
+import numpy as np
 import pytest
 import torch
+from numba import njit
+from numba.core import caching
 from torch import Tensor
 
 from neurolsc import ALIFPlus, Network
-from neurolsc.neurons.scan import chunks, function, reading
+from neurolsc.neurons.scan import chunks, compiled, compiled_kernels, function, reading
 from neurolsc.neurons.scan import entries as products
-from neurolsc.neurons.scan.entries import DENSITY, Entries, Search, events_in, events_of, events_over, stacked
+from neurolsc.neurons.scan.entries import DENSITY, Entries, events_in, spikes_in, stacked
 from neurolsc.neurons.scan.reading import Reading
 
 pytestmark = pytest.mark.usefixtures("float64")
+
+
+def transposed(events: Entries, g: Tensor, a: int, b: int) -> Tensor:
+    """Rows a to b of the events, transposed, times g, beside what was there."""
+    total = torch.ones(events.width, g.shape[1])
+    events.add_transposed_times(g, a, b, total)
+    return total - 1
 
 
 def sparse(rows: int, width: int, density: float, *, ones: bool) -> Tensor:
@@ -20,19 +32,13 @@ def sparse(rows: int, width: int, density: float, *, ones: bool) -> Tensor:
     return (drawn < density).double() * (1 if ones else drawn + 1)
 
 
-def found(z: Tensor) -> Entries | None:
-    """The events of a matrix of zeros and ones."""
-    search = Search(*z.shape)
-    search.matrix[:] = z.bool().numpy()
-    return events_of(search)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.12, 0.2])
-def test_a_search_finds_every_true(share):
-    z = torch.rand(40, 70) < share
-    search = Search(40, 70)
-    search.matrix[:] = z.numpy()
-    assert search.places(search.count()).tolist() == z.flatten().nonzero().squeeze(1).tolist()
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.2, 1.0])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32, torch.float64])
+def test_every_entry_that_is_not_zero_is_found(share, dtype):
+    z = (torch.rand(40, 70) < share).to(dtype)
+    events, (row, column) = spikes_in(z), z.nonzero(as_tuple=True)
+    assert events.column.tolist() == column.tolist()
+    assert events.start.tolist() == [0, *row.bincount(minlength=40).cumsum(0).tolist()]
     assert bool(z.any()) == (share > 0)
 
 
@@ -45,7 +51,7 @@ def test_events_of_an_input_multiply_as_it_does(convert, ones):
     assert events is not None
     assert (events.values is None) == (len(dense.unique()) == 2 and dense.max() == 1)
     torch.testing.assert_close(events.times(w, 4, 13), dense[4:13] @ w)
-    torch.testing.assert_close(events.transposed_times(g, 4, 13), dense[4:13].T @ g)
+    torch.testing.assert_close(transposed(events, g, 4, 13), dense[4:13].T @ g)
     assert dense[4:13].any()
 
 
@@ -58,21 +64,20 @@ def test_rows_of_a_very_wide_matrix_multiply_as_its_entries_say(ones):
     x = torch.sparse_coo_tensor(torch.stack([row, column]), values, (rows, width), check_invariants=True)
     events, g = events_in(x, torch.float64), torch.randn(rows, 2)
     assert events is not None
-    torch.testing.assert_close(events.transposed_times(g, 0, rows), x.T @ g)
+    torch.testing.assert_close(transposed(events, g, 0, rows), x.T @ g)
     assert len(events.column) == 50
 
 
 def test_a_matrix_without_events():
-    events = found(torch.zeros(4, 6))
-    assert events is not None
+    events = spikes_in(torch.zeros(4, 6))
     assert torch.equal(events.times(torch.randn(6, 3), 1, 3), torch.zeros(2, 3))
-    assert torch.equal(events.transposed_times(torch.randn(2, 3), 1, 3), torch.zeros(6, 3))
+    assert torch.equal(transposed(events, torch.randn(2, 3), 1, 3), torch.zeros(6, 3))
 
 
 def test_events_under_each_other():
     parts = [sparse(3, 8, 0.2, ones=True) for _ in range(4)]
     parts = [part * (part.cumsum(1) <= 1) for part in parts]  # few
-    whole = stacked([found(part) for part in parts])
+    whole = stacked([spikes_in(part) for part in parts])
     w = torch.randn(8, 5)
     torch.testing.assert_close(whole.times(w, 0, 12), torch.cat(parts) @ w)
 
@@ -108,7 +113,7 @@ def test_inputs_of_any_layout_in_memory_have_the_same_events(take):
     assert copied is not None
     assert len(here.column) > 10
     for a, b in ((here.column, copied.column), (here.start, copied.start), (here.values, copied.values)):
-        assert torch.equal(a, b)
+        assert np.array_equal(a, b)
 
 
 def test_what_a_layer_sends_is_not_searched_again(monkeypatch):
@@ -150,19 +155,45 @@ def test_what_is_known_of_spikes_goes_with_them():
     with torch.no_grad():
         spikes = network.run((torch.rand(4, 100, 700) < 0.05).double()).spikes
     known = weakref.ref(function._SENT[spikes[0]])
-    assert known().column.numel() == spikes[0].sum() > 0
+    assert len(known().column) == spikes[0].sum() > 0
     del spikes
     assert known() is None
 
 
-def test_steps_of_which_some_are_dense_have_their_events():
-    spikes = torch.stack([sparse(3, 8, share, ones=True) for share in (0.1, 0.9, 0.1, 0.1)])
-    steps = [found(z) for z in spikes]
-    assert [step is None for step in steps] == [False, True, False, False]
-    whole, w = events_over(steps, spikes), torch.randn(8, 5)
-    assert whole is not None
-    torch.testing.assert_close(whole.times(w), spikes.flatten(0, 1) @ w)
-    assert events_over([None, None, *steps[2:]], spikes) is None
+@pytest.mark.parametrize("tile", [1, 3, 64])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("ones", [True, False])
+def test_products_in_tiles_and_by_threads_are_the_same(ones, threads, tile, monkeypatch):
+    x, w, g = sparse(50, 30, 0.3, ones=ones), torch.randn(30, 7), torch.randn(50, 7)
+    parts = []
+    monkeypatch.setattr(products, "tile", lambda matrix: tile)
+    monkeypatch.setattr(compiled, "WORTH", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(products, "DENSITY", 1.0)
+    real = compiled.in_parts
+    monkeypatch.setattr(
+        products, "in_parts", lambda n, size, do: real(n, size, lambda a, b: (parts.append((a, b)), do(a, b))[1])
+    )
+    events = events_in(x, torch.float64)
+    assert events is not None
+    torch.testing.assert_close(events.times(w), x @ w)
+    torch.testing.assert_close(transposed(events, g, 0, 50), x.T @ g)
+    assert len(parts) == 2 * threads
+
+
+def test_a_process_that_is_forked_has_threads_of_its_own(monkeypatch):
+    monkeypatch.setattr(compiled, "WORTH", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    x, w = sparse(50, 30, 0.2, ones=True), torch.randn(30, 7)
+    events = spikes_in(x)
+    here, there = events.times(w), multiprocessing.get_context("fork").Queue()
+    child = multiprocessing.get_context("fork").Process(target=lambda: there.put(events.times(w).tolist()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads are there at the fork: that is the point
+        child.start()
+    assert torch.tensor(there.get(timeout=30)).equal(here)
+    child.join()
+    assert here.any()
 
 
 def test_an_input_of_several_chunks_has_its_events(monkeypatch):
@@ -173,3 +204,12 @@ def test_an_input_of_several_chunks_has_its_events(monkeypatch):
     torch.testing.assert_close(found.times(w), x @ w)
     dense = torch.cat([x, torch.ones(20, 9)])
     assert events_in(dense, torch.float64) is None
+
+
+def test_kernels_compile_where_nothing_can_be_kept_on_disk(monkeypatch):
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])  # what Numba asks for a folder
+    double = compiled_kernels._compiled(lambda x: 2 * x)
+    assert double(21) == 42
+    assert double.signatures
+    with pytest.raises(RuntimeError, match="cannot cache function"):
+        njit(lambda x: x, cache=True)

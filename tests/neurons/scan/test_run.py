@@ -10,12 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, NetworkState, surrogate
-from neurolsc.neurons.scan import chunks, entries, function
+from neurolsc.neurons.scan import chunks, entries, function, on_cpu
 from neurolsc.neurons.spiking import SpikingCell
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-ROUTES = {"by events, few steps at once": (1, 1.0, 3), "by products, many": (10**12, 0.0, 1024)}
+ROUTES = {
+    "by events, few steps at once": (1, 1.0, 3, True),
+    "by products, many": (10**12, 0.0, 1024, True),
+    "by now the one, now the other": (1, 0.15, 12, True),
+    "as on other devices": (10**12, 0.0, 12, False),
+}
 SURROGATES = [getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate"]
 
 
@@ -29,8 +34,9 @@ def plain_steps() -> Iterator[None]:
 
 @pytest.fixture(params=list(ROUTES))
 def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of making products, whatever the sizes."""
-    smallest, density, rows = ROUTES[request.param]
+    """All ways of making products, whatever the sizes, by a CPU's kernels and without."""
+    smallest, density, rows, compiled = ROUTES[request.param]
+    monkeypatch.setattr(on_cpu, "suits", lambda _: compiled)
     monkeypatch.setattr(entries, "SMALLEST", smallest)
     monkeypatch.setattr(entries, "DENSITY", density)
     monkeypatch.setattr(chunks, "ROWS", rows)
