@@ -3,6 +3,7 @@ import pickle
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 from neurolsc import LIF, Network, evaluate, metrics

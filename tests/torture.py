@@ -34,6 +34,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import click
 import torch
 
 import neurolsc
@@ -86,9 +87,11 @@ def sweep(folder: Path) -> None:
 def export(folder: Path) -> None:
     """A trained network into integers, trained through them first."""
     words = ["export", folder.parent / "trained", "--to", "netx", "--samples", "8", "--fine-tune", "2", "--force"]
-    with suppress(FileExistsError):
-        if not (folder / "netx").exists():
-            app.main([*map(str, words), "--out", str(folder / "netx")], standalone_mode=False)
+    try:
+        app.main([*map(str, words), "--out", str(folder / "netx")], standalone_mode=False)
+    except click.ClickException as error:
+        if "exists already" not in error.message:
+            raise
 
 
 JOBS: dict[str, Callable[[Path], None]] = {
@@ -176,6 +179,11 @@ def wait(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def names(folder: Path) -> list[str]:
+    """The name of every file and folder in a folder, however deep."""
+    return [path.name for path in folder.rglob("*")]
+
+
 def content(folder: Path) -> dict[str, str]:
     """Every file by its path, with a digest where it must be the same to the bit."""
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
@@ -212,10 +220,11 @@ def torture(job: Callable[[Path], None], root: Path, kills: int, draw: random.Ra
                 continue
             found.kills += 1
             found.by_clock += clock
-            found.in_writing += any(".neurolsc-tmp" in name or ".partial" in name for name in content(folder))
+            found.in_writing += any(name.startswith(".") or ".partial" in name for name in names(folder))
         found.chains += 1
         check(job, folder, wanted, found)
         shutil.rmtree(folder)
+    shutil.rmtree(whole)
     return found
 
 
@@ -264,13 +273,13 @@ def main() -> int:
     given = parser.parse_args()
     jobs = {name: job for name, job in JOBS.items() if not given.only or name in given.only}
     found, draw, started = {}, random.Random(given.seed), time.perf_counter()
-    for (name, job), kills in zip(jobs.items(), shares(given.kills, len(jobs)), strict=True):
-        with tempfile.TemporaryDirectory() as folder:
-            prepare(Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder))
+        for (name, job), kills in zip(jobs.items(), shares(given.kills, len(jobs)), strict=True):
             found[name] = torture(job, Path(folder), kills, draw)
-        for what in ("lost", "left"):
-            for line in getattr(found[name], what):
-                print(f"{name}: {what}: {line}")
+            for what in ("lost", "left"):
+                for line in getattr(found[name], what):
+                    print(f"{name}: {what}: {line}", flush=True)
     seconds = time.perf_counter() - started
     print(f"{table(found)}\n{sum(f.kills for f in found.values())} kills in {seconds:.0f} s")
     if given.json:
