@@ -108,7 +108,7 @@ def test_a_command_in_the_texts_has_known_flags_and_values(line: str, monkeypatc
     words = [word if not word.startswith("runs/") else "runs" for word in words]
     if "--config" in words:
         settings = tmp_path / "settings.toml"
-        settings.write_text('data = "spoken-digits"\nepochs = 3\n')
+        settings.write_text('data = "shd"\nepochs = 3\n')
         words[words.index("--config") + 1] = str(settings)
     context = click.Context(app)
     while isinstance(command, click.Group):
