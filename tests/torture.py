@@ -35,7 +35,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import click
+import matplotlib.pyplot  # noqa: F401  what is imported late is imported before a process is copied
+import pytorch_optimizer  # noqa: F401
 import torch
+import torch._dynamo
 
 import neurolsc
 from neurolsc import ALIFPlus, Network, save
