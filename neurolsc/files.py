@@ -2,10 +2,11 @@
 
 A file holds tensors and one JSON text that says what they belong to. Reading one runs nothing that
 the file brings along. Every write goes to a temporary file in the same folder, which then takes the
-place of the old one, so that a crash or a full disk leaves the old file as it was.
+place of the old one, so that a crash or a full disk leaves the old file as it was. Equal content
+gives equal bytes.
 """
 
-import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from neurolsc.temporaries import replacing
 from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.tensors import Sealed, sealed
 from neurolsc.untrusted.words import clean
@@ -63,24 +65,22 @@ def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object])
         path: the file; an old one is replaced in one instant, a link is followed.
         write: writes the content into the open binary file that it is given.
 
+    Any number of threads and processes may write one file: the last one stays, and a reader finds
+    one or the other, always whole. What a writer left behind when it was killed is removed by the
+    next one.
+
     Raises:
         OSError: if the file cannot be written (its subclass tells why); the old file is then
             untouched.
     """
     target = os.path.realpath(path)
-    folder, name = os.path.split(target)
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        if os.path.exists(target) and not os.path.isfile(target) and not os.path.isdir(target):
+            raise OSError(errno.EINVAL, "it is neither a file nor a folder")  # such as /dev/null
+        with replacing(target) as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
     except OSError as error:
         raise OSError(error.errno, f"could not write the file ({error.strerror})", os.fspath(path)) from error
-    finally:
-        with contextlib.suppress(OSError):  # after the replacement it is gone
-            os.unlink(temporary)
 
 
 def _encode(node: object, tensors: dict[str, Tensor], where: str) -> object:
