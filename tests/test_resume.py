@@ -220,17 +220,29 @@ SPOKEN: dict[str, Any] = {"dt": 0.05, "channels": 70, "repeat": 1}
 @pytest.mark.parametrize(
     ("before", "now", "message"),
     [
-        (SHD.embedded("train", **SPOKEN), SHD.embedded("train", **SPOKEN | {"dt": 0.1}), r"dt = 0\.05, now it is 0\.1"),
-        (SHD.embedded("train", **SPOKEN), SHD.embedded("train", **SPOKEN, seed=1), r"training\.indices = .*sha256"),
-        (SHD.embedded("train", **SPOKEN), SHD.embedded("train", **SPOKEN, by="speaker", share=0.25), "indices"),
         (
-            SHD.embedded("train", **SPOKEN),
-            SHD.embedded("train", **SPOKEN, augment=[SpikeDrop(0.1)]),
+            lambda: SHD.embedded("train", **SPOKEN),
+            lambda: SHD.embedded("train", **SPOKEN | {"dt": 0.1}),
+            r"dt = 0\.05, now it is 0\.1",
+        ),
+        (
+            lambda: SHD.embedded("train", **SPOKEN),
+            lambda: SHD.embedded("train", **SPOKEN, seed=1),
+            r"training\.indices = .*sha256",
+        ),
+        (
+            lambda: SHD.embedded("train", **SPOKEN),
+            lambda: SHD.embedded("train", **SPOKEN, by="speaker", share=0.25),
+            "indices",
+        ),
+        (
+            lambda: SHD.embedded("train", **SPOKEN),
+            lambda: SHD.embedded("train", **SPOKEN, augment=[SpikeDrop(0.1)]),
             r"training\.augment = \(\), now it is \(SpikeDrop\(p=0\.1\),\)",
         ),
         (
-            SHD.embedded("train", **SPOKEN),
-            SHD.embedded("train", **SPOKEN, binary=True),
+            lambda: SHD.embedded("train", **SPOKEN),
+            lambda: SHD.embedded("train", **SPOKEN, binary=True),
             "binary = False, now it is True",
         ),
         (Patterns(24), Patterns(24, seed=1), r"training\.x = \(24, 12, 6\) torch\.uint8, sha256"),
@@ -242,6 +254,7 @@ SPOKEN: dict[str, Any] = {"dt": 0.05, "channels": 70, "repeat": 1}
 )
 def test_other_data_do_not_take_over_a_training(before: Any, now: Any, message: str, tmp_path: Path):
     def go(data: Any, epochs: int) -> None:
+        data = data() if callable(data) else data  # no HDF5 file is open longer than the test
         torch.manual_seed(0)
         x, _ = collate([data[0]])
         classes = data.n_classes if isinstance(data, SHD) else CLASSES
