@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from neurolsc import LIF, ALIFPlus, Network, surrogate
 from neurolsc.neurons.reset import Reset, StaticReset, ZeroReset
-from neurolsc.neurons.scan import entries
+from neurolsc.neurons.scan import entries, on_cpu
 from tests.neurons.scan.both import (
     BATCH,
     HIDDEN,
@@ -778,8 +778,12 @@ def test_only_what_is_asked_for_is_differentiated():
         cell.requires_grad_(False)
 
 
-def test_buffers_with_a_gradient():
-    cell = firing(LIF, spike=per_neuron(), reset_gradient=True)
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("reset_gradient", [True, False])
+@pytest.mark.parametrize("reset", ["subtract", "zero"])
+def test_buffers_with_a_gradient(reset, reset_gradient, compiled, monkeypatch):
+    monkeypatch.setattr(on_cpu, "suits", lambda _: compiled)
+    cell = firing(LIF, spike=per_neuron(), reset=reset, reset_gradient=reset_gradient)
     buffers = (cell.b_v, cell.theta, cell.spike.fixed_dampening, cell.spike.fixed_sharpness)
     for buffer in buffers:
         buffer.requires_grad_()
