@@ -4,6 +4,8 @@
 #   TORCH_INDEX=...   the package index to take torch from, e.g. PyTorch's CPU index on Linux, where the default
 #                     build brings several GB of CUDA libraries
 #   WORKERS=...       test processes
+#   SEED=...          of the first file of `make fuzz`
+#   KILLS=...         how often `make torture` kills
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -15,6 +17,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c '$(SUPPORTED)' 2>/dev/null && { echo "$$p"; break; }; done)
 TORCH_INDEX ?=
 WORKERS ?= 2
+SEED ?= $(shell date +%Y%m%d000000)
+KILLS ?= 100
 BENCHMARKS ?= $(sort $(wildcard benchmarks/[a-z]*.py))
 
 VENV := .venv
@@ -33,7 +37,7 @@ LAVA_PIP := $(LAVA)/bin/python -m pip --disable-pip-version-check install --quie
 export MPLBACKEND ?= Agg
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo test quick slow check lint types bench docs tables sessions wheel lava-env nengo-env peers-env clean
+.PHONY: help setup demo test quick slow fuzz torture check lint types bench docs tables sessions wheel lava-env nengo-env peers-env clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -67,6 +71,13 @@ quick: $(READY) ## the tests that are not marked slow
 
 slow: $(READY) ## the tests marked slow
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m slow
+
+fuzz: $(READY) ## an hour of damaged files for every reader, from a seed of the day (SEED=... to repeat)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds 3600 --seed $(SEED)
+
+# One thread, so that a process can be copied in the middle.
+torture: $(READY) ## kill runs, saves, caches and exports (KILLS=100), and see that nothing is lost or left
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture --kills $(KILLS)
 
 check: lint types quick docs ## what a change must pass: format, lint, types, quick tests, docs
 

@@ -116,7 +116,6 @@ def run(benchmark: Benchmark, arm: str, seed: int, out: Path) -> dict:
             row[group] = neurolsc.evaluate(network, part).to_dict()
         neurolsc.save(network, folder / "network.safetensors")
         write_json(folder / "row.json", row)
-        (folder / "train.checkpoint").unlink()
     return row
 
 

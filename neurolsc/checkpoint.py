@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from neurolsc.files import plain, read, write
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.registry import CELLS, SURROGATES
+from neurolsc.untrusted.refusal import refusing
+from neurolsc.untrusted.tensors import check_finite
+from neurolsc.untrusted.words import clean
 
 __all__ = ["load", "save", "trained"]
 
@@ -63,7 +68,7 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     }
     tensors = {name: plain(name, value) for name, value in network.state_dict().items()}
     shapes = {name: value.shape for name, value in tensors.items()}
-    built = {name: value.shape for name, value in _build(config).state_dict().items()}
+    built = {name: value.shape for name, value in _build(config, tensors).state_dict().items()}
     if shapes != built:
         odd = sorted(name for name in shapes.keys() | built.keys() if shapes.get(name) != built.get(name))
         raise ValueError(f"the network could not be built again from its layout: {', '.join(odd)} would differ.")
@@ -82,8 +87,8 @@ def load(path: str | PathLike[str]) -> Network:
         The network; the random number generator stays as it was.
 
     Raises:
-        ValueError: if the file is damaged, holds something else, or names a class that is not
-            known.
+        ValueError: if the file is damaged, holds something else, names a class that is not known,
+            claims other sizes than its tensors have, or holds NaN or infinity.
         FileNotFoundError: if there is neither a file nor a trained network of that name.
         OSError: if it cannot be read.
 
@@ -98,13 +103,12 @@ def load(path: str | PathLike[str]) -> Network:
             raise FileNotFoundError(errno.ENOENT, wanted, name)
         path = TRAINED / f"{name}.safetensors"
     config, tensors = read(path, "network")
-    try:
-        network = _build(config)
+    with refusing(path, "does not describe a network of this version"):
+        check_finite(tensors)
+        network = _build(config, tensors)
         network.load_state_dict(tensors, assign=True)
         for name in config["frozen"]:
             network.get_parameter(name).requires_grad_(False)
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{os.fspath(path)} does not describe a network of this version: {error}") from error
     return network
 
 
@@ -113,11 +117,51 @@ def trained() -> list[str]:
     return sorted(file.stem for file in TRAINED.glob("*.safetensors"))
 
 
-def _build(config: dict[str, Any]) -> Network:
-    """A network of the layout, with starting values that the caller replaces."""
-    with torch.random.fork_rng(devices=[]):
-        cells = [_build_cell(dict(cell)) for cell in config["cells"]]
+def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
+    """A network of the layout, with starting values that the caller replaces by the tensors.
+
+    A layout may claim any size: nothing is made that is much larger than the largest tensor, and
+    each cell is compared with its tensors before the next one is made.
+    """
+    most = 2**20 + 4 * max((value.numel() for value in tensors.values()), default=0)
+    with torch.random.fork_rng(devices=[]), _NothingLarger(most):
+        cells = []
+        for i, told in enumerate(config["cells"]):
+            cells.append(_build_cell(dict(told)))
+            _compare(f"cells.{i}.", cells[-1], tensors)
         return Network(cells, config["n_out"], layer_delay=config["layer_delay"], readout_bias=config["readout_bias"])
+
+
+class _NothingLarger(TorchFunctionMode):
+    """Inside, a tensor of more than some elements is refused before it is filled.
+
+    Nor are the starting values of matrices drawn, which takes longest: they are replaced anyway.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == "uniform_" and args and args[0].ndim > 1:
+            return args[0]
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor) and made.numel() > self.most:
+            raise ValueError(f"its layout asks for {made.numel()} numbers at once, its tensors allow {self.most}.")
+        return made
+
+
+def _compare(prefix: str, cell: Cell, tensors: dict[str, Tensor]) -> None:
+    """Refuse a cell whose tensors are not those that are given."""
+    for name, built in cell.state_dict(prefix=prefix).items():
+        given = tensors.get(name)
+        if given is None:
+            raise ValueError(f"it has no tensor {clean(name)}, which its layout needs.")
+        kinds = [(value.is_floating_point(), value.is_complex()) for value in (given, built)]
+        if given.shape != built.shape or kinds[0] != kinds[1]:
+            raise ValueError(
+                f"{clean(name)} is {given.dtype} {tuple(given.shape)}, its layout needs {built.dtype} {tuple(built.shape)}."
+            )
 
 
 def _build_cell(config: dict[str, Any]) -> Cell:

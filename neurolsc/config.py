@@ -1,11 +1,11 @@
 """What a run is made of: plain settings, from flags or a TOML file, each with its one verb."""
 
 import inspect
+import reprlib
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -23,7 +23,11 @@ from neurolsc.neurons.reset import ResetName
 from neurolsc.stability import PaperRule, PretrainResult, Rule, TransitionRule, pretrain, scale_to_radius
 from neurolsc.stability.lsc.targets import Target
 from neurolsc.training import Samples, TrainResult, train
+from neurolsc.untrusted.refusal import refusing
+from neurolsc.untrusted.words import clean
 
+LONGEST_TOML = 2**20
+"""bytes of a file of settings"""
 RuleName = Literal["default", "transition", "hold-threshold", "paper"]
 
 _RULES: dict[str, Rule] = {
@@ -236,11 +240,17 @@ def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
         ValueError: if the file cannot be read or is not TOML; the message names it.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            data = file.read(LONGEST_TOML + 1)
     except OSError as error:
         raise ValueError(f"cannot read the settings in {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a TOML file: {error}.") from error
+    with refusing(path, "not a TOML file"):
+        if len(data) > LONGEST_TOML:
+            raise ValueError(f"settings take less than {LONGEST_TOML} bytes.")
+        try:
+            return tomllib.loads(data.decode())
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"not a TOML file: {error}.") from error
 
 
 def check_names(given: dict[str, Any], kinds: tuple[type[Settings], ...], where: str) -> None:
@@ -252,7 +262,8 @@ def check_names(given: dict[str, Any], kinds: tuple[type[Settings], ...], where:
     known = [f.name for kind in kinds for f in fields(kind)]
     unknown = [name for name in given if name not in known]
     if unknown:
-        raise ValueError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(known)}.")
+        told = clean(", ".join(unknown))
+        raise ValueError(f"{where}: unknown setting {told}; known are {', '.join(known)}.")
 
 
 def make(kind: type[Any], given: dict[str, Any]) -> Any:
@@ -269,13 +280,13 @@ def make(kind: type[Any], given: dict[str, Any]) -> Any:
         words = get_args(f.type)
         wanted: Any = str if words else f.type
         if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
+            value = float(value) if abs(value) < 2**53 else value  # else it is told as what it is
         if f.name == "target" and isinstance(value, int | float):
             value = str(value)
         if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
-            raise ValueError(f"{f.name} must be {wanted.__name__}, got {value!r}.")
+            raise ValueError(f"{f.name} must be {wanted.__name__}, got {clean(reprlib.repr(value))}.")
         if words and value not in words:
-            raise ValueError(f"{f.name} must be one of {', '.join(words)}, got {value!r}.")
+            raise ValueError(f"{f.name} must be one of {', '.join(words)}, got {clean(repr(value))}.")
         values[f.name] = value
     return kind(**values)
 

@@ -15,7 +15,7 @@ from neurolsc.datasets.batches import fetch
 from neurolsc.evaluation import Scores, evaluate
 from neurolsc.network import Network
 from neurolsc.plots import plot_learning_curves, plot_pretraining
-from neurolsc.runs import NETWORK, read_settings, run_folder, write_json, write_split
+from neurolsc.runs import NETWORK, PRETRAINING, TRAINING, read_settings, run_folder, write_json, write_split
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
 from neurolsc.training import TrainResult
 
@@ -75,20 +75,28 @@ class Experiment:
 
         Raises:
             FileExistsError: if the folder is there.
+            BlockingIOError: if another process is at work there.
             ValueError: if a setting is wrong, or an unfinished run has other settings.
+            FloatingPointError: if the loss becomes NaN or infinite; the best network until then is
+                left in the unfinished run.
         """
-        network = self.build()
         pretraining = training = None
         with run_folder(out, self.settings()) as folder:
+            network = self.build()
             if self.pretraining is not None and self.pretraining.parsed_target() is not None:
                 pretraining = self.set_radii(network, self.pretraining, folder)
                 say(pretraining)
             if self.training is not None:
-                training = self.train(network, self.training, folder)
+                training = self._train_or_leave_best(network, self.training, folder)
             checkpoint.save(network, folder / NETWORK)
-            for file in folder.glob("*.checkpoint"):
-                file.unlink()
         return Outcome(network, pretraining, training)
+
+    def _train_or_leave_best(self, network: Network, settings: TrainSettings, folder: Path) -> TrainResult:
+        try:
+            return self.train(network, settings, folder)
+        except FloatingPointError as error:
+            checkpoint.save(network, folder / NETWORK)
+            raise FloatingPointError(f"{error} They are kept in {folder / NETWORK}.") from error
 
     def set_radii(self, network: Network, settings: PretrainSettings, folder: Path) -> PretrainResult:
         """Pre-train a network on the training data, with pictures and JSON in a folder."""
@@ -97,19 +105,13 @@ class Experiment:
             x = self.first_samples("train", settings.pretrain_samples)[0]
             steps = min(settings.pretrain_times, x.shape[0])
             write_profile(radius_profile(network, x, steps=steps, seed=seed), folder / "radii_before")
-        loop = settings.method == "gradient"
-        more: dict[str, Any] = {"checkpoint": folder / "pretrain.checkpoint"} if loop else {}
-        result = settings.run(
-            network,
-            input_batches(self.data.load("train"), 32, seed=seed),
-            seed=seed,
-            **more,
-        )
+        inputs = input_batches(self.data.load("train"), 32, seed=seed)
+        result = settings.run(network, inputs, seed=seed, checkpoint=folder / PRETRAINING)
         write_profile(result.profile, folder / "radii_after")
         told = {name: getattr(result, name) for name in ("converged", "steps", "seconds")}
         told |= {"findings": [str(finding) for finding in result.findings], "history": result.history}
         write_json(folder / "pretraining.json", told)
-        if loop:
+        if settings.method == "gradient":
             plot_pretraining(result.history, result.profile.target, folder / "pretraining.png")
         return result
 
@@ -117,7 +119,7 @@ class Experiment:
         """Train a network, with its history, learning curves and a checkpoint in a folder."""
         parts = self.data.load("train"), self.data.load("validation")
         write_split(folder, *parts)
-        where = folder / "train.checkpoint"
+        where = folder / TRAINING
         result = settings.run(network, *parts, seed=self.network.seed, checkpoint=where, progress=progress)
         result.to_csv(folder / "history.csv")
         result.to_json(folder / "history.json")
@@ -147,6 +149,6 @@ def score(run: str | PathLike[str], split: Literal["test", "validation"], *, bat
 
 
 def write_profile(profile: RadiusProfile, path: Path) -> None:
-    """Write a profile as JSON and as a picture, whose suffixes are added to the path."""
-    write_json(path.with_name(f"{path.name}.json"), profile.to_dict())
+    """Write a profile as a picture and as JSON, whose suffixes are added to the path; JSON last."""
     profile.plot(path.with_name(f"{path.name}.png"))
+    write_json(path.with_name(f"{path.name}.json"), profile.to_dict())

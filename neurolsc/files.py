@@ -2,25 +2,28 @@
 
 A file holds tensors and one JSON text that says what they belong to. Reading one runs nothing that
 the file brings along. Every write goes to a temporary file in the same folder, which then takes the
-place of the old one, so that a crash or a full disk leaves the old file as it was.
+place of the old one, so that a crash or a full disk leaves the old file as it was. Equal content
+gives equal bytes.
 """
 
-import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable
 from os import PathLike
-from pathlib import Path
 from typing import Any, BinaryIO
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
+
+from neurolsc.temporaries import replacing
+from neurolsc.untrusted.refusal import refusing
+from neurolsc.untrusted.tensors import Sealed, sealed
+from neurolsc.untrusted.words import clean
 
 __all__ = ["atomic_write", "plain", "read", "read_tree", "write", "write_tree"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 def write_tree(path: str | PathLike[str], tree: object) -> None:
@@ -51,10 +54,8 @@ def read_tree(path: str | PathLike[str]) -> Any:
         OSError: if it cannot be read.
     """
     structure, tensors = read(path, "tree")
-    try:
+    with refusing(path, "damaged: its structure does not fit its tensors"):
         return _decode(structure, tensors)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{os.fspath(path)} is damaged: its structure does not fit its tensors.") from error
 
 
 def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object]) -> None:
@@ -64,24 +65,22 @@ def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object])
         path: the file; an old one is replaced in one instant, a link is followed.
         write: writes the content into the open binary file that it is given.
 
+    Any number of threads and processes may write one file: the last one stays, and a reader finds
+    one or the other, always whole. What a writer left behind when it was killed is removed by the
+    next one.
+
     Raises:
         OSError: if the file cannot be written (its subclass tells why); the old file is then
             untouched.
     """
     target = os.path.realpath(path)
-    folder, name = os.path.split(target)
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        if os.path.exists(target) and not os.path.isfile(target) and not os.path.isdir(target):
+            raise OSError(errno.EINVAL, "it is neither a file nor a folder")  # such as /dev/null
+        with replacing(target) as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
     except OSError as error:
         raise OSError(error.errno, f"could not write the file ({error.strerror})", os.fspath(path)) from error
-    finally:
-        with contextlib.suppress(OSError):  # after the replacement it is gone
-            os.unlink(temporary)
 
 
 def _encode(node: object, tensors: dict[str, Tensor], where: str) -> object:
@@ -122,7 +121,7 @@ def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
         case {"tuple": items}:
             return tuple(_decode(item, tensors) for item in items)
         case dict() | list():
-            raise ValueError("unknown node")
+            raise ValueError("damaged: its structure does not fit its tensors (an unknown node).")
     return node
 
 
@@ -131,8 +130,8 @@ def write(path: str | PathLike[str], kind: str, content: object, tensors: dict[s
     from neurolsc import __version__  # the package imports this file before it knows its version
 
     header = {"neurolsc": kind, "format": str(FORMAT), "version": __version__, "content": json.dumps(content)}
-    data = safetensors.torch.save(tensors, header)
-    atomic_write(path, lambda file: file.write(data))
+    pieces = sealed(tensors, header)
+    atomic_write(path, lambda file: file.writelines(pieces))
 
 
 def read(path: str | PathLike[str], kind: str) -> tuple[Any, dict[str, Tensor]]:
@@ -142,27 +141,21 @@ def read(path: str | PathLike[str], kind: str) -> tuple[Any, dict[str, Tensor]]:
         ValueError: if the file is damaged, or holds something else.
         OSError: if it cannot be read.
     """
-    name = os.fspath(path)
-    data = Path(path).read_bytes()  # not mapped into memory: a file cut short meanwhile would end the process
-    try:  # clones, since memory that torch did not align may round differently
-        tensors = {key: value.clone() for key, value in safetensors.torch.load(data).items()}
-    except SafetensorError as error:
-        raise ValueError(f"{name} is damaged or not a safetensors file: {error}") from error
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
-    found = header.get("neurolsc")
-    if found != kind:
-        raise ValueError(
-            f"{name} does not hold a {kind} of neurolsc, but {f'a {found}' if found else 'something else'}."
-        )
-    if header.get("format") != str(FORMAT):
-        raise ValueError(
-            f"{name} has format {header.get('format')}, written by neurolsc {header.get('version')}; "
-            f"this version reads format {FORMAT}."
-        )
-    try:
+    # read, not mapped into memory: a file cut short meanwhile would end the process
+    with open(path, "rb") as file, refusing(path, "damaged or not a safetensors file"):
+        opened = Sealed(file)
+        header = opened.metadata
+        if (found := header.get("neurolsc")) != kind:
+            said = f"a {clean(found)}" if found else "something else"
+            raise ValueError(f"does not hold a {kind} of neurolsc, but {said}.")
+        if header.get("format") != str(FORMAT):
+            version = clean(header.get("version"))
+            raise ValueError(
+                f"has format {clean(header.get('format'))}, written by neurolsc {version}; "
+                f"this version reads format {FORMAT}."
+            )
+        tensors = opened.tensors()
         return json.loads(header["content"]), tensors
-    except (KeyError, json.JSONDecodeError) as error:
-        raise ValueError(f"{name} is damaged: its description cannot be read.") from error
 
 
 def plain(name: str, value: Tensor) -> Tensor:

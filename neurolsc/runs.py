@@ -13,19 +13,30 @@ from typing import Any
 import tomli_w
 
 from neurolsc.files import atomic_write
+from neurolsc.identity import differences
+from neurolsc.locks import alone, lock_of
+from neurolsc.temporaries import remove_dead
 
 SETTINGS = "settings.toml"
 NETWORK = "network.safetensors"
+UNFINISHED = ".partial"
+"""What the name of an unfinished run's folder ends in."""
+PRETRAINING, TRAINING = "pretrain.checkpoint", "train.checkpoint"
+"""What an unfinished run goes on from; removed once it is finished."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C in a run that can go on; the message says where it is kept."""
 
 
 @contextlib.contextmanager
 def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[Path]:
     """Give a folder to work in, and its final name once the work is done.
 
-    While the run goes on its files lie in ``<path>.partial``. If that folder is there already, from
-    a run that was stopped, the new run takes it over and can go on from the checkpoints in it,
-    provided that its settings are the same. A run that fails before its first checkpoint leaves
-    nothing.
+    While the run goes on its files lie in ``<path>.partial``, and it alone may use the folder: see
+    :func:`neurolsc.locks.alone`. If that folder is there already, from a run that was stopped, the
+    new run takes it over and can go on from the checkpoints in it, provided that its settings are
+    the same. A run that fails before it leaves a checkpoint or a network leaves nothing.
 
     Args:
         path: the folder that shall hold the finished run.
@@ -33,50 +44,113 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
             an unfinished run.
 
     Yields:
-        The folder to write into.
+        The folder to write into. The checkpoints in it, ``pretrain.checkpoint`` and
+        ``train.checkpoint``, are removed at the end.
 
     Raises:
         FileExistsError: if the finished run is there already.
-        ValueError: if an unfinished run that left a checkpoint has other settings; the message
-            names them.
+        BlockingIOError: if another process or thread is at work there; the message names it.
+        ValueError: if an unfinished run has other settings, which the message names, or the path
+            has the ending of one.
         OSError: if the folder cannot be made or written.
+        Stopped: for a KeyboardInterrupt after which the run can go on.
     """
     final = Path(path)
-    if final.exists():
-        raise FileExistsError(f"{final} exists already; choose another folder, or remove it.")
-    partial = final.with_name(final.name + ".partial")
-    fresh = not partial.exists()
+    _refuse_finished(final)
+    partial = final.with_name(final.name + UNFINISHED)
+    with _explained(final.parent):
+        final.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        with _explained(final):
+            stack.enter_context(alone(final))
+        if os.path.lexists(final):
+            raise FileExistsError(_exists(final))
+        fresh = not partial.exists()
+        with _explained(partial):
+            partial.mkdir(exist_ok=True)
+            remove_dead(partial)
+            _claim(partial, settings)
+        try:
+            yield partial
+        except BaseException as error:
+            if not (_checkpoints(partial) or (partial / NETWORK).exists()):
+                if fresh:
+                    with contextlib.suppress(OSError):
+                        _remove(partial)
+            elif isinstance(error, KeyboardInterrupt):
+                raise Stopped(f"what was done is kept in {partial}") from error
+            raise
+        os.replace(partial, final)
+        _tidy(final)
+
+
+def _refuse_finished(final: Path) -> None:
+    if final.name.endswith(UNFINISHED):
+        raise ValueError(f"{final} would be the name of an unfinished run: leave out {UNFINISHED}.")
+    if not os.path.lexists(final):
+        return
+    if final.name and (lock_of(final).exists() or _checkpoints(final)):
+        with contextlib.suppress(OSError), alone(final):  # its process was killed between the last two lines above
+            _tidy(final)
+    raise FileExistsError(_exists(final))
+
+
+def _exists(final: Path) -> str:
+    return f"{final} exists already; choose another folder, or remove it."
+
+
+def _remove(partial: Path) -> None:
+    """Remove a folder, last of all that which says whose it is."""
+    for entry in partial.iterdir():
+        if entry.name != SETTINGS:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    shutil.rmtree(partial)
+
+
+def _tidy(final: Path) -> None:
+    """Remove what only an unfinished run needs."""
+    for file in _checkpoints(final):
+        file.unlink()
+    remove_dead(final)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return [folder / name for name in (PRETRAINING, TRAINING) if (folder / name).exists()]
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Let an error of the disk say what it was about."""
     try:
-        partial.mkdir(parents=True, exist_ok=True)
-        _claim(partial, settings)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot write the run folder ({error.strerror})", str(partial)) from error
-    try:
-        yield partial
-    except BaseException:
-        if fresh and not any(partial.glob("*.checkpoint")):
-            shutil.rmtree(partial)
+        yield
+    except BlockingIOError:
         raise
-    os.replace(partial, final)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot write the run folder ({error.strerror})", str(path)) from error
 
 
 def _claim(partial: Path, settings: dict[str, Any]) -> None:
+    """Make a folder that of a run, or see that it is."""
     written = partial / SETTINGS
-    if written.exists() and any(partial.glob("*.checkpoint")):
-        before = tomllib.loads(written.read_text(encoding="utf-8"))
-        names = before.keys() | settings.keys()
-        changed = [
-            f"{name} was {before.get(name)!r}, is now {settings.get(name)!r}"
-            for name in sorted(names)
-            if before.get(name) != settings.get(name)
-        ]
-        if changed:
-            raise ValueError(
-                f"{partial} holds an unfinished run with other settings ({'; '.join(changed)}). Use the same settings to "
-                "go on, another folder, or remove it."
-            )
-    else:
+    if not written.exists():
         atomic_write(written, lambda file: file.write(tomli_w.dumps(settings).encode()))
+    elif changed := differences(read_settings_file(written), settings):
+        raise ValueError(
+            f"{partial} holds an unfinished run with other settings ({changed}). Use the same settings to "
+            "go on, another folder, or remove it."
+        )
+
+
+def read_settings_file(path: Path) -> dict[str, Any]:
+    """The settings in a file that this package wrote.
+
+    Raises:
+        ValueError: if it is damaged.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}.") from error
 
 
 def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
@@ -88,7 +162,7 @@ def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
     folder = Path(path)
     if not (folder / SETTINGS).exists() or not (folder / NETWORK).exists():
         raise ValueError(f"{folder} is not the folder of a finished run: it has no {SETTINGS} and {NETWORK}.")
-    return tomllib.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    return read_settings_file(folder / SETTINGS)
 
 
 def write_json(path: Path, content: object) -> None:

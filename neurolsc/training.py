@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from tqdm.auto import tqdm
 
+from neurolsc.datasets.augment import drawn_from
 from neurolsc.evaluation import Samples, Scores, batches, carried, evaluate, unpack
 from neurolsc.files import atomic_write, read_tree, write_tree
+from neurolsc.identity import differences, of_data, of_network
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.tasks import Classification, Task
@@ -50,6 +52,17 @@ class TrainResult:
     def best(self) -> Row:
         """The row of the best epoch."""
         return self.history[self.best_epoch - 1]
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What looks wrong in the course of it, and what to try: a loss that only grows."""
+        losses = [row["train_loss"] for row in self.history]
+        if len(losses) < 3 or min(losses[1:]) <= losses[0]:
+            return ()
+        return (
+            f"the training loss only grew, from {losses[0]:.3g} in epoch 1 to {losses[-1]:.3g} in epoch {len(losses)}: "
+            "lower the learning rate, or set the radii first (neurolsc.pretrain).",
+        )
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write all of it as JSON.
@@ -112,7 +125,8 @@ def train(
         seed: of order and dropout.
         optimizer: makes the optimizer from parameters and learning rate; ``torch.optim.Adam`` does.
         checkpoint: file that keeps the state after every epoch; if it exists, training goes on from
-            it. Epochs and patience may then be new, the other settings may not.
+            it. Epochs and patience may then be new; the other settings, the network but for its
+            weights, and the data may not.
         progress: show a bar over the batches.
         on_epoch: called with the history so far after every epoch.
 
@@ -123,8 +137,9 @@ def train(
         ValueError: if a data set is empty or does not fit, a setting is out of range, or the
             checkpoint is damaged or of a run with other settings, which the message names.
         TypeError: if network, data or a setting are of the wrong kind.
-        FloatingPointError: if the loss becomes NaN or infinite; the message names the epoch and the
-            batch.
+        FloatingPointError: if the loss becomes NaN or infinite; the message names the epoch and
+            what to try. The network then holds the weights of its best epoch, or those that it had
+            before the first.
         OSError: if the checkpoint cannot be read or written.
 
     Source: arXiv:2308.12075, Sec. II-G (patience 10, AdaBelief in Lookahead).
@@ -140,27 +155,26 @@ def train(
     train_batches = batches("training", training, batch_size, order)
     batches("validation", validation, batch_size)  # refuses before the first epoch, not after it
     fit = _Fit(network, task, optimizer(network.parameters(), lr))
-    settings = {
-        "task": repr(task),
-        "seed": seed,
-        "batch_size": batch_size,
-        "lr": lr,
-        "optimizer": type(fit.optimizer).__name__,
-        "number of training samples": len(training),
-        "number of validation samples": len(validation),
-        "layer_delay": network.layer_delay,
-    } | {name: f"{tuple(value.shape)} {value.dtype}" for name, value in network.state_dict().items()}
-    if checkpoint is not None and Path(checkpoint).exists():
-        fit.restore(checkpoint, settings)
+    settings: dict[str, Any] = {}
+    if checkpoint is not None:
+        settings = {"task": repr(task), "seed": seed, "batch_size": batch_size, "lr": lr}
+        settings |= {"optimizer": type(fit.optimizer).__name__} | of_network(network)
+        settings |= of_data("training", training) | of_data("validation", validation)
+        if Path(checkpoint).exists():
+            fit.restore(checkpoint, settings)
     while len(fit.history) < epochs and fit.waited < patience:
         epoch = len(fit.history) + 1
         started = time.perf_counter()
         bar = tqdm(total=len(train_batches), desc=f"epoch {epoch}/{epochs}", unit="batch", disable=not progress)
-        with torch.random.fork_rng(devices=_cuda_devices(network)), bar:
+        with torch.random.fork_rng(devices=_cuda_devices(network)), bar, drawn_from(_mix(seed, epoch)):
             torch.manual_seed(_mix(seed, epoch))
             order.manual_seed(_mix(seed, epoch))
-            loss, score = fit.epoch(train_batches, training, bar, epoch, lr)
-            scores = evaluate(network, validation, task=task, batch_size=batch_size)
+            try:
+                loss, score = fit.epoch(train_batches, training, bar)
+                scores = fit.scored(validation, batch_size)
+            except FloatingPointError as error:
+                network.load_state_dict(fit.best)
+                raise FloatingPointError(fit.diverged(str(error), lr)) from error
             told = f"{scores.loss:.3f} {scores.measures[task.score]:.1%}"
             bar.set_postfix_str(f"loss {loss:.3f}, validation {told}")
         fit.note(loss, score, scores, time.perf_counter() - started)
@@ -179,7 +193,7 @@ class _Fit:
         self.network, self.task, self.optimizer = network, task, optimizer
         self.history: list[Row] = []
         self.best_epoch = 0
-        self.best: dict[str, Tensor] = {}
+        self.best = _copied(network)
 
     @property
     def waited(self) -> int:
@@ -191,8 +205,6 @@ class _Fit:
         batches: Iterable[tuple[Tensor, ...]],
         dataset: Samples,
         bar: "tqdm[NoReturn]",
-        epoch: int,
-        lr: float,
     ) -> tuple[float, float]:
         """One pass over the batches of a data set: mean loss and score while the weights move."""
         device = self.network.dtype_and_device["device"]
@@ -205,10 +217,7 @@ class _Fit:
             del run  # the spikes need not live as long as the loss
             loss = self.task.loss(logits, targets, mask)
             if not math.isfinite(value := loss.item()):
-                raise FloatingPointError(
-                    f"the loss is {value} in epoch {epoch}, batch {number}: lower the learning rate "
-                    f"(now {lr:g}), or set the radii first (neurolsc.pretrain)."
-                )
+                raise FloatingPointError(f"the loss is {value} in epoch {len(self.history) + 1}, batch {number}")
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
@@ -220,6 +229,13 @@ class _Fit:
             bar.update()
         return total / samples, score / samples
 
+    def scored(self, validation: Samples, batch_size: int) -> Scores:
+        """Scores after the epoch."""
+        try:
+            return evaluate(self.network, validation, task=self.task, batch_size=batch_size)
+        except FloatingPointError as error:
+            raise FloatingPointError(f"the validation loss is not finite in epoch {len(self.history) + 1}") from error
+
     def note(self, loss: float, score: float, scores: Scores, seconds: float) -> None:
         """Add an epoch to the history, and keep its weights if they are the best so far."""
         epoch = len(self.history) + 1
@@ -229,8 +245,16 @@ class _Fit:
         row |= {name: getattr(scores, name) for name in OF_THE_RUN} | {"seconds": seconds}
         if not self.history or scores.loss < self.history[self.best_epoch - 1]["validation_loss"]:
             self.best_epoch = epoch
-            self.best = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+            self.best = _copied(self.network)
         self.history.append(row)
+
+    def diverged(self, what: str, lr: float) -> str:
+        """What to say of a loss that is no number any more, and what to try."""
+        held = f"epoch {self.best_epoch}, its best" if self.best_epoch else "before the training"
+        return (
+            f"{what}: lower the learning rate (now {lr:g}), or set the radii first (neurolsc.pretrain). "
+            f"The network holds the weights of {held}."
+        )
 
     def state(self) -> dict[str, Any]:
         """What :meth:`restore` needs."""
@@ -251,17 +275,18 @@ class _Fit:
         state = read_tree(path)
         if not isinstance(state, dict) or state.keys() != self.state().keys() | {"settings"}:
             raise ValueError(f"{path} is not the checkpoint of a training.")
-        before = state["settings"]
-        for name in settings | before:
-            old, new = before.get(name), settings.get(name)
-            if old != new:
-                raise ValueError(
-                    f"{path} is of a training with {name} = {old}, now it is {new}: "
-                    "give the old setting, or another checkpoint file."
-                )
+        if changed := differences(state["settings"], settings, "{name} = {before}, now it is {now}"):
+            raise ValueError(
+                f"{path} is of a training with {changed}: give the old settings, or another checkpoint file."
+            )
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
+
+
+def _copied(network: Network) -> dict[str, Tensor]:
+    """The weights of now."""
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
 def _mix(seed: int, epoch: int) -> int:

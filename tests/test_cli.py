@@ -2,7 +2,9 @@
 
 import json
 import os
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,8 +16,10 @@ from click.testing import CliRunner, Result
 
 import neurolsc
 from neurolsc.cli import app
-from neurolsc.config import NetworkSettings
+from neurolsc.config import NetworkSettings, TrainSettings
+from neurolsc.experiment import Experiment, Outcome
 from neurolsc.neurons import registry
+from neurolsc.training import TrainResult
 from tests.words import draw_words, write_words
 
 SMALL = ["--width", "8", "--layers", "2"]
@@ -91,7 +95,7 @@ def test_settings_come_from_the_file_and_flags_go_before_it(tmp_path):
         ("width = 'six'", "width must be int, got 'six'"),
         ("cell = 'ALIV'", "unknown cell 'ALIV'; known are ALIFPlus, ALIFPlusMinus, ALIFPositive, LIF"),
         ("surrogate = 'Slow'", "unknown surrogate 'Slow'; known are Arctan, Exponential, FastSigmoid"),
-        ("width = ", "is not a TOML file"),
+        ("width = ", "settings.toml: not a TOML file"),
     ],
 )
 def test_a_wrong_settings_file_is_refused_by_name(tmp_path, content, told):
@@ -182,6 +186,100 @@ def test_a_command_killed_in_the_middle_goes_on_to_the_same_bits(tmp_path, comma
     one, other = (neurolsc.load(run / "network.safetensors").state_dict() for run in (whole, killed))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_ctrl_c_prints_the_command_that_goes_on(tmp_path, monkeypatch):
+    run = TrainSettings.run
+
+    def stop(self, *data, **more):
+        def interrupt(history):
+            raise KeyboardInterrupt
+
+        return run(self, *data, on_epoch=interrupt, **more)
+
+    monkeypatch.setattr(TrainSettings, "run", stop)
+    words = ["train", *SMALL, "--epochs", "2", "--batch-size", "300", "--out", tmp_path / "my run"]
+    result = call(*words)
+    assert result.exit_code == 130
+    assert "Traceback" not in result.output
+    assert "what was done is kept in" in result.output
+    line = result.output.strip().splitlines()[-1]
+    assert shlex.split(line) == ["neurolsc", *map(str, words)]
+    monkeypatch.undo()
+    again = call(*shlex.split(line)[1:])
+    assert again.exit_code == 0, again.output
+    assert "epoch 1/2" not in again.output  # it is not repeated
+    assert {file.name for file in tmp_path.iterdir()} == {"my run"}
+
+
+def test_a_loss_that_only_grows_is_told(tmp_path, monkeypatch):
+    grew = TrainResult([{"train_loss": loss, "validation_mode_accuracy": 0.1} for loss in (1.0, 2.0, 3.0)], 1, False)
+    monkeypatch.setattr(Experiment, "run", lambda *_, **__: Outcome(None, None, grew))
+    result = call("train", "--out", tmp_path / "run")
+    assert "the training loss only grew, from 1 in epoch 1 to 3 in epoch 3" in result.output
+
+
+def start(*words: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "neurolsc", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.slow
+def test_of_two_processes_in_one_folder_the_second_is_refused_and_changes_nothing(tmp_path):
+    run = tmp_path / "run"
+    words = ["train", *SMALL, "--epochs", "6", "--batch-size", "100", "--out"]
+    first = start(*words, run, "--lr", "0.01")
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run.partial" / "settings.toml").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    others = [start(*words, run, "--lr", lr) for lr in ("0.3", "0.01")]
+    for second in others:
+        said = second.communicate()[0]
+        assert second.returncode == 1
+        assert f"run is in use by process {first.pid} on {socket.gethostname()} since 20" in said
+        assert said.count("\n") == 1
+    third = start(*words, run, "--lr", "0.3")
+    third.send_signal(signal.SIGINT)  # wherever it is
+    third.communicate()
+    said = first.communicate()[0]
+    assert first.returncode == 0, said
+    assert "lr = 0.01" in (run / "settings.toml").read_text()
+    assert {file.name for file in tmp_path.iterdir()} == {"run"}
+    alone = start(*words, tmp_path / "alone", "--lr", "0.01")
+    said = alone.communicate()[0]
+    assert alone.returncode == 0, said
+    assert (run / "network.safetensors").read_bytes() == (tmp_path / "alone" / "network.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_of_eight_equal_processes_one_runs(tmp_path):
+    words = ["train", *SMALL, "--epochs", "1", "--batch-size", "300", "--out", tmp_path / "run"]
+    processes = [start(*words) for _ in range(8)]
+    said = [process.communicate()[0] for process in processes]
+    codes = [process.returncode for process in processes]
+    assert sorted(codes) == [0] + [1] * 7
+    refused = [text for text, code in zip(said, codes, strict=True) if code]
+    assert all("is in use by process" in text or "exists already" in text for text in refused)
+    assert {file.name for file in tmp_path.iterdir()} == {"run"}
+    assert neurolsc.load(tmp_path / "run" / "network.safetensors").n_in == 784
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_process_is_told_and_gone_on_from(tmp_path):
+    words = ["train", *SMALL, "--epochs", "3", "--batch-size", "100", "--out", tmp_path / "run"]
+    process = start(*words)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run.partial" / "train.checkpoint").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[0]
+    assert process.returncode == 130
+    assert said.rstrip().endswith(shlex.join(["neurolsc", *map(str, words)]))
+    assert "Traceback" not in said
+    again = start(*words)
+    said = again.communicate()[0]
+    assert again.returncode == 0, said
+    assert "epoch 1/3" not in said
 
 
 # a cell of one's own

@@ -11,7 +11,10 @@ import torch
 import neurolsc
 from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, TrainSettings
 from neurolsc.experiment import Experiment, load_network, score
-from neurolsc.runs import read_settings
+from neurolsc.runs import Stopped, read_settings
+from neurolsc.stability.lsc.look import Look
+from neurolsc.stability.lsc.loop import Loop
+from neurolsc.training import _Fit
 
 DATA = DataSettings(data="shd", dt=0.05, channels=70, repeat=1)
 WHOLE = Experiment(
@@ -57,6 +60,67 @@ def test_an_experiment_is_known_again_from_its_folder_and_scored_there(tmp_path)
     assert json.loads((tmp_path / "run" / "test.json").read_text()) == found.to_dict()
     with pytest.raises(FileExistsError, match="run exists already"):
         WHOLE.run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", ["scale", pytest.param("gradient", marks=pytest.mark.slow)])
+def test_a_run_stopped_in_its_training_keeps_the_pretraining_and_ends_in_the_same_bits(method, tmp_path, monkeypatch):
+    settings = replace(WHOLE.pretraining, method=method)
+    experiment = replace(WHOLE, pretraining=settings, training=replace(WHOLE.training, epochs=3))
+    through = experiment.run(tmp_path / "through")
+    trained = TrainSettings.run
+
+    def stop(self, *data, **more):
+        def interrupt(history):
+            if len(history) == 2:
+                raise KeyboardInterrupt
+
+        return trained(self, *data, on_epoch=interrupt, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainSettings, "run", stop)
+        with pytest.raises(Stopped, match=r"kept in .*run\.partial"):
+            experiment.run(tmp_path / "run")
+    assert {file.name for file in tmp_path.iterdir()} == {"through", "run.partial"}
+    said = []
+    with monkeypatch.context() as patched:
+        patched.setattr(Look, "_measure", None)  # no radius is measured again
+        patched.setattr(Loop, "advance", None)
+        resumed = experiment.run(tmp_path / "run", say=said.append)
+    assert str(said[0]) == str(resumed.pretraining)
+    assert resumed.pretraining.history[-1] == said[0].history[-1]
+    assert (tmp_path / "run/network.safetensors").read_bytes() == (
+        tmp_path / "through/network.safetensors"
+    ).read_bytes()
+    assert [row["train_loss"] for row in resumed.training.history] == [
+        row["train_loss"] for row in through.training.history
+    ]
+    names = [{file.name for file in (tmp_path / run).iterdir()} for run in ("run", "through")]
+    assert names[0] == names[1]
+
+
+def test_a_run_that_diverges_leaves_its_best_network_and_says_where(tmp_path, monkeypatch):
+    experiment = replace(WHOLE, pretraining=None, training=replace(WHOLE.training, epochs=4))
+    epoch, seen = _Fit.epoch, []
+
+    def diverge(self, *arguments):
+        if len(self.history) == 2:
+            seen.append(self.best)
+            raise FloatingPointError("the loss is nan in epoch 3, batch 1")
+        return epoch(self, *arguments)
+
+    monkeypatch.setattr(_Fit, "epoch", diverge)
+    told = (
+        r"epoch 3, batch 1: lower the learning rate .*weights of epoch \d, its best\. They are kept in .*run\.partial"
+    )
+    with pytest.raises(FloatingPointError, match=told):
+        experiment.run(tmp_path / "run")
+    kept = neurolsc.load(tmp_path / "run.partial" / "network.safetensors").state_dict()
+    assert all(torch.equal(kept[name], value) for name, value in seen[0].items())
+    with pytest.raises(ValueError, match=r"unfinished run with other settings \(lr was 0\.01, is now 0\.001\)"):
+        replace(experiment, training=replace(experiment.training, lr=1e-3)).run(tmp_path / "run")
+    monkeypatch.setattr(_Fit, "epoch", epoch)
+    experiment.run(tmp_path / "run")
+    assert {file.name for file in tmp_path.iterdir()} == {"run"}
 
 
 def test_there_is_no_radius_to_set_without_a_target():

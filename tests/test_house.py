@@ -7,9 +7,9 @@ import neurolsc
 
 ROOT = Path(neurolsc.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("validation", "positive", "frames", "modes", "surrogate", "files", "eigen"),
+    ("validation", "positive", "frames", "modes", "surrogate", "untrusted", "temporaries", "locks", "files", "eigen"),
     ("neurons", "plots"),
-    ("network", "checkpoint", "metrics", "optimizer"),
+    ("network", "checkpoint", "identity", "metrics", "optimizer"),
     ("datasets",),
     ("stability",),
     ("interop", "tasks", "evaluation", "training", "export"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from neurolsc import LIF, Network, evaluate, train
+from neurolsc import LIF, Network, TrainResult, evaluate, train
 from neurolsc.datasets import collate
 from neurolsc.tasks import cross_entropy
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
@@ -177,6 +177,65 @@ def test_a_loss_that_is_not_finite_names_epoch_and_batch_and_touches_no_weight()
     with pytest.raises(FloatingPointError, match=r"loss is nan in epoch 2, batch 2: lower.*\(now 0\.005\).*pretrain"):
         train(network, Patterns(24), Patterns(12), epochs=3, **QUIET)
     assert all(value.isfinite().all() for value in weights(network).values())
+
+
+def diverges(network: Network, at: int) -> None:
+    """Make the loss NaN in one batch of training."""
+    numbers = itertools.count(1)
+
+    def spoil(module: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+        return logits * math.nan if module.training and next(numbers) == at else logits
+
+    network.readout.register_forward_hook(spoil)
+
+
+@pytest.mark.parametrize(("epochs", "best"), [(0, "before the training"), (1, "epoch 1, its best"), (4, "epoch")])
+def test_after_a_divergence_the_network_holds_its_best_weights(epochs: int, best: str):
+    network, seen = small_network(), []
+    start = weights(network)
+    diverges(network, at=epochs * 3 + 2)  # in the second batch of the next epoch
+    with pytest.raises(FloatingPointError, match=rf"in epoch {epochs + 1}, batch 2: .*holds the weights of {best}"):
+        train(
+            network,
+            Patterns(24),
+            Patterns(12),
+            epochs=9,
+            on_epoch=lambda history: seen.append((history[-1]["validation_loss"], weights(network))),
+            **QUIET | {"lr": 0.2},
+        )
+    assert len(seen) == epochs
+    assert same_bits(weights(network), min(seen, key=lambda one: one[0])[1] if seen else start)
+
+
+def test_weights_that_diverged_in_the_last_batch_of_an_epoch_are_told_with_the_epoch():
+    network = small_network()
+
+    def spoil(module: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+        return logits if module.training else logits * math.inf
+
+    network.readout.register_forward_hook(spoil)
+    before = weights(network)
+    with pytest.raises(FloatingPointError, match=r"validation loss is not finite in epoch 1: lower the learning rate"):
+        train(network, Patterns(24), Patterns(12), epochs=3, **QUIET)
+    assert same_bits(weights(network), before)
+
+
+@pytest.mark.parametrize(
+    ("losses", "found"),
+    [
+        ([1.0, 2.0, 3.0], "only grew, from 1 in epoch 1 to 3 in epoch 3: lower the learning rate"),
+        ([1.0, 3.0, 2.0, 4.0], "only grew, from 1 in epoch 1 to 4 in epoch 4"),
+        ([1.0, 2.0], None),
+        ([1.0, 2.0, 0.9, 5.0], None),
+        ([1.0, 1.0, 1.0], None),
+    ],
+)
+def test_a_loss_that_only_grows_is_named(losses: list[float], found: str | None):
+    result = TrainResult([{"train_loss": loss} for loss in losses], 1, False)
+    if found is None:
+        assert result.findings == ()
+    else:
+        assert found in result.findings[0]
 
 
 @pytest.mark.parametrize(

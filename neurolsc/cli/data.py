@@ -1,5 +1,6 @@
 """The commands ``neurolsc data``."""
 
+import os
 from pathlib import Path
 
 import click
@@ -16,7 +17,9 @@ def data() -> None:
 @data.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="The picture. [default: <name>.png, here]"
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The picture, a new file. [default: <name>.png, here]",
 )
 @click.option("--utterance", default=0, show_default=True, help="Which utterance to draw.")
 def info(file: Path, picture: Path | None, utterance: int) -> None:
@@ -24,14 +27,16 @@ def info(file: Path, picture: Path | None, utterance: int) -> None:
 
     Every utterance is read and checked: a damaged one is told by its number. The table has a line
     for every class and speaker; the picture has the spikes and lengths of the utterances, the
-    activity of the units, and one utterance.
+    activity of the units, and one utterance. A file that is there already is never written over.
     """
+    picture = picture or Path((file.name.split(".")[0] or file.name) + ".png")
+    if os.path.lexists(picture):
+        raise click.UsageError(f"{picture} exists already; name another file by --picture, or remove it.")
     events = EventFile(file)
     if not 0 <= utterance < len(events):
         raise click.UsageError(f"--utterance must lie in 0 ... {len(events) - 1}, got {utterance}.")
     summary = summarize(events)
     word = f'utterance {utterance}, "{events.names[events.labels[utterance]]}" by speaker {events.speakers[utterance]}'
-    picture = picture or Path(file.name.split(".")[0] + ".png")
     summary.plot(picture, events.read([utterance]), word)
     click.echo(summary)
     click.echo(f"\ndrawn in {picture}")

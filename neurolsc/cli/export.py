@@ -16,7 +16,7 @@ from neurolsc.export.loihi.compare import make_report
 from neurolsc.export.simulators import find_python
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
-from neurolsc.runs import NETWORK, run_folder, write_text
+from neurolsc.runs import NETWORK, TRAINING, run_folder, write_text
 
 SIMULATED = 20
 """samples that Lava runs, a second or two each"""
@@ -115,7 +115,7 @@ def _to_netx(
                 data.load("train"),
                 data.load("validation"),
                 seed=experiment.network.seed,
-                checkpoint=folder / "train.checkpoint",
+                checkpoint=folder / TRAINING,
             )
             checkpoint.save(network, folder / NETWORK)
         report = to_netx(network, folder / "network.net", x, labels=labels, force=force)
@@ -124,7 +124,6 @@ def _to_netx(
         report.to_json(folder / "report.json")
         write_text(folder / "report.txt", f"{report}\n")
         report.plot(folder / "report.png")
-        (folder / "train.checkpoint").unlink(missing_ok=True)
     click.echo(report)
 
 

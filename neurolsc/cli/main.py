@@ -1,6 +1,7 @@
 """The command ``neurolsc``: all commands in one group."""
 
 import os
+import shlex
 import sys
 from typing import Any
 
@@ -14,14 +15,27 @@ from neurolsc.cli.export import export
 from neurolsc.cli.pretrain import pretrain
 from neurolsc.cli.radii import radii
 from neurolsc.cli.train import train
+from neurolsc.runs import Stopped
+
+INTERRUPTED = 130
+"""what a shell expects of a command that Ctrl-C has ended"""
 
 
 class _Group(click.Group):
     """Turns the package's own errors into one line, and leaves the others to Python."""
 
+    def make_context(self, info_name: str | None, args: list[str], *others: Any, **more: Any) -> click.Context:
+        given = shlex.join(["neurolsc", *args])
+        context = super().make_context(info_name, args, *others, **more)
+        context.obj = given
+        return context
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except Stopped as error:
+            click.echo(f"\nStopped; {error}. To go on:\n\n  {ctx.obj}", err=True)
+            ctx.exit(INTERRUPTED)
         except (ValueError, FloatingPointError, OSError) as error:
             raise click.ClickException(str(error)) from error
 

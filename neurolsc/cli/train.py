@@ -24,10 +24,13 @@ def train(
     Cross-entropy at every time step, AdaBelief in Lookahead, early stopping on the validation loss.
     The folder gets network.safetensors (the best epoch), history.csv and .json, and the learning
     curves. The test set is not opened: neurolsc evaluate does that. If this is stopped, the same
-    command goes on where it was.
+    command goes on where it was. If the loss becomes NaN, the network of the best epoch is left in
+    the folder of the unfinished run.
     """
     result = Experiment(network, data, pretraining, training).run(out, say=click.echo).training
     assert result is not None
+    for finding in result.findings:
+        click.echo(finding)
     accuracy = result.best["validation_mode_accuracy"]
     click.echo(f"best epoch {result.best_epoch}: validation mode accuracy {accuracy:.1%}")
     click.echo(f"written to {out}")

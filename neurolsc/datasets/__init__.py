@@ -4,7 +4,7 @@
   the time of one spike).
 - Events: ``shd`` (the data set), ``shd_files`` (its files), ``events`` (spikes and their reader),
   ``binning`` (spikes into frames), ``augment`` (changed spikes), ``summary`` (a file in numbers).
-- Kept on disk: ``cache`` (spikes), ``frame_cache`` (frames).
+- Kept on disk: ``cache`` (spikes), ``frame_cache`` (frames), ``store`` (folders with checksums).
 - Batches: ``collate`` (items into one), ``batches`` (inputs for pre-training), ``splits`` (parts).
 """
 

@@ -1,9 +1,13 @@
 """Augmentations of spoken words, on events before they are binned. All are off unless asked for."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 
 from neurolsc.datasets.events import UNITS, Events
 from neurolsc.validation import positive
@@ -15,6 +19,32 @@ class Augmentation(Protocol):
     def __call__(self, events: Events, random: np.random.Generator) -> Events:
         """Changed events of the same utterances; the given ones stay as they are."""
         ...
+
+
+_SEED: ContextVar[int | None] = ContextVar("_SEED", default=None)
+"""Of this thread, or of what it was handed to: no other thread sees or moves it."""
+
+
+@contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """Let augmentations draw from a seed and the items asked for, and from nothing else."""
+    token = _SEED.set(seed)
+    try:
+        yield
+    finally:
+        _SEED.reset(token)
+
+
+def generator(indices: Sequence[int]) -> np.random.Generator:
+    """Where the augmentations of some items draw from.
+
+    Inside of :func:`drawn_from`, as in :func:`neurolsc.train`, that follows from the seed and the
+    indices; else from torch's random numbers, so that ``torch.manual_seed`` repeats it.
+    """
+    seed = _SEED.get()
+    if seed is None:
+        return np.random.default_rng(int(torch.randint(2**62, ())))
+    return np.random.default_rng([seed, *(int(index) % 2**64 for index in indices)])
 
 
 @dataclass(frozen=True)

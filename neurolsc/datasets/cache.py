@@ -1,22 +1,25 @@
-"""The spikes of an HDF5 file as flat arrays on disk, mapped into memory: read only once."""
+"""The spikes of an HDF5 file as flat arrays on disk: read only once."""
 
 import hashlib
 import json
 import os
-import shutil
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neurolsc.datasets.events import EventFile, Events
+from neurolsc.datasets.events import EventFile, Events, checked_times, checked_units
+from neurolsc.datasets.store import Building, Store, check_size, opened, ready
 from neurolsc.files import atomic_write
+from neurolsc.untrusted.refusal import refusing
 
-FORMAT = 1
+LONGEST_NOTE = 1000
+UNITS = np.dtype("<u2")
 CHUNK = 256
 """Utterances read at once while a cache is made; bounds its memory."""
 
@@ -24,12 +27,14 @@ CHUNK = 256
 class EventCache:
     """A copy of the spikes of an :class:`EventFile` that is read without HDF5.
 
-    It holds times, units and offsets as three flat arrays in a folder named by the file's sha256,
-    and knows nothing of bins: one cache serves every bin width, window and grouping, with and
-    without augmentation, and takes 4 bytes a spike where frames of 4 ms (:class:`FrameCache`) take
-    25. Nothing is stale: a file with other content has another cache. The folder appears whole or
-    not at all; of two processes that make it at once, one puts its own in place and the other uses
-    that.
+    It holds times and units of one utterance behind the other in a folder named by the file's
+    sha256, and knows nothing of bins: one cache serves every bin width, window and grouping, with
+    and without augmentation, and takes 4 bytes a spike where frames of 4 ms (:class:`FrameCache`)
+    take 25. Nothing is stale: a file with other content has another cache. The folder appears whole
+    or not at all; of several processes that want it at once one makes it and the others wait.
+
+    Every utterance has a checksum, compared when it is first read. A cache that is damaged, also
+    one that is cut short while it is read, is made anew, with a warning.
 
     Args:
         file: where the spikes come from.
@@ -39,97 +44,94 @@ class EventCache:
         path: folder of this cache.
 
     Raises:
-        ValueError: if an utterance is damaged (as :meth:`EventFile.read`), or an existing cache is;
-            nothing is left half-written.
-        OSError: if the folder cannot be written.
+        ValueError: if an utterance of the file is damaged (as :meth:`EventFile.read`); nothing is
+            left half-written.
+        OSError: if the folder cannot be written, or has too little space.
     """
 
     def __init__(self, file: EventFile, folder: str | PathLike[str]) -> None:
-        digest = digest_of(file.path, Path(folder))
-        self.path = Path(folder) / f"{file.path.name.split('.')[0]}-{digest[:16]}"
-        if not self.path.exists():
-            _build(file, digest, self.path)
-        self._arrays: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-        self._map()
+        self._file, self._digest = file, digest_of(file.path, Path(folder))
+        self.path = Path(folder) / f"{file.path.name.split('.')[0]}-{self._digest[:16]}"
+        self._times = file.times_dtype.newbyteorder("<")
+        self._store: Store | None = None
+        self._opened()
 
     def __len__(self) -> int:
         """Number of utterances."""
-        return len(self._map()[2]) - 1
+        return len(self._file)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: the path, not the content of the maps."""
-        return self.__dict__ | {"_arrays": None}
+        """What another process needs: the path, not what is open."""
+        return self.__dict__ | {"_store": None}
 
     def read(self, indices: Sequence[int] | np.ndarray) -> Events:
         """The spikes of some utterances, in the order of the indices.
 
         Raises:
             IndexError: if there is no such utterance.
+            ValueError, OSError: if the cache is damaged and cannot be made anew.
         """
-        times, units, offsets = self._map()
         indices = np.asarray(indices, dtype=np.int64).reshape(-1)
-        if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(offsets) - 1:
+        if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(self):
             raise IndexError(f"{self.path}: utterances run from 0 to {len(self) - 1}, asked for {indices.tolist()}.")
-        parts = [slice(a, b) for a, b in zip(offsets[indices].tolist(), offsets[indices + 1].tolist(), strict=True)]
-        counts = offsets[indices + 1] - offsets[indices]
-        return Events(
-            np.concatenate([times[part] for part in parts]),
-            np.concatenate([units[part] for part in parts]),
-            np.concatenate([[0], np.cumsum(counts)]),
-        )
+        try:
+            return self._read(self._opened(), indices)
+        except ValueError:
+            self._store = ready(self.path, lambda: self._open(indices), self._build)
+            return self._read(self._store, indices)
 
-    def _map(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The arrays, mapped by this process."""
-        if self._arrays is None:
-            try:
-                about = json.loads((self.path / "about.json").read_text())
-                names = ("times", "units", "offsets")
-                sizes = (about["spikes"], about["spikes"], about["utterances"] + 1)
-                for name, size in zip(names, sizes, strict=True):
-                    wanted = size * np.dtype(about[name]).itemsize
-                    got = (self.path / name).stat().st_size
-                    if got != wanted:
-                        raise ValueError(f"{name} has {got} bytes instead of {wanted}")
-                # plain arrays over the maps: slicing a memmap object takes ten times as long
-                maps = [np.asarray(np.memmap(self.path / name, about[name], "r")) for name in names]
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{self.path}: the cache is damaged ({error}); remove this folder.") from error
-            self._arrays = maps[0], maps[1], maps[2]
-        return self._arrays
+    def _read(self, store: Store, indices: np.ndarray) -> Events:
+        starts, ends = store.tables["offsets"][indices], store.tables["offsets"][indices + 1]
+        offsets = np.concatenate([[0], np.cumsum(ends - starts)])
+        times, units = np.empty(offsets[-1], self._times), np.empty(offsets[-1], UNITS)
+        new = not all(store.seen[i] for i in indices.tolist())
+        places = zip(indices.tolist(), (starts * self._spike).tolist(), pairwise(offsets.tolist()), strict=True)
+        for i, at, (a, b) in places:
+            store.read(i, at, times[a:b], units[a:b])
+        if new:
+            checked_times(times, offsets, indices)
+            checked_units(units, offsets, indices)
+        return Events(times, units, offsets)
 
+    def _opened(self) -> Store:
+        """The cache as this process has it open."""
+        if self._store is None:
+            self._store = ready(self.path, self._open, self._build)
+        return self._store
 
-def _build(file: EventFile, digest: str, path: Path) -> None:
-    """Copy the spikes into flat arrays."""
-    with whole_folder(path) as building:
+    def _open(self, indices: Sequence[int] | np.ndarray = ()) -> Store:
+        """Open the folder, and look at some utterances."""
+        store = opened(self.path, self._told(), {"offsets": ("<i8", len(self) + 1)})
+        offsets = store.tables["offsets"]
+        if offsets[0] != 0 or (np.diff(offsets) < 1).any():
+            raise ValueError(f"{self.path}: the cache is damaged (offsets do not ascend from 0).")
+        check_size(store, int(offsets[-1]) * self._spike)
+        if len(indices):
+            with refusing(self.path, "the cache is damaged"):
+                self._read(store, np.asarray(indices))
+        return store
+
+    @property
+    def _spike(self) -> int:
+        """Bytes of a spike."""
+        return self._times.itemsize + UNITS.itemsize
+
+    def _told(self) -> dict[str, Any]:
+        return {"source": self._digest, "utterances": len(self), "times": self._times.str}
+
+    def _build(self, folder: Path) -> None:
+        """Copy the spikes: of each utterance the times, then the units."""
         total, offsets = 0, [np.zeros(1, np.int64)]
-        with (building / "times").open("wb") as times, (building / "units").open("wb") as units:
-            for start in range(0, len(file), CHUNK):
-                events = file.read(range(start, min(start + CHUNK, len(file))))
-                events.times.tofile(times)
-                events.units.tofile(units)
+        with Building(folder) as building:
+            for start in range(0, len(self), CHUNK):
+                events = self._file.read(range(start, min(start + CHUNK, len(self))))
+                times, units = events.times.astype(self._times, copy=False), events.units.astype(UNITS, copy=False)
+                for a, b in pairwise(events.offsets.tolist()):
+                    building.add(times[a:b], units[a:b])
                 offsets.append(total + events.offsets[1:])
                 total += len(events.times)
-        np.concatenate(offsets).tofile(building / "offsets")
-        check_unchanged(file.path, digest)
-        about = {"format": FORMAT, "file": file.path.name, "sha256": digest, "utterances": len(file), "spikes": total}
-        about |= {"times": file.times_dtype.str, "units": "<u2", "offsets": "<i8"}
-        (building / "about.json").write_text(json.dumps(about, indent=1))
-
-
-@contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that is named `path` at the end, unless another was first or it failed."""
-    building = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    building.mkdir()
-    try:
-        yield building
-        try:
-            building.rename(path)
-        except OSError:
-            if not path.exists():  # else another process was first, with the same content
-                raise
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+            check_unchanged(self._file.path, self._digest)
+            building.finish(self._told(), {"offsets": np.concatenate(offsets)})
 
 
 def check_unchanged(path: Path, digest: str) -> None:
@@ -150,17 +152,23 @@ def digest_of(path: Path, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     about = path.stat()
     stamp = [about.st_size, about.st_mtime_ns]
-    note = folder / f".{hashlib.sha256(os.fspath(path.resolve()).encode()).hexdigest()[:16]}.json"
+    where = os.fspath(path.resolve())
+    note = folder / f".{hashlib.sha256(where.encode()).hexdigest()[:16]}.json"
     try:
-        known = json.loads(note.read_text())
-        if known["stamp"] == stamp:
+        known = json.loads(note.read_bytes()[:LONGEST_NOTE])
+        if known["stamp"] == stamp and known["crc32"] == _crc(where, stamp, known["sha256"]):
             return known["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass  # not seen yet, or the note is damaged: the file itself decides
     digest = _hash(path)
-    content = json.dumps({"stamp": stamp, "sha256": digest}).encode()
-    atomic_write(note, lambda file: file.write(content))
+    content = json.dumps({"stamp": stamp, "sha256": digest, "crc32": _crc(where, stamp, digest)}).encode()
+    with suppress(OSError):  # a folder that cannot be written: it only saves time
+        atomic_write(note, lambda file: file.write(content))
     return digest
+
+
+def _crc(where: str, stamp: list[int], digest: str) -> int:
+    return zlib.crc32(f"{where} {stamp} {digest}".encode())
 
 
 def _hash(path: Path) -> str:

@@ -1,7 +1,6 @@
 """Spikes of utterances, and a reader that checks HDF5 files in SHD's layout."""
 
 import io
-import lzma
 import os
 from collections.abc import Sequence
 from os import PathLike
@@ -11,11 +10,19 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from neurolsc.untrusted.hdf5 import Content, text
+from neurolsc.untrusted.lists import Lists
+from neurolsc.untrusted.packed import opened, read_most
+from neurolsc.untrusted.refusal import refusing
+
 UNITS = 700
 """Input units of the layout, 0 to 699."""
 CLASSES = 20
 """Classes of a file that does not name them: those of SHD."""
-XZ_MAGIC = b"\xfd7zXZ\x00"
+MOST_CLASSES = 10_000
+MOST_SPEAKERS = 100_000
+LAYOUT = ("spikes/times", "spikes/units", "labels", "extra/speaker")
+NOT_WHOLE = "not a whole HDF5 file"
 
 
 class Events(NamedTuple):
@@ -45,8 +52,13 @@ class EventFile:
 
     The layout: ``spikes/times`` (n,), variable-length floats in seconds, ascending;
     ``spikes/units`` (n,), variable-length integers from 0 to 699; ``labels`` (n,) and
-    ``extra/speaker`` (n,), integers; ``extra/keys``, the name of each class, which may be missing:
-    there are 20 classes then.
+    ``extra/speaker`` (n,), integers from 0 on (below 100,000); ``extra/keys``, the name of each
+    class (at most 10,000), which may be missing: there are 20 classes then. Names are cut at 80
+    characters, and what is not printable in them is shown as an escape.
+
+    The file is taken for one that anybody may have made. What it states is compared with its length
+    before memory is taken for it (packed by xz it may be 16 times its length and 64 MiB more), and
+    links, external storage and virtual data sets, which lead to other files, are refused.
 
     Nothing is kept of the spikes but what a call returns. Every process opens the file for itself,
     so an object may be sent to the workers of a ``DataLoader``, forked or spawned.
@@ -72,31 +84,34 @@ class EventFile:
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         self._stamp = _stamp(self.path)
-        self._open: tuple[int, Any] | None = None
-        file = self._file()
+        self._open: tuple[int, Content] | None = None
+        self._lists: tuple[Content, Lists, Lists] | None = None
+        with refusing(self.path, NOT_WHOLE):
+            self._check(self._file())
+
+    def _check(self, content: Content) -> None:
+        """Look at all of the layout but the spikes."""
         lengths = {}
-        for name in ("spikes/times", "spikes/units", "labels", "extra/speaker"):
-            if not isinstance(file.get(name), h5py.Dataset):
-                raise ValueError(f"{path}: a file in SHD's layout has a data set {name}, this one has none.")
-            if file[name].ndim != 1:
-                raise ValueError(f"{path}: {name} must have one entry for each utterance, got {file[name].shape}.")
-            lengths[name] = len(file[name])
+        for name in LAYOUT:
+            if not content.has(name):
+                raise ValueError(f"a file in SHD's layout has a data set {name}, this one has none.")
+            part = content.dataset(name)
+            if part.ndim != 1:
+                raise ValueError(f"{name} must have one entry for each utterance, got {part.shape}.")
+            lengths[name] = len(part)
         if len(set(lengths.values())) != 1 or lengths["labels"] == 0:
             told = ", ".join(f"{length} in {name}" for name, length in lengths.items())
-            raise ValueError(f"{path}: all parts must have as many entries as there are utterances, got {told}.")
+            raise ValueError(f"all parts must have as many entries as there are utterances, got {told}.")
         for name, kind, word in (("spikes/times", "f", "floats"), ("spikes/units", "iu", "integers")):
-            inside = h5py.check_vlen_dtype(file[name].dtype)
-            if inside is None or inside.kind not in kind:
-                raise ValueError(f"{path}: {name} must hold {word} of variable length, got {file[name].dtype}.")
-        self.times_dtype: np.dtype = h5py.check_vlen_dtype(file["spikes/times"].dtype)  # type: ignore[assignment]
-        self.labels, self.speakers = self._integers("labels"), self._integers("extra/speaker")
-        self.names = self._names()
-        wrong = (self.labels < 0) | (self.labels >= len(self.names))
-        if wrong.any():
-            i = int(wrong.argmax())
-            raise ValueError(
-                f"{path}: labels must lie in 0 ... {len(self.names) - 1}, got {self.labels[i]} for utterance {i}."
-            )
+            whole = content.dataset(name).dtype
+            inside = h5py.check_vlen_dtype(whole)
+            if inside is None or inside.kind not in kind or inside.itemsize > 8:
+                raise ValueError(f"{name} must hold {word} of variable length, got {whole}.")
+            if kind == "f":
+                self.times_dtype: np.dtype = inside.newbyteorder("=")
+        self.names = _names(content)
+        self.labels = _integers(content, "labels", len(self.names))
+        self.speakers = _integers(content, "extra/speaker", MOST_SPEAKERS)
 
     def __len__(self) -> int:
         """Number of utterances."""
@@ -104,7 +119,7 @@ class EventFile:
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: everything but the open file."""
-        return self.__dict__ | {"_open": None}
+        return self.__dict__ | {"_open": None, "_lists": None}
 
     def read(self, indices: Sequence[int] | np.ndarray) -> Events:
         """The spikes of some utterances, checked.
@@ -125,58 +140,74 @@ class EventFile:
         indices = np.asarray(indices, dtype=np.int64).reshape(-1)
         if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(self):
             raise IndexError(f"{self.path}: utterances run from 0 to {len(self) - 1}, asked for {indices.tolist()}.")
-        wanted, places = np.unique(indices, return_inverse=True)
-        first, last = int(wanted[0]), int(wanted[-1])
-        # neighbours are read several times as fast as scattered utterances
-        selection = slice(first, last + 1) if last - first + 1 == len(wanted) else wanted
-        file = self._file()
-        try:
-            times, units = (file[f"spikes/{name}"][selection][places] for name in ("times", "units"))
-        except OSError as error:
-            raise ValueError(f"{self.path}: the spikes cannot be read, the file is damaged ({error}).") from error
-        counts = [np.fromiter(map(len, parts), np.int64, len(parts)) for parts in (times, units)]
-        for bad, told in (
-            (counts[0] != counts[1], "{0} times in spikes/times and {1} units in spikes/units"),
-            (counts[0] == 0, "no spike in spikes/times"),
-        ):
-            if bad.any():
-                i = int(bad.argmax())
-                raise ValueError(
-                    f"{self.path}: utterance {indices[i]} has {told.format(counts[0][i], counts[1][i])}; "
-                    "each needs spikes, and a unit for every time."
-                )
-        offsets = np.concatenate([[0], np.cumsum(counts[0])])
-        flat_times = _checked_times(np.concatenate(times), offsets, indices, self.path)
-        return Events(flat_times, _checked_units(np.concatenate(units), offsets, indices, self.path), offsets)
+        with refusing(self.path, "the spikes cannot be read, the file is damaged"):
+            content, times, units = self._spikes()
+            offsets = _offsets(times, units, indices, content.length)
+            parts = [np.empty(offsets[-1], lists.dtype) for lists in (times, units)]
+            places = zip(indices.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+            for i, a, b in places:
+                times.read(i, parts[0][a:b])
+                units.read(i, parts[1][a:b])
+            flat = checked_times(_native(parts[0]), offsets, indices)
+            return Events(flat, checked_units(parts[1], offsets, indices), offsets)
 
-    def _file(self) -> Any:
+    def _spikes(self) -> tuple[Content, Lists, Lists]:
+        """The open file of this process, and where its spikes lie."""
+        content = self._file()
+        if self._lists is None or self._lists[0] is not content:
+            times, units = (content.lists(name, content.dataset(name)) for name in LAYOUT[:2])
+            self._lists = content, times, units
+        return self._lists
+
+    def _file(self) -> Content:
         """The open file of this process."""
         if _stamp(self.path) != self._stamp:
-            raise ValueError(f"{self.path}: the file has changed since it was opened; make the data set anew.")
+            raise ValueError("the file has changed since it was opened; make the data set anew.")
         if self._open is None or self._open[0] != os.getpid():
-            try:
-                with self.path.open("rb") as file:
-                    packed = file.read(len(XZ_MAGIC)) == XZ_MAGIC
-                content = io.BytesIO(lzma.decompress(self.path.read_bytes())) if packed else self.path
-                self._open = os.getpid(), h5py.File(content, "r")
-            except (OSError, lzma.LZMAError, EOFError) as error:
-                raise ValueError(f"{self.path}: not a whole HDF5 file ({error}).") from error
+            source: Path | bytes = self.path
+            with opened(self.path) as (unpacked, room):
+                if not isinstance(unpacked, io.BufferedReader):
+                    source = read_most(unpacked, room.left)
+                    room.take(len(source), "its content")
+            self._open = os.getpid(), Content(source)
         return self._open[1]
 
-    def _integers(self, name: str) -> np.ndarray:
-        try:
-            values = self._file()[name][()]
-        except OSError as error:
-            raise ValueError(f"{self.path}: {name} cannot be read, the file is damaged ({error}).") from error
-        if values.dtype.kind not in "iu":
-            raise ValueError(f"{self.path}: {name} must hold integers, got {values.dtype}.")
-        return values.astype(np.int64)
 
-    def _names(self) -> list[str]:
-        keys = self._file().get("extra/keys")
-        if keys is None:
-            return [str(label) for label in range(CLASSES)]
-        return [key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key) for key in keys[()]]
+def _offsets(times: Lists, units: Lists, indices: np.ndarray, length: int) -> np.ndarray:
+    """Where the spikes of each utterance start, if it has some, and a unit for every time."""
+    counts = [lists.lengths[indices] for lists in (times, units)]
+    for bad, told in (
+        (counts[0] != counts[1], "{0} times in spikes/times and {1} units in spikes/units"),
+        (counts[0] == 0, "no spike in spikes/times"),
+    ):
+        if bad.any():
+            i = int(bad.argmax())
+            raise ValueError(
+                f"utterance {indices[i]} has {told.format(counts[0][i], counts[1][i])}; "
+                "each needs spikes, and a unit for every time."
+            )
+    different = np.unique(indices)
+    if sum(lists.lengths[different].sum() * lists.dtype.itemsize for lists in (times, units)) > length:
+        raise ValueError("spikes: together the utterances are longer than the file.")
+    return np.concatenate([[0], np.cumsum(counts[0])])
+
+
+def _integers(content: Content, name: str, end: int) -> np.ndarray:
+    values = content.values(name, 1, "iu")
+    wrong = (values < 0) | (values >= end)
+    if wrong.any():
+        i = int(wrong.argmax())
+        raise ValueError(f"{name} must lie in 0 ... {end - 1}, got {values[i]} for utterance {i}.")
+    return values.astype(np.int64)
+
+
+def _names(content: Content) -> list[str]:
+    if not content.has("extra/keys"):
+        return [str(label) for label in range(CLASSES)]
+    keys = content.values("extra/keys", 1, "SO")
+    if len(keys) > MOST_CLASSES:
+        raise ValueError(f"extra/keys names {len(keys)} classes, at most {MOST_CLASSES} are read.")
+    return [text(key) for key in keys]
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -185,13 +216,17 @@ def _stamp(path: Path) -> tuple[int, int]:
     return about.st_size, about.st_mtime_ns
 
 
-def _checked_times(times: np.ndarray, offsets: np.ndarray, indices: np.ndarray, path: Path) -> np.ndarray:
+def _native(values: np.ndarray) -> np.ndarray:
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+def checked_times(times: np.ndarray, offsets: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """The times, if they are numbers from 0 on that ascend within every utterance."""
 
     def refuse(spike: int, told: str) -> None:
         owner = int(np.searchsorted(offsets, spike, "right")) - 1
         raise ValueError(
-            f"{path}: spikes/times must be finite, not negative and ascending, got {told} at spike "
+            f"spikes/times must be finite, not negative and ascending, got {told} at spike "
             f"{spike - offsets[owner]} of utterance {indices[owner]}."
         )
 
@@ -213,13 +248,13 @@ def _checked_times(times: np.ndarray, offsets: np.ndarray, indices: np.ndarray, 
     return times
 
 
-def _checked_units(units: np.ndarray, offsets: np.ndarray, indices: np.ndarray, path: Path) -> np.ndarray:
+def checked_units(units: np.ndarray, offsets: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """The units as uint16, if they are from 0 to 699."""
     if units.min() < 0 or units.max() >= UNITS:
         spike = int(((units < 0) | (units >= UNITS)).argmax())
         owner = int(np.searchsorted(offsets, spike, "right")) - 1
         raise ValueError(
-            f"{path}: spikes/units must lie in 0 ... {UNITS - 1}, got {units[spike]} at spike "
+            f"spikes/units must lie in 0 ... {UNITS - 1}, got {units[spike]} at spike "
             f"{spike - offsets[owner]} of utterance {indices[owner]}."
         )
     return units.astype(np.uint16, copy=False)

@@ -1,4 +1,4 @@
-"""The frames of an HDF5 file on disk, mapped into memory: binned once, then copied."""
+"""The frames of an HDF5 file on disk: binned once, then copied."""
 
 import hashlib
 import json
@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from neurolsc.datasets.binning import Binning, Frames
-from neurolsc.datasets.cache import CHUNK, check_unchanged, digest_of, whole_folder
+from neurolsc.datasets.cache import CHUNK, check_unchanged, digest_of
 from neurolsc.datasets.events import EventFile
+from neurolsc.datasets.store import Building, Store, check_size, opened, ready
+from neurolsc.untrusted.refusal import refusing
 
 
 class FrameCache:
@@ -21,8 +23,11 @@ class FrameCache:
 
     The fastest way to a dense batch, for n bins N bytes on disk: 1.4 GB for the training file of
     SHD at 4 ms and 700 channels, 57 MB at 20 ms and 140. The folder is named by the file's sha256
-    and the settings, and appears whole or not at all; of two processes that make it at once, one
-    puts its own in place and the other uses that.
+    and the settings, and appears whole or not at all; of several processes that want it at once one
+    makes it and the others wait. Its space is reserved first: a full disk is told before the work.
+
+    Every utterance has a checksum, compared when it is first read. A cache that is damaged, also
+    one that is cut short while it is read, is made anew, with a warning.
 
     Args:
         file: where the spikes come from.
@@ -33,83 +38,100 @@ class FrameCache:
         path: folder of this cache.
 
     Raises:
-        ValueError: if the grid has no window, an utterance is damaged (as :meth:`EventFile.read`),
-            a bin holds more than 255 spikes, or an existing cache is damaged; nothing is left
+        ValueError: if the grid has no window, an utterance of the file is damaged (as
+            :meth:`EventFile.read`), or a bin holds more than 255 spikes; nothing is left
             half-written.
-        OSError: if the folder cannot be written.
+        OSError: if the folder cannot be written, or has too little space.
     """
 
     def __init__(self, file: EventFile, folder: str | PathLike[str], binning: Binning) -> None:
         if binning.window is None:
             raise ValueError("frames of unequal length are not cached: give a window, or cache the spikes.")
-        self.binning = binning
-        once = replace(binning, repeat=1)
-        digest = digest_of(file.path, Path(folder))
-        grid = json.dumps(asdict(once), sort_keys=True)
-        key = f"{digest[:16]}-{hashlib.sha256(grid.encode()).hexdigest()[:8]}"
+        self.binning, self._file = binning, file
+        self._once = replace(binning, repeat=1)
+        self._digest = digest_of(file.path, Path(folder))
+        key = f"{self._digest[:16]}-{hashlib.sha256(self._grid().encode()).hexdigest()[:8]}"
         self.path = Path(folder) / f"{file.path.name.split('.')[0]}-{key}"
-        if not self.path.exists():
-            _build(file, digest, once, self.path)
-        self._arrays: tuple[np.ndarray, np.ndarray] | None = None
-        self._map()
+        self._store: Store | None = None
+        self._opened()
 
     def __len__(self) -> int:
         """Number of utterances."""
-        return len(self.left_out)
+        return len(self._file)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: the path, not the content of the maps."""
-        return self.__dict__ | {"_arrays": None}
+        """What another process needs: the path, not what is open."""
+        return self.__dict__ | {"_store": None}
 
     @property
     def left_out(self) -> np.ndarray:
         """Spikes of each utterance at the end of the window or later (n,), int64."""
-        return self._map()[1]
+        return self._opened().tables["left_out"]
 
     def read(self, indices: Sequence[int] | np.ndarray) -> Frames:
         """Frames of some utterances, in the order asked for, as :meth:`Binning.dense` makes them.
 
         Raises:
             IndexError: if there is no such utterance.
+            ValueError, OSError: if the cache is damaged and cannot be made anew.
         """
-        frames, left_out = self._map()
         indices = np.asarray(indices, dtype=np.int64).reshape(-1)
-        if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(frames):
+        if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(self):
             raise IndexError(f"{self.path}: utterances run from 0 to {len(self) - 1}, asked for {indices.tolist()}.")
-        _, bins, channels = frames.shape
+        try:
+            return self._read(self._opened(), indices)
+        except ValueError:
+            self._store = ready(self.path, lambda: self._open(indices), self._build)
+            return self._read(self._store, indices)
+
+    def _read(self, store: Store, indices: np.ndarray) -> Frames:
+        bins, channels = self._size
         x = np.empty((len(indices), bins, self.binning.repeat, channels), np.uint8)
-        for item, index in zip(x, indices.tolist(), strict=True):
-            item[:] = frames[index][:, None]
+        once = np.empty((bins, channels), np.uint8)  # small enough to stay in the processor's cache
+        for item, i in zip(x, indices.tolist(), strict=True):
+            store.read(i, i * once.size, once)
+            item[:] = once[:, None]
         x = torch.from_numpy(x).reshape(len(indices), -1, channels).transpose(0, 1)
-        return Frames(x, None, torch.from_numpy(left_out[indices]))
+        return Frames(x, None, torch.from_numpy(store.tables["left_out"][indices]))
 
-    def _map(self) -> tuple[np.ndarray, np.ndarray]:
-        """The arrays, mapped by this process."""
-        if self._arrays is None:
-            try:
-                frames, left_out = (
-                    np.load(self.path / f"{name}.npy", mmap_mode="r") for name in ("frames", "left_out")
-                )
-                if len(frames) != len(left_out):
-                    raise ValueError(f"frames of {len(frames)} utterances, spikes left out of {len(left_out)}")
-            except (OSError, ValueError, EOFError) as error:
-                raise ValueError(f"{self.path}: the cache is damaged ({error}); remove this folder.") from error
-            # plain arrays over the maps: slicing a memmap object takes ten times as long
-            self._arrays = np.asarray(frames), np.asarray(left_out)
-        return self._arrays
+    @property
+    def _size(self) -> tuple[int, int]:
+        """Bins and channels of an utterance."""
+        assert self._once.steps is not None
+        return self._once.steps, self._once.channels
 
+    def _grid(self) -> str:
+        return json.dumps(asdict(self._once), sort_keys=True)
 
-def _build(file: EventFile, digest: str, once: Binning, path: Path) -> None:
-    with whole_folder(path) as building:
-        assert once.steps is not None
-        shape = (len(file), once.steps, once.channels)
-        frames = np.lib.format.open_memmap(building / "frames.npy", "w+", np.uint8, shape)
-        left_out = np.zeros(len(file), np.int64)
-        for start in range(0, len(file), CHUNK):
-            part = range(start, min(start + CHUNK, len(file)))
-            made = once.dense(file.read(part))
-            frames[part.start : part.stop] = made.x.transpose(0, 1).numpy()
-            left_out[part.start : part.stop] = made.left_out.numpy()
-        frames.flush()
-        np.save(building / "left_out.npy", left_out)
-        check_unchanged(file.path, digest)
+    def _opened(self) -> Store:
+        """The cache as this process has it open."""
+        if self._store is None:
+            self._store = ready(self.path, self._open, self._build)
+        return self._store
+
+    def _open(self, indices: Sequence[int] | np.ndarray = ()) -> Store:
+        """Open the folder, and look at some utterances."""
+        store = opened(self.path, self._told(), {"left_out": ("<i8", len(self))})
+        bins, channels = self._size
+        check_size(store, len(self) * bins * channels)
+        if len(indices):
+            with refusing(self.path, "the cache is damaged"):
+                self._read(store, np.asarray(indices))
+        return store
+
+    def _told(self) -> dict[str, Any]:
+        return {"source": self._digest, "utterances": len(self), "grid": self._grid()}
+
+    def _build(self, folder: Path) -> None:
+        bins, channels = self._size
+        left_out = np.zeros(len(self), np.int64)
+        with Building(folder) as building:
+            building.reserve(len(self) * bins * channels)
+            for start in range(0, len(self), CHUNK):
+                part = range(start, min(start + CHUNK, len(self)))
+                made = self._once.dense(self._file.read(part))
+                for frames in made.x.transpose(0, 1).numpy():
+                    building.add(frames)
+                left_out[part.start : part.stop] = made.left_out.numpy()
+            check_unchanged(self._file.path, self._digest)
+            building.finish(self._told(), {"left_out": left_out})

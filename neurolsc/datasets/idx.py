@@ -1,16 +1,22 @@
 """The IDX format, in which MNIST and its relatives are published."""
 
-import gzip
+import hashlib
 import math
 import struct
-import zlib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-GZIP_MAGIC = b"\x1f\x8b"
+from neurolsc.untrusted.packed import opened
+from neurolsc.untrusted.refusal import refusing
+
 UNSIGNED_BYTE = 0x08
+MOST_AXES = 8
+BLOCK = 2**20
+DAMAGED = "the gzip stream is cut off or damaged"
 
 
 def read_idx(path: str | Path) -> Tensor:
@@ -28,41 +34,55 @@ def read_idx(path: str | Path) -> Tensor:
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if the compressed stream is damaged, the magic number is not that of unsigned
-            bytes, or there are more or fewer bytes than the header states; the message names the
-            file.
+            bytes, the header states more than 64 MiB and 16 times the file's length, or there are
+            more or fewer bytes than it states; the message names the file.
 
     Source: the format's description at http://yann.lecun.com/exdb/mnist (THE IDX FILE FORMAT).
     """
-    data = read_contents(path)
-    if len(data) < 4:
-        raise ValueError(f"{path}: an IDX file starts with 4 bytes of magic number, got {len(data)} in all.")
-    zeros, code, n_axes = struct.unpack_from(">HBB", data)
-    if zeros != 0 or code != UNSIGNED_BYTE or n_axes == 0:
-        raise ValueError(
-            f"{path}: the magic number of an IDX file of unsigned bytes is 0x000008 and the number of axes "
-            f"(at least 1), got 0x{data[:4].hex()}."
-        )
-    header = 4 + 4 * n_axes
-    if len(data) < header:
-        raise ValueError(f"{path}: a header of {n_axes} axes takes {header} bytes, got {len(data)} in all.")
-    shape = struct.unpack_from(f">{n_axes}I", data, 4)
-    wanted, got = math.prod(shape), len(data) - header
-    if wanted != got:
-        raise ValueError(f"{path}: the header states {shape}, so {wanted} bytes after it, got {got}.")
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)[header:].reshape(shape)
+    with opened(path) as (content, room), refusing(path, DAMAGED):
+        head = content.read(4)
+        if len(head) < 4:
+            raise ValueError(f"an IDX file starts with 4 bytes of magic number, got {len(head)} in all.")
+        zeros, code, n_axes = struct.unpack(">HBB", head)
+        if zeros != 0 or code != UNSIGNED_BYTE or not 1 <= n_axes <= MOST_AXES:
+            raise ValueError(
+                f"the magic number of an IDX file of unsigned bytes is 0x000008 and the number of axes "
+                f"(1 to {MOST_AXES}), got 0x{head.hex()}."
+            )
+        axes = content.read(4 * n_axes)
+        if len(axes) < 4 * n_axes:
+            raise ValueError(f"a header of {n_axes} axes takes {4 + 4 * n_axes} bytes, got {4 + len(axes)} in all.")
+        shape = struct.unpack(f">{n_axes}I", axes)
+        wanted = math.prod(shape)
+        room.take(wanted, f"an array of shape {shape}")
+        data = np.empty(wanted, np.uint8)  # memory that is not written to is not taken yet
+        got = _fill(content, data)
+        if got < wanted or content.read(1):
+            told = f"{got}" if got < wanted else f"at least {wanted + 1}"
+            raise ValueError(f"the header states {shape}, so {wanted} bytes after it, got {told}.")
+        return torch.from_numpy(data).reshape(shape)
 
 
-def read_contents(path: str | Path) -> bytes:
-    """Return the bytes of a file, uncompressed if it is a gzip file.
+def _fill(content: Any, data: np.ndarray) -> int:
+    """Read into an array; the number of bytes that there were."""
+    got = 0
+    while got < len(data) and (block := content.read(min(BLOCK, len(data) - got))):
+        data[got : got + len(block)] = np.frombuffer(block, np.uint8)
+        got += len(block)
+    return got
+
+
+def contents_digest(path: str | Path) -> str:
+    """The sha256 of a file's contents, uncompressed if it is a gzip file; nothing of them is kept.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the compressed stream is cut off or damaged.
+        ValueError: if the compressed stream is cut off or damaged, or longer than such a file may
+            be.
     """
-    data = Path(path).read_bytes()
-    if not data.startswith(GZIP_MAGIC):
-        return data
-    try:
-        return gzip.decompress(data)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path}: the gzip stream is cut off or damaged ({error}).") from error
+    digest = hashlib.sha256()
+    with opened(path) as (content, room), refusing(path, DAMAGED):
+        while block := content.read(BLOCK):
+            room.take(len(block), "its content")
+            digest.update(block)
+    return digest.hexdigest()

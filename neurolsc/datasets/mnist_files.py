@@ -1,13 +1,12 @@
 """The four files of MNIST: found or downloaded, verified, read in pairs."""
 
-import hashlib
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from torch import Tensor
 
-from neurolsc.datasets.idx import read_contents, read_idx
+from neurolsc.datasets.idx import contents_digest, read_idx
 
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -102,6 +101,6 @@ def _download(root: Path, name: str) -> Path:
 
 
 def _verify(path: Path, name: str) -> None:
-    got, wanted = hashlib.sha256(read_contents(path)).hexdigest(), SHA256[name]
+    got, wanted = contents_digest(path), SHA256[name]
     if got != wanted:
         raise ValueError(f"{path}: not MNIST's {name}; the sha256 of its contents is {got}, wanted {wanted}.")

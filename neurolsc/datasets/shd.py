@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from neurolsc.datasets.augment import Augmentation
+from neurolsc.datasets.augment import Augmentation, generator
 from neurolsc.datasets.binning import Binning, Frames
 from neurolsc.datasets.cache import CHUNK, EventCache
 from neurolsc.datasets.collate import Batch
@@ -64,8 +64,9 @@ class SHD(Dataset[tuple[Tensor, int]]):
             together), ``binary`` (False; 1 for any count above 0), ``repeat`` (2, as in the paper;
             how often each frame is shown), ``sparse`` (False; batches as sparse COO tensors),
             ``augment`` (none; applied to events in this order, drawn from torch's random numbers,
-            so that a seed or :func:`neurolsc.train` repeats them), ``cache`` (None; a folder for
-            copies that are mapped into memory) and ``cached`` (``"spikes"``, for any grid and
+            so that a seed repeats them; in :func:`neurolsc.train` from its seed, the epoch and the
+            items, whatever other threads draw), ``cache`` (None; a folder for
+            copies that are read without HDF5) and ``cached`` (``"spikes"``, for any grid and
             augmentation: :class:`EventCache`; ``"frames"``, faster and larger: :class:`FrameCache`,
             dense, with a window and without augmentation).
 
@@ -223,7 +224,7 @@ class SHD(Dataset[tuple[Tensor, int]]):
             return self._frames.read(self.indices[np.asarray(indices, dtype=np.int64)])
         events = self.events(indices)
         if self.augment:
-            random = np.random.default_rng(int(torch.randint(2**62, ())))
+            random = generator(indices)
             for change in self.augment:
                 events = change(events, random)
         return self.binning.sparse(events) if self.sparse else self.binning.dense(events)

@@ -7,6 +7,7 @@ import numpy as np
 
 from neurolsc.datasets.cache import CHUNK
 from neurolsc.datasets.events import UNITS, EventFile, Events
+from neurolsc.untrusted.words import clean
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Summary:
             spikes=self.spikes,
             duration=self.duration,
             classes=np.bincount(self.labels, minlength=len(self.names)),
-            speakers=np.bincount(self.speakers),
+            speakers=np.unique(self.speakers, return_counts=True),
             activity=self.activity,
             example=(example.times, example.units),
             example_title=title,
@@ -91,7 +92,7 @@ def summarize(file: EventFile) -> Summary:
     last = np.concatenate(duration)
     resolution = float(np.spacing(last.max()))
     return Summary(
-        file.path.name,
+        clean(file.path.name),
         file.names,
         file.labels,
         file.speakers,

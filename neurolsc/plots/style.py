@@ -20,6 +20,7 @@ STYLE: Any = {
     "axes.titlesize": "medium",
     "axes.titlelocation": "left",
     "legend.frameon": False,
+    "text.usetex": False,
     "figure.dpi": 110,
     "savefig.dpi": 115,
 }

@@ -17,7 +17,7 @@ def plot_summary(
     spikes: np.ndarray,
     duration: np.ndarray,
     classes: np.ndarray,
-    speakers: np.ndarray,
+    speakers: tuple[np.ndarray, np.ndarray],
     activity: np.ndarray,
     example: Spikes,
     example_title: str,
@@ -30,7 +30,7 @@ def plot_summary(
         spikes: of every utterance (n,).
         duration: last spike of every utterance (n,), in seconds.
         classes: utterances of each class.
-        speakers: utterances of each speaker.
+        speakers: the numbers of the speakers, and utterances of each.
         activity: spikes of each unit per utterance.
         example: the spikes of one utterance.
         example_title: what it is.
@@ -46,15 +46,15 @@ def plot_summary(
         event_raster(axes[0, 2], example, example_title, len(activity))
         axes[0, 2].set_xlabel("time (s)")
         axes[0, 2].invert_yaxis()
-        _bars(axes[1, 0], classes, "class")
-        _bars(axes[1, 1], speakers, "speaker")
+        _bars(axes[1, 0], np.arange(len(classes)), classes, "class")
+        _bars(axes[1, 1], *speakers, "speaker")
         axes[1, 2].plot(activity, color=COLORS[1], linewidth=1)
         axes[1, 2].set(title="Activity of the units", xlabel="unit", ylabel="spikes per utterance", ylim=(0, None))
-        figure.suptitle(title, x=0.01, ha="left")
+        figure.suptitle(title, x=0.01, ha="left", parse_math=False)
         save_figure(figure, path)
 
 
-def _bars(ax: Axes, counts: np.ndarray, name: str) -> None:
-    ax.bar(np.arange(len(counts)), counts, color=COLORS[2])
+def _bars(ax: Axes, places: np.ndarray, counts: np.ndarray, name: str) -> None:
+    ax.bar(places, counts, color=COLORS[2])
     ax.set(title=f"Utterances of each {name}", xlabel=name)
     whole_steps(ax)

@@ -50,4 +50,5 @@ def event_raster(ax: Axes, spikes: Spikes, title: str, units: int) -> None:
     """Dots for the spikes of one utterance."""
     times, at = spikes
     ax.scatter(times.astype(np.float64), at, s=0.4, color=COLORS[0], linewidths=0)
-    ax.set(title=f"{title}: {len(times)} spikes", ylabel="unit", xlim=(0, None), ylim=(0, units))
+    ax.set_title(f"{title}: {len(times)} spikes", parse_math=False)  # it may be a name from a file
+    ax.set(ylabel="unit", xlim=(0, None), ylim=(0, units))

@@ -2,7 +2,6 @@ import multiprocessing
 import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -119,22 +118,6 @@ def test_a_damaged_utterance_or_a_changed_file_leaves_no_cache(tmp_path: Path, f
     with pytest.raises(ValueError, match=r"good\.h5: the file has changed while its cache was made"):
         FrameCache(good, folder, GRID)
     assert not folders(folder)
-
-
-@pytest.mark.parametrize("name", ["frames", "left_out"])
-def test_a_damaged_cache_is_told_by_its_folder(path: Path, folder: Path, name: str):
-    file = EventFile(path)
-    where = FrameCache(file, folder, GRID).path
-    part = where / f"{name}.npy"
-    part.write_bytes(part.read_bytes()[:-8])
-    with pytest.raises(ValueError, match=rf"{where.name}: the cache is damaged .*; remove this folder"):
-        FrameCache(file, folder, GRID)
-    np.save(part, np.zeros((29, 60, 70) if name == "frames" else 29, np.uint8))
-    with pytest.raises(ValueError, match=r"the cache is damaged \(frames of (29|30) utterances"):
-        FrameCache(file, folder, GRID)
-    part.unlink()
-    with pytest.raises(ValueError, match="the cache is damaged"):
-        FrameCache(file, folder, GRID)
 
 
 @pytest.mark.parametrize("index", [-1, 30])

@@ -34,7 +34,7 @@ DAMAGES = {
     "three bytes": (DATA[:3], "4 bytes of magic number, got 3"),
     "cut off in the header": (DATA[:11], "a header of 3 axes takes 16 bytes, got 11"),
     "cut off at the end": (DATA[:-1], r"the header states \(5, 3, 2\), so 30 bytes after it, got 29"),
-    "one byte too many": (DATA + b"\0", r"the header states \(5, 3, 2\), so 30 bytes after it, got 31"),
+    "one byte too many": (DATA + b"\0", r"the header states \(5, 3, 2\), so 30 bytes after it, got at least 31"),
     "32-bit integers": (struct.pack(">HBBI", 0, 0x0C, 1, 1) + bytes(4), "magic number .* got 0x00000c01"),
     "no axes": (struct.pack(">HBB", 0, 0x08, 0), "magic number .* got 0x00000800"),
     "leading bytes not zero": (b"\1" + DATA[1:], "magic number .* got 0x01000803"),

@@ -2,10 +2,14 @@
 
 import io
 import json
+import math
+import zlib
+from dataclasses import fields
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,10 +19,14 @@ from neurolsc.export.loihi.cuba import CubaLayer
 from neurolsc.export.loihi.fixed_point import UNIT, IntegerLayer
 from neurolsc.export.loihi.quantize import QuantizedNetwork
 from neurolsc.files import atomic_write
+from neurolsc.untrusted.hdf5 import Content, text
+from neurolsc.untrusted.refusal import refusing
+from neurolsc.untrusted.words import clean
 
 __all__ = ["content", "parse", "read_netx", "write_netx"]
 
-FORMAT = 1
+FORMAT = 2
+MOST_LAYERS = 1000
 KINDS: dict[str, type[IntegerLayer]] = {layer.kind: layer for layer in (CubaLayer, AtrlifLayer)}
 """what a file calls its neurons -> the layer"""
 
@@ -40,8 +48,6 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, steps:
 
 def content(quantized: QuantizedNetwork, steps: int, report: str | None = None) -> bytes:
     """What :func:`write_netx` writes, with a report as JSON."""
-    import h5py
-
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         layers = file.create_group("layer")
@@ -56,7 +62,8 @@ def content(quantized: QuantizedNetwork, steps: int, report: str | None = None) 
         own.attrs["blank_steps"] = quantized.blank_steps
         own.attrs["bias_neurons"] = np.array(quantized.bias_neurons)
         own.attrs["readout_scale"] = quantized.readout_scale
-        own.attrs["remarks"] = json.dumps(quantized.remarks)
+        own.attrs["remarks"] = np.bytes_(json.dumps(quantized.remarks))
+        own.attrs["crc32"] = np.bytes_(_checksum(quantized))
         if report is not None:
             own["report"] = report
         for i, layer in enumerate(quantized.layers, start=1):
@@ -92,61 +99,118 @@ def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
 
 def parse(data: bytes, name: str) -> QuantizedNetwork:
     """What :func:`read_netx` reads from a file of that name."""
-    import h5py
+    with refusing(name, "not a network of this version"):
+        if not data.startswith(b"\x89HDF"):
+            raise ValueError("not an HDF5 file.")
+        with Content(data) as file:
+            return _parsed(file)
 
-    if not data.startswith(b"\x89HDF"):
-        raise ValueError(f"{name} is not an HDF5 file.")
-    try:
-        with h5py.File(io.BytesIO(data), "r") as opened:
-            file: Any = opened
-            if "neurolsc" not in file:
-                raise ValueError("there is no group 'neurolsc': another program wrote it.")
-            own = file["neurolsc"]
-            if own.attrs["format"] != FORMAT:
-                raise ValueError(f"format {own.attrs['format']}, this version reads {FORMAT}.")
-            reader = _Reader(file)
-            count = len(file["layer"]) - 2
-            width = int(file["layer/0/shape"][()][0])
-            layers = []
-            for i in range(1, count + 1):
-                layers.append(reader.layer(i, width, own[f"scale_{i}"][()]))
-                width = layers[-1].size
-            return QuantizedNetwork(
-                tuple(layers),
-                reader.numbers(f"layer/{count + 1}/weight", (None, width)),
-                float(own.attrs["readout_scale"]),
-                tuple(int(n) for n in own.attrs["bias_neurons"]),
-                int(own.attrs["blank_steps"]),
-                tuple(json.loads(own.attrs["remarks"])),
-            )
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError, OSError) as error:
-        raise ValueError(f"{name} is not a network of this version: {error}") from error
+
+def _parsed(file: Content) -> QuantizedNetwork:
+    """The integers of an open file."""
+    if not file.has("neurolsc"):
+        raise ValueError("there is no group 'neurolsc': another program wrote it.")
+    reader = _Reader(file)
+    if (found := reader.whole("format")) != FORMAT:
+        raise ValueError(f"format {found}, this version reads {FORMAT}.")
+    count = len(file.group("layer")) - 2
+    if not 1 <= count <= MOST_LAYERS:
+        raise ValueError(f"it has {count} layers, 1 to {MOST_LAYERS} are read.")
+    width = reader.width("layer/0/shape")
+    layers = []
+    for i in range(1, count + 1):
+        layers.append(reader.layer(i, width))
+        width = layers[-1].size
+    readout = reader.numbers(f"layer/{count + 1}/weight", (None, width))
+    bias_neurons = reader.attribute("bias_neurons")
+    if bias_neurons.shape != (count,) or not np.isin(bias_neurons, (0, 1)).all():
+        raise ValueError(f"neurolsc, bias_neurons must be 0 or 1 for each of {count} layers, got {bias_neurons}.")
+    scale = float(reader.attribute("readout_scale"))
+    if not (np.isfinite(scale) and scale > 0):
+        raise ValueError(f"neurolsc, readout_scale must be positive and finite, got {scale}.")
+    remarks: Any = json.loads(str(reader.attribute("remarks")))
+    if not isinstance(remarks, list) or not all(isinstance(remark, str) for remark in remarks):
+        raise ValueError("neurolsc, remarks must be a list of texts.")
+    read = QuantizedNetwork(
+        tuple(layers),
+        readout,
+        scale,
+        tuple(bias_neurons.tolist()),
+        reader.whole("blank_steps"),
+        tuple(clean(r, 1000) for r in remarks),
+    )
+    if str(reader.attribute("crc32")) != _checksum(read):
+        raise ValueError("damaged: its checksum is not that of its content.")
+    return read
+
+
+def _checksum(quantized: QuantizedNetwork) -> str:
+    """CRC-32 of everything that a file says of a network."""
+    found = 0
+    for layer in quantized.layers:
+        for field in fields(layer):
+            value = getattr(layer, field.name)
+            said = _bytes(value) if isinstance(value, Tensor) else repr(value).encode()
+            found = zlib.crc32(said, zlib.crc32(f"{layer.kind} {field.name}".encode(), found))
+    bias_neurons = [int(n) for n in quantized.bias_neurons]
+    rest = (float(quantized.readout_scale), bias_neurons, int(quantized.blank_steps), quantized.remarks)
+    return f"{zlib.crc32(json.dumps(rest).encode(), zlib.crc32(_bytes(quantized.readout), found)):08x}"
+
+
+def _bytes(value: Tensor) -> bytes:
+    return (value.detach().double() + 0.0).numpy().tobytes()  # -0.0 becomes 0.0, as in integers
 
 
 class _Reader:
     """Reads integers from an open file and checks their sizes."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Content) -> None:
         self.file = file
+
+    def attribute(self, name: str) -> Any:
+        """What is noted beside our own group."""
+        notes = self.file.file["neurolsc"].attrs
+        if name not in notes or notes.get_id(name).dtype.kind not in "iufS":
+            raise ValueError(f"neurolsc has no note {name}, or it is neither a number nor a text of fixed length.")
+        found = notes[name]
+        if isinstance(found, h5py.Empty):
+            raise ValueError(f"neurolsc, {name} is empty.")
+        return found.decode() if isinstance(found, bytes) else found
+
+    def whole(self, name: str) -> int:
+        """A note that is a small whole number, 0 or more."""
+        found = self.attribute(name)
+        if not isinstance(found, np.integer) or not 0 <= found < 2**31:
+            raise ValueError(f"neurolsc, {name} must be a whole number, got {clean(found)}.")
+        return int(found)
+
+    def width(self, name: str) -> int:
+        """The number of neurons that a shape of one entry states."""
+        found = self.numbers(name, (1,), 1)
+        return int(found[0])
 
     def numbers(self, name: str, shape: tuple[int | None, ...], low: int = -(2**31), high: int = 2**31) -> Tensor:
         """A dataset, filled up to the shape if it is a scalar; None stands for any size."""
-        values = np.asarray(self.file[name][()], dtype=np.float64)
+        values = np.asarray(self.file.values(name, kinds="iuf"), dtype=np.float64)
         if not values.shape:
+            self.file.room.take(8 * math.prod(n or 1 for n in shape), name)
             values = np.broadcast_to(values, [n or 1 for n in shape])
         if len(values.shape) != len(shape) or any(n not in (None, m) for n, m in zip(shape, values.shape, strict=True)):
             raise ValueError(f"{name} has shape {values.shape}, but {shape} fits the rest of the file.")
-        if (values != np.rint(values)).any() or (values < low).any() or (values > high).any():
+        if not (values == np.rint(values)).all() or (values < low).any() or (values > high).any():
             raise ValueError(f"{name} must hold integers from {low} to {high}.")
         return torch.from_numpy(values.copy())
 
-    def layer(self, i: int, n: int, scale: Any) -> IntegerLayer:
+    def layer(self, i: int, n: int) -> IntegerLayer:
         """Layer i, which reads n neurons."""
         at = f"layer/{i}"
-        (m,) = (int(k) for k in self.file[f"{at}/shape"][()])
-        kind = self.file[f"{at}/neuron/type"][()].decode()
+        m = self.width(f"{at}/shape")
+        kind = text(self.file.values(f"{at}/neuron/type", 0, "SO"))
         if kind not in KINDS:
             raise ValueError(f"{at}/neuron/type is {kind!r}, known are {', '.join(map(repr, KINDS))}.")
+        scale = self.file.values(f"neurolsc/scale_{i}", kinds="f")
+        if np.shape(scale) not in ((), (m,)) or not (np.isfinite(scale) & (scale > 0)).all():
+            raise ValueError(f"neurolsc/scale_{i} must be positive and finite, one number or {m}.")
 
         def vector(name: str, low: int, high: int) -> Tensor:
             return self.numbers(f"{at}/{name}", (m,), low, high)
@@ -154,7 +218,7 @@ class _Reader:
         def number(name: str) -> int:
             return int(self.numbers(f"{at}/{name}", (), 0, 23))
 
-        has = self.file[at].keys()
+        has = self.file.group(at)
         shared = {
             "weight": self.numbers(f"{at}/weight", (m, n), -256, 255),
             "weight_rec": self.numbers(f"{at}/weight_rec", (m, m), -256, 255) if "weight_rec" in has else None,

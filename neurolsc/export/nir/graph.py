@@ -1,6 +1,6 @@
 """A chain of layers as a graph of NIR, and the chain inside a graph, whoever wrote it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Chain", "ChainLayer", "Walk", "read_chain", "write_chain"]
 
+MOST_EDGES = 10_000
 DENSE = ("Linear", "Affine")
 
 Inside = Callable[["Walk", str], tuple[str, dict[str, str]]]
@@ -203,9 +204,12 @@ class Walk:
                 self.nodes[prefix + name] = node
                 self.about[prefix + name] = notes(node) or about
         for a, b in graph.edges:
+            for end in (a, b):
+                if end not in graph.nodes:
+                    raise ValueError(f"an edge leads from {a} to {b}, but there is no node {end}.")
             sources = inner[a][1] if a in inner else [prefix + a]
             targets = inner[b][0] if b in inner else [prefix + b]
-            self.edges |= {(source, target) for source in sources for target in targets}
+            self._join(sources, targets)
         ends = ([], [])
         for name, node in graph.nodes.items():
             for kind, names in zip((nir.Input, nir.Output), ends, strict=True):
@@ -219,8 +223,15 @@ class Walk:
     def _bypass(self, name: str) -> None:
         """Take out an input or output of an inner graph: what reached it reaches what it led to."""
         before, after = self.before(name), self.after(name)
-        self.edges = {edge for edge in self.edges if name not in edge} | {(a, b) for a in before for b in after}
+        self.edges = {edge for edge in self.edges if name not in edge}
+        self._join(before, after)
         del self.nodes[name]
+
+    def _join(self, sources: Collection[str], targets: Collection[str]) -> None:
+        """Lead all of some nodes to all of others."""
+        if len(self.edges) + len(sources) * len(targets) > MOST_EDGES:
+            raise ValueError(f"it has more than {MOST_EDGES} edges: only chains of layers can be read.")
+        self.edges |= {(source, target) for source in sources for target in targets}
 
 
 def _list(names: Iterable[str]) -> str:

@@ -40,7 +40,8 @@ def linear(weight: Tensor, bias: Tensor | None = None) -> Any:
 
 def notes(node: Any) -> dict[str, Any]:
     """What we noted beside a node."""
-    return node.metadata.get("neurolsc", {})
+    found = node.metadata.get("neurolsc", {})
+    return found if isinstance(found, dict) else {}
 
 
 def values(node: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Networks from graphs of NIR: ours to the last bit, others where our cells say the same."""
 
-import os
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,15 +10,23 @@ from torch import nn
 from neurolsc.export.nir.graph import read_chain
 from neurolsc.export.nir.nodes import load_nir, notes
 from neurolsc.export.nir.table import NEURONS
-from neurolsc.export.nir.voltage import fill
+from neurolsc.export.nir.voltage import fill, width
 from neurolsc.network import Network
 from neurolsc.neurons import Cell
+from neurolsc.untrusted.hdf5 import Content
+from neurolsc.untrusted.refusal import refusing
+from neurolsc.untrusted.room import Room
+from neurolsc.untrusted.words import clean
 from neurolsc.validation import number
 
 if TYPE_CHECKING:
     import nir
 
 __all__ = ["from_nir", "read_nir"]
+
+NOT_NIR = "damaged, or does not hold a graph of NIR"
+COPIES = 24
+"""bytes of memory that a weight takes while a layer is made: as float64 twice, as float32 twice"""
 
 
 def from_nir(source: "nir.NIRGraph | str | PathLike[str]", *, dt: float | None = None) -> Network:
@@ -54,17 +61,16 @@ def from_nir(source: "nir.NIRGraph | str | PathLike[str]", *, dt: float | None =
         >>> torch.equal(again.cells[0].w_rec, network.cells[0].w_rec)
         True
     """
-    graph = read_nir(source) if isinstance(source, str | PathLike) else source
-    if not isinstance(graph, load_nir().NIRGraph):
-        raise TypeError(f"wanted a NIRGraph or the path of a file, got {type(graph).__name__}.")
-    about = notes(graph)
-    dt = _step(about, dt)
-    starts = {kind: neuron for neuron in NEURONS.values() for kind in neuron.starts}
-    chain = read_chain(graph, {kind: neuron.inside for kind, neuron in starts.items()})
-    delay: Literal[0, 1] = 1 if int(about.get("layer_delay", 0)) else 0
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        cells = [starts[type(layer.neuron).__name__].read(layer, dt) for layer in chain.layers]
-        return Network(cells, _readout(chain.readout, cells[-1]), layer_delay=delay)
+    nir = load_nir()
+    if not isinstance(source, str | PathLike):
+        if not isinstance(source, nir.NIRGraph):
+            raise TypeError(f"wanted a NIRGraph or the path of a file, got {type(source).__name__}.")
+        return _network(source, dt, None)
+    with open(source, "rb") as file:
+        data = file.read()
+    with refusing(source, NOT_NIR):
+        graph, room = _parsed(data)
+        return _network(graph, dt, room)
 
 
 def read_nir(path: str | PathLike[str]) -> "nir.NIRGraph":
@@ -74,17 +80,49 @@ def read_nir(path: str | PathLike[str]) -> "nir.NIRGraph":
         ValueError: if the file is damaged, or holds something else.
         OSError: if it cannot be read.
     """
+    with open(path, "rb") as file:
+        data = file.read()
+    load_nir()
+    with refusing(path, NOT_NIR):
+        return _parsed(data)[0]
+
+
+def _parsed(data: bytes) -> tuple["nir.NIRGraph", Room]:
+    """The graph in the bytes of a file, and the room that is left to it."""
     nir = load_nir()
-    name = os.fspath(path)
-    with open(path, "rb"):  # else a missing file and a damaged one give the same error
-        pass
-    try:
-        return nir.read(
-            name, type_check=False
-        )  # it refuses a batch axis, which other writers leave in; shapes are checked here
-    except (OSError, KeyError, ValueError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
-        said = f"nir {nir.version} says {type(error).__name__}: {error}"
-        raise ValueError(f"{name} is damaged or does not hold a graph of NIR: {said}") from error
+    with Content(data) as content:
+        tree = _texts(content.tree("node"))
+    if "type_check" in tree:
+        raise ValueError("node/type_check: no part of a graph is called so.")
+    # nir's check refuses a batch axis, which other writers leave in; shapes are checked here
+    graph = nir.dict2NIRNode(tree | {"type_check": False})
+    if not isinstance(graph, nir.NIRGraph):
+        raise ValueError(f"wanted a graph of NIR, got a {type(graph).__name__}.")
+    return graph, content.room
+
+
+def _texts(tree: dict[str, Any]) -> dict[str, Any]:
+    """The tree with text where a file has bytes."""
+    return {
+        name: _texts(value) if isinstance(value, dict) else value.decode() if isinstance(value, bytes) else value
+        for name, value in tree.items()
+    }
+
+
+def _network(graph: "nir.NIRGraph", dt: float | None, room: Room | None) -> Network:
+    """The network of a graph; of a file's, no larger than the file has room for."""
+    about = notes(graph)
+    dt = _step(about, dt)
+    starts = {kind: neuron for neuron in NEURONS.values() for kind in neuron.starts}
+    chain = read_chain(graph, {kind: neuron.inside for kind, neuron in starts.items()})
+    if room is not None:
+        for layer in chain.layers:
+            neurons, inputs = width(layer)
+            room.take(COPIES * neurons * (neurons + inputs), f"the weights of {clean(layer.name)}")
+    delay: Literal[0, 1] = 1 if int(about.get("layer_delay", 0)) else 0
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        cells = [starts[type(layer.neuron).__name__].read(layer, dt) for layer in chain.layers]
+        return Network(cells, _readout(chain.readout, cells[-1]), layer_delay=delay)
 
 
 def _step(about: dict[str, Any], dt: float | None) -> float:
@@ -102,6 +140,8 @@ def _step(about: dict[str, Any], dt: float | None) -> float:
 
 def _readout(node: Any | None, cell: Cell) -> nn.Linear:
     weight = np.eye(cell.n_hidden) if node is None else np.asarray(node.weight)
+    if not np.isfinite(weight).all():
+        raise ValueError("the weights of the readout must be finite.")
     if weight.ndim != 2 or weight.shape[1] != cell.n_hidden:
         raise ValueError(f"the weights of the readout have shape {weight.shape}, wanted (classes, {cell.n_hidden}).")
     bias = None if node is None else getattr(node, "bias", None)

@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from neurolsc.identity import of_network
 from neurolsc.network import Network
 from neurolsc.stability.lsc.criteria import Measured
 from neurolsc.stability.lsc.inputs import Fresh, InputStream, pick
@@ -43,6 +45,10 @@ class Look:
     network: Network
     goal: Aim
     options: Options
+
+    def settings(self) -> dict[str, Any]:
+        """What the steps of a run depend on besides its inputs, as a checkpoint keeps it."""
+        return self.options.settings(self.goal) | of_network(self.network)
 
     def generator(self, step: int) -> torch.Generator:
         """Where a step draws from."""

@@ -164,13 +164,12 @@ class Loop:
         self.look.network.load_state_dict(weights)
 
     def state(self) -> dict[str, Any]:
-        """Everything that the rest of the run depends on."""
+        """Everything that the rest of the run depends on besides its settings."""
         return {
-            "settings": self.options.settings(self.look.goal),
             "taken": self.inputs.taken,
             "step": self.step,
             "smoothed": self.smoothed,
-            "history": self.history,
+            "history": list(self.history),
             "polishing": self.polishing,
             "damping": {direction: damping.state() for direction, damping in self.damping.items()},
             "best_error": self.best_error,
@@ -181,20 +180,7 @@ class Loop:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state.
-
-        Raises:
-            ValueError: if it began with other settings.
-        """
-        before, now = state["settings"], self.options.settings(self.look.goal)
-        changed = [
-            f"{name} was {before.get(name)!r}, is now {now[name]!r}" for name in now if before.get(name) != now[name]
-        ]
-        if changed:
-            raise ValueError(
-                f"the checkpoint began with other settings ({'; '.join(changed)}). Use the same settings, another file, "
-                "or remove it."
-            )
+        """Go on from a state."""
         self.inputs.skip(state["taken"])
         self.step, self.smoothed, self.history = state["step"], state["smoothed"], state["history"]
         self.polishing = state["polishing"]

@@ -59,6 +59,10 @@ class Options:
         kept = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _FREE}
         return kept | {"target": tuple(goal), "rule": self.rule.name}
 
+    def ends(self) -> dict[str, Any]:
+        """When the run is over, as a checkpoint keeps it."""
+        return {name: repr(getattr(self, name)) for name in _FREE}
+
 
 def _bounds(multiplier: tuple[float, float]) -> tuple[float, float]:
     low, high = multiplier

@@ -20,11 +20,13 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from neurolsc.files import read_tree, write_tree
+from neurolsc.identity import of_inputs
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
 from neurolsc.stability.lsc.inputs import InputStream
+from neurolsc.stability.lsc.kept import checked, finished, restored
 from neurolsc.stability.lsc.look import Look
 from neurolsc.stability.lsc.loop import Loop
 from neurolsc.stability.lsc.options import Options
@@ -96,7 +98,8 @@ def pretrain(
         weight_decay: its weight decay.
         checkpoint: file to keep the state in; if it exists, pre-training goes on from it, and ends
             in the same weights as one that was never interrupted, if the batches come in the same
-            order. Only ``max_steps`` and ``criteria`` may differ from those it began with.
+            order. Only ``max_steps``, ``criteria`` and the weights of the network may differ from
+            those it began with. One that had ended is not repeated.
         checkpoint_every: steps between two writes of that file.
         progress: show a progress bar with the mean radii.
 
@@ -146,29 +149,42 @@ def pretrain(
         weight_decay=weight_decay,
     )
     with evaluating(as_network(network)):
-        return _pretrained(network, InputStream(batches), options, checkpoint, checkpoint_every, progress)
+        return _pretrained(network, batches, options, checkpoint, checkpoint_every, progress)
 
 
 def _pretrained(
     network: Network,
-    inputs: InputStream,
+    batches: Iterable[Any],
     options: Options,
     checkpoint: str | PathLike[str] | None,
     every: int,
     progress: bool,
 ) -> PretrainResult:
-    started = clock.perf_counter()
+    started, inputs = clock.perf_counter(), InputStream(batches)
     look = Look(network, aim(options.target, inputs.steps, len(network.cells)), options)
     loop = Loop(look, inputs)
-    if checkpoint is not None and Path(checkpoint).exists():
-        loop.restore(read_tree(checkpoint))
+    settings: dict[str, Any] = {}
+    if checkpoint is not None:
+        settings = look.settings() | {"steps of the inputs": inputs.steps} | of_inputs(batches)
+        if Path(checkpoint).exists():
+            state = checked(read_tree(checkpoint), {*loop.state(), "settings", "finished"}, settings, checkpoint)
+            if (result := restored(network, state["finished"], options)) is not None:
+                return result
+            loop.restore(state)
+
+    def keep(state: dict[str, Any], finished: dict[str, Any] | None = None) -> None:
+        if checkpoint is not None:
+            write_tree(checkpoint, state | {"settings": settings, "finished": finished})
+
     with tqdm(total=options.max_steps, initial=loop.step, unit="step", desc="pretrain", disable=not progress) as bar:
+        before = loop.state()
         while (profile := loop.advance()) is None:
             bar.update()
             bar.set_postfix_str(loop.summary())
-            if checkpoint is not None and loop.step % every == 0:
-                write_tree(checkpoint, loop.state())
-    return concluded(
+            before = loop.state()
+            if loop.step % every == 0:
+                keep(before)
+    result = concluded(
         look,
         profile,
         total=inputs.steps,
@@ -177,3 +193,5 @@ def _pretrained(
         history=loop.history,
         seconds=clock.perf_counter() - started,
     )
+    keep(before, finished(network, result))  # with more steps, or other criteria, it goes on from before its end
+    return result

@@ -9,17 +9,22 @@ below, so one sweep is enough.
 import math
 import time as clock
 from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from neurolsc.files import read_tree, write_tree
+from neurolsc.identity import of_inputs
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
 from neurolsc.stability.lsc.inputs import InputStream, pick
+from neurolsc.stability.lsc.kept import checked, finished, restored
 from neurolsc.stability.lsc.look import CLOSER, Look
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.result import PretrainResult, concluded
@@ -47,6 +52,7 @@ def scale_to_radius(
     include_input: bool = True,
     non_square: NonSquare = "submatrix",
     criteria: Criteria | None = None,
+    checkpoint: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> PretrainResult:
     """Bring the radii of a network to a target, in place, by two scales per layer and nothing else.
@@ -68,6 +74,7 @@ def scale_to_radius(
         non_square: what stands for the radius between unequal widths.
         criteria: what the radii must meet; the paper's by default, of which the third, over several
             steps, has nothing to ask here.
+        checkpoint: file to keep weights and result in; if it exists, they are taken from it.
         progress: show a progress bar.
 
     Returns:
@@ -76,7 +83,8 @@ def scale_to_radius(
 
     Raises:
         TypeError: if network is not one, or x not a tensor.
-        ValueError: for a target outside (0, inf), or an x that does not fit the network.
+        ValueError: for a target outside (0, inf), an x that does not fit the network, or a
+            checkpoint of other settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
 
     Example:
@@ -100,13 +108,23 @@ def scale_to_radius(
         criteria=criteria or Criteria(),
     )
     with evaluating(as_network(network)):
-        return _scaled(network, x, options, progress)
+        inputs = InputStream([x])
+        look = Look(network, aim(options.target, inputs.steps, len(network.cells)), options)
+        if checkpoint is None:
+            return _scaled(look, x, progress)
+        settings = look.settings() | of_inputs([x])
+        if Path(checkpoint).exists():
+            state = checked(read_tree(checkpoint), {"settings", "finished"}, settings, checkpoint)
+            if (result := restored(network, state["finished"], options)) is not None:
+                return result
+        result = _scaled(look, x, progress)
+        write_tree(checkpoint, {"settings": settings, "finished": finished(network, result)})
+        return result
 
 
-def _scaled(network: Network, x: Tensor, options: Options, progress: bool) -> PretrainResult:
-    started, inputs = clock.perf_counter(), InputStream([x])
-    look = Look(network, aim(options.target, inputs.steps, len(network.cells)), options)
-    order, count = torch.randperm(x.shape[1], generator=look.generator(0)), 2 * options.samples
+def _scaled(look: Look, x: Tensor, progress: bool) -> PretrainResult:
+    started = clock.perf_counter()
+    order, count = torch.randperm(x.shape[1], generator=look.generator(0)), 2 * look.options.samples
     chosen, others = pick(x, order[:count]), pick(x, order[count:])
     with tqdm(unit="measurement", desc="scale", disable=not progress) as bar:
         history = _sweep(look, chosen, bar)
@@ -114,7 +132,7 @@ def _scaled(network: Network, x: Tensor, options: Options, progress: bool) -> Pr
     return concluded(
         look,
         profile,
-        total=inputs.steps,
+        total=len(x),
         smoothed=0.0,  # of one draw there is no deviation to smooth over
         steps=len(history),
         history=history,

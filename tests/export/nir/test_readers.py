@@ -304,11 +304,11 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         from_nir(path)
     path.write_bytes(b"a text")
-    with pytest.raises(ValueError, match=r"a\.nir is damaged or does not hold a graph of NIR: nir 1\.\S* says OSError"):
+    with pytest.raises(ValueError, match=r"a\.nir: damaged, or does not hold a graph of NIR \(OSError"):
         from_nir(path)
     to_nir(make("recurrent, zero"), path, dt=DT)
     path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(ValueError, match=r"a\.nir is damaged"):
+    with pytest.raises(ValueError, match=r"a\.nir: damaged"):
         from_nir(path)
     with pytest.raises(TypeError, match="wanted a NIRGraph or the path of a file, got LIF"):
         from_nir(neurons())

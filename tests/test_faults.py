@@ -1,0 +1,142 @@
+"""Every call that changes the disk fails once: what is there stays whole, and the next run ends."""
+
+import builtins
+import errno
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neurolsc import load, save, train
+from neurolsc.locks import lock_of
+from neurolsc.runs import run_folder
+from tests.patterns import QUIET, Patterns, small_network
+
+CALLS = ("open", "fsync", "replace", "unlink", "mkdir", "rmdir")
+FAULTS = (errno.ENOSPC, errno.EROFS, errno.EIO)
+
+
+class Disk:
+    """Counts the calls that change the disk, and lets one of them fail."""
+
+    def __init__(self, at: int | None = None, fault: int = errno.ENOSPC) -> None:
+        self.count, self.at, self.fault = 0, at, fault
+
+    def call(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
+            self.count += 1
+            if self.count == self.at:
+                raise OSError(self.fault, os.strerror(self.fault), "the disk")
+            return real(*arguments, **keywords)
+
+        return wrapper
+
+    def open(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        failing = self.call(real)
+        return lambda file, mode="r", *a, **k: (failing if set(mode) & set("wxa+") else real)(file, mode, *a, **k)
+
+
+@contextmanager
+def disk(at: int | None = None, fault: int = errno.ENOSPC) -> Iterator[Disk]:
+    one = Disk(at, fault)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(io, "open", one.open(io.open))
+        patch.setattr(builtins, "open", io.open)
+        for name in CALLS:
+            patch.setattr(os, name, one.call(getattr(os, name)))
+        yield one
+
+
+def job(out: Path) -> None:
+    """A run with two checkpoints and a network."""
+    with run_folder(out, {"lr": QUIET["lr"]}) as folder:
+        network = small_network()
+        train(network, Patterns(8), Patterns(3), epochs=2, checkpoint=folder / "train.checkpoint", **QUIET)
+        save(network, folder / "network.safetensors")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_whichever_call_fails_nothing_is_lost_or_mixed_and_the_next_run_ends_in_the_same_bits(tmp_path: Path):
+    job(tmp_path / "first" / "run")  # whatever is compiled and kept is so before calls are counted
+    with disk() as counted:
+        job(tmp_path / "whole" / "run")
+    wanted = (tmp_path / "whole" / "run" / "network.safetensors").read_bytes()
+    assert counted.count > 20
+    told = 0
+    for n in range(1, counted.count + 1):
+        fault = FAULTS[n % len(FAULTS)]
+        folder = tmp_path / str(n)
+        try:
+            with disk(n, fault):
+                job(folder / "run")
+        except OSError as error:
+            told += 1
+            assert os.strerror(fault) in str(error)
+        with suppress(FileExistsError):  # it was finished
+            job(folder / "run")  # the disk works again
+        assert names(folder) == {"run"}, n
+        assert names(folder / "run") == {"settings.toml", "network.safetensors"}, n
+        assert (folder / "run" / "network.safetensors").read_bytes() == wanted
+        shutil.rmtree(folder)
+    assert told > counted.count / 2
+
+
+def test_a_folder_that_is_removed_under_a_run_is_told_and_the_next_run_ends(tmp_path: Path):
+    for gone in (tmp_path / "runs" / "run.partial", tmp_path / "runs"):
+
+        def remove(history: object, gone: Path = gone) -> None:
+            shutil.rmtree(gone)
+
+        with (
+            pytest.raises(FileNotFoundError, match=r"could not write the file .*train\.checkpoint"),
+            run_folder(tmp_path / "runs" / "run", {}) as folder,
+        ):
+            where = folder / "train.checkpoint"
+            settings: dict[str, Any] = QUIET | {"epochs": 2, "checkpoint": where, "on_epoch": remove}
+            train(small_network(), Patterns(8), Patterns(3), **settings)
+        assert not (tmp_path / "runs" / "run.partial").exists()
+        assert not lock_of(tmp_path / "runs" / "run").exists()
+        job(tmp_path / "runs" / "run")
+        shutil.rmtree(tmp_path / "runs")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="a small disk can be mounted by root on Linux")
+def test_on_a_disk_that_is_full_the_old_file_stays_and_the_error_says_so(tmp_path: Path):
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)], capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        save(small_network(), small / "n")
+        before = (small / "n").read_bytes()
+        filling = (small / "filling").open("wb", buffering=0)
+        with filling, pytest.raises(OSError, match="No space left"):
+            while True:
+                filling.write(b"x" * 4096)
+        with pytest.raises(OSError, match=r"could not write the file \(No space left on device\).*small/n"):
+            save(small_network(1), small / "n")
+        assert (small / "n").read_bytes() == before
+        with pytest.raises(OSError, match="No space left on device"):
+            job(small / "run")
+        assert names(small) <= {"n", "filling", "run.partial"}
+        (small / "filling").unlink()
+        job(small / "run")
+        assert names(small) == {"n", "run"}
+        subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+        for write in (lambda: save(small_network(1), small / "n"), lambda: job(small / "other")):
+            with pytest.raises(OSError, match="Read-only file system"):
+                write()
+        assert load(small / "n").n_in == 6
+    finally:
+        subprocess.run(["umount", "--lazy", str(small)], check=True)
