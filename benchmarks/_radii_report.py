@@ -34,7 +34,7 @@ def draw(rows: list[dict], path: Path) -> None:
         else:
             shown = [r for r in rows if r["n"] == 256 and r["direction"] == direction]
             axes.set_title(f"N = 256, through {direction}")
-        names = list(dict.fromkeys(r["contestant"] for r in shown if "as exact" not in r["contestant"]))
+        names = list(dict.fromkeys(r["contestant"] for r in shown if "0.1 %" not in r["contestant"]))
         for name in names:
             points = sorted((r for r in shown if r["contestant"] == name), key=lambda r: r["n"])
             places = [r["n"] if direction is None else r["regime"] for r in points]

@@ -1,55 +1,44 @@
 r"""When a value counts.
 
-It has a small residual, stands still, is not too sensitive, and nothing larger grows beside it.
+Nothing larger is left out, and it is an eigenvalue.
 
-The last asks more than the others. What a value leaves out is seen by the rate g at which it grows
-(:mod:`neurolsc.eigen.growth`), in units of the value's modulus. An eigenvalue that is larger by the
-tolerance and holds 1/n of the start's square, the mean, has after m steps
-
-.. math:: \frac1n \Big(\frac{1 + \text{tolerance}}{g}\Big)^{2 m}
-
-of the square of what is left out. From a hundredth on it shows among the values of the basis; so g
-is asked to lie where it would, and with some to spare at the first look, which has no look before
-it to compare with. Where much grows at nearly the rate of the value itself, that takes many steps,
-or eigenvalues of the whole matrix.
-
-A value far below the norm of the matrix never counts. Products with a nilpotent matrix, whose
-radius is 0, settle on such values, and no product tells that they are none of its eigenvalues.
+That no eigenvalue is larger by the tolerance is for :mod:`neurolsc.eigen.exclusion` to show. That
+the value is none of a basis only asks for a small residual r, as the value is off by r times the
+condition number of an eigenvalue; on the basis that is found too low as long as the left
+eigenvector does not lie in it, so that only part of the tolerance may be used up. The residual is
+no smaller than what rounding makes it, which for matrices far from normal is much: a nilpotent one,
+whose radius is 0, has eigenvalues of :math:`\sqrt[k]{\epsilon}\,\|M\|` when it is rounded. So
+rounding counts like a residual, and a value far below the norm never counts.
 """
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from neurolsc.eigen.basis import RitzPairs
-from neurolsc.eigen.growth import growth_beside
+from neurolsc.eigen.exclusion import beyond
 from neurolsc.eigen.vectors import norm
 
-SHOWN = 0.01
-"""share of the square of what is left out, from which an eigenvalue shows"""
-EARLY = 0.025
-"""that at the first look, where no change tells how far the products have come"""
-
-
-LATER = 0.4
-"""of the residual at the first look, what is asked for at later ones: an eigenvalue that is found
-late has others near"""
-CLEAR = 0.03
-"""residual times condition number, in tolerances, from which a value need not have stood still"""
 LEAST = 0.01
 """modulus relative to the norm of the matrix below which no value counts: so far from normal is the
 matrix then"""
+
+SQUARES = 0.4
+"""power of the smallest number of a precision below which products are too small to be squared:
+7e-16 in float32"""
+EXPOSED = 0.2
+"""of the tolerance, that residual and condition number together may use up: on the basis the latter
+is too low"""
 
 
 class Acceptance(NamedTuple):
     """What settles a value, all of it relative; made by :meth:`within`."""
 
     tolerance: float
-    """error that is aimed at"""
+    """by which a larger eigenvalue is excluded"""
     residual: float
-    """norm of M x - value x, at the first look"""
-    drift: float
-    """change since the last look; and growth beside the value"""
+    """norm of M x - value x"""
     exposed: float
     """residual times the condition number of the eigenvalue"""
 
@@ -59,24 +48,27 @@ class Acceptance(NamedTuple):
 
         Strict: with some of it left for the eigenvectors.
         """
-        return cls(tolerance, (0.3 if strict else 0.5) * tolerance, 0.3 * tolerance, tolerance)
+        return cls(tolerance, (0.3 if strict else 0.5) * tolerance, EXPOSED * tolerance)
 
-    def met(self, pairs: RitzPairs, last: Tensor, *, early: bool = False) -> Tensor:
-        """Whether each of the pairs counts (P,), given the moduli at the last look (P,).
+    def met(self, pairs: RitzPairs, h: Tensor, n: int, least: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether each of the pairs on bases counts (P,), and how many more products it may take.
 
-        Early: at the first look, given guesses.
+        Args:
+            pairs: those of the bases.
+            h: the matrices (P, m + 1, m) on them.
+            n: size of the matrices themselves.
+            least: eigenvalues that are known (P,), or 0; a value that is not larger than one by
+                half the tolerance need not be an eigenvalue itself.
         """
-        modulus, residual = pairs.value.abs(), pairs.residual()
-        exposed = residual * pairs.condition
-        still = ((modulus - last).abs() <= self.drift * modulus) | (exposed <= CLEAR * self.tolerance)
-        done = (residual <= (1 if early else LATER) * self.residual) & (exposed <= self.exposed) & still
-        done &= modulus >= LEAST * norm(pairs.followed.mT).amax(1)
-        some = done.nonzero().squeeze(1)
-        if len(some):
-            followed = pairs.followed[some]
-            limit = self._limit(followed.shape[1], (EARLY if early else SHOWN) * pairs.vector.shape[1])
-            done[some] = growth_beside(followed, pairs.value[some]) <= limit
-        return done
-
-    def _limit(self, steps: int, shown: float) -> float:
-        return min(1 + self.drift, (1 + self.tolerance) * shown ** (-0.5 / steps))
+        modulus, columns = pairs.value.abs(), norm(h.mT)
+        largest = columns.amax(1)
+        size = torch.maximum(largest, n**0.5 * columns[:, 0])  # the second: of all entries, by the random start
+        exposed = (pairs.residual + torch.finfo(h.dtype).eps * size / modulus) * pairs.condition
+        miss = torch.maximum(pairs.residual / self.residual, exposed / self.exposed)
+        lost = (modulus < LEAST * largest) | (largest < torch.finfo(h.dtype).tiny ** SQUARES)
+        miss = torch.where(lost, torch.inf, miss)
+        miss = torch.where(modulus <= (1 + self.tolerance / 2) * least.abs(), 0, miss)
+        shown = beyond(h, torch.where(modulus < least.abs(), least, pairs.value), self.tolerance, n)
+        # residuals fall like the square root of what is shown rises
+        more = torch.maximum(-shown.share.log(), 2 * miss.log()) / shown.rate
+        return (miss <= 1) & (shown.share >= 1), more

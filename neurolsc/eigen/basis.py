@@ -1,7 +1,4 @@
-"""An orthonormal basis for each of many matrices, and the eigenpairs on it.
-
-It grows by the products of the matrices with vectors.
-"""
+"""Orthonormal bases that follow the products of many matrices, and the eigenpairs on them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,135 +6,127 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.eigen import compiled
+from neurolsc.eigen.pieces import in_cache
 from neurolsc.eigen.powers import dominant_pairs
 from neurolsc.eigen.vectors import norm
 
 AGAIN = 0.5
-"""share of a vector outside the basis from which one pass of orthogonalisation will do"""
-SMALL = 1e-3
-"""share of a vector outside the basis below which its known product does not tell that of the
-share"""
+"""share of a product outside the basis from which one pass of orthogonalisation will do"""
+
+
+Products = Callable[[Tensor], Callable[[Tensor], Tensor]]
+"""for points (p,): what multiplies vectors (p, n) with their matrices"""
 
 
 class RitzPairs(NamedTuple):
-    """Approximate eigenpairs of largest modulus, on a basis."""
+    """Approximate eigenpairs of largest modulus, on a basis of m vectors."""
 
     value: Tensor
     """(P,) complex"""
-    vector: Tensor
-    """x (P, n) complex, of norm 1"""
-    rest: Tensor
-    """M x - value x (P, n)"""
+    weights: Tensor
+    """(P, m) complex, of norm 1: the eigenvector on the basis"""
+    residual: Tensor
+    """(P,) norm of M x - value x, relative to the modulus of the value where that is not 0"""
     condition: Tensor
     """(P,) of the eigenvalue, on the basis: 1 / |y^H x| with the left vector y of norm 1"""
-    followed: Tensor
-    """M on the part of the basis that follows the start (P, m, m)"""
-
-    def residual(self) -> Tensor:
-        """Norms of the rest (P,), relative to the modulus of the value where that is not 0."""
-        size, modulus = norm(self.rest), self.value.abs()
-        return torch.where(modulus > 0, size / modulus, size)
 
     def at(self, index: Tensor) -> "RitzPairs":
         """Some of them."""
         return RitzPairs(*(part[index] for part in self))
 
-    def replaced(self, index: Tensor, other: "RitzPairs") -> "RitzPairs":
-        """These, with others in the places of some."""
-        return RitzPairs(*(a.index_copy(0, index, b) for a, b in zip(self, other, strict=True)))
-
-    def real_vectors(self) -> tuple[Tensor, Tensor]:
-        """Real and imaginary parts of the vectors, and their products (P, 2, n)."""
-        product = self.rest + self.value.unsqueeze(1) * self.vector
-        vectors, products = (torch.stack((x.real, x.imag), 1) for x in (self.vector, product))
-        return vectors, products
-
 
 class Basis:
-    """Orthonormal vectors for each of P matrices M, and their products with them.
+    r"""Orthonormal vectors for each of P matrices M, of which each follows the product of the last.
 
-    First come those that follow the products of a start, then what is put beside them.
+    That is Arnoldi's process: :math:`M V_m = V_{m+1} H_m` with H of m + 1 rows.
 
     Args:
-        apply: products of vectors (p, n) with the matrices at points (p,).
+        products: what multiplies vectors (p, n) with the matrices, at points (p,).
         start: the first vector at each point (P, n).
-        room: how many vectors there will be at most.
+        room: how many products there will be at most.
         enough: relative residual to which eigenpairs on the basis are found.
 
     Attributes:
         left: the points (p,) that it is for; their number shrinks.
-        followed: number of vectors that follow the start.
-        count: the number of all vectors.
+        count: number of products, m.
     """
 
-    def __init__(self, apply: Callable[[Tensor, Tensor], Tensor], start: Tensor, room: int, enough: float) -> None:
-        self.apply, self.enough, self.count, self.followed = apply, enough, 0, 1
+    def __init__(self, products: Products, start: Tensor, room: int, enough: float) -> None:
+        self.products, self.enough, self.count = products, enough, 0
         self.left = torch.arange(len(start), device=start.device)
-        self.room = start.new_empty(2, len(start), room, start.shape[1])
-        self.widen(start)
+        self._vectors = start.new_empty(len(start), room + 1, start.shape[1])
+        self._columns = start.new_zeros(len(start), room, room + 1)  # of H
+        self._vectors[:, 0] = start / norm(start).unsqueeze(1)
 
-    def parts(self) -> Tensor:
-        """The vectors and their products (2, p, count, n)."""
-        return self.room[:, : len(self.left), : self.count]
+    @property
+    def vectors(self) -> Tensor:
+        """V (p, m + 1, n)."""
+        return self._vectors[:, : self.count + 1]
+
+    @property
+    def h(self) -> Tensor:
+        """H (p, m + 1, m)."""
+        return self._columns[:, : self.count, : self.count + 1].mT
 
     def keep(self, index: Tensor) -> None:
         """Go on with some of the points."""
         if len(index) < len(self.left):
-            kept = self.parts()[:, index]
-            self.left = self.left[index]
-            self.parts().copy_(kept)
-
-    def copied(self, index: Tensor, more: int) -> "Basis":
-        """A basis of its own for some of the points, with room for some vectors more."""
-        new = object.__new__(Basis)
-        new.apply, new.enough, new.count, new.followed = self.apply, self.enough, self.count, self.followed
-        new.left = self.left[index]
-        new.room = self.room.new_empty(2, len(index), self.count + more, self.room.shape[3])
-        new.parts().copy_(self.parts()[:, index])
-        return new
-
-    def widen(self, v: Tensor, product: Tensor | None = None) -> None:
-        """Add the direction that vectors (p, n) bring, or zeros where they lie in the basis.
-
-        Where their products (p, n) are known none is made; directions that bring little are then
-        left out.
-        """
-        (have, products), size, rest = self.parts(), norm(v), norm(v)
-        for _ in range(2):  # once is not enough where v lies nearly in the basis
-            # a row times a matrix: ten times as fast in torch as the same as columns
-            row = v.unsqueeze(1)
-            along = row @ have.mT
-            v = torch.baddbmm(row, along, have, alpha=-1).squeeze(1)
-            if product is not None:
-                product = torch.baddbmm(product.unsqueeze(1), along, products, alpha=-1).squeeze(1)
-            rest = norm(v)
-            if (rest > AGAIN * size).all():
-                break
-        new = rest > (10 * torch.finfo(v.dtype).eps if product is None else SMALL) * size
-        scale = torch.where(new, 1 / rest, 0).unsqueeze(1)
-        vector, after = self.room[:, : len(self.left), self.count]
-        vector.copy_(scale * v)
-        after.copy_(self.apply(vector, self.left) if product is None else scale * product)
-        self.count += 1
+            rows, p = self.count + 1, len(index)
+            kept = self._vectors[index, :rows]
+            self.left, self._columns, self._vectors = self.left[index], self._columns[index], self._vectors[:p]
+            self._vectors[:, :rows] = kept
 
     def follow(self, count: int) -> None:
-        """Follow the start to so many vectors; what stood beside them is forgotten."""
-        self.count = self.followed
-        while self.count < count:
-            self.widen(self.parts()[1, :, -1])
-        self.followed = count
+        """Go on to so many products; where one lies in the basis zeros follow.
 
-    def pairs(self) -> RitzPairs:
-        """The eigenpairs of largest modulus of the matrices, projected on the basis.
+        Some of the points at a time, whose vectors stay in the cache meanwhile.
 
         Raises:
             FloatingPointError: if a product is NaN or infinite.
         """
-        vectors, products = self.parts()
-        h = vectors @ products.mT
-        if not h.isfinite().all():
+        few = in_cache(self._vectors, count * self._vectors.shape[2])
+        for some in torch.arange(len(self.left), device=self.left.device).split(few):
+            product = self.products(self.left[some])
+            vectors, columns = (part[some[0] : some[-1] + 1] for part in (self._vectors, self._columns))
+            for m in range(self.count, count):
+                widen(vectors, columns, m + 1, product(vectors[:, m]))
+        self.count = count
+        if not self.h.sum().isfinite():
             raise FloatingPointError("a product with a derivative holds NaN or infinity.")
-        value, y, condition = dominant_pairs(h, self.enough)
-        weights = torch.stack((y.real, y.imag), 1)
-        x, m_x = (torch.complex(*(weights @ part).unbind(1)) for part in (vectors, products))
-        return RitzPairs(value, x, m_x - value.unsqueeze(1) * x, condition, h[:, : self.followed, : self.followed])
+
+    def pairs(self, index: Tensor) -> RitzPairs:
+        """The eigenpairs of largest modulus of some of the matrices, projected on the basis."""
+        h = self.h[index]
+        value, x, condition = dominant_pairs(h[:, :-1], self.enough)
+        h_x = torch.complex(*(torch.stack((x.real, x.imag), 1) @ h.mT).unbind(1))
+        h_x[:, :-1] -= value.unsqueeze(1) * x
+        size, modulus = norm(h_x), value.abs()
+        return RitzPairs(value, x, torch.where(modulus > 0, size / modulus, size), condition)
+
+    def combined(self, weights: Tensor, index: Tensor) -> Tensor:
+        """The vectors (k, n) that weights (k, m), complex, give at some of the points, by index."""
+        parts = torch.stack((weights.real, weights.imag), 1) @ self._vectors[index, : self.count]
+        return torch.complex(*parts.unbind(1))
+
+
+def widen(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> None:
+    """Make the vector m (p, room, n) of a product (p, n), and the column of H before it.
+
+    The product is the vectors up to m times that column (p, m, room), which holds zeros before.
+    """
+    if compiled.at_hand(vectors):
+        compiled.widen(vectors, columns, m, product, AGAIN)
+        return
+    have, column, rest = vectors[:, :m], columns[:, m - 1, : m + 1], norm(product)
+    for _ in range(2):  # once is not enough where a product lies nearly in the basis
+        # a row times a matrix: ten times as fast in torch as the same as columns
+        along = product.unsqueeze(1) @ have.mT
+        product = torch.baddbmm(product.unsqueeze(1), along, have, alpha=-1).squeeze(1)
+        column[:, :-1] += along.squeeze(1)
+        size, rest = norm(along.squeeze(1)), norm(product)
+        if (rest > AGAIN * size).all():
+            break
+    new = rest > 10 * torch.finfo(rest.dtype).eps * norm(column[:, :-1])
+    column[:, -1] = torch.where(new, rest, 0)
+    torch.mul(product, torch.where(new, 1 / rest, 0).unsqueeze(1), out=vectors[:, m])

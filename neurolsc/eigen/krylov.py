@@ -4,31 +4,28 @@ Each point has a basis of its own, which follows the products of a start (Arnold
 points are made side by side. The largest eigenvalue on it counts when it meets the criteria. A
 basis is never restarted, so nothing that it has found is lost.
 
-Where a part D of M is known that is easily inverted, and M is nearly D, a few vectors beside the
-first basis do what dozens of products would: eigenvectors of D, and
-:math:`(D - \lambda)^{-1} (M x - \lambda x)` a few times (Davidson). They count only where the
-eigenvector lies mostly in those of D; what they found stays beside the basis while that grows.
-
-Source: Arnoldi 1951; Davidson, J. Comput. Phys. 17 (1975); Saad, Numerical Methods for Large
-Eigenvalue Problems (2011), ch. 6 and 8; two passes of orthogonalisation after Giraud et al. 2005.
+Source: Arnoldi 1951; Saad, Numerical Methods for Large Eigenvalue Problems (2011), ch. 6; two
+passes of orthogonalisation after Giraud et al. 2005.
 """
 
-from collections.abc import Callable
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from neurolsc.eigen.acceptance import Acceptance
-from neurolsc.eigen.basis import Basis, RitzPairs
-from neurolsc.eigen.guess import Guess
+from neurolsc.eigen.basis import Basis, Products, RitzPairs
 from neurolsc.eigen.powers import ENOUGH
 
-LOOKS = (24, 36, 48, 64, 84, 108)
-"""sizes of the basis at which the eigenvalue is looked at; it ends at the last, or at half the size
+FIRST, LAST = 20, 108
+"""sizes of the basis between which the eigenvalue is looked at; none is larger than three quarters
 of the matrix"""
-CORRECTIONS = 4
-"""how many vectors of Davidson's are tried"""
+
+SOON = 0.3
+"""share of the points that are to settle at the next look, by what is foreseen"""
+SAMPLE, MANY = 16, 96
+"""so many points of many tell when it is time to look at all"""
 
 
 class Dominant(NamedTuple):
@@ -38,28 +35,21 @@ class Dominant(NamedTuple):
     """(P,) complex"""
     vector: Tensor
     """(P, n) complex, of norm 1"""
-    residual: Tensor
-    """(P,) norm of M x - value x, relative to the modulus of the value"""
     settled: Tensor
     """(P,) bool: the criteria are met"""
 
 
 def dominant(
-    apply: Callable[[Tensor, Tensor], Tensor],
-    start: Tensor,
-    guess: Guess | None = None,
-    *,
-    criteria: Acceptance,
-    looks: tuple[int, ...] = LOOKS,
+    products: Products, start: Tensor, least: Tensor | None = None, *, criteria: Acceptance, last: int = LAST
 ) -> Dominant:
     """Find the eigenvalues of largest modulus.
 
     Args:
-        apply: products of vectors (p, n) with the matrices at points (p,).
+        products: for points (p,), what multiplies vectors (p, n) with the matrices.
         start: where to start (P, n); at random, so that it has a part in every eigenvector.
-        guess: what is known of the eigenpairs.
+        least: eigenvalues that are known (P,) complex, or 0; smaller values count for nothing.
         criteria: when a value has settled.
-        looks: sizes of the basis at which to look, increasing.
+        last: size of the basis at which it ends.
 
     Returns:
         The pairs; where they have not settled at the last look, those of that look.
@@ -68,82 +58,46 @@ def dominant(
         FloatingPointError: if a product is NaN or infinite.
     """
     n = start.shape[1]
-    looks = tuple(m for m in looks if 2 * m <= n) or (min(n, looks[0]),)
-    room = looks[-1] + (0 if guess is None else max(2, guess.vectors.shape[1]))
-    basis = Basis(apply, start, room, min(ENOUGH, criteria.residual / 3))
-    search, best = _Search(criteria, start), None
-    for now in looks:
+    now, last = min(FIRST, n), max(min(last, 3 * n // 4), min(FIRST, n))
+    basis = Basis(products, start, last, min(ENOUGH, criteria.residual / 3))
+    vector = torch.zeros_like(start, dtype=start.dtype.to_complex())
+    least = torch.zeros_like(vector[:, 0]) if least is None else least
+    found = Dominant(vector[:, 0].clone(), vector, torch.zeros(len(start), dtype=torch.bool, device=start.device))
+    nothing = ~products(basis.left)(start).any(1)
+    found.settled[nothing] = True
+    basis.keep((~nothing).nonzero().squeeze(1))
+    while len(basis.left):
         basis.follow(now)
-        if best is None:
-            best = search.first(basis) if guess is None else search.beside(basis, guess)
-        else:
-            if guess is not None:
-                for v, product in zip(*(x.unbind(1) for x in best.real_vectors()), strict=True):
-                    basis.widen(v, product)
-            last, best = best.value.abs(), basis.pairs()
-            search.settle(basis.left, best, last)
-        stay = (~search.found.settled[basis.left]).nonzero().squeeze(1)
-        if not len(stay):
-            break
+        if now < last and len(basis.left) > MANY:
+            done, more = _look(basis, criteria, least, _sample(len(basis.left), basis.left))[1:]
+            if done.double().mean() < SOON:
+                now = min(last, now + _until(more, now))
+                continue
+        every = torch.arange(len(basis.left), device=basis.left.device)
+        pairs, done, more = _look(basis, criteria, least, every)
+        ends = done | (now == last)
+        write, stay = ends.nonzero().squeeze(1), (~ends).nonzero().squeeze(1)
+        where = basis.left[write]
+        found.value[where], found.settled[where] = pairs.value[write], done[write]
+        found.vector[where] = basis.combined(pairs.weights[write], write)
         basis.keep(stay)
-        best = best.at(stay)
-    return search.found
+        if len(stay):
+            now = min(last, now + _until(more[stay], now))
+    return found
 
 
-class _Search:
-    """What has been found so far.
+def _look(basis: Basis, criteria: Acceptance, least: Tensor, index: Tensor) -> tuple[RitzPairs, Tensor, Tensor]:
+    """The pairs of some points, which of them count, and how many more products each may take."""
+    pairs = basis.pairs(index)
+    return pairs, *criteria.met(pairs, basis.h[index], basis.vectors.shape[2], least[basis.left[index]])
 
-    Args:
-        criteria: when a value has settled.
-        like: vectors (P, n) of the dtype and device of all.
-    """
 
-    def __init__(self, criteria: Acceptance, like: Tensor) -> None:
-        self.criteria = criteria
-        vector = torch.zeros_like(like, dtype=like.dtype.to_complex())
-        self.found = Dominant(vector[:, 0].clone(), vector, like.new_zeros(len(like)), like.new_zeros(len(like)).bool())
+def _sample(count: int, like: Tensor) -> Tensor:
+    """An index of some of so many points, evenly spread."""
+    return torch.arange(SAMPLE, device=like.device) * count // SAMPLE
 
-    def settle(self, left: Tensor, pairs: RitzPairs, last: Tensor, *, early: bool = False) -> Tensor:
-        """Write down pairs at points (p,), given their moduli at the last look (p,).
 
-        Returned are those that do not count, as an index.
-        """
-        done = self.criteria.met(pairs, last, early=early)
-        for whole, part in zip(self.found, (pairs.value, pairs.vector, pairs.residual(), done), strict=True):
-            whole[left] = part
-        return (~done).nonzero().squeeze(1)
-
-    def first(self, basis: Basis) -> RitzPairs:
-        """The pairs of the first look, which count where they are clear.
-
-        Nothing tells whether they stand still.
-        """
-        pairs = basis.pairs()
-        self.settle(basis.left, pairs, torch.full_like(pairs.condition, torch.inf), early=True)
-        return pairs
-
-    def beside(self, basis: Basis, guess: Guess) -> RitzPairs:
-        """Those of the first look with a guess, or corrected ones.
-
-        A correction is tried where that is what is missing.
-        """
-        for v in guess.vectors.unbind(1):
-            basis.widen(v)
-        pairs = self.first(basis)
-        near = guess.holds(pairs.vector, basis.left).nonzero().squeeze(1)
-        near = near[self.settle(basis.left[near], pairs.at(near), guess.modulus[near], early=True)]
-        near = near[pairs.residual()[near] > self.criteria.residual]
-        if not len(near):
-            return pairs
-        side, some = basis.copied(near, CORRECTIONS), pairs.at(near)
-        for _ in range(CORRECTIONS):
-            side.widen(guess.corrected(some.rest, some.value, side.left).real)
-            last, some = some.value.abs(), side.pairs()
-            pairs = pairs.replaced(near, some)
-            last[~guess.holds(some.vector, side.left)] = torch.inf
-            stay = self.settle(side.left, some, last, early=True)
-            if not len(stay):
-                break
-            side.keep(stay)
-            some, near = some.at(stay), near[stay]
-        return pairs
+def _until(more: Tensor, now: int) -> int:
+    """After how many products to look again, given how many each point may take."""
+    step = more.nan_to_num(now, now, now).quantile(SOON).item()
+    return max(2 + now // 10, min(math.ceil(step), now))

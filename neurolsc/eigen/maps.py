@@ -14,7 +14,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.guess import Guess
+from neurolsc.eigen.known import Known
+
+PARTNERS = 4.0
+"""entries that a row is to have at least, for the matrix not to fall into small blocks"""
+ROWS = 8
+"""rows of a matrix that are looked at where all are not at hand"""
+
+
+def has_few(rows: Tensor) -> Tensor:
+    r"""Whether rows (..., n) that have any entry have few.
+
+    They have :math:`(\sum_j w_j^2)^2 / \sum_j w_j^4` of them.
+    """
+    square = rows.square()
+    all_of_it, most_of_it = square.sum(-1).square(), square.square().sum(-1)
+    return all_of_it < PARTNERS * most_of_it
 
 
 class Factors(NamedTuple):
@@ -32,8 +47,9 @@ class Map(ABC):
 
     rows: int
     columns: int
-    splits: bool = False
-    """whether it may fall into blocks so small that a start at random has hardly a part in each"""
+    splits: bool | None = None
+    """whether it may fall into blocks so small that a start at random has hardly a part in each;
+    None if that is not known"""
     same: bool = False
     """whether it is the same map at all points, whatever their number"""
 
@@ -49,10 +65,10 @@ class Map(ABC):
     def take(self, index: Tensor) -> "Map":
         """The map at some of the points."""
 
-    def guess(self, right: bool) -> Guess | None:
-        """A guess at the right or the left eigenvector of the largest eigenvalue.
+    def known(self, right: bool, tolerance: float) -> Known | None:
+        """The largest eigenvalues with right or left eigenvectors, where no product is needed.
 
-        None where there is none.
+        None where nothing is known.
         """
         return None
 
@@ -104,12 +120,31 @@ class Cycle:
         """The derivative at some of the points."""
         return Cycle([part.take(index) for part in self.maps], len(index))
 
-    def guess(self, right: bool) -> Guess | None:
-        """A guess at the right or the left eigenvector of the largest eigenvalue.
+    def known(self, right: bool, tolerance: float) -> Known | None:
+        """The largest eigenvalues with right or left eigenvectors, where no product is needed.
 
-        None where there is none.
+        None where nothing is known.
         """
-        return self.maps[0].guess(right) if len(self.maps) == 1 else None
+        return self.maps[0].known(right, tolerance) if len(self.maps) == 1 else None
+
+    def hears_few(self, like: Tensor) -> Tensor:
+        """At which points M may fall into small blocks (P,).
+
+        Where a map does not tell, some rows of M are looked at: whether one has few entries beside
+        the diagonal.
+        """
+        few = torch.zeros(self.points, dtype=torch.bool, device=like.device)
+        told = [part.splits for part in self.maps]
+        if any(told):
+            return ~few
+        if None in told:
+            for i in range(ROWS):
+                unit = torch.zeros(self.points, self.size, dtype=like.dtype, device=like.device)
+                line = i * self.size // ROWS
+                unit[:, line] = 1
+                row = self.transposed(unit).detach()
+                few |= has_few(row.index_fill(1, torch.tensor([line], device=like.device), 0))
+        return few
 
     def matrix(self, point: int, like: Tensor) -> Tensor:
         """M of one point (size, size), from products with the unit vectors.
@@ -148,6 +183,8 @@ class Choice(Map):
         long: length of the vector that is chosen from.
     """
 
+    splits = False
+
     def __init__(self, chosen: Tensor, long: int) -> None:
         self.chosen, self.rows, self.columns = chosen, chosen.shape[1], long
 
@@ -165,7 +202,7 @@ class Flipped(Map):
     """The transpose of a map."""
 
     def __init__(self, inner: Map) -> None:
-        self.inner, self.rows, self.columns = inner, inner.columns, inner.rows
+        self.inner, self.rows, self.columns, self.splits = inner, inner.columns, inner.rows, inner.splits
 
     def times(self, x: Tensor) -> Tensor:
         return self.inner.transposed(x)

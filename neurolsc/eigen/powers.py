@@ -19,7 +19,7 @@ SQUARINGS = (9, 9)
 """in the first round and the second; after 9 an eigenvalue that is 1.4 % smaller has left a
 thousandth of itself"""
 ENOUGH = 1e-3
-"""relative residual of the pairs that are returned, but those by LAPACK"""
+"""relative residual times condition number of the pairs that are returned, but those by LAPACK"""
 
 
 def dominant_pairs(h: Tensor, enough: float = ENOUGH) -> tuple[Tensor, Tensor, Tensor]:
@@ -29,7 +29,8 @@ def dominant_pairs(h: Tensor, enough: float = ENOUGH) -> tuple[Tensor, Tensor, T
 
     Args:
         h: the matrices.
-        enough: relative residual of the pairs that are returned, but those by LAPACK.
+        enough: relative residual times condition number of the pairs that are returned, but those
+            by LAPACK.
 
     Returns:
         The values (P,), the vectors (P, m) of norm 1, and the condition numbers of the values (P,),
@@ -42,7 +43,7 @@ def dominant_pairs(h: Tensor, enough: float = ENOUGH) -> tuple[Tensor, Tensor, T
         power = _squared(power, squarings)
         value[left], vector[left], miss = _pairs(h, power)
         condition[left] = _condition(vector[left], _pairs(h.mT, power.mT, value[left])[1])
-        stay = (~(miss <= enough * value[left].abs()) | (value[left] == 0)).nonzero().squeeze(1)
+        stay = (~(miss * condition[left] <= enough * value[left].abs()) | (value[left] == 0)).nonzero().squeeze(1)
         left, h, power = left[stay], h[stay], power[stay]
         if not len(left):
             return value, vector, condition

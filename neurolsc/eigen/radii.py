@@ -3,6 +3,7 @@
 Those that are small, or do not settle, go a dense path.
 """
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -95,21 +96,25 @@ def root(radius: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, radius, 1).sqrt(), 0)
 
 
+def _finite(m: Tensor) -> Tensor:
+    if not m.isfinite().all():
+        raise FloatingPointError("a derivative holds NaN or infinity.")
+    return m
+
+
 def _strict(tolerance: float) -> Acceptance:
     return Acceptance.within(tolerance, strict=True)
 
 
 def _piece(cycle: Cycle, like: Tensor, tolerance: float) -> Radii:
-    if small(cycle.size) or any(part.splits for part in cycle.maps):
-        matrices = cycle.matrices(like)
-        if not matrices.isfinite().all():
-            raise FloatingPointError("a derivative holds NaN or infinity.")
-        return Radii(spectral_radius(matrices), torch.ones(cycle.points, dtype=torch.bool, device=like.device))
+    if small(cycle.size):
+        radius = spectral_radius(_finite(cycle.matrices(like)))
+        return Radii(radius, torch.ones(cycle.points, dtype=torch.bool, device=like.device))
     if not torch.is_grad_enabled():
         largest = _dominant(cycle, like, Acceptance.within(tolerance))
         radius = largest.value.abs()
         for i in (~largest.settled).nonzero().flatten().tolist():
-            radius[i] = spectral_radius(cycle.matrix(i, like))
+            radius[i] = spectral_radius(_finite(cycle.matrix(i, like)))
         return Radii(radius, ~largest.settled)
     with torch.no_grad():
         radius, pairs, exact = _pairs(cycle, _dominant(cycle, like, _strict(tolerance)), like, tolerance)
@@ -122,16 +127,29 @@ def _dominant(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool =
 
     Products for left ones are cheaper by autograd.
     """
-    taken, part = torch.empty(0), cycle
+    vector = like.new_zeros(cycle.points, cycle.size, dtype=like.dtype.to_complex())
+    found = Dominant(vector[:, 0].clone(), vector, torch.zeros(cycle.points, dtype=torch.bool, device=like.device))
+    least, known = found.value, cycle.known(right, criteria.tolerance)
+    if known is not None:
+        found = Dominant(known.value.clone(), known.vector, known.largest.clone())
+        least = torch.where(known.exists, known.value, 0)
+    open_points = ~found.settled & (~cycle.hears_few(like) if cycle.size <= FACTORED_BELOW else True)
+    rest = open_points.nonzero().squeeze(1)
+    if len(rest):
+        part = cycle if len(rest) == cycle.points else cycle.take(rest)
+        new = _by_products(part, like, criteria, least[rest], right=right)
+        found.settled[rest] = new.settled
+        larger = new.value.abs() > least[rest].abs()
+        found.value[rest[larger]], found.vector[rest[larger]] = new.value[larger], new.vector[larger]
+    return found
 
-    def apply(x: Tensor, index: Tensor) -> Tensor:
-        nonlocal taken, part
-        if index is not taken:  # the same points are asked for many times
-            taken, part = index, cycle if len(index) == cycle.points else cycle.take(index)
-        return part.times(x) if right else part.transposed(x)
 
-    first = start(cycle.size, like).expand(cycle.points, -1)
-    found = dominant(apply, first, cycle.guess(right), criteria=criteria)
+def _by_products(cycle: Cycle, like: Tensor, criteria: Acceptance, least: Tensor, *, right: bool) -> Dominant:
+    def products(index: Tensor) -> Callable[[Tensor], Tensor]:
+        part = cycle if len(index) == cycle.points else cycle.take(index)
+        return part.times if right else part.transposed
+
+    found = dominant(products, start(cycle.size, like).expand(cycle.points, -1), least, criteria=criteria)
     return found if right else found._replace(value=found.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real
 
 
@@ -142,11 +160,12 @@ def _pairs(cycle: Cycle, largest: Dominant, like: Tensor, tolerance: float) -> t
         pairs = pairs_near(cycle, largest.value, largest.vector)
     else:
         close = tolerance / 10
-        right, left = (_dominant(cycle, like, Acceptance.within(2 * close), right=side) for side in (True, False))
+        criteria = Acceptance.within(tolerance)._replace(residual=close, exposed=2 * close)
+        right, left = (_dominant(cycle, like, criteria, right=side) for side in (True, False))
         pairs = matched(right, left, close)
     good = largest.settled & pairs.found & (pairs.value.abs() >= (1 - tolerance / 2) * radius)
     radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)
     for i in (~good).nonzero().flatten().tolist():
-        value, right, left = leading_pair(cycle.matrix(i, like))
+        value, right, left = leading_pair(_finite(cycle.matrix(i, like)))
         radius[i], pairs.value[i], pairs.right[i], pairs.left[i] = value.abs(), value, right, left
     return radius, pairs, ~good

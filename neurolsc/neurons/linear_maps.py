@@ -3,14 +3,11 @@
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.guess import Guess
+from neurolsc.eigen.known import Known
 from neurolsc.eigen.maps import Factors, Map, lu_factors
-from neurolsc.neurons.alone import Alone, hears_few
+from neurolsc.neurons.alone import hears_few, held_alone
 from neurolsc.neurons.derivatives import StepMap
 from neurolsc.neurons.linearised import Linearised
-
-GUESSES = 4
-"""neurons whose own eigenvectors are guessed to be near the largest one"""
 
 
 class SpikingStep(StepMap):
@@ -67,10 +64,9 @@ class SpikingStep(StepMap):
         """Where some neuron hears few others: small circles may hold the largest eigenvalue."""
         return hears_few(self.step.w_rec)
 
-    def guess(self, right: bool) -> Guess:
-        """By what is left of each neuron alone: a 2 x 2 matrix, or a number in a LIF."""
-        alone = Alone(self.step, right)
-        return Guess(alone.values().abs().amax(1), alone.leading(GUESSES), alone.solve)
+    def known(self, right: bool, tolerance: float) -> Known:
+        """Where neurons alone hold the radius."""
+        return held_alone(self.step, right, tolerance)
 
     def factors(self, shift: Tensor) -> Factors | None:
         r"""A factorisation of an n x n matrix, also where the state has 2 n variables.
@@ -115,6 +111,8 @@ class SpikingStep(StepMap):
 class Spikes(Map):
     """d z / d h of a LIF or ALIF cell: s dv, or s (dv - dtheta)."""
 
+    splits = False
+
     def __init__(self, s: Tensor, threshold: bool) -> None:
         self.s, self.threshold = s, threshold
         self.rows = s.shape[1]
@@ -142,6 +140,11 @@ class Weights(Map):
         self.weights = weights
         self.rows, self.columns = weights.shape
 
+    @property
+    def splits(self) -> bool:  # type: ignore[override]
+        """As of recurrent weights."""
+        return hears_few(self.weights)
+
     def times(self, x: Tensor) -> Tensor:
         return x @ self.weights.T
 
@@ -155,7 +158,7 @@ class Weights(Map):
 class Voltage(Map):
     """Where the voltage stands in the state (v, theta): dv becomes (dv, 0)."""
 
-    same = True
+    same, splits = True, False
 
     def __init__(self, n: int) -> None:
         self.rows, self.columns = 2 * n, n

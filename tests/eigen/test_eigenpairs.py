@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 def one(value: complex, *vector: complex) -> Dominant:
     x = torch.tensor([vector], dtype=torch.complex128)
-    return Dominant(torch.tensor([value], dtype=torch.complex128), x / x.norm(), torch.zeros(1), torch.tensor([True]))
+    return Dominant(torch.tensor([value], dtype=torch.complex128), x / x.norm(), torch.tensor([True]))
 
 
 @pytest.mark.parametrize(("overlap", "found"), [(1e-3, True), (1e-7, True), (1e-9, False), (1e-12, False), (0, False)])
