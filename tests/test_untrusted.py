@@ -5,6 +5,7 @@ import json
 import lzma
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -178,3 +179,12 @@ def test_loading_makes_no_matrix_of_its_own_and_draws_nothing(tmp_path: Path):
     assert all(
         torch.equal(a, b) for a, b in zip(network.state_dict().values(), again.state_dict().values(), strict=True)
     )
+
+
+def test_numbers_that_are_none_are_told_once_and_not_by_numpy():
+    signalling = np.array([0x7FA00000], np.uint32).view(np.float32)  # a NaN that arithmetic complains of
+    with pytest.raises(ValueError, match=r"^a\.net: no numbers$"), refusing("a.net", "damaged"):
+        if not np.isfinite(signalling.astype(np.float64)).all():
+            raise ValueError("no numbers")
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        signalling.astype(np.int32)

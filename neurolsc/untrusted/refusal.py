@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
 
+import numpy as np
+
 from neurolsc.untrusted.words import clean
 
 __all__ = ["refusing"]
@@ -39,7 +41,8 @@ def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
     A ``ValueError`` is taken to say what is wrong and where, and only gets the name in front;
     anything else is told with its type after `what`. The error itself stays as ``__cause__``, so
     that a mistake in the reader can still be found. Open the file before: that it is missing is
-    no fault of its content.
+    no fault of its content. Numbers out of range are judged by what they become, without a warning
+    of NumPy's.
 
     Args:
         path: the file.
@@ -56,7 +59,8 @@ def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
     """
     name = os.fspath(path)
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     except FAULTS as error:
         if isinstance(error, ValueError) and not isinstance(error, UnicodeError):
             raise ValueError(f"{name}: {clean(error, LONGEST)}") from error
