@@ -2,7 +2,6 @@
 
 import inspect
 import reprlib
-import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
@@ -23,10 +22,8 @@ from neurolsc.neurons.reset import ResetName
 from neurolsc.stability import PaperRule, PretrainResult, Rule, TransitionRule, pretrain, scale_to_radius
 from neurolsc.stability.lsc.targets import Target
 from neurolsc.training import Samples, TrainResult, train
-from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.words import clean
 
-LONGEST_TOML = 2**20
 """bytes of a file of settings"""
 RuleName = Literal["default", "transition", "hold-threshold", "paper"]
 
@@ -231,26 +228,6 @@ class TrainSettings:
 
 Settings = NetworkSettings | DataSettings | PretrainSettings | TrainSettings
 KINDS = (NetworkSettings, DataSettings, PretrainSettings, TrainSettings)
-
-
-def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
-    """Read settings from a TOML file: names of the flags without dashes, at the top level.
-
-    Raises:
-        ValueError: if the file cannot be read or is not TOML; the message names it.
-    """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(LONGEST_TOML + 1)
-    except OSError as error:
-        raise ValueError(f"cannot read the settings in {path}: {error.strerror}.") from error
-    with refusing(path, "not a TOML file"):
-        if len(data) > LONGEST_TOML:
-            raise ValueError(f"settings take less than {LONGEST_TOML} bytes.")
-        try:
-            return tomllib.loads(data.decode())
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"not a TOML file: {error}.") from error
 
 
 def check_names(given: dict[str, Any], kinds: tuple[type[Settings], ...], where: str) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import tomllib
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
@@ -16,6 +15,7 @@ from neurolsc.files import atomic_write
 from neurolsc.identity import differences
 from neurolsc.locks import alone, lock_of
 from neurolsc.temporaries import remove_dead
+from neurolsc.untrusted.toml import read_toml
 
 SETTINGS = "settings.toml"
 NETWORK = "network.safetensors"
@@ -134,23 +134,11 @@ def _claim(partial: Path, settings: dict[str, Any]) -> None:
     written = partial / SETTINGS
     if not written.exists():
         atomic_write(written, lambda file: file.write(tomli_w.dumps(settings).encode()))
-    elif changed := differences(read_settings_file(written), settings):
+    elif changed := differences(read_toml(written), settings):
         raise ValueError(
             f"{partial} holds an unfinished run with other settings ({changed}). Use the same settings to "
             "go on, another folder, or remove it."
         )
-
-
-def read_settings_file(path: Path) -> dict[str, Any]:
-    """The settings in a file that this package wrote.
-
-    Raises:
-        ValueError: if it is damaged.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged: {error}.") from error
 
 
 def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
@@ -162,7 +150,7 @@ def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
     folder = Path(path)
     if not (folder / SETTINGS).exists() or not (folder / NETWORK).exists():
         raise ValueError(f"{folder} is not the folder of a finished run: it has no {SETTINGS} and {NETWORK}.")
-    return read_settings_file(folder / SETTINGS)
+    return read_toml(folder / SETTINGS)
 
 
 def write_json(path: Path, content: object) -> None:

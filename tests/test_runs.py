@@ -139,7 +139,7 @@ def test_other_settings_are_refused_even_where_the_run_got_no_further_than_that(
 def test_damaged_settings_are_refused_by_name(tmp_path: Path):
     (tmp_path / "run.partial").mkdir()
     (tmp_path / "run.partial" / "settings.toml").write_text("width = ")
-    with pytest.raises(ValueError, match=r"run\.partial/settings\.toml is damaged"):
+    with pytest.raises(ValueError, match=r"run\.partial/settings\.toml: not a TOML file"):
         run_folder(tmp_path / "run", {"width": 9}).__enter__()
 
 

@@ -7,7 +7,8 @@ from typing import Any, get_args
 
 import click
 
-from neurolsc.config import KINDS, Settings, check_names, make, read_toml
+from neurolsc.config import KINDS, Settings, check_names, make
+from neurolsc.untrusted.toml import read_toml
 
 Command = Callable[..., None]
 

@@ -6,5 +6,6 @@
 - ``hdf5``: data sets of an HDF5 file, each looked at before it is read.
 - ``lists``: what has a variable length in such a file.
 - ``tensors``: safetensors with a checksum, written and read.
+- ``toml``: settings.
 - ``words``: names that may be shown.
 """

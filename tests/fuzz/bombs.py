@@ -17,10 +17,10 @@ import safetensors.torch
 import torch
 
 from neurolsc import LIF, Network, save
-from neurolsc.config import read_toml
 from neurolsc.datasets import EventFile, read_idx
 from neurolsc.export import from_nir, quantize, read_netx, to_nir, write_netx
 from neurolsc.files import read_tree, write_tree
+from neurolsc.untrusted.toml import read_toml
 from tests.fuzz import pool
 from tests.fuzz.readers import _network, _reseal, _words
 from tests.words import write_words

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from neurolsc import LIF, ALIFPlus, Network, load, save, surrogate
-from neurolsc.config import KINDS, check_names, make, read_toml
+from neurolsc.config import KINDS, check_names, make
 from neurolsc.datasets import Binning, EventCache, EventFile, FrameCache, read_idx
 from neurolsc.datasets.summary import summarize
 from neurolsc.export import from_nir, quantize, read_netx, to_nir, write_netx
 from neurolsc.files import read_tree, write_tree
+from neurolsc.untrusted.toml import read_toml
 from tests.export.networks import make as make_exported
 from tests.fuzz import mutations
 from tests.fuzz.mutations import Change, any_bytes
