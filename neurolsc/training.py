@@ -24,6 +24,8 @@ from neurolsc.identity import differences, of_data, of_network
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.tasks import Classification, Task
+from neurolsc.untrusted.refusal import refusing
+from neurolsc.untrusted.tensors import check_finite
 from neurolsc.validation import positive, whole
 
 __all__ = ["Scores", "TrainResult", "evaluate", "train"]
@@ -270,7 +272,8 @@ class _Fit:
         """Go on from a file.
 
         Raises:
-            ValueError: if it was written under other settings, or by something else.
+            ValueError: if it was written under other settings or by something else, or holds weights
+                that are not finite.
         """
         state = read_tree(path)
         if not isinstance(state, dict) or state.keys() != self.state().keys() | {"settings"}:
@@ -279,9 +282,12 @@ class _Fit:
             raise ValueError(
                 f"{path} is of a training with {changed}: give the old settings, or another checkpoint file."
             )
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
+        with refusing(path, "does not fit this training"):
+            for part in ("best", "network"):  # both have to fit
+                check_finite(state[part])
+                self.network.load_state_dict(state[part])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
 
 
 def _copied(network: Network) -> dict[str, Tensor]:

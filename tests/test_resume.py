@@ -1,3 +1,4 @@
+import copy
 import signal
 import subprocess
 import sys
@@ -333,6 +334,16 @@ def test_a_checkpoint_that_is_damaged_or_something_else_is_refused_by_name(tmp_p
             go()
     with pytest.raises(FileNotFoundError, match="nowhere"):
         train(small_network(), Patterns(6), Patterns(3), epochs=1, checkpoint=tmp_path / "nowhere" / "c", **QUIET)
+    path.unlink()
+    go()
+    kept = read_tree(path)
+    for part in ("network", "best"):
+        for change in (lambda w: w.mul_(torch.nan), lambda w: w.resize_(0)):
+            other = copy.deepcopy(kept)
+            change(other[part]["readout.weight"])
+            write_tree(path, other)
+            with pytest.raises(ValueError, match=r"run\.checkpoint: (readout\.weight must be finite|does not fit)"):
+                go()
 
 
 @pytest.mark.slow
