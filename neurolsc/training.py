@@ -272,8 +272,8 @@ class _Fit:
         """Go on from a file.
 
         Raises:
-            ValueError: if it was written under other settings or by something else, or if weights in
-                it are not finite or do not fit.
+            ValueError: if it was written under other settings or by something else, or if its
+                weights are not finite or do not fit.
         """
         state = read_tree(path)
         if not isinstance(state, dict) or state.keys() != self.state().keys() | {"settings"}:

@@ -89,8 +89,10 @@ class FrameCache:
         x = np.empty((len(indices), bins, self.binning.repeat, channels), np.uint8)
         once = np.empty((bins, channels), np.uint8)  # small enough to stay in the processor's cache
         for item, i in zip(x, indices.tolist(), strict=True):
-            store.read(i, i * once.size, once)
-            item[:] = once[:, None]
+            place = item if self.binning.repeat == 1 else once
+            store.read(i, i * once.size, place)
+            if place is once:
+                item[:] = once[:, None]
         x = torch.from_numpy(x).reshape(len(indices), -1, channels).transpose(0, 1)
         return Frames(x, None, torch.from_numpy(store.tables["left_out"][indices]))
 
