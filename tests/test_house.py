@@ -7,7 +7,19 @@ import neurolsc
 
 ROOT = Path(neurolsc.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("validation", "positive", "frames", "modes", "surrogate", "untrusted", "temporaries", "locks", "files", "eigen"),
+    (
+        "validation",
+        "positive",
+        "frames",
+        "modes",
+        "compiling",
+        "surrogate",
+        "untrusted",
+        "temporaries",
+        "locks",
+        "files",
+        "eigen",
+    ),
     ("neurons", "plots"),
     ("network", "checkpoint", "identity", "metrics", "optimizer"),
     ("datasets",),

@@ -5,24 +5,19 @@ Numbers come in as the type of the vectors: mixed with others the compiler count
 precision.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import njit
+
+from neurolsc.compiling import compiled
 
 Array = np.ndarray[Any, Any]
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 """what the compiler may do to sums; NaN and infinity stay what they are"""
 
 
-def _compiled(kernel: Callable[..., Any]) -> Any:
-    """Compiled at its first call with arguments of a kind, and kept on disk where that may be."""
-    options = {"nogil": True, "error_model": "numpy", "fastmath": FAST}
-    try:
-        return njit(kernel, cache=True, **options)
-    except RuntimeError:  # there is no folder to write to
-        return njit(kernel, **options)
+_compiled = compiled(fastmath=FAST)
 
 
 @njit(inline="always", fastmath=FAST)

@@ -5,23 +5,15 @@ steps. A fixed threshold is an array of one row, read by all samples. Non-zero e
 after row, as in :class:`neurolsc.neurons.scan.entries.Entries`.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import njit
 
+from neurolsc.compiling import compiled
+
 Array = np.ndarray[Any, Any]
-_part = njit(inline="always")
-
-
-def _compiled(kernel: Callable[..., Any]) -> Any:
-    """Compiled at its first call with arguments of a kind, and kept on disk where that may be."""
-    options = {"nogil": True, "error_model": "numpy"}
-    try:
-        return njit(kernel, cache=True, **options)
-    except RuntimeError:  # there is no folder to write to
-        return njit(kernel, **options)
+_compiled, _part = compiled(), njit(inline="always")
 
 
 SUMS = ("decay_v", "b_v", "threshold", "decay_theta", "b_theta", "adaptation")

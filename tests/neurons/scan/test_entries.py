@@ -7,12 +7,10 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from numba import njit
-from numba.core import caching
 from torch import Tensor
 
 from neurolsc import ALIFPlus, Network
-from neurolsc.neurons.scan import chunks, compiled, compiled_kernels, function, reading
+from neurolsc.neurons.scan import chunks, compiled, function, reading
 from neurolsc.neurons.scan import entries as products
 from neurolsc.neurons.scan.entries import DENSITY, Entries, events_in, spikes_in, stacked
 from neurolsc.neurons.scan.reading import Reading
@@ -204,12 +202,3 @@ def test_an_input_of_several_chunks_has_its_events(monkeypatch):
     torch.testing.assert_close(found.times(w), x @ w)
     dense = torch.cat([x, torch.ones(20, 9)])
     assert events_in(dense, torch.float64) is None
-
-
-def test_kernels_compile_where_nothing_can_be_kept_on_disk(monkeypatch):
-    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])  # what Numba asks for a folder
-    double = compiled_kernels._compiled(lambda x: 2 * x)
-    assert double(21) == 42
-    assert double.signatures
-    with pytest.raises(RuntimeError, match="cannot cache function"):
-        njit(lambda x: x, cache=True)
