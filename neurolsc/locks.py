@@ -10,9 +10,9 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
-__all__ = ["alone", "lock_of"]
+__all__ = ["WITHOUT_LOCKS", "alone", "lock_of"]
 
-_WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
+WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 """what a disk says that has no locks; of ENOSYS filelock itself knows"""
 
 
@@ -59,7 +59,7 @@ def _acquired(file: Path, path: Path) -> BaseFileLock:
         except Timeout:
             pass
         except OSError as error:
-            if error.errno not in _WITHOUT_LOCKS:
+            if error.errno not in WITHOUT_LOCKS:
                 raise
             file.unlink(missing_ok=True)
             lock = SoftFileLock(file.with_suffix(".softlock"))

@@ -25,6 +25,7 @@ from typing import Any
 import filelock
 import numpy as np
 
+from neurolsc.locks import WITHOUT_LOCKS
 from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.words import clean
 
@@ -233,7 +234,9 @@ def _alone(path: Path) -> Iterator[bool]:
     lock = filelock.FileLock(path.with_name(f".{path.name}.lock"))
     try:
         lock.acquire()
-    except NotImplementedError:
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
         yield False
         return
     try:

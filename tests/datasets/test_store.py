@@ -1,13 +1,13 @@
 """Caches that are damaged, cut short while they are read, built at once, or have no place."""
 
 import errno
+import fcntl
 import json
 import multiprocessing
 import os
 import resource
 import signal
 import subprocess
-import tempfile
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from neurolsc.datasets import Binning, EventCache, EventFile, FrameCache, store
+from neurolsc.locks import WITHOUT_LOCKS
 from tests.words import draw_words, write_words
 
 GRID = Binning(dt=0.01, window=0.6, channels=70, repeat=2)
@@ -184,11 +185,14 @@ def test_of_processes_that_want_it_at_once_one_makes_it(path: Path, folder: Path
 
 
 @both
-def test_where_there_are_no_locks_it_is_made_all_the_same(path: Path, folder: Path, kind: str, monkeypatch):
-    def none(self: object) -> None:
-        raise NotImplementedError("no flock here")
+@pytest.mark.parametrize("number", WITHOUT_LOCKS)
+def test_where_there_are_no_locks_it_is_made_all_the_same(
+    path: Path, folder: Path, kind: str, number: int, monkeypatch
+):
+    def none(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(store.filelock.FileLock, "acquire", none)
+    monkeypatch.setattr(fcntl, "flock", none)  # what such a disk answers
     assert same(KINDS[kind](EventFile(path), folder), path, kind)
 
 
@@ -247,38 +251,26 @@ def test_no_space_while_it_is_made_is_an_error_and_no_signal(path: Path, folder:
     assert same(KINDS[kind](EventFile(path), folder), path, kind)
 
 
-@pytest.fixture
-def small_disk() -> str:
-    """A file system of 256 kB, if this user may mount one."""
-    with tempfile.TemporaryDirectory() as place:
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", place], capture_output=True).returncode:
-            pytest.skip("needs the right to mount a file system")
-        try:
-            yield place  # type: ignore[misc]
-        finally:
-            subprocess.run(["umount", "-l", place], check=True)
-
-
 @both
-def test_a_disk_that_is_really_full_is_told(path: Path, small_disk: str, kind: str):
-    with pytest.raises(OSError, match="No space"), (Path(small_disk) / "filler").open("wb", buffering=0) as filler:
+def test_a_disk_that_is_really_full_is_told(path: Path, small_disk: Path, kind: str):
+    with pytest.raises(OSError, match="No space"), (small_disk / "filler").open("wb", buffering=0) as filler:
         while filler.write(bytes(4096)):
             pass
     with pytest.raises(OSError, match=r"the cache cannot be made \(No space left on device"):
-        KINDS[kind](EventFile(path), Path(small_disk))
-    assert not [p for p in Path(small_disk).iterdir() if p.is_dir()]
+        KINDS[kind](EventFile(path), small_disk)
+    assert not [p for p in small_disk.iterdir() if p.is_dir()]
 
 
 @both
-def test_a_folder_that_cannot_be_written_serves_a_good_cache_and_names_itself_else(path, small_disk: str, kind: str):
+def test_a_folder_that_cannot_be_written_serves_a_good_cache_and_names_itself_else(path, small_disk: Path, kind: str):
     file = EventFile(write_words(path.with_name("few.h5"), draw_words(N, most=20)))
     grid = Binning(dt=0.05, window=0.6, channels=70)
     make = EventCache if kind == "spikes" else lambda file, folder: FrameCache(file, folder, grid)
-    cache = make(file, Path(small_disk))
-    for note in Path(small_disk).glob(".*.json"):
+    cache = make(file, small_disk)
+    for note in small_disk.glob(".*.json"):
         note.unlink()
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    assert everything(make(file, Path(small_disk)))
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert everything(make(file, small_disk))
     assert everything(cache)
     with pytest.raises(OSError, match=r"the cache cannot be made \(Read-only file system\)"):
-        make(EventFile(path), Path(small_disk))
+        make(EventFile(path), small_disk)
