@@ -21,10 +21,10 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "eigen",
     ),
     ("neurons", "plots"),
-    ("network", "checkpoint", "identity", "metrics", "optimizer"),
+    ("network", "checkpoint", "clipping", "identity", "metrics", "optimizer"),
     ("datasets",),
     ("stability",),
-    ("interop", "tasks", "evaluation", "training", "export"),
+    ("interop", "tasks", "evaluation", "training", "export", "initialisers"),
     ("config", "runs", "experiment"),
     ("cli",),
 )
