@@ -5,6 +5,7 @@ what several need of a cell. One method a file: `default`; `scaling` (Glorot, He
 `lsuv`; `rates` (thresholds for a rate); `lsc`.
 """
 
+from neurolsc.initialisers.by_source import BySource
 from neurolsc.initialisers.default import Default
 from neurolsc.initialisers.initialiser import Chain, Initialiser
 from neurolsc.initialisers.lsc import LSC
@@ -17,6 +18,7 @@ from neurolsc.initialisers.spec import named, register
 __all__ = [
     "LSC",
     "LSUV",
+    "BySource",
     "Chain",
     "Default",
     "Glorot",

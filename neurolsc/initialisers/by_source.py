@@ -1,0 +1,141 @@
+"""Local stability by source, at a given rate: what spikes do is set, leaks are left to the task."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neurolsc.initialisers.cells import input_synapses, put, rate, reads, settle, told
+from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
+from neurolsc.initialisers.spec import register
+from neurolsc.modes import evaluating
+from neurolsc.network import Network
+from neurolsc.neurons.cell import Cell
+from neurolsc.neurons.synapses import synapses
+from neurolsc.stability.findings import Finding
+from neurolsc.stability.measure import depth_radius
+from neurolsc.stability.profile import draw_steps
+from neurolsc.stability.recurrence import recurrence_radius
+from neurolsc.stability.transition import follow
+from neurolsc.validation import number, whole
+
+_SETTLED = 0.01  # of a radius, as a share
+_MISSED = 0.05  # likewise: told
+_WIDEST = 10.0  # a factor of weights in one round
+_REACH = math.log(1e4)  # of a scale of thresholds
+_CURES = {
+    "radius of the depth": "no scale of w_in moves it: let the layer below fire, where its surrogate has a derivative",
+    "radius of the recurrence": "voltages outgrow the surrogate, or no neuron has a derivative: ask for less",
+    "firing rate": "it moves in jumps: take a wider layer or a weaker recurrence",
+}
+
+
+@register
+@dataclass(frozen=True)
+class BySource(Initialiser):
+    r"""Radii of what spikes do, through depth and through the recurrence, at a given firing rate.
+
+    .. math:: \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth},
+        \quad \mathrm{E}\,\rho(\mathrm{diag}(s_l)\, W_{rec, l}) = \rho_{rec},
+        \quad \mathrm{E}\, z_l = r
+
+    bottom up, by a scale of the input matrices, one of the recurrent matrices and one of the
+    thresholds of each layer, in rounds, since each moves the other two. The radius through time of
+    a spiking layer is mostly that of its leaks, which are its memory and no instability: time
+    constants stay as they are, for the task to set.
+
+    The derivative of the first layer by the input holds no surrogate; its input matrix stays.
+
+    Attributes:
+        depth: wanted radius through depth of every layer but the first; 0: w_in stays.
+        recurrence: wanted radius of the recurrence, see :mod:`neurolsc.stability.recurrence`; 0: no
+            recurrence at the start. Layers without recurrent matrices have none to set.
+        rate: spikes per neuron and step; 0: thresholds stay.
+        samples: samples of the first batch at which radii are taken.
+        steps: time steps at which they are.
+        rounds: most rounds for each layer.
+
+    Source: ours, after arXiv:2308.12075, where radii are set whatever holds them.
+    """
+
+    depth: float = 0.6
+    recurrence: float = 0.2
+    rate: float = 0.15
+    samples: int = 4
+    steps: int = 8
+    rounds: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "recurrence", "rate"):
+            number(name, getattr(self, name), zero_allowed=True)
+        if self.rate >= 1:
+            raise ValueError(f"rate must be spikes per neuron and step, below 1, got {self.rate}.")
+        for name in ("samples", "steps", "rounds"):
+            whole(name, getattr(self, name))
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Set all layers on the first batch; told are radii and rates that miss by 5 %."""
+        x, found = first_input(network, inputs), []
+        for layer in range(len(network.cells)):
+            input_synapses(network, layer)  # what cannot be set is refused before anything is changed
+            if self.rate and network.cells[layer].thresholds() is None:
+                raise TypeError(f"{told(network, layer)} does not say how its thresholds scale.")
+        draw = generator(seed, "points")
+        some = x[:, torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)]
+        times = draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
+        with evaluating(network), torch.no_grad():
+            for layer in range(len(network.cells)):
+                found += self._set(network, x, some, times, layer, seed)
+        return tuple(found)
+
+    def _set(self, network: Network, x: Tensor, some: Tensor, times: Tensor, layer: int, seed: int) -> list[Finding]:
+        """Set one layer; what it misses."""
+        cell, read = network.cells[layer], reads(network, x, layer)
+        below, own = input_synapses(network, layer) if layer else (), synapses(cell, "time")
+        for matrix in own if self.recurrence == 0 else ():
+            put(matrix, torch.zeros_like(matrix.weights))
+        wanted = {"depth": self.depth if below else 0.0, "recurrence": self.recurrence if own else 0.0}
+
+        def radii() -> dict[str, float]:
+            t = follow(network, some, times)[0][layer]
+            across = depth_radius(t, layer, "submatrix", generator(seed, layer)).radius
+            return {"depth": across.mean().item(), "recurrence": recurrence_radius(t).mean().item()}
+
+        for _ in range(self.rounds):
+            self._wake(cell, read)
+            found = radii()
+            factors = {name: _factor(found[name], target) for name, target in wanted.items()}
+            if all(abs(factor - 1) < _SETTLED for factor in factors.values()):
+                break
+            for matrices, factor in ((below, factors["depth"]), (own, factors["recurrence"])):
+                for matrix in matrices:
+                    put(matrix, factor * matrix.weights)
+        rate, found = self._wake(cell, read), radii()
+        missed = [(f"radius of the {name}", found[name], target) for name, target in wanted.items() if target]
+        missed += [("firing rate", rate, self.rate)] if self.rate else []
+        return [
+            Finding(layer + 1, f"{what} {is_now:.3g}, not {target:g}", _CURES[what])
+            for what, is_now, target in missed
+            if abs(is_now / target - 1) > _MISSED
+        ]
+
+    def _wake(self, cell: Cell, read: Tensor) -> float:
+        """Scale the thresholds of a cell to the rate wanted; the rate reached."""
+        if not self.rate:
+            return rate(cell, read)
+        thresholds = cell.thresholds()
+        assert thresholds is not None  # asked before
+        return settle(
+            lambda log: thresholds.scale(math.exp(-log)),
+            lambda: rate(cell, read),
+            self.rate,
+            reach=_REACH,
+            close=1e-3 * self.rate,
+        )
+
+
+def _factor(found: float, target: float) -> float:
+    """What brings a radius to its target if it is linear; 1 where none is wanted or nothing moves it."""
+    return min(max(target / found, 1 / _WIDEST), _WIDEST) if found and target else 1.0

@@ -1,0 +1,62 @@
+r"""The radius of what the spikes of a layer do to it through its recurrent synapses alone.
+
+With z = output(h) what a layer sends and W its recurrent weights,
+
+.. math:: R = \frac{\partial z}{\partial h} \Big(\frac{\partial h'}{\partial z}\Big|_{W} -
+              \frac{\partial h'}{\partial z}\Big|_{W = 0}\Big)
+
+is the part of the derivative through time that is owed to W, seen between outputs: of LIF and ALIF
+:math:`\mathrm{diag}(s)\, W_{rec}`. Leaks, resets and adaptation are left out, and where the state
+is linear in W so is R: a factor of the weights is a factor of its radius.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from neurolsc.eigen.radius import spectral_radius
+from neurolsc.neurons.synapses import owner_of, synapses
+from neurolsc.positive import set_value
+from neurolsc.stability.transition import Transitions, flat, jacobian, unflat
+from neurolsc.surrogate import exact_values
+
+
+def recurrence_radius(t: Transitions) -> Tensor:
+    """Radius of R at the points of t, (P,); 0 for a layer without recurrent synapses.
+
+    Cost: two backward passes through P n_hidden steps, and P eigenvalue problems of n_hidden^3.
+    """
+    matrices = synapses(t.cell, "time")
+    if not matrices:
+        return t.x.new_zeros(len(t.x))
+    output = jacobian(_output(t), flat(t.before)).detach()
+    whole = _by_output(t)
+    kept = [(owner_of(matrix.cell, matrix.name), matrix.weights.clone()) for matrix in matrices]
+    try:
+        for place, weights in kept:
+            set_value(*place, torch.zeros_like(weights))
+        rest = _by_output(t)
+    finally:
+        for place, weights in kept:
+            set_value(*place, weights)
+    return spectral_radius(output @ (whole - rest))
+
+
+def _output(t: Transitions) -> Callable[[Tensor], Tensor]:
+    def output(h: Tensor) -> Tensor:
+        with exact_values(t.cell):
+            return t.cell.output(unflat(h, t.before))
+
+    return output
+
+
+def _by_output(t: Transitions) -> Tensor:
+    """d h' / d z with z apart from the state, (P, S, n_hidden)."""
+
+    def step(z: Tensor, x: Tensor, h: Tensor) -> Tensor:
+        return flat(t.cell.update(x, z, unflat(h, t.before)))
+
+    with torch.no_grad():
+        z = t.cell.output(t.before)
+    return jacobian(step, z, t.x, flat(t.before)).detach()

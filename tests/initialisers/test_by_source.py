@@ -1,0 +1,86 @@
+"""Radii by source at a given rate, measured after they were set."""
+
+import pytest
+import snntorch
+import torch
+
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, radius_profile, wrap
+from neurolsc.initialisers import BySource, named
+from neurolsc.stability.recurrence import recurrence_radius
+from neurolsc.stability.transition import follow
+
+
+@pytest.fixture
+def x(make_spikes):
+    return make_spikes(T=12, B=8, N=40)
+
+
+@pytest.mark.parametrize("cell", [LIF, ALIFPlus, ALIFPlusMinus])
+def test_radii_and_rates_are_where_they_were_wanted(cell, make_network, x):
+    network = make_network(cell, n_in=40, width=32, layers=3)
+    taus = [c.tau_v.clone() for c in network.cells]
+    all_points = BySource(depth=0.5, recurrence=0.3, rate=0.2, samples=8, steps=12)
+    assert all_points.apply(network, [x], seed=3) == ()
+    profile = radius_profile(network, x)
+    transitions, spikes = follow(network, x, torch.arange(12))
+    for t, layer, tau in zip(transitions, spikes, taus, strict=True):
+        assert layer.mean().item() == pytest.approx(0.2, rel=0.05)
+        assert recurrence_radius(t).mean().item() == pytest.approx(0.3, rel=0.05)
+        assert torch.equal(t.cell.tau_v, tau)
+    torch.testing.assert_close(profile.depth_mean[1:], torch.full((2,), 0.5), rtol=0.05, atol=0)
+
+
+def test_the_first_input_matrix_stays(make_network, x):
+    network = make_network(n_in=40, width=32)
+    before = network.cells[0].w_in.clone()
+    BySource().apply(network, [x])
+    assert torch.equal(network.cells[0].w_in, before)
+
+
+def test_zero_takes_the_recurrence_away_and_leaves_what_is_not_asked_for(make_network, x):
+    network = make_network(n_in=40, width=32, gain=2)
+    w_in, rest = network.cells[1].w_in.clone(), network.cells[1].theta_rest.clone()
+    assert BySource(depth=0, recurrence=0, rate=0).apply(network, [x]) == ()
+    assert not network.cells[1].w_rec.any()
+    assert torch.equal(network.cells[1].w_in, w_in) and torch.equal(network.cells[1].theta_rest, rest)
+
+
+def test_what_is_missed_is_told(make_network, x):
+    network = make_network(n_in=40, width=32)
+    found = BySource().apply(network, [0 * x])
+    assert [(f.layer, f.problem) for f in found if "rate" in f.problem] == [
+        (1, "firing rate 0, not 0.15"),
+        (2, "firing rate 0, not 0.15"),
+    ]
+
+
+def test_the_same_seed_gives_the_same_network(make_network, x):
+    networks = [make_network(n_in=40, width=32) for _ in range(2)]
+    for number, network in enumerate(networks):
+        torch.manual_seed(number)
+        BySource().apply(network, [x], seed=5)
+    assert all(map(torch.equal, networks[0].state_dict().values(), networks[1].state_dict().values()))
+
+
+def test_a_network_of_snntorch(x):
+    layers = [torch.nn.Linear(40, 32), snntorch.RLeaky(beta=0.5, linear_features=32, learn_threshold=True)]
+    layers += [torch.nn.Linear(32, 32), snntorch.RLeaky(beta=0.5, linear_features=32, learn_threshold=True)]
+    network = wrap([*layers, torch.nn.Linear(32, 4)])
+    assert BySource(depth=0.5, samples=8, steps=12, rate=0.2).apply(network, [x]) == ()
+    assert network.run(x).spikes[1].mean().item() == pytest.approx(0.2, rel=0.05)
+    assert radius_profile(network, x).depth_mean[1].item() == pytest.approx(0.5, rel=0.05)
+
+
+def test_as_a_text():
+    assert named("BySource(depth=0.5)") == BySource(depth=0.5)
+    assert str(BySource(recurrence=0.1)) == "BySource(recurrence=0.1)"
+    with pytest.raises(ValueError, match="below 1, got 2"):
+        named("BySource(rate=2)")
+
+
+def test_cells_without_thresholds_are_refused_before_anything_changes(x):
+    lstm = torch.nn.LSTM(40, 16)
+    before = lstm.weight_ih_l0.clone()
+    with pytest.raises(TypeError, match="does not say how its thresholds scale"):
+        BySource().apply(wrap([lstm, torch.nn.Linear(16, 2)]), [x])
+    assert torch.equal(lstm.weight_ih_l0, before)
