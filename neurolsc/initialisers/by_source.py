@@ -137,5 +137,5 @@ class BySource(Initialiser):
 
 
 def _factor(found: float, target: float) -> float:
-    """What brings a radius to its target if it is linear; 1 where none is wanted or nothing moves it."""
+    """What brings a linear radius to its target; 1 where none is wanted, or nothing moves it."""
     return min(max(target / found, 1 / _WIDEST), _WIDEST) if found and target else 1.0
