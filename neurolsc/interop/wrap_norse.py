@@ -144,7 +144,7 @@ class NorseCell(ForeignCell):
         from norse.torch.functional.threshold import threshold
 
         method, alpha = (_find(self.layer.p, name) for name in ("method", "alpha"))
-        return threshold(distance, method, torch.as_tensor(alpha))
+        return threshold(distance, method, torch.as_tensor(alpha))  # type: ignore[arg-type]
 
     def first_step(self, current: Tensor) -> State:
         with _unmarked(self.layer), borrowed(self.layer, **self._settings()):
