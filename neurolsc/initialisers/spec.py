@@ -83,8 +83,9 @@ def _made(tree: ast.expr, spec: str) -> Initialiser:
 
 def _called(name: str, values: list[object], words: dict[str, object]) -> Initialiser:
     if name not in INITIALISERS:
-        near = difflib.get_close_matches(name, INITIALISERS, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]}?" if near else "."
+        lower = {known.lower(): known for known in INITIALISERS}
+        near = difflib.get_close_matches(name.lower(), lower, n=1)
+        hint = f"; did you mean {lower[near[0]]}?" if near else "."
         raise ValueError(f"unknown initialiser {clean(name)}; known are {', '.join(sorted(INITIALISERS))}{hint}")
     cls = INITIALISERS[name]
     known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
