@@ -48,8 +48,8 @@ class LSCSingular(Initialiser):
     """
 
     target: float = 1.0
-    samples: int = 8
-    steps: int = 32
+    samples: int = 4
+    steps: int = 16
 
     def __post_init__(self) -> None:
         number("target", self.target)
