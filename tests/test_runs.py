@@ -80,11 +80,11 @@ def test_a_lock_that_a_dead_process_left_blocks_nobody(tmp_path: Path):
 def test_a_lock_whose_file_was_removed_while_it_was_awaited_is_made_anew(tmp_path: Path, monkeypatch):
     attempt, tried = locks._try, []
 
-    def late(lock):
+    def late(lock, wait=False):
         tried.append(lock)
         if len(tried) == 1:  # the owner goes between our look and its answer
             owner.close()
-        return attempt(lock)
+        return attempt(lock, wait)
 
     class Owner:
         def __init__(self) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from neurolsc.untrusted.lists import PLACE, Bytes, Lists
+from neurolsc.untrusted.lists import PLACE, Lists
+from neurolsc.untrusted.places import Bytes
 from neurolsc.untrusted.room import Room
 from neurolsc.untrusted.words import clean
 

@@ -9,71 +9,22 @@ compared with the length of the file, before anything is read; it takes less tim
 Source: HDF5 File Format Specification 3.0, III.E (global heap) and IV.A.2.d (variable-length).
 """
 
-import os
 import struct
-import weakref
 import zlib
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-__all__ = ["PLACE", "Bytes", "Lists"]
+from neurolsc.untrusted.places import Bytes
+
+__all__ = ["PLACE", "Lists"]
 
 PLACE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("index", "<u4")])
 HEAP = struct.Struct("<4sB3xQ")
 OBJECT = struct.Struct("<HHIQ")
 HEAD = 4096
 """bytes read at once of a heap: most hold a few objects"""
-
-
-class Bytes:
-    """The bytes of a file, or of something in memory, at any place.
-
-    Args:
-        source: the path, or the bytes.
-    """
-
-    def __init__(self, source: bytes | Path) -> None:
-        self._memory = memoryview(source) if isinstance(source, bytes) else memoryview(b"")
-        self._file: int | None = None
-        self.length = len(self._memory)
-        if isinstance(source, Path):
-            self._file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-            self._closes = weakref.finalize(self, os.close, self._file)
-            self.length = os.fstat(self._file).st_size
-
-    def at(self, place: int, size: int) -> bytes:
-        """Some bytes, or as many as there are before the end."""
-        if self._file is None:
-            return bytes(self._memory[place : place + size])
-        return os.pread(self._file, min(size, max(self.length - place, 0)), place) if place < 2**62 else b""
-
-    def into(self, place: int, out: np.ndarray) -> None:
-        """Fill an array.
-
-        Raises:
-            ValueError: if the file ends before.
-        """
-        if self._file is None:
-            got = self.at(place, out.nbytes)
-            if len(got) == out.nbytes:
-                out[:] = np.frombuffer(got, out.dtype)
-            count = len(got)
-        else:
-            count = os.preadv(self._file, [out.data], place)
-            while 0 < count < out.nbytes and (
-                more := os.preadv(self._file, [out.data.cast("B")[count:]], place + count)
-            ):
-                count += more
-        if count != out.nbytes:
-            raise ValueError(f"the file ends at byte {place + count}.")
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._closes()
 
 
 class Lists:

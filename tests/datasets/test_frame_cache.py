@@ -25,11 +25,13 @@ def folders(folder: Path) -> list[Path]:
     return [p for p in folder.iterdir() if p.is_dir()]
 
 
+@pytest.mark.parametrize("held", [0, 10**9])
 @pytest.mark.parametrize("repeat", [1, 3])
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("indices", [[3], [7, 2, 2, 29], range(30)], ids=str)
-def test_cached_frames_are_those_that_binning_makes(path: Path, folder: Path, repeat, binary, indices, monkeypatch):
-    monkeypatch.setattr(frame_cache, "CHUNK", 7)  # several parts
+def test_cached_frames_are_those_that_binning_makes(path, folder, held, repeat, binary, indices, monkeypatch):
+    monkeypatch.setattr(frame_cache, "HELD", held)
+    monkeypatch.setattr(cache, "CHUNK", 7)  # several parts
     grid = Binning(dt=0.01, window=0.6, channels=70, repeat=repeat, binary=binary)
     file = EventFile(path)
     wanted = grid.dense(file.read(indices))
