@@ -9,13 +9,14 @@ compared with the length of the file, before anything is read; it takes less tim
 Source: HDF5 File Format Specification 3.0, III.E (global heap) and IV.A.2.d (variable-length).
 """
 
+import math
 import struct
-import zlib
 from typing import Any
 
 import h5py
 import numpy as np
 
+from neurolsc.untrusted.chunks import unpack
 from neurolsc.untrusted.places import Bytes
 
 __all__ = ["PLACE", "Lists"]
@@ -32,20 +33,22 @@ class Lists:
 
     Args:
         name: its path, for errors.
-        data: the data set, checked: all of its chunks are there.
-        filters: what its chunks are packed by, in order: shuffle, deflate or none.
+        data: the data set (``h5py.h5d.DatasetID``), checked: all of its chunks are there.
+        dtype: h5py's, which says what the entries hold.
+        filters: what its chunks are packed by, in order: shuffle, deflate or none; None: it lies in
+            one piece.
         file: the bytes of the file.
 
     Raises:
         ValueError: if the places of its entries cannot be read.
     """
 
-    def __init__(self, name: str, data: Any, filters: list[int], file: Bytes) -> None:
+    def __init__(self, name: str, data: Any, dtype: np.dtype, filters: list[int] | None, file: Bytes) -> None:
         self.name, self.file = name, file
-        inside = h5py.check_vlen_dtype(data.dtype)
+        inside = h5py.check_vlen_dtype(dtype)
         self.dtype = inside if isinstance(inside, np.dtype) else np.dtype("u1")
         self._heaps: dict[int, dict[int, tuple[int, int]]] = {}
-        self.places = self._whole(data) if data.chunks is None else self._chunks(data, filters)
+        self.places = self._whole(data) if filters is None else unpack(name, data, filters, PLACE, file.length).reshape(-1)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -94,33 +97,9 @@ class Lists:
 
     def _whole(self, data: Any) -> np.ndarray:
         """The places where they stand in one piece."""
-        places, at = np.empty(data.size, PLACE), data.id.get_offset()
+        places, at = np.empty(math.prod(data.shape), PLACE), data.get_offset()
         if len(places):
             if at is None:
                 raise ValueError(f"{self.name}: its layout is not read.")
             self.file.into(at, places)
         return places
-
-    def _chunks(self, data: Any, filters: list[int]) -> np.ndarray:
-        """The places where they stand in chunks, in the order of the data set."""
-        places = np.empty(data.shape, PLACE)
-        for i in range(data.id.get_num_chunks()):
-            info = data.id.get_chunk_info(i)
-            mask, raw = data.id.read_direct_chunk(info.chunk_offset)
-            size = int(np.prod(data.chunks)) * PLACE.itemsize
-            for n in reversed(range(len(filters))):
-                if not mask >> n & 1:
-                    raw = self._unpacked(filters[n], raw, size)
-            if len(raw) != size:
-                raise ValueError(f"{self.name}: a chunk has {len(raw)} bytes instead of {size}.")
-            where = tuple(slice(a, a + n) for a, n in zip(info.chunk_offset, data.chunks, strict=True))
-            part = places[where]
-            part[...] = np.frombuffer(raw, PLACE).reshape(data.chunks)[tuple(slice(n) for n in part.shape)]
-        return places.reshape(-1)
-
-    def _unpacked(self, code: int, raw: bytes, size: int) -> bytes:
-        if code == h5py.h5z.FILTER_DEFLATE:
-            return zlib.decompressobj().decompress(raw, size + 1)
-        if code == h5py.h5z.FILTER_SHUFFLE and len(raw) % PLACE.itemsize == 0:
-            return np.frombuffer(raw, np.uint8).reshape(PLACE.itemsize, -1).T.tobytes()
-        raise ValueError(f"{self.name} is packed by filter {code}, which is not read.")
