@@ -124,12 +124,15 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
     each cell is compared with its tensors before the next one is made.
     """
     most = 2**20 + 4 * max((value.numel() for value in tensors.values()), default=0)
-    with torch.random.fork_rng(devices=[]), _NothingLarger(most):
-        cells = []
+    cells = []
+    with torch.random.fork_rng(devices=[]):
         for i, told in enumerate(config["cells"]):
-            cells.append(_build_cell(dict(told)))
+            with _NothingLarger(most):
+                cells.append(_build_cell(dict(told)))
             _compare(f"cells.{i}.", cells[-1], tensors)
-        return Network(cells, config["n_out"], layer_delay=config["layer_delay"], readout_bias=config["readout_bias"])
+        rest = {name: config[name] for name in ("layer_delay", "readout_bias")}
+        with _NothingLarger(most):
+            return Network(cells, config["n_out"], **rest)
 
 
 class _NothingLarger(TorchFunctionMode):
