@@ -24,7 +24,7 @@ from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.tensors import check_finite
 from neurolsc.untrusted.words import clean
 
-__all__ = ["load", "save", "trained"]
+__all__ = ["file_of", "load", "save", "trained"]
 
 TRAINED = Path(__file__).parent / "trained"
 
@@ -96,12 +96,7 @@ def load(path: str | PathLike[str]) -> Network:
         >>> load("sl-mnist-alif").n_in
         784
     """
-    if not os.path.exists(path):
-        name = os.fspath(path)
-        if name not in trained():
-            wanted = f"neither a file nor one of the trained networks in the package ({', '.join(trained())})"
-            raise FileNotFoundError(errno.ENOENT, wanted, name)
-        path = TRAINED / f"{name}.safetensors"
+    path = file_of(path)
     config, tensors = read(path, "network")
     with refusing(path, "does not describe a network of this version"):
         check_finite(tensors)
@@ -110,6 +105,21 @@ def load(path: str | PathLike[str]) -> Network:
         for name in config["frozen"]:
             network.get_parameter(name).requires_grad_(False)
     return network
+
+
+def file_of(path: str | PathLike[str]) -> Path:
+    """The file that :func:`load` reads.
+
+    Raises:
+        FileNotFoundError: if there is neither a file nor a trained network of that name.
+    """
+    if os.path.exists(path):
+        return Path(path)
+    name = os.fspath(path)
+    if name not in trained():
+        wanted = f"neither a file nor one of the trained networks in the package ({', '.join(trained())})"
+        raise FileNotFoundError(errno.ENOENT, wanted, name)
+    return TRAINED / f"{name}.safetensors"
 
 
 def trained() -> list[str]:

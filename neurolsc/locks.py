@@ -6,11 +6,12 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
+from os import PathLike
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
-__all__ = ["WITHOUT_LOCKS", "alone", "lock_of"]
+__all__ = ["WITHOUT_LOCKS", "alone", "alone_if", "lock_of"]
 
 WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 """what a disk says that has no locks; of ENOSYS filelock itself knows"""
@@ -56,6 +57,21 @@ def alone(path: Path, *, wait: bool = False) -> Iterator[bool]:
                 file.unlink()  # who has opened it meanwhile sees that it is gone, and opens a new one
         if lock is not None:
             lock.release()
+
+
+def alone_if(path: str | PathLike[str] | None) -> contextlib.AbstractContextManager[object]:
+    """Be alone with a file, by whatever link it is named; without one there is nothing to lock.
+
+    Raises:
+        FileNotFoundError: if its folder is not there.
+        BlockingIOError, OSError: as :func:`alone`.
+    """
+    if path is None:
+        return contextlib.nullcontext()
+    file = Path(os.path.realpath(path))
+    if not file.parent.exists():  # the lock would make it
+        raise FileNotFoundError(errno.ENOENT, "its folder is not there", os.fspath(path))
+    return alone(file)
 
 
 def _acquired(file: Path, path: Path, wait: bool) -> BaseFileLock | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from neurolsc.datasets.events import EventFile, Events
 from neurolsc.datasets.store import Building, remove_leftovers, replaced
-from neurolsc.files import atomic_write
+from neurolsc.files import atomic_write, sha256_of
 from neurolsc.locks import alone
 from neurolsc.untrusted.refusal import refusing
 
@@ -132,7 +132,7 @@ class Cache(ABC, Generic[Opened, Given]):
     def _build(self, folder: Path) -> None:
         with Building(folder) as building:
             tables = self._fill(building, self._parts())
-            if _hash(self._file.path) != self._about["source"]:
+            if sha256_of(self._file.path) != self._about["source"]:
                 raise ValueError(
                     f"{self._file.path}: the file has changed while its cache was made; make the data set anew."
                 )
@@ -161,7 +161,7 @@ def digest_of(path: Path, folder: Path) -> str:
             return known["sha256"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass  # not seen yet, or the note is damaged: the file itself decides
-    digest = _hash(path)
+    digest = sha256_of(path)
     content = json.dumps({"stamp": stamp, "sha256": digest, "crc32": _crc(where, stamp, digest)}).encode()
     with suppress(OSError):  # a folder that cannot be written: it only saves time
         atomic_write(note, lambda file: file.write(content))
@@ -170,8 +170,3 @@ def digest_of(path: Path, folder: Path) -> str:
 
 def _crc(where: str, stamp: list[int], digest: str) -> int:
     return zlib.crc32(f"{where} {stamp} {digest}".encode())
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -115,8 +115,8 @@ def test_a_damaged_utterance_or_a_changed_file_leaves_no_cache(tmp_path: Path, f
     words[20] = (words[20][0][::-1], words[20][1])
     with pytest.raises(ValueError, match=r"bad\.h5: spikes/times .* of utterance 20"):
         FrameCache(EventFile(write_words(tmp_path / "bad.h5", words)), folder, GRID)
-    digests = iter([cache._hash(good.path), "another"])
-    monkeypatch.setattr(cache, "_hash", lambda p: next(digests))
+    digests = iter([cache.sha256_of(good.path), "another"])
+    monkeypatch.setattr(cache, "sha256_of", lambda p: next(digests))
     with pytest.raises(ValueError, match=r"good\.h5: the file has changed while its cache was made"):
         FrameCache(good, folder, GRID)
     assert not folders(folder)
