@@ -78,7 +78,9 @@ class NetworkSettings:
         if self.weights:
             found = sha256_of(file_of(self.weights))
             if self.weights_sha256 not in ("", found):
-                raise ValueError(f"weights: {self.weights} has changed, weights_sha256 = {clean(self.weights_sha256)}, now {found}.")
+                raise ValueError(
+                    f"weights: {self.weights} has changed, weights_sha256 = {clean(self.weights_sha256)}, now {found}."
+                )
             return self.load(self.weights)
         if self.weights_sha256:
             raise ValueError("weights_sha256 is of a file of weights, and there is none.")

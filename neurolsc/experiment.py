@@ -56,7 +56,9 @@ class Experiment:
         Raises:
             FileNotFoundError: if the file of weights is not there.
         """
-        return as_dict(*(s for s in (self.network.noted(), self.data, self.pretraining, self.training) if s is not None))
+        return as_dict(
+            *(s for s in (self.network.noted(), self.data, self.pretraining, self.training) if s is not None)
+        )
 
     def build(self) -> Network:
         """The network before anything is done to it."""

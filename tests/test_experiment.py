@@ -152,7 +152,9 @@ def test_a_run_goes_on_from_the_weights_that_it_began_with_or_not_at_all(tmp_pat
         patched.setattr(TrainSettings, "run", stop)
         experiment.run(tmp_path / "run")
     weights.write_bytes(changed)
-    with pytest.raises(ValueError, match=r"other settings \(weights_sha256 was '[0-9a-f]{64}', is now '[0-9a-f]{64}'\)"):
+    with pytest.raises(
+        ValueError, match=r"other settings \(weights_sha256 was '[0-9a-f]{64}', is now '[0-9a-f]{64}'\)"
+    ):
         experiment.run(tmp_path / "run")
     weights.unlink()
     with pytest.raises(FileNotFoundError, match="weights"):
@@ -170,11 +172,12 @@ def test_a_run_goes_on_from_the_weights_that_it_began_with_or_not_at_all(tmp_pat
         replace(known, weights="").build(1, 1)
 
 
+@pytest.mark.slow
 def test_a_stopped_demo_goes_on_where_it_was(tmp_path, monkeypatch):
     quick = {name: replace(s, pretrain_steps=2, pretrain_samples=2) for name, s in demo.PRETRAINED.items()}
     monkeypatch.setattr(demo, "PRETRAINED", quick)
     monkeypatch.setattr(demo, "WIDTH", 6)
-    monkeypatch.setattr(demo, "DataSettings", lambda: DATA)
+    monkeypatch.setattr(demo, "DataSettings", lambda: replace(DATA, dt=0.02))
     demo.show(tmp_path / "through", epochs=1, seed=0)
     trained, calls = TrainSettings.run, []
 

@@ -48,7 +48,9 @@ class Lists:
         inside = h5py.check_vlen_dtype(dtype)
         self.dtype = inside if isinstance(inside, np.dtype) else np.dtype("u1")
         self._heaps: dict[int, dict[int, tuple[int, int]]] = {}
-        self.places = self._whole(data) if filters is None else unpack(name, data, filters, PLACE, file.length).reshape(-1)
+        self.places = (
+            self._whole(data) if filters is None else unpack(name, data, filters, PLACE, file.length).reshape(-1)
+        )
 
     @property
     def lengths(self) -> np.ndarray:

@@ -10,8 +10,6 @@ import numpy as np
 
 __all__ = ["Bytes"]
 
-FARTHEST = 2**62
-"""place beyond which no file reaches"""
 _turn = threading.Lock()
 
 
@@ -66,7 +64,7 @@ class Bytes:
         """Some bytes, or as many as there are before the end."""
         if self._file is None:
             return bytes(self._memory[place : place + size])
-        return _pread(self._file, min(size, max(self.length - place, 0)), place) if place < FARTHEST else b""
+        return _pread(self._file, min(size, self.length - place), place) if place < self.length else b""
 
     def into(self, place: int, *parts: np.ndarray) -> None:
         """Fill contiguous arrays, one behind the other.
@@ -74,7 +72,10 @@ class Bytes:
         Raises:
             ValueError: if the file ends before.
         """
-        if self._file is None or _preadv(self._file, parts, place) != sum([part.nbytes for part in parts]):
+        size = 0
+        for part in parts:
+            size += part.nbytes
+        if self._file is None or place >= self.length or _preadv(self._file, parts, place) != size:
             for part in parts:
                 self._piecewise(place, _flat(part))
                 place += part.nbytes
