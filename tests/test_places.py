@@ -117,5 +117,5 @@ def test_a_chunk_that_unpacks_to_another_size_is_refused(length: int, fletcher: 
             with pytest.raises(OSError):
                 content.values("a")
             return
-        with pytest.raises(ValueError, match="a chunk of a unpacks to (more|less) than"):
+        with pytest.raises(ValueError, match=r"a chunk of a unpacks to (more|less) than"):
             content.values("a")

@@ -36,10 +36,10 @@ class FrameCache(Cache[_Opened, Frames]):
     and the settings, and appears whole or not at all; of several processes that want it at once one
     makes it and the others wait. Its space is reserved first: a full disk is told before the work.
 
-    Every utterance has a checksum. Up to 64 MB are read into memory and checked at once, and batches
-    then copied from there, by forked processes, too; of a larger cache each utterance is checked
-    when it is first read. A cache that is damaged, also one that is cut short while it is read, is
-    made anew, with a warning.
+    Every utterance has a checksum. A cache of up to 64 MB is read into memory when it is opened,
+    and checked there; forked processes share it. Of a larger one each utterance is checked when it
+    is first read. A cache that is damaged, also one that is cut short while it is read, is made
+    anew, with a warning.
 
     Args:
         file: where the spikes come from.

@@ -228,7 +228,7 @@ class Content:
         return read.reshape(part.shape)[()]
 
     def _check_streams(self, part: Part, deflate: int) -> None:
-        """Demand that the library, which unpacks a stream to its end, finds no more than is stated."""
+        """Demand that streams hold no more than is stated: the library unpacks them to their end."""
         size = math.prod(part.id.get_create_plist().get_chunk()) * part.dtype.itemsize + CHECKSUM
         for i in range(part.id.get_num_chunks()):
             info = part.id.get_chunk_info(i)

@@ -41,8 +41,8 @@ _preadv = getattr(os, "preadv", _copied)
 class Bytes:
     """The bytes of a file, or of something in memory, at any place.
 
-    A file stays open: what replaces it does not touch a reader. It is read, not mapped into memory:
-    a mapped file that somebody else cuts short ends the process. The file is closed with the object.
+    A file stays open until the object goes: what replaces it does not touch a reader. It is read,
+    not mapped into memory: a mapped file that somebody else cuts short ends the process.
 
     Args:
         source: the path, or the bytes.
