@@ -110,6 +110,7 @@ def _remove(partial: Path) -> None:
 def _tidy(final: Path) -> None:
     """Remove what only an unfinished run needs."""
     for file in _checkpoints(final):
+        lock_of(file).unlink(missing_ok=True)  # of a training that could not remove it
         file.unlink()
     remove_dead(final)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from h5py import h5l, h5o  # type: ignore[attr-defined]
 
 from neurolsc.untrusted.chunks import READ, unpack
 from neurolsc.untrusted.lists import PLACE, Lists
@@ -155,10 +156,10 @@ class Content:
         if not _is_group(group) or not group.links.exists(key):
             return None
         kind = group.links.get_info(key).type
-        if kind != h5py.h5l.TYPE_HARD:
-            told = {h5py.h5l.TYPE_SOFT: "SoftLink", h5py.h5l.TYPE_EXTERNAL: "ExternalLink"}.get(kind, "foreign link")
+        if kind != h5l.TYPE_HARD:
+            told = {h5l.TYPE_SOFT: "SoftLink", h5l.TYPE_EXTERNAL: "ExternalLink"}.get(kind, "foreign link")
             raise ValueError(f"{clean(name)} is a {told}, which is not followed.")
-        return h5py.h5o.open(group, key)
+        return h5o.open(group, key)
 
     def _part(self, name: str, found: Any, ndim: int | None, kinds: str) -> Part:
         """A data set, once nothing about it is wrong."""
@@ -228,7 +229,7 @@ class Content:
         return read.reshape(part.shape)[()]
 
     def _check_streams(self, part: Part, deflate: int) -> None:
-        """Demand that streams hold no more than is stated: the library unpacks them to their end."""
+        """Demand that streams hold no more than is stated: the library unpacks to their end."""
         size = math.prod(part.id.get_create_plist().get_chunk()) * part.dtype.itemsize + CHECKSUM
         for i in range(part.id.get_num_chunks()):
             info = part.id.get_chunk_info(i)
