@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from neurolsc import locks
+from neurolsc import locks, runs
 from neurolsc.locks import alone, lock_of
 from neurolsc.runs import Stopped, run_folder
 
@@ -168,6 +168,17 @@ def test_checkpoints_go_when_the_run_has_its_name(tmp_path: Path):
     assert names(tmp_path / "run") == {"settings.toml"}
 
 
+def test_a_run_that_another_one_finished_between_our_look_and_our_lock_is_refused(tmp_path: Path, monkeypatch):
+    def late(path: Path):
+        path.mkdir()
+        return alone(path)
+
+    monkeypatch.setattr(runs, "alone", late)
+    with pytest.raises(FileExistsError, match="run exists already"):
+        run_folder(tmp_path / "run", {}).__enter__()
+    assert names(tmp_path) == {"run"}
+
+
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
 def test_a_run_that_fails_before_it_has_something_leaves_nothing(error: type[BaseException], tmp_path: Path):
     with pytest.raises(error) as caught, run_folder(tmp_path / "run", {}) as folder:
@@ -176,6 +187,14 @@ def test_a_run_that_fails_before_it_has_something_leaves_nothing(error: type[Bas
         raise error
     assert not isinstance(caught.value, Stopped)
     assert not names(tmp_path)
+
+
+def test_a_run_that_fails_leaves_an_unfinished_one_as_it_found_it(tmp_path: Path):
+    (tmp_path / "run.partial").mkdir()
+    (tmp_path / "run.partial" / "radii_before.json").touch()
+    with pytest.raises(KeyError), run_folder(tmp_path / "run", {}):
+        raise KeyError
+    assert names(tmp_path / "run.partial") == {"radii_before.json", "settings.toml"}
 
 
 @pytest.mark.parametrize("kept", ["train.checkpoint", "network.safetensors"])
