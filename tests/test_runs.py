@@ -189,6 +189,19 @@ def test_a_run_that_fails_before_it_has_something_leaves_nothing(error: type[Bas
     assert not names(tmp_path)
 
 
+def test_of_a_folder_that_is_removed_what_says_whose_it_is_goes_last(tmp_path: Path, monkeypatch):
+    gone, listed = [], Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(listed(path))))
+    unlink = os.unlink
+    monkeypatch.setattr(os, "unlink", lambda file, *a, **k: (gone.append(os.path.basename(file)), unlink(file, *a, **k)))
+    with pytest.raises(KeyError), run_folder(tmp_path / "run", {}) as folder:
+        for name in ("zebra", "yak"):
+            (folder / name).touch()
+        gone.clear()
+        raise KeyError
+    assert gone[:3] == ["yak", "zebra", "settings.toml"]
+
+
 def test_a_run_that_fails_leaves_an_unfinished_one_as_it_found_it(tmp_path: Path):
     (tmp_path / "run.partial").mkdir()
     (tmp_path / "run.partial" / "radii_before.json").touch()
