@@ -23,9 +23,8 @@ HELD = 64_000_000
 
 class _Opened(NamedTuple):
     left_out: np.ndarray
-    rows: Rows
-    held: np.ndarray | None
-    """all frames (n, bins, channels), if they are few"""
+    frames: Rows | np.ndarray
+    """on disk, or if they are few in memory (n, bins, channels)"""
 
 
 class FrameCache(Cache[_Opened, Frames]):
@@ -78,16 +77,16 @@ class FrameCache(Cache[_Opened, Frames]):
         n, bins, channels = self._shape
         places = np.arange(n + 1) * (bins * channels)
         tables, rows = opened(self.path, self._about, {"left_out": ("<i8", n)}, lambda _: places)
-        held = rows.all().reshape(self._shape) if places[-1] <= HELD else None
-        return _Opened(tables["left_out"], rows, held)
+        frames = rows.all().reshape(self._shape) if places[-1] <= HELD else rows
+        return _Opened(tables["left_out"], frames)
 
     def _take(self, opened: _Opened, indices: np.ndarray) -> Frames:
         """As :meth:`Binning.dense` makes them."""
         repeat = self.binning.repeat
-        if opened.held is None:
-            x = self._read(opened.rows, indices.tolist())
+        if isinstance(opened.frames, Rows):
+            x = self._read(opened.frames, indices.tolist())
         else:
-            x = opened.held[indices]
+            x = opened.frames[indices]
             x = x if repeat == 1 else x.repeat(repeat, axis=1)
         return Frames(torch.from_numpy(x).transpose(0, 1), None, torch.from_numpy(opened.left_out[indices]))
 
