@@ -77,14 +77,21 @@ def test_a_lock_that_a_dead_process_left_blocks_nobody(tmp_path: Path):
     assert names(tmp_path) == {"run"}
 
 
-def test_a_lock_whose_file_was_removed_while_it_was_awaited_is_made_anew(tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_lock_whose_file_was_removed_while_it_was_awaited_is_made_anew(refused: bool, tmp_path: Path, monkeypatch):
     attempt, tried = locks._try, []
 
     def late(lock, wait=False):
         tried.append(lock)
-        if len(tried) == 1:  # the owner goes between our look and its answer
+        if len(tried) > 1:
+            return attempt(lock, wait)
+        if not refused:  # the owner goes between our look and its answer
             owner.close()
-        return attempt(lock, wait)
+            return attempt(lock, wait)
+        try:
+            return attempt(lock, wait)
+        finally:  # or before we ask who it is
+            owner.close()
 
     class Owner:
         def __init__(self) -> None:
