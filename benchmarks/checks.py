@@ -1,10 +1,10 @@
 """What do the checks of files and caches cost?  python benchmarks/checks.py [--rounds 15]
 
 Each reader beside the plainest calls of a library that give the same arrays, or the same network,
-and look at nothing: h5py, `np.load`, `np.fromfile`, safetensors, `torch.load`, `nir.read`. Processor
-time of one thread, the best of several rounds in which both take their turn; all files lie in the
-page cache. 1,200 drawn utterances, networks of 2 x 128 ALIF+ and, for exports, LIF. Writes
-results/checks.json and .md; takes a minute.
+and look at nothing: h5py, `np.load`, `np.fromfile`, safetensors, `torch.load`, `nir.read`.
+Processor time of one thread, the best of several rounds in which both take their turn; all files
+lie in the page cache. 1,200 drawn utterances, networks of 2 x 128 ALIF+ and, for exports, LIF.
+Writes results/checks.json and .md; takes a minute.
 """
 
 import argparse

@@ -200,7 +200,9 @@ def test_of_a_folder_that_is_removed_what_says_whose_it_is_goes_last(tmp_path: P
     gone, listed = [], Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(listed(path))))
     unlink = os.unlink
-    monkeypatch.setattr(os, "unlink", lambda file, *a, **k: (gone.append(os.path.basename(file)), unlink(file, *a, **k)))
+    monkeypatch.setattr(
+        os, "unlink", lambda file, *a, **k: (gone.append(os.path.basename(file)), unlink(file, *a, **k))
+    )
     with pytest.raises(KeyError), run_folder(tmp_path / "run", {}) as folder:
         for name in ("zebra", "yak"):
             (folder / name).touch()

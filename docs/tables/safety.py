@@ -31,6 +31,7 @@ def checks() -> list[str]:
     """What readers and caches take, beside plain calls."""
     found = read("checks")
     body = [
-        [r["reader"], f"{r['ms']:.2f}", f"{r['plain_ms']:.2f}", f"{r['ms'] - r['plain_ms']:+.2f}"] for r in found["readers"]
+        [r["reader"], f"{r['ms']:.2f}", f"{r['plain_ms']:.2f}", f"{r['ms'] - r['plain_ms']:+.2f}"]
+        for r in found["readers"]
     ]
     return [*rows(["reader", "ms", "plain calls, ms", "difference, ms"], body), *caption(found["about"])]

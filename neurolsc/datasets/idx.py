@@ -67,7 +67,7 @@ def read_idx(path: str | Path) -> Tensor:
 def _fill(content: Any, data: np.ndarray) -> int:
     """Read into an array; the number of bytes that there were."""
     if isinstance(content, io.BufferedReader):
-        return content.readinto(data)
+        return content.readinto(data.data)
     got = 0
     while got < len(data) and (block := content.read(min(BLOCK, len(data) - got))):
         data[got : got + len(block)] = np.frombuffer(block, np.uint8)
