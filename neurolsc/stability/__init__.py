@@ -1,7 +1,8 @@
 """One step of a network, looked at: derivatives, radii, and how to set these before training.
 
 Map: `transition` follows a run and has the derivatives of its steps, as matrices; `cycles` has them
-as products; `measure` finds their radii, and which terms hold them; `profile` shows radii over
+as products; `measure` finds their radii, and which terms hold them, `recurrence` the radius of what
+spikes do to their own layer; `profile` shows radii over
 layers, steps and samples; `findings` says what is wrong and what to change. `lsc/` sets radii:
 pre-training.
 """
