@@ -14,6 +14,7 @@ from neurolsc.cli.evaluate import evaluate
 from neurolsc.cli.export import export
 from neurolsc.cli.pretrain import pretrain
 from neurolsc.cli.radii import radii
+from neurolsc.cli.sweep import sweep
 from neurolsc.cli.train import train
 from neurolsc.runs import Stopped
 
@@ -66,5 +67,5 @@ def app() -> None:
         sys.path.append(os.getcwd())
 
 
-for command in (radii, pretrain, train, evaluate, export, demo, data):
+for command in (radii, pretrain, train, evaluate, export, demo, data, sweep):
     app.add_command(command)

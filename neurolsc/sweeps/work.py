@@ -1,0 +1,94 @@
+"""What a worker does with a trial: all that is still to be done for it, and no more."""
+
+import time
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from neurolsc.config import DataSettings
+from neurolsc.datasets import SHD, SpikeLatencyMNIST
+from neurolsc.experiment import Experiment, score
+from neurolsc.locks import alone
+from neurolsc.network import Network
+from neurolsc.runs import write_json
+from neurolsc.sweeps.start import environment, statistics
+from neurolsc.sweeps.trial import Trial
+
+Answer = Literal["over", "busy"]
+"""Whether a trial is over, finished or failed, or another process is at it."""
+START, TEST = "start.json", "test.json"
+EXPECTED = (ArithmeticError, ValueError, RuntimeError)
+"""what a trial may come to by its settings: a loss that diverges, settings that do not fit, radii
+that are not found"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trial to be brought to its end."""
+
+    trial: Trial
+    sweep: Path
+    test: bool
+    """whether it is to be scored on the test set, too"""
+
+    def is_over(self) -> bool:
+        """Whether nothing is left to be done."""
+        finished = self.trial.folder(self.sweep)
+        done = (finished / TEST).exists() if self.test else finished.exists()
+        return done or self.trial.failure(self.sweep).exists()
+
+    def run(self) -> Answer:
+        """Do what is left to be done; go on where an earlier worker was stopped.
+
+        An error that comes of the settings is noted and ends the trial; any other is raised.
+        """
+        folder = self.trial.folder(self.sweep)
+        try:
+            if not folder.exists():
+                _run(self.trial.experiment, folder)
+            if self.test:
+                with alone(folder):
+                    if not (folder / TEST).exists():
+                        score(folder, "test")
+        except BlockingIOError:
+            return "busy"
+        except FileExistsError:
+            return "over" if self.is_over() else "busy"
+        except EXPECTED as error:
+            self.fail(f"{type(error).__name__}: {error}")
+        return "over"
+
+    def fail(self, what: str) -> None:
+        """Note that the trial came to an error."""
+        write_json(self.trial.failure(self.sweep), {"error": what, "environment": environment()})
+
+
+def _run(experiment: Experiment, folder: Path) -> None:
+    started = time.perf_counter()
+    kept = Experiment(experiment.network, _Kept(**asdict(experiment.data)), *_rest(experiment))
+
+    def look(network: Network, unfinished: Path) -> None:
+        if (unfinished / START).exists():
+            return
+        seconds = time.perf_counter() - started
+        told: dict[str, Any] = {"seconds": seconds, "environment": environment()}
+        write_json(unfinished / START, told | {"statistics": statistics(network, kept)})
+
+    kept.run(folder, look=look, progress=False)
+
+
+def _rest(experiment: Experiment) -> tuple[Any, ...]:
+    return experiment.pretraining, experiment.training
+
+
+class _Kept(DataSettings):
+    """Data that stay in memory for the worker's next trial."""
+
+    def load(self, split: Literal["train", "validation", "test"]) -> SpikeLatencyMNIST | SHD:
+        return _loaded(DataSettings(**asdict(self)), split)
+
+
+@lru_cache(maxsize=4)
+def _loaded(data: DataSettings, split: Literal["train", "validation", "test"]) -> SpikeLatencyMNIST | SHD:
+    return data.load(split)
