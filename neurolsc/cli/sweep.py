@@ -19,8 +19,15 @@ from neurolsc.sweeps.table import TABLE
     show_default="one per core",
     help="Processes at work, one thread each.",
 )
+@click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="",
+    metavar="[ADDRESS]",
+    help="Run on the Ray cluster at this address; without one on that of this machine, or a new one.",
+)
 @click.option("--retry", is_flag=True, help="Run those trials anew that came to an error.")
-def sweep(grid: Path, out: Path | None, workers: int, retry: bool) -> None:
+def sweep(grid: Path, out: Path | None, workers: int, ray: str | None, retry: bool) -> None:
     """Run all trials of a grid file.
 
     Each trial is a run with a folder of its own in the sweep's; all of them are rows of table.csv.
@@ -28,7 +35,13 @@ def sweep(grid: Path, out: Path | None, workers: int, retry: bool) -> None:
     """
     read = read_grid(grid)
     out = Path("runs") / read.name if out is None else out
-    rows = run_sweep(read, out, Processes(workers), retry=retry)
+    if ray is None:
+        pool = Processes(workers)
+    else:
+        from neurolsc.sweeps.ray_pool import RayTasks
+
+        pool = RayTasks(ray)
+    rows = run_sweep(read, out, pool, retry=retry)
     for row in rows:
         if row["error"]:
             click.echo(f"{row['trial']}: {row['error']}", err=True)

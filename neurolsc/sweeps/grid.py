@@ -167,7 +167,7 @@ def _choice(given: dict[str, Any], grid: Grid) -> Choice | None:
     setting = told.get("setting")
     if setting == "seed" or setting not in grid.varied:
         raise ValueError(f"choose: setting must be one of [grid] but the seed, got {_told(setting)}.")
-    by = one_of("choose: by", told.get("by", "validation_mode_accuracy"), get_args(By))
+    by: Any = one_of("choose: by", told.get("by", "validation_mode_accuracy"), get_args(By))
     seeds = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
     seed = told.get("seed", seeds[0])
     if seed not in seeds or isinstance(seed, bool):
@@ -194,7 +194,7 @@ def _values(name: str, values: Any) -> list[Any]:
 
 
 def _alternatives(part: Any) -> tuple[dict[str, Any], ...]:
-    if not isinstance(part, list) or not part or not all(isinstance(option, dict) and option for option in part):
+    if not isinstance(part, list) or not part or not all(isinstance(option, dict) for option in part):
         raise ValueError(f"either must be tables of settings, [[either]] or [[either.NAME]], got {_told(part)}.")
     return tuple(part)
 

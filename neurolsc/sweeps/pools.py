@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Literal, Protocol, Self
 
 from neurolsc.sweeps.work import Answer, Job
@@ -63,7 +62,7 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in self.workers:
             worker.connection.close()  # the end of one that waits for a job
             if worker.job is not None:

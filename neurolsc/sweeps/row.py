@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def make_row(trial: Trial, sweep: Path, figures: Figures) -> Row | None:
             return None
         else:
             _check_settings(trial, folder)
-        found |= _figures(folder, figures)
+        found |= _figures(trial, folder, figures)
     except (ValueError, OSError) as error:
         row["error"] = row["error"] or f"{type(error).__name__}: {error}"
     if row["error"] is not None:
@@ -54,35 +55,34 @@ def flat(values: Row) -> Row:
     return told
 
 
-def _figures(folder: Path, figures: Figures) -> Row:
+def _figures(trial: Trial, folder: Path, figures: Figures) -> Row:
     start = _read(folder / START) if (folder / START).exists() else {}
     told = _environment(start) | {"start_seconds": start.get("seconds")}
     told |= {f"start_{name}": value for name, value in start.get("statistics", {}).items()}
-    if history := _history(folder):
+    if history := read_history(folder):
         with refusing(folder, "damaged: its history is not that of a training"):
-            told |= _of_history(history, figures)
+            budgets = [n for n in figures.budgets if n <= trial.settings["epochs"]]
+            told |= _of_history(history, budgets, figures)
     if (folder / TEST).exists():
         test = _read(folder / TEST)
         told |= {f"test_{name}": test.get(name) for name in _OF_A_TEST}
     return told
 
 
-def _history(folder: Path) -> list[Row]:
+def read_history(folder: Path) -> list[Row]:
     """The epochs of a finished training, or of one that was not finished."""
     if (folder / "history.json").exists():
         return _read(folder / "history.json")["history"]
     return read_tree(folder / TRAINING)["history"] if (folder / TRAINING).exists() else []
 
 
-def _of_history(history: list[Row], figures: Figures) -> Row:
-    accuracies = [row["validation_mode_accuracy"] for row in history]
-    best = best_so_far(history)[-1]
+def _of_history(history: list[Row], budgets: Iterable[int], figures: Figures) -> Row:
+    so_far = best_so_far(history)
+    best = so_far[-1]
     told: Row = {"epochs_run": len(history), "best_epoch": best["epoch"]}
     told |= {name: best[name] for name in _OF_AN_EPOCH} | {f"end_{name}": best[name] for name in _OF_A_RUN}
-    told["highest_validation_mode_accuracy"] = max(accuracies)
-    so_far = best_so_far(history)
-    for budget in figures.budgets:
-        told[f"after_{budget}_validation_mode_accuracy"] = so_far[:budget][-1]["validation_mode_accuracy"]
+    told["highest_validation_mode_accuracy"] = max(row["validation_mode_accuracy"] for row in history)
+    told |= {f"after_{n}_validation_mode_accuracy": so_far[:n][-1]["validation_mode_accuracy"] for n in budgets}
     reached = (row["epoch"] for row in history if row["validation_mode_accuracy"] >= figures.reach)
     told["epochs_to_reach"] = next(reached, None)
     told["learns"] = best["validation_mode_accuracy"] > figures.learns

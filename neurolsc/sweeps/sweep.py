@@ -9,7 +9,7 @@ import tomli_w
 from tqdm.auto import tqdm
 
 from neurolsc.runs import Stopped, write_text
-from neurolsc.sweeps.grid import Grid
+from neurolsc.sweeps.grid import Grid, read_grid
 from neurolsc.sweeps.pools import Pool
 from neurolsc.sweeps.row import Row, make_row
 from neurolsc.sweeps.table import TABLE, write_table
@@ -62,11 +62,17 @@ def run_sweep(grid: Grid, folder: Path, pool: Pool, *, retry: bool = False, prog
     return state.table()
 
 
-def read_rows(grid: Grid, folder: Path) -> list[Row]:
-    """The table of a sweep as it stands: the trials that are over."""
-    state = _Sweep(grid, folder)
+def read_sweep(folder: Path) -> tuple[Grid, list[Row]]:
+    """A sweep's grid, and its table as it stands: of the trials that are over.
+
+    Raises:
+        ValueError: if the folder is not that of a sweep.
+    """
+    if not (folder / GRID).exists():
+        raise ValueError(f"{folder} is not the folder of a sweep: it has no {GRID}.")
+    state = _Sweep(read_grid(folder / GRID), folder)
     state.note_those_that_are_over()
-    return state.table()
+    return state.grid, state.table()
 
 
 class _Sweep:

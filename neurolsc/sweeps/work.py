@@ -1,13 +1,10 @@
 """What a worker does with a trial: all that is still to be done for it, and no more."""
 
 import time
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from neurolsc.config import DataSettings
-from neurolsc.datasets import SHD, SpikeLatencyMNIST
 from neurolsc.experiment import Experiment, score
 from neurolsc.locks import alone
 from neurolsc.network import Network
@@ -66,29 +63,10 @@ class Job:
 
 def _run(experiment: Experiment, folder: Path) -> None:
     started = time.perf_counter()
-    kept = Experiment(experiment.network, _Kept(**asdict(experiment.data)), *_rest(experiment))
 
     def look(network: Network, unfinished: Path) -> None:
-        if (unfinished / START).exists():
-            return
-        seconds = time.perf_counter() - started
-        told: dict[str, Any] = {"seconds": seconds, "environment": environment()}
-        write_json(unfinished / START, told | {"statistics": statistics(network, kept)})
+        if not (unfinished / START).exists():  # else this goes on after a stop
+            told: dict[str, Any] = {"seconds": time.perf_counter() - started, "environment": environment()}
+            write_json(unfinished / START, told | {"statistics": statistics(network, experiment)})
 
-    kept.run(folder, look=look, progress=False)
-
-
-def _rest(experiment: Experiment) -> tuple[Any, ...]:
-    return experiment.pretraining, experiment.training
-
-
-class _Kept(DataSettings):
-    """Data that stay in memory for the worker's next trial."""
-
-    def load(self, split: Literal["train", "validation", "test"]) -> SpikeLatencyMNIST | SHD:
-        return _loaded(DataSettings(**asdict(self)), split)
-
-
-@lru_cache(maxsize=4)
-def _loaded(data: DataSettings, split: Literal["train", "validation", "test"]) -> SpikeLatencyMNIST | SHD:
-    return data.load(split)
+    experiment.run(folder, look=look, progress=False)
