@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from neurolsc.plots.style import STYLE, line_style, save_figure, whole_steps
 
@@ -99,11 +102,11 @@ def plot_scores(
         save_figure(figure, path)
 
 
-def _styles(panels: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, str]]:
+def _styles(panels: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
     names = dict.fromkeys(name for arms in panels.values() for name in arms)
     return {name: line_style(number) for number, name in enumerate(names)}
 
 
-def _legend(figure: plt.Figure, styles: Mapping[str, dict[str, str]], columns: int) -> None:
-    handles = [plt.Line2D([], [], linewidth=1.7, **style) for style in styles.values()]
+def _legend(figure: Figure, styles: Mapping[str, dict[str, Any]], columns: int) -> None:
+    handles = [Line2D([], [], linewidth=1.7, **style) for style in styles.values()]
     figure.legend(handles, list(styles), loc="outside lower center", ncols=columns, fontsize="small")

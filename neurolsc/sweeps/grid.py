@@ -1,6 +1,7 @@
 """The grid file: which trials there are, and how one setting is chosen for each arm."""
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -148,8 +149,8 @@ def _grid(given: dict[str, Any]) -> Grid:
     if twice := {name for name in everywhere if everywhere.count(name) > 1}:
         raise ValueError(f"{', '.join(sorted(twice))}: given more than once; fixed, grid or either may hold it, once.")
     name, test = given.get("name", "sweep"), given.get("test", "choose" in given)
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"name must be a text, got {_told(name)}.")
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name):
+        raise ValueError(f"name must be a text that can be a folder's, got {_told(name)}.")
     if not isinstance(test, bool):
         raise ValueError(f"test must be true or false, got {_told(test)}.")
     grid = Grid(name, fixed, tuple(factors), None, _figures(_table(given, "table")), given, test)
@@ -166,7 +167,7 @@ def _choice(given: dict[str, Any], grid: Grid) -> Choice | None:
     _known("key of [choose]", told, ("setting", "by", "seed"))
     setting = told.get("setting")
     if setting == "seed" or setting not in grid.varied:
-        raise ValueError(f"choose: setting must be one of [grid] but the seed, got {_told(setting)}.")
+        raise ValueError(f"choose: setting must be one that varies, but not the seed, got {_told(setting)}.")
     by: Any = one_of("choose: by", told.get("by", "validation_mode_accuracy"), get_args(By))
     seeds = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
     seed = told.get("seed", seeds[0])

@@ -1,5 +1,6 @@
 """Workers that are tasks on a Ray cluster."""
 
+import importlib
 import os
 import sys
 import time
@@ -25,10 +26,9 @@ class RayTasks:
 
     def __init__(self, address: str = "") -> None:
         try:
-            import ray
+            self.ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise ImportError("sweeps on a cluster need Ray: pip install 'neurolsc[ray]'.") from error
-        self.ray: Any = ray
         self.address = address
         self.jobs: dict[Any, Job] = {}
         self.ours = False

@@ -53,8 +53,11 @@ def run_sweep(grid: Grid, folder: Path, pool: Pool, *, retry: bool = False, prog
             if row is not None and row["error"] is not None:
                 trial.forget(folder)
     state = _Sweep(grid, folder)
-    bar = tqdm(total=grid.total, unit="trial", desc=grid.name, disable=not progress, smoothing=0)
-    with bar, pool:
+    state.note_those_that_are_over()
+    write_table(state.table(), folder / TABLE)
+    told: dict[str, Any] = {"desc": grid.name, "unit": "trial", "disable": not progress}
+    # the time left is reckoned from the trials of this call
+    with tqdm(total=grid.total, initial=len(state.rows), smoothing=0, **told) as bar, pool:
         try:
             state.drive(pool, bar)
         except KeyboardInterrupt as error:
@@ -88,10 +91,6 @@ class _Sweep:
         at_work: set[Job] = set()
         resting: dict[Job, float] = {}
         deaths: Counter[Job] = Counter()
-        self.note_those_that_are_over()
-        bar.update(len(self.rows))
-        bar.unpause()  # the time left is reckoned from those of this call
-        write_table(self.table(), self.folder / TABLE)
         while jobs := self.jobs():
             for job in jobs:
                 if job not in at_work and resting.get(job, 0) < time.monotonic() and pool.has_room():
