@@ -1,7 +1,8 @@
 """Deep recurrent spiking networks made trainable: local stability is set before training."""
 
-from neurolsc import datasets, export, metrics, surrogate, tasks
+from neurolsc import datasets, export, initialisers, metrics, surrogate, tasks
 from neurolsc.checkpoint import load, save
+from neurolsc.clipping import Clipping
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network, NetworkState, Run
@@ -44,6 +45,7 @@ __all__ = [
     "ALIFState",
     "Answer",
     "Cell",
+    "Clipping",
     "Criteria",
     "ForeignNeuronWarning",
     "LIFState",
@@ -61,6 +63,7 @@ __all__ = [
     "diagnose",
     "evaluate",
     "export",
+    "initialisers",
     "largest_singular_value",
     "load",
     "match_firing_rates",

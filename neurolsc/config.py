@@ -11,27 +11,26 @@ import torch
 from torch import Tensor
 
 from neurolsc.checkpoint import load
+from neurolsc.clipping import Clipping
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, SpikeLatencyMNIST, TimeStretch
 from neurolsc.datasets.augment import Augmentation
 from neurolsc.datasets.events import UNITS
 from neurolsc.datasets.shd import Cached
 from neurolsc.datasets.splits import By
+from neurolsc.initialisers import named
 from neurolsc.network import Network
 from neurolsc.neurons.registry import CELLS, SURROGATES
 from neurolsc.neurons.reset import ResetName
-from neurolsc.stability import PaperRule, PretrainResult, Rule, TransitionRule, pretrain, scale_to_radius
+from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.stability import PretrainResult, pretrain, scale_to_radius
+from neurolsc.stability.findings import Finding
+from neurolsc.stability.lsc.rules import RULES
 from neurolsc.stability.lsc.targets import Target
 from neurolsc.training import Samples, TrainResult, train
 from neurolsc.untrusted.words import clean
 
-"""bytes of a file of settings"""
+OPTIMIZERS = {"adabelief-lookahead": adabelief_lookahead, "adam": torch.optim.Adam}
 RuleName = Literal["default", "transition", "hold-threshold", "paper"]
-
-_RULES: dict[str, Rule] = {
-    "transition": TransitionRule(),
-    "hold-threshold": TransitionRule(hold_threshold=True),
-    "paper": PaperRule(),
-}
 
 
 def setting(default: Any, help: str) -> Any:
@@ -198,7 +197,7 @@ class PretrainSettings:
             raise ValueError("target is 'none'; there is no radius to set.")
         more |= {
             "target": target,
-            "rule": _RULES.get(self.rule),
+            "rule": RULES.get(self.rule),
             "seed": seed,
             "samples": self.pretrain_samples,
             "steps": min(self.pretrain_times, inputs[0].shape[0]),
@@ -217,17 +216,41 @@ class TrainSettings:
 
     epochs: int = setting(20, "most epochs")
     batch_size: int = setting(256, "samples per batch")
-    lr: float = setting(1e-3, "learning rate of AdaBelief in Lookahead")
+    lr: float = setting(1e-3, "learning rate")
     patience: int = setting(10, "stop after this many epochs without a better validation loss")
+    optimizer: Literal["adabelief-lookahead", "adam"] = setting(
+        "adabelief-lookahead", "AdaBelief in Lookahead (the paper's), or Adam"
+    )
+    clip_gradient: float = setting(0.0, "largest norm of the gradient; 0: not clipped")
+    clip_spectrum: float = setting(0.0, "largest singular value of the recurrent weights; 0: not clipped")
 
     def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:
         """Train a network; more: keywords of :func:`neurolsc.train`."""
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        own = {name: getattr(self, name) for name in ("epochs", "batch_size", "lr", "patience")}
+        own |= {"optimizer": OPTIMIZERS[self.optimizer], "clip": Clipping(self.clip_gradient, self.clip_spectrum)}
         return train(network, training, validation, seed=seed, **own, **more)
 
 
-Settings = NetworkSettings | DataSettings | PretrainSettings | TrainSettings
-KINDS = (NetworkSettings, DataSettings, PretrainSettings, TrainSettings)
+@dataclass(frozen=True)
+class StartSettings:
+    """How the network is set before its radii are, and before it is trained.
+
+    Raises:
+        ValueError: if the text names no initialiser.
+    """
+
+    start: str = setting("Default", "initialiser, such as 'LSUV' or 'Orthogonal() + RateMatching(0.15)'")
+
+    def __post_init__(self) -> None:
+        named(self.start)
+
+    def run(self, network: Network, inputs: Sequence[Tensor], seed: int) -> tuple[Finding, ...]:
+        """Set a network, with batches of inputs (T, B, n_in); what could not be reached."""
+        return named(self.start).apply(network, inputs, seed=seed)
+
+
+Settings = NetworkSettings | DataSettings | PretrainSettings | TrainSettings | StartSettings
+KINDS = (NetworkSettings, DataSettings, PretrainSettings, TrainSettings, StartSettings)
 
 
 def check_names(given: dict[str, Any], kinds: tuple[type[Settings], ...], where: str) -> None:

@@ -1,5 +1,7 @@
 """Settings in, a run folder out: what commands, demo, benchmarks and sweeps call."""
 
+import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
@@ -9,13 +11,22 @@ from typing import Any, Literal
 from torch import Tensor
 
 from neurolsc import checkpoint
-from neurolsc.config import KINDS, DataSettings, NetworkSettings, PretrainSettings, TrainSettings, as_dict, make
+from neurolsc.config import (
+    KINDS,
+    DataSettings,
+    NetworkSettings,
+    PretrainSettings,
+    StartSettings,
+    TrainSettings,
+    as_dict,
+    make,
+)
 from neurolsc.datasets import collate, input_batches
 from neurolsc.datasets.batches import fetch
 from neurolsc.evaluation import Scores, evaluate
 from neurolsc.network import Network
 from neurolsc.plots import plot_learning_curves, plot_pretraining
-from neurolsc.runs import NETWORK, PRETRAINING, TRAINING, read_settings, run_folder, write_json, write_split
+from neurolsc.runs import NETWORK, PRETRAINING, START, TRAINING, read_settings, run_folder, write_json, write_split
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
 from neurolsc.training import TrainResult
 
@@ -39,6 +50,8 @@ class Experiment:
     """None, or one whose target is 'none': radii are left as they are"""
     training: TrainSettings | None = None
     """None: the network is not trained"""
+    start: StartSettings = StartSettings()
+    """how the network is set before the other two"""
 
     @classmethod
     def of(cls, run: str | PathLike[str]) -> "Experiment":
@@ -52,7 +65,9 @@ class Experiment:
 
     def settings(self) -> dict[str, Any]:
         """All settings as one flat dictionary, as they stand in a run folder."""
-        return as_dict(*(s for s in (self.network, self.data, self.pretraining, self.training) if s is not None))
+        return as_dict(
+            *(s for s in (self.network, self.data, self.pretraining, self.training, self.start) if s is not None)
+        )
 
     def build(self) -> Network:
         """The network before anything is done to it."""
@@ -72,13 +87,14 @@ class Experiment:
         look: Callable[[Network, Path], object] = lambda *_: None,
         progress: bool = True,
     ) -> Outcome:
-        """Build the network, set its radii, train it, and keep all of that in a folder.
+        """Build the network, start it, set its radii, train it, and keep all of that in a folder.
 
         A run that was stopped goes on where it was: :func:`neurolsc.runs.run_folder`.
 
         Args:
             out: the folder; must not exist.
-            say: called with the result of pre-training, before the training.
+            say: called with the findings of the start, one by one, and with the result of
+                pre-training, before the training.
             look: called with the network before the training, and the folder of the unfinished run.
             progress: show bars.
 
@@ -91,7 +107,7 @@ class Experiment:
         """
         pretraining = training = None
         with run_folder(out, self.settings()) as folder:
-            network = self.build()
+            network = self.started(folder, say)
             if self.pretraining is not None and self.pretraining.parsed_target() is not None:
                 pretraining = self.set_radii(network, self.pretraining, folder, progress=progress)
                 say(pretraining)
@@ -100,6 +116,30 @@ class Experiment:
                 training = self._train_or_leave_best(network, self.training, folder, progress)
             checkpoint.save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)
+
+    def started(self, folder: Path, say: Callable[[object], object]) -> Network:
+        """The network as the training finds it, with what the start could not reach in a folder.
+
+        What a start has set is kept there, and taken from there if the run was stopped.
+        """
+        if self.start == StartSettings():
+            return self.build()
+        kept, told = folder / START, folder / "start.json"
+        if kept.exists():
+            network = self.network.load(kept)
+        else:
+            network, began = self.build(), time.perf_counter()
+            found = self.start.run(network, self._inputs(), self.network.seed)
+            seconds = time.perf_counter() - began
+            write_json(told, {"start": self.start.start, "seconds": seconds, "findings": [str(f) for f in found]})
+            checkpoint.save(network, kept)
+        for finding in json.loads(told.read_text())["findings"]:
+            say(finding)
+        return network
+
+    def _inputs(self) -> list[Tensor]:
+        """The batches that a start and the pre-training look at."""
+        return input_batches(self.data.load("train"), 32, seed=self.network.seed)
 
     def _train_or_leave_best(
         self, network: Network, settings: TrainSettings, folder: Path, progress: bool
@@ -119,8 +159,7 @@ class Experiment:
             x = self.first_samples("train", settings.pretrain_samples)[0]
             steps = min(settings.pretrain_times, x.shape[0])
             write_profile(radius_profile(network, x, steps=steps, seed=seed), folder / "radii_before")
-        inputs = input_batches(self.data.load("train"), 32, seed=seed)
-        result = settings.run(network, inputs, seed=seed, checkpoint=folder / PRETRAINING, progress=progress)
+        result = settings.run(network, self._inputs(), seed=seed, checkpoint=folder / PRETRAINING, progress=progress)
         write_profile(result.profile, folder / "radii_after")
         told = {name: getattr(result, name) for name in ("converged", "steps", "seconds")}
         told |= {"findings": [str(finding) for finding in result.findings], "history": result.history}

@@ -21,7 +21,7 @@ SETTINGS = "settings.toml"
 NETWORK = "network.safetensors"
 UNFINISHED = ".partial"
 """What the name of an unfinished run's folder ends in."""
-PRETRAINING, TRAINING = "pretrain.checkpoint", "train.checkpoint"
+START, PRETRAINING, TRAINING = "start.checkpoint", "pretrain.checkpoint", "train.checkpoint"
 """What an unfinished run goes on from; removed once it is finished."""
 
 
@@ -44,8 +44,8 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
             an unfinished run.
 
     Yields:
-        The folder to write into. The checkpoints in it, ``pretrain.checkpoint`` and
-        ``train.checkpoint``, are removed at the end.
+        The folder to write into. The checkpoints in it, ``start.checkpoint``,
+        ``pretrain.checkpoint`` and ``train.checkpoint``, are removed at the end.
 
     Raises:
         FileExistsError: if the finished run is there already.
@@ -115,7 +115,7 @@ def _tidy(final: Path) -> None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    return [folder / name for name in (PRETRAINING, TRAINING) if (folder / name).exists()]
+    return [folder / name for name in (START, PRETRAINING, TRAINING) if (folder / name).exists()]
 
 
 @contextlib.contextmanager

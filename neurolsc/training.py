@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from tqdm.auto import tqdm
 
+from neurolsc.clipping import Clipping
 from neurolsc.datasets.augment import drawn_from
 from neurolsc.evaluation import Samples, Scores, batches, carried, evaluate, unpack
 from neurolsc.files import atomic_write, read_tree, write_tree
@@ -104,6 +105,7 @@ def train(
     patience: int = 10,
     seed: int = 0,
     optimizer: Callable[[Iterable[nn.Parameter], float], Optimizer] = adabelief_lookahead,
+    clip: Clipping = Clipping(),
     checkpoint: str | PathLike[str] | None = None,
     progress: bool = True,
     on_epoch: Callable[[Sequence[Row]], object] | None = None,
@@ -126,6 +128,8 @@ def train(
         patience: stop after this many epochs without a lower validation loss.
         seed: of order and dropout.
         optimizer: makes the optimizer from parameters and learning rate; ``torch.optim.Adam`` does.
+        clip: largest norm of the gradient, and largest singular value of recurrent matrices; by
+            default neither is clipped.
         checkpoint: file that keeps the state after every epoch; if it exists, training goes on from
             it. Epochs and patience may then be new; the other settings, the network but for its
             weights, and the data may not.
@@ -156,11 +160,11 @@ def train(
     order = torch.Generator()
     train_batches = batches("training", training, batch_size, order)
     batches("validation", validation, batch_size)  # refuses before the first epoch, not after it
-    fit = _Fit(network, task, optimizer(network.parameters(), lr))
+    fit = _Fit(network, task, optimizer(network.parameters(), lr), clip)
     settings: dict[str, Any] = {}
     if checkpoint is not None:
         settings = {"task": repr(task), "seed": seed, "batch_size": batch_size, "lr": lr}
-        settings |= {"optimizer": type(fit.optimizer).__name__} | of_network(network)
+        settings |= {"optimizer": type(fit.optimizer).__name__, "clip": repr(clip)} | of_network(network)
         settings |= of_data("training", training) | of_data("validation", validation)
         if Path(checkpoint).exists():
             fit.restore(checkpoint, settings)
@@ -191,8 +195,8 @@ def train(
 class _Fit:
     """A training under way: what its next epoch depends on besides the settings."""
 
-    def __init__(self, network: Network, task: Task, optimizer: Optimizer) -> None:
-        self.network, self.task, self.optimizer = network, task, optimizer
+    def __init__(self, network: Network, task: Task, optimizer: Optimizer, clip: Clipping) -> None:
+        self.network, self.task, self.optimizer, self.clip = network, task, optimizer, clip
         self.history: list[Row] = []
         self.best_epoch = 0
         self.best = _copied(network)
@@ -222,7 +226,9 @@ class _Fit:
                 raise FloatingPointError(f"the loss is {value} in epoch {len(self.history) + 1}, batch {number}")
             self.optimizer.zero_grad()
             loss.backward()
+            self.clip.before_update(self.network)
             self.optimizer.step()
+            self.clip.after_update(self.network)
             size = x.shape[1]
             samples += size
             total += size * value

@@ -5,14 +5,16 @@ from pathlib import Path
 import click
 
 from neurolsc.cli import options
-from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings
+from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, StartSettings
 from neurolsc.experiment import Experiment
 
 
 @click.command()
-@options.settings(NetworkSettings, DataSettings, PretrainSettings)
+@options.settings(NetworkSettings, DataSettings, StartSettings, PretrainSettings)
 @options.out
-def pretrain(network: NetworkSettings, data: DataSettings, pretraining: PretrainSettings, out: Path) -> None:
+def pretrain(
+    network: NetworkSettings, data: DataSettings, start: StartSettings, pretraining: PretrainSettings, out: Path
+) -> None:
     """Set the radii of a network, and keep it.
 
     The folder gets network.safetensors, the radii before and after (JSON and pictures) and the
@@ -21,5 +23,5 @@ def pretrain(network: NetworkSettings, data: DataSettings, pretraining: Pretrain
     """
     if pretraining.parsed_target() is None:
         raise click.UsageError("pretrain needs a --target: a number such as 0.5, or balanced.")
-    Experiment(network, data, pretraining).run(out, say=click.echo)
+    Experiment(network, data, pretraining, start=start).run(out, say=click.echo)
     click.echo(f"written to {out}")

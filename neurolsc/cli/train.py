@@ -5,29 +5,30 @@ from pathlib import Path
 import click
 
 from neurolsc.cli import options
-from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, TrainSettings
+from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, StartSettings, TrainSettings
 from neurolsc.experiment import Experiment
 
 
 @click.command()
-@options.settings(NetworkSettings, DataSettings, PretrainSettings, TrainSettings)
+@options.settings(NetworkSettings, DataSettings, StartSettings, PretrainSettings, TrainSettings)
 @options.out
 def train(
     network: NetworkSettings,
     data: DataSettings,
+    start: StartSettings,
     pretraining: PretrainSettings,
     training: TrainSettings,
     out: Path,
 ) -> None:
-    """Train a network, after setting its radii if a --target is given.
+    """Train a network, after a --start, and after setting its radii if a --target is given.
 
-    Cross-entropy at every time step, AdaBelief in Lookahead, early stopping on the validation loss.
+    Cross-entropy at every time step, early stopping on the validation loss.
     The folder gets network.safetensors (the best epoch), history.csv and .json, and the learning
     curves. The test set is not opened: neurolsc evaluate does that. If this is stopped, the same
     command goes on where it was. If the loss becomes NaN, the network of the best epoch is left in
     the folder of the unfinished run.
     """
-    result = Experiment(network, data, pretraining, training).run(out, say=click.echo).training
+    result = Experiment(network, data, pretraining, training, start).run(out, say=click.echo).training
     assert result is not None
     for finding in result.findings:
         click.echo(finding)

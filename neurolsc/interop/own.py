@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell
 from neurolsc.neurons.cell import Answer, Cell, State
+from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.thresholds import Thresholds
 
 
@@ -25,6 +26,10 @@ class PrecededCell(ForeignCell):
     def thresholds(self) -> Thresholds | None:
         """Those of the cell."""
         return self.layer.thresholds()
+
+    def membrane(self) -> Membrane | None:
+        """That of the cell."""
+        return self.layer.membrane()
 
     @property
     def recurrent_synapses(self) -> int | None:  # type: ignore[override]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
 from neurolsc.neurons.cell import Answer, State
+from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.thresholds import Thresholds
 
 KINDS = ("LIF", "LSNN", "LIFAdEx", "LIFEx", "LIFRefrac", "LIFAdExRefrac", "LIFBox", "IAF", "LI", "LIBox", "Izhikevich")
@@ -129,6 +130,21 @@ class NorseCell(ForeignCell):
         if v_th is None or not bool((torch.as_tensor(v_th) > 0).all()):
             return ()
         return ("v_th",) if _find(self.layer.p, "beta") is None else ("v_th", "beta")
+
+    def membrane(self) -> Membrane | None:
+        """Its v, which a spike has reset already; the threshold is v_th, or b of an LSNN."""
+        if "v" not in self.variables or not self._threshold_names():
+            return None
+        return Membrane("v", self._threshold_in, self._spike)
+
+    def _threshold_in(self, state: State) -> Tensor:
+        return state.b if "b" in self.variables else torch.as_tensor(_find(self.layer.p, "v_th"))
+
+    def _spike(self, distance: Tensor) -> Tensor:
+        from norse.torch.functional.threshold import threshold
+
+        method, alpha = (_find(self.layer.p, name) for name in ("method", "alpha"))
+        return threshold(distance, method, torch.as_tensor(alpha))
 
     def first_step(self, current: Tensor) -> State:
         with _unmarked(self.layer), borrowed(self.layer, **self._settings()):

@@ -16,6 +16,7 @@ from torch.nn.functional import avg_pool2d, max_pool2d
 from neurolsc.interop import snntorch as views
 from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
 from neurolsc.neurons.cell import Answer, State
+from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.thresholds import Thresholds
 
 VARIABLES = {
@@ -85,6 +86,16 @@ class SnnTorchCell(ForeignCell):
         """The threshold; None where it is not positive, and a factor does not raise it."""
         return Thresholds(self, ("threshold",)) if bool((self.threshold > 0).all()) else None
 
+    def membrane(self) -> Membrane | None:
+        """Its mem, as it was before the reset of the next step."""
+        if self.leaf_shapes[self.variables.index("mem")] != self.output_shape:
+            return None  # pooled before it fires
+        return Membrane("mem", self.threshold_in, self._settings().get("spike_grad", self.layer.spike_grad))
+
+    def threshold_in(self, state: State) -> Tensor:
+        """The threshold in a state."""
+        return self.threshold
+
     def initial_state(self, batch: int) -> State:
         """All zero."""
         like = self.dtype_and_device
@@ -134,6 +145,7 @@ class AlphaCell(SnnTorchCell):
 
     recurrent_synapses = SnnTorchCell.recurrent_synapses  # type: ignore[assignment]
     thresholds = SnnTorchCell.thresholds
+    membrane = SnnTorchCell.membrane
 
     def find_answers(self) -> Iterable[Answer]:
         yield from self.weight_before()
@@ -156,6 +168,7 @@ class LapicqueCell(SnnTorchCell):
 
     recurrent_synapses = SnnTorchCell.recurrent_synapses  # type: ignore[assignment]
     thresholds = SnnTorchCell.thresholds
+    membrane = SnnTorchCell.membrane
 
     def find_answers(self) -> Iterable[Answer]:
         yield from self.weight_before()
@@ -179,6 +192,7 @@ class SLSTMCell(SnnTorchCell):
 
     cause = "a layer whose hidden_size is not its input_size starts from zero in every step"
     thresholds = SnnTorchCell.thresholds
+    membrane = SnnTorchCell.membrane
 
     def start_shape(self, current: Tensor) -> tuple[int, ...]:
         return (len(current), self.layer.hidden_size)  # type: ignore[return-value]
@@ -195,6 +209,7 @@ class SConv2dLSTMCell(SnnTorchCell):
     """
 
     thresholds = SnnTorchCell.thresholds
+    membrane = SnnTorchCell.membrane
 
     def start_shape(self, current: Tensor) -> tuple[int, ...]:
         return (len(current), self.layer.out_channels, *current.shape[2:])  # type: ignore[return-value]
@@ -295,6 +310,13 @@ class ViewCell(SnnTorchCell):
     def thresholds(self) -> Thresholds:
         """The resting threshold and the adaptation, of which the whole is a sum of multiples."""
         return Thresholds(self, ("threshold", "adaptation") if "thr" in self.variables else ("threshold",))
+
+    def membrane(self) -> Membrane:
+        """Its mem and, of an ALIF, the moving threshold."""
+        return Membrane("mem", self.threshold_in, self.layer.emit)  # type: ignore[arg-type]
+
+    def threshold_in(self, state: State) -> Tensor:
+        return state.thr if "thr" in self.variables else self.threshold
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"_at_rest": False}

@@ -1,16 +1,18 @@
 """Cells: one recurrent layer each, as a pure step, and what others may ask about it.
 
 Map: `cell` is what all have, `offers` what a subclass keeps of what its base says about its step,
-and `registry` the table of names. `derivatives` and `thresholds` are kinds of offers. `spiking` is
-what spiking cells share (`reset`); `lif` and `alif` are the cells of eq. 49 (`equations`), whose
-offers stand in `leaky`: derivatives from `linearised`, as products in `linear_maps`, with what each
-neuron does `alone`; and the run over all steps at once in `scan/`.
+and `registry` the table of names. `derivatives`, `thresholds` and `membrane` are kinds of offers;
+`synapses` are the matrices that a cell names in its answers. `spiking` is what spiking cells share
+(`reset`); `lif` and `alif` are the cells of eq. 49 (`equations`), whose offers stand in `leaky`:
+derivatives from `linearised`, as products in `linear_maps`, with what each neuron does `alone`; and
+the run over all steps at once in `scan/`.
 """
 
 from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, ALIFState
 from neurolsc.neurons.cell import Answer, Cell, State
 from neurolsc.neurons.derivatives import Derivatives, StepMap, Term
 from neurolsc.neurons.lif import LIF, LIFState
+from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.registry import register
 from neurolsc.neurons.spiking import SpikingCell
 from neurolsc.neurons.thresholds import Thresholds
@@ -27,6 +29,7 @@ __all__ = [
     "Cell",
     "Derivatives",
     "LIFState",
+    "Membrane",
     "Positive",
     "SpikingCell",
     "State",

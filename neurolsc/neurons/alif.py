@@ -11,6 +11,7 @@ from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
+from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.registry import register
 from neurolsc.neurons.reset import ResetName, StaticReset
 from neurolsc.neurons.spiking import Spike, SpikingCell
@@ -173,6 +174,10 @@ class ALIF(SpikingCell):
     def thresholds(self) -> Thresholds:
         """b_theta and adaptation: the whole threshold is a sum of multiples of them."""
         return Thresholds(self, ("b_theta", "adaptation"), rest="theta_rest")
+
+    def membrane(self) -> Membrane:
+        """v and the moving threshold."""
+        return Membrane("v", lambda state: state.theta, self.spike)
 
 
 @register

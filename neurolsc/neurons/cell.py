@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from neurolsc.frames import frame, frames, frozen, stretch
 from neurolsc.neurons.derivatives import Derivatives
+from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.offers import withdraw, withdraw_here
 from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.validation import whole
@@ -60,9 +61,10 @@ class Cell(nn.Module, ABC):
     those of their real and imaginary parts.
 
     Everything else is an offer, which describes the step of the class that makes it: :meth:`run`
-    (all steps at once), :meth:`derivatives` (in closed form), :meth:`thresholds`, and the
-    attributes below. A subclass that overrides a part of the step loses the offers that it does not
-    renew (:mod:`neurolsc.neurons.offers`), and is run step by step and differentiated by autograd.
+    (all steps at once), :meth:`derivatives` (in closed form), :meth:`thresholds`, :meth:`membrane`,
+    and the attributes below. A subclass that overrides a part of the step loses the offers that it
+    does not renew (:mod:`neurolsc.neurons.offers`), and is run step by step and differentiated by
+    autograd.
 
     Attributes:
         answers: the parameters that answer for its radii, following its derivatives.
@@ -170,6 +172,10 @@ class Cell(nn.Module, ABC):
 
     def thresholds(self) -> Thresholds | None:
         """What scales the thresholds, and so the firing rates; None where none are known."""
+        return None
+
+    def membrane(self) -> Membrane | None:
+        """What of the state is the voltage, and where it fires; None where there is no such."""
         return None
 
     def config(self) -> dict[str, object]:

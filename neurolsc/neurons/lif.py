@@ -9,6 +9,7 @@ from neurolsc.neurons import scan
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
+from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.registry import register
 from neurolsc.neurons.reset import ResetName
 from neurolsc.neurons.spiking import Spike, SpikingCell
@@ -108,3 +109,6 @@ class LIF(SpikingCell):
 
     def thresholds(self) -> Thresholds:
         return Thresholds(self, ("theta",))
+
+    def membrane(self) -> Membrane:
+        return Membrane("v", lambda _: self.theta, self.spike)

@@ -12,10 +12,11 @@ from neurolsc.identity import differences
 from neurolsc.runs import TRAINING, read_settings
 from neurolsc.sweeps.grid import Figures
 from neurolsc.sweeps.trial import PATHS, Trial
-from neurolsc.sweeps.work import START, TEST
+from neurolsc.sweeps.work import BEFORE, TEST
 from neurolsc.untrusted.refusal import refusing
 
 Row = dict[str, Any]
+START = "start.json"
 _OF_AN_EPOCH = ("train_loss", "validation_loss", "validation_mode_accuracy", "validation_mean_accuracy")
 _OF_A_RUN = ("share_without_vote", "firing_rate", "silent_steps", "synops")
 _OF_A_TEST = ("loss", "mode_accuracy", "mean_accuracy", "share_without_vote", "silent_steps", "synops")
@@ -56,9 +57,9 @@ def flat(values: Row) -> Row:
 
 
 def _figures(trial: Trial, folder: Path, figures: Figures) -> Row:
-    start = _read(folder / START) if (folder / START).exists() else {}
-    told = _environment(start) | {"start_seconds": start.get("seconds")}
-    told |= {f"start_{name}": value for name, value in start.get("statistics", {}).items()}
+    before = _read(folder / BEFORE) if (folder / BEFORE).exists() else {}
+    told = _environment(before) | {"start_seconds": sum(map(_seconds, (folder / START, folder / "pretraining.json")))}
+    told |= {f"start_{name}": value for name, value in before.get("statistics", {}).items()}
     if history := read_history(folder):
         with refusing(folder, "damaged: its history is not that of a training"):
             budgets = [n for n in figures.budgets if n <= trial.settings["epochs"]]
@@ -93,6 +94,11 @@ def _of_history(history: list[Row], budgets: Iterable[int], figures: Figures) ->
 def best_so_far(history: list[Row]) -> list[Row]:
     """After every epoch the row that early stopping would keep: of the lowest validation loss."""
     return list(itertools.accumulate(history, lambda a, b: b if b["validation_loss"] < a["validation_loss"] else a))
+
+
+def _seconds(path: Path) -> float:
+    """What a start or a pre-training took; nothing if there was none."""
+    return _read(path)["seconds"] if path.exists() else 0.0
 
 
 def _environment(told: Row) -> Row:

@@ -1,9 +1,8 @@
 """What a worker does with a trial: all that is still to be done for it, and no more."""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from neurolsc.experiment import Experiment, score
 from neurolsc.locks import alone
@@ -14,7 +13,7 @@ from neurolsc.sweeps.trial import Trial
 
 Answer = Literal["over", "busy"]
 """Whether a trial is over, finished or failed, or another process is at it."""
-START, TEST = "start.json", "test.json"
+BEFORE, TEST = "before_training.json", "test.json"
 EXPECTED = (ArithmeticError, ValueError, RuntimeError)
 """what a trial may come to by its settings: a loss that diverges, settings that do not fit, radii
 that are not found"""
@@ -62,11 +61,9 @@ class Job:
 
 
 def _run(experiment: Experiment, folder: Path) -> None:
-    started = time.perf_counter()
-
     def look(network: Network, unfinished: Path) -> None:
-        if not (unfinished / START).exists():  # else this goes on after a stop
-            told: dict[str, Any] = {"seconds": time.perf_counter() - started, "environment": environment()}
-            write_json(unfinished / START, told | {"statistics": statistics(network, experiment)})
+        if not (unfinished / BEFORE).exists():  # else this goes on after a stop
+            told = {"environment": environment(), "statistics": statistics(network, experiment)}
+            write_json(unfinished / BEFORE, told)
 
     experiment.run(folder, look=look, progress=False)

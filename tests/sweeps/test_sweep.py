@@ -19,6 +19,12 @@ from neurolsc.sweeps.work import Job
 from tests.sweeps.grids import CHOOSING, FIXED, SMALL, Here, grid, write_grid
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """A picture takes longer than such a training."""
+    monkeypatch.setattr("neurolsc.experiment.plot_learning_curves", lambda *_, **__: None)
+
+
 def sweep(folder: Path, pool: Any, *, retry: bool = False, **content: Any) -> list[dict[str, Any]]:
     made = grid(folder.parent / "grids", **content)
     return run_sweep(made, folder, pool, retry=retry, progress=False)
@@ -67,12 +73,14 @@ def test_the_statistics_are_those_of_the_network_before_its_training(tmp_path: P
 
 
 def test_no_machine_or_place_is_named_in_the_table(tmp_path: Path):
-    content = SMALL | {"fixed": FIXED | {"root": str(tmp_path / "nowhere"), "cache": str(tmp_path / "kept")}}
-    for row in sweep(tmp_path / "s", Here(), **content):
-        assert (row["root"], row["cache"]) == ("nowhere", "kept")
-        assert row["error"] is not None
-    text = (tmp_path / "s" / "table.csv").read_text()
-    assert str(tmp_path) not in text
+    root = tmp_path / "nowhere"
+    root.mkdir()
+    (root / "train.h5").write_bytes(b"no HDF5")
+    fixed = FIXED | {"root": str(root), "cache": str(tmp_path / "kept")}
+    rows = sweep(tmp_path / "s", Here(), fixed=fixed)
+    assert (rows[0]["root"], rows[0]["cache"]) == ("nowhere", "kept")
+    assert rows[0]["error"].startswith("ValueError: nowhere/train.h5")
+    assert str(tmp_path) not in (tmp_path / "s" / "table.csv").read_text()
 
 
 def test_what_is_over_is_not_repeated_and_a_changed_grid_keeps_it(tmp_path: Path):
@@ -166,7 +174,7 @@ def test_another_kind_of_error_stops_the_sweep(tmp_path: Path, monkeypatch):
         sweep(tmp_path / "s", Here(), **SMALL)
 
 
-@pytest.mark.parametrize("file", ["history.json", "start.json", "settings.toml"])
+@pytest.mark.parametrize("file", ["history.json", "before_training.json", "settings.toml"])
 def test_a_damaged_trial_is_a_row_that_says_so_and_is_mended_by_retry(tmp_path: Path, file: str):
     (first, *others) = sweep(tmp_path / "s", Here(), **SMALL)
     (tmp_path / "s" / first["trial"] / file).write_text("{")
@@ -275,6 +283,7 @@ def test_the_grid_is_kept_beside_the_trials(tmp_path: Path):
     sweep(tmp_path / "s", Here(), **(SMALL | CHOOSING))
     shutil.copy(tmp_path / "s" / "grid.toml", tmp_path / "copy.toml")
     assert read_grid(tmp_path / "copy.toml") == grid(tmp_path / "g", **(SMALL | CHOOSING))
-    assert write_grid(tmp_path / "again.toml", **read_grid(tmp_path / "copy.toml").given).read_text() == (
-        tmp_path / "copy.toml"
-    ).read_text()
+    assert (
+        write_grid(tmp_path / "again.toml", **read_grid(tmp_path / "copy.toml").given).read_text()
+        == (tmp_path / "copy.toml").read_text()
+    )

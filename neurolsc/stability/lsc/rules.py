@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import nn
 
 from neurolsc.neurons.cell import Answer, Cell
-from neurolsc.positive import behind, set_value
+from neurolsc.neurons.synapses import is_frozen, owner_of
+from neurolsc.positive import set_value
 from neurolsc.stability.lsc.targets import Balanced, Target, as_target
 
 
@@ -87,6 +87,14 @@ class TransitionRule:
             thresholds.set_rest(held)
 
 
+RULES: dict[str, Rule] = {
+    "transition": TransitionRule(),
+    "hold-threshold": TransitionRule(hold_threshold=True),
+    "paper": PaperRule(),
+}
+"""The rules that a file or a command line can name; else the default of the target is taken."""
+
+
 def default_rule(target: Target) -> Rule:
     """The rule that reaches a target with firing layers; for the balanced one the paper's.
 
@@ -113,10 +121,10 @@ def _multiply(
 ) -> None:
     with torch.no_grad():
         for answer in answers:
-            if _frozen(cell, answer.parameter):
+            if is_frozen(cell, answer.parameter):
                 continue
             factor = (time if answer.radius == "time" else depth) ** answer.sign
-            owner, name = _owner(cell, answer.parameter)
+            owner, name = owner_of(cell, answer.parameter)
             value = getattr(owner, name)
             if answer.through == "value":
                 moved = value * factor
@@ -128,18 +136,6 @@ def _multiply(
             assign(cell, answer.parameter, moved)
 
 
-def _owner(cell: Cell, name: str) -> tuple[nn.Module, str]:
-    """The module that a dotted name belongs to, and the name there."""
-    path, _, name = name.rpartition(".")
-    return cell.get_submodule(path), name
-
-
-def _frozen(cell: Cell, name: str) -> bool:
-    owner, name = _owner(cell, name)
-    parameter = behind(owner, name)
-    return parameter is not None and not parameter.requires_grad
-
-
 def assign(cell: Cell, name: str, value: torch.Tensor) -> None:
     """Set a parameter of a cell in place: a tensor, or a quantity behind one, as a logarithm."""
-    set_value(*_owner(cell, name), value)
+    set_value(*owner_of(cell, name), value)

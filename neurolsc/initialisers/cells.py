@@ -1,0 +1,196 @@
+"""What initialisers read of a cell and set: its matrices, its voltages over a run, its filter."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.network import Network
+from neurolsc.neurons.cell import Cell, State
+from neurolsc.neurons.membrane import Membrane
+from neurolsc.neurons.synapses import Synapses, owner_of, synapses
+from neurolsc.positive import set_value
+from neurolsc.stability.lsc.roots import bracket, root
+
+HUGE = 1e12
+"""stands for values that are not finite where a root is looked for"""
+
+
+def input_synapses(network: Network, layer: int) -> tuple[Synapses, ...]:
+    """The input matrices of a layer.
+
+    Raises:
+        TypeError: if its cell names none.
+    """
+    return _some(network, layer, "depth", "input")
+
+
+def recurrent_synapses(network: Network, layer: int) -> tuple[Synapses, ...]:
+    """The recurrent matrices of a layer.
+
+    Raises:
+        TypeError: if its cell names none.
+    """
+    return _some(network, layer, "time", "recurrent")
+
+
+def _some(network: Network, layer: int, radius: str, kind: str) -> tuple[Synapses, ...]:
+    found = synapses(network.cells[layer], radius)  # type: ignore[arg-type]
+    if not found:
+        raise TypeError(f"{told(network, layer)} names no {kind} matrix among its answers.")
+    return found
+
+
+def membrane(network: Network, layer: int) -> Membrane:
+    """The membrane of a layer.
+
+    Raises:
+        TypeError: if its cell does not say what its voltage is.
+    """
+    found = network.cells[layer].membrane()
+    if found is None:
+        raise TypeError(f"{told(network, layer)} does not say what its voltage and threshold are.")
+    return found
+
+
+def told(network: Network, layer: int) -> str:
+    """How a message names a layer."""
+    cell = network.cells[layer]
+    inner = getattr(cell, "layer", None)
+    of = f" of a {type(inner).__name__}" if isinstance(inner, nn.Module) else ""
+    return f"layer {layer + 1}, a {type(cell).__name__}{of},"
+
+
+def normal(like: Synapses, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers in the shape of a matrix, in float64 on the CPU."""
+    return torch.randn(like.weights.shape, generator=generator, dtype=torch.float64)
+
+
+def orthogonal(like: Synapses, generator: torch.Generator) -> Tensor:
+    """A matrix whose rows, or columns where these are fewer, are orthonormal."""
+    rows = torch.empty(like.weights.flatten(1).shape, dtype=torch.float64)
+    return nn.init.orthogonal_(rows, generator=generator).view(like.weights.shape)
+
+
+def put(where: Synapses, weights: Tensor) -> None:
+    """Set a matrix; single weights of 0, which are connections that do not exist, stay."""
+    absent = where.weights == 0
+    where.set(weights if absent.all() else weights.to(where.weights).masked_fill(absent, 0))
+
+
+def by_neuron(values: Tensor, like: Synapses) -> Tensor:
+    """Values of neurons (n_hidden,) as factors of rows; their mean where rows are others."""
+    rows = len(like.weights)
+    return (values if len(values) == rows else values.mean().expand(rows)).view(-1, *[1] * (like.weights.ndim - 1))
+
+
+def reads(network: Network, x: Tensor, layer: int) -> Tensor:
+    """What a layer reads at every step of a run (T, B, n_in), with the network's delay."""
+    with torch.no_grad():
+        below = network.run(x).spikes[layer - 1] if layer else x
+        if network.layer_delay:
+            start = network.initial_states(x.shape[1])
+            first = network.cells[layer - 1].output(start.layers[layer - 1]) if layer else start.x
+            assert first is not None
+            below = torch.cat([first.unsqueeze(0), below[:-1]])
+    return below
+
+
+def steps(cell: Cell, read: Tensor) -> Iterator[tuple[Tensor, State, State]]:
+    """The run of a cell from rest: of every step what it reads, its state before and after."""
+    with torch.no_grad():
+        state = cell.initial_state(read.shape[1])
+        for x in read:
+            after = cell.update(x, cell.output(state), state)
+            yield x, state, after
+            state = after
+
+
+def voltages(cell: Cell, of: Membrane, read: Tensor) -> Tensor:
+    """The voltage after every step of a run from rest (T, B, n_hidden)."""
+    return torch.stack([of.voltage(after) for _, _, after in steps(cell, read)])
+
+
+def rate(cell: Cell, read: Tensor) -> float:
+    """Spikes per neuron and step in a run from rest."""
+    with torch.no_grad():
+        return cell.run(read, cell.initial_state(read.shape[1]))[0].ne(0).double().mean().item()
+
+
+def resting_threshold(cell: Cell, of: Membrane) -> Tensor:
+    """The threshold of every neuron at rest (n_hidden,), in float64 on the CPU."""
+    with torch.no_grad():
+        return of.thresholds(cell.initial_state(1))[0].double().cpu()
+
+
+def impulse_response(cell: Cell, of: Membrane, inputs: tuple[Synapses, ...], length: int) -> Tensor:
+    r"""The voltage after an input current of 1 in the first step, without spikes (T, n_hidden).
+
+    It is measured: the input matrices are replaced, for the while, by ones that give every neuron
+    the mean of its inputs, and the current is a thousandth of the lowest threshold. Of LIF and ALIF
+    it is :math:`e^{-t/\tau_v}`.
+    """
+    threshold = resting_threshold(cell, of)
+    size = 1e-3 * threshold[threshold > 0].amin().item() if (threshold > 0).any() else 1e-3
+    quiet = torch.zeros(length, 1, cell.n_in, **cell.dtype_and_device)
+    pulse = quiet.clone()
+    pulse[0] = size
+    with _averaging(inputs):
+        response = voltages(cell, of, pulse).double() - voltages(cell, of, quiet).double()
+    return (response[:, 0] / size).cpu()
+
+
+@contextmanager
+def _averaging(inputs: tuple[Synapses, ...]) -> Iterator[None]:
+    """Give every neuron the mean of its inputs for a while."""
+    before = [(owner_of(s.cell, s.name), s.weights.clone()) for s in inputs]
+    try:
+        for (place, weights), s in zip(before, inputs, strict=True):
+            set_value(*place, torch.full_like(weights, 1 / s.fan_in))
+        yield
+    finally:
+        for place, weights in before:
+            set_value(*place, weights)
+
+
+def kept_share(cell: Cell, of: Membrane) -> Tensor:
+    """The share of its voltage that a neuron at rest keeps over a step (n_hidden,)."""
+    with torch.no_grad():
+        rest = cell.initial_state(1)
+        x, z, by = torch.zeros(1, cell.n_in, **cell.dtype_and_device), cell.output(rest), -0.125
+        lowered, as_is = (of.voltage(cell.update(x, z, state)) for state in (of.moved(rest, by), rest))
+    return ((lowered - as_is)[0].double() / by).cpu()
+
+
+def settle(
+    set_to: Callable[[float], object], measure: Callable[[], float], target: float, *, reach: float, close: float
+) -> float:
+    """Leave something at the value nearest to where a measure of it meets a target.
+
+    Args:
+        set_to: sets it; 0 is where it is now.
+        measure: what is measured then; grows with the value, up to noise.
+        target: what it shall be.
+        reach: how far the value may go from 0.
+        close: a difference from the target that will do.
+
+    Returns:
+        What is measured in the end.
+    """
+    tried: list[tuple[float, float, float]] = []
+
+    def miss(value: float) -> float:
+        set_to(value)
+        found = measure()
+        missed = found - target if math.isfinite(found) else HUGE
+        tried.append((abs(missed), value, found))
+        return missed if abs(missed) > close else 0.0
+
+    between = bracket(miss, reach)
+    if between.low < between.high:
+        root(miss, between, width=1e-4, close=0.0)
+    _, value, found = min(tried)
+    set_to(value)
+    return found

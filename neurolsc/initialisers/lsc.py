@@ -1,0 +1,62 @@
+"""LSC: radii of the transition derivatives set by pre-training or by scales."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from neurolsc.initialisers.initialiser import Initialiser, first_input
+from neurolsc.initialisers.spec import register
+from neurolsc.network import Network
+from neurolsc.stability import pretrain, scale_to_radius
+from neurolsc.stability.findings import Finding
+from neurolsc.stability.lsc.rules import RULES
+from neurolsc.stability.lsc.targets import as_target
+from neurolsc.validation import one_of, whole
+
+
+@register
+@dataclass(frozen=True)
+class LSC(Initialiser):
+    r"""The local stability condition: mean radii through time and depth at a target.
+
+    .. math:: \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t-1, l]}\Big) = \rho_{time},
+        \quad \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth}
+
+    See :func:`neurolsc.pretrain` and :func:`neurolsc.scale_to_radius`.
+
+    Attributes:
+        target: a number for both, or ``"balanced"``: T/(T+L) and L/(T+L).
+        rule: what multipliers move: ``"default"`` (that of the target), ``"transition"``,
+            ``"hold-threshold"`` or ``"paper"``.
+        method: ``"gradient"``, the paper's loop, or ``"scale"``, root finding.
+        max_steps: most steps of the loop.
+        samples: samples looked at in each step.
+        steps: time steps looked at in each step, no more than there are.
+
+    Source: arXiv:2308.12075, Sec. II-D and II-G; the method ``"scale"`` is ours.
+    """
+
+    target: float | str = 1.0
+    rule: str = "default"
+    method: Literal["gradient", "scale"] = "gradient"
+    max_steps: int = 200
+    samples: int = 4
+    steps: int = 8
+
+    def __post_init__(self) -> None:
+        as_target(self.target)  # type: ignore[arg-type]
+        one_of("rule", self.rule, ("default", *RULES))
+        one_of("method", self.method, ("gradient", "scale"))
+        for name in ("max_steps", "samples", "steps"):
+            whole(name, getattr(self, name))
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Set the radii; the findings are those of the pre-training."""
+        x = first_input(network, inputs)
+        asked = {"target": self.target, "rule": RULES.get(self.rule), "seed": seed, "samples": self.samples}
+        asked |= {"steps": min(self.steps, x.shape[0]), "progress": False}
+        if self.method == "scale":
+            return scale_to_radius(network, x, **asked).findings
+        return pretrain(network, inputs, max_steps=self.max_steps, **asked).findings

@@ -1,0 +1,56 @@
+"""All layers at one firing rate, by their thresholds."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from neurolsc.initialisers.initialiser import Initialiser, first_input
+from neurolsc.initialisers.spec import register
+from neurolsc.network import Network
+from neurolsc.stability import match_firing_rates
+from neurolsc.stability.findings import Finding
+from neurolsc.validation import number
+
+
+@register
+@dataclass(frozen=True)
+class RateMatching(Initialiser):
+    r"""Thresholds scaled layer by layer until each fires at one rate; weights stay.
+
+    .. math:: \vartheta_l \leftarrow c_l \vartheta_l, \quad
+        \frac{1}{TBN} \sum_{t,b,i} z_{t,b,i}(c_l) = r
+
+    With an ALIF's whole threshold, :math:`b_\vartheta` and :math:`\beta`, see
+    :func:`neurolsc.match_firing_rates`. A rate that no scale from 1e-3 to 1e3 gives is approached
+    as near as it goes, and told.
+
+    Attributes:
+        rate: r, spikes per neuron and step.
+        tolerance: how far a rate may be from it, as a share, without being told.
+
+    Source: ours.
+    """
+
+    rate: float
+    tolerance: float = 0.1
+
+    def __post_init__(self) -> None:
+        number("tolerance", self.tolerance, zero_allowed=True)
+        if not number("rate", self.rate) < 1:
+            raise ValueError(f"rate must be spikes per neuron and step, in (0, 1), got {self.rate}.")
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Scale the thresholds on the first batch."""
+        x = first_input(network, inputs)
+        reached = match_firing_rates(network, x, [self.rate] * len(network.cells), tolerance=math.inf)
+        return tuple(
+            Finding(
+                layer,
+                f"fires {rate:.3g} spikes per neuron and step, not {self.rate:g}",
+                "its rate moves in jumps; take a wider layer, or weaker recurrence" if rate else "raise its weights",
+            )
+            for layer, rate in enumerate(reached, start=1)
+            if abs(rate - self.rate) > self.tolerance * self.rate
+        )
