@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from neurolsc.sweeps import Processes, read_grid, run_sweep
+from neurolsc.sweeps import Pool, Processes, read_grid, run_sweep
 from neurolsc.sweeps.table import TABLE
 
 
@@ -35,14 +35,18 @@ def sweep(grid: Path, out: Path | None, workers: int, ray: str | None, retry: bo
     """
     read = read_grid(grid)
     out = Path("runs") / read.name if out is None else out
-    if ray is None:
-        pool = Processes(workers)
-    else:
-        from neurolsc.sweeps.ray_pool import RayTasks
-
-        pool = RayTasks(ray)
+    pool = Processes(workers) if ray is None else _cluster(ray)
     rows = run_sweep(read, out, pool, retry=retry)
     for row in rows:
         if row["error"]:
             click.echo(f"{row['trial']}: {row['error']}", err=True)
     click.echo(f"{len(rows)} trials in {out / TABLE}")
+
+
+def _cluster(address: str) -> Pool:
+    from neurolsc.sweeps.ray_pool import RayTasks
+
+    try:
+        return RayTasks(address)
+    except ImportError as error:
+        raise click.ClickException(str(error)) from error

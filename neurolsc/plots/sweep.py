@@ -13,6 +13,8 @@ from neurolsc.plots.style import STYLE, line_style, save_figure, whole_steps
 
 _ACROSS = 3
 """panels in a row"""
+_FACTOR = 30
+"""between numbers that one axis shows well"""
 
 
 def plot_bands(
@@ -20,7 +22,6 @@ def plot_bands(
     path: str | PathLike[str],
     *,
     score: str,
-    chance: float | None = None,
 ) -> None:
     """Draw scores over epochs: of every arm the mean of its runs, and a band, lowest to highest.
 
@@ -30,7 +31,6 @@ def plot_bands(
             in all panels.
         path: the picture.
         score: what is drawn.
-        chance: the score of a guess.
     """
     styles = _styles(panels)
     rows, columns = -(-len(panels) // _ACROSS), min(len(panels), _ACROSS)
@@ -54,8 +54,6 @@ def plot_bands(
                 ax.fill_between(
                     epochs, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.15, linewidth=0
                 )
-            if chance is not None:
-                ax.axhline(chance, color="black", linestyle=":", linewidth=1)
         for row in grid:
             row[0].set_ylabel(score)
         _legend(figure, styles, columns)
@@ -68,27 +66,25 @@ def plot_scores(
     *,
     over: str,
     score: str,
-    chance: float | None = None,
 ) -> None:
     """Draw scores over a setting: of every arm the mean over its runs, and every run as a dot.
 
     Args:
         arms: by name, for every value of the setting the scores of its runs, shares from 0 to 1.
-            Values that are all numbers are placed as such, others side by side.
+            Numbers within a factor of 30 are placed as such, other values side by side.
         path: the picture.
         over: name of the setting.
         score: what is drawn.
-        chance: the score of a guess.
     """
     styles = _styles({"": arms})
     values = list(dict.fromkeys(value for runs in arms.values() for value in runs))
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    places = {value: float(value) if numbers else number for number, value in enumerate(values)}
+    places = _places(values)
     spread = max(places.values()) - min(places.values()) or 1
     with plt.rc_context(STYLE):
         figure, ax = plt.subplots(figsize=(6.5, 4 + 0.25 * len(styles)), layout="constrained")
         for number, (name, runs) in enumerate(arms.items()):
-            shift = 0.012 * spread * (number - (len(arms) - 1) / 2)  # or runs of two arms would hide each other
+            # or runs of two arms would hide each other
+            shift = min(0.012, 0.1 / len(arms)) * spread * (number - (len(arms) - 1) / 2)
             ordered = sorted(runs, key=lambda value: places[value])
             at = [places[value] + shift for value in ordered]
             ax.plot(at, [np.mean(runs[value]) for value in ordered], linewidth=1.7, **styles[name])
@@ -96,10 +92,18 @@ def plot_scores(
                 ax.plot([x] * len(runs[value]), runs[value], ".", markersize=6, alpha=0.6, color=styles[name]["color"])
         ax.set(xlabel=over, ylabel=score, ylim=(0, 1))
         ax.set_xticks(list(places.values()), [str(value) for value in places])
-        if chance is not None:
-            ax.axhline(chance, color="black", linestyle=":", linewidth=1)
         _legend(figure, styles, 2)
         save_figure(figure, path)
+
+
+def _places(values: Sequence[float | str]) -> dict[float | str, float]:
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) < len(values):
+        return {value: number for number, value in enumerate(values)}
+    ordered = sorted(numbers)
+    if ordered[0] > 0 and ordered[-1] / ordered[0] <= _FACTOR:
+        return {value: float(value) for value in numbers}
+    return {value: number for number, value in enumerate(ordered)}
 
 
 def _styles(panels: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:

@@ -55,10 +55,11 @@ def groups(grid: Grid, rows: Iterable[Row], by: Sequence[str] = ()) -> list[Grou
     by = by or grid.arm_settings
     if unknown := [name for name in by if name not in grid.trials[0].settings]:
         raise ValueError(f"there is no setting {', '.join(unknown)}; those that vary are {', '.join(grid.varied)}.")
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    arms = [tuple(trial.shown()[name] for name in by) for trial in grid.trials]  # in the order of the grid
+    found: dict[tuple[Any, ...], list[Row]] = {arm: [] for arm in arms}
     for row in rows:
         found.setdefault(tuple(row[name] for name in by), []).append(row)
-    return [Group(dict(zip(by, values, strict=True)), tuple(part)) for values, part in found.items()]
+    return [Group(dict(zip(by, values, strict=True)), tuple(part)) for values, part in found.items() if part]
 
 
 def markdown(grid: Grid, arms: Sequence[Group]) -> str:

@@ -61,6 +61,8 @@ def run_sweep(grid: Grid, folder: Path, pool: Pool, *, retry: bool = False, prog
         try:
             state.drive(pool, bar)
         except KeyboardInterrupt as error:
+            state.note_those_that_are_over()
+            write_table(state.table(), folder / TABLE)
             raise Stopped(f"{len(state.rows)} of {grid.total} trials are over, in {folder}") from error
     return state.table()
 
