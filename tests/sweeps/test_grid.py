@@ -140,6 +140,15 @@ def test_a_bad_grid_is_refused_by_what_is_wrong(tmp_path: Path, content: dict, t
     assert str(error.value).startswith(str(file))
 
 
+def test_the_grids_in_the_docs_can_be_read(tmp_path: Path):
+    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
+    assert len(blocks) == 2
+    for block in blocks:
+        (tmp_path / "grid.toml").write_text(block)
+        assert read_grid(tmp_path / "grid.toml").total == 16
+
+
 def test_what_is_told_of_curves_can_be_set(tmp_path: Path):
     made = grid(tmp_path, table={"budgets": [1, 5], "reach": 0.9, "learns": 0.25})
     assert made.figures == Figures((1, 5), 0.9, 0.25)

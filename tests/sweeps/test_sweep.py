@@ -4,6 +4,8 @@ import csv
 import json
 import re
 import shutil
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from neurolsc.config import TrainSettings
 from neurolsc.experiment import Experiment
 from neurolsc.locks import alone
 from neurolsc.runs import Stopped
-from neurolsc.sweeps import read_grid, read_sweep, run_sweep
+from neurolsc.sweeps import read_grid, read_sweep, run_sweep, start
 from neurolsc.sweeps.sweep import DEATHS
 from neurolsc.sweeps.work import Job
 from tests.sweeps.grids import CHOOSING, FIXED, SMALL, Here, grid, write_grid
@@ -81,6 +83,22 @@ def test_no_machine_or_place_is_named_in_the_table(tmp_path: Path):
     assert (rows[0]["root"], rows[0]["cache"]) == ("nowhere", "kept")
     assert rows[0]["error"].startswith("ValueError: nowhere/train.h5")
     assert str(tmp_path) not in (tmp_path / "s" / "table.csv").read_text()
+
+
+def test_the_commit_is_that_of_the_package_and_of_nothing_around_it(tmp_path: Path, monkeypatch):
+    start._commit.cache_clear()
+    commit = start.environment()["commit"]
+    assert commit is None or re.fullmatch(r"[0-9a-f]{40}\+?", commit)
+    package = tmp_path / "site-packages" / "neurolsc"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    if shutil.which("git"):
+        subprocess.run(["git", "init", "--quiet", tmp_path], check=True)  # it is installed in somebody's checkout
+    monkeypatch.setattr("neurolsc.__file__", str(package / "__init__.py"))
+    start._commit.cache_clear()
+    assert start.environment()["commit"] is None
+    start._commit.cache_clear()
+    assert socket.gethostname() not in start.environment().values()
 
 
 def test_what_is_over_is_not_repeated_and_a_changed_grid_keeps_it(tmp_path: Path):
