@@ -215,6 +215,31 @@ def test_ctrl_c_prints_the_command_that_goes_on(tmp_path, monkeypatch):
     assert {file.name for file in tmp_path.iterdir()} == {"my run"}
 
 
+def test_train_takes_a_start(tmp_path, monkeypatch):
+    taken = []
+    grew = TrainResult([{"train_loss": 1.0, "validation_mode_accuracy": 0.1}], 1, False)
+    monkeypatch.setattr(Experiment, "run", lambda self, *_, **__: taken.append(self) or Outcome(None, None, grew))
+    words = ["--start", "Orthogonal() + RateMatching(0.15)", "--optimizer", "adam", "--clip-gradient", "1"]
+    result = call("train", *words, "--clip-spectrum", "0.9", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    (experiment,) = taken
+    assert experiment.start.start == "Orthogonal() + RateMatching(0.15)"
+    assert experiment.training == TrainSettings(optimizer="adam", clip_gradient=1.0, clip_spectrum=0.9)
+    wrong = call("train", "--start", "Orthogonol()", "--out", tmp_path / "run")
+    assert wrong.exit_code != 0 and "did you mean Orthogonal?" in wrong.output and "Traceback" not in wrong.output
+    wrong = call("train", "--optimizer", "sgd", "--out", tmp_path / "run")
+    assert wrong.exit_code != 0 and "adabelief-lookahead" in wrong.output
+
+
+@pytest.mark.slow
+def test_a_started_run_trains_and_says_what_was_not_reached(tmp_path):
+    words = ["--start", "RateMatching(0.3, tolerance=1e-6)", "--epochs", "1", "--batch-size", "300"]
+    result = call("train", *SMALL, *words, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "spikes per neuron and step, not 0.3" in result.output
+    assert json.loads((tmp_path / "run/start.json").read_text())["findings"]
+
+
 def test_a_loss_that_only_grows_is_told(tmp_path, monkeypatch):
     grew = TrainResult([{"train_loss": loss, "validation_mode_accuracy": 0.1} for loss in (1.0, 2.0, 3.0)], 1, False)
     monkeypatch.setattr(Experiment, "run", lambda *_, **__: Outcome(None, None, grew))

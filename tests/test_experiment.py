@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import neurolsc
-from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, TrainSettings
+from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, StartSettings, TrainSettings
 from neurolsc.experiment import Experiment, load_network, score
 from neurolsc.runs import Stopped, read_settings
 from neurolsc.stability.lsc.look import Look
@@ -49,6 +49,76 @@ def test_a_run_does_what_its_settings_say_and_keeps_it(experiment, files, tmp_pa
     kept, fresh = load_network(tmp_path / "run").state_dict(), experiment.build().state_dict()
     assert all(torch.equal(kept[name], value) for name, value in outcome.network.state_dict().items())
     assert torch.equal(kept["readout.weight"], fresh["readout.weight"]) is ("history.json" not in files)
+
+
+STARTED = replace(WHOLE, start=StartSettings("FourConditions((1, 2, 3)) + RateMatching(0.2123, tolerance=0)"))
+
+
+def test_a_start_comes_first_and_tells_what_it_did_not_reach(tmp_path):
+    said, experiment = [], replace(STARTED, pretraining=None, training=None)
+    network = experiment.run(tmp_path / "run", say=said.append).network
+    by_hand = experiment.build()
+    inputs = neurolsc.datasets.input_batches(DATA.load("train"), 32, seed=4)
+    found = neurolsc.initialisers.named(experiment.start.start).apply(by_hand, inputs, seed=4)
+    assert found and said == [str(finding) for finding in found]
+    assert all(torch.equal(value, by_hand.state_dict()[key]) for key, value in network.state_dict().items())
+    assert network.cells[0].spike.dampening == by_hand.cells[0].spike.dampening != 0.5
+    assert not torch.equal(network.cells[0].w_rec, experiment.build().cells[0].w_rec)
+    told = json.loads((tmp_path / "run/start.json").read_text())
+    assert told["start"] == experiment.start.start and told["findings"] == said and told["seconds"] > 0
+    assert {file.name for file in (tmp_path / "run").iterdir()} == UNTRAINED | {"start.json"}
+    assert Experiment.of(tmp_path / "run") == replace(
+        experiment, pretraining=PretrainSettings(), training=TrainSettings()
+    )
+    assert network.run(experiment.first_samples("train", 8)[0]).spikes[0].mean() > 0.05
+
+
+def test_a_start_is_followed_by_the_pre_training(tmp_path):
+    started = replace(STARTED, training=None).run(tmp_path / "run")
+    assert {file.name for file in (tmp_path / "run").iterdir()} == UNTRAINED | RADII | {"start.json"}
+    plain = replace(WHOLE, training=None).run(tmp_path / "plain")
+    assert not torch.equal(started.network.cells[0].w_rec, plain.network.cells[0].w_rec)
+    for outcome in (started, plain):
+        assert outcome.pretraining.profile.time_mean.item() == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_start_that_is_done_is_not_done_again(tmp_path, monkeypatch):
+    experiment = replace(STARTED, pretraining=None)
+    through = experiment.run(tmp_path / "through")
+
+    def interrupt(self, *_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainSettings, "run", interrupt)
+        with pytest.raises(Stopped, match=r"kept in .*run\.partial"):
+            experiment.run(tmp_path / "run")
+    said = []
+    with monkeypatch.context() as patched:
+        patched.setattr(StartSettings, "run", None)
+        again = experiment.run(tmp_path / "run", say=said.append)
+    assert said == json.loads((tmp_path / "run/start.json").read_text())["findings"] != []
+    assert all(torch.equal(a, b) for a, b in zip(again.network.parameters(), through.network.parameters(), strict=True))
+    assert [row["train_loss"] for row in again.training.history] == [
+        row["train_loss"] for row in through.training.history
+    ]
+    assert {file.name for file in (tmp_path / "run").iterdir()} == {
+        file.name for file in (tmp_path / "through").iterdir()
+    }
+
+
+def test_a_start_that_names_nothing_is_refused_at_once():
+    with pytest.raises(ValueError, match=r"unknown initialiser Lsuv; .* did you mean LSUV\?"):
+        StartSettings("Lsuv")
+
+
+def test_training_takes_optimizer_and_clipping_from_its_settings(tmp_path, monkeypatch):
+    taken = {}
+    monkeypatch.setattr("neurolsc.config.train", lambda *_, **more: taken.update(more))
+    TrainSettings().run(*[None] * 3, seed=0)
+    assert (taken["optimizer"], taken["clip"]) == (neurolsc.optimizer.adabelief_lookahead, neurolsc.Clipping())
+    TrainSettings(optimizer="adam", clip_gradient=1.0, clip_spectrum=0.9).run(*[None] * 3, seed=0)
+    assert (taken["optimizer"], taken["clip"]) == (torch.optim.Adam, neurolsc.Clipping(1.0, 0.9))
 
 
 def test_an_experiment_is_known_again_from_its_folder_and_scored_there(tmp_path):

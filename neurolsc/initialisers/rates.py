@@ -4,8 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from neurolsc.initialisers.cells import told
 from neurolsc.initialisers.initialiser import Initialiser, first_input
 from neurolsc.initialisers.spec import register
 from neurolsc.network import Network
@@ -44,6 +46,8 @@ class RateMatching(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Scale the thresholds on the first batch."""
         x = first_input(network, inputs)
+        for layer in range(len(network.cells)):
+            _refuse_frozen(network, layer)
         reached = match_firing_rates(network, x, [self.rate] * len(network.cells), tolerance=math.inf)
         return tuple(
             Finding(
@@ -54,3 +58,19 @@ class RateMatching(Initialiser):
             for layer, rate in enumerate(reached, start=1)
             if abs(rate - self.rate) > self.tolerance * self.rate
         )
+
+
+def _refuse_frozen(network: Network, layer: int) -> None:
+    """Refuse a layer whose thresholds are frozen parameters: scaling would move them."""
+    cell = network.cells[layer]
+    thresholds, before = cell.thresholds(), {name: p.detach().clone() for name, p in cell.named_parameters()}
+    if thresholds is None:
+        return  # who matches the rates says so
+    thresholds.scale(2.0)
+    moved = [p for name, p in cell.named_parameters() if not torch.equal(p, before[name])]
+    thresholds.scale(1.0)
+    with torch.no_grad():
+        for name, p in cell.named_parameters():
+            p.copy_(before[name])
+    if any(not p.requires_grad for p in moved):
+        raise ValueError(f"{told(network, layer)} has frozen thresholds, which no rate may move.")

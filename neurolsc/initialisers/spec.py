@@ -2,7 +2,7 @@
 
 import ast
 import difflib
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import TypeVar
 
 from neurolsc.initialisers.initialiser import Initialiser
@@ -83,11 +83,12 @@ def _made(tree: ast.expr, spec: str) -> Initialiser:
 
 def _called(name: str, values: list[object], words: dict[str, object]) -> Initialiser:
     if name not in INITIALISERS:
-        near = difflib.get_close_matches(name, INITIALISERS, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]}?" if near else "."
+        lower = {known.lower(): known for known in INITIALISERS}
+        near = difflib.get_close_matches(name.lower(), lower, n=1)
+        hint = f"; did you mean {lower[near[0]]}?" if near else "."
         raise ValueError(f"unknown initialiser {clean(name)}; known are {', '.join(sorted(INITIALISERS))}{hint}")
     cls = INITIALISERS[name]
-    known = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
+    known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
     takes = f"{name} takes {', '.join(known) or 'nothing'}"
     if len(values) > len(known):
         raise ValueError(f"{takes}, got {len(values)} values.")
@@ -99,19 +100,13 @@ def _called(name: str, values: list[object], words: dict[str, object]) -> Initia
         if word in given:
             raise ValueError(f"{name} got {word} twice.")
         given[word] = value
-    missing = [f.name for f in fields(cls) if f.init and f.name not in given and not _has_default(f)]  # type: ignore[arg-type]
+    missing = [f.name for f in fields(cls) if f.name not in given and f.default is MISSING]  # type: ignore[arg-type]
     if missing:
         raise ValueError(f"{name} needs {', '.join(missing)}, as in {name}({missing[0]}=...).")
     try:
         return cls(**given)
     except TypeError as error:
         raise ValueError(f"{name}: {error}") from error
-
-
-def _has_default(f: object) -> bool:
-    from dataclasses import MISSING
-
-    return f.default is not MISSING or f.default_factory is not MISSING  # type: ignore[attr-defined]
 
 
 def _unreadable(spec: str) -> ValueError:

@@ -133,9 +133,10 @@ class NorseCell(ForeignCell):
 
     def membrane(self) -> Membrane | None:
         """Its v, which a spike has reset already; the threshold is v_th, or b of an LSNN."""
-        if "v" not in self.variables or not self._threshold_names():
+        voltages = [name for name in self.variables if name.rpartition("_")[2] == "v"]
+        if not voltages or not self._threshold_names():
             return None
-        return Membrane("v", self._threshold_in, self._spike)
+        return Membrane(voltages[0], self._threshold_in, self._spike)
 
     def _threshold_in(self, state: State) -> Tensor:
         return state.b if "b" in self.variables else torch.as_tensor(_find(self.layer.p, "v_th"))
@@ -144,7 +145,7 @@ class NorseCell(ForeignCell):
         from norse.torch.functional.threshold import threshold
 
         method, alpha = (_find(self.layer.p, name) for name in ("method", "alpha"))
-        return threshold(distance, method, torch.as_tensor(alpha))
+        return threshold(distance, method, torch.as_tensor(alpha))  # type: ignore[arg-type]
 
     def first_step(self, current: Tensor) -> State:
         with _unmarked(self.layer), borrowed(self.layer, **self._settings()):

@@ -1,0 +1,245 @@
+"""Four conditions of stability for a recurrent spiking layer and its surrogate."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neurolsc.initialisers.cells import (
+    input_synapses,
+    kept_share,
+    membrane,
+    normal,
+    put,
+    rate,
+    reads,
+    recurrent_synapses,
+    resting_threshold,
+    settle,
+    told,
+)
+from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
+from neurolsc.initialisers.spec import register
+from neurolsc.modes import evaluating
+from neurolsc.network import Network
+from neurolsc.neurons.cell import Cell
+from neurolsc.neurons.membrane import Membrane
+from neurolsc.neurons.synapses import Synapses
+from neurolsc.positive import raw
+from neurolsc.stability.findings import Finding
+from neurolsc.surrogate import Surrogate
+
+_MEANS = 1024.0
+"""largest sum of a neuron's recurrent weights, in thresholds, that is tried"""
+_SHARPNESSES = math.log(100)
+"""how far a sharpness may go from where it is, as a logarithm"""
+_GRID = 4096
+"""voltages at which the surrogate's derivative is averaged"""
+
+
+@register
+@dataclass(frozen=True)
+class FourConditions(Initialiser):
+    r"""Recurrent weights, dampening and sharpness from four conditions of stability.
+
+    With n recurrent weights :math:`w` a neuron, leak :math:`\alpha`, inputs :math:`x`, and
+    :math:`s = \gamma f(\omega(v - \vartheta))`:
+
+    1. the layer fires at a rate of 1/2, by the mean :math:`\bar w` of the recurrent weights. For a
+       LIF with its reset by subtraction the paper has :math:`n \bar w = (3 - 2\alpha) \vartheta`;
+       here the mean is found by root finding on the first batch, since thresholds here may move.
+    2. Recurrence and input contribute the same variance to the current, by the variance of w:
+
+       .. math:: n \big(\tfrac12 \mathrm{Var}\, w + \tfrac14 \bar w^2\big) =
+           n_{in}\, \mathrm{E}[w_{in}^2]\, \mathrm{E}[x^2]
+
+       with recurrent spikes of mean 1/2; in the released code the left :math:`\frac12` is 1.
+    3. The largest gradient neither grows nor shrinks, by the dampening:
+
+       .. math:: \alpha + \gamma f(0) \frac1n \sum_i \sum_j \max(w_{ij}, 0) = 1
+
+    4. So does the variance of the gradient, by the sharpness, with voltages uniform between the
+       least and the largest that the weights allow:
+
+       .. math:: \alpha^2 + n\, \mathrm{E}[w^2]\, \mathrm{E}[s^2] = 1, \quad
+           v \sim U\Big(\tfrac{-\sum \max(-w, 0)}{1 - \alpha}, \tfrac{\sum \max(w, 0)}{1 -
+           \alpha}\Big)
+
+       with sums over the recurrent and the input weights of a neuron.
+
+    Conditions 3 and 4 are those without a gradient through the reset, and without that from the
+    layer above. All are applied in this order, layer by layer, bottom up.
+
+    Attributes:
+        conditions: which of them are applied. 3 and 4 need cells with a surrogate of ours.
+
+    Source: Herranz-Celotti & Rouat, arXiv:2202.00282, conditions I to IV, and their released code.
+    """
+
+    conditions: tuple[int, ...] = (1, 2, 3, 4)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.conditions, tuple) or not set(self.conditions) <= {1, 2, 3, 4} or not self.conditions:
+            raise ValueError(f"conditions must be some of (1, 2, 3, 4), got {self.conditions!r}.")
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Draw the recurrent matrices, and set dampening and sharpness."""
+        x, count, found = first_input(network, inputs), len(network.cells), list[Finding]()
+        of = [membrane(network, i) for i in range(count)]
+        below, own = ([some(network, i) for i in range(count)] for some in (input_synapses, recurrent_synapses))
+        spikes = self._surrogates(network)
+        with evaluating(network), torch.no_grad():
+            for i, cell in enumerate(network.cells):
+                layer = _Layer(cell, of[i], below[i], own[i], reads(network, x, i))
+                if {1, 2} & set(self.conditions):
+                    found += [Finding(i + 1, *told) for told in self._weights(layer, i, seed)]
+                if 3 in self.conditions:
+                    found += [Finding(i + 1, *told) for told in _dampen(layer, spikes[i])]
+                if 4 in self.conditions:
+                    found += [Finding(i + 1, *told) for told in _sharpen(layer, spikes[i])]
+        return tuple(found)
+
+    def _surrogates(self, network: Network) -> list[Surrogate]:
+        if not {3, 4} & set(self.conditions):
+            return []
+        found = []
+        for i, cell in enumerate(network.cells):
+            spike = next((part for part in cell.modules() if isinstance(part, Surrogate)), None)
+            if spike is None:
+                raise TypeError(f"{told(network, i)} has no surrogate of neurolsc, whose dampening could be set.")
+            if spike in found:
+                raise ValueError(f"{told(network, i)} shares its surrogate with a layer below: give each its own.")
+            found.append(spike)
+        return found
+
+    def _weights(self, layer: "_Layer", place: int, seed: int) -> list[tuple[str, str]]:
+        """Conditions 1 and 2."""
+        before = [matrix.weights.double() for matrix in layer.own]
+        mean = sum(float(w.mean()) for w in before) / len(before)
+        short = False
+
+        def set_to(mean: float) -> None:
+            nonlocal short
+            variance = 2 * layer.input_variance / layer.inputs - mean**2 / 2
+            short = 2 in self.conditions and variance < 0
+            for matrix, weights in zip(layer.own, before, strict=True):
+                around = weights - weights.mean()
+                if 2 in self.conditions:
+                    numbers = normal(matrix, generator(seed, place, matrix.name)).to(around)
+                    around = math.sqrt(max(variance, 0.0)) * numbers
+                put(matrix, mean + around)
+
+        told = []
+        if 1 in self.conditions:
+            unit = layer.threshold / layer.inputs
+            reached = settle(
+                lambda sums: set_to(unit * sums), lambda: rate(layer.cell, layer.read), 0.5, reach=_MEANS, close=0.005
+            )
+            if not abs(reached - 0.5) <= 0.05:
+                jumps = "its spikes feed on each other, and the rate jumps: raise its input weights"
+                told.append((f"fires {reached:.3g} spikes per neuron and step, not 0.5", jumps))
+        else:
+            set_to(mean)
+        if short:
+            weak = "the mean recurrent weight alone makes more variance than the input"
+            told.append((weak, "raise its input weights"))
+        return told
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer, and what the conditions ask of it."""
+
+    cell: Cell
+    of: Membrane
+    below: tuple[Synapses, ...]
+    own: tuple[Synapses, ...]
+    read: Tensor
+
+    @property
+    def threshold(self) -> float:
+        """The mean threshold at rest."""
+        return resting_threshold(self.cell, self.of).mean().item()
+
+    @property
+    def inputs(self) -> int:
+        """Recurrent inputs of a neuron."""
+        return sum(matrix.fan_in for matrix in self.own)
+
+    @property
+    def input_variance(self) -> float:
+        """The variance of the current through input weights of mean 0."""
+        power = self.read.double().square().mean().item()
+        return sum(m.fan_in * m.weights.double().square().mean().item() for m in self.below) * power
+
+    @property
+    def leak(self) -> float:
+        """The mean share of the voltage that is kept."""
+        return kept_share(self.cell, self.of).mean().item()
+
+    def sums(self, sign: float, *, own: bool) -> Tensor:
+        """The sum of the weights of this sign, of every neuron, as a positive number."""
+        matrices = self.own if own else (*self.own, *self.below)
+        return sum(
+            ((sign * m.weights.double()).clamp(min=0).flatten(1).sum(1).cpu() for m in matrices), torch.zeros(())
+        )
+
+
+def _dampen(layer: _Layer, spike: Surrogate) -> list[tuple[str, str]]:
+    """Condition 3."""
+    gain = layer.sums(1.0, own=True).mean().item() * _peak(spike)
+    if not (gain > 0 and layer.leak < 1):
+        return [
+            ("no dampening keeps its largest gradient at 1", "give it a leak below 1 and positive recurrent weights")
+        ]
+    _set(spike, "dampening", (1 - layer.leak) / gain)
+    return []
+
+
+def _sharpen(layer: _Layer, spike: Surrogate) -> list[tuple[str, str]]:
+    """Condition 4."""
+    leak, threshold = layer.leak, resting_threshold(layer.cell, layer.of)
+    if not leak < 1:
+        return [("no sharpness keeps the variance of its gradient", "give it a leak below 1")]
+    high, low = (sign * layer.sums(sign, own=False) / (1 - leak) for sign in (1.0, -1.0))
+    along = torch.linspace(0, 1, _GRID, dtype=torch.float64).unsqueeze(1)
+    distance = low + along * (high - low) - (threshold if len(threshold) == len(high) else threshold.mean())
+    power = sum(m.fan_in * m.weights.double().square().mean().item() for m in layer.own)
+    start = float(torch.as_tensor(spike.sharpness).mean())
+
+    def growth() -> float:
+        slope = torch.as_tensor(spike.derivative(distance.to(layer.read))).double()
+        return leak**2 + power * slope.square().mean().item()
+
+    close = 0.01
+    reached = settle(
+        lambda log: _set(spike, "sharpness", start * math.exp(-log)), growth, 1.0, reach=_SHARPNESSES, close=close / 10
+    )
+    if abs(reached - 1) <= close:
+        return []
+    _set(spike, "sharpness", start)
+    least = (
+        "the variance of its gradient shrinks at every sharpness"
+        if reached < 1
+        else "the variance of its gradient grows"
+    )
+    return [(f"{least} (nearest {reached:.3g} per step); the sharpness stays", "raise the dampening or its weights")]
+
+
+def _peak(spike: Surrogate) -> float:
+    """f(0)."""
+    return float(spike.shape(torch.zeros(1, dtype=torch.float64)))
+
+
+def _set(spike: Surrogate, name: str, value: float) -> None:
+    """Set dampening or sharpness, for all neurons; a frozen one stays."""
+    if spike.learnable:
+        parameter = spike.get_parameter(raw(name))
+        if parameter.requires_grad:
+            parameter.fill_(math.log(value))
+    elif isinstance(getattr(spike, f"fixed_{name}"), Tensor):
+        getattr(spike, f"fixed_{name}").fill_(value)
+    else:
+        setattr(spike, f"fixed_{name}", value)

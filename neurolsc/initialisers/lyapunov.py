@@ -1,0 +1,100 @@
+"""Finite-time Lyapunov exponents of layers, set by the scale of their recurrence."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from neurolsc.initialisers.cells import reads, recurrent_synapses, settle, steps
+from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
+from neurolsc.initialisers.spec import register
+from neurolsc.modes import evaluating
+from neurolsc.network import Network
+from neurolsc.neurons.cell import Cell
+from neurolsc.stability.findings import Finding
+from neurolsc.stability.lsc.inputs import pick
+from neurolsc.stability.transition import Transitions, flat, time_derivative
+from neurolsc.validation import whole
+
+_REACH = math.log(1e4)
+
+
+@register
+@dataclass(frozen=True)
+class LSCLyapunov(Initialiser):
+    r"""Recurrence scaled until the largest finite-time Lyapunov exponent of each layer is a target.
+
+    .. math:: \lambda = \frac1T \sum_{t=1}^{T} \log \frac{\Vert M_t q_{t-1} \Vert}{\Vert q_{t-1}
+        \Vert}, \quad q_t = M_t q_{t-1}, \quad M_t = \frac{\partial h[t, l]}{\partial h[t-1, l]}
+
+    in the mean over samples: how fast a small change of the state of a layer grows in the layer
+    itself, over the whole run, where the radius sees one step. Recurrent matrices alone are scaled,
+    bottom up, by root finding; with detached resets and silent neurons the exponent is no lower
+    than the logarithm of the slowest leak.
+
+    Attributes:
+        exponent: the exponent wanted, per step; 0 neither grows nor shrinks.
+        samples: samples of the first batch that are followed.
+        tolerance: how far the exponent may be from it without being told.
+
+    Source: Benettin et al., Meccanica 15 (1980), for the exponents; as a target of initialisation:
+    ours.
+    """
+
+    exponent: float = 0.0
+    samples: int = 4
+    tolerance: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.exponent):
+            raise ValueError(f"exponent must be finite, got {self.exponent}.")
+        whole("samples", self.samples)
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Scale the recurrence of all layers, on some samples of the first batch."""
+        x = first_input(network, inputs)
+        x = pick(x, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples])
+        own = [recurrent_synapses(network, layer) for layer in range(len(network.cells))]
+        found = []
+        with evaluating(network):
+            for layer, matrices in enumerate(own):
+                cell, read = network.cells[layer], reads(network, x, layer)
+                start = [matrix.weights.clone() for matrix in matrices]
+
+                def scale(log: float, matrices=matrices, start=start) -> None:
+                    for matrix, weights in zip(matrices, start, strict=True):
+                        matrix.set(math.exp(log) * weights)
+
+                def exponent(cell=cell, read=read, layer=layer) -> float:
+                    return largest_exponent(cell, read, generator(seed, layer)).mean().item()
+
+                reached = settle(scale, exponent, self.exponent, reach=_REACH, close=0.1 * self.tolerance)
+                if not abs(reached - self.exponent) <= self.tolerance:
+                    problem = f"its largest Lyapunov exponent is {reached:.3g}, not {self.exponent:g}"
+                    above = reached > self.exponent
+                    cure = "shorten its leaks: no recurrence makes it less" if above else "let it fire more"
+                    found.append(Finding(layer + 1, problem, cure))
+        return tuple(found)
+
+
+def largest_exponent(cell: Cell, read: Tensor, generator: torch.Generator) -> Tensor:
+    """The largest finite-time Lyapunov exponent of a cell's run from rest, of each sample (B,).
+
+    Args:
+        cell: the cell.
+        read: what it reads (T, B, n_in).
+        generator: of the direction q_0, uniform, the same for all samples.
+    """
+    direction, total = torch.empty(0), torch.zeros(read.shape[1], dtype=torch.float64)
+    for x, before, _ in steps(cell, read):
+        with torch.no_grad():
+            step = time_derivative(Transitions(cell, x, before, None, None))
+            if not len(direction):
+                drawn = torch.randn(flat(before).shape[1], generator=generator, dtype=torch.float64)
+                direction = (drawn / drawn.norm()).to(step).expand(len(step), -1).unsqueeze(-1)
+            direction = step @ direction
+            length = direction.norm(dim=1, keepdim=True).clamp(min=torch.finfo(direction.dtype).tiny)
+            direction, total = direction / length, total + length.flatten().double().log().cpu()
+    return total / len(read)

@@ -1,0 +1,145 @@
+"""What every initialiser keeps: seeds, torch's own generator, frozen parameters, dtypes, modes."""
+
+import pytest
+import torch
+from torch import nn
+
+from neurolsc import LIF, Network, initialisers
+from neurolsc.initialisers import named
+from neurolsc.initialisers.spec import INITIALISERS
+from neurolsc.neurons.synapses import synapses
+from neurolsc.stability.findings import Finding
+from tests.initialisers.networks import N_IN, NETWORKS, WIDTH, rates, spikes, weights
+
+SPECS = [
+    "Default",
+    "Glorot",
+    "He",
+    "Orthogonal(inputs=True)",
+    "LSUV",
+    "FluctuationDriven",
+    "ActivityPropagation",
+    "IKUN",
+    "FourConditions((1, 2))",
+    "RateMatching(0.1)",
+    "LSC(0.5, method='scale', samples=2, steps=4)",
+    "LSC(0.5, max_steps=3, samples=2, steps=4)",
+    "LSCLyapunov(samples=2)",
+    "LSCSingular(samples=2, steps=4)",
+    "Orthogonal(2.0) + RateMatching(0.1)",
+]
+DRAWN = {"Glorot", "He", "Orthogonal(inputs=True)", "LSUV", "FluctuationDriven", "ActivityPropagation", "IKUN"}
+
+
+def test_every_known_initialiser_is_tried_here():
+    tried = {name for name in INITIALISERS if any(name in spec for spec in SPECS)}
+    assert tried == set(INITIALISERS) == {n for n in initialisers.__all__ if n[0].isupper()} - {"Chain", "Initialiser"}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_seed_alone_decides_and_the_readout_stays(spec, name):
+    x, found = [spikes(), spikes(seed=2)], []
+    state = torch.get_rng_state()
+    made = []
+    for seed in (3, 3, 4):
+        network = NETWORKS[name]()
+        torch.manual_seed(seed + len(made))  # torch's own generator stands elsewhere, and stays there
+        state = torch.get_rng_state()
+        found.append(named(spec).apply(network, x, seed=seed))
+        assert torch.equal(torch.get_rng_state(), state)
+        made.append(network)
+    before, first, again, other = (weights(n) for n in (NETWORKS[name](), *made))
+    assert all(isinstance(finding, Finding) and 1 <= finding.layer <= 2 for finding in found[0])
+    assert found[0] == found[1]
+    for key, value in first.items():
+        assert torch.equal(value, again[key]), key
+        assert value.dtype == before[key].dtype and value.isfinite().all()
+        if key.startswith("readout"):
+            assert torch.equal(value, before[key])
+    changed = {key for key in first if not torch.equal(first[key], before[key])}
+    assert bool(changed) is (spec != "Default")
+    if spec in DRAWN:
+        assert any(not torch.equal(first[key], other[key]) for key in changed)
+    if not spec.startswith(("Default", "LSC(", "LSCSingular")):  # targets that may silence a layer
+        assert rates(made[0], x[0])[0] > 0.001
+
+
+@pytest.mark.parametrize("name", ["ALIFPlus", "norse"])
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if "Rate" not in spec])
+def test_frozen_parameters_stay(spec, name):
+    network = NETWORKS[name]()
+    (lower,) = synapses(network.cells[0], "depth")
+    (upper,) = synapses(network.cells[1], "time")
+    for cell, matrix in ((network.cells[0], lower), (network.cells[1], upper)):
+        cell.get_parameter(matrix.name).requires_grad_(False)
+    kept = [matrix.weights.clone() for matrix in (lower, upper)]
+    named(spec).apply(network, [spikes()], seed=1)
+    assert all(torch.equal(matrix.weights, w) for matrix, w in zip((lower, upper), kept, strict=True))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_network_keeps_its_dtype(spec):
+    network = NETWORKS["LIF"]().double()
+    named(spec).apply(network, [spikes()], seed=1)
+    assert {p.dtype for p in network.parameters()} == {torch.float64}
+    assert rates(network, spikes())[0] > 0.001 or "LSC(0.5" in spec
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_modes_come_back(spec):
+    network = NETWORKS["LIF"]().train()
+    network.cells[1].eval()
+    named(spec).apply(network, [spikes()], seed=1)
+    assert network.cells[0].training and not network.cells[1].training
+
+
+@pytest.mark.parametrize("spec", [s for s in SPECS if s != "Default"])
+def test_a_cell_that_says_nothing_of_itself_is_refused_by_name_and_nothing_is_changed(spec):
+    class Mute(LIF):
+        def update(self, x, z, state):
+            return super().update(x, z, state)
+
+    torch.manual_seed(0)
+    network = Network([LIF(N_IN, WIDTH), Mute(WIDTH, WIDTH)], 4)
+    before = weights(network)
+    if spec.startswith("LSC(") or "Orthogonal(2.0)" in spec:
+        return  # pre-training has its own ways; a chain does one after the other
+    with pytest.raises(TypeError, match="layer 2, a Mute,"):
+        named(spec).apply(network, [spikes()], seed=0)
+    assert all(torch.equal(value, before[key]) for key, value in weights(network).items())
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_is_no_network_is_refused(spec):
+    with pytest.raises(TypeError, match=r"network must be a neurolsc\.Network, got Linear"):
+        named(spec).apply(nn.Linear(2, 3), [spikes()])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spec", ["LSUV", "FluctuationDriven", "RateMatching(0.1)", "LSC", "LSCLyapunov"])
+def test_inputs_that_do_not_fit_are_refused(spec):
+    network = NETWORKS["LIF"]()
+    for wrong, kind, told in (
+        ([], ValueError, "at least one batch"),
+        (spikes(), TypeError, r"got Tensor: give \[x\]"),
+        ([spikes(N=7)], ValueError, r"inputs must be \(T, B, 40\), got \(50, 8, 7\)"),
+        ([(spikes(), 1)], TypeError, "a list of tuple"),
+    ):
+        with pytest.raises(kind, match=told):
+            named(spec).apply(network, wrong)  # type: ignore[arg-type]
+
+
+def test_frozen_thresholds_are_refused_and_stay():
+    network = NETWORKS["ALIFPlus"]()
+    network.cells[1].adaptation.requires_grad_(False)
+    before = weights(network)
+    with pytest.raises(ValueError, match="layer 2, a ALIFPlus, has frozen thresholds"):
+        named("RateMatching(0.1)").apply(network, [spikes()])
+    assert all(torch.equal(value, before[key]) for key, value in weights(network).items())
+
+
+def test_connections_that_do_not_exist_stay_absent():
+    network = NETWORKS["norse"]()
+    for spec in ("Glorot", "Orthogonal", "LSUV", "FluctuationDriven", "FourConditions((1, 2))", "LSCLyapunov"):
+        named(spec).apply(network, [spikes()], seed=1)
+        assert not any(cell.layer.recurrent_weights.diagonal().any() for cell in network.cells)

@@ -1,0 +1,110 @@
+"""The local stability condition and its relatives: radii, exponents, singular values."""
+
+import copy
+import math
+
+import pytest
+import snntorch as snn
+import torch
+from torch import nn
+from torch.autograd.functional import jacobian
+
+from neurolsc import LIF, ALIFPlus, Network, TransitionRule, pretrain, radius_profile, scale_to_radius, wrap
+from neurolsc.initialisers import LSC, LSCLyapunov, LSCSingular
+from neurolsc.initialisers.initialiser import generator
+from neurolsc.initialisers.lyapunov import largest_exponent
+from neurolsc.stability.transition import depth_derivative, follow, time_derivative
+from neurolsc.surrogate import FastSigmoid
+from tests.initialisers.networks import NETWORKS, rates, spikes
+
+
+@pytest.mark.parametrize("method", ["gradient", "scale"])
+def test_lsc_is_pre_training_under_another_name(method):
+    x = [spikes(), spikes(seed=2)]
+    ours, theirs = NETWORKS["ALIFPlus"](), NETWORKS["ALIFPlus"]()
+    start = LSC(0.5, rule="hold-threshold", method=method, max_steps=40)
+    found = start.apply(ours, x, seed=3)
+    kwargs = {"target": 0.5, "rule": TransitionRule(hold_threshold=True), "seed": 3, "progress": False}
+    result = (
+        pretrain(theirs, x, max_steps=40, **kwargs) if method == "gradient" else scale_to_radius(theirs, x[0], **kwargs)
+    )
+    assert found == result.findings
+    for name, value in ours.state_dict().items():
+        assert torch.equal(value, theirs.state_dict()[name])
+    profile = radius_profile(ours, spikes(seed=5), steps=16)
+    assert profile.time_mean.tolist() == pytest.approx([0.5, 0.5], abs=0.05)
+    assert min(rates(ours, x[0])) > 0.005
+
+
+def test_findings_of_what_was_not_reached_come_back():
+    found = LSC(1.0, max_steps=1).apply(NETWORKS["LIF"](), [spikes()])
+    assert found and "against a target of 1" in str(found[0])
+
+
+@pytest.mark.parametrize("name", ["LIF", "ALIFPlus", "snntorch", "norse"])
+@pytest.mark.parametrize("exponent", [0.0, 0.05])
+def test_the_largest_exponent_is_the_one_asked_for(exponent, name):
+    network, x = NETWORKS[name](), spikes()
+    start = LSCLyapunov(exponent)
+    found = {f.layer for f in start.apply(network, [x], seed=1)}
+    assert 1 not in found
+    assert min(rates(network, x)[0:1]) > 0.005
+    read = torch.cat([torch.zeros_like(x[:1]), x[:-1]]) if network.layer_delay else x
+    measured = largest_exponent(network.cells[0], read, generator(1, 0))
+    assert measured.mean().item() == pytest.approx(exponent, abs=0.03)  # on all samples; it was set on some
+    fewer = copy.deepcopy(network.cells[0])
+    TransitionRule().apply(fewer, time=0.5, depth=1.0)
+    assert largest_exponent(fewer, read, generator(1, 0)).mean() < measured.mean()
+
+
+def test_the_exponent_is_that_of_the_product_of_all_steps():
+    torch.manual_seed(0)
+    cell, x = LIF(5, 4, tau_v=3.0).double(), 2 * spikes(12, 1, 5, rate=0.5).double()
+    q = torch.randn(4, generator=generator(0), dtype=torch.float64)
+    q, state = q / q.norm(), cell.initial_state(1)
+    kind, fired = type(state), 0
+    for now in x:
+
+        def step(v, now=now):
+            return cell.update(now, cell.output(kind(v)), kind(v)).v
+
+        q = jacobian(step, state.v)[0, :, 0] @ q
+        state = kind(step(state.v).detach())
+        fired += int(cell.output(state).sum())
+    assert fired > 3
+    assert largest_exponent(cell, x, generator(0)).item() == pytest.approx(math.log(q.norm()) / 12, rel=1e-9)
+
+
+def test_a_silent_layer_has_the_exponent_of_its_leak_and_no_recurrence_changes_it():
+    network = Network([LIF(40, 8, spike=FastSigmoid(0.0))], 4)
+    network.cells[0].tau_v = torch.full((8,), 4.0)
+    assert largest_exponent(network.cells[0], spikes(), generator(0)).tolist() == pytest.approx([-0.25] * 8, rel=1e-5)
+    (finding,) = LSCLyapunov().apply(network, [spikes()])
+    assert "its largest Lyapunov exponent is -0.25, not 0" in str(finding)
+    (finding,) = LSCLyapunov(-1.0).apply(network, [spikes()])
+    assert "shorten its leaks" in str(finding)
+
+
+def test_exponents_need_recurrence():
+    network = wrap([nn.Linear(7, 5), snn.Leaky(0.9), nn.Linear(5, 2)])
+    with pytest.raises(TypeError, match="layer 1, a SnnTorchCell of a Leaky, names no recurrent matrix"):
+        LSCLyapunov().apply(network, [spikes(N=7)])
+
+
+@pytest.mark.parametrize("name", ["LIF", "ALIFPlus", "snntorch", "norse"])
+def test_the_largest_singular_values_are_those_asked_for(name):
+    network, x = NETWORKS[name](), spikes(rate=0.4)
+    target = 2.5 if name == "ALIFPlus" else 1.5
+    assert LSCSingular(target).apply(network, [x], seed=1) == ()
+    assert rates(network, x)[0] > 0.005
+    fresh = spikes(rate=0.4, seed=9)
+    for layer, t in enumerate(follow(network, fresh, torch.arange(0, 50, 3))[0], start=1):
+        for direction, m in (("time", time_derivative(t)), ("depth", depth_derivative(t))):
+            mean = torch.linalg.svdvals(m.detach())[:, 0].mean().item()
+            assert mean == pytest.approx(target, rel=0.1), (layer, direction)
+
+
+def test_a_singular_value_out_of_reach_is_told():
+    network = Network([ALIFPlus(40, 8, spike=FastSigmoid(0.0))], 4)
+    told = [str(f) for f in LSCSingular(2.0).apply(network, [spikes()])]
+    assert any("through time against a target of 2" in line for line in told)

@@ -1,0 +1,111 @@
+"""Clipped gradients and clipped singular values, in training."""
+
+import pytest
+import snntorch as snn
+import torch
+from torch import nn
+
+from neurolsc import LIF, ALIFPlus, Clipping, Network, train, wrap
+from neurolsc.clipping import clip_singular_values
+from tests.patterns import CLASSES, N, Patterns
+
+DATA = {"training": Patterns(24), "validation": Patterns(12, seed=1), "progress": False, "batch_size": 8}
+
+
+def firing() -> Network:
+    torch.manual_seed(0)
+    return Network([LIF(N, 12, threshold=0.2), LIF(12, 12, threshold=0.2)], CLASSES)
+
+
+def largest(network: Network) -> list[float]:
+    return [torch.linalg.svdvals(cell.w_rec.detach())[0].item() for cell in network.cells]
+
+
+def test_clipped_is_the_nearest_matrix_within_the_bound():
+    torch.manual_seed(0)
+    w = torch.randn(7, 5, dtype=torch.float64)
+    u, s, vh = torch.linalg.svd(w, full_matrices=False)
+    clipped = clip_singular_values(w, 1.5)
+    assert s[0] > 1.5 > s[-1]
+    torch.testing.assert_close(clipped, u @ torch.diag(torch.where(s > 1.5, 1.5, s)) @ vh)
+    torch.testing.assert_close(clip_singular_values(clipped, 1.5), clipped)
+    assert clip_singular_values(w, 100.0) is w
+    for _ in range(20):  # no other matrix within the bound is nearer
+        other = torch.randn(7, 5, dtype=torch.float64)
+        other *= 1.5 / torch.linalg.matrix_norm(other, 2)
+        assert (other - w).norm() > (clipped - w).norm()
+
+
+@pytest.mark.parametrize("optimizer", ["adabelief", "sgd"])
+def test_recurrent_matrices_stay_within_the_bound(optimizer):
+    more = {} if optimizer == "adabelief" else {"optimizer": torch.optim.SGD}
+    free, bound = firing(), firing()
+    spikes = bound.run(torch.stack([Patterns(4)[i][0] for i in range(4)], 1)).spikes
+    assert all(z.mean() > 0.01 for z in spikes)
+    train(free, **DATA, epochs=3, lr=0.05, **more)
+    before = bound.cells[0].w_in.detach().clone()
+    train(bound, **DATA, epochs=3, lr=0.05, clip=Clipping(spectrum=0.8), **more)
+    assert min(largest(free)) > 0.9
+    assert max(largest(bound)) == pytest.approx(0.8, rel=1e-4)
+    assert torch.linalg.svdvals(bound.cells[0].w_in.detach())[0] > 0.9  # input matrices are not recurrent
+    assert not torch.equal(bound.cells[0].w_in, before)
+
+
+def test_a_wrapped_layer_is_clipped_and_a_frozen_one_is_not():
+    torch.manual_seed(0)
+    layer = snn.RLeaky(0.8, linear_features=12)
+    network = wrap([nn.Linear(N, 12), layer, nn.Linear(12, CLASSES)])
+    with torch.no_grad():
+        layer.recurrent.weight.mul_(5)
+    Clipping(spectrum=0.5).after_update(network)
+    assert torch.linalg.svdvals(layer.recurrent.weight.detach())[0].item() == pytest.approx(0.5, rel=1e-5)
+    with torch.no_grad():
+        layer.recurrent.weight.mul_(5)
+    layer.recurrent.weight.requires_grad_(False)
+    Clipping(spectrum=0.5).after_update(network)
+    assert torch.linalg.svdvals(layer.recurrent.weight)[0].item() == pytest.approx(2.5, rel=1e-5)
+
+
+def test_a_gradient_is_scaled_down_to_the_norm():
+    network, clipped = firing(), firing()
+    moves = []
+    for one, clip in ((network, Clipping()), (clipped, Clipping(gradient=0.01))):
+        before = [p.detach().clone() for p in one.parameters()]
+        data = DATA | {"training": Patterns(8)}  # one batch
+        train(one, **data, epochs=1, lr=1.0, optimizer=torch.optim.SGD, clip=clip)
+        moves.append(torch.cat([(p.detach() - b).flatten() for p, b in zip(one.parameters(), before, strict=True)]))
+    free, bound = moves
+    assert free.norm() > 0.05
+    assert bound.norm().item() == pytest.approx(0.01, rel=1e-3)
+    torch.testing.assert_close(bound / bound.norm(), free / free.norm(), rtol=1e-3, atol=1e-5)
+
+
+def test_nothing_is_clipped_by_default():
+    one, other = firing(), firing()
+    train(one, **DATA, epochs=1)
+    train(other, **DATA, epochs=1, clip=Clipping(gradient=1e9, spectrum=1e9))
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_resumption_with_another_clipping_is_refused(tmp_path):
+    train(firing(), **DATA, epochs=1, clip=Clipping(gradient=1.0), checkpoint=tmp_path / "c")
+    with pytest.raises(ValueError, match=r"clip = Clipping\(gradient=1.0, spectrum=0.0\), now it is Clipping\(grad"):
+        train(firing(), **DATA, epochs=2, clip=Clipping(gradient=2.0), checkpoint=tmp_path / "c")
+
+
+@pytest.mark.parametrize("wrong", [{"gradient": -1.0}, {"spectrum": float("inf")}, {"gradient": float("nan")}])
+def test_bounds_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ValueError, match="must be zero or positive"):
+        Clipping(**wrong)
+
+
+def test_a_cell_without_recurrent_matrices_is_left_alone():
+    class Mute(ALIFPlus):
+        def update(self, x, z, state):
+            return super().update(x, z, state)
+
+    network = Network([Mute(N, 4)], CLASSES)
+    before = network.cells[0].w_rec.clone()
+    Clipping(spectrum=1e-3).after_update(network)
+    assert torch.equal(network.cells[0].w_rec, before)
