@@ -44,7 +44,7 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
         panels.setdefault(f"{over} {shown(value)}", {})[name] = [_curve(folders[row["trial"]]) for row in group.whole]
         scores.setdefault(name, {})[value] = group.values("validation_mode_accuracy")
     paths = [sweep / "learning.png", sweep / "scores.png"]
-    plot_bands(panels, paths[0], score=f"{_SCORE} of the best epoch so far")
+    plot_bands(panels, paths[0], score=f"{_SCORE}\nof the best epoch so far")
     plot_scores(scores, paths[1], over=over, score=_SCORE)
     return paths
 

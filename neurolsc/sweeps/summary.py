@@ -86,10 +86,10 @@ def _line(group: Group, grid: Grid) -> dict[str, str]:
     cells[f"above {figures.learns:.0%}"] = f"{sum(group.values('learns')):.0f} of {count}"
     cells["best epoch"] = _spread(group.values("best_epoch"), ".0f")
     cells[f"epochs to {figures.reach:.0%}"] = _reached(group, figures)
-    cells["spikes/neuron/step, start"] = _range(group.layers("start_firing_rate"))
-    cells["end"] = _range(group.layers("end_firing_rate"))
-    cells["radius, time"] = _range(group.layers("start_time_radius"))
-    cells["depth"] = _range(group.layers("start_depth_radius"))
+    cells["rate at start"] = _range(group.layers("start_firing_rate"))
+    cells["at end"] = _range(group.layers("end_firing_rate"))
+    cells["radius through time"] = _range(group.layers("start_time_radius"))
+    cells["through depth"] = _range(group.layers("start_depth_radius"))
     cells["start, s"] = _spread(group.values("start_seconds"), ".3g")
     cells["training, s"] = _spread(group.values("train_seconds"), ".3g")
     return cells

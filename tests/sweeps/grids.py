@@ -5,6 +5,7 @@ from typing import Self
 
 import tomli_w
 
+from neurolsc.runs import UNFINISHED
 from neurolsc.sweeps import Grid, read_grid
 from neurolsc.sweeps.pools import Outcome
 from neurolsc.sweeps.work import Job
@@ -27,6 +28,12 @@ def grid(folder: Path, **content: object) -> Grid:
     """A grid read from a file with this content."""
     folder.mkdir(parents=True, exist_ok=True)
     return read_grid(write_grid(folder / "grid.toml", **content))
+
+
+def finished(sweep: Path) -> dict[str, int]:
+    """When each finished trial of a sweep got its history."""
+    files = [file for file in sweep.glob("*/history.json") if not file.parent.name.endswith(UNFINISHED)]
+    return {file.parent.name: file.stat().st_mtime_ns for file in files}
 
 
 class Here:

@@ -19,6 +19,7 @@ from ray.cluster_utils import Cluster
 
 from neurolsc.sweeps import read_grid, run_sweep
 from neurolsc.sweeps.ray_pool import RayTasks
+from tests.sweeps.grids import finished
 
 if __name__ == "__main__":
     file, out = Path(sys.argv[1]), Path(sys.argv[2])
@@ -27,9 +28,9 @@ if __name__ == "__main__":
     before: dict[str, int] = {}
 
     def kill() -> None:
-        while len(list(out.glob("*/history.json"))) < 2 or len(list(out.glob("*.partial/train.checkpoint"))) < 2:
-            time.sleep(0.01)  # until trials are finished, and each node is in the middle of one
-        before.update({f.parent.name: f.stat().st_mtime_ns for f in out.glob("*[!l]/history.json")})
+        while not finished(out) or len(list(out.glob("*.partial/train.checkpoint"))) < 2:
+            time.sleep(0.01)  # until a trial is finished, and each node is in the middle of another
+        before.update(finished(out))
         cluster.remove_node(node, allow_graceful=False)
 
     threading.Thread(target=kill, daemon=True).start()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from neurolsc.sweeps import Processes, run_sweep
-from tests.sweeps.grids import FIXED, grid, write_grid
+from tests.sweeps.grids import FIXED, finished, grid, write_grid
 
 WITHOUT_RATE = {name: value for name, value in FIXED.items() if name != "lr"}
 CONTENT: dict[str, Any] = {
@@ -51,10 +51,6 @@ def wait_for(something: Callable[[], object], process: subprocess.Popen[str] | N
         assert time.monotonic() < deadline
         assert process is None or process.poll() is None, process.communicate()[0]
         time.sleep(0.02)
-
-
-def finished(out: Path) -> dict[str, int]:
-    return {file.parent.name: file.stat().st_mtime_ns for file in out.glob("*/history.json") if ".p" not in str(file)}
 
 
 def same(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ def test_an_arm_is_told_by_mean_and_deviation_over_its_seeds(tmp_path: Path):
             "validation": "50.0 ± 8.2 %",  # the deviation of 40, 50, 60, divided by their number: 8.165
             "above 50%": "2 of 3",
             "epochs to 80%": "8 (1 of 3)",
-            "spikes/neuron/step, start": "0.01 to 0.25",
+            "rate at start": "0.01 to 0.25",
         },
         {
             "layers": "2",
@@ -50,7 +50,7 @@ def test_an_arm_is_told_by_mean_and_deviation_over_its_seeds(tmp_path: Path):
             "validation": "90.0 ± 8.2 %",
             "above 50%": "3 of 3",
             "epochs to 80%": "never",
-            "spikes/neuron/step, start": "-",
+            "rate at start": "-",
         },
     ]
 

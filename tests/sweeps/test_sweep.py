@@ -18,7 +18,7 @@ from neurolsc.runs import Stopped
 from neurolsc.sweeps import read_grid, read_sweep, run_sweep, start
 from neurolsc.sweeps.sweep import DEATHS
 from neurolsc.sweeps.work import Job
-from tests.sweeps.grids import CHOOSING, FIXED, SMALL, Here, grid, write_grid
+from tests.sweeps.grids import CHOOSING, FIXED, SMALL, Here, finished, grid, write_grid
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +30,6 @@ def no_pictures(monkeypatch):
 def sweep(folder: Path, pool: Any, *, retry: bool = False, **content: Any) -> list[dict[str, Any]]:
     made = grid(folder.parent / "grids", **content)
     return run_sweep(made, folder, pool, retry=retry, progress=False)
-
-
-def ended(folder: Path) -> dict[str, int]:
-    """When each finished trial got its network."""
-    return {file.parent.name: file.stat().st_mtime_ns for file in folder.glob("*/network.safetensors")}
 
 
 def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
@@ -103,7 +98,7 @@ def test_the_commit_is_that_of_the_package_and_of_nothing_around_it(tmp_path: Pa
 
 def test_what_is_over_is_not_repeated_and_a_changed_grid_keeps_it(tmp_path: Path):
     sweep(tmp_path / "s", Here(), **SMALL)
-    before = ended(tmp_path / "s")
+    before = finished(tmp_path / "s")
     sweep(tmp_path / "s", pool := Here(), **SMALL)
     assert pool.jobs == []
     more = SMALL | {"grid": {"layers": [2], "seed": [0, 1, 2], "lr": [0.01]}}
@@ -111,7 +106,7 @@ def test_what_is_over_is_not_repeated_and_a_changed_grid_keeps_it(tmp_path: Path
     rows = sweep(tmp_path / "s", pool := Here(), **more)
     assert [job.trial.settings["seed"] for job in pool.jobs] == [2]
     assert [row["seed"] for row in rows] == [0, 1, 2]
-    after = ended(tmp_path / "s")
+    after = finished(tmp_path / "s")
     assert before.items() < after.items()
 
 
@@ -129,10 +124,10 @@ def test_a_rate_is_chosen_on_validation_and_only_the_chosen_are_tested(tmp_path:
         assert (row.get("test_mode_accuracy") is not None) is row["chosen"]
         assert (tmp_path / "s" / row["trial"] / "test.json").exists() is row["chosen"]
     assert sum(job.test for job in pool.jobs) == 6
-    before = ended(tmp_path / "s")
+    before = finished(tmp_path / "s")
     sweep(tmp_path / "s", pool := Here(), **(SMALL | CHOOSING))
     assert pool.jobs == []
-    assert ended(tmp_path / "s") == before
+    assert finished(tmp_path / "s") == before
 
 
 DIVERGING = SMALL | {"fixed": FIXED | {"lr": 1e30}}
