@@ -28,15 +28,16 @@ def make_row(trial: Trial, sweep: Path, figures: Figures) -> Row | None:
     Of a failed one the error is told, and what was found until then.
     """
     failure, folder = trial.failure(sweep), trial.folder(sweep)
-    row: Row = {"trial": trial.name, "error": None}
+    row: Row = {"trial": trial.name, "finished": folder.exists(), "error": None}
     found: Row = {}
     try:
         if failure.exists():
             note = _read(failure)
             row["error"], found = note["error"], _environment(note)
-            folder = trial.unfinished(sweep)
-        elif not folder.exists():
+        elif not row["finished"]:
             return None
+        if not row["finished"]:
+            folder = trial.unfinished(sweep)
         else:
             _check_settings(trial, folder)
         found |= _figures(trial, folder, figures)

@@ -49,8 +49,7 @@ def run_sweep(grid: Grid, folder: Path, pool: Pool, *, retry: bool = False, prog
     write_text(folder / GRID, tomli_w.dumps(grid.given))
     if retry:
         for trial in grid.trials:
-            row = make_row(trial, folder, grid.figures)
-            if row is not None and row["error"] is not None:
+            while (row := make_row(trial, folder, grid.figures)) is not None and row["error"] is not None:
                 trial.forget(folder)
     state = _Sweep(grid, folder)
     state.note_those_that_are_over()
@@ -120,7 +119,8 @@ class _Sweep:
         """The trials that are wanted by now, and whether each is chosen."""
         choice = self.grid.choice
         by = "validation_mode_accuracy" if choice is None else choice.by
-        return self.grid.wanted({t: None if row["error"] else row.get(by) for t, row in self.rows.items()})
+        # an error of the scoring on the test set changes no choice
+        return self.grid.wanted({t: row.get(by) if row["finished"] else None for t, row in self.rows.items()})
 
     def note_those_that_are_over(self) -> bool:
         """Read the rows of trials that came to their end, by whomever; tell if there were any."""

@@ -72,15 +72,18 @@ class Trial:
         return sweep / (self.name + FAILED)
 
     def forget(self, sweep: Path) -> None:
-        """Remove all that is kept of it.
+        """Remove what makes it a failure: the note with what is unfinished, else a damaged run.
 
         Raises:
             BlockingIOError: if a process is at work on it.
         """
+        failure, unfinished = self.failure(sweep), self.unfinished(sweep)
         with alone(self.folder(sweep)):
-            for folder in (self.unfinished(sweep), self.folder(sweep)):
-                shutil.rmtree(folder, ignore_errors=True)
-            self.failure(sweep).unlink(missing_ok=True)
+            if not failure.exists():
+                shutil.rmtree(self.folder(sweep))
+            elif unfinished.exists():
+                shutil.rmtree(unfinished)
+            failure.unlink(missing_ok=True)
 
     def shown(self) -> dict[str, Any]:
         """The settings without paths of this machine."""

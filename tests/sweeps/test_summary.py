@@ -12,6 +12,8 @@ from neurolsc.sweeps.row import best_so_far
 from neurolsc.sweeps.summary import groups, markdown
 from tests.sweeps.grids import CHOOSING, SMALL, Here, grid, write_grid
 
+pytestmark = pytest.mark.usefixtures("quick")
+
 
 def call(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])

@@ -20,11 +20,7 @@ from neurolsc.sweeps.sweep import DEATHS
 from neurolsc.sweeps.work import Job
 from tests.sweeps.grids import CHOOSING, FIXED, SMALL, Here, finished, grid, write_grid
 
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
-    """A picture takes longer than such a training."""
-    monkeypatch.setattr("neurolsc.experiment.plot_learning_curves", lambda *_, **__: None)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def sweep(folder: Path, pool: Any, *, retry: bool = False, **content: Any) -> list[dict[str, Any]]:
@@ -178,6 +174,26 @@ def test_a_rate_that_diverges_is_not_chosen(tmp_path: Path):
     ]
 
 
+def test_a_test_set_that_cannot_be_read_changes_no_choice_and_costs_no_training(tmp_path: Path, monkeypatch):
+    content = SMALL | CHOOSING
+    through = sweep(tmp_path / "through", Here(), **content)
+
+    def score(*_: object) -> None:
+        raise ValueError("test.h5: damaged.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("neurolsc.sweeps.work.score", score)
+        rows = sweep(tmp_path / "s", Here(), **content)
+    assert [(row["trial"], row["chosen"]) for row in rows] == [(row["trial"], row["chosen"]) for row in through]
+    for row in rows:
+        assert row["error"] == ("ValueError: test.h5: damaged." if row["chosen"] else None)
+        assert row["validation_loss"] > 0
+    before = finished(tmp_path / "s")
+    mended = sweep(tmp_path / "s", Here(), retry=True, **content)
+    assert finished(tmp_path / "s") == before
+    assert [row.get("test_loss") for row in mended] == [row.get("test_loss") for row in through]
+
+
 def test_another_kind_of_error_stops_the_sweep(tmp_path: Path, monkeypatch):
     def run(self, *where, **more):
         raise OSError(28, "no space left")
@@ -293,7 +309,7 @@ def test_a_folder_without_a_sweep_is_refused(tmp_path: Path):
 
 
 def test_the_grid_is_kept_beside_the_trials(tmp_path: Path):
-    sweep(tmp_path / "s", Here(), **(SMALL | CHOOSING))
+    sweep(tmp_path / "s", Here(["died"] * 100), **(SMALL | CHOOSING))
     shutil.copy(tmp_path / "s" / "grid.toml", tmp_path / "copy.toml")
     assert read_grid(tmp_path / "copy.toml") == grid(tmp_path / "g", **(SMALL | CHOOSING))
     assert (
