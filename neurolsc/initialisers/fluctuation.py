@@ -122,7 +122,7 @@ class _Plan:
 
     def settle(self) -> tuple[str, str] | None:
         """Set the weights, until the own rate is that for which they are drawn; what went wrong."""
-        expected = self.read.double().mean().item()
+        expected, short = self.read.double().mean().item(), False
         for _ in range(_TURNS):
             short = self.set(expected)
             fires = rate(self.cell, self.read)

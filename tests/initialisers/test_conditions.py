@@ -58,6 +58,20 @@ def test_the_mean_recurrent_weight_is_that_of_the_paper_where_its_assumptions_ho
     assert cell.w_rec.mean().item() == pytest.approx(formula, rel=0.15)
 
 
+def test_the_variance_makes_up_for_the_mean():
+    torch.manual_seed(0)
+    network, x = Network([LIF(60, 200)], 4), spikes(**INPUT)
+    cell, mean = network.cells[0], 0.05
+    with torch.no_grad():
+        cell.w_rec += mean - cell.w_rec.mean()
+    assert FourConditions((2,)).apply(network, [x], seed=1) == ()
+    from_input = 60 * cell.w_in.square().mean().item() * x[:-1].mean().item() * len(x[:-1]) / len(x)
+    wanted = 2 * from_input / 200 - mean**2 / 2
+    assert mean**2 / 2 > 0.3 * wanted
+    assert cell.w_rec.mean().item() == pytest.approx(mean, rel=0.03)
+    assert cell.w_rec.var().item() == pytest.approx(wanted, rel=0.05)
+
+
 def test_input_and_recurrence_contribute_the_same_variance(as_assumed):
     network, x = as_assumed
     z = [layer.detach() for layer in network.run(x).spikes]

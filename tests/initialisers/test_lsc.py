@@ -22,16 +22,17 @@ from tests.initialisers.networks import NETWORKS, rates, spikes
 def test_lsc_is_pre_training_under_another_name(method):
     x = [spikes(), spikes(seed=2)]
     ours, theirs = NETWORKS["ALIFPlus"](), NETWORKS["ALIFPlus"]()
-    start = LSC(0.5, rule="hold-threshold", method=method, max_steps=40)
+    start = LSC(0.5, rule="hold-threshold", method=method, max_steps=40, samples=2, steps=4)
     found = start.apply(ours, x, seed=3)
     kwargs = {"target": 0.5, "rule": TransitionRule(hold_threshold=True), "seed": 3, "progress": False}
+    kwargs |= {"samples": 2, "steps": 4}
     result = (
         pretrain(theirs, x, max_steps=40, **kwargs) if method == "gradient" else scale_to_radius(theirs, x[0], **kwargs)
     )
     assert found == result.findings
     for name, value in ours.state_dict().items():
         assert torch.equal(value, theirs.state_dict()[name])
-    profile = radius_profile(ours, spikes(seed=5), steps=16)
+    profile = radius_profile(ours, spikes(seed=5), steps=8)
     assert profile.time_mean.tolist() == pytest.approx([0.5, 0.5], abs=0.05)
     assert min(rates(ours, x[0])) > 0.005
 
@@ -41,8 +42,16 @@ def test_findings_of_what_was_not_reached_come_back():
     assert found and "against a target of 1" in str(found[0])
 
 
-@pytest.mark.parametrize("name", ["LIF", "ALIFPlus", "snntorch", "norse"])
-@pytest.mark.parametrize("exponent", [0.0, 0.05])
+@pytest.mark.parametrize(
+    ("name", "exponent"),
+    [
+        ("LIF", 0.0),
+        ("LIF", 0.05),
+        ("ALIFPlus", 0.0),
+        ("norse", 0.0),
+        *(pytest.param(n, 0.05, marks=pytest.mark.slow) for n in ("ALIFPlus", "snntorch", "norse")),
+    ],
+)
 def test_the_largest_exponent_is_the_one_asked_for(exponent, name):
     network, x = NETWORKS[name](), spikes()
     start = LSCLyapunov(exponent)
