@@ -85,6 +85,8 @@ def test_the_commit_is_that_of_the_package_and_of_nothing_around_it(tmp_path: Pa
     (package / "__init__.py").touch()
     if shutil.which("git"):
         subprocess.run(["git", "init", "--quiet", tmp_path], check=True)  # it is installed in somebody's checkout
+        commit_of = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet"]
+        subprocess.run([*commit_of, "--allow-empty", "--message", "of another project"], check=True)
     monkeypatch.setattr("neurolsc.__file__", str(package / "__init__.py"))
     start._commit.cache_clear()
     assert start.environment()["commit"] is None
