@@ -82,7 +82,14 @@ class Experiment:
         dataset = self.data.load(split)
         return collate(fetch(dataset, range(min(count, len(dataset)))))
 
-    def run(self, out: str | PathLike[str], *, say: Callable[[object], object] = lambda _: None) -> Outcome:
+    def run(
+        self,
+        out: str | PathLike[str],
+        *,
+        say: Callable[[object], object] = lambda _: None,
+        look: Callable[[Network, Path], object] = lambda *_: None,
+        progress: bool = True,
+    ) -> Outcome:
         """Build the network, start it, set its radii, train it, and keep all of that in a folder.
 
         A run that was stopped goes on where it was: :func:`neurolsc.runs.run_folder`.
@@ -91,6 +98,8 @@ class Experiment:
             out: the folder; must not exist.
             say: called with the findings of the start, one by one, and with the result of
                 pre-training, before the training.
+            look: called with the network before the training, and the folder of the unfinished run.
+            progress: show bars.
 
         Raises:
             FileExistsError: if the folder is there.
@@ -106,10 +115,11 @@ class Experiment:
         with run_folder(out, noted.settings()) as folder:
             network = noted.started(folder, say)
             if self.pretraining is not None and self.pretraining.parsed_target() is not None:
-                pretraining = self.set_radii(network, self.pretraining, folder)
+                pretraining = self.set_radii(network, self.pretraining, folder, progress=progress)
                 say(pretraining)
+            look(network, folder)
             if self.training is not None:
-                training = self._train_or_leave_best(network, self.training, folder)
+                training = self._train_or_leave_best(network, self.training, folder, progress)
             checkpoint.save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)
 
@@ -137,21 +147,25 @@ class Experiment:
         """The batches that a start and the pre-training look at."""
         return input_batches(self.data.load("train"), 32, seed=self.network.seed)
 
-    def _train_or_leave_best(self, network: Network, settings: TrainSettings, folder: Path) -> TrainResult:
+    def _train_or_leave_best(
+        self, network: Network, settings: TrainSettings, folder: Path, progress: bool
+    ) -> TrainResult:
         try:
-            return self.train(network, settings, folder)
+            return self.train(network, settings, folder, progress=progress)
         except FloatingPointError as error:
             checkpoint.save(network, folder / NETWORK)
             raise FloatingPointError(f"{error} They are kept in {folder / NETWORK}.") from error
 
-    def set_radii(self, network: Network, settings: PretrainSettings, folder: Path) -> PretrainResult:
+    def set_radii(
+        self, network: Network, settings: PretrainSettings, folder: Path, *, progress: bool = True
+    ) -> PretrainResult:
         """Pre-train a network on the training data, with pictures and JSON in a folder."""
         seed = self.network.seed
         if not (folder / "radii_before.json").exists():  # else this goes on after a stop
             x = self.first_samples("train", settings.pretrain_samples)[0]
             steps = min(settings.pretrain_times, x.shape[0])
             write_profile(radius_profile(network, x, steps=steps, seed=seed), folder / "radii_before")
-        result = settings.run(network, self._inputs(), seed=seed, checkpoint=folder / PRETRAINING)
+        result = settings.run(network, self._inputs(), seed=seed, checkpoint=folder / PRETRAINING, progress=progress)
         write_profile(result.profile, folder / "radii_after")
         told = {name: getattr(result, name) for name in ("converged", "steps", "seconds")}
         told |= {"findings": [str(finding) for finding in result.findings], "history": result.history}

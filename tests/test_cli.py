@@ -30,7 +30,10 @@ def call(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-@pytest.mark.parametrize("command", ["radii", "pretrain", "train", "evaluate", "export", "demo", "data info"])
+COMMANDS = ["radii", "pretrain", "train", "evaluate", "export", "demo", "data info", "sweep", "table", "figure"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command):
     result = call(*command.split(), "--help")
     assert result.exit_code == 0

@@ -26,6 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("stability",),
     ("interop", "tasks", "evaluation", "training", "export", "initialisers"),
     ("config", "runs", "experiment"),
+    ("sweeps",),
     ("cli",),
 )
 """rooms from the ground up; a room may import from lower floors, and from its own only where that

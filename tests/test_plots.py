@@ -10,12 +10,15 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from neurolsc import LIF, Network, RadiusProfile, plots, pretrain, radius_profile, scale_to_radius, surrogate
 from neurolsc.datasets import SHD, EventFile
 from neurolsc.datasets.summary import summarize
 from neurolsc.plots import profile as profile_picture
+from neurolsc.plots import sweep as sweep_picture
 from neurolsc.plots import utterances
+from neurolsc.plots.style import line_style
 
 STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
 
@@ -188,3 +191,51 @@ def test_pictures_know_no_model():
                 inside = name == "neurolsc.files" or name.startswith("neurolsc.plots")
                 outside = name.partition(".")[0] in {"matplotlib", "numpy"} | sys.stdlib_module_names
                 assert inside or outside, f"{file.name} imports {name}"
+
+
+def drawn(monkeypatch) -> list[Figure]:
+    """The figures that are saved from now on, kept as they are."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(sweep_picture, "save_figure", lambda figure, path: figures.append(figure))
+    return figures
+
+
+def test_bands_reach_from_the_lowest_to_the_highest_run_and_a_short_run_keeps_its_last_score(monkeypatch, tmp_path):
+    panels = {"layers 2": {"a": [[0.1, 0.2, 0.6], [0.3, 0.4]], "b": [[0.5]]}, "layers 5": {"b": [[0.1, 0.2]]}}
+    plots.plot_bands(panels, tmp_path / "bands.png", score="accuracy")
+    assert is_a_picture(tmp_path / "bands.png")
+    figures = drawn(monkeypatch)
+    plots.plot_bands(panels, tmp_path / "bands.png", score="accuracy")
+    first, second = (ax for ax in figures[0].axes if ax.get_visible())
+    assert [ax.get_title(loc="left") for ax in (first, second)] == ["layers 2", "layers 5"]
+    mean, single = first.lines
+    assert mean.get_xydata().tolist() == [[1, 0.2], [2, pytest.approx(0.3)], [3, 0.5]]
+    vertices = first.collections[0].get_paths()[0].vertices
+    at_the_end = vertices[vertices[:, 0] == 3][:, 1]
+    assert (at_the_end.min(), at_the_end.max()) == (0.4, 0.6)
+    assert second.lines[0].get_color() == single.get_color() != mean.get_color()
+    plt.close(figures[0])
+
+
+@pytest.mark.parametrize(
+    ("values", "places"),
+    [((2, 5, 10), [2, 5, 10]), ((1e-1, 1e-3, 1e-2), [2, 0, 1]), (("ALIFPlus", "LIF"), [0, 1]), ((True, False), [0, 1])],
+)
+def test_scores_stand_at_their_setting_with_every_run_as_a_dot(values, places, monkeypatch, tmp_path):
+    arms = {"one": {value: [0.2, 0.4] for value in values}}
+    plots.plot_scores(arms, tmp_path / "scores.png", over="setting", score="accuracy")
+    assert is_a_picture(tmp_path / "scores.png")
+    figures = drawn(monkeypatch)
+    plots.plot_scores(arms, tmp_path / "scores.png", over="setting", score="accuracy")
+    (ax,) = figures[0].axes
+    line, *dots = ax.lines
+    assert line.get_xydata().tolist() == [[place, pytest.approx(0.3)] for place in sorted(places)]
+    assert sorted(y for dot in dots for y in dot.get_ydata()) == [0.2] * len(values) + [0.4] * len(values)
+    ticks = {label.get_text(): tick for label, tick in zip(ax.get_xticklabels(), ax.get_xticks(), strict=True)}
+    assert ticks == {str(value): place for value, place in zip(values, places, strict=True)}
+    plt.close(figures[0])
+
+
+def test_more_arms_than_colours_are_told_apart_by_dashes():
+    styles = [line_style(number) for number in range(3 * len(plots.COLORS))]
+    assert len({tuple(style.items()) for style in styles}) == len(styles)

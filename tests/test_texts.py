@@ -99,7 +99,8 @@ def shown_commands() -> list[str]:
 
 @pytest.mark.parametrize("line", shown_commands())
 def test_a_command_in_the_texts_has_known_flags_and_values(line: str, monkeypatch, tmp_path: Path):
-    (tmp_path / "train.h5").touch()
+    for name in ("train.h5", "depth.toml"):
+        (tmp_path / name).touch()
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))

@@ -12,8 +12,11 @@ from neurolsc.cli.data import data
 from neurolsc.cli.demo import demo
 from neurolsc.cli.evaluate import evaluate
 from neurolsc.cli.export import export
+from neurolsc.cli.figure import figure
 from neurolsc.cli.pretrain import pretrain
 from neurolsc.cli.radii import radii
+from neurolsc.cli.sweep import sweep
+from neurolsc.cli.table import table
 from neurolsc.cli.train import train
 from neurolsc.runs import Stopped
 
@@ -66,5 +69,5 @@ def app() -> None:
         sys.path.append(os.getcwd())
 
 
-for command in (radii, pretrain, train, evaluate, export, demo, data):
+for command in (radii, pretrain, train, evaluate, export, demo, data, sweep, table, figure):
     app.add_command(command)

@@ -17,6 +17,8 @@ out = click.option(
 )
 run = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 """The folder of a finished run."""
+sweep = click.argument("sweep", type=click.Path(exists=True, file_okay=False, path_type=Path))
+"""The folder of a sweep."""
 
 
 def settings(*kinds: type[Settings]) -> Callable[[Command], Command]:

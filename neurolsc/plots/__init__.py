@@ -3,6 +3,7 @@
 - style: colours, looks, and how a figure is saved: what the pictures share
 - profile: radii over layers and time
 - pretraining, learning: what happened over steps and epochs
+- sweep: curves of many trainings with bands, and scores over a setting
 - raster: spikes of one sample, layer by layer
 - utterances, summary: spikes of utterances, and what is in a file of them
 - surrogates: derivatives of spikes
@@ -17,15 +18,18 @@ from neurolsc.plots.raster import plot_raster
 from neurolsc.plots.style import COLORS
 from neurolsc.plots.summary import plot_summary
 from neurolsc.plots.surrogates import plot_surrogates
+from neurolsc.plots.sweep import plot_bands, plot_scores
 from neurolsc.plots.utterances import plot_utterances
 
 __all__ = [
     "COLORS",
+    "plot_bands",
     "plot_export",
     "plot_learning_curves",
     "plot_pretraining",
     "plot_profile",
     "plot_raster",
+    "plot_scores",
     "plot_summary",
     "plot_surrogates",
     "plot_utterances",

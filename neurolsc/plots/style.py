@@ -14,6 +14,8 @@ from neurolsc.files import atomic_write
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
 """Okabe and Ito's palette, told apart by colour-blind readers."""
 
+_DASHES = ("-", "--", ":", "-.")
+
 STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -29,6 +31,11 @@ STYLE: Any = {
 def color(number: int) -> str:
     """One of the palette, again from the start after its end."""
     return COLORS[number % len(COLORS)]
+
+
+def line_style(number: int) -> dict[str, str]:
+    """A colour of the palette, and dashes that tell the second and third round from the first."""
+    return {"color": color(number), "linestyle": _DASHES[number // len(COLORS) % len(_DASHES)]}
 
 
 def from_zero(ax: Axes) -> None:

@@ -1,0 +1,116 @@
+"""Trainings of arms with several seeds each: curves with bands, and scores over a setting."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from neurolsc.plots.style import STYLE, line_style, save_figure, whole_steps
+
+_ACROSS = 3
+"""panels in a row"""
+_FACTOR = 30
+"""between numbers that one axis shows well"""
+
+
+def plot_bands(
+    panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
+    path: str | PathLike[str],
+    *,
+    score: str,
+) -> None:
+    """Draw scores over epochs: of every arm the mean of its runs, and a band, lowest to highest.
+
+    Args:
+        panels: by title, of every arm by name its runs; each has a score, a share from 0 to 1, for
+            every epoch. A run that ended before others keeps its last score. An arm looks the same
+            in all panels.
+        path: the picture.
+        score: what is drawn.
+    """
+    styles = _styles(panels)
+    rows, columns = -(-len(panels) // _ACROSS), min(len(panels), _ACROSS)
+    with plt.rc_context(STYLE):
+        size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * -(-len(styles) // columns))
+        figure, grid = plt.subplots(
+            rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+        )
+        axes = grid.flatten()
+        for ax in axes[len(panels) :]:
+            ax.set_visible(False)
+        for ax, (title, arms) in zip(axes, panels.items(), strict=False):
+            ax.set(title=title, xlabel="epoch", ylim=(0, 1))
+            ax.tick_params(labelbottom=True)
+            whole_steps(ax)
+            for name, runs in arms.items():
+                longest = max(map(len, runs))
+                values = np.array([[*run, *[run[-1]] * (longest - len(run))] for run in runs])
+                epochs = np.arange(1, longest + 1)
+                ax.plot(epochs, values.mean(0), linewidth=1.7, **styles[name])
+                ax.fill_between(
+                    epochs, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.15, linewidth=0
+                )
+        for row in grid:
+            row[0].set_ylabel(score)
+        _legend(figure, styles, columns)
+        save_figure(figure, path)
+
+
+def plot_scores(
+    arms: Mapping[str, Mapping[float | str, Sequence[float]]],
+    path: str | PathLike[str],
+    *,
+    over: str,
+    score: str,
+) -> None:
+    """Draw scores over a setting: of every arm the mean over its runs, and every run as a dot.
+
+    Args:
+        arms: by name, for every value of the setting the scores of its runs, shares from 0 to 1.
+            Numbers within a factor of 30 are placed as such, other values side by side.
+        path: the picture.
+        over: name of the setting.
+        score: what is drawn.
+    """
+    styles = _styles({"": arms})
+    values = list(dict.fromkeys(value for runs in arms.values() for value in runs))
+    places = _places(values)
+    spread = max(places.values()) - min(places.values()) or 1
+    with plt.rc_context(STYLE):
+        figure, ax = plt.subplots(figsize=(6.5, 4 + 0.25 * len(styles)), layout="constrained")
+        for number, (name, runs) in enumerate(arms.items()):
+            # or runs of two arms would hide each other
+            shift = min(0.012, 0.1 / len(arms)) * spread * (number - (len(arms) - 1) / 2)
+            ordered = sorted(runs, key=lambda value: places[value])
+            at = [places[value] + shift for value in ordered]
+            ax.plot(at, [np.mean(runs[value]) for value in ordered], linewidth=1.7, **styles[name])
+            for x, value in zip(at, ordered, strict=True):
+                ax.plot([x] * len(runs[value]), runs[value], ".", markersize=6, alpha=0.6, color=styles[name]["color"])
+        ax.set(xlabel=over, ylabel=score, ylim=(0, 1))
+        ax.set_xticks(list(places.values()), [str(value) for value in places])
+        _legend(figure, styles, 2)
+        save_figure(figure, path)
+
+
+def _places(values: Sequence[float | str]) -> dict[float | str, float]:
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) < len(values):
+        return {value: number for number, value in enumerate(values)}
+    ordered = sorted(numbers)
+    if ordered[0] > 0 and ordered[-1] / ordered[0] <= _FACTOR:
+        return {value: float(value) for value in numbers}
+    return {value: number for number, value in enumerate(ordered)}
+
+
+def _styles(panels: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
+    names = dict.fromkeys(name for arms in panels.values() for name in arms)
+    return {name: line_style(number) for number, name in enumerate(names)}
+
+
+def _legend(figure: Figure, styles: Mapping[str, dict[str, Any]], columns: int) -> None:
+    handles = [Line2D([], [], linewidth=1.7, **style) for style in styles.values()]
+    figure.legend(handles, list(styles), loc="outside lower center", ncols=columns, fontsize="small")

@@ -1,0 +1,53 @@
+"""The pictures of a sweep: learning curves of its arms, and their scores over a setting."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from neurolsc.plots import plot_bands, plot_scores
+from neurolsc.sweeps.grid import Grid
+from neurolsc.sweeps.row import Row, best_so_far, read_history
+from neurolsc.sweeps.summary import Group, groups, shown
+
+_SCORE = "validation mode accuracy"
+
+
+def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) -> list[Path]:
+    """Draw learning.png and scores.png into the folder of a sweep; return their paths.
+
+    Scores are those of the epoch that early stopping would keep, the epoch with the lowest
+    validation loss so far. Trials that came to an error are left out.
+
+    Args:
+        grid: the grid of the sweep.
+        rows: its table.
+        sweep: its folder.
+        over: the setting along the axis of the scores, and of the panels of learning curves;
+            by default layers, or else the first that varies.
+
+    Raises:
+        ValueError: if the setting does not vary, or no chosen trial is over.
+    """
+    varied = grid.arm_settings
+    over = over or ("layers" if "layers" in varied or not varied else varied[0])
+    if varied and over not in varied:
+        raise ValueError(f"over must be a setting that varies from arm to arm, {', '.join(varied)}, got {over!r}.")
+    rest = [name for name in varied if name != over]
+    arms = [group for group in groups(grid, rows, [over, *rest]) if group.values("validation_mode_accuracy")]
+    if not arms:
+        raise ValueError("there is nothing to draw: no trial that was chosen is over.")
+    folders = {trial.name: trial.folder(sweep) for trial in grid.trials}
+    panels: dict[str, dict[str, Any]] = {}
+    scores: dict[str, dict[Any, list[float]]] = {}
+    for group in arms:
+        value, name = group.arm[over], Group({name: group.arm[name] for name in rest}, ()).name
+        panels.setdefault(f"{over} {shown(value)}", {})[name] = [_curve(folders[row["trial"]]) for row in group.whole]
+        scores.setdefault(name, {})[value] = group.values("validation_mode_accuracy")
+    paths = [sweep / "learning.png", sweep / "scores.png"]
+    plot_bands(panels, paths[0], score=f"{_SCORE}\nof the best epoch so far")
+    plot_scores(scores, paths[1], over=over, score=_SCORE)
+    return paths
+
+
+def _curve(folder: Path) -> list[float]:
+    return [row["validation_mode_accuracy"] for row in best_so_far(read_history(folder))]

@@ -1,0 +1,227 @@
+"""The grid file: which trials there are, and how one setting is chosen for each arm."""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from os import PathLike
+from typing import Any, Literal, get_args
+
+from neurolsc.sweeps.trial import Trial
+from neurolsc.untrusted.toml import read_toml
+from neurolsc.untrusted.words import clean
+from neurolsc.validation import one_of
+
+By = Literal["validation_mode_accuracy", "validation_mean_accuracy", "validation_loss"]
+Arm = tuple[tuple[str, Any], ...]
+"""Names and values of the settings that trials of one arm share."""
+
+_KEYS = ("name", "fixed", "grid", "either", "choose", "table", "test")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting chosen for each arm, by its best value with one seed."""
+
+    setting: str
+    by: By
+    seed: int
+
+    def best(self, values: Mapping[Trial, float]) -> Trial | None:
+        """The trial with the best value, the first of equals; None of none."""
+        sign = -1 if self.by == "validation_loss" else 1
+        return max(values, key=lambda trial: sign * values[trial], default=None)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is told of a learning curve."""
+
+    budgets: tuple[int, ...] = (10, 20, 40)
+    """epochs after which the score so far is told"""
+    reach: float = 0.8
+    """validation mode accuracy whose first epoch is told"""
+    learns: float = 0.5
+    """validation mode accuracy at the best epoch above which a trial counts as one that learns"""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What a sweep is made of; see :func:`read_grid`."""
+
+    name: str
+    fixed: dict[str, Any]
+    factors: tuple[tuple[dict[str, Any], ...], ...]
+    """of each factor its alternatives; the trials are the product of the factors"""
+    choice: Choice | None
+    figures: Figures
+    given: dict[str, Any]
+    """the file's content"""
+    test: bool
+    """whether chosen trials are scored on the test set"""
+
+    @cached_property
+    def varied(self) -> tuple[str, ...]:
+        """The settings of the factors, in the order of the file."""
+        return tuple(dict.fromkeys(name for factor in self.factors for given in factor for name in given))
+
+    @cached_property
+    def arm_settings(self) -> tuple[str, ...]:
+        """The varied settings that make an arm: all but the seed and the chosen one."""
+        left = {"seed"} if self.choice is None else {"seed", self.choice.setting}
+        return tuple(name for name in self.varied if name not in left)
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """All points of the product; those of the first seed come first."""
+        points = [self.fixed | _joined(combination) for combination in itertools.product(*self.factors)]
+        seeds = list(dict.fromkeys(point.get("seed") for point in points))
+        return tuple(Trial.of(point) for point in sorted(points, key=lambda point: seeds.index(point.get("seed"))))
+
+    def arm(self, trial: Trial) -> Arm:
+        """The arm of a trial."""
+        return tuple((name, trial.settings[name]) for name in self.arm_settings)
+
+    @cached_property
+    def total(self) -> int:
+        """How many trials will have been run in the end, if each arm finds its choice."""
+        if self.choice is None:
+            return len(self.trials)
+        arms = {self.arm(trial) for trial in self.trials}
+        return sum(1 for t in self.trials if t.settings["seed"] == self.choice.seed) + sum(
+            len({t.settings["seed"] for t in self.trials if self.arm(t) == arm}) - 1 for arm in arms
+        )
+
+    def wanted(self, found: Mapping[Trial, float | None]) -> dict[Trial, bool]:
+        """The trials that are to be run as far as can be said, each with whether it is chosen.
+
+        Without a choice these are all trials, and all are chosen. With one they are those of the
+        choosing seed first, and once all of an arm are found, those of the other seeds with the
+        chosen value.
+
+        Args:
+            found: of every trial that is over what decides the choice; None if it failed.
+        """
+        if self.choice is None:
+            return dict.fromkeys(self.trials, True)
+        first = [trial for trial in self.trials if trial.settings["seed"] == self.choice.seed]
+        chosen = set()
+        for _, group in _grouped(first, self.arm):
+            if all(trial in found for trial in group):
+                best = self.choice.best({t: value for t in group if (value := found[t]) is not None})
+                chosen |= set() if best is None else {(self.arm(best), best.settings[self.choice.setting])}
+        plan = {}
+        for trial in self.trials:
+            is_chosen = (self.arm(trial), trial.settings[self.choice.setting]) in chosen
+            if is_chosen or trial.settings["seed"] == self.choice.seed:
+                plan[trial] = is_chosen
+        return plan
+
+
+def read_grid(path: str | PathLike[str]) -> Grid:
+    """Read a grid file.
+
+    Tables of the file: ``[fixed]``, settings that all trials share; ``[grid]``, lists of values;
+    ``[[either]]`` or ``[[either.NAME]]``, alternatives of several settings at once; ``[choose]``,
+    the setting that is chosen for each arm (``setting``, ``by``, ``seed``); ``[table]``, what is
+    told of a learning curve (``budgets``, ``reach``, ``learns``). Keys: ``name``, and ``test``,
+    whether chosen trials are scored on the test set, by default those that were chosen.
+
+    Raises:
+        ValueError: if the file cannot be read, or is no grid; the message says what is wrong.
+    """
+    try:
+        return _grid(read_toml(path))
+    except ValueError as error:
+        told = str(error)
+        raise ValueError(told if told.startswith(str(path)) else f"{path}: {told}") from error
+
+
+def _grid(given: dict[str, Any]) -> Grid:
+    _known("key", given, _KEYS)
+    fixed, lists = _table(given, "fixed"), _table(given, "grid")
+    factors = [tuple({name: value} for value in _values(name, values)) for name, values in lists.items()]
+    either = given.get("either", [])
+    factors += [_alternatives(part) for part in (either.values() if isinstance(either, dict) else [either]) if part]
+    settings = [list(fixed), *({name for option in factor for name in option} for factor in factors)]
+    everywhere = list(itertools.chain.from_iterable(settings))
+    if twice := {name for name in everywhere if everywhere.count(name) > 1}:
+        raise ValueError(f"{', '.join(sorted(twice))}: given more than once; fixed, grid or either may hold it, once.")
+    name, test = given.get("name", "sweep"), given.get("test", "choose" in given)
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name):
+        raise ValueError(f"name must be a text that can be a folder's, got {_told(name)}.")
+    if not isinstance(test, bool):
+        raise ValueError(f"test must be true or false, got {_told(test)}.")
+    grid = Grid(name, fixed, tuple(factors), None, _figures(_table(given, "table")), given, test)
+    trials = grid.trials  # a wrong name or value is told here
+    if len(set(trials)) < len(trials):
+        raise ValueError("two points of the grid are the same trial: a value or an alternative is given twice.")
+    return replace(grid, choice=_choice(given, grid))
+
+
+def _choice(given: dict[str, Any], grid: Grid) -> Choice | None:
+    if "choose" not in given:
+        return None
+    told = _table(given, "choose")
+    _known("key of [choose]", told, ("setting", "by", "seed"))
+    setting = told.get("setting")
+    if setting == "seed" or setting not in grid.varied:
+        raise ValueError(f"choose: setting must be one that varies, but not the seed, got {_told(setting)}.")
+    by: Any = one_of("choose: by", told.get("by", "validation_mode_accuracy"), get_args(By))
+    seeds = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
+    seed = told.get("seed", seeds[0])
+    if seed not in seeds or isinstance(seed, bool):
+        raise ValueError(f"choose: seed must be one of {', '.join(map(str, seeds))}, got {_told(seed)}.")
+    return Choice(setting, by, seed)
+
+
+def _figures(given: dict[str, Any]) -> Figures:
+    _known("key of [table]", given, [f.name for f in fields(Figures)])
+    budgets = given.get("budgets", list(Figures.budgets))
+    if not isinstance(budgets, list) or not all(type(n) is int and n > 0 for n in budgets):
+        raise ValueError(f"table: budgets must be a list of numbers of epochs, got {_told(budgets)}.")
+    shares = {name: given.get(name, getattr(Figures, name)) for name in ("reach", "learns")}
+    for name, share in shares.items():
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise ValueError(f"table: {name} must be a share from 0 to 1, got {_told(share)}.")
+    return Figures(tuple(budgets), **shares)
+
+
+def _values(name: str, values: Any) -> list[Any]:
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"grid: {clean(name)} must be a list of at least one value, got {_told(values)}.")
+    return values
+
+
+def _alternatives(part: Any) -> tuple[dict[str, Any], ...]:
+    if not isinstance(part, list) or not part or not all(isinstance(option, dict) for option in part):
+        raise ValueError(f"either must be tables of settings, [[either]] or [[either.NAME]], got {_told(part)}.")
+    return tuple(part)
+
+
+def _table(given: dict[str, Any], name: str) -> dict[str, Any]:
+    table = given.get(name, {})
+    if not isinstance(table, dict):
+        raise ValueError(f"{name} must be a table, [{name}], got {_told(table)}.")
+    return table
+
+
+def _known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    if unknown := [name for name in given if name not in known]:
+        raise ValueError(f"unknown {what} {clean(', '.join(unknown))}; known are {', '.join(known)}.")
+
+
+def _told(value: Any) -> str:
+    return clean(repr(value))
+
+
+def _joined(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _grouped(trials: Iterable[Trial], key: Any) -> Iterable[tuple[Arm, list[Trial]]]:
+    groups: dict[Arm, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(key(trial), []).append(trial)
+    return groups.items()

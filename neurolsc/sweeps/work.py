@@ -1,0 +1,69 @@
+"""What a worker does with a trial: all that is still to be done for it, and no more."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from neurolsc.experiment import Experiment, score
+from neurolsc.locks import alone
+from neurolsc.network import Network
+from neurolsc.runs import write_json
+from neurolsc.sweeps.start import environment, statistics
+from neurolsc.sweeps.trial import Trial
+
+Answer = Literal["over", "busy"]
+"""Whether a trial is over, finished or failed, or another process is at it."""
+BEFORE, TEST = "before_training.json", "test.json"
+EXPECTED = (ArithmeticError, ValueError, RuntimeError)
+"""what a trial may come to by its settings: a loss that diverges, settings that do not fit, radii
+that are not found"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trial to be brought to its end."""
+
+    trial: Trial
+    sweep: Path
+    test: bool
+    """whether it is to be scored on the test set, too"""
+
+    def is_over(self) -> bool:
+        """Whether nothing is left to be done."""
+        finished = self.trial.folder(self.sweep)
+        done = (finished / TEST).exists() if self.test else finished.exists()
+        return done or self.trial.failure(self.sweep).exists()
+
+    def run(self) -> Answer:
+        """Do what is left to be done; go on where an earlier worker was stopped.
+
+        An error that comes of the settings is noted and ends the trial; any other is raised.
+        """
+        folder = self.trial.folder(self.sweep)
+        try:
+            if not folder.exists():
+                _run(self.trial.experiment, folder)
+            if self.test:
+                with alone(folder):
+                    if not (folder / TEST).exists():
+                        score(folder, "test")
+        except BlockingIOError:
+            return "busy"
+        except FileExistsError:
+            return "over" if self.is_over() else "busy"
+        except EXPECTED as error:
+            self.fail(f"{type(error).__name__}: {error}")
+        return "over"
+
+    def fail(self, what: str) -> None:
+        """Note that the trial came to an error."""
+        write_json(self.trial.failure(self.sweep), {"error": what, "environment": environment()})
+
+
+def _run(experiment: Experiment, folder: Path) -> None:
+    def look(network: Network, unfinished: Path) -> None:
+        if not (unfinished / BEFORE).exists():  # else this goes on after a stop
+            told = {"environment": environment(), "statistics": statistics(network, experiment)}
+            write_json(unfinished / BEFORE, told)
+
+    experiment.run(folder, look=look, progress=False)

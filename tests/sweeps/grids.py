@@ -1,0 +1,63 @@
+"""Small sweeps, and workers for them without processes."""
+
+from pathlib import Path
+from typing import Self
+
+import tomli_w
+
+from neurolsc.runs import UNFINISHED
+from neurolsc.sweeps import Grid, read_grid
+from neurolsc.sweeps.pools import Outcome
+from neurolsc.sweeps.work import Job
+
+FIXED = {"data": "shd", "dt": 0.05, "channels": 70, "repeat": 1, "width": 6, "epochs": 2, "batch_size": 32, "lr": 0.01}
+SMALL = {"name": "small", "fixed": FIXED, "grid": {"layers": [1, 2], "seed": [0, 1]}}
+CHOOSING = {
+    "fixed": {name: value for name, value in FIXED.items() if name != "lr"},
+    "grid": {"layers": [1, 2], "lr": [1e-3, 1e-2], "seed": [3, 4, 5]},
+    "choose": {"setting": "lr"},
+}
+
+
+def write_grid(path: Path, **content: object) -> Path:
+    path.write_text(tomli_w.dumps(content))
+    return path
+
+
+def grid(folder: Path, **content: object) -> Grid:
+    """A grid read from a file with this content."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return read_grid(write_grid(folder / "grid.toml", **content))
+
+
+def finished(sweep: Path) -> dict[str, int]:
+    """When each finished trial of a sweep got its history."""
+    files = [file for file in sweep.glob("*/history.json") if not file.parent.name.endswith(UNFINISHED)]
+    return {file.parent.name: file.stat().st_mtime_ns for file in files}
+
+
+class Here:
+    """A pool that runs each job at once, and remembers them; or answers what it is told to."""
+
+    def __init__(self, answers: list[Outcome] | None = None) -> None:
+        self.jobs: list[Job] = []
+        self.answers = answers
+        self.ended: list[tuple[Job, Outcome]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def has_room(self) -> bool:
+        return not self.ended
+
+    def start(self, job: Job) -> None:
+        self.jobs.append(job)
+        answer = self.answers.pop(0) if self.answers else job.run()
+        self.ended.append((job, answer))
+
+    def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        ended, self.ended = self.ended, []
+        return ended

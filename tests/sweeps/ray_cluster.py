@@ -1,0 +1,39 @@
+"""A sweep on a Ray cluster of two nodes, one of which is killed.
+
+    python -m tests.sweeps.ray_cluster GRID OUT
+
+The node is killed in the middle of a trial once the first trials are finished. Printed is what was
+finished then, as JSON. A process of its own, as Ray leaves threads and sockets behind.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+from ray.cluster_utils import Cluster
+
+from neurolsc.sweeps import read_grid, run_sweep
+from neurolsc.sweeps.ray_pool import RayTasks
+from tests.sweeps.grids import finished
+
+if __name__ == "__main__":
+    file, out = Path(sys.argv[1]), Path(sys.argv[2])
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    node = cluster.add_node(num_cpus=1)
+    before: dict[str, int] = {}
+
+    def kill() -> None:
+        while not finished(out) or len(list(out.glob("*.partial/train.checkpoint"))) < 2:
+            time.sleep(0.01)  # until a trial is finished, and each node is in the middle of another
+        before.update(finished(out))
+        cluster.remove_node(node, allow_graceful=False)
+
+    threading.Thread(target=kill, daemon=True).start()
+    rows = run_sweep(read_grid(file), out, RayTasks(cluster.address), progress=False)
+    cluster.shutdown()
+    print(json.dumps({"before": before, "rows": len(rows)}))

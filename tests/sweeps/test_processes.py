@@ -1,0 +1,155 @@
+"""Sweeps in processes that are killed, stopped, and at work on one folder together."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neurolsc.sweeps import Processes, run_sweep
+from tests.sweeps.grids import FIXED, finished, grid, write_grid
+
+WITHOUT_RATE = {name: value for name, value in FIXED.items() if name != "lr"}
+CONTENT: dict[str, Any] = {
+    "fixed": WITHOUT_RATE | {"cell": "tests.sweeps.counted:Counted", "layers": 1, "epochs": 3},
+    "grid": {"lr": [0.003, 0.01], "seed": [0, 1]},
+    "choose": {"setting": "lr"},
+}
+TRIALS = 3
+"""two rates with the first seed, the better one with the second"""
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch) -> Callable[[], list[str]]:
+    """Tells the processes that built a network, one entry a network."""
+    monkeypatch.setenv("COUNTED", str(tmp_path / "counted"))
+    monkeypatch.setenv("DEADLY", str(tmp_path / "deadly"))
+    (tmp_path / "counted").touch()
+    return lambda: (tmp_path / "counted").read_text().split()
+
+
+def start(file: Path, out: Path, *words: str) -> subprocess.Popen[str]:
+    """A sweep in a process that hears Ctrl-C."""
+    command = [sys.executable, "-m", "neurolsc", "sweep", str(file), "--out", str(out), "--workers", "1", *words]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def wait_for(something: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+    deadline = time.monotonic() + 200
+    while not something():
+        assert time.monotonic() < deadline
+        assert process is None or process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+
+
+def same(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without what differs from run to run, or while somebody works on the package."""
+    return [{n: value for n, value in row.items() if not n.endswith("seconds") and n != "commit"} for row in rows]
+
+
+@pytest.mark.slow
+def test_a_worker_killed_in_mid_trial_loses_nothing_and_repeats_nothing(tmp_path: Path, counted):
+    made = grid(tmp_path, **CONTENT)
+    through = run_sweep(made, tmp_path / "through", Processes(1), progress=False)
+    undisturbed = counted()
+    assert len(set(undisturbed)) == 1  # one worker did all, and nobody else
+    assert len(through) == TRIALS
+    before: dict[str, int] = {}
+
+    def light_the_fuse() -> None:
+        wait_for(lambda: finished(tmp_path / "s"))
+        before.update(finished(tmp_path / "s"))
+        (tmp_path / "deadly").touch()
+
+    thread = threading.Thread(target=light_the_fuse)
+    thread.start()
+    rows = run_sweep(made, tmp_path / "s", Processes(1), progress=False)
+    thread.join()
+    workers = set(counted()[len(undisturbed) :])
+    assert len(workers) == 2
+    assert not (tmp_path / "deadly").exists()
+    assert before
+    assert before.items() < finished(tmp_path / "s").items()
+    assert same(rows) == same(through)
+    assert not list(tmp_path.glob("s/*.partial"))
+    builds = len(counted()) - len(undisturbed)
+    assert builds == len(undisturbed) + 1  # the one that was killed was begun twice
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_takes_its_workers_along_and_is_gone_on_with(tmp_path: Path, counted):
+    file = write_grid(tmp_path / "grid.toml", **CONTENT)
+    first = start(file, tmp_path / "s")
+    wait_for(lambda: finished(tmp_path / "s"), first)
+    before = finished(tmp_path / "s")
+    workers = {int(pid) for pid in counted()}
+    first.kill()
+    first.communicate()
+    wait_for(lambda: not any(is_alive(pid) for pid in workers))
+    second = start(file, tmp_path / "s")
+    said = second.communicate()[0]
+    assert second.returncode == 0, said
+    assert before.items() < finished(tmp_path / "s").items()
+    assert len(finished(tmp_path / "s")) == TRIALS
+    assert (tmp_path / "s" / "table.csv").read_text().count("\n") == TRIALS + 1
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not (state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] == "Z")  # one that nobody waits for
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_a_sweep_and_says_what_goes_on_with_it(tmp_path: Path, counted):
+    file = write_grid(tmp_path / "grid.toml", **CONTENT)
+    first = start(file, tmp_path / "s")
+    wait_for(lambda: finished(tmp_path / "s"), first)
+    first.send_signal(signal.SIGINT)
+    said = first.communicate()[0]
+    assert first.returncode == 130
+    assert re.search(rf"Stopped; [12] of {TRIALS} trials are over, in {tmp_path}/s\. To go on:", said)
+    assert said.rstrip().endswith(f"neurolsc sweep {file} --out {tmp_path}/s --workers 1")
+    assert "Traceback" not in said
+    assert "leaked" not in said
+    assert not any(is_alive(int(pid)) for pid in counted())
+
+
+@pytest.mark.slow
+def test_two_sweeps_on_one_folder_share_the_trials(tmp_path: Path, counted):
+    content = CONTENT | {"grid": {"lr": [0.003, 0.01], "seed": [0, 1, 2]}, "test": False}
+    file = write_grid(tmp_path / "grid.toml", **content)
+    both = [start(file, tmp_path / "s") for _ in range(2)]
+    said = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert all("4 trials in" in text for text in said)
+    assert len(finished(tmp_path / "s")) == 4
+    assert len(counted()) == 2 * 4  # each built once, by one of them, and once more when its file was written
+    assert len(set(counted())) == 2
+
+
+@pytest.mark.slow
+def test_a_worker_passes_on_an_error_that_is_not_the_trials(tmp_path: Path):
+    made = grid(tmp_path, **(CONTENT | {"fixed": WITHOUT_RATE | {"root": "/dev/null/none"}}))
+    with pytest.raises(OSError, match="none") as error:
+        run_sweep(made, tmp_path / "s", Processes(1), progress=False)
+    assert any("In a worker" in note for note in error.value.__notes__)
+
+
+def test_workers_must_be_a_number():
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+        Processes(0)
