@@ -69,8 +69,13 @@ class Experiment:
         Raises:
             FileNotFoundError: if the file of weights is not there.
         """
+<<<<<<< HEAD
         parts = (self.network.noted(), self.data, self.pretraining, self.training, self.start)
         return as_dict(*(s for s in parts if s is not None))
+=======
+        made_of = self.network.noted(), self.data, self.pretraining, self.training, self.start
+        return as_dict(*(s for s in made_of if s is not None))
+>>>>>>> hinit
 
     def build(self) -> Network:
         """The network before anything is done to it."""

@@ -1,10 +1,9 @@
 """One step of a network, looked at: derivatives, radii, and how to set these before training.
 
 Map: `transition` follows a run and has the derivatives of its steps, as matrices; `cycles` has them
-as products; `measure` finds their radii, and which terms hold them, `recurrence` the radius of what
-spikes do to their own layer; `profile` shows radii over
-layers, steps and samples; `findings` says what is wrong and what to change. `lsc/` sets radii:
-pre-training.
+as products; `measure` finds their radii, and which terms hold them; `recurrence` finds the radius
+of what spikes do to their own layer; `profile` shows radii over layers, steps and samples;
+`findings` says what is wrong and what to change. `lsc/` sets radii: pre-training.
 """
 
 from neurolsc.eigen import (

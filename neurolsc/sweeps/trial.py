@@ -55,7 +55,9 @@ class Trial:
         odd = {name: value for name, value in self.settings.items() if value != defaults[name]}
         digest = hashlib.sha256(tomli_w.dumps(dict(sorted(odd.items()))).encode()).hexdigest()[:12]
         of_data = {f.name for f in fields(DataSettings)} - {"data"}
-        told = ",".join(f"{name}={value}" for name, value in odd.items() if name not in of_data | {"weights"})
+        told = ",".join(
+            f"{name}={value}" for name, value in odd.items() if name not in of_data | {"weights", "weights_sha256"}
+        )
         readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", told)[:_READABLE].strip("-,.=")
         return f"{readable}-{digest}" if readable else digest
 
