@@ -69,13 +69,8 @@ class Experiment:
         Raises:
             FileNotFoundError: if the file of weights is not there.
         """
-<<<<<<< HEAD
         parts = (self.network.noted(), self.data, self.pretraining, self.training, self.start)
-        return as_dict(*(s for s in parts if s is not None))
-=======
-        made_of = self.network.noted(), self.data, self.pretraining, self.training, self.start
-        return as_dict(*(s for s in made_of if s is not None))
->>>>>>> hinit
+        return as_dict(*(part for part in parts if part is not None))
 
     def build(self) -> Network:
         """The network before anything is done to it."""

@@ -54,10 +54,8 @@ class Trial:
         defaults = {f.name: f.default for kind in KINDS for f in fields(kind)}
         odd = {name: value for name, value in self.settings.items() if value != defaults[name]}
         digest = hashlib.sha256(tomli_w.dumps(dict(sorted(odd.items()))).encode()).hexdigest()[:12]
-        of_data = {f.name for f in fields(DataSettings)} - {"data"}
-        told = ",".join(
-            f"{name}={value}" for name, value in odd.items() if name not in of_data | {"weights", "weights_sha256"}
-        )
+        untold = {f.name for f in fields(DataSettings)} - {"data"} | {"weights", "weights_sha256"}
+        told = ",".join(f"{name}={value}" for name, value in odd.items() if name not in untold)
         readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", told)[:_READABLE].strip("-,.=")
         return f"{readable}-{digest}" if readable else digest
 

@@ -29,6 +29,7 @@ SPECS = [
     "LSC(0.5, max_steps=3, samples=2, steps=4)",
     "LSCLyapunov(samples=2)",
     "LSCSingular(samples=2, steps=4)",
+    "BySource(samples=2, steps=4)",
     "Orthogonal(2.0) + RateMatching(0.1)",
 ]
 DRAWN = {"Glorot", "He", "Orthogonal(inputs=True)", "LSUV", "FluctuationDriven", "ActivityPropagation", "IKUN"}
