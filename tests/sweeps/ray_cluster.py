@@ -15,13 +15,13 @@ from pathlib import Path
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
-from ray.cluster_utils import Cluster
-
 from neurolsc.sweeps import read_grid, run_sweep
 from neurolsc.sweeps.ray_pool import RayTasks
 from tests.sweeps.grids import finished
 
 if __name__ == "__main__":
+    from ray.cluster_utils import Cluster
+
     file, out = Path(sys.argv[1]), Path(sys.argv[2])
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     node = cluster.add_node(num_cpus=1)
