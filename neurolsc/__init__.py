@@ -2,6 +2,7 @@
 
 from neurolsc import datasets, export, metrics, surrogate, tasks
 from neurolsc.checkpoint import load, save
+from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network, NetworkState, Run
@@ -23,7 +24,6 @@ from neurolsc.stability import (
     PretrainResult,
     RadiusProfile,
     TransitionRule,
-    diagnose,
     largest_singular_value,
     match_firing_rates,
     pretrain,
@@ -45,6 +45,7 @@ __all__ = [
     "Answer",
     "Cell",
     "Criteria",
+    "Diagnosis",
     "ForeignNeuronWarning",
     "LIFState",
     "Network",
@@ -75,5 +76,6 @@ __all__ = [
     "surrogate",
     "tasks",
     "train",
+    "try_cures",
     "wrap",
 ]

@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("network", "checkpoint", "identity", "metrics", "optimizer"),
     ("datasets",),
     ("stability",),
-    ("interop", "tasks", "evaluation", "training", "export"),
+    ("interop", "tasks", "evaluation", "training", "export", "diagnosis"),
     ("config", "runs", "experiment"),
     ("cli",),
 )
