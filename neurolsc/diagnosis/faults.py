@@ -22,9 +22,10 @@ MOST_DEAD = 0.5
 COMMON = 0.5
 """synchrony above which more than half of what the neurons do is done by all; layers that speech
 or digits drive have 0.1 to 0.3"""
-GROWS = 0.02
-"""Lyapunov exponent, in nats per step, above which gradients grow over the whole run: e-fold in 50
-steps. A mean radius above 1 alone is none: where a few points have large ones products shrink"""
+TENFOLD = math.log(10.0)
+"""growth over a whole run above which gradients through time explode. A mean radius above 1 alone
+is none, where a few points have large ones and products shrink; nor is the growth of a few steps,
+by as much as the largest singular value, which is 1 to 3"""
 LITTLE = 0.1
 """largest singular value through depth below which a layer lets through less than a tenth of any
 gradient; five such layers leave less than 1e-5. Woken networks have 0.7, good ones 2 to 4"""
@@ -73,7 +74,7 @@ def _activity(number: int, layer: LayerFigures, silent_below: bool) -> Iterator[
 
 def _through_time(i: int, figures: Figures) -> Iterator[Finding]:
     radius, exponent = figures.profile.time_mean[i].item(), figures.layers[i].exponent
-    if exponent > GROWS:
+    if exponent * figures.steps > TENFOLD:
         held = held_by(figures.profile, i)
         problem = f"gradients grow {math.exp(exponent):.2f}-fold at every step back in time"
         why = f"mean radius {radius:.2f}, held by the {held.name}"

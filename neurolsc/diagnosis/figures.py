@@ -63,6 +63,8 @@ class Figures:
     layers: tuple[LayerFigures, ...]
     profile: RadiusProfile
     """its radii, with sources"""
+    steps: int
+    """of the run along which exponents were measured"""
     loss: float | None
     """of the task on the batch, in nats; None without targets, as what follows"""
     back: Tensor | None
@@ -82,7 +84,7 @@ def measure(
     usable = usable_share(network, few, steps=some, seed=seed)
     with evaluating(network), torch.no_grad():
         run = network.run(given.x, mask=given.mask)
-    whole, below, noise = _gradients(network, given, task, epsilon)
+    whole, gradients = _gradients(network, given, task, epsilon)
     layers = tuple(
         LayerFigures(
             activity(run.spikes[i], given.mask),
@@ -91,25 +93,24 @@ def measure(
             through_depth[i].item(),
             usable[i].item(),
             surviving_share(given.x, run.spikes[i]),
-            time_constants(cell, None if whole is None else whole[i]),
-            None if whole is None else together(whole[i]).norm().item(),
-            None if below is None else below[i],
-            None if noise is None else noise[i],
+            time_constants(cell, whole[i]),
+            *gradients[i],
         )
         for i, cell in enumerate(network.cells)
     )
     if given.targets is None:
-        return Figures(layers, profile, None, None)
+        return Figures(layers, profile, len(few), None, None)
     loss = task.loss(run.logits, given.targets, given.mask).item()
-    return Figures(layers, profile, loss, _back(network, given, task))
+    return Figures(layers, profile, len(few), loss, _back(network, given, task))
 
 
 def _gradients(
     network: Network, given: Given, task: Task, epsilon: float
-) -> tuple[tuple[dict[str, Tensor], ...] | None, list[float] | None, list[float] | None]:
-    """Gradients of the batch, the share of their entries that is tiny, and signal to noise."""
+) -> tuple[list[dict[str, Tensor]], list[tuple[float | None, float | None, float | None]]]:
+    """Of every layer the gradients by name; their norm, the share below epsilon, and their SNR."""
+    layers = range(len(network.cells))
     if given.targets is None:
-        return None, None, None
+        return [{} for _ in layers], [(None, None, None) for _ in layers]
 
     def of(part: Given) -> tuple[dict[str, Tensor], ...]:
         targets = part.targets
@@ -118,14 +119,15 @@ def _gradients(
             network, part.x, lambda logits: task.loss(logits, targets, part.mask), mask=part.mask
         )
 
-    whole, layers = of(given), range(len(network.cells))
-    tiny = [together(whole[i]).abs() < epsilon for i in layers]
-    below = [t.double().mean().item() for t in tiny]
-    count = min(PIECES, given.samples)
-    if count < 2:
-        return whole, below, None
-    pieces = [of(part) for part in given.pieces(count)]
-    return whole, below, [signal_to_noise(torch.stack([together(p[i]) for p in pieces])) for i in layers]
+    whole, count = of(given), min(PIECES, given.samples)
+    pieces = [of(part) for part in given.pieces(count)] if count > 1 else []
+    told: list[tuple[float | None, float | None, float | None]] = []
+    for i in layers:
+        g = together(whole[i])
+        noise = signal_to_noise(torch.stack([together(p[i]) for p in pieces])) if pieces else None
+        below = (g.abs() < epsilon).double().mean().item()
+        told.append((g.norm().item(), below, noise) if len(g) else (None, None, None))
+    return list(whole[:-1]), told
 
 
 def _back(network: Network, given: Given, task: Task) -> Tensor:

@@ -78,6 +78,7 @@ class Diagnosis(Sequence[Finding]):
             "trials": [asdict(trial) for trial in self.trials],
             "notes": list(self.notes),
             "loss": self.figures.loss,
+            "steps": self.figures.steps,
             "epsilon": self.epsilon,
             "layers": [asdict(layer) | {"activity": layer.activity._asdict()} for layer in self.figures.layers],
             "radii": {name: profile[name] for name in ("time_mean", "depth_mean", "sources")},

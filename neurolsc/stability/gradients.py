@@ -1,10 +1,11 @@
 """Gradients of a loss: by the states of every layer and step, and by the parameters of a layer."""
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
@@ -60,7 +61,8 @@ def parameter_gradients(
 
     Returns:
         For each of L cells and the readout the gradients by name, detached, each in the shape of
-        its parameter; those of frozen parameters are left out.
+        its parameter; those of frozen parameters are left out. Cells that stand for one module of
+        another library count those that they would pre-train (:meth:`neurolsc.Cell.pretrained`).
 
     Raises:
         TypeError: if network is not one.
@@ -68,8 +70,13 @@ def parameter_gradients(
 
     Cost: a forward and a backward pass.
     """
-    parts: list[nn.Module] = [*as_network(network).cells, network.readout]
-    trained = [{n: p for n, p in part.named_parameters() if p.requires_grad} for part in parts]
+    cells = as_network(network).cells
+    shared = Counter(p for cell in cells for p in cell.parameters())
+    trained = [{n: p for n, p in part.named_parameters() if p.requires_grad} for part in (*cells, network.readout)]
+    for cell, names in zip(cells, trained, strict=False):
+        own = set(cell.pretrained())
+        for name in [n for n, p in names.items() if shared[p] > 1 and p not in own]:
+            del names[name]
     with evaluating(network), torch.enable_grad():
         value = loss(network.run(x, mask=mask).logits)
     found = iter(_gradients(value, list(chain.from_iterable(t.values() for t in trained))))
