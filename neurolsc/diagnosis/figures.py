@@ -134,7 +134,7 @@ def _back(network: Network, given: Given, task: Task) -> Tensor:
     """The gradient of the last steps' loss, by steps back (L, T), mean over samples."""
     targets, last = given.targets, given.last_steps()
     assert targets is not None
-    norms = state_gradients(network, given.x, lambda logits: task.loss(logits, targets, last), mask=given.mask)
+    norms = state_gradients(network, given.x, lambda logits: task.loss(logits, targets, last))
     norms = norms * given.samples  # the loss is a mean over samples
     steps = torch.arange(given.x.shape[0], device=norms.device)
     at = given.lengths() - 1 - steps.unsqueeze(1)  # the step that lies k back, of each sample

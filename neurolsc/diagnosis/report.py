@@ -111,7 +111,7 @@ class Diagnosis(Sequence[Finding]):
             back=None if self.figures.back is None else self.figures.back.numpy(),
             gradient=_series(layer.gradient for layer in layers),
             noise=_series(layer.noise for layer in layers),
-            findings=[str(finding) for finding in self.findings] or ["nothing found"],
+            findings=[*map(str, self.findings or ["nothing found"]), *map(str, self.trials)],
         )
 
 

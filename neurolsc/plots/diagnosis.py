@@ -37,7 +37,7 @@ def plot_diagnosis(
         noise: its signal to noise; None if not known.
         findings: sentences below the picture.
     """
-    lines = [line for finding in findings for line in textwrap.wrap(finding, 150, subsequent_indent="    ")]
+    lines = [line for finding in findings for line in textwrap.wrap(finding, 180, subsequent_indent="    ")]
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(2, 3, figsize=(13, 6.6 + 0.19 * len(lines)), layout="constrained")
         _lines(axes[0, 0], activity, "What the neurons do", "share")
@@ -45,8 +45,8 @@ def plot_diagnosis(
         axes[0, 1].axhline(1, color="black", linestyle="--", linewidth=1)
         _lines(axes[0, 2], kept, "What gets through", "share")
         _back(axes[1, 0], back)
-        _bars(axes[1, 1], gradient, "Gradient of the loss by the weights", "norm", log=True)
-        _bars(axes[1, 2], noise, "Its signal to noise between batches", "|mean|² / variance")
+        _dots(axes[1, 1], gradient, "Gradient of the loss by the weights", "norm")
+        _dots(axes[1, 2], noise, "Its signal to noise between batches", "|mean|² / variance")
         figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="small", parse_math=False)
         save_figure(figure, path)
 
@@ -76,19 +76,20 @@ def _back(ax: Axes, back: np.ndarray | None) -> None:
     ax.legend(fontsize="small", loc="best")
 
 
-def _bars(ax: Axes, values: Sequence[float] | None, title: str, unit: str, *, log: bool = False) -> None:
+def _dots(ax: Axes, values: Sequence[float] | None, title: str, unit: str) -> None:
     ax.set(title=title, ylabel=unit)
     if values is None:
         _unknown(ax)
         return
-    shown = [v if np.isfinite(v) else 0.0 for v in values]
-    ax.bar(range(1, len(shown) + 1), shown, color=[color(i) for i in range(len(shown))], width=0.6)
-    _layers(ax, len(shown))
-    if log and any(v > 0 for v in shown):
+    for number, value in enumerate(values):
+        ax.plot(number + 1, value if value > 0 else np.nan, color=color(number), marker="o", markersize=7)
+    _layers(ax, len(values))
+    if any(value > 0 for value in values):
         ax.set_yscale("log")
 
 
 def _layers(ax: Axes, count: int) -> None:
+    ax.set_xlim(0.5, count + 0.5)
     ax.set_xticks(range(1, count + 1), [f"layer {i}" for i in range(1, count + 1)])
 
 

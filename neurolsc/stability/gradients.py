@@ -14,7 +14,7 @@ Loss = Callable[[Tensor], Tensor]
 """A number with a gradient, from the logits (T, B, C)."""
 
 
-def state_gradients(network: Network, x: Tensor, loss: Loss, *, mask: Tensor | None = None) -> Tensor:
+def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
     r"""Norms of the gradient of a loss by the state of every layer, step and sample.
 
     .. math:: G_{l,t,b} = \Big\lVert \frac{\mathrm{d} L}{\mathrm{d} h[t, l]_b} \Big\rVert_2
@@ -25,22 +25,22 @@ def state_gradients(network: Network, x: Tensor, loss: Loss, *, mask: Tensor | N
     Args:
         network: the network; it is run step by step, and its parameters get no gradient.
         x: input (T, B, n_in).
-        loss: of the logits.
-        mask: as in :meth:`neurolsc.Network.run`.
+        loss: of the logits. Of samples of unequal length it takes what lies inside their mask;
+            what follows has no gradient then.
 
     Returns:
         Norms (L, T, B), in the loss's unit over that of the state.
 
     Raises:
         TypeError: if network is not one.
-        ValueError: if x or the mask do not fit it.
+        ValueError: if x does not fit it.
 
     Cost: a forward and a backward pass by plain steps; the graph of all T steps is kept.
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063.
     """
     with evaluating(as_network(network)), torch.enable_grad():
-        moments = list(network.moments(x, mask=mask))
+        moments = list(network.moments(x))
         logits = torch.stack([network.readout(m.outputs[-1]) for m in moments])
         leaves = [leaf for m in moments for layer in m.after.layers for leaf in layer]
         found = iter(_gradients(loss(logits), leaves))
