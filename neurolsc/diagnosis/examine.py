@@ -11,7 +11,7 @@ from neurolsc.diagnosis.faults import faults
 from neurolsc.diagnosis.figures import measure
 from neurolsc.diagnosis.order import batch_first
 from neurolsc.diagnosis.report import Diagnosis
-from neurolsc.diagnosis.training_faults import Attempts, missing_classes, too_fast, wrong_axes
+from neurolsc.diagnosis.training_faults import Attempts, missing_classes, tells, too_fast, wrong_axes
 from neurolsc.diagnosis.updates import UPDATES, MakeOptimizer, copied, loss_of, updated
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead
@@ -52,8 +52,8 @@ def diagnose(
         labels: classes of more samples than the batch holds (n,), in which missing ones are looked
             for; by default those of the batch.
         history: rows with ``train_loss``, an epoch each: ``TrainResult.history``.
-        lr: learning rate; given one, copies of the network are trained on the batch for 10 updates,
-            at this rate, a tenth and a hundredth of it.
+        lr: learning rate; given one and fewer than three epochs of history, copies of the network
+            are trained on the batch for 10 updates, at this rate, a tenth and a hundredth of it.
         optimizer: makes the optimizer from parameters and learning rate.
         epsilon: of the optimizer, with which entries of the gradient are compared: 1e-8 in Adam.
         samples: derivatives are looked at on so many samples of the batch,
@@ -85,7 +85,8 @@ def diagnose(
     known = given.targets if labels is None else labels
     if known is not None and known.ndim == 1:
         found += missing_classes(known, network.n_out)
-    found += too_fast(history, _attempts(network, given, task, optimizer, lr))
+    few = None if tells(history) else _attempts(network, given, task, optimizer, lr)
+    found += too_fast(history, few)
     return Diagnosis(tuple(found), figures, epsilon)
 
 

@@ -39,7 +39,7 @@ def faults(network: Network, figures: Figures) -> Iterator[Finding]:
     for i, layer in enumerate(figures.layers):
         yield from _activity(i + 1, layer, silent_below)
         yield from _through_time(i, figures)
-        if i:
+        if i and not silent_below:  # a silent one below has no derivatives to give
             yield from _through_depth(i + 1, layer)
         yield from _constants(i + 1, layer)
         silent_below = layer.activity.rate == 0
@@ -86,7 +86,7 @@ def _through_depth(number: int, layer: LayerFigures) -> Iterator[Finding]:
         problem = f"lets no gradient through to the layer below, largest singular value {layer.singular_depth:.2g}"
         cure = "scale w_in up to a radius of 0.5 through depth, and the thresholds to the rate"
         yield Finding(
-            number, problem, cure, "its input weights are small, or those below have no derivative", VANISHING
+            number, problem, cure, "its input weights are small, or spikes below have hardly a derivative", VANISHING
         )
 
 

@@ -53,19 +53,24 @@ def missing_classes(labels: Tensor, classes: int) -> Iterator[Finding]:
 def too_fast(history: Sequence[Mapping[str, Any]], attempts: Attempts | None) -> Iterator[Finding]:
     """A loss that only grew over epochs, or that smaller rates bring lower in a few updates."""
     losses = [row["train_loss"] for row in history]
-    if len(losses) >= 3 and min(losses[1:]) > losses[0]:
+    if tells(history) and min(losses[1:]) > losses[0]:
         problem = f"the training loss only grew, from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} epochs"
-        yield Finding(
-            None, problem, "lower the learning rate tenfold", "steps that are small enough lower it", TOO_FAST
-        )
-    elif attempts is not None:
-        lr, best = next(iter(attempts.losses)), min(attempts.losses, key=lambda r: _or_infinite(attempts.losses[r]))
-        after, lowest = attempts.losses[lr], attempts.losses[best]
-        if not after <= WORSE * lowest:
-            problem = f"{attempts.updates} updates on one batch at {lr:g} bring its loss to {after:.4g}"
-            why = f"at {best:g} they bring it to {lowest:.4g}"
-            yield Finding(None, problem, f"lower the learning rate to {best:g}", why, TOO_FAST)
+        cure = "lower the learning rate tenfold"
+        yield Finding(None, problem, cure, "steps that are small enough lower it", TOO_FAST)
+    if attempts is None:
+        return
+    lr, best = next(iter(attempts.losses)), min(attempts.losses, key=lambda rate: _loss_or_inf(attempts.losses[rate]))
+    after, lowest = attempts.losses[lr], attempts.losses[best]
+    if not after <= WORSE * lowest:
+        problem = f"{attempts.updates} updates on one batch at {lr:g} bring its loss to {after:.4g}"
+        cure = f"lower the learning rate to {best:g}"
+        yield Finding(None, problem, cure, f"at {best:g} they bring it to {lowest:.4g}", TOO_FAST)
 
 
-def _or_infinite(loss: float) -> float:
+def tells(history: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a history is long enough to say how a loss goes."""
+    return len(history) >= 3
+
+
+def _loss_or_inf(loss: float) -> float:
     return loss if math.isfinite(loss) else math.inf

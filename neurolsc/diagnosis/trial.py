@@ -14,15 +14,16 @@ from neurolsc.diagnosis.order import batch_first
 from neurolsc.diagnosis.updates import copied, loss_of, updated
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.stability.findings import Finding
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive, whole
 
 if TYPE_CHECKING:
     from neurolsc.diagnosis.report import Diagnosis
 
-BETTER = 0.99
-"""a cure helps if the loss ends below this share of the untreated copy's: rounding and luck move
-one in a thousand"""
+BETTER = 0.995
+"""a cure helps if the loss ends below this share of the untreated copy's: other orders of summation
+move it by a thousandth"""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Trial:
     """What a cure did, next to an untreated copy of the network."""
 
     name: str
-    """what kind of fault was treated"""
+    """which kinds of fault were treated"""
     layers: tuple[int, ...]
     """in which layers, counted from 1; none where it is not one of layers"""
     cure: str
@@ -42,7 +43,7 @@ class Trial:
     untreated: float
     """loss of the untreated copy after as many"""
     helped: bool
-    """whether the treated one ends lower by a hundredth"""
+    """whether the treated one ends lower by more than half a hundredth"""
 
     def __str__(self) -> str:
         where = f" of layer {', '.join(map(str, self.layers))}" if self.layers else ""
@@ -80,8 +81,8 @@ def try_cures(
 
     Returns:
         A trial for every kind of fault that the package can do something about, of all layers that
-        have it at once. A missing class is none of those, nor are swapped axes: there the batch is
-        turned before all trials.
+        have it at once; kinds with the same cure are one. A missing class is none of those, nor
+        are swapped axes: there the batch is turned before all trials.
 
     Raises:
         TypeError: if network is not one, or the batch is of another kind.
@@ -96,22 +97,29 @@ def try_cures(
     positive("lr", lr)
     if batch_first(given):
         given = given.turned()
-    cures: dict[str, tuple[Cure, list[int]]] = {}
+    cures: dict[str, Cure] = {}
+    treated: dict[str, list[str]] = {}
     for name in dict.fromkeys(finding.name for finding in diagnosis):
-        layers = [f.layer for f in diagnosis if f.name == name and f.layer is not None]
-        cure = cure_for(name, [layer - 1 for layer in layers], network, diagnosis.figures)
+        cure = cure_for(name, [layer - 1 for layer in _layers(diagnosis, [name])], network, diagnosis.figures)
         if cure is not None:
-            cures[name] = (cure, layers)
+            cures[cure.words] = cure
+            treated.setdefault(cure.words, []).append(name)
     if not cures:
         return ()
     untreated = loss_of(updated(copied(network), given, task, optimizer, lr, updates), given, task)
     trials = []
-    for name, (cure, layers) in cures.items():
-        treated = copied(network)
+    for words, cure in cures.items():
+        patient = copied(network)
         if cure.treat is not None:
-            cure.treat(treated, given.x)
-        before = loss_of(treated, given, task)
-        after = loss_of(updated(treated, given, task, optimizer, lr * cure.lr, updates), given, task)
+            cure.treat(patient, given.x)
+        before = loss_of(patient, given, task)
+        after = loss_of(updated(patient, given, task, optimizer, lr * cure.lr, updates), given, task)
         helped = math.isfinite(after) and not after >= BETTER * untreated
-        trials.append(Trial(name, tuple(layers), cure.words, before, after, untreated, helped))
+        layers = _layers(diagnosis, treated[words])
+        trials.append(Trial(", ".join(treated[words]), layers, words, before, after, untreated, helped))
     return tuple(trials)
+
+
+def _layers(findings: Iterable[Finding], names: list[str]) -> tuple[int, ...]:
+    """The layers in which faults of some names were found, counted from 1."""
+    return tuple(sorted({f.layer for f in findings if f.name in names and f.layer is not None}))

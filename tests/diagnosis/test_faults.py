@@ -23,7 +23,7 @@ def named(diagnosis, layer: int | None) -> list[str]:
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_nothing_is_found_in_a_healthy_network(kind):
     network, data = healthy(*HEALTHY[kind])
-    diagnosis = diagnose(network, data, lr=1e-3, history=[{"train_loss": loss} for loss in (3.0, 2.9, 2.95)])
+    diagnosis = diagnose(network, data, lr=1e-3)
     assert not diagnosis, str(diagnosis)
     assert all(0.1 < layer.activity.rate < 0.2 for layer in diagnosis.figures.layers)
 
@@ -84,6 +84,12 @@ def test_a_learning_rate_that_is_too_high_is_named_and_a_lower_one_helps(lr, dig
 def test_a_history_that_only_grows_is_a_learning_rate_too_high(digits):
     rows = [{"train_loss": loss} for loss in (3.0, 3.2, 3.1)]
     assert named(diagnose(digits[0], digits[1], history=rows), None) == ["learning rate too high"]
+
+
+def test_a_history_that_falls_is_believed_before_a_few_updates(digits):
+    rows = [{"train_loss": loss} for loss in (3.0, 2.9, 2.95)]
+    assert not diagnose(*digits, history=rows, lr=1.0)
+    assert named(diagnose(*digits, history=rows[:2], lr=1.0), None) == ["learning rate too high"]
 
 
 @pytest.mark.parametrize("with_targets", [True, False])

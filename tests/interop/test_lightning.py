@@ -82,21 +82,21 @@ def test_a_resumed_training_is_not_pretrained_again(tmp_path):
 
 
 class Spiking(Classifier):
-    """A network of ours; its upper layer is dead, and its loss is told."""
+    """A network of ours, which tells its loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, threshold: float) -> None:
         super().__init__(lr=0.01)
-        self.net = Network([LIF(6, 12, threshold=0.1), LIF(12, 12, threshold=1e6)], 3)
+        self.net = Network([LIF(6, 12, threshold=0.1), LIF(12, 12, threshold=threshold)], 3)
 
     def training_step(self, batch, _):
         x, y = batch
         loss = cross_entropy(self.net(x.transpose(0, 1)), y)
-        self.log("train_loss", loss, on_epoch=True)
+        self.log("train_loss", loss, on_step=False, on_epoch=True)
         return loss
 
 
 def test_a_network_is_looked_at_while_it_trains(tmp_path, capsys):
-    model, callback = Spiking(), Diagnosing("net", every=2, batch_first=True)
+    model, callback = Spiking(threshold=1e6), Diagnosing("net", every=2, batch_first=True)
     trainer = fit(model, callback, tmp_path, max_epochs=4, enable_checkpointing=False)
     assert list(callback.diagnoses) == [0, 2, 4]
     for diagnosis in callback.diagnoses.values():
@@ -111,7 +111,7 @@ def test_a_network_is_looked_at_while_it_trains(tmp_path, capsys):
 
 
 def test_a_loss_that_only_grows_in_training_is_a_learning_rate_too_high(tmp_path):
-    model = Spiking()
+    model = Spiking(threshold=0.1)
     callback = Diagnosing("net", batch_first=True, task=None)
     model.configure_optimizers = lambda: torch.optim.SGD(model.parameters(), lr=10.0, maximize=True)  # uphill
     fit(model, callback, tmp_path, max_epochs=4, enable_checkpointing=False)
