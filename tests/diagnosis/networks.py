@@ -1,5 +1,6 @@
 """Healthy networks on the embedded data, and faults to plant in them."""
 
+import copy
 import math
 from collections.abc import Callable
 from functools import cache
@@ -29,7 +30,12 @@ def batch(data: str, count: int = 40) -> Batch:
 
 def healthy(data: str, layers: int, cell: type = ALIFPlus, **settings: Any) -> tuple[Network, Batch]:
     """Layers that fire at 0.15 and, above the first, read with four times the usual weights."""
-    x, labels = batch(data)
+    return copy.deepcopy(_woken(data, layers, cell, **settings)), batch(data)
+
+
+@cache
+def _woken(data: str, layers: int, cell: type, **settings: Any) -> Network:
+    x, _ = batch(data)
     torch.manual_seed(0)
     widths = [x.shape[2], *[64] * layers]
     network = Network([cell(below, 64, **settings) for below in widths[:-1]], 20 if data == "digits" else 10)
@@ -37,7 +43,7 @@ def healthy(data: str, layers: int, cell: type = ALIFPlus, **settings: Any) -> t
         for deeper in network.cells[1:]:
             deeper.w_in.mul_(4)
     match_firing_rates(network, x, [0.15] * layers, tolerance=math.inf)
-    return network, (x, labels)
+    return network
 
 
 def rescale(cell: Cell, factor: float) -> None:

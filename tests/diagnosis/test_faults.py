@@ -1,10 +1,12 @@
 """Faults planted in healthy networks, each named by the doctor, and healthy ones without any."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 
+import neurolsc
 from neurolsc import LIF, ALIFPlus, Network, diagnose, try_cures
 from neurolsc.diagnosis.order import roughness
 from tests.diagnosis.networks import HEALTHY, PLANTS, batch, exploding, healthy
@@ -153,6 +155,14 @@ def test_feedback_that_explodes_is_named(adaptation, make_network, make_spikes):
     diagnosis = diagnose(network, make_spikes(T=60))
     grown = [f for f in diagnosis if f.name == "exploding through time"]
     assert grown and all("held by the feedback" in f.cause for f in grown)
+
+
+def test_gradients_that_explode_in_a_network_that_learnt_all_the_same_are_named():
+    path = Path(neurolsc.__file__).parent / "trained" / "sl-mnist-alif.safetensors"
+    diagnosis = diagnose(neurolsc.load(path), batch("mnist"))
+    assert [(f.layer, f.name) for f in diagnosis] == [(1, "exploding through time"), (2, "exploding through time")]
+    assert diagnosis.figures.loss < 1
+    assert diagnosis.figures.layers[0].gradient > 1e5
 
 
 def test_an_empty_diagnosis_is_false_and_one_with_findings_a_sequence(digits):
