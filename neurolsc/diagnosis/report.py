@@ -4,11 +4,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neurolsc.diagnosis.figures import Figures, LayerFigures
 from neurolsc.diagnosis.trial import Trial
 from neurolsc.stability.findings import Finding
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HEAD = (
     "layer  spikes  dead  busy  sync  time r.  depth r.  exponent  sing. t, d  usable  input  gradient      SNR  < eps"
@@ -86,12 +89,17 @@ class Diagnosis(Sequence[Finding]):
         }
         return _plain(told)
 
-    def plot(self, path: str | PathLike[str]) -> None:
-        """Draw the figures on one page, findings below; the suffix chooses the format."""
+    def plot(self, path: str | PathLike[str] | None = None) -> "Figure | None":
+        """Draw the figures on one page, findings below.
+
+        Args:
+            path: where to; the suffix chooses the format. None: the figure is returned, which a
+                notebook shows.
+        """
         from neurolsc.plots import plot_diagnosis  # matplotlib is slow to import and few runs draw
 
         layers, profile = self.figures.layers, self.figures.profile
-        plot_diagnosis(
+        return plot_diagnosis(
             path,
             activity={
                 "spikes per step": [layer.activity.rate for layer in layers],

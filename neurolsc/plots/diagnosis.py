@@ -7,6 +7,7 @@ from os import PathLike
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from neurolsc.plots.style import STYLE, color, save_figure
 
@@ -15,7 +16,7 @@ Series = Mapping[str, Sequence[float]]
 
 
 def plot_diagnosis(
-    path: str | PathLike[str],
+    path: str | PathLike[str] | None,
     *,
     activity: Series,
     stretch: Series,
@@ -24,11 +25,11 @@ def plot_diagnosis(
     gradient: Sequence[float] | None,
     noise: Sequence[float] | None,
     findings: Sequence[str],
-) -> None:
+) -> Figure | None:
     """Draw what the layers do, how they stretch and keep gradients, and what was found.
 
     Args:
-        path: the picture.
+        path: the picture; None: it is returned as a figure, for a notebook.
         activity: shares of what neurons do.
         stretch: factors by which a step multiplies gradients.
         kept: shares of what gets through.
@@ -36,6 +37,9 @@ def plot_diagnosis(
         gradient: its norm by the parameters of each layer; None if not known.
         noise: its signal to noise; None if not known.
         findings: sentences below the picture.
+
+    Returns:
+        The figure, where no path is given.
     """
     lines = [line for finding in findings for line in textwrap.wrap(finding, 180, subsequent_indent="    ")]
     with plt.rc_context(STYLE):
@@ -48,7 +52,10 @@ def plot_diagnosis(
         _dots(axes[1, 1], gradient, "Gradient of the loss by the weights", "norm")
         _dots(axes[1, 2], noise, "Its signal to noise between batches", "|mean|² / variance")
         figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="small", parse_math=False)
+        if path is None:
+            return figure
         save_figure(figure, path)
+    return None
 
 
 def _lines(ax: Axes, series: Series, title: str, unit: str) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from torch import nn
@@ -75,6 +76,13 @@ def test_the_picture_is_drawn(with_targets, ill, tmp_path):
     network, (x, labels) = ill
     diagnose(network, (x, labels) if with_targets else x).plot(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 30_000
+
+
+def test_without_a_path_the_page_is_a_figure(diagnosis):
+    figure = diagnosis.plot()
+    assert len(figure.axes) == 6
+    assert "layer 2: never fires" in figure._supxlabel.get_text()
+    plt.close(figure)
 
 
 def test_without_targets_nothing_of_a_loss_is_said(ill):
