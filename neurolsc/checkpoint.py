@@ -24,7 +24,7 @@ from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.tensors import check_finite
 from neurolsc.untrusted.words import clean
 
-__all__ = ["load", "save", "trained"]
+__all__ = ["file_of", "load", "save", "trained"]
 
 TRAINED = Path(__file__).parent / "trained"
 
@@ -96,12 +96,7 @@ def load(path: str | PathLike[str]) -> Network:
         >>> load("sl-mnist-alif").n_in
         784
     """
-    if not os.path.exists(path):
-        name = os.fspath(path)
-        if name not in trained():
-            wanted = f"neither a file nor one of the trained networks in the package ({', '.join(trained())})"
-            raise FileNotFoundError(errno.ENOENT, wanted, name)
-        path = TRAINED / f"{name}.safetensors"
+    path = file_of(path)
     config, tensors = read(path, "network")
     with refusing(path, "does not describe a network of this version"):
         check_finite(tensors)
@@ -110,6 +105,21 @@ def load(path: str | PathLike[str]) -> Network:
         for name in config["frozen"]:
             network.get_parameter(name).requires_grad_(False)
     return network
+
+
+def file_of(path: str | PathLike[str]) -> Path:
+    """The file that :func:`load` reads.
+
+    Raises:
+        FileNotFoundError: if there is neither a file nor a trained network of that name.
+    """
+    if os.path.exists(path):
+        return Path(path)
+    name = os.fspath(path)
+    if name not in trained():
+        wanted = f"neither a file nor one of the trained networks in the package ({', '.join(trained())})"
+        raise FileNotFoundError(errno.ENOENT, wanted, name)
+    return TRAINED / f"{name}.safetensors"
 
 
 def trained() -> list[str]:
@@ -124,12 +134,15 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
     each cell is compared with its tensors before the next one is made.
     """
     most = 2**20 + 4 * max((value.numel() for value in tensors.values()), default=0)
-    with torch.random.fork_rng(devices=[]), _NothingLarger(most):
-        cells = []
+    cells = []
+    with torch.random.fork_rng(devices=[]):
         for i, told in enumerate(config["cells"]):
-            cells.append(_build_cell(dict(told)))
+            with _NothingLarger(most):
+                cells.append(_build_cell(dict(told)))
             _compare(f"cells.{i}.", cells[-1], tensors)
-        return Network(cells, config["n_out"], layer_delay=config["layer_delay"], readout_bias=config["readout_bias"])
+        rest = {name: config[name] for name in ("layer_delay", "readout_bias")}
+        with _NothingLarger(most):
+            return Network(cells, config["n_out"], **rest)
 
 
 class _NothingLarger(TorchFunctionMode):

@@ -3,19 +3,20 @@
 import inspect
 import reprlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from neurolsc.checkpoint import load
+from neurolsc.checkpoint import file_of, load
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, SpikeLatencyMNIST, TimeStretch
 from neurolsc.datasets.augment import Augmentation
 from neurolsc.datasets.events import UNITS
 from neurolsc.datasets.shd import Cached
 from neurolsc.datasets.splits import By
+from neurolsc.files import sha256_of
 from neurolsc.network import Network
 from neurolsc.neurons.registry import CELLS, SURROGATES
 from neurolsc.neurons.reset import ResetName
@@ -24,7 +25,6 @@ from neurolsc.stability.lsc.targets import Target
 from neurolsc.training import Samples, TrainResult, train
 from neurolsc.untrusted.words import clean
 
-"""bytes of a file of settings"""
 RuleName = Literal["default", "transition", "hold-threshold", "paper"]
 
 _RULES: dict[str, Rule] = {
@@ -65,17 +65,25 @@ class NetworkSettings:
     layer_delay: int = setting(1, "steps until a layer reads the one below: 1 (paper) or 0")
     readout_bias: bool = setting(False, "give the readout a bias")
     weights: str = setting("", "start from this network file; what else is said of the network is then not used")
+    weights_sha256: str = setting("", "what that file must be; a run notes it, and goes on from no other content")
     seed: int = setting(0, "of weights, batches and everything that is drawn")
 
     def build(self, n_in: int, n_out: int) -> Network:
         """The network of the file `weights`, or a fresh one with weights drawn from the seed.
 
         Raises:
-            ValueError: if cell or surrogate are not known, or the cell's constructor does not take
-                a setting that differs from its default.
+            ValueError: if cell or surrogate are not known, the cell's constructor does not take a
+                setting that differs from its default, or the file is not the one that it was.
         """
         if self.weights:
+            found = sha256_of(file_of(self.weights))
+            if self.weights_sha256 not in ("", found):
+                raise ValueError(
+                    f"weights: {self.weights} has changed, weights_sha256 = {clean(self.weights_sha256)}, now {found}."
+                )
             return self.load(self.weights)
+        if self.weights_sha256:
+            raise ValueError("weights_sha256 is of a file of weights, and there is none.")
         cell = CELLS.find(self.cell)
         taken = arguments_of(cell)
         own = {name: getattr(self, name) for name in OF_A_CELL if name in taken}
@@ -92,6 +100,16 @@ class NetworkSettings:
                 own["spike"] = shape(self.dampening, self.sharpness, learnable=self.learnable)
             cells.append(cell(below, self.width, **own))
         return Network(cells, n_out, layer_delay=self.layer_delay, readout_bias=self.readout_bias)  # type: ignore[arg-type]
+
+    def noted(self) -> "NetworkSettings":
+        """These settings, with the digest of the file of weights that is there now.
+
+        Raises:
+            FileNotFoundError: if there is none of that name.
+        """
+        if not self.weights or self.weights_sha256:
+            return self
+        return replace(self, weights_sha256=sha256_of(file_of(self.weights)))
 
     def load(self, path: str | PathLike[str]) -> Network:
         """The network of a file, which may be of the cell that is named here."""

@@ -54,8 +54,14 @@ class Experiment:
         return cls(*(make(kind, given) for kind in KINDS))
 
     def settings(self) -> dict[str, Any]:
-        """All settings as one flat dictionary, as they stand in a run folder."""
-        return as_dict(*(s for s in (self.network, self.data, self.pretraining, self.training) if s is not None))
+        """All settings as one flat dictionary, as they stand in a run folder.
+
+        Raises:
+            FileNotFoundError: if the file of weights is not there.
+        """
+        return as_dict(
+            *(s for s in (self.network.noted(), self.data, self.pretraining, self.training) if s is not None)
+        )
 
     def build(self) -> Network:
         """The network before anything is done to it."""
@@ -79,13 +85,16 @@ class Experiment:
         Raises:
             FileExistsError: if the folder is there.
             BlockingIOError: if another process is at work there.
-            ValueError: if a setting is wrong, or an unfinished run has other settings.
+            ValueError: if a setting is wrong, an unfinished run has other settings, or its file of
+                weights has another content.
+            FileNotFoundError: if the file of weights is not there.
             FloatingPointError: if the loss becomes NaN or infinite; the best network until then is
                 left in the unfinished run.
         """
         pretraining = training = None
-        with run_folder(out, self.settings()) as folder:
-            network = self.build()
+        noted = replace(self, network=self.network.noted())  # the file may change between the next two lines
+        with run_folder(out, noted.settings()) as folder:
+            network = noted.build()
             if self.pretraining is not None and self.pretraining.parsed_target() is not None:
                 pretraining = self.set_radii(network, self.pretraining, folder)
                 say(pretraining)

@@ -7,6 +7,7 @@ gives equal bytes.
 """
 
 import errno
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.tensors import Sealed, sealed
 from neurolsc.untrusted.words import clean
 
-__all__ = ["atomic_write", "plain", "read", "read_tree", "write", "write_tree"]
+__all__ = ["atomic_write", "plain", "read", "read_tree", "sha256_of", "write", "write_tree"]
 
 FORMAT = 2
 
@@ -81,6 +82,16 @@ def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object])
             write(file)
     except OSError as error:
         raise OSError(error.errno, f"could not write the file ({error.strerror})", os.fspath(path)) from error
+
+
+def sha256_of(path: str | PathLike[str]) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _encode(node: object, tensors: dict[str, Tensor], where: str) -> object:

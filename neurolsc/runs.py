@@ -22,7 +22,8 @@ NETWORK = "network.safetensors"
 UNFINISHED = ".partial"
 """What the name of an unfinished run's folder ends in."""
 PRETRAINING, TRAINING = "pretrain.checkpoint", "train.checkpoint"
-"""What an unfinished run goes on from; removed once it is finished."""
+"""What an unfinished run goes on from, as any file ``*.checkpoint`` in it; removed once it is
+finished."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -44,8 +45,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
             an unfinished run.
 
     Yields:
-        The folder to write into. The checkpoints in it, ``pretrain.checkpoint`` and
-        ``train.checkpoint``, are removed at the end.
+        The folder to write into. The checkpoints in it, ``*.checkpoint``, are removed at the end.
 
     Raises:
         FileExistsError: if the finished run is there already.
@@ -110,12 +110,13 @@ def _remove(partial: Path) -> None:
 def _tidy(final: Path) -> None:
     """Remove what only an unfinished run needs."""
     for file in _checkpoints(final):
+        lock_of(file).unlink(missing_ok=True)  # of a training that could not remove it
         file.unlink()
     remove_dead(final)
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    return [folder / name for name in (PRETRAINING, TRAINING) if (folder / name).exists()]
+    return sorted(folder.glob("*.checkpoint"))
 
 
 @contextlib.contextmanager

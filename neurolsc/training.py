@@ -21,6 +21,7 @@ from neurolsc.datasets.augment import drawn_from
 from neurolsc.evaluation import Samples, Scores, batches, carried, evaluate, unpack
 from neurolsc.files import atomic_write, read_tree, write_tree
 from neurolsc.identity import differences, of_data, of_network
+from neurolsc.locks import alone_if
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.tasks import Classification, Task
@@ -128,7 +129,7 @@ def train(
         optimizer: makes the optimizer from parameters and learning rate; ``torch.optim.Adam`` does.
         checkpoint: file that keeps the state after every epoch; if it exists, training goes on from
             it. Epochs and patience may then be new; the other settings, the network but for its
-            weights, and the data may not.
+            weights, and the data may not. Nobody else may train with this file meanwhile.
         progress: show a bar over the batches.
         on_epoch: called with the history so far after every epoch.
 
@@ -142,6 +143,7 @@ def train(
         FloatingPointError: if the loss becomes NaN or infinite; the message names the epoch and
             what to try. The network then holds the weights of its best epoch, or those that it had
             before the first.
+        BlockingIOError: if somebody else is at work with the checkpoint; the message names it.
         OSError: if the checkpoint cannot be read or written.
 
     Source: arXiv:2308.12075, Sec. II-G (patience 10, AdaBelief in Lookahead).
@@ -162,28 +164,29 @@ def train(
         settings = {"task": repr(task), "seed": seed, "batch_size": batch_size, "lr": lr}
         settings |= {"optimizer": type(fit.optimizer).__name__} | of_network(network)
         settings |= of_data("training", training) | of_data("validation", validation)
-        if Path(checkpoint).exists():
+    with alone_if(checkpoint):
+        if checkpoint is not None and Path(checkpoint).exists():
             fit.restore(checkpoint, settings)
-    while len(fit.history) < epochs and fit.waited < patience:
-        epoch = len(fit.history) + 1
-        started = time.perf_counter()
-        bar = tqdm(total=len(train_batches), desc=f"epoch {epoch}/{epochs}", unit="batch", disable=not progress)
-        with torch.random.fork_rng(devices=_cuda_devices(network)), bar, drawn_from(_mix(seed, epoch)):
-            torch.manual_seed(_mix(seed, epoch))
-            order.manual_seed(_mix(seed, epoch))
-            try:
-                loss, score = fit.epoch(train_batches, training, bar)
-                scores = fit.scored(validation, batch_size)
-            except FloatingPointError as error:
-                network.load_state_dict(fit.best)
-                raise FloatingPointError(fit.diverged(str(error), lr)) from error
-            told = f"{scores.loss:.3f} {scores.measures[task.score]:.1%}"
-            bar.set_postfix_str(f"loss {loss:.3f}, validation {told}")
-        fit.note(loss, score, scores, time.perf_counter() - started)
-        if checkpoint is not None:
-            write_tree(checkpoint, fit.state() | {"settings": settings})
-        if on_epoch is not None:
-            on_epoch(fit.history)
+        while len(fit.history) < epochs and fit.waited < patience:
+            epoch = len(fit.history) + 1
+            started = time.perf_counter()
+            bar = tqdm(total=len(train_batches), desc=f"epoch {epoch}/{epochs}", unit="batch", disable=not progress)
+            with torch.random.fork_rng(devices=_cuda_devices(network)), bar, drawn_from(_mix(seed, epoch)):
+                torch.manual_seed(_mix(seed, epoch))
+                order.manual_seed(_mix(seed, epoch))
+                try:
+                    loss, score = fit.epoch(train_batches, training, bar)
+                    scores = fit.scored(validation, batch_size)
+                except FloatingPointError as error:
+                    network.load_state_dict(fit.best)
+                    raise FloatingPointError(fit.diverged(str(error), lr)) from error
+                told = f"{scores.loss:.3f} {scores.measures[task.score]:.1%}"
+                bar.set_postfix_str(f"loss {loss:.3f}, validation {told}")
+            fit.note(loss, score, scores, time.perf_counter() - started)
+            if checkpoint is not None:
+                write_tree(checkpoint, fit.state() | {"settings": settings})
+            if on_epoch is not None:
+                on_epoch(fit.history)
     network.load_state_dict(fit.best)
     return TrainResult(fit.history, fit.best_epoch, fit.waited >= patience)
 

@@ -1,5 +1,6 @@
 """Settings in, a run folder out, without a command line."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import neurolsc
+from neurolsc.cli import demo
 from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, TrainSettings
 from neurolsc.experiment import Experiment, load_network, score
 from neurolsc.runs import Stopped, read_settings
@@ -131,3 +133,71 @@ def test_there_is_no_radius_to_set_without_a_target():
 def test_it_needs_no_command_line():
     code = "import sys, neurolsc.experiment; print('click' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_run_goes_on_from_the_weights_that_it_began_with_or_not_at_all(tmp_path, monkeypatch):
+    weights, other = tmp_path / "weights", replace(WHOLE, network=replace(WHOLE.network, seed=5))
+    neurolsc.save(other.build(), weights)
+    changed = weights.read_bytes()
+    neurolsc.save(WHOLE.build(), weights)
+    first = weights.read_bytes()
+    experiment = replace(WHOLE, network=NetworkSettings(weights=str(weights)))
+    trained = TrainSettings.run
+
+    def stop(self, *data, **more):
+        trained(self, *data, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped):
+        patched.setattr(TrainSettings, "run", stop)
+        experiment.run(tmp_path / "run")
+    weights.write_bytes(changed)
+    with pytest.raises(
+        ValueError, match=r"other settings \(weights_sha256 was '[0-9a-f]{64}', is now '[0-9a-f]{64}'\)"
+    ):
+        experiment.run(tmp_path / "run")
+    weights.unlink()
+    with pytest.raises(FileNotFoundError, match="weights"):
+        experiment.run(tmp_path / "run")
+    weights.write_bytes(first)
+    outcome = experiment.run(tmp_path / "run")
+    known = Experiment.of(tmp_path / "run").network
+    assert known.weights_sha256 == hashlib.sha256(first).hexdigest()
+    assert torch.equal(known.build(1, 1).cells[0].w_in, WHOLE.build().cells[0].w_in)
+    assert not torch.equal(outcome.network.cells[0].w_in, WHOLE.build().cells[0].w_in)
+    weights.write_bytes(changed)
+    with pytest.raises(ValueError, match=r"weights has changed, weights_sha256 = [0-9a-f]{64}, now [0-9a-f]{64}"):
+        known.build(1, 1)
+    with pytest.raises(ValueError, match="weights_sha256 is of a file"):
+        replace(known, weights="").build(1, 1)
+
+
+@pytest.mark.slow
+def test_a_stopped_demo_goes_on_where_it_was(tmp_path, monkeypatch):
+    quick = {name: replace(s, pretrain_steps=2, pretrain_samples=2) for name, s in demo.PRETRAINED.items()}
+    monkeypatch.setattr(demo, "PRETRAINED", quick)
+    monkeypatch.setattr(demo, "WIDTH", 6)
+    monkeypatch.setattr(demo, "DataSettings", lambda: replace(DATA, dt=0.02))
+    demo.show(tmp_path / "through", epochs=1, seed=0)
+    trained, calls = TrainSettings.run, []
+
+    def stop(self, *data, **more):
+        calls.append(more["checkpoint"].name)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return trained(self, *data, **more)
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped, match=r"kept in .*run\.partial"):
+        patched.setattr(TrainSettings, "run", stop)
+        demo.show(tmp_path / "run", epochs=1, seed=0)
+    epoch = _Fit.epoch
+    epochs = []
+    monkeypatch.setattr(_Fit, "epoch", lambda *a: (epochs.append(a), epoch(*a))[1])
+    monkeypatch.setattr(Loop, "advance", None)  # no step of pre-training is made again
+    demo.show(tmp_path / "run", epochs=1, seed=0)
+    assert len(epochs) == 2
+    files = {file.name for file in (tmp_path / "through").iterdir()}
+    assert files == {file.name for file in (tmp_path / "run").iterdir()}
+    assert not any("checkpoint" in name for name in files)
+    for name in ("scores.json", *(name for name in files if name.endswith(".safetensors"))):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "through" / name).read_bytes()

@@ -1,9 +1,11 @@
 import copy
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +346,37 @@ def test_a_checkpoint_that_is_damaged_or_something_else_is_refused_by_name(tmp_p
             write_tree(path, other)
             with pytest.raises(ValueError, match=r"run\.checkpoint: (readout\.weight must be finite|does not fit)"):
                 go()
+
+
+@pytest.mark.parametrize("method", ["train", "pretrain", "scale_to_radius"])
+@pytest.mark.parametrize("linked", [False, True], ids=["file", "link"])
+def test_two_at_one_checkpoint_do_not_mix_the_second_is_refused_by_the_name_of_the_first(method, linked, tmp_path):
+    path = other = tmp_path / "a.checkpoint"
+    if linked:
+        (other := tmp_path / "link").symlink_to(path)
+    x = (torch.rand(12, 8, N, generator=torch.Generator().manual_seed(0)) < 0.4).float()
+    refused = []
+
+    def second(*_: object) -> None:
+        with pytest.raises(BlockingIOError, match=rf"a\.checkpoint is in use by process {os.getpid()} on ") as error:
+            go(lif(), other)
+        refused.append(error)
+
+    def go(network: Network, checkpoint: Path, during: Callable[..., object] = lambda *_: None) -> None:
+        if method == "train":
+            data = Patterns(6), Patterns(3)
+            train(small_network(), *data, epochs=2, checkpoint=checkpoint, on_epoch=during, **QUIET)
+            return
+        with pytest.MonkeyPatch.context() as patched:
+            begin = Look.__init__
+            patched.setattr(Look, "__init__", lambda self, *a: (during(), begin(self, *a))[1])
+            settings: dict[str, Any] = {"target": 0.5, "progress": False, "checkpoint": checkpoint}
+            pretrain(network, [x], **settings) if method == "pretrain" else scale_to_radius(network, x, **settings)
+
+    go(lif(), path, second)
+    assert refused
+    assert {p.name for p in tmp_path.iterdir()} == {path.name, other.name}
+    go(lif(), other)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from neurolsc import locks
+from neurolsc import locks, runs
 from neurolsc.locks import alone, lock_of
 from neurolsc.runs import Stopped, run_folder
 
@@ -77,14 +77,21 @@ def test_a_lock_that_a_dead_process_left_blocks_nobody(tmp_path: Path):
     assert names(tmp_path) == {"run"}
 
 
-def test_a_lock_whose_file_was_removed_while_it_was_awaited_is_made_anew(tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_lock_whose_file_was_removed_while_it_was_awaited_is_made_anew(refused: bool, tmp_path: Path, monkeypatch):
     attempt, tried = locks._try, []
 
-    def late(lock):
+    def late(lock, wait=False):
         tried.append(lock)
-        if len(tried) == 1:  # the owner goes between our look and its answer
+        if len(tried) > 1:
+            return attempt(lock, wait)
+        if not refused:  # the owner goes between our look and its answer
             owner.close()
-        return attempt(lock)
+            return attempt(lock, wait)
+        try:
+            return attempt(lock, wait)
+        finally:  # or before we ask who it is
+            owner.close()
 
     class Owner:
         def __init__(self) -> None:
@@ -168,6 +175,17 @@ def test_checkpoints_go_when_the_run_has_its_name(tmp_path: Path):
     assert names(tmp_path / "run") == {"settings.toml"}
 
 
+def test_a_run_that_another_one_finished_between_our_look_and_our_lock_is_refused(tmp_path: Path, monkeypatch):
+    def late(path: Path):
+        path.mkdir()
+        return alone(path)
+
+    monkeypatch.setattr(runs, "alone", late)
+    with pytest.raises(FileExistsError, match="run exists already"):
+        run_folder(tmp_path / "run", {}).__enter__()
+    assert names(tmp_path) == {"run"}
+
+
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
 def test_a_run_that_fails_before_it_has_something_leaves_nothing(error: type[BaseException], tmp_path: Path):
     with pytest.raises(error) as caught, run_folder(tmp_path / "run", {}) as folder:
@@ -176,6 +194,29 @@ def test_a_run_that_fails_before_it_has_something_leaves_nothing(error: type[Bas
         raise error
     assert not isinstance(caught.value, Stopped)
     assert not names(tmp_path)
+
+
+def test_of_a_folder_that_is_removed_what_says_whose_it_is_goes_last(tmp_path: Path, monkeypatch):
+    gone, listed = [], Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(listed(path))))
+    unlink = os.unlink
+    monkeypatch.setattr(
+        os, "unlink", lambda file, *a, **k: (gone.append(os.path.basename(file)), unlink(file, *a, **k))
+    )
+    with pytest.raises(KeyError), run_folder(tmp_path / "run", {}) as folder:
+        for name in ("zebra", "yak"):
+            (folder / name).touch()
+        gone.clear()
+        raise KeyError
+    assert gone[:3] == ["yak", "zebra", "settings.toml"]
+
+
+def test_a_run_that_fails_leaves_an_unfinished_one_as_it_found_it(tmp_path: Path):
+    (tmp_path / "run.partial").mkdir()
+    (tmp_path / "run.partial" / "radii_before.json").touch()
+    with pytest.raises(KeyError), run_folder(tmp_path / "run", {}):
+        raise KeyError
+    assert names(tmp_path / "run.partial") == {"radii_before.json", "settings.toml"}
 
 
 @pytest.mark.parametrize("kept", ["train.checkpoint", "network.safetensors"])

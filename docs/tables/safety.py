@@ -1,4 +1,4 @@
-"""Damaged files, and what became of them."""
+"""Damaged files, what became of them, and what the checks cost."""
 
 from docs.tables.results import caption, read, rows, table
 
@@ -24,3 +24,14 @@ def bombs() -> list[str]:
     found = read("fuzz")
     body = [[b["name"], f"{b['size'] / 1e3:.1f}", b["end"], f"{b['peak'] / 1e6:.0f}"] for b in found["bombs"]]
     return [*rows(["file", "kB", "end", "memory, MB"], body), *caption(found["about"])]
+
+
+@table
+def checks() -> list[str]:
+    """What readers and caches take, beside plain calls."""
+    found = read("checks")
+    body = [
+        [r["reader"], f"{r['ms']:.2f}", f"{r['plain_ms']:.2f}", f"{r['ms'] - r['plain_ms']:+.2f}"]
+        for r in found["readers"]
+    ]
+    return [*rows(["reader", "ms", "plain calls, ms", "difference, ms"], body), *caption(found["about"])]

@@ -36,7 +36,8 @@ PRETRAINED = {
 def demo(out: Path, epochs: int, seed: int) -> None:
     """Show what pre-training does, on the digits in the package.
 
-    A table, pictures and a report, in a few minutes.
+    A table, pictures and a report, in a few minutes. If this is stopped, the same command goes on
+    where it was.
     """
     show(out, epochs=epochs, seed=seed)
 
@@ -67,9 +68,10 @@ def show(out: Path, *, epochs: int, seed: int) -> None:
         results, scores = {}, {}
         for name, network in networks.items():
             click.echo(f"training: {name}")
-            results[name] = training.run(network, data["train"], data["validation"], seed=seed)
+            where = folder / f"{_slug(name)}.checkpoint"
+            results[name] = training.run(network, data["train"], data["validation"], seed=seed, checkpoint=where)
             scores[name] = evaluate(network, data["test"], batch_size=BATCH)
-            checkpoint.save(network, folder / f"{re.sub('[^a-z0-9.]+', '-', name)}.safetensors")
+            checkpoint.save(network, folder / f"{_slug(name)}.safetensors")
         plot_learning_curves({n: r.history for n, r in results.items()}, folder / "learning.png", chance=0.1)
         one, (digit,) = collate([data["test"][0]])
         best = max(scores, key=lambda name: scores[name].mode_accuracy)
@@ -104,7 +106,8 @@ def prepare(experiment: Experiment, folder: Path) -> tuple[dict[str, Network], N
     after, pretrained = {}, {}
     for number, (name, settings) in enumerate(PRETRAINED.items(), start=1):
         pretrained[name] = copy.deepcopy(default)
-        result = after[name] = settings.run(pretrained[name], x, seed=seed)
+        where = folder / f"pretraining-{number}.checkpoint"
+        result = after[name] = settings.run(pretrained[name], x, seed=seed, checkpoint=where)
         result.profile.plot(folder / f"radii_after_{number}.png")
         plot_pretraining(result.history, result.profile.target, folder / f"pretraining_{number}.png")
         click.echo(f"\n{name}: {result}\n")
@@ -167,6 +170,11 @@ starts about as silent as the default. Best epoch on validation: {best}.
 
 ![spikes of one sample](raster.png)
 """
+
+
+def _slug(name: str) -> str:
+    """The name of a network as that of a file."""
+    return re.sub("[^a-z0-9.]+", "-", name)
 
 
 def _start(network: Network, x: Tensor) -> str:

@@ -4,15 +4,16 @@
   the time of one spike).
 - Events: ``shd`` (the data set), ``shd_files`` (its files), ``events`` (spikes and their reader),
   ``binning`` (spikes into frames), ``augment`` (changed spikes), ``summary`` (a file in numbers).
-- Kept on disk: ``cache`` (spikes), ``frame_cache`` (frames), ``store`` (folders with checksums).
+- Kept on disk: ``event_cache`` (spikes), ``frame_cache`` (frames), ``cache`` (what both share),
+  ``store`` (folders with checksums).
 - Batches: ``collate`` (items into one), ``batches`` (inputs for pre-training), ``splits`` (parts).
 """
 
 from neurolsc.datasets.augment import ChannelJitter, SpikeDrop, TimeStretch
 from neurolsc.datasets.batches import input_batches
 from neurolsc.datasets.binning import Binning
-from neurolsc.datasets.cache import EventCache
 from neurolsc.datasets.collate import Batch, collate, collate_padded
+from neurolsc.datasets.event_cache import EventCache
 from neurolsc.datasets.events import EventFile, Events
 from neurolsc.datasets.frame_cache import FrameCache
 from neurolsc.datasets.idx import read_idx

@@ -1,60 +1,76 @@
-"""The spikes of an HDF5 file as flat arrays on disk: read only once."""
+"""What the caches of an HDF5 file share: made once, checked, and made anew if they are damaged."""
 
 import hashlib
 import json
 import os
+import warnings
 import zlib
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from neurolsc.datasets.events import EventFile, Events, checked_times, checked_units
-from neurolsc.datasets.store import Building, Store, check_size, opened, ready
-from neurolsc.files import atomic_write
+from neurolsc.datasets.events import EventFile, Events
+from neurolsc.datasets.store import Building, remove_leftovers, replaced
+from neurolsc.files import atomic_write, sha256_of
+from neurolsc.locks import alone
 from neurolsc.untrusted.refusal import refusing
 
+__all__ = ["CHUNK", "Cache", "digest_of"]
+
 LONGEST_NOTE = 1000
-UNITS = np.dtype("<u2")
 CHUNK = 256
 """Utterances read at once while a cache is made; bounds its memory."""
 
+Opened = TypeVar("Opened")
+"""a cache that this process has open"""
+Given = TypeVar("Given")
+"""what reading gives"""
 
-class EventCache:
-    """A copy of the spikes of an :class:`EventFile` that is read without HDF5.
 
-    It holds times and units of one utterance behind the other in a folder named by the file's
-    sha256, and knows nothing of bins: one cache serves every bin width, window and grouping, with
-    and without augmentation, and takes 4 bytes a spike where frames of 4 ms (:class:`FrameCache`)
-    take 25. Nothing is stale: a file with other content has another cache. The folder appears whole
-    or not at all; of several processes that want it at once one makes it and the others wait.
-
-    Every utterance has a checksum, compared when it is first read. A cache that is damaged, also
-    one that is cut short while it is read, is made anew, with a warning.
+class Cache(ABC, Generic[Opened, Given]):
+    """A folder that is made from an :class:`EventFile`; see :class:`EventCache` and `FrameCache`.
 
     Args:
         file: where the spikes come from.
         folder: holds the caches of any number of files; made if need be.
+        about: what it says of itself, besides its source and length.
+        name: what its own name ends in.
 
     Attributes:
         path: folder of this cache.
-
-    Raises:
-        ValueError: if an utterance of the file is damaged (as :meth:`EventFile.read`); nothing is
-            left half-written.
-        OSError: if the folder cannot be written, or has too little space.
     """
 
-    def __init__(self, file: EventFile, folder: str | PathLike[str]) -> None:
-        self._file, self._digest = file, digest_of(file.path, Path(folder))
-        self.path = Path(folder) / f"{file.path.name.split('.')[0]}-{self._digest[:16]}"
-        self._times = file.times_dtype.newbyteorder("<")
-        self._store: Store | None = None
+    def __init__(self, file: EventFile, folder: str | PathLike[str], about: dict[str, Any], name: str = "") -> None:
+        digest = digest_of(file.path, Path(folder))
+        self.path = Path(folder) / f"{file.path.name.split('.')[0]}-{digest[:16]}{name}"
+        self._file, self._about = file, {"source": digest, "utterances": len(file)} | about
+        self._open: Opened | None = None
         self._opened()
+
+    @abstractmethod
+    def _look(self) -> Opened:
+        """Open the folder.
+
+        Raises:
+            ValueError: if it is damaged.
+        """
+
+    @abstractmethod
+    def _take(self, opened: Opened, indices: np.ndarray) -> Given:
+        """Read some utterances.
+
+        Raises:
+            ValueError: if it is damaged.
+        """
+
+    @abstractmethod
+    def _fill(self, building: Building, parts: Iterator[tuple[range, Events]]) -> dict[str, np.ndarray]:
+        """Add a row for each utterance, and give the tables."""
 
     def __len__(self) -> int:
         """Number of utterances."""
@@ -62,10 +78,10 @@ class EventCache:
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: the path, not what is open."""
-        return self.__dict__ | {"_store": None}
+        return self.__dict__ | {"_open": None}
 
-    def read(self, indices: Sequence[int] | np.ndarray) -> Events:
-        """The spikes of some utterances, in the order of the indices.
+    def read(self, indices: Sequence[int] | np.ndarray) -> Given:
+        """Some utterances, in the order of the indices.
 
         Raises:
             IndexError: if there is no such utterance.
@@ -75,73 +91,58 @@ class EventCache:
         if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(self):
             raise IndexError(f"{self.path}: utterances run from 0 to {len(self) - 1}, asked for {indices.tolist()}.")
         try:
-            return self._read(self._opened(), indices)
+            return self._take(self._opened(), indices)
         except ValueError:
-            self._store = ready(self.path, lambda: self._open(indices), self._build)
-            return self._read(self._store, indices)
+            self._open = self._ready(indices)
+            return self._take(self._open, indices)
 
-    def _read(self, store: Store, indices: np.ndarray) -> Events:
-        starts, ends = store.tables["offsets"][indices], store.tables["offsets"][indices + 1]
-        offsets = np.concatenate([[0], np.cumsum(ends - starts)])
-        times, units = np.empty(offsets[-1], self._times), np.empty(offsets[-1], UNITS)
-        new = not all(store.seen[i] for i in indices.tolist())
-        places = zip(indices.tolist(), (starts * self._spike).tolist(), pairwise(offsets.tolist()), strict=True)
-        for i, at, (a, b) in places:
-            store.read(i, at, times[a:b], units[a:b])
-        if new:
-            checked_times(times, offsets, indices)
-            checked_units(units, offsets, indices)
-        return Events(times, units, offsets)
-
-    def _opened(self) -> Store:
+    def _opened(self) -> Opened:
         """The cache as this process has it open."""
-        if self._store is None:
-            self._store = ready(self.path, self._open, self._build)
-        return self._store
+        if self._open is None:
+            self._open = self._ready(np.zeros(0, np.int64))
+        return self._open
 
-    def _open(self, indices: Sequence[int] | np.ndarray = ()) -> Store:
-        """Open the folder, and look at some utterances."""
-        store = opened(self.path, self._told(), {"offsets": ("<i8", len(self) + 1)})
-        offsets = store.tables["offsets"]
-        if offsets[0] != 0 or (np.diff(offsets) < 1).any():
-            raise ValueError(f"{self.path}: the cache is damaged (offsets do not ascend from 0).")
-        check_size(store, int(offsets[-1]) * self._spike)
-        if len(indices):
-            with refusing(self.path, "the cache is damaged"):
-                self._read(store, np.asarray(indices))
-        return store
+    def _ready(self, indices: np.ndarray) -> Opened:
+        """Open the folder and look at some utterances; make it first, if need be."""
+        if self.path.exists():
+            try:
+                return self._checked(indices)
+            except ValueError as error:
+                warnings.warn(f"a damaged cache is made anew: {error}", RuntimeWarning, stacklevel=4)
+        try:
+            with alone(self.path, wait=True) as locked:
+                with suppress(ValueError):  # another process was first
+                    if self.path.exists():
+                        return self._checked(indices)
+                if locked:
+                    remove_leftovers(self.path)
+                replaced(self.path, self._build)
+        except OSError as error:
+            told = f"the cache cannot be made ({error.strerror or error})"
+            raise OSError(error.errno, told, error.filename or str(self.path)) from error
+        return self._checked(indices)
 
-    @property
-    def _spike(self) -> int:
-        """Bytes of a spike."""
-        return self._times.itemsize + UNITS.itemsize
-
-    def _told(self) -> dict[str, Any]:
-        return {"source": self._digest, "utterances": len(self), "times": self._times.str}
+    def _checked(self, indices: np.ndarray) -> Opened:
+        with refusing(self.path, "the cache is damaged"):
+            opened = self._look()
+            if len(indices):
+                self._take(opened, indices)
+            return opened
 
     def _build(self, folder: Path) -> None:
-        """Copy the spikes: of each utterance the times, then the units."""
-        total, offsets = 0, [np.zeros(1, np.int64)]
         with Building(folder) as building:
-            for start in range(0, len(self), CHUNK):
-                events = self._file.read(range(start, min(start + CHUNK, len(self))))
-                times, units = events.times.astype(self._times, copy=False), events.units.astype(UNITS, copy=False)
-                for a, b in pairwise(events.offsets.tolist()):
-                    building.add(times[a:b], units[a:b])
-                offsets.append(total + events.offsets[1:])
-                total += len(events.times)
-            check_unchanged(self._file.path, self._digest)
-            building.finish(self._told(), {"offsets": np.concatenate(offsets)})
+            tables = self._fill(building, self._parts())
+            if sha256_of(self._file.path) != self._about["source"]:
+                raise ValueError(
+                    f"{self._file.path}: the file has changed while its cache was made; make the data set anew."
+                )
+            building.finish(self._about, tables)
 
-
-def check_unchanged(path: Path, digest: str) -> None:
-    """Refuse a file that is not the one that was hashed.
-
-    Raises:
-        ValueError: if its sha256 is another one.
-    """
-    if _hash(path) != digest:
-        raise ValueError(f"{path}: the file has changed while its cache was made; make the data set anew.")
+    def _parts(self) -> Iterator[tuple[range, Events]]:
+        """All spikes of the file, some utterances at once."""
+        for start in range(0, len(self), CHUNK):
+            part = range(start, min(start + CHUNK, len(self)))
+            yield part, self._file.read(part)
 
 
 def digest_of(path: Path, folder: Path) -> str:
@@ -160,7 +161,7 @@ def digest_of(path: Path, folder: Path) -> str:
             return known["sha256"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass  # not seen yet, or the note is damaged: the file itself decides
-    digest = _hash(path)
+    digest = sha256_of(path)
     content = json.dumps({"stamp": stamp, "sha256": digest, "crc32": _crc(where, stamp, digest)}).encode()
     with suppress(OSError):  # a folder that cannot be written: it only saves time
         atomic_write(note, lambda file: file.write(content))
@@ -169,8 +170,3 @@ def digest_of(path: Path, folder: Path) -> str:
 
 def _crc(where: str, stamp: list[int], digest: str) -> int:
     return zlib.crc32(f"{where} {stamp} {digest}".encode())
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from neurolsc.untrusted.hdf5 import Content, text
+from neurolsc.untrusted.hdf5 import Content, Part, text
 from neurolsc.untrusted.lists import Lists
 from neurolsc.untrusted.packed import opened, read_most
 from neurolsc.untrusted.refusal import refusing
@@ -91,19 +91,19 @@ class EventFile:
 
     def _check(self, content: Content) -> None:
         """Look at all of the layout but the spikes."""
-        lengths = {}
+        parts: dict[str, Part] = {}
         for name in LAYOUT:
             if not content.has(name):
                 raise ValueError(f"a file in SHD's layout has a data set {name}, this one has none.")
-            part = content.dataset(name)
-            if part.ndim != 1:
-                raise ValueError(f"{name} must have one entry for each utterance, got {part.shape}.")
-            lengths[name] = len(part)
+            parts[name] = content.dataset(name)
+            if len(parts[name].shape) != 1:
+                raise ValueError(f"{name} must have one entry for each utterance, got {parts[name].shape}.")
+        lengths = {name: part.size for name, part in parts.items()}
         if len(set(lengths.values())) != 1 or lengths["labels"] == 0:
             told = ", ".join(f"{length} in {name}" for name, length in lengths.items())
             raise ValueError(f"all parts must have as many entries as there are utterances, got {told}.")
         for name, kind, word in (("spikes/times", "f", "floats"), ("spikes/units", "iu", "integers")):
-            whole = content.dataset(name).dtype
+            whole = parts[name].dtype
             inside = h5py.check_vlen_dtype(whole)
             if inside is None or inside.kind not in kind or inside.itemsize > 8:
                 raise ValueError(f"{name} must hold {word} of variable length, got {whole}.")
@@ -155,7 +155,7 @@ class EventFile:
         """The open file of this process, and where its spikes lie."""
         content = self._file()
         if self._lists is None or self._lists[0] is not content:
-            times, units = (content.lists(name, content.dataset(name)) for name in LAYOUT[:2])
+            times, units = (content.lists(content.dataset(name)) for name in LAYOUT[:2])
             self._lists = content, times, units
         return self._lists
 

@@ -2,23 +2,32 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from os import PathLike
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from neurolsc.datasets.binning import Binning, Frames
-from neurolsc.datasets.cache import CHUNK, check_unchanged, digest_of
-from neurolsc.datasets.events import EventFile
-from neurolsc.datasets.store import Building, Store, check_size, opened, ready
-from neurolsc.untrusted.refusal import refusing
+from neurolsc.datasets.cache import Cache
+from neurolsc.datasets.events import EventFile, Events
+from neurolsc.datasets.store import Building, Rows, opened
+
+__all__ = ["FrameCache"]
+
+HELD = 64_000_000
+"""bytes of frames up to which they are held in memory"""
 
 
-class FrameCache:
+class _Opened(NamedTuple):
+    left_out: np.ndarray
+    frames: Rows | np.ndarray
+    """on disk, or if they are few in memory (n, bins, channels)"""
+
+
+class FrameCache(Cache[_Opened, Frames]):
     """The frames of all utterances of an :class:`EventFile` on one grid, each frame once.
 
     The fastest way to a dense batch, for n bins N bytes on disk: 1.4 GB for the training file of
@@ -26,8 +35,10 @@ class FrameCache:
     and the settings, and appears whole or not at all; of several processes that want it at once one
     makes it and the others wait. Its space is reserved first: a full disk is told before the work.
 
-    Every utterance has a checksum, compared when it is first read. A cache that is damaged, also
-    one that is cut short while it is read, is made anew, with a warning.
+    Every utterance has a checksum. A cache of up to 64 MB is read into memory when it is opened,
+    and checked there; forked processes share it. Of a larger one each utterance is checked when it
+    is first read. A cache that is damaged, also one that is cut short while it is read, is made
+    anew, with a warning.
 
     Args:
         file: where the spikes come from.
@@ -47,93 +58,57 @@ class FrameCache:
     def __init__(self, file: EventFile, folder: str | PathLike[str], binning: Binning) -> None:
         if binning.window is None:
             raise ValueError("frames of unequal length are not cached: give a window, or cache the spikes.")
-        self.binning, self._file = binning, file
-        self._once = replace(binning, repeat=1)
-        self._digest = digest_of(file.path, Path(folder))
-        key = f"{self._digest[:16]}-{hashlib.sha256(self._grid().encode()).hexdigest()[:8]}"
-        self.path = Path(folder) / f"{file.path.name.split('.')[0]}-{key}"
-        self._store: Store | None = None
-        self._opened()
-
-    def __len__(self) -> int:
-        """Number of utterances."""
-        return len(self._file)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: the path, not what is open."""
-        return self.__dict__ | {"_store": None}
+        self.binning, self._once = binning, replace(binning, repeat=1)
+        grid = json.dumps(asdict(self._once), sort_keys=True)
+        super().__init__(file, folder, {"grid": grid}, f"-{hashlib.sha256(grid.encode()).hexdigest()[:8]}")
 
     @property
     def left_out(self) -> np.ndarray:
         """Spikes of each utterance at the end of the window or later (n,), int64."""
-        return self._opened().tables["left_out"]
-
-    def read(self, indices: Sequence[int] | np.ndarray) -> Frames:
-        """Frames of some utterances, in the order asked for, as :meth:`Binning.dense` makes them.
-
-        Raises:
-            IndexError: if there is no such utterance.
-            ValueError, OSError: if the cache is damaged and cannot be made anew.
-        """
-        indices = np.asarray(indices, dtype=np.int64).reshape(-1)
-        if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(self):
-            raise IndexError(f"{self.path}: utterances run from 0 to {len(self) - 1}, asked for {indices.tolist()}.")
-        try:
-            return self._read(self._opened(), indices)
-        except ValueError:
-            self._store = ready(self.path, lambda: self._open(indices), self._build)
-            return self._read(self._store, indices)
-
-    def _read(self, store: Store, indices: np.ndarray) -> Frames:
-        bins, channels = self._size
-        x = np.empty((len(indices), bins, self.binning.repeat, channels), np.uint8)
-        once = np.empty((bins, channels), np.uint8)  # small enough to stay in the processor's cache
-        for item, i in zip(x, indices.tolist(), strict=True):
-            place = item if self.binning.repeat == 1 else once
-            store.read(i, i * once.size, place)
-            if place is once:
-                item[:] = once[:, None]
-        x = torch.from_numpy(x).reshape(len(indices), -1, channels).transpose(0, 1)
-        return Frames(x, None, torch.from_numpy(store.tables["left_out"][indices]))
+        return self._opened().left_out
 
     @property
-    def _size(self) -> tuple[int, int]:
-        """Bins and channels of an utterance."""
+    def _shape(self) -> tuple[int, int, int]:
+        """Utterances, bins and channels."""
         assert self._once.steps is not None
-        return self._once.steps, self._once.channels
+        return len(self), self._once.steps, self._once.channels
 
-    def _grid(self) -> str:
-        return json.dumps(asdict(self._once), sort_keys=True)
+    def _look(self) -> _Opened:
+        n, bins, channels = self._shape
+        places = np.arange(n + 1) * (bins * channels)
+        tables, rows = opened(self.path, self._about, {"left_out": ("<i8", n)}, lambda _: places)
+        frames = rows.all().reshape(self._shape) if places[-1] <= HELD else rows
+        return _Opened(tables["left_out"], frames)
 
-    def _opened(self) -> Store:
-        """The cache as this process has it open."""
-        if self._store is None:
-            self._store = ready(self.path, self._open, self._build)
-        return self._store
+    def _take(self, opened: _Opened, indices: np.ndarray) -> Frames:
+        """As :meth:`Binning.dense` makes them."""
+        repeat = self.binning.repeat
+        if isinstance(opened.frames, Rows):
+            x = self._read(opened.frames, indices.tolist())
+        else:
+            x = opened.frames[indices]
+            x = x if repeat == 1 else x.repeat(repeat, axis=1)
+        return Frames(torch.from_numpy(x).transpose(0, 1), None, torch.from_numpy(opened.left_out[indices]))
 
-    def _open(self, indices: Sequence[int] | np.ndarray = ()) -> Store:
-        """Open the folder, and look at some utterances."""
-        store = opened(self.path, self._told(), {"left_out": ("<i8", len(self))})
-        bins, channels = self._size
-        check_size(store, len(self) * bins * channels)
-        if len(indices):
-            with refusing(self.path, "the cache is damaged"):
-                self._read(store, np.asarray(indices))
-        return store
+    def _read(self, rows: Rows, indices: list[int]) -> np.ndarray:
+        """Frames from the disk (B, T, channels)."""
+        (_, bins, channels), repeat = self._shape, self.binning.repeat
+        x = np.empty((len(indices), bins, repeat, channels), np.uint8)
+        once = np.empty((bins, channels), np.uint8)  # small enough to stay in the processor's cache
+        for item, i in zip(x, indices, strict=True):
+            place = item if repeat == 1 else once
+            rows.read(i, place)
+            if place is once:
+                item[:] = once[:, None]
+        return x.reshape(len(indices), bins * repeat, channels)
 
-    def _told(self) -> dict[str, Any]:
-        return {"source": self._digest, "utterances": len(self), "grid": self._grid()}
-
-    def _build(self, folder: Path) -> None:
-        bins, channels = self._size
-        left_out = np.zeros(len(self), np.int64)
-        with Building(folder) as building:
-            building.reserve(len(self) * bins * channels)
-            for start in range(0, len(self), CHUNK):
-                part = range(start, min(start + CHUNK, len(self)))
-                made = self._once.dense(self._file.read(part))
-                for frames in made.x.transpose(0, 1).numpy():
-                    building.add(frames)
-                left_out[part.start : part.stop] = made.left_out.numpy()
-            check_unchanged(self._file.path, self._digest)
-            building.finish(self._told(), {"left_out": left_out})
+    def _fill(self, building: Building, parts: Iterator[tuple[range, Events]]) -> dict[str, np.ndarray]:
+        n, bins, channels = self._shape
+        left_out = np.zeros(n, np.int64)
+        building.reserve(n * bins * channels)
+        for part, events in parts:
+            made = self._once.dense(events)
+            for frames in made.x.transpose(0, 1).numpy():
+                building.add(frames)
+            left_out[part.start : part.stop] = made.left_out.numpy()
+        return {"left_out": left_out}

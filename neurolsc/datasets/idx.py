@@ -1,6 +1,7 @@
 """The IDX format, in which MNIST and its relatives are published."""
 
 import hashlib
+import io
 import math
 import struct
 from pathlib import Path
@@ -65,6 +66,8 @@ def read_idx(path: str | Path) -> Tensor:
 
 def _fill(content: Any, data: np.ndarray) -> int:
     """Read into an array; the number of bytes that there were."""
+    if isinstance(content, io.BufferedReader):
+        return content.readinto(data.data)
     got = 0
     while got < len(data) and (block := content.read(min(BLOCK, len(data) - got))):
         data[got : got + len(block)] = np.frombuffer(block, np.uint8)

@@ -13,8 +13,9 @@ from torch.utils.data import Dataset
 
 from neurolsc.datasets.augment import Augmentation, generator
 from neurolsc.datasets.binning import Binning, Frames
-from neurolsc.datasets.cache import CHUNK, EventCache
+from neurolsc.datasets.cache import CHUNK
 from neurolsc.datasets.collate import Batch
+from neurolsc.datasets.event_cache import EventCache
 from neurolsc.datasets.events import EventFile, Events
 from neurolsc.datasets.frame_cache import FrameCache
 from neurolsc.datasets.shd_files import fetch_shd

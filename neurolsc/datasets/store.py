@@ -14,22 +14,18 @@ import mmap
 import os
 import shutil
 import uuid
-import warnings
-import weakref
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 
-from neurolsc.locks import WITHOUT_LOCKS
-from neurolsc.untrusted.refusal import refusing
+from neurolsc.untrusted.places import Bytes
 from neurolsc.untrusted.words import clean
 
-__all__ = ["ROWS", "Building", "Store", "check_size", "opened", "ready"]
+__all__ = ["ROWS", "Building", "Rows", "opened", "remove_leftovers", "replaced"]
 
 FORMAT = 3
 ABOUT = "about.json"
@@ -86,87 +82,94 @@ class Building:
         (self.folder / ABOUT).write_text(json.dumps(about | {"crc32": _crc(about)}, indent=1))
 
 
-@dataclass(frozen=True, eq=False)
-class Store:
-    """An opened folder. Its file of rows stays open: what replaces it does not touch a reader.
+class Rows:
+    """The file of rows: each is checked when it is first read.
 
-    Attributes:
-        path: the folder.
-        tables: the arrays in memory, by name.
-        rows: descriptor of the file of rows.
-        seen: a byte for each utterance, 1 if its row was checked; shared by forked processes.
+    Args:
+        path: the file.
+        places: where each row starts, and where the last one ends (n + 1,), in bytes.
+        checks: the checksum of each row (n,).
+
+    Raises:
+        ValueError: if the file does not end with the last row.
     """
 
-    path: Path
-    tables: dict[str, np.ndarray]
-    rows: int
-    seen: mmap.mmap
+    def __init__(self, path: Path, places: np.ndarray, checks: np.ndarray) -> None:
+        self.file, self.places, self.checks = Bytes(path), places.tolist(), checks
+        self.seen = mmap.mmap(-1, len(checks))  # shared by forked processes: a row that one has checked is checked
+        if self.file.length != self.places[-1]:
+            raise ValueError(f"{path.name} has {self.file.length} bytes instead of {self.places[-1]}.")
 
-    def __post_init__(self) -> None:
-        """Close the file with the last reader."""
-        weakref.finalize(self, os.close, self.rows)
-
-    def read(self, i: int, at: int, *parts: Any) -> None:
-        """Fill contiguous arrays with the row of utterance i, which starts at a byte.
+    def read(self, i: int, *parts: np.ndarray) -> None:
+        """Fill contiguous arrays with the row of utterance i.
 
         Raises:
-            ValueError: if the file ends before, or the row is read for the first time and is not
+            ValueError: if the file was cut short, or the row is read for the first time and is not
                 what was written.
         """
-        got, size = os.preadv(self.rows, parts, at), sum(part.nbytes for part in parts)
-        if got != size:  # cut short; only rows beyond 2 GB come in pieces
-            raise ValueError(f"the row of utterance {i} has {got} bytes instead of {size}.")
+        self.file.into(self.places[i], *parts)
         if not self.seen[i]:
-            check = 0
-            for part in parts:
-                check = zlib.crc32(part, check)
-            if check != self.tables["checks"][i]:
-                raise ValueError(f"the row of utterance {i} is not what was written.")
+            self._check(i, *parts)
             self.seen[i] = 1
 
+    def all(self) -> np.ndarray:
+        """All rows, checked (bytes,), uint8.
 
-def opened(path: Path, told: dict[str, Any], tables: dict[str, tuple[str, int]]) -> Store:
+        Raises:
+            ValueError: as :meth:`read`.
+        """
+        found = np.empty(self.places[-1], np.uint8)
+        self.file.into(0, found)
+        for i, (a, b) in enumerate(pairwise(self.places)):
+            self._check(i, found[a:b])
+        return found
+
+    def _check(self, i: int, *parts: np.ndarray) -> None:
+        check = 0
+        for part in parts:
+            check = zlib.crc32(part.data, check)
+        if check != self.checks[i]:
+            raise ValueError(f"the row of utterance {i} is not what was written.")
+
+
+def opened(
+    path: Path,
+    told: dict[str, Any],
+    tables: dict[str, tuple[str, int]],
+    places: Callable[[dict[str, np.ndarray]], np.ndarray],
+) -> tuple[dict[str, np.ndarray], Rows]:
     """Open a folder and check all but its rows.
 
     Args:
         path: the folder.
         told: what ``about.json`` must say besides the format and the checksums.
         tables: dtype and number of entries of each table.
+        places: says of the tables where the rows are (:class:`Rows`), or raises ValueError.
+
+    Returns:
+        The tables by name, and the rows.
 
     Raises:
         ValueError: if anything is not as it was written; the message says what.
     """
-    with refusing(path, "the cache is damaged"):
-        text = (path / ABOUT).read_bytes()[: LONGEST + 1]
-        about = _parsed(text) if len(text) <= LONGEST else None
-        names = {*tables, "checks"}
-        if not isinstance(about, dict) or about.keys() != {"format", "crc32", *told, *(f"{n}.crc32" for n in names)}:
-            raise ValueError(f"{ABOUT} does not have the entries of format {FORMAT}.")
-        for name, value in ({"format": FORMAT} | told).items():
-            if about[name] != value or type(about[name]) is not type(value):
-                raise ValueError(f"{ABOUT} says {name} = {clean(about[name])}, wanted {clean(value)}.")
-        if about.pop("crc32") != _crc(about):
-            raise ValueError(f"{ABOUT} is not what was written.")
-        found = {}
-        for name, (dtype, size) in (tables | {"checks": ("<u4", told["utterances"])}).items():
-            if (path / name).stat().st_size != size * np.dtype(dtype).itemsize:
-                raise ValueError(f"{name} has not {size} entries.")
-            found[name] = np.fromfile(path / name, dtype)
-            if len(found[name]) != size or zlib.crc32(found[name].data) != about[f"{name}.crc32"]:
-                raise ValueError(f"{name} is not what was written.")
-        rows = os.open(path / ROWS, os.O_RDONLY | os.O_CLOEXEC)
-    return Store(path, found, rows, mmap.mmap(-1, told["utterances"]))
-
-
-def check_size(store: Store, size: int) -> None:
-    """Compare the length of the rows with the one that they must have.
-
-    Raises:
-        ValueError: if it is another.
-    """
-    got = os.fstat(store.rows).st_size
-    if got != size:
-        raise ValueError(f"{store.path}: the cache is damaged ({ROWS} has {got} bytes instead of {size}).")
+    text = (path / ABOUT).read_bytes()[: LONGEST + 1]
+    about = _parsed(text) if len(text) <= LONGEST else None
+    names = {*tables, "checks"}
+    if not isinstance(about, dict) or about.keys() != {"format", "crc32", *told, *(f"{n}.crc32" for n in names)}:
+        raise ValueError(f"{ABOUT} does not have the entries of format {FORMAT}.")
+    for name, value in ({"format": FORMAT} | told).items():
+        if about[name] != value or type(about[name]) is not type(value):
+            raise ValueError(f"{ABOUT} says {name} = {clean(about[name])}, wanted {clean(value)}.")
+    if about.pop("crc32") != _crc(about):
+        raise ValueError(f"{ABOUT} is not what was written.")
+    found = {}
+    for name, (dtype, size) in (tables | {"checks": ("<u4", told["utterances"])}).items():
+        if (path / name).stat().st_size != size * np.dtype(dtype).itemsize:
+            raise ValueError(f"{name} has not {size} entries.")
+        found[name] = np.fromfile(path / name, dtype)
+        if len(found[name]) != size or zlib.crc32(found[name].data) != about[f"{name}.crc32"]:
+            raise ValueError(f"{name} is not what was written.")
+    return found, Rows(path / ROWS, places(found), found.pop("checks"))
 
 
 def _parsed(text: bytes) -> Any:
@@ -174,79 +177,26 @@ def _parsed(text: bytes) -> Any:
         return json.loads(text)
 
 
-def ready(path: Path, opener: Callable[[], Store], build: Callable[[Path], None]) -> Store:
-    """Open a folder; make it if it is not there, and anew if it is damaged.
+def replaced(path: Path, build: Callable[[Path], None]) -> None:
+    """Give a name to a folder that is filled under another one, so that it is there whole or not.
 
-    Args:
-        path: the folder.
-        opener: opens it, or raises ValueError.
-        build: fills a temporary folder, which then takes the name.
-
-    Raises:
-        ValueError: if it cannot be made from its source.
-        OSError: if it cannot be written.
+    A folder of that name makes way, and can be read on by who has it open.
     """
-    if path.exists():
-        try:
-            return opener()
-        except ValueError as error:
-            warnings.warn(f"a damaged cache is made anew: {error}", RuntimeWarning, stacklevel=4)
+    building, old = (path.with_name(f".{path.name}.{uuid.uuid4().hex}") for _ in range(2))
+    building.mkdir()
     try:
-        with _alone(path) as alone:
-            with contextlib.suppress(ValueError):  # another process was first
-                if path.exists():
-                    return opener()
-            if alone:
-                _remove_leftovers(path)
-            building = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-            building.mkdir()
-            try:
-                build(building)
-                _put(building, path)
-            finally:
-                shutil.rmtree(building, ignore_errors=True)
-    except OSError as error:
-        told = f"the cache cannot be made ({error.strerror or error})"
-        raise OSError(error.errno, told, error.filename or str(path)) from error
-    return opener()
-
-
-def _put(building: Path, path: Path) -> None:
-    """Give a folder its name; one that is there makes way, and can be read on by who has it."""
-    old = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
+        build(building)
         if path.exists():
             path.rename(old)
         with contextlib.suppress(FileExistsError):  # without a lock another was first
             building.rename(path)
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        for left in (building, old):
+            shutil.rmtree(left, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Hold the lock of a folder; a process that dies lets go of it.
-
-    Yields:
-        Whether there is one: some shared disks have none. Then several processes may build at once,
-        and the last one stays.
-    """
-    lock = filelock.FileLock(path.with_name(f".{path.name}.lock"))
-    try:
-        lock.acquire()
-    except OSError as error:
-        if error.errno not in WITHOUT_LOCKS:
-            raise
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove what builders of the folder left behind: nobody else builds while we hold the lock."""
+def remove_leftovers(path: Path) -> None:
+    """Remove what builders of a folder left behind: nobody else builds while we hold the lock."""
     for left in path.parent.iterdir():
         if left.name.startswith(f".{path.name}.") and left.is_dir() and not left.is_symlink():
             shutil.rmtree(left, ignore_errors=True)

@@ -9,17 +9,17 @@ compared with the length of the file, before anything is read; it takes less tim
 Source: HDF5 File Format Specification 3.0, III.E (global heap) and IV.A.2.d (variable-length).
 """
 
-import os
+import math
 import struct
-import weakref
-import zlib
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-__all__ = ["PLACE", "Bytes", "Lists"]
+from neurolsc.untrusted.chunks import unpack
+from neurolsc.untrusted.places import Bytes
+
+__all__ = ["PLACE", "Lists"]
 
 PLACE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("index", "<u4")])
 HEAP = struct.Struct("<4sB3xQ")
@@ -28,73 +28,29 @@ HEAD = 4096
 """bytes read at once of a heap: most hold a few objects"""
 
 
-class Bytes:
-    """The bytes of a file, or of something in memory, at any place.
-
-    Args:
-        source: the path, or the bytes.
-    """
-
-    def __init__(self, source: bytes | Path) -> None:
-        self._memory = memoryview(source) if isinstance(source, bytes) else memoryview(b"")
-        self._file: int | None = None
-        self.length = len(self._memory)
-        if isinstance(source, Path):
-            self._file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-            self._closes = weakref.finalize(self, os.close, self._file)
-            self.length = os.fstat(self._file).st_size
-
-    def at(self, place: int, size: int) -> bytes:
-        """Some bytes, or as many as there are before the end."""
-        if self._file is None:
-            return bytes(self._memory[place : place + size])
-        return os.pread(self._file, min(size, max(self.length - place, 0)), place) if place < 2**62 else b""
-
-    def into(self, place: int, out: np.ndarray) -> None:
-        """Fill an array.
-
-        Raises:
-            ValueError: if the file ends before.
-        """
-        if self._file is None:
-            got = self.at(place, out.nbytes)
-            if len(got) == out.nbytes:
-                out[:] = np.frombuffer(got, out.dtype)
-            count = len(got)
-        else:
-            count = os.preadv(self._file, [out.data], place)
-            while 0 < count < out.nbytes and (
-                more := os.preadv(self._file, [out.data.cast("B")[count:]], place + count)
-            ):
-                count += more
-        if count != out.nbytes:
-            raise ValueError(f"the file ends at byte {place + count}.")
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._closes()
-
-
 class Lists:
     """The entries of a data set of variable length.
 
     Args:
         name: its path, for errors.
-        data: the data set, checked: all of its chunks are there.
-        filters: what its chunks are packed by, in order: shuffle, deflate or none.
+        data: the data set (``h5py.h5d.DatasetID``), checked: all of its chunks are there.
+        dtype: h5py's, which says what the entries hold.
+        filters: what its chunks are packed by, in order: shuffle, deflate or none; None: it lies in
+            one piece.
         file: the bytes of the file.
 
     Raises:
         ValueError: if the places of its entries cannot be read.
     """
 
-    def __init__(self, name: str, data: Any, filters: list[int], file: Bytes) -> None:
+    def __init__(self, name: str, data: Any, dtype: np.dtype, filters: list[int] | None, file: Bytes) -> None:
         self.name, self.file = name, file
-        inside = h5py.check_vlen_dtype(data.dtype)
+        inside = h5py.check_vlen_dtype(dtype)
         self.dtype = inside if isinstance(inside, np.dtype) else np.dtype("u1")
         self._heaps: dict[int, dict[int, tuple[int, int]]] = {}
-        self.places = self._whole(data) if data.chunks is None else self._chunks(data, filters)
+        self.places = (
+            self._whole(data) if filters is None else unpack(name, data, filters, PLACE, file.length).reshape(-1)
+        )
 
     @property
     def lengths(self) -> np.ndarray:
@@ -143,33 +99,9 @@ class Lists:
 
     def _whole(self, data: Any) -> np.ndarray:
         """The places where they stand in one piece."""
-        places, at = np.empty(data.size, PLACE), data.id.get_offset()
+        places, at = np.empty(math.prod(data.shape), PLACE), data.get_offset()
         if len(places):
             if at is None:
                 raise ValueError(f"{self.name}: its layout is not read.")
             self.file.into(at, places)
         return places
-
-    def _chunks(self, data: Any, filters: list[int]) -> np.ndarray:
-        """The places where they stand in chunks, in the order of the data set."""
-        places = np.empty(data.shape, PLACE)
-        for i in range(data.id.get_num_chunks()):
-            info = data.id.get_chunk_info(i)
-            mask, raw = data.id.read_direct_chunk(info.chunk_offset)
-            size = int(np.prod(data.chunks)) * PLACE.itemsize
-            for n in reversed(range(len(filters))):
-                if not mask >> n & 1:
-                    raw = self._unpacked(filters[n], raw, size)
-            if len(raw) != size:
-                raise ValueError(f"{self.name}: a chunk has {len(raw)} bytes instead of {size}.")
-            where = tuple(slice(a, a + n) for a, n in zip(info.chunk_offset, data.chunks, strict=True))
-            part = places[where]
-            part[...] = np.frombuffer(raw, PLACE).reshape(data.chunks)[tuple(slice(n) for n in part.shape)]
-        return places.reshape(-1)
-
-    def _unpacked(self, code: int, raw: bytes, size: int) -> bytes:
-        if code == h5py.h5z.FILTER_DEFLATE:
-            return zlib.decompressobj().decompress(raw, size + 1)
-        if code == h5py.h5z.FILTER_SHUFFLE and len(raw) % PLACE.itemsize == 0:
-            return np.frombuffer(raw, np.uint8).reshape(PLACE.itemsize, -1).T.tobytes()
-        raise ValueError(f"{self.name} is packed by filter {code}, which is not read.")

@@ -1,5 +1,7 @@
 """How much memory a file may ask for."""
 
+from neurolsc.untrusted.words import clean
+
 __all__ = ["Room"]
 
 FLOOR = 64 * 2**20
@@ -30,12 +32,16 @@ class Room:
     def take(self, size: int, what: str) -> None:
         """Take some bytes.
 
+        Args:
+            size: how many.
+            what: for the error, which cleans it.
+
         Raises:
             ValueError: if there are not as many left; the message says of what.
         """
         if size > self.left:
             raise ValueError(
-                f"{what} would fill {size / 1e9:.3g} GB more than was read before, but a file of {self.length:,} "
+                f"{clean(what, 200)} would fill {size / 1e9:.3g} GB more than was read before, but a file of {self.length:,} "
                 f"bytes may fill 64 MiB and {FACTOR} times its length in all."
             )
         self.left -= size

@@ -21,6 +21,8 @@ def clean(text: object, most: int = MOST) -> str:
         ('six\\x1b[2J', 'aaaa…')
     """
     text = str(text)
+    if len(text) <= most and text.isprintable():
+        return text
     cut = text if len(text) <= most else text[: most - 1] + "…"
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
     return shown if len(shown) <= most else shown[: most - 1] + "…"

@@ -63,8 +63,8 @@ def test_one_cache_serves_all_settings_and_a_file_of_other_content_has_its_own(p
 
 def test_a_touched_file_is_hashed_again_and_keeps_its_cache(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch):
     hashed = []
-    real = cache._hash
-    monkeypatch.setattr(cache, "_hash", lambda p: hashed.append(p) or real(p))
+    real = cache.sha256_of
+    monkeypatch.setattr(cache, "sha256_of", lambda p: hashed.append(p) or real(p))
     first = EventCache(EventFile(path), folder).path
     hashed.clear()
     assert EventCache(EventFile(path), folder).path == first
@@ -102,9 +102,9 @@ def test_a_damaged_utterance_leaves_no_cache(tmp_path: Path, folder: Path):
 
 
 def test_a_file_that_changes_while_its_cache_is_made_leaves_none(path: Path, folder: Path, monkeypatch):
-    real = cache._hash
+    real = cache.sha256_of
     digests = iter([real(path), "another"])
-    monkeypatch.setattr(cache, "_hash", lambda p: next(digests))
+    monkeypatch.setattr(cache, "sha256_of", lambda p: next(digests))
     with pytest.raises(ValueError, match=r"words\.h5: the file has changed while its cache was made"):
         EventCache(EventFile(path), folder)
     assert not [p for p in folder.iterdir() if p.is_dir()]

@@ -25,11 +25,13 @@ def folders(folder: Path) -> list[Path]:
     return [p for p in folder.iterdir() if p.is_dir()]
 
 
+@pytest.mark.parametrize("held", [0, 10**9])
 @pytest.mark.parametrize("repeat", [1, 3])
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("indices", [[3], [7, 2, 2, 29], range(30)], ids=str)
-def test_cached_frames_are_those_that_binning_makes(path: Path, folder: Path, repeat, binary, indices, monkeypatch):
-    monkeypatch.setattr(frame_cache, "CHUNK", 7)  # several parts
+def test_cached_frames_are_those_that_binning_makes(path, folder, held, repeat, binary, indices, monkeypatch):
+    monkeypatch.setattr(frame_cache, "HELD", held)
+    monkeypatch.setattr(cache, "CHUNK", 7)  # several parts
     grid = Binning(dt=0.01, window=0.6, channels=70, repeat=repeat, binary=binary)
     file = EventFile(path)
     wanted = grid.dense(file.read(indices))
@@ -113,8 +115,8 @@ def test_a_damaged_utterance_or_a_changed_file_leaves_no_cache(tmp_path: Path, f
     words[20] = (words[20][0][::-1], words[20][1])
     with pytest.raises(ValueError, match=r"bad\.h5: spikes/times .* of utterance 20"):
         FrameCache(EventFile(write_words(tmp_path / "bad.h5", words)), folder, GRID)
-    digests = iter([cache._hash(good.path), "another"])
-    monkeypatch.setattr(cache, "_hash", lambda p: next(digests))
+    digests = iter([cache.sha256_of(good.path), "another"])
+    monkeypatch.setattr(cache, "sha256_of", lambda p: next(digests))
     with pytest.raises(ValueError, match=r"good\.h5: the file has changed while its cache was made"):
         FrameCache(good, folder, GRID)
     assert not folders(folder)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from neurolsc.datasets import Binning, EventCache, EventFile, FrameCache, store
+from neurolsc.datasets import Binning, EventCache, EventFile, FrameCache, frame_cache, store
 from neurolsc.locks import WITHOUT_LOCKS
 from tests.words import draw_words, write_words
 
@@ -27,10 +27,18 @@ Cache = EventCache | FrameCache
 KINDS: dict[str, Callable[[EventFile, Path], Cache]] = {
     "spikes": EventCache,
     "frames": lambda file, folder: FrameCache(file, folder, GRID),
+    "frames in memory": lambda file, folder: FrameCache(file, folder, GRID),
 }
-PARTS = {"spikes": ("rows", "offsets", "checks"), "frames": ("rows", "left_out", "checks")}
+PARTS = {kind: ("rows", "offsets" if kind == "spikes" else "left_out", "checks") for kind in KINDS}
 every_part = pytest.mark.parametrize(("kind", "part"), [(k, p) for k, ps in PARTS.items() for p in (*ps, "about.json")])
 both = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """Frames are held in memory only where the test says so."""
+    if "frames in memory" not in request.node.name:
+        monkeypatch.setattr(frame_cache, "HELD", 0)
 
 
 @pytest.fixture
@@ -126,7 +134,7 @@ def forge(cache: EventCache, name: str, value: float) -> None:
     with store.Building(cache.path) as building:
         for a, b in pairwise(events.offsets):
             building.add(events.times[a:b], events.units[a:b])
-        building.finish(cache._told(), {"offsets": events.offsets})
+        building.finish(cache._about, {"offsets": events.offsets})
 
 
 @pytest.mark.parametrize(("name", "value"), [("units", 700), ("times", np.nan), ("times", -1), ("times", 0.0)])
@@ -143,8 +151,11 @@ def test_a_reader_under_which_the_cache_is_cut_short_reads_on(path: Path, folder
     cache = KINDS[kind](EventFile(path), folder)
     everything(cache)
     os.truncate(cache.path / "rows", 100)
-    with pytest.warns(RuntimeWarning, match="made anew"):
+    if kind == "frames in memory":
         assert same(cache, path, kind)
+    with pytest.warns(RuntimeWarning, match="made anew"):
+        again = KINDS[kind](EventFile(path), folder) if kind == "frames in memory" else cache
+        assert same(again, path, kind)
     assert same(cache, path, kind)
 
 

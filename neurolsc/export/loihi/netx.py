@@ -165,14 +165,13 @@ class _Reader:
     """Reads integers from an open file and checks their sizes."""
 
     def __init__(self, file: Content) -> None:
-        self.file = file
+        self.file, self.notes = file, file.file["neurolsc"].attrs
 
     def attribute(self, name: str) -> Any:
         """What is noted beside our own group."""
-        notes = self.file.file["neurolsc"].attrs
-        if name not in notes or notes.get_id(name).dtype.kind not in "iufS":
+        if name not in self.notes or self.notes.get_id(name).dtype.kind not in "iufS":
             raise ValueError(f"neurolsc has no note {name}, or it is neither a number nor a text of fixed length.")
-        found = notes[name]
+        found = self.notes[name]
         if isinstance(found, h5py.Empty):
             raise ValueError(f"neurolsc, {name} is empty.")
         return found.decode() if isinstance(found, bytes) else found

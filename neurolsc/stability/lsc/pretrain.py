@@ -21,6 +21,7 @@ from tqdm.auto import tqdm
 
 from neurolsc.files import read_tree, write_tree
 from neurolsc.identity import of_inputs
+from neurolsc.locks import alone_if
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.stability.cycles import NonSquare
@@ -112,6 +113,8 @@ def pretrain(
         ValueError: for a target outside (0, inf), no batches, a batch that is batch first or does
             not fit the network, or a checkpoint of other settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
+        BlockingIOError: if somebody else is at work with the checkpoint; the message names it.
+        OSError: if the checkpoint cannot be read or written.
 
     Cost of a step: one run over T steps, and ``samples * steps`` radii per layer and direction
     (:func:`radius_profile`), each with a gradient that costs up to six factorisations of an
@@ -148,7 +151,7 @@ def pretrain(
         lr=lr,
         weight_decay=weight_decay,
     )
-    with evaluating(as_network(network)):
+    with evaluating(as_network(network)), alone_if(checkpoint):
         return _pretrained(network, batches, options, checkpoint, checkpoint_every, progress)
 
 

@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 
 from neurolsc.files import read_tree, write_tree
 from neurolsc.identity import of_inputs
+from neurolsc.locks import alone_if
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.stability.cycles import NonSquare
@@ -86,6 +87,8 @@ def scale_to_radius(
         ValueError: for a target outside (0, inf), an x that does not fit the network, or a
             checkpoint of other settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
+        BlockingIOError: if somebody else is at work with the checkpoint; the message names it.
+        OSError: if the checkpoint cannot be read or written.
 
     Example:
         >>> import torch
@@ -107,7 +110,7 @@ def scale_to_radius(
         non_square=non_square,
         criteria=criteria or Criteria(),
     )
-    with evaluating(as_network(network)):
+    with evaluating(as_network(network)), alone_if(checkpoint):
         inputs = InputStream([x])
         look = Look(network, aim(options.target, inputs.steps, len(network.cells)), options)
         if checkpoint is None:
