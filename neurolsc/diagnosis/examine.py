@@ -68,8 +68,8 @@ def diagnose(
         ValueError: if the batch does not fit the network or the task, or a number is out of range.
         FloatingPointError: if a state or derivative is NaN or infinite.
 
-    Cost: about that of a dozen training steps on the batch by plain steps, and of
-    :func:`neurolsc.radius_profile` on the few samples.
+    Cost: about that of 50 training steps on the batch in the fast loop, of layers of 64 neurons
+    and 40 samples; with a learning rate that is tried twice as much.
     """
     as_network(network)
     for name, value in (("samples", samples), ("steps", steps)):
