@@ -12,8 +12,8 @@ from torch import nn
 
 from neurolsc import LIF, Network, diagnose, try_cures, wrap
 from neurolsc.diagnosis.updates import copied
-from neurolsc.stability import lyapunov_exponents, radius_profile, signal_to_noise
-from neurolsc.tasks import ClassPerStep
+from neurolsc.stability import lyapunov_exponents, radius_profile, signal_to_noise, state_gradients
+from neurolsc.tasks import ClassPerStep, cross_entropy
 from tests.diagnosis.networks import PLANTS, healthy
 
 
@@ -47,7 +47,7 @@ def test_what_is_below_epsilon_depends_on_it_and_is_no_finding(ill):
 
 
 def test_the_figures_are_those_of_the_measures(ill, diagnosis):
-    network, (x, _) = ill
+    network, (x, labels) = ill
     few, figures = x[:, :8], diagnosis.figures
     profile = radius_profile(network, few, steps=16)
     assert torch.equal(figures.profile.time, profile.time)
@@ -55,6 +55,10 @@ def test_the_figures_are_those_of_the_measures(ill, diagnosis):
     assert [layer.exponent for layer in figures.layers] == pytest.approx(exponents)
     assert figures.back.shape == (2, 50)
     assert figures.back[0, 0] == 0 and figures.back[1, 0] > 0  # the layer below is heard a step later
+    alone = state_gradients(network, x[:, 3:4], lambda logits: cross_entropy(logits[-1:], labels[3:4]))
+    every = state_gradients(network, x, lambda logits: cross_entropy(logits[-1:], labels)) * x.shape[1]
+    torch.testing.assert_close(every[:, :, 3:4], alone)  # of one sample each
+    torch.testing.assert_close(figures.back, every.mean(2).flip(1))
     assert figures.loss == pytest.approx(math.log(20))
 
 
