@@ -57,8 +57,8 @@ def test_the_figures_are_those_of_the_measures(ill, diagnosis):
     assert figures.back[0, 0] == 0 and figures.back[1, 0] > 0  # the layer below is heard a step later
     alone = state_gradients(network, x[:, 3:4], lambda logits: cross_entropy(logits[-1:], labels[3:4]))
     every = state_gradients(network, x, lambda logits: cross_entropy(logits[-1:], labels)) * x.shape[1]
-    torch.testing.assert_close(every[:, :, 3:4], alone)  # of one sample each
-    torch.testing.assert_close(figures.back, every.mean(2).flip(1))
+    torch.testing.assert_close(every[:, :, 3:4], alone, rtol=1e-3, atol=0)  # of one sample each
+    torch.testing.assert_close(figures.back, every.mean(2).flip(1), rtol=1e-3, atol=0)
     assert figures.loss == pytest.approx(math.log(20))
 
 
