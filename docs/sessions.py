@@ -19,7 +19,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "cli.md"]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("index.md", "cli.md", "diagnose.md"))]
 _BLOCK = re.compile(
     r"^```python\n(?P<code>(?:(?!^```).)*?)^```\n\n```text\n(?P<out>.*?)^```|^```text\n(?P<console>\$ .*?)^```",
     re.M | re.S,

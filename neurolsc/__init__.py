@@ -3,6 +3,7 @@
 from neurolsc import datasets, export, initialisers, metrics, surrogate, tasks
 from neurolsc.checkpoint import load, save
 from neurolsc.clipping import Clipping
+from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network, NetworkState, Run
@@ -24,7 +25,6 @@ from neurolsc.stability import (
     PretrainResult,
     RadiusProfile,
     TransitionRule,
-    diagnose,
     largest_singular_value,
     match_firing_rates,
     pretrain,
@@ -47,6 +47,7 @@ __all__ = [
     "Cell",
     "Clipping",
     "Criteria",
+    "Diagnosis",
     "ForeignNeuronWarning",
     "LIFState",
     "Network",
@@ -78,5 +79,6 @@ __all__ = [
     "surrogate",
     "tasks",
     "train",
+    "try_cures",
     "wrap",
 ]

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from neurolsc import checkpoint
@@ -23,10 +24,21 @@ from neurolsc.config import (
 )
 from neurolsc.datasets import collate, input_batches
 from neurolsc.datasets.batches import fetch
+from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.evaluation import Scores, evaluate
 from neurolsc.network import Network
 from neurolsc.plots import plot_learning_curves, plot_pretraining
-from neurolsc.runs import NETWORK, PRETRAINING, START, TRAINING, read_settings, run_folder, write_json, write_split
+from neurolsc.runs import (
+    NETWORK,
+    PRETRAINING,
+    START,
+    TRAINING,
+    read_settings,
+    run_folder,
+    write_json,
+    write_split,
+    write_text,
+)
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
 from neurolsc.training import TrainResult
 
@@ -205,6 +217,38 @@ def score(run: str | PathLike[str], split: Literal["test", "validation"], *, bat
     scores = evaluate(load_network(run), data, batch_size=batch_size)
     write_json(Path(run) / f"{split}.json", scores.to_dict())
     return scores
+
+
+def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = False) -> Diagnosis:
+    """Look at the network of a finished run with samples drawn from its training split.
+
+    Classes are looked for in the labels of the whole split, the learning rate is that of the run,
+    and its history is read if it was trained.
+
+    Args:
+        run: the folder.
+        samples: how many to draw, by the run's seed.
+        cures: try the cure of every finding as well.
+
+    Raises:
+        ValueError: if the folder is not that of a finished run.
+    """
+    experiment, network = Experiment.of(run), load_network(run)
+    data, seed = experiment.data.load("train"), experiment.network.seed
+    drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:samples]
+    batch = collate(fetch(data, drawn.tolist()))
+    history = Path(run) / "history.json"
+    rows = json.loads(history.read_text(encoding="utf-8"))["history"] if history.exists() else []
+    lr = (experiment.training or TrainSettings()).lr
+    found = diagnose(network, batch, labels=data.labels, history=rows, lr=lr, seed=seed)
+    return replace(found, trials=try_cures(network, batch, found, lr=lr)) if cures else found
+
+
+def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
+    """Write a diagnosis into a folder as text, as a picture and as JSON, which comes last."""
+    write_text(folder / "diagnosis.txt", f"{diagnosis}\n")
+    diagnosis.plot(folder / "diagnosis.png")
+    write_json(folder / "diagnosis.json", diagnosis.to_dict())
 
 
 def write_profile(profile: RadiusProfile, path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from click.testing import CliRunner, Result
 
 import neurolsc
 from neurolsc.cli import app
-from neurolsc.config import NetworkSettings, TrainSettings
+from neurolsc.config import DataSettings, NetworkSettings, TrainSettings
 from neurolsc.experiment import Experiment, Outcome
 from neurolsc.neurons import registry
 from neurolsc.training import TrainResult
@@ -30,7 +31,8 @@ def call(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-COMMANDS = ["radii", "pretrain", "train", "evaluate", "export", "demo", "data info", "sweep", "table", "figure"]
+COMMANDS = ["radii", "pretrain", "train", "diagnose", "evaluate", "export", "demo", "data info"]
+COMMANDS += ["sweep", "table", "figure"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -457,3 +459,68 @@ def test_data_info_refuses_in_one_line_and_draws_nothing(tmp_path, words, told):
     assert told in result.output
     assert "Traceback" not in result.output
     assert not (tmp_path / "p.png").exists()
+
+
+# ---- diagnose
+
+
+@pytest.fixture(scope="module")
+def silent_run(tmp_path_factory):
+    """A finished run of a network that is not trained and whose thresholds nothing reaches."""
+    out = tmp_path_factory.mktemp("silent") / "run"
+    Experiment(NetworkSettings(width=8, b_theta=100.0), DataSettings()).run(out)
+    return out
+
+
+def test_diagnose_says_what_is_wrong_and_leaves_the_run_as_it_is(silent_run):
+    before = {path.name: path.read_bytes() for path in silent_run.iterdir()}
+    result = call("diagnose", silent_run, "--samples", "8")
+    assert result.exit_code == 0, result.output
+    assert "layer 1: never fires (its thresholds lie above all that it gets)" in result.output
+    assert "layer 2: never fires (the layer below is silent)" in result.output
+    assert "tried" not in result.output
+    assert {path.name: path.read_bytes() for path in silent_run.iterdir()} == before
+
+
+def test_diagnose_tries_cures_and_writes_what_it_prints(silent_run, tmp_path):
+    out = tmp_path / "doctor"
+    result = call("diagnose", silent_run, "--samples", "8", "--try", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in out.iterdir()} == {
+        "settings.toml",
+        "diagnosis.json",
+        "diagnosis.txt",
+        "diagnosis.png",
+    }
+    text = (out / "diagnosis.txt").read_text()
+    assert result.output == f"{text}written to {out}\n"
+    assert "tried for dead layer of layer 1, 2: thresholds scaled to rates of 0.15, 0.15; " in text
+    told = json.loads((out / "diagnosis.json").read_text())
+    assert [finding["name"] for finding in told["findings"]] == ["dead layer", "dead layer"]
+    assert told["trials"][0]["name"] == "dead layer"
+    assert call("diagnose", silent_run, "--out", out).exit_code != 0  # it exists
+
+
+def test_diagnose_leaves_nothing_where_it_fails(silent_run, tmp_path, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("neurolsc.experiment.write_json", fail)
+    result = call("diagnose", silent_run, "--samples", "8", "--out", tmp_path / "doctor")
+    assert result.exit_code != 0 and "disk full" in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_diagnose_reads_the_history_of_a_run(silent_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(silent_run, run)
+    history = [{"train_loss": loss} for loss in (2.3, 2.4, 2.5)]
+    (run / "history.json").write_text(json.dumps({"history": history}))
+    result = call("diagnose", run, "--samples", "8")
+    assert "network: the training loss only grew, from 2.3 to 2.5 in 3 epochs" in result.output
+
+
+def test_diagnose_refuses_what_is_no_run(tmp_path):
+    result = call("diagnose", tmp_path)
+    assert result.exit_code != 0
+    assert "is not the folder of a finished run" in result.output

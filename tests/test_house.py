@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("network", "checkpoint", "clipping", "identity", "metrics", "optimizer"),
     ("datasets",),
     ("stability",),
-    ("interop", "tasks", "evaluation", "training", "export", "initialisers"),
+    ("interop", "tasks", "evaluation", "training", "export", "initialisers", "diagnosis"),
     ("config", "runs", "experiment"),
     ("sweeps",),
     ("cli",),

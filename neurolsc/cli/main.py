@@ -10,6 +10,7 @@ import click
 from neurolsc import __version__
 from neurolsc.cli.data import data
 from neurolsc.cli.demo import demo
+from neurolsc.cli.diagnose import diagnose
 from neurolsc.cli.evaluate import evaluate
 from neurolsc.cli.export import export
 from neurolsc.cli.figure import figure
@@ -57,6 +58,7 @@ def app() -> None:
         --cell ALIFPositive --reset static --out runs/digits
                                                       the same for a network that fits a chip,
                                                       then train it
+      neurolsc diagnose runs/digits                   what is wrong with it, if anything
       neurolsc evaluate runs/digits                   open the test set, once
       neurolsc export runs/digits --to netx           integers for a neuromorphic chip
       neurolsc demo                                   all of it, with a report
@@ -69,5 +71,5 @@ def app() -> None:
         sys.path.append(os.getcwd())
 
 
-for command in (radii, pretrain, train, evaluate, export, demo, data, sweep, table, figure):
+for command in (radii, pretrain, train, diagnose, evaluate, export, demo, data, sweep, table, figure):
     app.add_command(command)

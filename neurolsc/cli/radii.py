@@ -6,9 +6,10 @@ import click
 
 from neurolsc.cli import options
 from neurolsc.config import DataSettings, NetworkSettings
+from neurolsc.diagnosis import diagnose
 from neurolsc.experiment import Experiment, write_profile
 from neurolsc.runs import run_folder
-from neurolsc.stability import diagnose, radius_profile
+from neurolsc.stability import radius_profile
 
 
 @click.command()

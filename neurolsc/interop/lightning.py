@@ -1,24 +1,47 @@
-"""Pre-training and radii as a callback of Lightning."""
+"""Pre-training, radii and a diagnosis as callbacks of Lightning."""
 
+import math
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
 
+from neurolsc.diagnosis import Diagnosis, diagnose
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network
 from neurolsc.stability.lsc.pretrain import PretrainResult, pretrain
 from neurolsc.stability.lsc.targets import Target
 from neurolsc.stability.profile import radius_profile
+from neurolsc.tasks import Classification, Task
+from neurolsc.validation import whole
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError as error:
-    raise ImportError("LSCPretraining needs Lightning: pip install neurolsc[lightning]") from error
+    raise ImportError("the callbacks need Lightning: pip install neurolsc[lightning]") from error
 
 
-class LSCPretraining(Callback):
+class _OnNetwork(Callback):
+    """What callbacks that look at a network have in common: where it is, and how inputs lie."""
+
+    def __init__(self, module: str, batch_first: bool, input_shape: int | tuple[int, ...] | None) -> None:
+        self.module, self.batch_first, self.input_shape = module, batch_first, input_shape
+
+    def network(self, pl_module: LightningModule) -> Network:
+        """The network of a model."""
+        module: nn.Module = pl_module.get_submodule(self.module)
+        return module if isinstance(module, Network) else wrap(module, input_shape=self.input_shape)
+
+    def batches(self, loader: Any, pl_module: LightningModule) -> Iterator[tuple[Tensor, ...]]:
+        """The training data, inputs flat and time first, where the model is."""
+        for batch in loader:
+            x, *more = batch if isinstance(batch, tuple | list) else (batch,)
+            x = x.transpose(0, 1) if self.batch_first else x
+            yield tuple(part.to(pl_module.device) for part in (x.flatten(2), *more))
+
+
+class LSCPretraining(_OnNetwork):
     """Pre-train a model before its first epoch, and log its radii after every epoch.
 
     Radii are logged as ``radius_time_1``, ``radius_depth_1``, ... (layers counted from 1), once
@@ -61,9 +84,9 @@ class LSCPretraining(Callback):
         samples: int = 4,
         **settings: Any,
     ) -> None:
+        super().__init__(module, batch_first, input_shape)
         self.target: Target = target
-        self.module, self.batches = module, batches
-        self.batch_first, self.input_shape = batch_first, input_shape
+        self.count = batches
         self.steps, self.samples = steps, samples
         self.settings: dict[str, Any] = {"progress": False} | settings
         self.result: PretrainResult | None = None
@@ -79,8 +102,8 @@ class LSCPretraining(Callback):
             raise ValueError(
                 f"LSCPretraining works in one process, got {trainer.world_size}; call pretrain beforehand."
             )
-        network = self._network(pl_module)
-        self._inputs = list(islice(self._frames(trainer.train_dataloader, pl_module), self.batches))
+        network = self.network(pl_module)
+        self._inputs = [x for x, *_ in islice(self.batches(trainer.train_dataloader, pl_module), self.count)]
         if trainer.global_step == 0:
             self.result = pretrain(network, self._inputs, target=self.target, **self.settings)
         radii = self._radii(network)
@@ -89,21 +112,86 @@ class LSCPretraining(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the radii."""
-        pl_module.log_dict(self._radii(self._network(pl_module)))
-
-    def _network(self, pl_module: LightningModule) -> Network:
-        module: nn.Module = pl_module.get_submodule(self.module)
-        return module if isinstance(module, Network) else wrap(module, input_shape=self.input_shape)
-
-    def _frames(self, loader: Any, pl_module: LightningModule) -> Iterator[Tensor]:
-        """The inputs of the training data, flat and time first, where the model is."""
-        for batch in loader:
-            x: Tensor = batch[0] if isinstance(batch, tuple | list) else batch
-            x = x.transpose(0, 1) if self.batch_first else x
-            yield x.flatten(2).to(pl_module.device)
+        pl_module.log_dict(self._radii(self.network(pl_module)))
 
     def _radii(self, network: Network) -> dict[str, float]:
         x = self._inputs[0][:, : self.samples]
         profile = radius_profile(network, x, steps=min(self.steps, len(x)))
         means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
         return {f"radius_{d}_{i}": mean for d in means for i, mean in enumerate(means[d], start=1)}
+
+
+class Diagnosing(_OnNetwork):
+    """Look at a network while it trains: before the first step and after every few epochs.
+
+    Logged are the number of ``findings`` and, of each layer counted from 1, ``rate_1``,
+    ``exponent_1`` and ``gradient_1``, where these are known. A finding is printed when it is first
+    made. The batch is always the first one of the training data.
+
+    Args:
+        module: as in :class:`LSCPretraining`.
+        every: look after so many epochs.
+        task: what is asked of the network at the batch's targets; None: nothing that needs a loss
+            is measured.
+        loss: name under which the model logs its training loss, in whose course a learning rate
+            that is too high is looked for.
+        batch_first: whether the inputs are (B, T, ...) instead of (T, B, ...).
+        input_shape: shape of one sample of a step's input, as in :func:`neurolsc.wrap`.
+        settings: more arguments of :func:`neurolsc.diagnose`, such as ``samples`` or ``epsilon``.
+
+    Attributes:
+        diagnoses: all that were made, by epochs done.
+
+    Raises:
+        ImportError: when this file is imported without Lightning; the message names the extra to
+            install.
+
+    Example:
+        >>> Trainer(callbacks=[Diagnosing("net", every=5)])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        module: str = "",
+        *,
+        every: int = 1,
+        task: Task | None = Classification(),
+        loss: str = "train_loss",
+        batch_first: bool = False,
+        input_shape: int | tuple[int, ...] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(module, batch_first, input_shape)
+        self.every, self.task, self.loss = whole("every", every), task, loss
+        self.settings = settings
+        self.diagnoses: dict[int, Diagnosis] = {}
+        self._history: list[dict[str, float]] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look before the first step."""
+        told = self._look(trainer, pl_module)
+        for logger in trainer.loggers:  # log_dict would wait for the end of the epoch
+            logger.log_metrics(told, step=trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look after some of the epochs."""
+        if self.loss in trainer.callback_metrics:
+            self._history.append({"train_loss": trainer.callback_metrics[self.loss].item()})
+        if (trainer.current_epoch + 1) % self.every == 0:
+            pl_module.log_dict(self._look(trainer, pl_module, done=1))
+
+    def _look(self, trainer: Trainer, pl_module: LightningModule, done: int = 0) -> dict[str, float]:
+        batch = next(self.batches(trainer.train_dataloader, pl_module))
+        given: dict[str, Any] = {"history": self._history} | self.settings
+        batch = batch if self.task is not None else batch[:1]
+        found = diagnose(self.network(pl_module), batch, task=self.task or Classification(), **given)
+        known = {(f.layer, f.name) for earlier in self.diagnoses.values() for f in earlier}
+        for finding in found:
+            if (finding.layer, finding.name) not in known:
+                pl_module.print(f"epoch {trainer.current_epoch + done}: {finding}")
+        self.diagnoses[trainer.current_epoch + done] = found
+        told = {"findings": float(len(found))}
+        for i, layer in enumerate(found.figures.layers, start=1):
+            values = {"rate": layer.activity.rate, "exponent": layer.exponent, "gradient": layer.gradient}
+            told |= {f"{k}_{i}": v for k, v in values.items() if v is not None and math.isfinite(v)}
+        return told

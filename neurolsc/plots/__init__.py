@@ -6,10 +6,12 @@
 - sweep: curves of many trainings with bands, and scores over a setting
 - raster: spikes of one sample, layer by layer
 - utterances, summary: spikes of utterances, and what is in a file of them
+- diagnosis: what ails a network that does not learn
 - surrogates: derivatives of spikes
 - export: what an export cost
 """
 
+from neurolsc.plots.diagnosis import plot_diagnosis
 from neurolsc.plots.export import plot_export
 from neurolsc.plots.learning import plot_learning_curves
 from neurolsc.plots.pretraining import plot_pretraining
@@ -24,6 +26,7 @@ from neurolsc.plots.utterances import plot_utterances
 __all__ = [
     "COLORS",
     "plot_bands",
+    "plot_diagnosis",
     "plot_export",
     "plot_learning_curves",
     "plot_pretraining",

@@ -17,10 +17,25 @@ paper's released code), or the largest singular value. The text of the paper doe
 
 def time_cycle(t: Transitions) -> Cycle:
     """d h[t, l] / d h[t-1, l] at the points of t."""
+    return Cycle([time_map(t)], t.x.shape[0])
+
+
+def time_map(t: Transitions) -> Map:
+    """The same as one map between states."""
     known = t.cell.derivatives()
     if known is None:
-        return Cycle([Differentiated(step_by_state(t), flat(t.before), t.x)], t.x.shape[0])
-    return Cycle([known.state_map(t.x, t.before)], t.x.shape[0])
+        return Differentiated(step_by_state(t), flat(t.before), t.x)
+    return known.state_map(t.x, t.before)
+
+
+def depth_maps(t: Transitions) -> list[Map]:
+    """d h[t, l] / d h[t', l-1] at the points of t, in the order in which they act."""
+    return [*_by_state_below(t), *by_input(t)]
+
+
+def squared(maps: Sequence[Map], points: int) -> Cycle:
+    """M times its transpose, whose radius is the square of M's largest singular value."""
+    return Cycle([*maps, *(Flipped(part) for part in reversed(maps))], points)
 
 
 def depth_cycle(t: Transitions, non_square: NonSquare, generator: torch.Generator) -> Cycle:
@@ -29,7 +44,7 @@ def depth_cycle(t: Transitions, non_square: NonSquare, generator: torch.Generato
     There is one point where it is the same at all. In place of what is not square stands a random
     sub-matrix, or M times its transpose, whose radius is the square of the largest singular value.
     """
-    maps = [*_by_state_below(t), *by_input(t)]
+    maps = depth_maps(t)
     rows, columns = maps[-1].rows, maps[0].columns
     points = t.x.shape[0]
     if all(part.same for part in maps) and (rows == columns or non_square == "singular"):
@@ -37,7 +52,7 @@ def depth_cycle(t: Transitions, non_square: NonSquare, generator: torch.Generato
     if rows == columns:
         return Cycle(maps, points)
     if non_square == "singular":
-        return Cycle([*maps, *(Flipped(part) for part in reversed(maps))], points)
+        return squared(maps, points)
     long = max(rows, columns)
     choice = Choice(draw_lines(points, long, min(rows, columns), generator).to(t.x.device), long)
     return Cycle([*maps, choice] if rows > columns else [Flipped(choice), *maps], points)

@@ -1,68 +1,32 @@
-"""What is wrong with a network's radii or rates, by name, and what to change."""
+"""What is wrong, by name, and what to change; and what keeps radii from their targets."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from neurolsc.network import Network
 from neurolsc.neurons.derivatives import Term
-from neurolsc.stability.profile import RadiusProfile, radius_profile
+from neurolsc.stability.profile import RadiusProfile
 
 _UNKNOWN = Term("unknown")
+DEAD = "dead layer"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, where, and what to change."""
+    """One thing that is wrong, where, why, and the one thing to try."""
 
-    layer: int
-    """counted from 1"""
+    layer: int | None
+    """counted from 1; None: not of one layer"""
     problem: str
     cure: str
+    cause: str = ""
+    """why, where that is known"""
+    name: str = ""
+    """what kind of fault it is, for those who look for one"""
 
     def __str__(self) -> str:
-        return f"layer {self.layer}: {self.problem}; {self.cure}."
-
-
-def diagnose(network: Network, x: Tensor, *, steps: int = 16, seed: int = 0) -> tuple[Finding, ...]:
-    """Look at a network on an input before training.
-
-    Found are dead layers, and radii that make gradients vanish or explode.
-
-    Args:
-        network: the network.
-        x: input (T, B, n_in).
-        steps: number of steps at which radii are measured.
-        seed: of the draw of these steps.
-
-    Returns:
-        Findings: layers that never fire, layers that always fire, radii through time above 1, and
-            radii of which time and
-        depth together exceed 1 or stay below 0.1 (the sum at which Theorem 3 bounds the growth is
-        1).
-
-    Source: arXiv:2308.12075, Theorems 1 and 3.
-    """
-    profile = radius_profile(network, x, steps=min(steps, x.shape[0]), seed=seed)
-    found = list(dead_layers(profile))
-    for i, (time, depth) in enumerate(zip(profile.time_mean.tolist(), profile.depth_mean.tolist(), strict=True)):
-        held = held_by(profile, i)
-        if profile.firing_rate[i] > 0.9:
-            found.append(
-                Finding(i + 1, f"fires {profile.firing_rate[i]:.2f} spikes per neuron and step", "raise the thresholds")
-            )
-        if time > 1.0 + 0.02:
-            found.append(
-                Finding(i + 1, f"radius {time:.2f} through time, above 1, held by the {held.name}", held.too_large)
-            )
-        elif time + depth > 1.0 + 0.04:
-            problem = f"radii {time:.2f} through time and {depth:.2f} through depth sum to more than 1"
-            found.append(Finding(i + 1, problem, "gradients grow exponentially with steps and layers together"))
-        elif time + depth < 0.1:
-            problem = f"radii {time:.2f} through time and {depth:.2f} through depth"
-            found.append(Finding(i + 1, problem, "gradients vanish within a few steps; " + held.too_small))
-    return tuple(found)
+        where = "network" if self.layer is None else f"layer {self.layer}"
+        why = f" ({self.cause})" if self.cause else ""
+        return f"{where}: {self.problem}{why}; {self.cure}."
 
 
 def dead_layers(profile: RadiusProfile) -> Iterable[Finding]:
@@ -70,7 +34,7 @@ def dead_layers(profile: RadiusProfile) -> Iterable[Finding]:
     for i, rate in enumerate(profile.firing_rate.tolist()):
         if rate == 0:
             cure = "lower the thresholds or raise the input weights; a target met by a dead layer says nothing"
-            yield Finding(i + 1, "never fires", cure)
+            yield Finding(i + 1, "never fires", cure, name=DEAD)
 
 
 def missed_targets(

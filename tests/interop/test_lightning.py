@@ -6,13 +6,14 @@ import sys
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from neurolsc import radius_profile, wrap
-from neurolsc.interop.lightning import LSCPretraining
+from neurolsc import LIF, Network, radius_profile, wrap
+from neurolsc.interop.lightning import Diagnosing, LSCPretraining
+from neurolsc.tasks import cross_entropy
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -39,7 +40,7 @@ class Classifier(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
-def fit(model: LightningModule, callback: LSCPretraining, folder, **settings) -> Trainer:
+def fit(model: LightningModule, callback: Callback, folder, **settings) -> Trainer:
     data = TensorDataset(torch.randn(32, 10, 6), torch.randint(3, (32,)))
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "log_every_n_steps": 1}
     trainer = Trainer(default_root_dir=folder, logger=CSVLogger(folder), callbacks=[callback], **quiet, **settings)
@@ -78,6 +79,44 @@ def test_a_resumed_training_is_not_pretrained_again(tmp_path):
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "logger": False}
     Trainer(default_root_dir=tmp_path, max_epochs=2, callbacks=[callback], **quiet).fit(again, data, ckpt_path=path)
     assert callback.result is None
+
+
+class Spiking(Classifier):
+    """A network of ours, which tells its loss."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__(lr=0.01)
+        self.net = Network([LIF(6, 12, threshold=0.1), LIF(12, 12, threshold=threshold)], 3)
+
+    def training_step(self, batch, _):
+        x, y = batch
+        loss = cross_entropy(self.net(x.transpose(0, 1)), y)
+        self.log("train_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+
+def test_a_network_is_looked_at_while_it_trains(tmp_path, capsys):
+    model, callback = Spiking(threshold=1e6), Diagnosing("net", every=2, batch_first=True)
+    trainer = fit(model, callback, tmp_path, max_epochs=4, enable_checkpointing=False)
+    assert list(callback.diagnoses) == [0, 2, 4]
+    for diagnosis in callback.diagnoses.values():
+        assert [(f.layer, f.name) for f in diagnosis if f.name == "dead layer"] == [(2, "dead layer")]
+        assert diagnosis.figures.layers[0].activity.rate > 0
+        assert diagnosis.figures.loss is not None
+    assert capsys.readouterr().out.count("layer 2: never fires") == 1
+    logged = [row for row in rows(trainer) if row["findings"]]
+    assert len(logged) == 3
+    assert float(logged[0]["rate_1"]) == pytest.approx(callback.diagnoses[0].figures.layers[0].activity.rate)
+    assert float(logged[-1]["rate_2"]) == 0
+
+
+def test_a_loss_that_only_grows_in_training_is_a_learning_rate_too_high(tmp_path):
+    model = Spiking(threshold=0.1)
+    callback = Diagnosing("net", batch_first=True, task=None)
+    model.configure_optimizers = lambda: torch.optim.SGD(model.parameters(), lr=10.0, maximize=True)  # uphill
+    fit(model, callback, tmp_path, max_epochs=4, enable_checkpointing=False)
+    assert "learning rate too high" in [finding.name for finding in callback.diagnoses[4]]
+    assert callback.diagnoses[4].figures.loss is None
 
 
 def test_without_lightning_the_error_names_the_extra():

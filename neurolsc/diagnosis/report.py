@@ -1,0 +1,158 @@
+"""What a diagnosis says: as a sequence of findings, as text, as JSON and as a picture."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from neurolsc.diagnosis.figures import Figures, LayerFigures
+from neurolsc.diagnosis.trial import Trial
+from neurolsc.stability.findings import Finding
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HEAD = (
+    "layer  spikes  dead  busy  sync  time r.  depth r.  exponent  sing. t, d  usable  input  gradient      SNR  < eps"
+)
+
+
+@dataclass(frozen=True)
+class Diagnosis(Sequence[Finding]):
+    """What :func:`neurolsc.diagnose` found: a sequence of findings, with the figures behind them.
+
+    As text it is a table with a line per layer and the findings below: spikes per neuron and step,
+    shares of dead and saturated ("busy") neurons, synchrony, mean radii through time and depth,
+    largest Lyapunov exponent, largest singular values through time and depth, shares of usable
+    derivatives and of the input that is left; of the loss's gradient its norm, signal to noise, and
+    the share of entries below the optimizer's epsilon.
+
+    Attributes:
+        findings: what is wrong.
+        figures: what was measured.
+        epsilon: the optimizer's, with which gradients were compared.
+        trials: what :func:`neurolsc.try_cures` made of the findings.
+    """
+
+    findings: tuple[Finding, ...]
+    figures: Figures = field(repr=False)
+    epsilon: float = 1e-8
+    trials: tuple[Trial, ...] = ()
+
+    def __len__(self) -> int:
+        """Number of findings."""
+        return len(self.findings)
+
+    def __getitem__(self, index: Any) -> Any:
+        """A finding."""
+        return self.findings[index]
+
+    def __iter__(self) -> Iterator[Finding]:
+        """The findings."""
+        return iter(self.findings)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is worth knowing and no fault: layers whose gradient is mostly below epsilon."""
+        low = [i for i, layer in enumerate(self.figures.layers, start=1) if (layer.below_epsilon or 0) > 0.5]
+        if not low:
+            return ()
+        which = ", ".join(map(str, low))
+        return (
+            f"note: most of the gradient of layer {which} is below the optimizer's epsilon of {self.epsilon:g}; "
+            "such entries move more slowly than by the learning rate",
+        )
+
+    def __str__(self) -> str:
+        rows = zip(self.figures.layers, self.figures.profile.time_mean, self.figures.profile.depth_mean, strict=True)
+        lines = [HEAD, *(_row(i, layer, t.item(), d.item()) for i, (layer, t, d) in enumerate(rows, start=1))]
+        if self.figures.loss is not None:
+            lines.append(f"loss {self.figures.loss:.4g}")
+        lines += [str(finding) for finding in self.findings] or ["nothing found"]
+        return "\n".join([*lines, *self.notes, *map(str, self.trials)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values; None where a number is not known."""
+        profile = self.figures.profile.to_dict()
+        back = self.figures.back
+        told = {
+            "findings": [asdict(finding) for finding in self.findings],
+            "trials": [asdict(trial) for trial in self.trials],
+            "notes": list(self.notes),
+            "loss": self.figures.loss,
+            "steps": self.figures.steps,
+            "epsilon": self.epsilon,
+            "layers": [asdict(layer) | {"activity": layer.activity._asdict()} for layer in self.figures.layers],
+            "radii": {name: profile[name] for name in ("time_mean", "depth_mean", "sources")},
+            "gradient_back": None if back is None else back.tolist(),
+        }
+        return _plain(told)
+
+    def plot(self, path: str | PathLike[str] | None = None) -> "Figure | None":
+        """Draw the figures on one page, findings below.
+
+        Args:
+            path: where to; the suffix chooses the format. None: the figure is returned, which a
+                notebook shows.
+        """
+        from neurolsc.plots import plot_diagnosis  # matplotlib is slow to import and few runs draw
+
+        layers, profile = self.figures.layers, self.figures.profile
+        return plot_diagnosis(
+            path,
+            activity={
+                "spikes per step": [layer.activity.rate for layer in layers],
+                "dead neurons": [layer.activity.dead for layer in layers],
+                "saturated": [layer.activity.saturated for layer in layers],
+                "synchrony": [layer.activity.synchrony for layer in layers],
+            },
+            stretch={
+                "radius, time": profile.time_mean.tolist(),
+                "radius, depth": profile.depth_mean.tolist(),
+                "exp of the exponent": [math.exp(layer.exponent) for layer in layers],
+            },
+            kept={
+                "usable derivatives": [layer.usable for layer in layers],
+                "input that is left": [layer.survives for layer in layers],
+            },
+            back=None if self.figures.back is None else self.figures.back.numpy(),
+            gradient=_series(layer.gradient for layer in layers),
+            noise=_series(layer.noise for layer in layers),
+            findings=[*map(str, self.findings or ["nothing found"]), *map(str, self.trials)],
+        )
+
+
+def _series(values: Any) -> list[float] | None:
+    """Numbers of all layers, or None where there are none."""
+    found = list(values)
+    return None if None in found else found
+
+
+def _row(number: int, layer: LayerFigures, time: float, depth: float) -> str:
+    spikes, dead, busy, synchrony = layer.activity
+    return (
+        f"{number:>5}  {_or_dash(spikes, '6.3f')}  {_or_dash(dead, '4.0%')}  {_or_dash(busy, '4.0%')}  "
+        f"{_or_dash(synchrony, '4.2f')}  {time:>7.3f}  {depth:>8.3f}  {layer.exponent:>+8.3f}  "
+        f"{layer.singular_time:>5.2f} {layer.singular_depth:>4.2f}  {_or_dash(layer.usable, '6.0%')}  "
+        f"{_or_dash(layer.survives, '5.0%')}  {_or_dash(layer.gradient, '8.2e')}  {_or_dash(layer.noise, '7.3g')}  "
+        f"{_or_dash(layer.below_epsilon, '5.0%')}"
+    )
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    """A number of a given width, or a dash in its place."""
+    width = int(form.partition(".")[0])
+    return f"{'-':>{width}}" if value is None or math.isnan(value) else format(value, f">{form}")
+
+
+def _plain(node: Any) -> Any:
+    """The same with None in place of numbers that JSON has not."""
+    match node:
+        case dict():
+            return {key: _plain(value) for key, value in node.items()}
+        case list() | tuple():
+            return [_plain(value) for value in node]
+        case float():
+            return node if math.isfinite(node) else None
+    return node

@@ -1,0 +1,55 @@
+"""A few updates on copies of a network."""
+
+import copy
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from neurolsc.diagnosis.batch import Given
+from neurolsc.modes import evaluating
+from neurolsc.network import Network
+from neurolsc.tasks import Task
+
+UPDATES = 10
+"""updates on one batch after which its loss has moved if it moves at all"""
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter], float], Optimizer]
+
+
+def copied(network: Network) -> Network:
+    """An independent copy, also of layers of others that hold states with a history."""
+    held = [tensor for module in network.modules() for tensor in (*module._buffers.values(), *vars(module).values())]
+    memo = {id(t): t.detach().clone() for t in held if isinstance(t, Tensor) and not t.is_leaf}
+    return copy.deepcopy(network, memo)
+
+
+def updated(
+    network: Network, given: Given, task: Task, optimizer: MakeOptimizer, lr: float, updates: int = UPDATES
+) -> Network:
+    """The same network after some updates on one batch; it stops where the loss is no number."""
+    trained = [p for p in network.parameters() if p.requires_grad]
+    if not trained:
+        return network
+    with evaluating(network), torch.enable_grad():  # without dropout, so that treatments can be compared
+        steps = optimizer(trained, lr)
+        for _ in range(updates):
+            loss = _loss(network, given, task)
+            if not loss.isfinite() or not loss.requires_grad:
+                break
+            steps.zero_grad()
+            loss.backward()
+            steps.step()
+    return network
+
+
+def loss_of(network: Network, given: Given, task: Task) -> float:
+    """The loss of a batch; NaN where a state is."""
+    with evaluating(network), torch.no_grad():
+        return _loss(network, given, task).item()
+
+
+def _loss(network: Network, given: Given, task: Task) -> Tensor:
+    assert given.targets is not None
+    return task.loss(network.run(given.x, mask=given.mask).logits, given.targets, given.mask)

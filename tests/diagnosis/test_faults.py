@@ -1,0 +1,188 @@
+"""Faults planted in healthy networks, each named by the doctor, and healthy ones without any."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+import neurolsc
+from neurolsc import LIF, ALIFPlus, Network, diagnose, try_cures
+from neurolsc.diagnosis.order import roughness
+from tests.diagnosis.networks import HEALTHY, PLANTS, batch, exploding, healthy
+
+
+@pytest.fixture(scope="module")
+def digits():
+    torch.manual_seed(0)
+    return healthy("digits", 2)
+
+
+def named(diagnosis, layer: int | None) -> list[str]:
+    return [finding.name for finding in diagnosis if finding.layer == layer]
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_nothing_is_found_in_a_healthy_network(kind):
+    network, data = healthy(*HEALTHY[kind])
+    diagnosis = diagnose(network, data, lr=1e-3)
+    assert not diagnosis, str(diagnosis)
+    assert all(0.1 < layer.activity.rate < 0.2 for layer in diagnosis.figures.layers)
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_fault_is_named_where_it_is(plant, digits):
+    network, data = digits
+    plant_it, layer, name = PLANTS[plant]
+    ill = copy.deepcopy(network)
+    plant_it(ill)
+    diagnosis = diagnose(ill, data)
+    assert name in named(diagnosis, layer), str(diagnosis)
+    (finding,) = [f for f in diagnosis if f.layer == layer and f.name == name]
+    assert finding.cause and finding.cure
+    assert name not in named(diagnosis, 3 - layer)
+
+
+def test_a_reset_that_explodes_is_named_and_detaching_it_helps():
+    network, data = exploding()
+    diagnosis = diagnose(network, data)
+    for layer in (1, 2):
+        (finding,) = [f for f in diagnosis if f.layer == layer]
+        assert finding.name == "exploding through time"
+        assert "held by the reset" in finding.cause
+        assert finding.cure.startswith("detach the reset")
+    (trial,) = try_cures(network, data, diagnosis, lr=3e-3)
+    assert trial.cure == "the reset detached"
+    assert trial.layers == (1, 2)
+    assert trial.before == pytest.approx(diagnosis.figures.loss, rel=1e-5)  # it changes gradients only
+    assert trial.helped and trial.after < trial.untreated
+    assert all(cell.reset.gradient for cell in network.cells)  # the network itself stays
+
+
+def test_a_missing_class_is_named_where_there_are_labels_enough(digits):
+    network, (x, labels) = digits
+    many = torch.arange(2000) % 20
+    missing = many.masked_fill(many == 7, 8)
+    (finding,) = diagnose(network, (x, labels), labels=missing)
+    assert (finding.layer, finding.name) == (None, "missing class")
+    assert "class 7 is missing from 2000 labels" in finding.problem
+    assert not diagnose(network, (x, labels), labels=many)
+    assert not diagnose(network, (x, labels), labels=missing[:40])  # by chance 40 of 20 classes leave some out
+
+
+@pytest.mark.parametrize("lr", [0.1, 1.0, 10.0])
+def test_a_learning_rate_that_is_too_high_is_named_and_a_lower_one_helps(lr, digits):
+    network, data = digits
+    weights = copy.deepcopy(network.state_dict())
+    (finding,) = diagnosis = diagnose(network, data, lr=lr)
+    assert (finding.layer, finding.name) == (None, "learning rate too high")
+    assert float(finding.cure.split()[-1]) <= lr / 10
+    if lr == 0.1:
+        (trial,) = try_cures(network, data, diagnosis, lr=lr)
+        assert trial.helped
+    assert all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
+
+
+def test_a_history_that_only_grows_is_a_learning_rate_too_high(digits):
+    rows = [{"train_loss": loss} for loss in (3.0, 3.2, 3.1)]
+    assert named(diagnose(digits[0], digits[1], history=rows), None) == ["learning rate too high"]
+
+
+def test_a_history_that_falls_is_believed_before_a_few_updates(digits):
+    rows = [{"train_loss": loss} for loss in (3.0, 2.9, 2.95)]
+    assert not diagnose(*digits, history=rows, lr=1.0)
+    assert named(diagnose(*digits, history=rows[:2], lr=1.0), None) == ["learning rate too high"]
+
+
+@pytest.mark.parametrize("with_targets", [True, False])
+@pytest.mark.parametrize("data", ["digits", "mnist"])
+def test_an_input_that_is_batch_first_is_named_and_the_rest_is_said_of_it_turned(data, with_targets):
+    network, (x, labels) = healthy(data, 2)
+    turned = x.transpose(0, 1)
+    right = diagnose(network, (x, labels) if with_targets else x)
+    (finding,) = wrong = diagnose(network, (turned, labels) if with_targets else turned)
+    assert finding.name == "input batch first"
+    assert finding.cure == "give x.transpose(0, 1)"
+    torch.testing.assert_close(wrong.figures.profile.time_mean, right.figures.profile.time_mean)
+    assert wrong.figures.loss == right.figures.loss
+
+
+def test_as_many_samples_as_steps_are_told_by_their_order_in_time():
+    network, _ = healthy("digits", 2)
+    x, labels = batch("digits", 50)
+    assert x.shape[:2] == (50, 50)
+    assert named(diagnose(network, (x, labels)), None) == []
+    assert named(diagnose(network, (x.transpose(0, 1), labels)), None) == ["input batch first"]
+
+
+def test_an_input_without_order_in_time_tells_nothing(digits):
+    x = (torch.rand(40, 30, 140) < 0.1).float()
+    assert named(diagnose(digits[0], x), None) == []
+    assert roughness(x, 0) == pytest.approx(1, abs=0.1)
+    assert roughness(torch.linspace(0, 1, 50).view(50, 1, 1).expand(50, 3, 8), 0) < 0.01
+
+
+def test_layers_above_a_dead_one_are_dead_because_of_it():
+    network, data = healthy("digits", 3)
+    PLANTS["dead"][0](network)
+    diagnosis = diagnose(network, data)
+    causes = {f.layer: f.cause for f in diagnosis if f.name == "dead layer"}
+    assert "thresholds" in causes[2]
+    assert causes[3] == "the layer below is silent"
+
+
+def test_neurons_that_never_fire_are_named_where_they_are_most():
+    network, data = healthy("digits", 2)
+    rest = network.cells[0].theta_rest.detach().clone()
+    rest[:48] = 1e3
+    network.cells[0].theta_rest = rest
+    (finding,) = [f for f in diagnose(network, data) if f.layer == 1]
+    assert (finding.name, finding.problem) == ("dead neurons", "75% of its neurons never fire")
+
+
+def test_neurons_that_fire_together_are_named():
+    network, data = healthy("digits", 1, LIF)
+    with torch.no_grad():  # all neurons are nearly the same one
+        for weights in (network.cells[0].w_in, network.cells[0].w_rec):
+            weights.copy_(weights[:1] + 0.01 * weights)
+        network.cells[0].tau_v = torch.full((64,), 0.1)
+    assert "synchronous layer" in named(diagnose(network, data), 1)
+
+
+@pytest.mark.parametrize("adaptation", [50.0])
+def test_feedback_that_explodes_is_named(adaptation, make_network, make_spikes):
+    network = make_network(ALIFPlus, adaptation=adaptation, gain=3)
+    diagnosis = diagnose(network, make_spikes(T=60))
+    grown = [f for f in diagnosis if f.name == "exploding through time"]
+    assert grown and all("held by the feedback" in f.cause for f in grown)
+
+
+def test_gradients_that_explode_in_a_network_that_learnt_all_the_same_are_named():
+    path = Path(neurolsc.__file__).parent / "trained" / "sl-mnist-alif.safetensors"
+    diagnosis = diagnose(neurolsc.load(path), batch("mnist"))
+    assert [(f.layer, f.name) for f in diagnosis] == [(1, "exploding through time"), (2, "exploding through time")]
+    assert diagnosis.figures.loss < 1
+    assert diagnosis.figures.layers[0].gradient > 1e5
+
+
+def test_an_empty_diagnosis_is_false_and_one_with_findings_a_sequence(digits):
+    network, data = digits
+    fine = diagnose(network, data)
+    assert not fine and len(fine) == 0 and list(fine) == []
+    ill = copy.deepcopy(network)
+    PLANTS["dead"][0](ill)
+    found = diagnose(ill, data)
+    assert found and found[0] is next(iter(found))
+
+
+def test_what_does_not_fit_is_refused(digits):
+    network, (x, labels) = digits
+    with pytest.raises(ValueError, match=r"x must have shape \(T, B, 140\)"):
+        diagnose(network, x[0])
+    with pytest.raises(TypeError, match=r"batch must be x, \(x, targets\) or \(x, targets, mask\)"):
+        diagnose(network, (x, labels, None))
+    with pytest.raises(ValueError, match="lr must be positive"):
+        diagnose(network, (x, labels), lr=-1.0)
+    with pytest.raises(ValueError, match="trials need targets"):
+        try_cures(network, x, diagnose(network, x))
+    assert isinstance(network, Network)
