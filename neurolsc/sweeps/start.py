@@ -1,5 +1,6 @@
 """What is measured of every trial's network before it is trained."""
 
+import math
 import os
 import platform
 import subprocess
@@ -11,39 +12,57 @@ import torch
 
 import neurolsc
 from neurolsc import metrics
+from neurolsc.diagnosis.batch import Given
+from neurolsc.diagnosis.figures import measure
 from neurolsc.experiment import Experiment
+from neurolsc.modes import evaluating
 from neurolsc.network import Network
-from neurolsc.stability import radius_profile
+from neurolsc.stability.profile import draw_steps
+from neurolsc.stability.recurrence import recurrence_radius
+from neurolsc.stability.transition import follow
+from neurolsc.tasks import Classification
 
 SAMPLES = 32
 """training samples that rates are taken of"""
-RADII, TIMES = 4, 8
-"""samples, and time steps drawn at random, that radii are taken of"""
+FEW, TIMES = 4, 8
+"""samples, and time steps drawn at random, that derivatives are taken at"""
 
 
-@torch.no_grad()
 def statistics(network: Network, experiment: Experiment) -> dict[str, float | list[float] | None]:
     """Figures of a network before its training: each a number, or a list with one per layer.
 
-    Every key becomes columns of the table, with ``start_`` before it.
+    Every key becomes columns of the table, with ``start_`` before it. Beside radii, rates and
+    silent steps they are the measures of :func:`neurolsc.diagnose`, and the radius of the
+    recurrence alone.
 
     Args:
         network: the network; it stays as it is.
         experiment: what the network is of; its training samples are the input.
     """
-    x, _, *rest = experiment.first_samples("train", SAMPLES)
-    mask = rest[0] if rest else None
-    x = x.to(**network.dtype_and_device)
-    spikes = network.run(x, mask=mask).spikes
-    steps = min(TIMES, x.shape[0])
-    profile = radius_profile(network, x[:, :RADII], steps=steps, seed=experiment.network.seed)
+    x, labels, *rest = experiment.first_samples("train", SAMPLES)
+    given = Given(x.to(**network.dtype_and_device), labels, *rest)
+    few, seed = given.few(FEW), experiment.network.seed
+    found = measure(network, given, Classification(), samples=FEW, steps=TIMES, epsilon=1e-8, seed=seed)
+    with evaluating(network), torch.no_grad():
+        spikes = network.run(given.x, mask=given.mask).spikes
+        times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))
+        recurrence = [recurrence_radius(t).mean().item() for t in follow(network, few, times)[0]]
     binary = all(metrics.is_binary(layer) for layer in spikes)
-    return {
-        "time_radius": profile.time_mean.tolist(),
-        "depth_radius": profile.depth_mean.tolist(),
-        "firing_rate": [metrics.firing_rate(layer, mask) for layer in spikes] if binary else None,
-        "silent_steps": [metrics.silent_steps(layer, mask) for layer in spikes] if binary else None,
+    told: dict[str, float | list[float] | None] = {
+        "time_radius": found.profile.time_mean.tolist(),
+        "depth_radius": found.profile.depth_mean.tolist(),
+        "recurrence_radius": recurrence,
+        "firing_rate": [metrics.firing_rate(layer, given.mask) for layer in spikes] if binary else None,
+        "silent_steps": [metrics.silent_steps(layer, given.mask) for layer in spikes] if binary else None,
     }
+    for name in ("exponent", "singular_time", "singular_depth", "usable", "survives", "gradient", "noise"):
+        told[name] = [_finite(getattr(layer, name)) for layer in found.layers]
+    return told
+
+
+def _finite(value: float | None) -> float | None:
+    """A finite number; None in the place of what is none, or not measured."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def environment() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import neurolsc
 from neurolsc.config import TrainSettings
 from neurolsc.experiment import Experiment
 from neurolsc.locks import alone
@@ -60,9 +61,14 @@ def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
 def test_the_statistics_are_those_of_the_network_before_its_training(tmp_path: Path):
     (row, *_) = sweep(tmp_path / "s", Here(), **SMALL)
     experiment = Experiment.of(tmp_path / "s" / row["trial"])
-    x = experiment.first_samples("train", 32)[0]
-    spikes = experiment.build().run(x).spikes
+    x, labels = experiment.first_samples("train", 32)
+    network = experiment.build()
+    spikes = network.run(x).spikes
     assert row["start_firing_rate_1"] == pytest.approx(spikes[0].mean().item())
+    told = neurolsc.diagnose(network, (x, labels), samples=4, steps=8).figures.layers[0]
+    for name in ("exponent", "singular_depth", "usable", "survives", "gradient", "noise"):
+        assert row[f"start_{name}_1"] == pytest.approx(getattr(told, name))
+    assert 0 < row["start_recurrence_radius_1"] <= row["start_time_radius_1"] + 0.1
 
 
 def test_no_machine_or_place_is_named_in_the_table(tmp_path: Path):
