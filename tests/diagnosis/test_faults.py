@@ -22,6 +22,7 @@ def named(diagnosis, layer: int | None) -> list[str]:
     return [finding.name for finding in diagnosis if finding.layer == layer]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_nothing_is_found_in_a_healthy_network(kind):
     network, data = healthy(*HEALTHY[kind])

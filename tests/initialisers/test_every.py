@@ -47,7 +47,10 @@ def few(seed: int = 1) -> Tensor:
 def pairs(specs: list[str], names: Iterable[str]) -> list[Any]:
     """Specs by networks; those slow that differentiate many steps by autograd, or pre-train."""
     slow = {
-        (s, n) for s in specs for n in names if s.startswith("LSC(") or (s[:3] == "LSC" and n in ("snntorch", "norse"))
+        (s, n)
+        for s in specs
+        for n in names
+        if s.startswith("LSC(") or (s[:3] in ("LSC", "ByS") and n in ("snntorch", "norse"))
     }
     return [pytest.param(s, n, marks=pytest.mark.slow if (s, n) in slow else ()) for s in specs for n in names]
 

@@ -18,6 +18,7 @@ from neurolsc.surrogate import FastSigmoid
 from tests.initialisers.networks import NETWORKS, rates, spikes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["gradient", "scale"])
 def test_lsc_is_pre_training_under_another_name(method):
     x = [spikes(), spikes(seed=2)]

@@ -5,10 +5,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from neurolsc import LIF, register
+from neurolsc import LIF
 
 
-@register
 class Counted(LIF):
     """One line of COUNTED for every one, with the process that made it."""
 
