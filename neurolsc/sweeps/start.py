@@ -4,6 +4,7 @@ import math
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,16 @@ from neurolsc.stability.recurrence import recurrence_radius
 from neurolsc.stability.transition import follow
 from neurolsc.tasks import Classification
 
+Statistic = float | Sequence[float | None] | None
+"""a number, or one per layer; None where there is none"""
 SAMPLES = 32
 """training samples that rates are taken of"""
 FEW, TIMES = 4, 8
 """samples, and time steps drawn at random, that derivatives are taken at"""
 
 
-def statistics(network: Network, experiment: Experiment) -> dict[str, float | list[float] | None]:
-    """Figures of a network before its training: each a number, or a list with one per layer.
+def statistics(network: Network, experiment: Experiment) -> dict[str, Statistic]:
+    """Figures of a network before its training, each a number or a list with one per layer.
 
     Every key becomes columns of the table, with ``start_`` before it. Beside radii, rates and
     silent steps they are the measures of :func:`neurolsc.diagnose`, and the radius of the
@@ -48,7 +51,7 @@ def statistics(network: Network, experiment: Experiment) -> dict[str, float | li
         times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))
         recurrence = [recurrence_radius(t).mean().item() for t in follow(network, few, times)[0]]
     binary = all(metrics.is_binary(layer) for layer in spikes)
-    told: dict[str, float | list[float] | None] = {
+    told: dict[str, Statistic] = {
         "time_radius": found.profile.time_mean.tolist(),
         "depth_radius": found.profile.depth_mean.tolist(),
         "recurrence_radius": recurrence,
