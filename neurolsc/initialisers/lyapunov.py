@@ -15,7 +15,8 @@ from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc.inputs import pick
-from neurolsc.stability.transition import Transitions, flat, time_derivative
+from neurolsc.stability.lyapunov import layer_exponents
+from neurolsc.stability.transition import Transitions
 from neurolsc.validation import whole
 
 _REACH = math.log(1e4)
@@ -67,8 +68,8 @@ class LSCLyapunov(Initialiser):
                     for matrix, weights in zip(matrices, start, strict=True):
                         matrix.set(math.exp(log) * weights)
 
-                def exponent(cell=cell, read=read, layer=layer) -> float:
-                    return largest_exponent(cell, read, generator(seed, layer)).mean().item()
+                def exponent(cell=cell, read=read) -> float:
+                    return largest_exponent(cell, read, seed).mean().item()
 
                 reached = settle(scale, exponent, self.exponent, reach=_REACH, close=0.1 * self.tolerance)
                 if not abs(reached - self.exponent) <= self.tolerance:
@@ -79,22 +80,17 @@ class LSCLyapunov(Initialiser):
         return tuple(found)
 
 
-def largest_exponent(cell: Cell, read: Tensor, generator: torch.Generator) -> Tensor:
+def largest_exponent(cell: Cell, read: Tensor, seed: int) -> Tensor:
     """The largest finite-time Lyapunov exponent of a cell's run from rest, of each sample (B,).
 
     Args:
         cell: the cell.
         read: what it reads (T, B, n_in).
-        generator: of the direction q_0, uniform, the same for all samples.
+        seed: of the first direction, the same for all samples.
     """
-    direction, total = torch.empty(0), torch.zeros(read.shape[1], dtype=torch.float64)
-    for x, before, _ in steps(cell, read):
-        with torch.no_grad():
-            step = time_derivative(Transitions(cell, x, before, None, None))
-            if not len(direction):
-                drawn = torch.randn(flat(before).shape[1], generator=generator, dtype=torch.float64)
-                direction = (drawn / drawn.norm()).to(step).expand(len(step), -1).unsqueeze(-1)
-            direction = step @ direction
-            length = direction.norm(dim=1, keepdim=True).clamp(min=torch.finfo(direction.dtype).tiny)
-            direction, total = direction / length, total + length.flatten().double().log().cpu()
-    return total / len(read)
+    run = [(x, before) for x, before, _ in steps(cell, read)]
+    leaves = zip(*(before for _, before in run), strict=True)
+    states = type(run[0][1])(*map(torch.cat, leaves))
+    t = Transitions(cell, torch.cat([x for x, _ in run]), states, None, None)
+    with torch.no_grad():
+        return layer_exponents(t, read.shape[1], 1, seed)[:, 0]

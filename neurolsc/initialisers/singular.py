@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neurolsc.eigen import largest_singular_value
 from neurolsc.initialisers.cells import input_synapses, settle
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
@@ -17,7 +16,8 @@ from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc.inputs import pick
 from neurolsc.stability.lsc.rules import TransitionRule
 from neurolsc.stability.profile import draw_steps
-from neurolsc.stability.transition import depth_derivative, follow, time_derivative
+from neurolsc.stability.singular import through_depth, through_time
+from neurolsc.stability.transition import follow
 from neurolsc.validation import number, whole
 
 _REACH = math.log(1e4)
@@ -84,7 +84,7 @@ class LSCSingular(Initialiser):
         """Scale a layer through depth and time, in turn: in norse's cells one moves the other."""
 
         def measure() -> float:
-            return largest_singular_value(depth_derivative(follow(network, x, at)[0][layer])).mean().item()
+            return through_depth(follow(network, x, at)[0][layer]).mean().item()
 
         reached = {"depth": measure(), "time": 0.0}
         for _ in range(_TURNS):
@@ -107,6 +107,6 @@ class LSCSingular(Initialiser):
             _RULE.apply(cell, time=math.exp(log), depth=1.0)
 
         def measure() -> float:
-            return largest_singular_value(time_derivative(follow(network, x, at)[0][layer])).mean().item()
+            return through_time(follow(network, x, at)[0][layer]).mean().item()
 
         return settle(scale, measure, self.target, reach=_REACH, close=_CLOSE * self.target)

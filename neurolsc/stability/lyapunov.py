@@ -54,11 +54,11 @@ def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int
             raise ValueError(
                 f"count must be at most the {smallest} state variables of the smallest layer, got {count}."
             )
-        return torch.stack([_of_layer(t, x.shape[1], count, seed) for t in transitions])
+        return torch.stack([layer_exponents(t, x.shape[1], count, seed) for t in transitions])
 
 
-def _of_layer(t: Transitions, batch: int, count: int, seed: int) -> Tensor:
-    """Exponents (B, count) of one layer, whose points are ordered (step, sample)."""
+def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor:
+    """Exponents (B, count) of one layer at all steps of a run, points ordered (step, sample)."""
     size, like = states(t), t.x
     steps = len(like) // batch
     start = torch.randn(size, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

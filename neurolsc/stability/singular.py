@@ -11,7 +11,7 @@ from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.stability.cycles import depth_maps, squared, time_map
 from neurolsc.stability.profile import draw_steps
-from neurolsc.stability.transition import follow
+from neurolsc.stability.transition import Transitions, follow
 
 
 def singular_values(
@@ -50,9 +50,19 @@ def singular_values(
     with evaluating(as_network(network)), torch.no_grad():
         transitions, _ = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
-        time = [_largest([time_map(t)], t.x, tolerance).view(shape) for t in transitions]
-        depth = [_largest(depth_maps(t), t.x, tolerance).view(shape) for t in transitions]
+        time = [through_time(t, tolerance).view(shape) for t in transitions]
+        depth = [through_depth(t, tolerance).view(shape) for t in transitions]
     return torch.stack(time), torch.stack(depth)
+
+
+def through_time(t: Transitions, tolerance: float = TOLERANCE) -> Tensor:
+    """The largest singular values through time at the points of a layer (P,)."""
+    return _largest([time_map(t)], t.x, tolerance)
+
+
+def through_depth(t: Transitions, tolerance: float = TOLERANCE) -> Tensor:
+    """Likewise through depth."""
+    return _largest(depth_maps(t), t.x, tolerance)
 
 
 def _largest(maps: Sequence[Map], like: Tensor, tolerance: float) -> Tensor:
