@@ -2,10 +2,10 @@ r"""Largest eigenvalues of many matrices at once, given whole or as products wit
 
 No network, no cell, no time.
 
-How it fits together. `radius` has them of whole matrices: LAPACK, in float64. `maps` has matrices
-as products, in cycles (`autograd`: of any function). `radii` takes a cycle: the small ones become
-whole matrices; of others a cell may know the radius (`known`) without any product. The rest follow
-the products of a random start on a `basis`, for some of the points (`pieces`) at a time, by
+How it fits together. `radius` has them of whole matrices: by `lapack`, in float64. `maps` has
+matrices as products, in cycles (`autograd`: of any function). `radii` takes a cycle: the small ones
+become whole matrices; of others a cell may know the radius (`known`) without any product. The rest
+follow the products of a random start on a `basis`, for some of the points (`pieces`) at a time, by
 `compiled` loops on a CPU (`compiled_kernels`). `krylov` looks at the largest eigenvalue (`powers`:
 found by squaring) when enough of them are likely to be done. What counts is for the `acceptance` to
 say, and that nothing larger is left out for `exclusion`; a point that meets it at no look goes the

@@ -13,6 +13,7 @@ eigenvalues by LAPACK (``benchmarks/radii.py``).
 import torch
 from torch import Tensor
 
+from neurolsc.eigen.lapack import eigenpairs
 from neurolsc.eigen.vectors import norm, start, unit
 
 SQUARINGS = (9, 9)
@@ -93,10 +94,10 @@ def _pairs(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tensor
 
 
 def _by_lapack(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    values, vectors = torch.linalg.eig(h)
+    values, vectors = eigenpairs(h)
     largest = values.abs().argmax(1, keepdim=True)
     value, x = values.gather(1, largest), vectors.take_along_dim(largest[:, None], 2).squeeze(2)
-    values, vectors = torch.linalg.eig(h.mT)
+    values, vectors = eigenpairs(h.mT)
     nearest = (values - value).abs().argmin(1, keepdim=True)
     return value.squeeze(1), x, _condition(x, vectors.take_along_dim(nearest[:, None], 2).squeeze(2))
 

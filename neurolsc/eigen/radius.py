@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.eigen.lapack import eigenvalues
 from neurolsc.eigen.maps import lu_factors
 from neurolsc.eigen.vectors import start, unit
 
@@ -139,9 +140,9 @@ class _SpectralRadius(torch.autograd.Function):
 def _largest_eigenvalue(m: Tensor) -> Tensor:
     m = m.detach().cpu().double()
     m = torch.where(m.abs() < torch.finfo(m.dtype).tiny, 0, m)  # LAPACK may not converge with subnormal numbers
-    eigenvalues = torch.linalg.eigvals(m)
-    index = eigenvalues.abs().argmax(-1, keepdim=True)
-    return eigenvalues.gather(-1, index).squeeze(-1)
+    values = eigenvalues(m)
+    index = values.abs().argmax(-1, keepdim=True)
+    return values.gather(-1, index).squeeze(-1)
 
 
 def leading_pair(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:

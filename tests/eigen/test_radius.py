@@ -128,6 +128,15 @@ def test_terms_of_a_sum_share_the_radius_after_euler(seed, n):
     assert not capped
 
 
+@pytest.mark.parametrize("seed", [0, 4, 5, 6])
+def test_equal_rows_on_which_lapack_may_not_converge(seed):
+    row = torch.rand(64, generator=torch.Generator().manual_seed(seed)).mul_(2).sub_(1).mul_(0.17).double()
+    both = torch.stack([row.expand(64, 64), torch.eye(64, dtype=torch.float64)])
+    torch.testing.assert_close(spectral_radius(both), torch.stack([row.sum().abs(), torch.tensor(1.0).double()]))
+    gradient = radius_and_gradient(both[0]).gradient  # of rank 1: the right vector is 1, the left the row
+    torch.testing.assert_close(gradient, (row / row.sum().abs()).unsqueeze(1).expand(64, 64))
+
+
 def test_zero_matrix_has_radius_and_gradient_zero():
     m = torch.zeros(2, 4, 4, requires_grad=True)
     radius = spectral_radius(m)
