@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from neurolsc.diagnosis.faults import EXPLODING, FROZEN, NEURONS, OFTEN, RARE, SATURATED, SCALE, SYNCHRONOUS, VANISHING
@@ -14,6 +13,7 @@ from neurolsc.diagnosis.training_faults import TOO_FAST
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Answer, Cell
 from neurolsc.neurons.reset import Reset
+from neurolsc.neurons.synapses import owner_of
 from neurolsc.positive import behind
 from neurolsc.stability import TransitionRule, match_firing_rates
 from neurolsc.stability.findings import DEAD, held_by
@@ -155,7 +155,7 @@ def _halve(network: Network, x: Tensor, *, values: dict[int, list[str]]) -> None
     for i, names in values.items():
         for name in names:
             cell = network.cells[i]
-            owner, last = _owner(cell, name)
+            owner, last = owner_of(cell, name)
             assign(cell, name, getattr(owner, last) * 0.5)
 
 
@@ -165,7 +165,7 @@ def _free(network: Network, x: Tensor, *, layers: Sequence[int]) -> None:
         thresholds = cell.thresholds()
         rest = None if thresholds is None else thresholds.rest()
         for answer in cell.answers:
-            owner, name = _owner(cell, answer.parameter)
+            owner, name = owner_of(cell, answer.parameter)
             parameter = behind(owner, name)
             if answer.through == "value" or parameter is None:
                 continue
@@ -174,8 +174,3 @@ def _free(network: Network, x: Tensor, *, layers: Sequence[int]) -> None:
                 assign(cell, answer.parameter, getattr(owner, name).detach().clamp(SHORTEST, LONGEST))
         if thresholds is not None and rest is not None:
             thresholds.set_rest(rest)
-
-
-def _owner(cell: Cell, name: str) -> tuple[torch.nn.Module, str]:
-    path, _, last = name.rpartition(".")
-    return cell.get_submodule(path), last
