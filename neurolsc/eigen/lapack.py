@@ -26,7 +26,7 @@ def _converged(solve: Callable[[Tensor], R], m: Tensor) -> R:
     """
     try:
         return solve(m)
-    except torch.linalg.LinAlgError:
+    except RuntimeError:  # torch has no public name for the error of linear algebra
         noise = torch.randn(m.shape, generator=torch.Generator().manual_seed(0), dtype=m.dtype).to(m.device)
         size = torch.linalg.matrix_norm(m, keepdim=True) / m.shape[-1]
         return solve(m + torch.finfo(m.dtype).eps * size * noise)
