@@ -51,6 +51,7 @@ def test_radii_prints_a_line_per_layer_and_writes_what_it_prints(tmp_path):
     assert (tmp_path / "run/profile.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_pretrain_keeps_the_network_whose_radii_it_reports(tmp_path):
     result = call("pretrain", *QUICK, "--target", "0.5", "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
@@ -193,6 +194,7 @@ def test_a_command_killed_in_the_middle_goes_on_to_the_same_bits(tmp_path, comma
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_the_command_that_goes_on(tmp_path, monkeypatch):
     run = TrainSettings.run
 
@@ -482,6 +484,7 @@ def test_diagnose_says_what_is_wrong_and_leaves_the_run_as_it_is(silent_run):
     assert {path.name: path.read_bytes() for path in silent_run.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_diagnose_tries_cures_and_writes_what_it_prints(silent_run, tmp_path):
     out = tmp_path / "doctor"
     result = call("diagnose", silent_run, "--samples", "8", "--try", "--out", out)
@@ -501,6 +504,7 @@ def test_diagnose_tries_cures_and_writes_what_it_prints(silent_run, tmp_path):
     assert call("diagnose", silent_run, "--out", out).exit_code != 0  # it exists
 
 
+@pytest.mark.slow
 def test_diagnose_leaves_nothing_where_it_fails(silent_run, tmp_path, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise OSError("disk full")

@@ -75,6 +75,7 @@ def test_a_start_comes_first_and_tells_what_it_did_not_reach(tmp_path):
     assert network.run(experiment.first_samples("train", 8)[0]).spikes[0].mean() > 0.05
 
 
+@pytest.mark.slow
 def test_a_start_is_followed_by_the_pre_training(tmp_path):
     started = replace(STARTED, training=None).run(tmp_path / "run")
     assert {file.name for file in (tmp_path / "run").iterdir()} == UNTRAINED | RADII | {"start.json"}
@@ -84,6 +85,7 @@ def test_a_start_is_followed_by_the_pre_training(tmp_path):
         assert outcome.pretraining.profile.time_mean.item() == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_start_that_is_done_is_not_done_again(tmp_path, monkeypatch):
     experiment = replace(STARTED, pretraining=None)
     through = experiment.run(tmp_path / "through")
@@ -123,6 +125,7 @@ def test_training_takes_optimizer_and_clipping_from_its_settings(tmp_path, monke
     assert (taken["optimizer"], taken["clip"]) == (torch.optim.Adam, neurolsc.Clipping(1.0, 0.9))
 
 
+@pytest.mark.slow
 def test_an_experiment_is_known_again_from_its_folder_and_scored_there(tmp_path):
     trained = WHOLE.run(tmp_path / "run").network
     assert Experiment.of(tmp_path / "run") == WHOLE
@@ -134,6 +137,7 @@ def test_an_experiment_is_known_again_from_its_folder_and_scored_there(tmp_path)
         WHOLE.run(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["scale", pytest.param("gradient", marks=pytest.mark.slow)])
 def test_a_run_stopped_in_its_training_keeps_the_pretraining_and_ends_in_the_same_bits(method, tmp_path, monkeypatch):
     settings = replace(WHOLE.pretraining, method=method)
@@ -200,11 +204,13 @@ def test_there_is_no_radius_to_set_without_a_target():
         PretrainSettings().run(WHOLE.build(), [torch.zeros(5, 1, 70)], seed=0)
 
 
+@pytest.mark.slow
 def test_it_needs_no_command_line():
     code = "import sys, neurolsc.experiment; print('click' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_weights_that_it_began_with_or_not_at_all(tmp_path, monkeypatch):
     weights, other = tmp_path / "weights", replace(WHOLE, network=replace(WHOLE.network, seed=5))
     neurolsc.save(other.build(), weights)

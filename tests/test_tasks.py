@@ -225,6 +225,7 @@ def test_training_carries_values_and_no_gradient_over_the_cuts():
     assert result.history[0]["train_loss"] == pytest.approx(sum(losses) / 2)
 
 
+@pytest.mark.slow
 def test_in_pieces_shorter_than_what_is_asked_for_only_a_carried_state_learns():
     def go(carry: bool) -> float:
         training, validation = (Streams(Echo(50, seed, binary=False, steps=40), 20) for seed in (0, 1))

@@ -54,6 +54,7 @@ def test_threads_that_save_to_one_path_all_succeed_and_readers_see_whole_files(t
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_the_same_network_saves_to_the_same_bytes(tmp_path: Path):
     for number in range(8):  # the order of texts in a header is drawn anew for every file
         save(network(), tmp_path / f"{number}.safetensors")
@@ -142,6 +143,7 @@ def test_a_writer_whose_new_temporary_was_taken_for_a_dead_one_makes_another(
     assert taken and read_tree(tmp_path / "n") == 3
 
 
+@pytest.mark.slow
 def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path):
     code = (
         "import os, signal, sys; from neurolsc.files import atomic_write\n"

@@ -25,6 +25,7 @@ def test_the_tables_of_a_page_are_those_of_the_results(page: Path):
     assert tables.filled(text) == text, "run `make tables`"
 
 
+@pytest.mark.slow
 def test_every_table_is_shown_and_a_changed_digit_is_seen():
     texts = {page: page.read_text(encoding="utf-8") for page in tables.PAGES}
     assert {name for text in texts.values() for name in tables.places(text)} == set(tables.TABLES)

@@ -44,6 +44,7 @@ def test_a_planted_fault_is_named_where_it_is(plant, digits):
     assert name not in named(diagnosis, 3 - layer)
 
 
+@pytest.mark.slow
 def test_a_reset_that_explodes_is_named_and_detaching_it_helps():
     network, data = exploding()
     diagnosis = diagnose(network, data)
@@ -60,6 +61,7 @@ def test_a_reset_that_explodes_is_named_and_detaching_it_helps():
     assert all(cell.reset.gradient for cell in network.cells)  # the network itself stays
 
 
+@pytest.mark.slow
 def test_a_missing_class_is_named_where_there_are_labels_enough(digits):
     network, (x, labels) = digits
     many = torch.arange(2000) % 20
@@ -71,6 +73,7 @@ def test_a_missing_class_is_named_where_there_are_labels_enough(digits):
     assert not diagnose(network, (x, labels), labels=missing[:40])  # by chance 40 of 20 classes leave some out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lr", [0.1, 1.0, 10.0])
 def test_a_learning_rate_that_is_too_high_is_named_and_a_lower_one_helps(lr, digits):
     network, data = digits
@@ -89,6 +92,7 @@ def test_a_history_that_only_grows_is_a_learning_rate_too_high(digits):
     assert named(diagnose(digits[0], digits[1], history=rows), None) == ["learning rate too high"]
 
 
+@pytest.mark.slow
 def test_a_history_that_falls_is_believed_before_a_few_updates(digits):
     rows = [{"train_loss": loss} for loss in (3.0, 2.9, 2.95)]
     assert not diagnose(*digits, history=rows, lr=1.0)
@@ -108,6 +112,7 @@ def test_an_input_that_is_batch_first_is_named_and_the_rest_is_said_of_it_turned
     assert wrong.figures.loss == right.figures.loss
 
 
+@pytest.mark.slow
 def test_as_many_samples_as_steps_are_told_by_their_order_in_time():
     network, _ = healthy("digits", 2)
     x, labels = batch("digits", 50)
@@ -166,6 +171,7 @@ def test_gradients_that_explode_in_a_network_that_learnt_all_the_same_are_named(
     assert diagnosis.figures.layers[0].gradient > 1e5
 
 
+@pytest.mark.slow
 def test_an_empty_diagnosis_is_false_and_one_with_findings_a_sequence(digits):
     network, data = digits
     fine = diagnose(network, data)

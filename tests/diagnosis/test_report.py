@@ -16,6 +16,8 @@ from neurolsc.stability import lyapunov_exponents, radius_profile, signal_to_noi
 from neurolsc.tasks import ClassPerStep, cross_entropy
 from tests.diagnosis.networks import PLANTS, healthy
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def ill():
@@ -75,6 +77,7 @@ def test_the_dictionary_is_json_and_holds_findings_figures_and_trials(ill, diagn
     assert "tried for dead layer of layer 2" in str(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_targets", [True, False])
 def test_the_picture_is_drawn(with_targets, ill, tmp_path):
     network, (x, labels) = ill

@@ -9,6 +9,7 @@ from tests.eigen.promise import ALL, by_family, survey, worst
 from tests.eigen.random_layers import FAMILIES, KINDS, layer
 
 
+@pytest.mark.slow
 def test_a_ring_larger_than_the_leaks_is_seen():
     torch.manual_seed(0)
     spike = Rectangular(1.0)

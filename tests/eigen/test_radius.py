@@ -221,6 +221,7 @@ def check_under_threads() -> None:
     assert relative_errors(m.float(), m).max() < 0.01
 
 
+@pytest.mark.slow
 def test_gradient_is_right_after_set_num_threads_where_torchs_batched_lu_is_not():
     # pytorch#142815: from about 150 wide
     root = Path(neurolsc.__file__).parents[1]

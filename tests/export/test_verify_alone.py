@@ -125,6 +125,7 @@ def test_one_sum_of_the_readout_that_differs_is_found(told, tmp_path):
     assert all(layer.agreement == 1 for layer in found.layers)
 
 
+@pytest.mark.slow
 def test_sums_that_wrap_more_than_once_are_followed(told, tmp_path, monkeypatch):
     said, _ = told
     path = tmp_path / "a.net"

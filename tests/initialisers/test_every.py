@@ -45,13 +45,8 @@ def few(seed: int = 1) -> Tensor:
 
 
 def pairs(specs: list[str], names: Iterable[str]) -> list[Any]:
-    """Specs by networks; those slow that differentiate many steps by autograd, or pre-train."""
-    slow = {
-        (s, n)
-        for s in specs
-        for n in names
-        if s.startswith("LSC(") or (s[:3] in ("LSC", "ByS") and n in ("snntorch", "norse"))
-    }
+    """Specs by networks; those slow that pre-train, or run layers of other libraries."""
+    slow = {(s, n) for s in specs for n in names if s.startswith("LSC(") or n in ("snntorch", "norse")}
     return [pytest.param(s, n, marks=pytest.mark.slow if (s, n) in slow else ()) for s in specs for n in names]
 
 

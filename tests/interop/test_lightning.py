@@ -119,6 +119,7 @@ def test_a_loss_that_only_grows_in_training_is_a_learning_rate_too_high(tmp_path
     assert callback.diagnoses[4].figures.loss is None
 
 
+@pytest.mark.slow
 def test_without_lightning_the_error_names_the_extra():
     code = "import sys; sys.modules['lightning'] = None; import neurolsc.interop.lightning"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 def test_i2_importing_the_package_loads_none_of_them():
     others = "{'snntorch', 'norse', 'nir', 'nirtorch'}"
     code = f"import sys, neurolsc, neurolsc.interop, neurolsc.export; print({others} & set(sys.modules))"
@@ -24,6 +25,7 @@ def test_i2_a_missing_package_is_named_with_the_extra_that_brings_it(name, monke
         importlib.import_module(f"neurolsc.interop.{name}")
 
 
+@pytest.mark.slow
 def test_i1_norse_is_used_without_torchvision():
     code = "import sys, neurolsc.interop.norse; print('torchvision' in sys.modules)"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)

@@ -233,6 +233,7 @@ def test_a_wrapped_network_is_not_saved_but_refused(tmp_path):
         save(wrap(Tutorial()), tmp_path / "net.safetensors")
 
 
+@pytest.mark.slow
 def test_neither_snntorch_nor_norse_is_needed_for_a_torch_lstm():
     code = (
         "import sys; sys.modules['snntorch'] = sys.modules['norse'] = sys.modules['lightning'] = None\n"

@@ -64,6 +64,7 @@ def test_thresholds_are_scaled_to_wanted_rates():
     assert reached == pytest.approx([0.2, 0.1], abs=0.02)
 
 
+@pytest.mark.slow
 def test_both_rules_move_them_like_those_of_alif_plus_and_reach_the_radius():
     network = Network(cells(ALIFPositive), 3)
     PaperRule().apply(network.cells[0], time=1.0, depth=1.1)

@@ -88,6 +88,7 @@ def test_the_best_so_far_is_the_row_of_the_lowest_loss():
     assert [row["epoch"] for row in best_so_far(history)] == [1, 2, 2, 2, 5]
 
 
+@pytest.mark.slow
 def test_table_and_figure_tell_of_a_sweep(tmp_path: Path):
     file = write_grid(tmp_path / "grid.toml", **(SMALL | CHOOSING))
     run_sweep(grid(tmp_path / "g", **(SMALL | CHOOSING)), tmp_path / "s", Here(), progress=False)

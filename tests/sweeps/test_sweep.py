@@ -100,6 +100,7 @@ def test_the_commit_is_that_of_the_package_and_of_nothing_around_it(tmp_path: Pa
     assert socket.gethostname() not in start.environment().values()
 
 
+@pytest.mark.slow
 def test_what_is_over_is_not_repeated_and_a_changed_grid_keeps_it(tmp_path: Path):
     sweep(tmp_path / "s", Here(), **SMALL)
     before = finished(tmp_path / "s")
@@ -182,6 +183,7 @@ def test_a_rate_that_diverges_is_not_chosen(tmp_path: Path):
     ]
 
 
+@pytest.mark.slow
 def test_a_test_set_that_cannot_be_read_changes_no_choice_and_costs_no_training(tmp_path: Path, monkeypatch):
     content = SMALL | CHOOSING
     through = sweep(tmp_path / "through", Here(), **content)
@@ -249,6 +251,7 @@ def stopped_after_an_epoch(experiment: Experiment, folder: Path) -> None:
         experiment.run(folder, progress=False)
 
 
+@pytest.mark.slow
 def test_an_unfinished_trial_goes_on_from_its_checkpoint(tmp_path: Path):
     through = sweep(tmp_path / "through", Here(), **SMALL)
     trial = grid(tmp_path, **SMALL).trials[0]
@@ -289,6 +292,7 @@ def test_a_trial_that_another_process_is_at_is_left_to_it_and_waited_for(tmp_pat
     assert len(pool.jobs) == 6
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_but_not_for_ever(tmp_path: Path):
     pool = Here(["died"] * (DEATHS - 1))
     rows = sweep(tmp_path / "s", pool, **SMALL)

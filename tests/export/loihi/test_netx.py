@@ -147,6 +147,7 @@ def test_an_export_that_fails_leaves_the_old_file(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_readout_whose_sum_would_leave_24_bits_is_made_coarser(tmp_path):
     network = make("recurrent, zero")
     with torch.no_grad():

@@ -97,6 +97,7 @@ def test_reaches_one_half_while_the_threshold_is_held(make_network, batches):
     assert [cell.theta_rest.mean().item() for cell in network.cells] == pytest.approx(rest, rel=0.1)
 
 
+@pytest.mark.slow
 def test_reaches_the_balanced_target_with_the_papers_rule(make_network, batches, tmp_path):
     network, path = make_network(), tmp_path / "state"
     result = pretrain(network, batches, target="balanced", checkpoint=path, progress=False)
@@ -177,6 +178,7 @@ def test_frozen_parameters_stay(make_network, batches, tmp_path):
         assert learnt != torch.equal(after[name], before[name]), name
 
 
+@pytest.mark.slow
 def test_same_seed_same_weights_and_labels_are_ignored(make_network, batches):
     def run(batches: list[Any], seed: int) -> dict[str, Tensor]:
         network = make_network()
@@ -463,6 +465,7 @@ class Falling:
         return Aim(self.top, self.top / layers)
 
 
+@pytest.mark.slow
 def test_a_target_of_ones_own_is_reached(make_network, batches):
     result = pretrain(make_network(), batches, target=Falling(0.6), progress=False)
     assert result.profile.target == (0.6, 0.3)
@@ -522,6 +525,7 @@ def pretrain_until_killed(path: str) -> None:
     pretrain(small_network(), Batches(KILLED_AT), checkpoint=path, checkpoint_every=EVERY, **INTERRUPTED)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path):
     path = tmp_path / "state"
     root = Path(neurolsc.__file__).parents[1]
@@ -603,6 +607,7 @@ def test_multipliers_near_the_target_are_damped_as_often_as_their_miss_changed_s
     assert damped > 2
 
 
+@pytest.mark.slow
 def test_polishing_begins_from_the_nearest_weights_where_the_loop_stalls(make_network, batches, tmp_path):
     # under this rule no step is better than the first
     start = weights(make_network())
