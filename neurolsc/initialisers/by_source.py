@@ -112,9 +112,9 @@ class BySource(Initialiser):
             for matrices, factor in ((below, factors["depth"]), (own, factors["recurrence"])):
                 for matrix in matrices:
                     put(matrix, factor * matrix.weights)
-        rate, found = self._wake(cell, read), radii()
+        fires, found = self._wake(cell, read), radii()
         missed = [(f"radius of the {name}", found[name], target) for name, target in wanted.items() if target]
-        missed += [("firing rate", rate, self.rate)] if self.rate else []
+        missed += [("firing rate", fires, self.rate)] if self.rate else []
         return [
             Finding(layer + 1, f"{what} {is_now:.3g}, not {target:g}", _CURES[what])
             for what, is_now, target in missed
