@@ -1,13 +1,12 @@
 """Local stability by source, at a given rate: what spikes do is set, leaks are left to the task."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from neurolsc.initialisers.cells import input_synapses, put, rate, reads, settle, told
+from neurolsc.initialisers.cells import input_synapses, put, told
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
@@ -16,15 +15,16 @@ from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.synapses import synapses
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.measure import depth_radius
+from neurolsc.stability.one_layer import again, next_reads, rate, reads, scale_to_rate
 from neurolsc.stability.profile import draw_steps
 from neurolsc.stability.recurrence import recurrence_radius
-from neurolsc.stability.transition import follow
+from neurolsc.stability.transition import Transitions, follow
 from neurolsc.validation import number, whole
 
 _SETTLED = 0.01  # of a radius, as a share
 _MISSED = 0.05  # likewise: told
 _WIDEST = 10.0  # a factor of weights in one round
-_REACH = math.log(1e4)  # of a scale of thresholds
+_REACH = 1e4  # likewise of thresholds
 _CURES = {
     "radius of the depth": "no scale of w_in moves it: let the layer below fire, where its surrogate has a derivative",
     "radius of the recurrence": "voltages outgrow the surrogate, or no neuron has a derivative: ask for less",
@@ -83,23 +83,28 @@ class BySource(Initialiser):
             if self.rate and network.cells[layer].thresholds() is None:
                 raise TypeError(f"{told(network, layer)} does not say how its thresholds scale.")
         draw = generator(seed, "points")
-        some = x[:, torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)]
+        some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
         times = draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
         with evaluating(network), torch.no_grad():
+            read = reads(network, x, 0)
             for layer in range(len(network.cells)):
-                found += self._set(network, x, some, times, layer, seed)
+                points = follow(network, x[:, some], times)[0][layer]
+                found += self._set(points, read, some, times, layer, seed)
+                read = next_reads(network, read, layer)
         return tuple(found)
 
-    def _set(self, network: Network, x: Tensor, some: Tensor, times: Tensor, layer: int, seed: int) -> list[Finding]:
-        """Set one layer; what it misses."""
-        cell, read = network.cells[layer], reads(network, x, layer)
-        below, own = input_synapses(network, layer) if layer else (), synapses(cell, "time")
+    def _set(
+        self, points: Transitions, read: Tensor, some: Tensor, times: Tensor, layer: int, seed: int
+    ) -> list[Finding]:
+        """Set one layer, which reads that and is looked at in some samples; what it misses."""
+        cell = points.cell
+        below, own = synapses(cell, "depth") if layer else (), synapses(cell, "time")
         for matrix in own if self.recurrence == 0 else ():
             put(matrix, torch.zeros_like(matrix.weights))
         wanted = {"depth": self.depth if below else 0.0, "recurrence": self.recurrence if own else 0.0}
 
         def radii() -> dict[str, float]:
-            t = follow(network, some, times)[0][layer]
+            t = again(points, read[:, some], times)
             across = depth_radius(t, layer, "submatrix", generator(seed, layer)).radius
             return {"depth": across.mean().item(), "recurrence": recurrence_radius(t).mean().item()}
 
@@ -123,17 +128,10 @@ class BySource(Initialiser):
 
     def _wake(self, cell: Cell, read: Tensor) -> float:
         """Scale the thresholds of a cell to the rate wanted; the rate reached."""
-        if not self.rate:
-            return rate(cell, read)
         thresholds = cell.thresholds()
-        assert thresholds is not None  # asked before
-        return settle(
-            lambda log: thresholds.scale(math.exp(-log)),
-            lambda: rate(cell, read),
-            self.rate,
-            reach=_REACH,
-            close=1e-3 * self.rate,
-        )
+        if not self.rate or thresholds is None:
+            return rate(cell, read)
+        return scale_to_rate(cell, thresholds, read, self.rate, reach=_REACH)
 
 
 def _factor(found: float, target: float) -> float:

@@ -1,21 +1,17 @@
 """What initialisers read of a cell and set: its matrices, its voltages over a run, its filter."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, State
+from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.synapses import Synapses, owner_of, synapses
 from neurolsc.positive import set_value
-from neurolsc.stability.lsc.roots import bracket, root
-
-HUGE = 1e12
-"""stands for values that are not finite where a root is looked for"""
+from neurolsc.stability.one_layer import steps
 
 
 def input_synapses(network: Network, layer: int) -> tuple[Synapses, ...]:
@@ -86,37 +82,9 @@ def by_neuron(values: Tensor, like: Synapses) -> Tensor:
     return (values if len(values) == rows else values.mean().expand(rows)).view(-1, *[1] * (like.weights.ndim - 1))
 
 
-def reads(network: Network, x: Tensor, layer: int) -> Tensor:
-    """What a layer reads at every step of a run (T, B, n_in), with the network's delay."""
-    with torch.no_grad():
-        below = network.run(x).spikes[layer - 1] if layer else x
-        if network.layer_delay:
-            start = network.initial_states(x.shape[1])
-            first = network.cells[layer - 1].output(start.layers[layer - 1]) if layer else start.x
-            assert first is not None
-            below = torch.cat([first.unsqueeze(0), below[:-1]])
-    return below
-
-
-def steps(cell: Cell, read: Tensor) -> Iterator[tuple[Tensor, State, State]]:
-    """The run of a cell from rest: of every step what it reads, its state before and after."""
-    with torch.no_grad():
-        state = cell.initial_state(read.shape[1])
-        for x in read:
-            after = cell.update(x, cell.output(state), state)
-            yield x, state, after
-            state = after
-
-
 def voltages(cell: Cell, of: Membrane, read: Tensor) -> Tensor:
     """The voltage after every step of a run from rest (T, B, n_hidden)."""
     return torch.stack([of.voltage(after) for _, _, after in steps(cell, read)])
-
-
-def rate(cell: Cell, read: Tensor) -> float:
-    """Spikes per neuron and step in a run from rest."""
-    with torch.no_grad():
-        return cell.run(read, cell.initial_state(read.shape[1]))[0].ne(0).double().mean().item()
 
 
 def resting_threshold(cell: Cell, of: Membrane) -> Tensor:
@@ -162,35 +130,3 @@ def kept_share(cell: Cell, of: Membrane) -> Tensor:
         x, z, by = torch.zeros(1, cell.n_in, **cell.dtype_and_device), cell.output(rest), -0.125
         lowered, as_is = (of.voltage(cell.update(x, z, state)) for state in (of.moved(rest, by), rest))
     return ((lowered - as_is)[0].double() / by).cpu()
-
-
-def settle(
-    set_to: Callable[[float], object], measure: Callable[[], float], target: float, *, reach: float, close: float
-) -> float:
-    """Leave something at the value nearest to where a measure of it meets a target.
-
-    Args:
-        set_to: sets it; 0 is where it is now.
-        measure: what is measured then; grows with the value, up to noise.
-        target: what it shall be.
-        reach: how far the value may go from 0.
-        close: a difference from the target that will do.
-
-    Returns:
-        What is measured in the end.
-    """
-    tried: list[tuple[float, float, float]] = []
-
-    def miss(value: float) -> float:
-        set_to(value)
-        found = measure()
-        missed = found - target if math.isfinite(found) else HUGE
-        tried.append((abs(missed), value, found))
-        return missed if abs(missed) > close else 0.0
-
-    between = bracket(miss, reach)
-    if between.low < between.high:
-        root(miss, between, width=1e-4, close=0.0)
-    _, value, found = min(tried)
-    set_to(value)
-    return found

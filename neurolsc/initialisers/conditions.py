@@ -13,11 +13,8 @@ from neurolsc.initialisers.cells import (
     membrane,
     normal,
     put,
-    rate,
-    reads,
     recurrent_synapses,
     resting_threshold,
-    settle,
     told,
 )
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
@@ -29,6 +26,8 @@ from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.synapses import Synapses
 from neurolsc.positive import raw
 from neurolsc.stability.findings import Finding
+from neurolsc.stability.one_layer import rate, reads
+from neurolsc.stability.roots import settle
 from neurolsc.surrogate import Surrogate
 
 _MEANS = 1024.0

@@ -13,8 +13,6 @@ from neurolsc.initialisers.cells import (
     membrane,
     normal,
     put,
-    rate,
-    reads,
     resting_threshold,
 )
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
@@ -25,6 +23,7 @@ from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.synapses import Synapses, synapses
 from neurolsc.stability.findings import Finding
+from neurolsc.stability.one_layer import rate, reads
 from neurolsc.validation import number
 
 _TURNS, _SAME = 20, 0.01

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from neurolsc.initialisers.cells import input_synapses, membrane, orthogonal, put, reads, settle, voltages
+from neurolsc.initialisers.cells import input_synapses, membrane, orthogonal, put, voltages
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
@@ -14,6 +14,8 @@ from neurolsc.network import Network
 from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.synapses import Synapses, synapses
 from neurolsc.stability.findings import Finding
+from neurolsc.stability.one_layer import reads
+from neurolsc.stability.roots import settle
 from neurolsc.validation import number
 
 _REACH = math.log(1e4)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neurolsc.initialisers.cells import reads, recurrent_synapses, settle, steps
+from neurolsc.initialisers.cells import recurrent_synapses
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
@@ -16,6 +16,8 @@ from neurolsc.neurons.cell import Cell
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc.inputs import pick
 from neurolsc.stability.lyapunov import layer_exponents
+from neurolsc.stability.one_layer import reads, steps
+from neurolsc.stability.roots import settle
 from neurolsc.stability.transition import Transitions
 from neurolsc.validation import whole
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neurolsc.initialisers.cells import input_synapses, settle
+from neurolsc.initialisers.cells import input_synapses
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
@@ -16,6 +16,7 @@ from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc.inputs import pick
 from neurolsc.stability.lsc.rules import TransitionRule
 from neurolsc.stability.profile import draw_steps
+from neurolsc.stability.roots import settle
 from neurolsc.stability.singular import through_depth, through_time
 from neurolsc.stability.transition import follow
 from neurolsc.validation import number, whole

@@ -2,8 +2,9 @@
 
 Map: `transition` follows a run and has the derivatives of its steps, as matrices; `cycles` has them
 as products; `measure` finds their radii, and which terms hold them; `recurrence` finds the radius
-of what spikes do to their own layer; `profile` shows radii over layers, steps and samples;
-`findings` are what is wrong and what to change. `lsc/` sets radii: pre-training.
+of what spikes do to their own layer; `one_layer` runs a layer alone while it is set, and `roots`
+finds the value that sets it; `profile` shows radii over layers, steps and samples; `findings` are
+what is wrong and what to change. `lsc/` sets radii: pre-training.
 
 More than radii: `lyapunov` has growth over a whole run, `singular` the largest singular values,
 `gradients` those of a loss by states and parameters, `noise` what batches do not share of them,

@@ -59,9 +59,9 @@ def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions
         below = network.cells[i - 1] if i else None
         # with a delay x is the output of the layer below one step ago, without one of the same step
         side = [m.before if network.layer_delay else m.after for m in kept]
-        state_below = _stack([s.layers[i - 1] for s in side]) if i else None
+        state_below = stacked([s.layers[i - 1] for s in side]) if i else None
         inputs = torch.cat([m.inputs[i] for m in kept])
-        transitions.append(Transitions(cell, inputs, _stack([m.before.layers[i] for m in kept]), below, state_below))
+        transitions.append(Transitions(cell, inputs, stacked([m.before.layers[i] for m in kept]), below, state_below))
     return transitions, tuple(torch.stack(layer) for layer in zip(*outputs, strict=True))
 
 
@@ -189,5 +189,6 @@ def _leaf(part: Tensor, like: Tensor) -> Tensor:
     return torch.view_as_complex(part.reshape(*shape, 2)) if like.is_complex() else part.view(shape)
 
 
-def _stack(states: list[State]) -> State:
+def stacked(states: list[State]) -> State:
+    """The states of several steps as one batch."""
     return type(states[0])(*(torch.cat(leaves) for leaves in zip(*states, strict=True)))

@@ -11,8 +11,6 @@ from neurolsc.neurons.cell import State
 from neurolsc.stability.profile import draw_steps
 from neurolsc.stability.transition import Transitions, follow
 
-VOLTAGES = ("v", "mem")
-"""names that a state may give the variable whose distance from the threshold makes a spike"""
 FAR = 1e6
 """a voltage beyond all thresholds"""
 HALVINGS = 64
@@ -39,8 +37,8 @@ def usable_share(
         seed: of the steps.
 
     Returns:
-        Shares (L,); NaN for a layer that does not spike, or has no state variable ``v`` or ``mem``
-        of the shape of its output.
+        Shares (L,); NaN for a layer that does not spike, or whose cell does not say what its
+        voltage is (:meth:`neurolsc.Cell.membrane`).
 
     Raises:
         TypeError: if network is not one.
@@ -57,9 +55,10 @@ def usable_share(
 
 
 def _of_layer(t: Transitions, threshold: float) -> float:
-    voltage = next((name for name in VOLTAGES if name in getattr(t.before, "_fields", ())), None)
-    if voltage is None:
+    membrane = t.cell.membrane()
+    if membrane is None:
         return math.nan
+    voltage = membrane.name
     z, slope = _spikes(t.cell, voltage, getattr(t.before, voltage), t.before, t.x)
     if slope is None or not bool(((z == 0) | (z == 1)).all()):
         return math.nan

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from neurolsc import ALIFPlus, Network
-from neurolsc.initialisers.cells import membrane, rate, reads, settle, voltages
+from neurolsc.initialisers.cells import membrane, voltages
+from neurolsc.stability.one_layer import rate, reads
+from neurolsc.stability.roots import settle
 from tests.initialisers.networks import NETWORKS, all_voltages, rates, spikes
 
 

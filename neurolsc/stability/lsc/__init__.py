@@ -4,7 +4,7 @@ A *target* (`targets`) says what the radii are to become, *criteria* when they h
 `pretrain` is the paper's loop (`loop`): a `look` at some points of an input (`inputs`), one
 optimizer step on the `loss`, the multipliers `kappa`, which a *rule* (`rules`) turns into
 parameters, and a `shuffle`; its settings are one object (`options`). `scale` does without
-gradients, by root finding (`roots`). Both end in a `result`, which a checkpoint keeps (`kept`).
+gradients, by root finding. Both end in a `result`, which a checkpoint keeps (`kept`).
 `rates` makes a control: thresholds scaled until a network fires as often as another.
 """
 

@@ -3,26 +3,27 @@
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.thresholds import Thresholds
-from neurolsc.validation import number, whole
+from neurolsc.stability.one_layer import next_reads, reads, scale_to_rate
+from neurolsc.validation import number
 
-SCALES = 1e-3, 1e3
-"""Least and largest scale of thresholds: beyond, a network has none left, or only that."""
+REACH = 1e3
+"""Largest scale of thresholds, and one over the least: beyond, no threshold is left that means
+anything, or nothing but the threshold."""
 
 
-def match_firing_rates(
-    network: Network, x: Tensor, rates: Sequence[float], *, tolerance: float = 0.1, halvings: int = 24
-) -> list[float]:
+def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
     r"""Scale the thresholds of each layer, in place, until it fires at a given rate; bottom up.
 
     Of an ALIF :math:`b_\vartheta` and :math:`\beta` are multiplied, so that the whole threshold
     :math:`\vartheta[t]` scales; its time constants and all weights stay. Pre-training that only
     wakes a silent network does no better than this control.
+
+    Cost: ten to twenty runs of each layer alone.
 
     Args:
         network: layers whose cells say how their thresholds scale
@@ -32,7 +33,6 @@ def match_firing_rates(
         tolerance: how far a rate may end from the wanted one, as a share of that. A rate moves in
             jumps where a network is small or its spikes feed on each other. ``math.inf`` takes what
             comes nearest, whatever it is.
-        halvings: steps of bisection on the logarithm of the scale, from 1e-3 to 1e3.
 
     Returns:
         The rates reached.
@@ -43,7 +43,7 @@ def match_firing_rates(
             before.
         TypeError: if a cell has no threshold, or network is not one.
     """
-    cells, whole_number = as_network(network).cells, whole("halvings", halvings)
+    cells = as_network(network).cells
     if len(rates) != len(cells) or not all(0 <= rate <= 1 for rate in rates):
         raise ValueError(f"rates must be {len(cells)} numbers in [0, 1], got {list(rates)}.")
     if tolerance != math.inf:
@@ -52,8 +52,16 @@ def match_firing_rates(
     reached: list[float] = []
     try:
         with evaluating(network):
-            for layer, wanted in enumerate(rates):
-                reached.append(_match(network, x, layer, thresholds[layer], wanted, tolerance, whole_number))
+            read = reads(network, x.to_dense() if x.is_sparse else x, 0)
+            for layer, (cell, wanted) in enumerate(zip(cells, rates, strict=True)):
+                reached.append(scale_to_rate(cell, thresholds[layer], read, wanted, reach=REACH))
+                if abs(reached[-1] - wanted) > tolerance * wanted:
+                    raise ValueError(
+                        f"layer {layer + 1}: no scale of its thresholds from {1 / REACH:g} to {REACH:g} gives "
+                        f"{wanted:g} spikes per neuron and step; the nearest that was found is {reached[-1]:.4g}. Give "
+                        f"a larger tolerance than {tolerance:g} to take that."
+                    )
+                read = next_reads(network, read, layer)
     except ValueError:
         for kept in thresholds:
             kept.scale(1.0)
@@ -67,32 +75,3 @@ def _thresholds(layer: int, network: Network) -> Thresholds:
     if thresholds is None:
         raise TypeError(f"layer {layer + 1}, a {type(cell).__name__}, does not say how its thresholds scale.")
     return thresholds
-
-
-def _match(
-    network: Network, x: Tensor, layer: int, thresholds: Thresholds, wanted: float, tolerance: float, halvings: int
-) -> float:
-    """Leave a layer at the scale whose rate comes nearest; that rate."""
-
-    def rate_at(log_scale: float) -> float:
-        thresholds.scale(math.exp(log_scale))
-        with torch.no_grad():
-            return network.run(x).spikes[layer].ne(0).double().mean().item()
-
-    low, high = map(math.log, SCALES)  # the rate falls as the scale grows
-    at_low, at_high = rate_at(low), rate_at(high)
-    for _ in range(halvings):
-        middle = (low + high) / 2
-        rate = rate_at(middle)
-        if rate > wanted:
-            low, at_low = middle, rate
-        else:
-            high, at_high = middle, rate
-    nearest, scale = min((abs(at_low - wanted), low), (abs(at_high - wanted), high))
-    if nearest > tolerance * wanted:
-        raise ValueError(
-            f"layer {layer + 1}: no scale of its thresholds from {SCALES[0]:g} to {SCALES[1]:g} gives {wanted:g} spikes "
-            f"per neuron and step; nearest are {at_high:.4g} at {math.exp(high):.3g} and {at_low:.4g} at "
-            f"{math.exp(low):.3g}. Give a larger tolerance than {tolerance:g} to take the nearest."
-        )
-    return rate_at(scale)

@@ -29,11 +29,11 @@ from neurolsc.stability.lsc.kept import checked, finished, restored
 from neurolsc.stability.lsc.look import CLOSER, Look
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.result import PretrainResult, concluded
-from neurolsc.stability.lsc.roots import bracket, root
 from neurolsc.stability.lsc.rules import Rule, default_rule
 from neurolsc.stability.lsc.targets import Target, aim
 from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.profile import draw_steps
+from neurolsc.stability.roots import bracket, root
 from neurolsc.stability.transition import follow
 
 _REACH = math.log(1e4)

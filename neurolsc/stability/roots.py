@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+_HUGE = 1e12  # stands for values that are not finite
+
 
 class Bracket(NamedTuple):
     """Two points, and a function's values there."""
@@ -73,3 +75,37 @@ def root(function: Callable[[float], float], between: Bracket, *, width: float, 
         else:
             low, a = x, y
     return at
+
+
+def settle(
+    set_to: Callable[[float], object], measure: Callable[[], float], target: float, *, reach: float, close: float
+) -> float:
+    """Leave something at the value, of those tried, whose measure is nearest to a target.
+
+    Of values that measure the same it is the one nearest to 0.
+
+    Args:
+        set_to: sets it; 0 is where it is now.
+        measure: what is measured then; grows with the value, up to noise.
+        target: what it shall be.
+        reach: how far the value may go from 0.
+        close: a difference from the target that will do.
+
+    Returns:
+        What is measured in the end.
+    """
+    tried: list[tuple[float, float, float, float]] = []
+
+    def miss(value: float) -> float:
+        set_to(value)
+        found = measure()
+        missed = found - target if math.isfinite(found) else _HUGE
+        tried.append((abs(missed), abs(value), value, found))
+        return missed if abs(missed) > close else 0.0
+
+    between = bracket(miss, reach)
+    if between.low < between.high:
+        root(miss, between, width=1e-4, close=0.0)
+    _, _, value, found = min(tried)
+    set_to(value)
+    return found

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from neurolsc.stability.lsc.roots import Bracket, bracket, root
+from neurolsc.stability.roots import Bracket, bracket, root
 
 REACH = math.log(1e4)
 
