@@ -1,6 +1,6 @@
 """Deep recurrent spiking networks made trainable: local stability is set before training."""
 
-from neurolsc import datasets, export, initialisers, metrics, surrogate, tasks
+from neurolsc import datasets, export, initialisers, metrics, schedule, surrogate, tasks
 from neurolsc.checkpoint import load, save
 from neurolsc.clipping import Clipping
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
@@ -75,6 +75,7 @@ __all__ = [
     "register",
     "save",
     "scale_to_radius",
+    "schedule",
     "spectral_radius",
     "surrogate",
     "tasks",

@@ -1,19 +1,22 @@
-"""The paper's optimizer, for training and for pre-training alike."""
+"""The paper's optimizer, for training and for pre-training, and what gets which learning rate."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from neurolsc.network import Network
 from neurolsc.validation import positive
 
 if TYPE_CHECKING:
     from pytorch_optimizer import Lookahead
 
-__all__ = ["adabelief_lookahead"]
+__all__ = ["adabelief_lookahead", "parameter_groups"]
 
 
-def adabelief_lookahead(parameters: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.0) -> "Lookahead":
+def adabelief_lookahead(
+    parameters: Iterable[nn.Parameter] | list[dict[str, Any]], lr: float, weight_decay: float = 0.0
+) -> "Lookahead":
     r"""AdaBelief inside Lookahead: every 6 steps weights go half the way back to where they were.
 
     .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \quad w \leftarrow \phi
@@ -49,3 +52,23 @@ def adabelief_lookahead(parameters: Iterable[nn.Parameter], lr: float, weight_de
     positive("lr", lr)
     positive("weight_decay", weight_decay, zero_allowed=True)
     return Lookahead(AdaBelief(parameters, lr=lr, weight_decay=weight_decay), k=6, alpha=0.5)
+
+
+def parameter_groups(network: Network, lr: float, neuron_lr: float) -> list[dict[str, Any]]:
+    """The parameters of a network in groups for a torch optimizer, each with its learning rate.
+
+    Args:
+        network: the network.
+        lr: learning rate of weights, and of all of the readout.
+        neuron_lr: factor of it for what cells have one of per neuron or layer: parameters of fewer
+            than two axes.
+
+    Returns:
+        Two groups; one if the factor is 1 or there is no such parameter.
+    """
+    apart = {id(p) for cell in network.cells for p in cell.parameters() if p.ndim < 2}
+    weights = [p for p in network.parameters() if id(p) not in apart]
+    neurons = [p for p in network.parameters() if id(p) in apart]
+    if neuron_lr == 1 or not neurons:
+        return [{"params": list(network.parameters()), "lr": lr}]
+    return [{"params": weights, "lr": lr}, {"params": neurons, "lr": neuron_lr * lr}]

@@ -4,38 +4,31 @@ import csv
 import hashlib
 import io
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.optim import Optimizer
 from tqdm.auto import tqdm
 
 from neurolsc.clipping import Clipping
 from neurolsc.datasets.augment import drawn_from
-from neurolsc.evaluation import Samples, Scores, batches, carried, evaluate, unpack
-from neurolsc.files import atomic_write, read_tree, write_tree
-from neurolsc.identity import differences, of_data, of_network
+from neurolsc.evaluation import Samples, Scores, batches, evaluate
+from neurolsc.files import atomic_write, write_tree
+from neurolsc.fit import Fit, Row
+from neurolsc.identity import of_data, of_network
 from neurolsc.locks import alone_if
 from neurolsc.network import Network, as_network
-from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.optimizer import adabelief_lookahead, parameter_groups
+from neurolsc.schedule import Constant, Schedule
 from neurolsc.tasks import Classification, Task
-from neurolsc.untrusted.refusal import refusing
-from neurolsc.untrusted.tensors import check_finite
 from neurolsc.validation import positive, whole
 
 __all__ = ["Scores", "TrainResult", "evaluate", "train"]
-
-Row = dict[str, Any]
-"""One epoch of a history."""
-OF_THE_RUN = ("share_without_vote", "firing_rate", "silent_steps", "synops")
-"""Scores that no task decides."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +98,15 @@ def train(
     lr: float = 1e-3,
     patience: int = 10,
     seed: int = 0,
-    optimizer: Callable[[Iterable[nn.Parameter], float], Optimizer] = adabelief_lookahead,
+    neuron_lr: float = 1.0,
+    schedule: Schedule = Constant(),
+    optimizer: Callable[[Iterable[Any], float], Optimizer] = adabelief_lookahead,
     clip: Clipping = Clipping(),
     checkpoint: str | PathLike[str] | None = None,
     progress: bool = True,
     on_epoch: Callable[[Sequence[Row]], object] | None = None,
 ) -> TrainResult:
-    """Train a network in place, with early stopping on the validation loss.
+    r"""Train a network in place, with early stopping on the validation loss.
 
     All that is random in an epoch, the order of the samples and dropout, is drawn from (seed,
     epoch) alone. On a CPU a run that was killed and resumed ends in the very weights of one that
@@ -126,14 +121,21 @@ def train(
         task: what is asked of the network; by default the label of the sample at every step.
         batch_size: samples per step; the last batch of an epoch may be smaller.
         lr: learning rate.
+        neuron_lr: factor of it for what cells have one of per neuron or layer: time constants,
+            thresholds, adaptation. Those act on all steps, and :math:`b_\vartheta` of an ALIF
+            :math:`1 / (1 - e^{-1/\tau_\vartheta})`-fold, 100-fold by default.
+        schedule: how the learning rates go over all epochs, such as
+            :class:`neurolsc.schedule.Cosine`; by default they stay.
         patience: stop after this many epochs without a lower validation loss.
         seed: of order and dropout.
-        optimizer: makes the optimizer from parameters and learning rate; ``torch.optim.Adam`` does.
+        optimizer: makes the optimizer from parameters, or groups of them, and learning rate;
+            ``torch.optim.Adam`` does.
         clip: largest norm of the gradient, and largest singular value of recurrent matrices; by
             default neither is clipped.
         checkpoint: file that keeps the state after every epoch; if it exists, training goes on from
-            it. Epochs and patience may then be new; the other settings, the network but for its
-            weights, and the data may not. Nobody else may train with this file meanwhile.
+            it. Patience may then be new, and so may the epochs where the learning rate stays; the
+            other settings, the network but for its weights, and the data may not. Nobody else may
+            train with this file meanwhile.
         progress: show a bar over the batches.
         on_epoch: called with the history so far after every epoch.
 
@@ -157,16 +159,21 @@ def train(
         whole(name, value)
     whole("seed", seed, at_least=0)
     positive("lr", lr)
+    positive("neuron_lr", neuron_lr)
     if not callable(optimizer):
         raise TypeError(f"optimizer must make one from (parameters, lr), got a {type(optimizer).__name__}.")
     order = torch.Generator()
     train_batches = batches("training", training, batch_size, order)
     batches("validation", validation, batch_size)  # refuses before the first epoch, not after it
-    fit = _Fit(network, task, optimizer(network.parameters(), lr), clip)
+    groups = parameter_groups(network, lr, neuron_lr)
+    fit = Fit(network, task, optimizer(groups, lr), clip, schedule, epochs)
     settings: dict[str, Any] = {}
     if checkpoint is not None:
         settings = {"task": repr(task), "seed": seed, "batch_size": batch_size, "lr": lr}
-        settings |= {"optimizer": type(fit.optimizer).__name__, "clip": repr(clip)} | of_network(network)
+        settings |= {"optimizer": type(fit.optimizer).__name__, "clip": repr(clip), "neuron_lr": neuron_lr}
+        settings |= {"schedule": repr(schedule)} | of_network(network)
+        if schedule != Constant():
+            settings |= {"epochs": epochs}  # which rate comes next depends on it
         settings |= of_data("training", training) | of_data("validation", validation)
     with alone_if(checkpoint):
         if checkpoint is not None and Path(checkpoint).exists():
@@ -193,115 +200,6 @@ def train(
                 on_epoch(fit.history)
     network.load_state_dict(fit.best)
     return TrainResult(fit.history, fit.best_epoch, fit.waited >= patience)
-
-
-class _Fit:
-    """A training under way: what its next epoch depends on besides the settings."""
-
-    def __init__(self, network: Network, task: Task, optimizer: Optimizer, clip: Clipping) -> None:
-        self.network, self.task, self.optimizer, self.clip = network, task, optimizer, clip
-        self.history: list[Row] = []
-        self.best_epoch = 0
-        self.best = _copied(network)
-
-    @property
-    def waited(self) -> int:
-        """Epochs since the best one."""
-        return len(self.history) - self.best_epoch
-
-    def epoch(
-        self,
-        batches: Iterable[tuple[Tensor, ...]],
-        dataset: Samples,
-        bar: "tqdm[NoReturn]",
-    ) -> tuple[float, float]:
-        """One pass over the batches of a data set: mean loss and score while the weights move."""
-        device = self.network.dtype_and_device["device"]
-        samples, total, score, states = 0, 0.0, 0.0, None
-        self.network.train()
-        for number, batch in enumerate(batches, start=1):
-            x, targets, mask = unpack(batch, device)
-            run = self.network.run(x, states, mask=mask)
-            logits, states = run.logits, carried(dataset, run)
-            del run  # the spikes need not live as long as the loss
-            loss = self.task.loss(logits, targets, mask)
-            if not math.isfinite(value := loss.item()):
-                raise FloatingPointError(f"the loss is {value} in epoch {len(self.history) + 1}, batch {number}")
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.clip.before_update(self.network)
-            self.optimizer.step()
-            self.clip.after_update(self.network)
-            size = x.shape[1]
-            samples += size
-            total += size * value
-            score += size * self.task.measures(logits.detach(), targets, mask)[self.task.score]
-            bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)
-            bar.update()
-        return total / samples, score / samples
-
-    def scored(self, validation: Samples, batch_size: int) -> Scores:
-        """Scores after the epoch."""
-        try:
-            return evaluate(self.network, validation, task=self.task, batch_size=batch_size)
-        except FloatingPointError as error:
-            raise FloatingPointError(f"the validation loss is not finite in epoch {len(self.history) + 1}") from error
-
-    def note(self, loss: float, score: float, scores: Scores, seconds: float) -> None:
-        """Add an epoch to the history, and keep its weights if they are the best so far."""
-        epoch = len(self.history) + 1
-        row: Row = {"epoch": epoch, "train_loss": loss, f"train_{self.task.score}": score}
-        row |= {"validation_loss": scores.loss}
-        row |= {f"validation_{name}": value for name, value in scores.measures.items()}
-        row |= {name: getattr(scores, name) for name in OF_THE_RUN} | {"seconds": seconds}
-        if not self.history or scores.loss < self.history[self.best_epoch - 1]["validation_loss"]:
-            self.best_epoch = epoch
-            self.best = _copied(self.network)
-        self.history.append(row)
-
-    def diverged(self, what: str, lr: float) -> str:
-        """What to say of a loss that is no number any more, and what to try."""
-        held = f"epoch {self.best_epoch}, its best" if self.best_epoch else "before the training"
-        return (
-            f"{what}: lower the learning rate (now {lr:g}), or set the radii first (neurolsc.pretrain). "
-            f"The network holds the weights of {held}."
-        )
-
-    def state(self) -> dict[str, Any]:
-        """What :meth:`restore` needs."""
-        return {
-            "network": self.network.state_dict(),
-            "best": self.best,
-            "best_epoch": self.best_epoch,
-            "optimizer": self.optimizer.state_dict(),
-            "history": self.history,
-        }
-
-    def restore(self, path: str | PathLike[str], settings: dict[str, Any]) -> None:
-        """Go on from a file.
-
-        Raises:
-            ValueError: if it was written under other settings or by something else, or if its
-                weights are not finite or do not fit.
-        """
-        state = read_tree(path)
-        if not isinstance(state, dict) or state.keys() != self.state().keys() | {"settings"}:
-            raise ValueError(f"{path} is not the checkpoint of a training.")
-        if changed := differences(state["settings"], settings, "{name} = {before}, now it is {now}"):
-            raise ValueError(
-                f"{path} is of a training with {changed}: give the old settings, or another checkpoint file."
-            )
-        with refusing(path, "does not fit this training"):
-            for part in ("best", "network"):  # both have to fit
-                check_finite(state[part])
-                self.network.load_state_dict(state[part])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
-
-
-def _copied(network: Network) -> dict[str, Tensor]:
-    """The weights of now."""
-    return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
 def _mix(seed: int, epoch: int) -> int:

@@ -13,10 +13,11 @@ import neurolsc
 from neurolsc.cli import demo
 from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, StartSettings, TrainSettings
 from neurolsc.experiment import Experiment, load_network, score
+from neurolsc.fit import Fit
 from neurolsc.runs import Stopped, read_settings
+from neurolsc.schedule import Constant, Cosine
 from neurolsc.stability.lsc.look import Look
 from neurolsc.stability.lsc.loop import Loop
-from neurolsc.training import _Fit
 
 DATA = DataSettings(data="shd", dt=0.05, channels=70, repeat=1)
 WHOLE = Experiment(
@@ -118,11 +119,14 @@ def test_a_start_that_names_nothing_is_refused_at_once():
 
 def test_training_takes_optimizer_and_clipping_from_its_settings(tmp_path, monkeypatch):
     taken = {}
-    monkeypatch.setattr("neurolsc.config.train", lambda *_, **more: taken.update(more))
+    monkeypatch.setattr("neurolsc.config.training.train", lambda *_, **more: taken.update(more))
     TrainSettings().run(*[None] * 3, seed=0)
     assert (taken["optimizer"], taken["clip"]) == (neurolsc.optimizer.adabelief_lookahead, neurolsc.Clipping())
     TrainSettings(optimizer="adam", clip_gradient=1.0, clip_spectrum=0.9).run(*[None] * 3, seed=0)
     assert (taken["optimizer"], taken["clip"]) == (torch.optim.Adam, neurolsc.Clipping(1.0, 0.9))
+    assert (taken["schedule"], taken["neuron_lr"]) == (Constant(), 1.0)
+    TrainSettings(schedule="cosine", neuron_lr=0.1).run(*[None] * 3, seed=0)
+    assert (taken["schedule"], taken["neuron_lr"]) == (Cosine(), 0.1)
 
 
 @pytest.mark.slow
@@ -176,7 +180,7 @@ def test_a_run_stopped_in_its_training_keeps_the_pretraining_and_ends_in_the_sam
 
 def test_a_run_that_diverges_leaves_its_best_network_and_says_where(tmp_path, monkeypatch):
     experiment = replace(WHOLE, pretraining=None, training=replace(WHOLE.training, epochs=4))
-    epoch, seen = _Fit.epoch, []
+    epoch, seen = Fit.epoch, []
 
     def diverge(self, *arguments):
         if len(self.history) == 2:
@@ -184,7 +188,7 @@ def test_a_run_that_diverges_leaves_its_best_network_and_says_where(tmp_path, mo
             raise FloatingPointError("the loss is nan in epoch 3, batch 1")
         return epoch(self, *arguments)
 
-    monkeypatch.setattr(_Fit, "epoch", diverge)
+    monkeypatch.setattr(Fit, "epoch", diverge)
     told = (
         r"epoch 3, batch 1: lower the learning rate .*weights of epoch \d, its best\. They are kept in .*run\.partial"
     )
@@ -194,7 +198,7 @@ def test_a_run_that_diverges_leaves_its_best_network_and_says_where(tmp_path, mo
     assert all(torch.equal(kept[name], value) for name, value in seen[0].items())
     with pytest.raises(ValueError, match=r"unfinished run with other settings \(lr was 0\.01, is now 0\.001\)"):
         replace(experiment, training=replace(experiment.training, lr=1e-3)).run(tmp_path / "run")
-    monkeypatch.setattr(_Fit, "epoch", epoch)
+    monkeypatch.setattr(Fit, "epoch", epoch)
     experiment.run(tmp_path / "run")
     assert {file.name for file in tmp_path.iterdir()} == {"run"}
 
@@ -266,9 +270,9 @@ def test_a_stopped_demo_goes_on_where_it_was(tmp_path, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(Stopped, match=r"kept in .*run\.partial"):
         patched.setattr(TrainSettings, "run", stop)
         demo.show(tmp_path / "run", epochs=1, seed=0)
-    epoch = _Fit.epoch
+    epoch = Fit.epoch
     epochs = []
-    monkeypatch.setattr(_Fit, "epoch", lambda *a: (epochs.append(a), epoch(*a))[1])
+    monkeypatch.setattr(Fit, "epoch", lambda *a: (epochs.append(a), epoch(*a))[1])
     monkeypatch.setattr(Loop, "advance", None)  # no step of pre-training is made again
     demo.show(tmp_path / "run", epochs=1, seed=0)
     assert len(epochs) == 2

@@ -41,7 +41,8 @@ def test_a_rate_that_no_threshold_gives_is_an_error_and_changes_nothing(kind, ma
     network, x = make_network(kind, gain=2), make_spikes()
     before = copy.deepcopy(network.state_dict())
     with pytest.raises(
-        ValueError, match=r"layer 2: no scale .* from 0.001 to 1000 gives 0.95 spikes .* the nearest that was found is 0\.\d+"
+        ValueError,
+        match=r"layer 2: no scale .* from 0.001 to 1000 gives 0.95 spikes .* the nearest that was found is 0\.\d+",
     ):
         match_firing_rates(network, x, [0.05, 0.95])
     torch.testing.assert_close(network.state_dict(), before, rtol=1e-12, atol=0)

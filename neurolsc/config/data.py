@@ -1,0 +1,67 @@
+"""Which data."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from neurolsc.config.setting import setting
+from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, SpikeLatencyMNIST, TimeStretch
+from neurolsc.datasets.augment import Augmentation
+from neurolsc.datasets.events import UNITS
+from neurolsc.datasets.shd import Cached
+from neurolsc.datasets.splits import By
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which data."""
+
+    data: Literal["sl-mnist", "shd"] = setting(
+        "sl-mnist", "data set: spike-latency MNIST, or spoken digits in SHD's form"
+    )
+    root: str = setting("", "folder of the full data set, downloaded if missing; empty: the sample in the package")
+    split_seed: int = setting(0, "of the split into training and validation")
+    split_by: By = setting("random", "shd: hold out random utterances for validation, or whole speakers")
+    split_share: float = setting(0.1, "shd: share of the training utterances or speakers held out")
+    dt: float = setting(4e-3, "shd: width of a bin, in seconds")
+    window: float = setting(1.0, "shd: length of the recording, in seconds; 0: each utterance to its last spike")
+    channels: int = setting(UNITS, "shd: number of inputs; a divisor of 700 counts neighbouring units together")
+    repeat: int = setting(2, "shd: how often each frame is shown")
+    binary: bool = setting(False, "shd: 1 for every count above 0")
+    channel_jitter: float = setting(0.0, "shd, training only: deviation by which spikes change units")
+    time_stretch: float = setting(0.0, "shd, training only: times scaled by 1 - this to 1 + this")
+    spike_drop: float = setting(0.0, "shd, training only: probability that a spike is left out")
+    cache: str = setting("", "shd: folder for copies that are read without HDF5; empty: none")
+    cached: Cached = setting("spikes", "shd: what is kept there: spikes, or frames, which are faster and larger")
+
+    def load(self, split: Literal["train", "validation", "test"]) -> SpikeLatencyMNIST | SHD:
+        """One split of the data.
+
+        Raises:
+            ValueError: if a setting of one data set is given with another, or the data are damaged.
+        """
+        if self.data == "sl-mnist":
+            odd = [
+                f.name
+                for f in fields(self)
+                if f.metadata["help"].startswith("shd") and getattr(self, f.name) != f.default
+            ]
+            if odd:
+                raise ValueError(f"{', '.join(odd)}: for data = shd only, got data = {self.data}.")
+            if self.root:
+                return SpikeLatencyMNIST(self.root, split, seed=self.split_seed)
+            return SpikeLatencyMNIST.embedded(split, seed=self.split_seed)
+        given: dict[str, Any] = {name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary")}
+        given |= {"by": self.split_by, "share": self.split_share, "seed": self.split_seed}
+        given |= {"window": self.window or None, "cache": self.cache or None, "cached": self.cached}
+        given["augment"] = self._augmentations() if split == "train" else ()
+        return SHD(self.root, split, **given) if self.root else SHD.embedded(split, **given)
+
+    def _augmentations(self) -> list[Augmentation]:
+        wanted: list[Augmentation] = []
+        if self.channel_jitter:
+            wanted.append(ChannelJitter(self.channel_jitter))
+        if self.time_stretch:
+            wanted.append(TimeStretch(1 - self.time_stretch, 1 + self.time_stretch))
+        if self.spike_drop:
+            wanted.append(SpikeDrop(self.spike_drop))
+        return wanted

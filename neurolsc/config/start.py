@@ -1,0 +1,29 @@
+"""How the network is set before its radii are, and before it is trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from neurolsc.config.setting import setting
+from neurolsc.initialisers import named
+from neurolsc.network import Network
+from neurolsc.stability.findings import Finding
+
+
+@dataclass(frozen=True)
+class StartSettings:
+    """How the network is set before its radii are, and before it is trained.
+
+    Raises:
+        ValueError: if the text names no initialiser.
+    """
+
+    start: str = setting("Default", "initialiser, such as 'LSUV' or 'Orthogonal() + RateMatching(0.15)'")
+
+    def __post_init__(self) -> None:
+        named(self.start)
+
+    def run(self, network: Network, inputs: Sequence[Tensor], seed: int) -> tuple[Finding, ...]:
+        """Set a network, with batches of inputs (T, B, n_in); what could not be reached."""
+        return named(self.start).apply(network, inputs, seed=seed)

@@ -1,0 +1,42 @@
+"""How the network is trained."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from neurolsc.clipping import Clipping
+from neurolsc.config.setting import setting
+from neurolsc.network import Network
+from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.schedule import Constant, Cosine, Schedule
+from neurolsc.training import Samples, TrainResult, train
+
+SCHEDULES: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine()}
+OPTIMIZERS = {"adabelief-lookahead": adabelief_lookahead, "adam": torch.optim.Adam}
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How the network is trained."""
+
+    epochs: int = setting(20, "most epochs")
+    batch_size: int = setting(256, "samples per batch")
+    lr: float = setting(1e-3, "learning rate")
+    neuron_lr: float = setting(1.0, "factor of it for time constants, thresholds and adaptation")
+    schedule: Literal["constant", "cosine"] = setting(
+        "constant", "course of the learning rate over all epochs: it stays, or rises for 5 % of them and falls to 0"
+    )
+    patience: int = setting(10, "stop after this many epochs without a better validation loss")
+    optimizer: Literal["adabelief-lookahead", "adam"] = setting(
+        "adabelief-lookahead", "AdaBelief in Lookahead (the paper's), or Adam"
+    )
+    clip_gradient: float = setting(0.0, "largest norm of the gradient; 0: not clipped")
+    clip_spectrum: float = setting(0.0, "largest singular value of the recurrent weights; 0: not clipped")
+
+    def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:
+        """Train a network; more: keywords of :func:`neurolsc.train`."""
+        own = {name: getattr(self, name) for name in ("epochs", "batch_size", "lr", "neuron_lr", "patience")}
+        own |= {"optimizer": OPTIMIZERS[self.optimizer], "schedule": SCHEDULES[self.schedule]}
+        own |= {"clip": Clipping(self.clip_gradient, self.clip_spectrum)}
+        return train(network, training, validation, seed=seed, **own, **more)

@@ -1,0 +1,145 @@
+"""A training under way: one epoch of updates, its scores, and the state that a checkpoint keeps."""
+
+import math
+from os import PathLike
+from typing import Any, NoReturn
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+
+from neurolsc.clipping import Clipping
+from neurolsc.evaluation import Samples, Scores, carried, evaluate, unpack
+from neurolsc.files import read_tree
+from neurolsc.identity import differences
+from neurolsc.network import Network
+from neurolsc.schedule import Schedule
+from neurolsc.tasks import Task
+from neurolsc.untrusted.refusal import refusing
+from neurolsc.untrusted.tensors import check_finite
+
+Row = dict[str, Any]
+"""One epoch of a history."""
+OF_THE_RUN = ("share_without_vote", "firing_rate", "silent_steps", "synops")
+"""Scores that no task decides."""
+
+
+class Fit:
+    """A training under way: what its next epoch depends on besides the settings."""
+
+    def __init__(
+        self, network: Network, task: Task, optimizer: Optimizer, clip: Clipping, schedule: Schedule, epochs: int
+    ) -> None:
+        self.network, self.task, self.optimizer, self.clip = network, task, optimizer, clip
+        self.schedule, self.epochs = schedule, epochs
+        self.full_rates = [group["lr"] for group in optimizer.param_groups]
+        self.history: list[Row] = []
+        self.best_epoch = 0
+        self.best = copied(network)
+
+    @property
+    def waited(self) -> int:
+        """Epochs since the best one."""
+        return len(self.history) - self.best_epoch
+
+    def epoch(
+        self,
+        batches: "DataLoader[tuple[Tensor, ...]]",
+        dataset: Samples,
+        bar: "tqdm[NoReturn]",
+    ) -> tuple[float, float]:
+        """One pass over the batches of a data set: mean loss and score while the weights move."""
+        device = self.network.dtype_and_device["device"]
+        samples, total, score, states = 0, 0.0, 0.0, None
+        self.network.train()
+        for number, batch in enumerate(batches, start=1):
+            x, targets, mask = unpack(batch, device)
+            run = self.network.run(x, states, mask=mask)
+            logits, states = run.logits, carried(dataset, run)
+            del run  # the spikes need not live as long as the loss
+            loss = self.task.loss(logits, targets, mask)
+            if not math.isfinite(value := loss.item()):
+                raise FloatingPointError(f"the loss is {value} in epoch {len(self.history) + 1}, batch {number}")
+            self.optimizer.zero_grad()
+            loss.backward()
+            self._set_rates((len(self.history) + (number - 1) / len(batches)) / self.epochs)
+            self.clip.before_update(self.network)
+            self.optimizer.step()
+            self.clip.after_update(self.network)
+            size = x.shape[1]
+            samples += size
+            total += size * value
+            score += size * self.task.measures(logits.detach(), targets, mask)[self.task.score]
+            bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)
+            bar.update()
+        return total / samples, score / samples
+
+    def _set_rates(self, done: float) -> None:
+        """The learning rates of the next update, after a share of all epochs."""
+        factor = self.schedule(done)
+        for group, rate in zip(self.optimizer.param_groups, self.full_rates, strict=True):
+            group["lr"] = factor * rate
+
+    def scored(self, validation: Samples, batch_size: int) -> Scores:
+        """Scores after the epoch."""
+        try:
+            return evaluate(self.network, validation, task=self.task, batch_size=batch_size)
+        except FloatingPointError as error:
+            raise FloatingPointError(f"the validation loss is not finite in epoch {len(self.history) + 1}") from error
+
+    def note(self, loss: float, score: float, scores: Scores, seconds: float) -> None:
+        """Add an epoch to the history, and keep its weights if they are the best so far."""
+        epoch = len(self.history) + 1
+        row: Row = {"epoch": epoch, "train_loss": loss, f"train_{self.task.score}": score}
+        row |= {"validation_loss": scores.loss}
+        row |= {f"validation_{name}": value for name, value in scores.measures.items()}
+        row |= {name: getattr(scores, name) for name in OF_THE_RUN} | {"seconds": seconds}
+        if not self.history or scores.loss < self.history[self.best_epoch - 1]["validation_loss"]:
+            self.best_epoch = epoch
+            self.best = copied(self.network)
+        self.history.append(row)
+
+    def diverged(self, what: str, lr: float) -> str:
+        """What to say of a loss that is no number any more, and what to try."""
+        held = f"epoch {self.best_epoch}, its best" if self.best_epoch else "before the training"
+        return (
+            f"{what}: lower the learning rate (now {lr:g}), or set the radii first (neurolsc.pretrain). "
+            f"The network holds the weights of {held}."
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What :meth:`restore` needs."""
+        return {
+            "network": self.network.state_dict(),
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "optimizer": self.optimizer.state_dict(),
+            "history": self.history,
+        }
+
+    def restore(self, path: str | PathLike[str], settings: dict[str, Any]) -> None:
+        """Go on from a file.
+
+        Raises:
+            ValueError: if it was written under other settings or by something else, or if its
+                weights are not finite or do not fit.
+        """
+        state = read_tree(path)
+        if not isinstance(state, dict) or state.keys() != self.state().keys() | {"settings"}:
+            raise ValueError(f"{path} is not the checkpoint of a training.")
+        if changed := differences(state["settings"], settings, "{name} = {before}, now it is {now}"):
+            raise ValueError(
+                f"{path} is of a training with {changed}: give the old settings, or another checkpoint file."
+            )
+        with refusing(path, "does not fit this training"):
+            for part in ("best", "network"):  # both have to fit
+                check_finite(state[part])
+                self.network.load_state_dict(state[part])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
+
+
+def copied(network: Network) -> dict[str, Tensor]:
+    """The weights of now."""
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}

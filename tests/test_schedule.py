@@ -1,0 +1,106 @@
+"""How the learning rate goes, and which parameters get which."""
+
+import math
+
+import pytest
+import torch
+
+from neurolsc import LIF, ALIFPlus, Network, train
+from neurolsc.optimizer import adabelief_lookahead, parameter_groups
+from neurolsc.schedule import Constant, Cosine
+
+
+def data(samples: int = 20) -> list[tuple[torch.Tensor, int]]:
+    generator = torch.Generator().manual_seed(0)
+    return [((torch.rand(6, 5, generator=generator) < 0.5).float(), i % 2) for i in range(samples)]
+
+
+def network(cell: type = ALIFPlus) -> Network:
+    torch.manual_seed(0)
+    return Network([cell(5, 8), cell(8, 8)], 2)
+
+
+def test_the_cosine_rises_and_falls_as_its_formula_says():
+    course = Cosine(warmup=0.2)
+    assert [course(s) for s in (0.0, 0.1, 0.2)] == pytest.approx([0, 0.5, 1])
+    assert course(0.6) == pytest.approx(0.5)
+    assert course(0.4) == pytest.approx((1 + math.sqrt(0.5)) / 2)
+    assert course(1.0) == pytest.approx(0)
+    assert Cosine(0.0)(0.0) == 1
+    torch_s = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    annealed = torch.optim.lr_scheduler.CosineAnnealingLR(torch_s, T_max=10)
+    for i in range(10):
+        assert Cosine(0.0)(i / 10) == pytest.approx(annealed.get_last_lr()[0])
+        torch_s.step()
+        annealed.step()
+
+
+@pytest.mark.parametrize("warmup", [1.0, -0.1, math.nan])
+def test_a_warm_up_that_is_no_share_is_refused(warmup: float):
+    with pytest.raises(ValueError, match="warmup must be"):
+        Cosine(warmup)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD, adabelief_lookahead])
+def test_every_update_has_the_rate_of_its_share_of_the_training(make):
+    seen = []
+
+    def watched(parameters, lr):
+        optimizer = make(parameters, lr)
+        step = optimizer.step
+
+        def noting(*args, **kwargs):
+            seen.append([group["lr"] for group in optimizer.param_groups])
+            return step(*args, **kwargs)
+
+        optimizer.step = noting
+        return optimizer
+
+    settings = {"batch_size": 5, "lr": 0.01, "neuron_lr": 0.1, "schedule": Cosine(0.25), "progress": False}
+    train(network(), data(), data(), epochs=2, patience=9, optimizer=watched, **settings)
+    wanted = [0.01 * Cosine(0.25)(i / 8) for i in range(8)]
+    assert [rates[0] for rates in seen] == pytest.approx(wanted)
+    assert [rates[1] for rates in seen] == pytest.approx([0.1 * rate for rate in wanted])
+
+
+@pytest.mark.parametrize("cell", [LIF, ALIFPlus])
+def test_what_cells_have_one_of_per_neuron_is_a_group_of_its_own(cell: type):
+    net = network(cell)
+    weights, neurons = parameter_groups(net, 0.01, 0.1)
+    assert (weights["lr"], neurons["lr"]) == pytest.approx((0.01, 0.001))
+    named = {id(p): name.rpartition(".")[2] for name, p in net.named_parameters()}
+    assert {named[id(p)] for p in weights["params"]} == {"w_in", "w_rec", "weight"}
+    assert len(weights["params"]) + len(neurons["params"]) == len(list(net.parameters()))
+    (alone,) = parameter_groups(net, 0.01, 1.0)
+    assert alone["params"] == list(net.parameters())
+
+
+def test_a_neuron_rate_next_to_zero_leaves_neurons_as_they_are():
+    net = network()
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    train(net, data(), data(), epochs=1, neuron_lr=1e-30, lr=0.01, optimizer=torch.optim.SGD, progress=False)
+    for name, p in net.named_parameters():
+        assert torch.equal(p, before[name]) == (p.ndim < 2), name
+
+
+def test_a_resumed_training_goes_on_in_the_schedule_and_takes_no_other_length(tmp_path):
+    settings = {"lr": 0.01, "neuron_lr": 0.5, "schedule": Cosine(), "progress": False, "patience": 9, "batch_size": 8}
+    through = train(whole := network(), data(), data(), epochs=4, **settings)
+    path = tmp_path / "training"
+
+    def stop(history):
+        if len(history) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(network(), data(), data(), epochs=4, checkpoint=path, on_epoch=stop, **settings)
+    for change, said in (
+        ({"epochs": 5}, "epochs = 4, now it is 5"),
+        ({"schedule": Constant(), "epochs": 4}, r"schedule = Cosine\(warmup=0.05\), now it is Constant\(\)"),
+        ({"neuron_lr": 1.0, "epochs": 4}, "neuron_lr = 0.5, now it is 1.0"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            train(network(), data(), data(), checkpoint=path, **(settings | change))
+    resumed = train(part := network(), data(), data(), epochs=4, checkpoint=path, **settings)
+    assert [row["train_loss"] for row in resumed.history] == [row["train_loss"] for row in through.history]
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), part.parameters(), strict=True))
