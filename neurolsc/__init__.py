@@ -2,7 +2,7 @@
 
 from neurolsc import datasets, export, initialisers, metrics, schedule, surrogate, tasks
 from neurolsc.checkpoint import load, save
-from neurolsc.clipping import Clipping
+from neurolsc.conditioning import Conditioning
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
@@ -45,7 +45,7 @@ __all__ = [
     "ALIFState",
     "Answer",
     "Cell",
-    "Clipping",
+    "Conditioning",
     "Criteria",
     "Diagnosis",
     "ForeignNeuronWarning",

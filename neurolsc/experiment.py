@@ -191,7 +191,9 @@ class Experiment:
         parts = self.data.load("train"), self.data.load("validation")
         write_split(folder, *parts)
         where = folder / TRAINING
-        result = settings.run(network, *parts, seed=self.network.seed, checkpoint=where, progress=progress)
+        result = settings.run(
+            network, *parts, seed=self.network.seed, task=self.data.task, checkpoint=where, progress=progress
+        )
         result.to_csv(folder / "history.csv")
         result.to_json(folder / "history.json")
         plot_learning_curves({"run": result.history}, folder / "learning.png", chance=1 / network.n_out)
@@ -213,8 +215,8 @@ def score(run: str | PathLike[str], split: Literal["test", "validation"], *, bat
     Raises:
         ValueError: if the folder is not that of a finished run.
     """
-    data = Experiment.of(run).data.load(split)
-    scores = evaluate(load_network(run), data, batch_size=batch_size)
+    settings = Experiment.of(run).data
+    scores = evaluate(load_network(run), settings.load(split), task=settings.task, batch_size=batch_size)
     write_json(Path(run) / f"{split}.json", scores.to_dict())
     return scores
 
@@ -240,8 +242,9 @@ def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = F
     history = Path(run) / "history.json"
     rows = json.loads(history.read_text(encoding="utf-8"))["history"] if history.exists() else []
     lr = (experiment.training or TrainSettings()).lr
-    found = diagnose(network, batch, labels=data.labels, history=rows, lr=lr, seed=seed)
-    return replace(found, trials=try_cures(network, batch, found, lr=lr)) if cures else found
+    task = experiment.data.task
+    found = diagnose(network, batch, task=task, labels=data.labels, history=rows, lr=lr, seed=seed)
+    return replace(found, trials=try_cures(network, batch, found, task=task, lr=lr)) if cures else found
 
 
 def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from neurolsc.clipping import Clipping
+from neurolsc.conditioning import Conditioning
 from neurolsc.evaluation import Samples, Scores, carried, evaluate, unpack
 from neurolsc.files import read_tree
 from neurolsc.identity import differences
@@ -29,9 +29,15 @@ class Fit:
     """A training under way: what its next epoch depends on besides the settings."""
 
     def __init__(
-        self, network: Network, task: Task, optimizer: Optimizer, clip: Clipping, schedule: Schedule, epochs: int
+        self,
+        network: Network,
+        task: Task,
+        optimizer: Optimizer,
+        conditioning: Conditioning,
+        schedule: Schedule,
+        epochs: int,
     ) -> None:
-        self.network, self.task, self.optimizer, self.clip = network, task, optimizer, clip
+        self.network, self.task, self.optimizer, self.conditioning = network, task, optimizer, conditioning
         self.schedule, self.epochs = schedule, epochs
         self.full_rates = [group["lr"] for group in optimizer.param_groups]
         self.history: list[Row] = []
@@ -64,9 +70,9 @@ class Fit:
             self.optimizer.zero_grad()
             loss.backward()
             self._set_rates((len(self.history) + (number - 1) / len(batches)) / self.epochs)
-            self.clip.before_update(self.network)
+            self.conditioning.before_update(self.network)
             self.optimizer.step()
-            self.clip.after_update(self.network)
+            self.conditioning.after_update(self.network)
             size = x.shape[1]
             samples += size
             total += size * value

@@ -10,6 +10,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from neurolsc import metrics
+from neurolsc.validation import whole
 
 __all__ = ["BinaryPerStep", "ClassPerStep", "Classification", "Task", "cross_entropy"]
 
@@ -43,21 +44,45 @@ class Classification:
     The loss is :func:`cross_entropy`; the measures are :func:`neurolsc.metrics.mode_accuracy`,
     which is the score, and :func:`neurolsc.metrics.mean_accuracy`.
 
+    Attributes:
+        last: ask at the last so many steps of a sample only, or at all of a shorter one; None: at
+            all.
+
+    Raises:
+        ValueError: if last is below 1.
+        TypeError: if it is no int.
+
     Source: arXiv:2308.12075, Sec. II-G.
     """
 
+    last: int | None = None
     score = "mode_accuracy"
 
+    def __post_init__(self) -> None:
+        if self.last is not None:
+            whole("last", self.last)
+
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Cross-entropy at every step."""
-        return cross_entropy(logits, targets, mask)
+        """Cross-entropy at every step that is asked."""
+        return cross_entropy(*self._asked(logits, targets, mask))
 
     def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
         """Mode and mean accuracy; outside the mask logits are 0 and vote for nobody."""
+        logits, targets, _ = self._asked(logits, targets, mask)
         return {
             "mode_accuracy": metrics.mode_accuracy(logits, targets),
             "mean_accuracy": metrics.mean_accuracy(logits, targets),
         }
+
+    def _asked(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Logits, targets and mask of the steps that are asked."""
+        if self.last is None:
+            return logits, targets, mask
+        if mask is None:
+            return logits[-self.last :], targets, None
+        left = mask.flip(0).cumsum(0).flip(0)  # steps to the end, this one counted
+        asked = mask & (left <= self.last)
+        return logits * asked.unsqueeze(-1), targets, asked
 
 
 @dataclass(frozen=True)

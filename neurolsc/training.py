@@ -15,7 +15,7 @@ import torch
 from torch.optim import Optimizer
 from tqdm.auto import tqdm
 
-from neurolsc.clipping import Clipping
+from neurolsc.conditioning import Conditioning
 from neurolsc.datasets.augment import drawn_from
 from neurolsc.evaluation import Samples, Scores, batches, evaluate
 from neurolsc.files import atomic_write, write_tree
@@ -101,7 +101,7 @@ def train(
     neuron_lr: float = 1.0,
     schedule: Schedule = Constant(),
     optimizer: Callable[[Iterable[Any], float], Optimizer] = adabelief_lookahead,
-    clip: Clipping = Clipping(),
+    conditioning: Conditioning = Conditioning(),
     checkpoint: str | PathLike[str] | None = None,
     progress: bool = True,
     on_epoch: Callable[[Sequence[Row]], object] | None = None,
@@ -130,8 +130,8 @@ def train(
         seed: of order and dropout.
         optimizer: makes the optimizer from parameters, or groups of them, and learning rate;
             ``torch.optim.Adam`` does.
-        clip: largest norm of the gradient, and largest singular value of recurrent matrices; by
-            default neither is clipped.
+        conditioning: what is done to gradients and weights at every update: centralized, clipped;
+            by default nothing.
         checkpoint: file that keeps the state after every epoch; if it exists, training goes on from
             it. Patience may then be new, and so may the epochs where the learning rate stays; the
             other settings, the network but for its weights, and the data may not. Nobody else may
@@ -166,11 +166,15 @@ def train(
     train_batches = batches("training", training, batch_size, order)
     batches("validation", validation, batch_size)  # refuses before the first epoch, not after it
     groups = parameter_groups(network, lr, neuron_lr)
-    fit = Fit(network, task, optimizer(groups, lr), clip, schedule, epochs)
+    fit = Fit(network, task, optimizer(groups, lr), conditioning, schedule, epochs)
     settings: dict[str, Any] = {}
     if checkpoint is not None:
         settings = {"task": repr(task), "seed": seed, "batch_size": batch_size, "lr": lr}
-        settings |= {"optimizer": type(fit.optimizer).__name__, "clip": repr(clip), "neuron_lr": neuron_lr}
+        settings |= {
+            "optimizer": type(fit.optimizer).__name__,
+            "conditioning": repr(conditioning),
+            "neuron_lr": neuron_lr,
+        }
         settings |= {"schedule": repr(schedule)} | of_network(network)
         if schedule != Constant():
             settings |= {"epochs": epochs}  # which rate comes next depends on it

@@ -117,16 +117,20 @@ def test_a_start_that_names_nothing_is_refused_at_once():
         StartSettings("Lsuv")
 
 
-def test_training_takes_optimizer_and_clipping_from_its_settings(tmp_path, monkeypatch):
+def test_training_takes_optimizer_and_conditioning_from_its_settings(tmp_path, monkeypatch):
     taken = {}
     monkeypatch.setattr("neurolsc.config.training.train", lambda *_, **more: taken.update(more))
     TrainSettings().run(*[None] * 3, seed=0)
-    assert (taken["optimizer"], taken["clip"]) == (neurolsc.optimizer.adabelief_lookahead, neurolsc.Clipping())
+    assert (taken["optimizer"], taken["conditioning"]) == (
+        neurolsc.optimizer.adabelief_lookahead,
+        neurolsc.Conditioning(),
+    )
     TrainSettings(optimizer="adam", clip_gradient=1.0, clip_spectrum=0.9).run(*[None] * 3, seed=0)
-    assert (taken["optimizer"], taken["clip"]) == (torch.optim.Adam, neurolsc.Clipping(1.0, 0.9))
+    assert (taken["optimizer"], taken["conditioning"]) == (torch.optim.Adam, neurolsc.Conditioning(1.0, 0.9))
     assert (taken["schedule"], taken["neuron_lr"]) == (Constant(), 1.0)
-    TrainSettings(schedule="cosine", neuron_lr=0.1).run(*[None] * 3, seed=0)
+    TrainSettings(schedule="cosine", neuron_lr=0.1, centralize=True).run(*[None] * 3, seed=0)
     assert (taken["schedule"], taken["neuron_lr"]) == (Cosine(), 0.1)
+    assert taken["conditioning"] == neurolsc.Conditioning(centralize=True)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "eigen",
     ),
     ("neurons", "plots"),
-    ("network", "checkpoint", "clipping", "identity", "metrics", "optimizer", "schedule"),
+    ("network", "checkpoint", "conditioning", "identity", "metrics", "optimizer", "schedule"),
     ("datasets",),
     ("stability",),
     ("interop", "tasks", "evaluation", "fit", "training", "export", "initialisers", "diagnosis"),

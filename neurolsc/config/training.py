@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import torch
 
-from neurolsc.clipping import Clipping
+from neurolsc.conditioning import Conditioning
 from neurolsc.config.setting import setting
 from neurolsc.network import Network
 from neurolsc.optimizer import adabelief_lookahead
@@ -32,11 +32,12 @@ class TrainSettings:
         "adabelief-lookahead", "AdaBelief in Lookahead (the paper's), or Adam"
     )
     clip_gradient: float = setting(0.0, "largest norm of the gradient; 0: not clipped")
+    centralize: bool = setting(False, "take the mean of every row from the gradients of the cells' matrices")
     clip_spectrum: float = setting(0.0, "largest singular value of the recurrent weights; 0: not clipped")
 
     def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:
         """Train a network; more: keywords of :func:`neurolsc.train`."""
         own = {name: getattr(self, name) for name in ("epochs", "batch_size", "lr", "neuron_lr", "patience")}
         own |= {"optimizer": OPTIMIZERS[self.optimizer], "schedule": SCHEDULES[self.schedule]}
-        own |= {"clip": Clipping(self.clip_gradient, self.clip_spectrum)}
+        own |= {"conditioning": Conditioning(self.clip_gradient, self.clip_spectrum, self.centralize)}
         return train(network, training, validation, seed=seed, **own, **more)

@@ -4,6 +4,7 @@
   the time of one spike).
 - Events: ``shd`` (the data set), ``shd_files`` (its files), ``events`` (spikes and their reader),
   ``binning`` (spikes into frames), ``augment`` (changed spikes), ``summary`` (a file in numbers).
+- Made, not read: ``recall`` (a value to store and to recall).
 - Kept on disk: ``event_cache`` (spikes), ``frame_cache`` (frames), ``cache`` (what both share),
   ``store`` (folders with checksums).
 - Batches: ``collate`` (items into one), ``batches`` (inputs for pre-training), ``splits`` (parts).
@@ -19,6 +20,7 @@ from neurolsc.datasets.frame_cache import FrameCache
 from neurolsc.datasets.idx import read_idx
 from neurolsc.datasets.latency import LatencyEncoding, latency_frames, spike_latency
 from neurolsc.datasets.mnist import SpikeLatencyMNIST
+from neurolsc.datasets.recall import StoreRecall
 from neurolsc.datasets.shd import SHD
 from neurolsc.datasets.splits import hold_out
 
@@ -34,6 +36,7 @@ __all__ = [
     "LatencyEncoding",
     "SpikeDrop",
     "SpikeLatencyMNIST",
+    "StoreRecall",
     "TimeStretch",
     "collate",
     "collate_padded",

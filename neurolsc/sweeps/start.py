@@ -21,7 +21,6 @@ from neurolsc.network import Network
 from neurolsc.stability.profile import draw_steps
 from neurolsc.stability.recurrence import recurrence_radius
 from neurolsc.stability.transition import follow
-from neurolsc.tasks import Classification
 
 Statistic = float | Sequence[float | None] | None
 """a number, or one per layer; None where there is none"""
@@ -45,7 +44,7 @@ def statistics(network: Network, experiment: Experiment) -> dict[str, Statistic]
     x, labels, *rest = experiment.first_samples("train", SAMPLES)
     given = Given(x.to(**network.dtype_and_device), labels, *rest)
     few, seed = given.few(FEW), experiment.network.seed
-    found = measure(network, given, Classification(), samples=FEW, steps=TIMES, epsilon=1e-8, seed=seed)
+    found = measure(network, given, experiment.data.task, samples=FEW, steps=TIMES, epsilon=1e-8, seed=seed)
     with evaluating(network), torch.no_grad():
         spikes = network.run(given.x, mask=given.mask).spikes
         times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))

@@ -5,8 +5,8 @@ import snntorch as snn
 import torch
 from torch import nn
 
-from neurolsc import LIF, ALIFPlus, Clipping, Network, train, wrap
-from neurolsc.clipping import clip_singular_values
+from neurolsc import LIF, ALIFPlus, Conditioning, Network, train, wrap
+from neurolsc.conditioning import clip_singular_values
 from tests.patterns import CLASSES, N, Patterns
 
 DATA = {"training": Patterns(24), "validation": Patterns(12, seed=1), "progress": False, "batch_size": 8}
@@ -44,7 +44,7 @@ def test_recurrent_matrices_stay_within_the_bound(optimizer):
     assert all(z.mean() > 0.01 for z in spikes)
     train(free, **DATA, epochs=3, lr=0.05, **more)
     before = bound.cells[0].w_in.detach().clone()
-    train(bound, **DATA, epochs=3, lr=0.05, clip=Clipping(spectrum=0.8), **more)
+    train(bound, **DATA, epochs=3, lr=0.05, conditioning=Conditioning(clip_spectrum=0.8), **more)
     assert min(largest(free)) > 0.9
     assert max(largest(bound)) == pytest.approx(0.8, rel=1e-4)
     assert torch.linalg.svdvals(bound.cells[0].w_in.detach())[0] > 0.9  # input matrices are not recurrent
@@ -57,22 +57,22 @@ def test_a_wrapped_layer_is_clipped_and_a_frozen_one_is_not():
     network = wrap([nn.Linear(N, 12), layer, nn.Linear(12, CLASSES)])
     with torch.no_grad():
         layer.recurrent.weight.mul_(5)
-    Clipping(spectrum=0.5).after_update(network)
+    Conditioning(clip_spectrum=0.5).after_update(network)
     assert torch.linalg.svdvals(layer.recurrent.weight.detach())[0].item() == pytest.approx(0.5, rel=1e-5)
     with torch.no_grad():
         layer.recurrent.weight.mul_(5)
     layer.recurrent.weight.requires_grad_(False)
-    Clipping(spectrum=0.5).after_update(network)
+    Conditioning(clip_spectrum=0.5).after_update(network)
     assert torch.linalg.svdvals(layer.recurrent.weight)[0].item() == pytest.approx(2.5, rel=1e-5)
 
 
 def test_a_gradient_is_scaled_down_to_the_norm():
     network, clipped = firing(), firing()
     moves = []
-    for one, clip in ((network, Clipping()), (clipped, Clipping(gradient=0.01))):
+    for one, clip in ((network, Conditioning()), (clipped, Conditioning(clip_gradient=0.01))):
         before = [p.detach().clone() for p in one.parameters()]
         data = DATA | {"training": Patterns(8)}  # one batch
-        train(one, **data, epochs=1, lr=1.0, optimizer=torch.optim.SGD, clip=clip)
+        train(one, **data, epochs=1, lr=1.0, optimizer=torch.optim.SGD, conditioning=clip)
         moves.append(torch.cat([(p.detach() - b).flatten() for p, b in zip(one.parameters(), before, strict=True)]))
     free, bound = moves
     assert free.norm() > 0.05
@@ -80,24 +80,58 @@ def test_a_gradient_is_scaled_down_to_the_norm():
     torch.testing.assert_close(bound / bound.norm(), free / free.norm(), rtol=1e-3, atol=1e-5)
 
 
+def test_a_centralized_gradient_moves_no_sum_of_a_row_but_those_of_the_readout():
+    for cell, shape in ((ALIFPlus, {}), (LIF, {"tau_v": 5.0})):
+        torch.manual_seed(0)
+        network = Network([cell(N, 12, **shape), cell(12, 12, **shape)], CLASSES)
+        for layer in network.cells:
+            layer.thresholds().scale(0.1)
+        assert min(
+            layer.sum() for layer in network.run(torch.stack([DATA["training"][i][0] for i in range(4)], 1)).spikes
+        )
+        before = {name: p.detach().clone() for name, p in network.named_parameters()}
+        centred = {"optimizer": torch.optim.SGD, "conditioning": Conditioning(centralize=True), "progress": False}
+        train(network, **{**DATA, **centred}, epochs=1, lr=0.5)
+        for name, p in network.named_parameters():
+            moved = (p.detach() - before[name]).double()
+            assert moved.abs().max() > 1e-6, name
+            if p.ndim == 2:
+                still = moved.sum(1).abs().max() < 1e-5 * moved.abs().sum(1).max() + 1e-6
+                assert still == (not name.startswith("readout")), name
+
+
+def test_a_centralized_gradient_is_that_less_the_mean_of_its_row():
+    network = firing()
+    for p in network.parameters():
+        p.grad = torch.randn_like(p)
+    before = {name: p.grad.clone() for name, p in network.named_parameters()}
+    Conditioning(centralize=True).before_update(network)
+    for name, p in network.named_parameters():
+        rows = p.ndim == 2 and not name.startswith("readout")
+        wanted = before[name] - before[name].mean(1, keepdim=True) if rows else before[name]
+        torch.testing.assert_close(p.grad, wanted)
+
+
 def test_nothing_is_clipped_by_default():
     one, other = firing(), firing()
     train(one, **DATA, epochs=1)
-    train(other, **DATA, epochs=1, clip=Clipping(gradient=1e9, spectrum=1e9))
+    train(other, **DATA, epochs=1, conditioning=Conditioning(clip_gradient=1e9, clip_spectrum=1e9))
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
 def test_a_resumption_with_another_clipping_is_refused(tmp_path):
-    train(firing(), **DATA, epochs=1, clip=Clipping(gradient=1.0), checkpoint=tmp_path / "c")
-    with pytest.raises(ValueError, match=r"clip = Clipping\(gradient=1.0, spectrum=0.0\), now it is Clipping\(grad"):
-        train(firing(), **DATA, epochs=2, clip=Clipping(gradient=2.0), checkpoint=tmp_path / "c")
+    train(firing(), **DATA, epochs=1, conditioning=Conditioning(clip_gradient=1.0), checkpoint=tmp_path / "c")
+    with pytest.raises(ValueError, match=r"conditioning = Conditioning\(clip_gradient=1.0, .*\), now it is C"):
+        train(firing(), **DATA, epochs=2, conditioning=Conditioning(clip_gradient=2.0), checkpoint=tmp_path / "c")
 
 
-@pytest.mark.parametrize("wrong", [{"gradient": -1.0}, {"spectrum": float("inf")}, {"gradient": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong", [{"clip_gradient": -1.0}, {"clip_spectrum": float("inf")}, {"clip_gradient": float("nan")}]
+)
 def test_bounds_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match="must be zero or positive"):
-        Clipping(**wrong)
+        Conditioning(**wrong)
 
 
 def test_a_cell_without_recurrent_matrices_is_left_alone():
@@ -107,5 +141,5 @@ def test_a_cell_without_recurrent_matrices_is_left_alone():
 
     network = Network([Mute(N, 4)], CLASSES)
     before = network.cells[0].w_rec.clone()
-    Clipping(spectrum=1e-3).after_update(network)
+    Conditioning(clip_spectrum=1e-3).after_update(network)
     assert torch.equal(network.cells[0].w_rec, before)
