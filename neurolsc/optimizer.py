@@ -54,21 +54,30 @@ def adabelief_lookahead(
     return Lookahead(AdaBelief(parameters, lr=lr, weight_decay=weight_decay), k=6, alpha=0.5)
 
 
-def parameter_groups(network: Network, lr: float, neuron_lr: float) -> list[dict[str, Any]]:
-    """The parameters of a network in groups for a torch optimizer, each with its learning rate.
+def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict[str, Any]]:
+    r"""The parameters of a network in groups for a torch optimizer, each with its learning rate.
+
+    An optimizer such as Adam moves every parameter by about its learning rate. By gain that is
+
+    .. math:: \mathrm{lr} / g, \qquad
+        g(b_\vartheta) = \frac{1}{n} \sum_i \frac{1}{1 - e^{-1/\tau_{\vartheta,i}}}
+
+    so that the state at rest moves by about as much as weights do: :math:`b_\vartheta` of an ALIF
+    is added at every step and remembered for :math:`\tau_\vartheta` of them; it moves the
+    threshold 100-fold by default.
 
     Args:
-        network: the network.
-        lr: learning rate of weights, and of all of the readout.
-        neuron_lr: factor of it for what cells have one of per neuron or layer: parameters of fewer
-            than two axes.
+        network: the network; cells tell the gains of their parameters (:meth:`neurolsc.Cell.gains`)
+            as they are now.
+        lr: learning rate of all whose gain is 1.
+        by_gain: divide by the gains; else there is one group.
 
-    Returns:
-        Two groups; one if the factor is 1 or there is no such parameter.
+    Source: ours.
     """
-    apart = {id(p) for cell in network.cells for p in cell.parameters() if p.ndim < 2}
-    weights = [p for p in network.parameters() if id(p) not in apart]
-    neurons = [p for p in network.parameters() if id(p) in apart]
-    if neuron_lr == 1 or not neurons:
-        return [{"params": list(network.parameters()), "lr": lr}]
-    return [{"params": weights, "lr": lr}, {"params": neurons, "lr": neuron_lr * lr}]
+    gains = {}
+    for cell in network.cells if by_gain else ():
+        named = dict(cell.named_parameters())
+        gains |= {id(named[name]): gain for name, gain in cell.gains().items() if name in named}
+    plain = [p for p in network.parameters() if id(p) not in gains]
+    scaled = [{"params": [p], "lr": lr / gains[id(p)]} for p in network.parameters() if id(p) in gains]
+    return [{"params": plain, "lr": lr}, *scaled]

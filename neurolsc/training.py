@@ -98,7 +98,7 @@ def train(
     lr: float = 1e-3,
     patience: int = 10,
     seed: int = 0,
-    neuron_lr: float = 1.0,
+    by_gain: bool = False,
     schedule: Schedule = Constant(),
     optimizer: Callable[[Iterable[Any], float], Optimizer] = adabelief_lookahead,
     conditioning: Conditioning = Conditioning(),
@@ -121,9 +121,9 @@ def train(
         task: what is asked of the network; by default the label of the sample at every step.
         batch_size: samples per step; the last batch of an epoch may be smaller.
         lr: learning rate.
-        neuron_lr: factor of it for what cells have one of per neuron or layer: time constants,
-            thresholds, adaptation. Those act on all steps, and :math:`b_\vartheta` of an ALIF
-            :math:`1 / (1 - e^{-1/\tau_\vartheta})`-fold, 100-fold by default.
+        by_gain: divide the learning rate of a parameter by how far it moves the state at rest; that
+            of :math:`b_\vartheta` of an ALIF is divided by 100 with its default time constants:
+            :func:`neurolsc.optimizer.parameter_groups`.
         schedule: how the learning rates go over all epochs, such as
             :class:`neurolsc.schedule.Cosine`; by default they stay.
         patience: stop after this many epochs without a lower validation loss.
@@ -159,13 +159,12 @@ def train(
         whole(name, value)
     whole("seed", seed, at_least=0)
     positive("lr", lr)
-    positive("neuron_lr", neuron_lr)
     if not callable(optimizer):
         raise TypeError(f"optimizer must make one from (parameters, lr), got a {type(optimizer).__name__}.")
     order = torch.Generator()
     train_batches = batches("training", training, batch_size, order)
     batches("validation", validation, batch_size)  # refuses before the first epoch, not after it
-    groups = parameter_groups(network, lr, neuron_lr)
+    groups = parameter_groups(network, lr, by_gain=by_gain)
     fit = Fit(network, task, optimizer(groups, lr), conditioning, schedule, epochs)
     settings: dict[str, Any] = {}
     if checkpoint is not None:
@@ -173,7 +172,7 @@ def train(
         settings |= {
             "optimizer": type(fit.optimizer).__name__,
             "conditioning": repr(conditioning),
-            "neuron_lr": neuron_lr,
+            "by_gain": by_gain,
         }
         settings |= {"schedule": repr(schedule)} | of_network(network)
         if schedule != Constant():

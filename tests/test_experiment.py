@@ -127,9 +127,9 @@ def test_training_takes_optimizer_and_conditioning_from_its_settings(tmp_path, m
     )
     TrainSettings(optimizer="adam", clip_gradient=1.0, clip_spectrum=0.9).run(*[None] * 3, seed=0)
     assert (taken["optimizer"], taken["conditioning"]) == (torch.optim.Adam, neurolsc.Conditioning(1.0, 0.9))
-    assert (taken["schedule"], taken["neuron_lr"]) == (Constant(), 1.0)
-    TrainSettings(schedule="cosine", neuron_lr=0.1, centralize=True).run(*[None] * 3, seed=0)
-    assert (taken["schedule"], taken["neuron_lr"]) == (Cosine(), 0.1)
+    assert (taken["schedule"], taken["by_gain"]) == (Constant(), False)
+    TrainSettings(schedule="cosine", by_gain=True, centralize=True).run(*[None] * 3, seed=0)
+    assert (taken["schedule"], taken["by_gain"]) == (Cosine(), True)
     assert taken["conditioning"] == neurolsc.Conditioning(centralize=True)
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from neurolsc import LIF, ALIFPlus, Network, train
+from neurolsc import LIF, ALIFPlus, ALIFPositive, Network, train, wrap
 from neurolsc.optimizer import adabelief_lookahead, parameter_groups
 from neurolsc.schedule import Constant, Cosine
 
@@ -56,35 +56,48 @@ def test_every_update_has_the_rate_of_its_share_of_the_training(make):
         optimizer.step = noting
         return optimizer
 
-    settings = {"batch_size": 5, "lr": 0.01, "neuron_lr": 0.1, "schedule": Cosine(0.25), "progress": False}
+    settings = {"batch_size": 5, "lr": 0.01, "by_gain": True, "schedule": Cosine(0.25), "progress": False}
     train(network(), data(), data(), epochs=2, patience=9, optimizer=watched, **settings)
     wanted = [0.01 * Cosine(0.25)(i / 8) for i in range(8)]
     assert [rates[0] for rates in seen] == pytest.approx(wanted)
-    assert [rates[1] for rates in seen] == pytest.approx([0.1 * rate for rate in wanted])
+    gains = [cell.gains()["b_theta"] for cell in network().cells]
+    for i, gain in enumerate(gains, start=1):
+        assert [rates[i] for rates in seen] == pytest.approx([rate / gain for rate in wanted])
 
 
-@pytest.mark.parametrize("cell", [LIF, ALIFPlus])
-def test_what_cells_have_one_of_per_neuron_is_a_group_of_its_own(cell: type):
-    net = network(cell)
-    weights, neurons = parameter_groups(net, 0.01, 0.1)
-    assert (weights["lr"], neurons["lr"]) == pytest.approx((0.01, 0.001))
-    named = {id(p): name.rpartition(".")[2] for name, p in net.named_parameters()}
-    assert {named[id(p)] for p in weights["params"]} == {"w_in", "w_rec", "weight"}
-    assert len(weights["params"]) + len(neurons["params"]) == len(list(net.parameters()))
-    (alone,) = parameter_groups(net, 0.01, 1.0)
-    assert alone["params"] == list(net.parameters())
+def test_the_gain_is_how_far_a_unit_moves_the_threshold_at_rest():
+    cell = ALIFPlus(5, 8, tau_theta=30.0)
+    before = cell.theta_rest.detach().clone()
+    with torch.no_grad():
+        cell.b_theta.add_(1)
+    assert (cell.theta_rest.detach() - before).mean().item() == pytest.approx(cell.gains()["b_theta"], rel=1e-5)
+    assert LIF(5, 8).gains() == {}
 
 
-def test_a_neuron_rate_next_to_zero_leaves_neurons_as_they_are():
+def test_a_parameter_with_a_gain_is_a_group_of_its_own():
     net = network()
-    before = {name: p.detach().clone() for name, p in net.named_parameters()}
-    train(net, data(), data(), epochs=1, neuron_lr=1e-30, lr=0.01, optimizer=torch.optim.SGD, progress=False)
-    for name, p in net.named_parameters():
-        assert torch.equal(p, before[name]) == (p.ndim < 2), name
+    groups = parameter_groups(net, 0.01, by_gain=True)
+    (plain, *scaled) = groups
+    assert plain["lr"] == 0.01
+    assert len(plain["params"]) + 2 == len(list(net.parameters()))
+    for cell, group in zip(net.cells, scaled, strict=True):
+        assert group["params"][0] is cell.b_theta
+        assert group["lr"] == pytest.approx(0.01 / cell.gains()["b_theta"])
+    (alone,) = parameter_groups(net, 0.01, by_gain=False)
+    assert alone["params"] == list(net.parameters())
+    assert len(parameter_groups(network(LIF), 0.01, by_gain=True)) == 1
+
+
+def test_of_a_wrapped_cell_and_of_logarithms():
+    wrapped = wrap([torch.nn.Linear(5, 5), ALIFPlus(5, 8), torch.nn.Linear(8, 2)])
+    (inner,) = [c for c in wrapped.cells[0].modules() if type(c) is ALIFPlus]
+    (_, scaled) = parameter_groups(wrapped, 0.01, by_gain=True)
+    assert scaled["params"][0] is inner.b_theta
+    assert len(parameter_groups(Network([ALIFPositive(5, 8)], 2), 0.01, by_gain=True)) == 1  # a log moves by shares
 
 
 def test_a_resumed_training_goes_on_in_the_schedule_and_takes_no_other_length(tmp_path):
-    settings = {"lr": 0.01, "neuron_lr": 0.5, "schedule": Cosine(), "progress": False, "patience": 9, "batch_size": 8}
+    settings = {"lr": 0.01, "by_gain": True, "schedule": Cosine(), "progress": False, "patience": 9, "batch_size": 8}
     through = train(whole := network(), data(), data(), epochs=4, **settings)
     path = tmp_path / "training"
 
@@ -97,7 +110,7 @@ def test_a_resumed_training_goes_on_in_the_schedule_and_takes_no_other_length(tm
     for change, said in (
         ({"epochs": 5}, "epochs = 4, now it is 5"),
         ({"schedule": Constant(), "epochs": 4}, r"schedule = Cosine\(warmup=0.05\), now it is Constant\(\)"),
-        ({"neuron_lr": 1.0, "epochs": 4}, "neuron_lr = 0.5, now it is 1.0"),
+        ({"by_gain": False, "epochs": 4}, "by_gain = True, now it is False"),
     ):
         with pytest.raises(ValueError, match=said):
             train(network(), data(), data(), checkpoint=path, **(settings | change))

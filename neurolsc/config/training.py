@@ -23,7 +23,7 @@ class TrainSettings:
     epochs: int = setting(20, "most epochs")
     batch_size: int = setting(256, "samples per batch")
     lr: float = setting(1e-3, "learning rate")
-    neuron_lr: float = setting(1.0, "factor of it for time constants, thresholds and adaptation")
+    by_gain: bool = setting(False, "divide it, for b_theta, by how far b_theta moves the threshold")
     schedule: Literal["constant", "cosine"] = setting(
         "constant", "course of the learning rate over all epochs: it stays, or rises for 5 % of them and falls to 0"
     )
@@ -37,7 +37,7 @@ class TrainSettings:
 
     def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:
         """Train a network; more: keywords of :func:`neurolsc.train`."""
-        own = {name: getattr(self, name) for name in ("epochs", "batch_size", "lr", "neuron_lr", "patience")}
+        own = {name: getattr(self, name) for name in ("epochs", "batch_size", "lr", "by_gain", "patience")}
         own |= {"optimizer": OPTIMIZERS[self.optimizer], "schedule": SCHEDULES[self.schedule]}
         own |= {"conditioning": Conditioning(self.clip_gradient, self.clip_spectrum, self.centralize)}
         return train(network, training, validation, seed=seed, **own, **more)

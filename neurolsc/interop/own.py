@@ -31,6 +31,10 @@ class PrecededCell(ForeignCell):
         """That of the cell."""
         return self.layer.membrane()
 
+    def gains(self) -> dict[str, float]:
+        """Those of the cell."""
+        return {f"layer.{name}": gain for name, gain in self.layer.gains().items()}
+
     @property
     def recurrent_synapses(self) -> int | None:  # type: ignore[override]
         """Those of the cell; None where the modules before it have synapses, too."""

@@ -175,6 +175,10 @@ class ALIF(SpikingCell):
         """b_theta and adaptation: the whole threshold is a sum of multiples of them."""
         return Thresholds(self, ("b_theta", "adaptation"), rest="theta_rest")
 
+    def gains(self) -> dict[str, float]:
+        """That of b_theta, the mean of 1 / (1 - exp(-1/tau_theta)): 100 by default."""
+        return {"b_theta": (1 / -torch.expm1(-1 / self.tau_theta.detach().double())).mean().item()}
+
     def membrane(self) -> Membrane:
         """v and the moving threshold."""
         return Membrane("v", lambda state: state.theta, self.spike)

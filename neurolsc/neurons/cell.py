@@ -62,9 +62,9 @@ class Cell(nn.Module, ABC):
 
     Everything else is an offer, which describes the step of the class that makes it: :meth:`run`
     (all steps at once), :meth:`derivatives` (in closed form), :meth:`thresholds`, :meth:`membrane`,
-    and the attributes below. A subclass that overrides a part of the step loses the offers that it
-    does not renew (:mod:`neurolsc.neurons.offers`), and is run step by step and differentiated by
-    autograd.
+    :meth:`gains`, and the attributes below. A subclass that overrides a part of the step loses the
+    offers that it does not renew (:mod:`neurolsc.neurons.offers`), and is run step by step and
+    differentiated by autograd.
 
     Attributes:
         answers: the parameters that answer for its radii, following its derivatives.
@@ -177,6 +177,14 @@ class Cell(nn.Module, ABC):
     def membrane(self) -> Membrane | None:
         """What of the state is the voltage, and where it fires; None where there is no such."""
         return None
+
+    def gains(self) -> dict[str, float]:
+        """How far a unit of a parameter moves the state at rest, by its name; 1 where none is said.
+
+        Of a constant input that is added at every step it is the sum of what is left of it. A
+        training can divide learning rates by them.
+        """
+        return {}
 
     def config(self) -> dict[str, object]:
         """The constructor's arguments as JSON values; parameters are in the state_dict."""

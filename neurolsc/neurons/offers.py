@@ -1,8 +1,8 @@
 """Which class defines a cell's step, and what a subclass keeps of the offers that describe it.
 
 A cell has a step, and may make *offers*, which say something about that step: its derivative in
-closed form, a faster way to run it, what scales its thresholds, what is its voltage, what
-multipliers move. A subclass
+closed form, a faster way to run it, what scales its thresholds, what is its voltage, how far a
+parameter moves its state, what multipliers move. A subclass
 that changes the step and passes an offer on would lie. So an offer is withdrawn from every class
 that overrides a part of the step it describes, unless that class offers anew:
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import nn
 
-OFFERS = ("run", "derivatives", "thresholds", "membrane", "recurrent_synapses", "answers", "paper_answers")
+OFFERS = ("run", "derivatives", "thresholds", "membrane", "gains", "recurrent_synapses", "answers", "paper_answers")
 """names on a cell that describe its step; ``Cell`` says what they are where nothing is offered"""
 
 BESIDES = frozenset({"initial_state", "pretrained", "config", "extra_repr", "draw_adaptation"})
