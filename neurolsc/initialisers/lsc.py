@@ -31,6 +31,9 @@ class LSC(Initialiser):
         rule: what multipliers move: ``"default"`` (that of the target), ``"transition"``,
             ``"hold-threshold"`` or ``"paper"``.
         method: ``"gradient"``, the paper's loop, or ``"scale"``, root finding.
+        gradient: of the loop: let the gradient of the radii move parameters.
+        kappa: of the loop: multiply them by what brings the radius to its target.
+        shuffle: of the loop: shuffle each parameter after every step.
         max_steps: most steps of the loop.
         samples: samples looked at in each step.
         steps: time steps looked at in each step, no more than there are.
@@ -41,6 +44,9 @@ class LSC(Initialiser):
     target: float | str = 1.0
     rule: str = "default"
     method: Literal["gradient", "scale"] = "gradient"
+    gradient: bool = True
+    kappa: bool = True
+    shuffle: bool = True
     max_steps: int = 200
     samples: int = 4
     steps: int = 8
@@ -51,6 +57,8 @@ class LSC(Initialiser):
         one_of("method", self.method, ("gradient", "scale"))
         for name in ("max_steps", "samples", "steps"):
             whole(name, getattr(self, name))
+        if self.method == "scale" and not (self.gradient and self.kappa and self.shuffle):
+            raise ValueError("gradient, kappa and shuffle are parts of the loop, which method='scale' does without.")
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set the radii; the findings are those of the pre-training."""
@@ -59,4 +67,6 @@ class LSC(Initialiser):
         asked |= {"steps": min(self.steps, x.shape[0]), "progress": False}
         if self.method == "scale":
             return scale_to_radius(network, x, **asked).findings
+        asked |= {"gradient": self.gradient, "shuffle": self.shuffle}
+        asked |= {} if self.kappa else {"multiplier": None}
         return pretrain(network, inputs, max_steps=self.max_steps, **asked).findings
