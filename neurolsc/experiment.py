@@ -40,6 +40,7 @@ from neurolsc.runs import (
     write_text,
 )
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
+from neurolsc.stability.findings import Finding
 from neurolsc.training import TrainResult
 
 
@@ -135,6 +136,11 @@ class Experiment:
             checkpoint.save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)
 
+    def begin(self) -> tuple[Network, tuple[Finding, ...]]:
+        """A fresh network after its start, and what that could not reach."""
+        network = self.build()
+        return network, self.start.run(network, self._inputs(), self.network.seed)
+
     def started(self, folder: Path, say: Callable[[object], object]) -> Network:
         """The network as the training finds it, with what the start could not reach in a folder.
 
@@ -146,8 +152,8 @@ class Experiment:
         if kept.exists():
             network = self.network.load(kept)
         else:
-            network, began = self.build(), time.perf_counter()
-            found = self.start.run(network, self._inputs(), self.network.seed)
+            began = time.perf_counter()
+            network, found = self.begin()
             seconds = time.perf_counter() - began
             write_json(told, {"start": self.start.start, "seconds": seconds, "findings": [str(f) for f in found]})
             checkpoint.save(network, kept)

@@ -1,7 +1,9 @@
 """Settings in, a run folder out, without a command line."""
 
+import copy
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -257,31 +259,20 @@ def test_a_run_goes_on_from_the_weights_that_it_began_with_or_not_at_all(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_stopped_demo_goes_on_where_it_was(tmp_path, monkeypatch):
-    quick = {name: replace(s, pretrain_steps=2, pretrain_samples=2) for name, s in demo.PRETRAINED.items()}
-    monkeypatch.setattr(demo, "PRETRAINED", quick)
-    monkeypatch.setattr(demo, "WIDTH", 6)
-    monkeypatch.setattr(demo, "DataSettings", lambda: replace(DATA, dt=0.02))
-    demo.show(tmp_path / "through", epochs=1, seed=0)
-    trained, calls = TrainSettings.run, []
-
-    def stop(self, *data, **more):
-        calls.append(more["checkpoint"].name)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return trained(self, *data, **more)
-
-    with monkeypatch.context() as patched, pytest.raises(Stopped, match=r"kept in .*run\.partial"):
-        patched.setattr(TrainSettings, "run", stop)
-        demo.show(tmp_path / "run", epochs=1, seed=0)
-    epoch = Fit.epoch
-    epochs = []
-    monkeypatch.setattr(Fit, "epoch", lambda *a: (epochs.append(a), epoch(*a))[1])
-    monkeypatch.setattr(Loop, "advance", None)  # no step of pre-training is made again
-    demo.show(tmp_path / "run", epochs=1, seed=0)
-    assert len(epochs) == 2
-    files = {file.name for file in (tmp_path / "through").iterdir()}
-    assert files == {file.name for file in (tmp_path / "run").iterdir()}
-    assert not any("checkpoint" in name for name in files)
-    for name in ("scores.json", *(name for name in files if name.endswith(".safetensors"))):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "through" / name).read_bytes()
+def test_the_demo_trains_its_arms_reports_them_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
+    given = copy.deepcopy(demo.GIVEN)
+    given["fixed"]["width"] = 6
+    given["either"] = [{"start": "Default"}, {"start": "BySource(recurrence=0)", "cell": "LIF", "tau_v": 50.0}]
+    out = tmp_path / "demo"
+    demo.show(out, epochs=1, seed=0, workers=2, given=given)
+    report, told = (out / "report.md").read_text(), capsys.readouterr().out
+    for start in ("| Default |", "| BySource(recurrence=0) | LIF | 50 |"):
+        assert start in report and start in told
+    for picture in re.findall(r"\]\((.*?\.png)\)", report):
+        assert (out / picture).stat().st_size > 5_000, picture
+    trained = {path: path.stat().st_mtime_ns for path in out.glob("*/network.safetensors")}
+    assert len(trained) == 2 and len(list(out.glob("*/test.json"))) == 2
+    (out / "report.md").unlink()
+    demo.show(out, epochs=1, seed=0, workers=2, given=given)  # a stop before the report
+    assert (out / "report.md").exists()
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/network.safetensors")} == trained

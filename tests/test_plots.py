@@ -219,7 +219,7 @@ def test_bands_reach_from_the_lowest_to_the_highest_run_and_a_short_run_keeps_it
 
 @pytest.mark.parametrize(
     ("values", "places"),
-    [((2, 5, 10), [2, 5, 10]), ((1e-1, 1e-3, 1e-2), [2, 0, 1]), (("ALIFPlus", "LIF"), [0, 1]), ((True, False), [0, 1])],
+    [((2, 5, 10), [2, 5, 10]), ((1e-1, 1e-3, 1e-2), [2, 0, 1]), ((True, False), [0, 1])],
 )
 def test_scores_stand_at_their_setting_with_every_run_as_a_dot(values, places, monkeypatch, tmp_path):
     arms = {"one": {value: [0.2, 0.4] for value in values}}
@@ -233,6 +233,22 @@ def test_scores_stand_at_their_setting_with_every_run_as_a_dot(values, places, m
     assert sorted(y for dot in dots for y in dot.get_ydata()) == [0.2] * len(values) + [0.4] * len(values)
     ticks = {label.get_text(): tick for label, tick in zip(ax.get_xticklabels(), ax.get_xticks(), strict=True)}
     assert ticks == {str(value): place for value, place in zip(values, places, strict=True)}
+    plt.close(figures[0])
+
+
+def test_where_there_are_words_every_value_has_a_row_from_the_top(monkeypatch, tmp_path):
+    arms = {"one": {"Default": [0.2, 0.4], "BySource()": [0.9]}, "other": {"BySource()": [0.5, 0.7]}}
+    figures = drawn(monkeypatch)
+    plots.plot_scores(arms, tmp_path / "scores.png", over="start", score="accuracy")
+    (ax,) = figures[0].axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["Default", "BySource()"]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1] and ax.get_xlim() == (0, 1)
+    strokes, dots = ([line for line in ax.lines if line.get_marker() == marker] for marker in ("|", "."))
+    assert [line.get_xdata()[0] for line in strokes] == pytest.approx([0.3, 0.9, 0.6])
+    assert sorted(x for line in dots for x in line.get_xdata()) == [0.2, 0.4, 0.5, 0.7, 0.9]
+    rows = [round(line.get_ydata()[0]) for line in strokes]
+    assert rows == [0, 1, 1] and len({line.get_ydata()[0] for line in strokes}) == 3
+    assert not any(line.get_linestyle() == "-" and len(line.get_xdata()) > 1 for line in strokes)
     plt.close(figures[0])
 
 

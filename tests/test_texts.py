@@ -81,7 +81,7 @@ def usual_day() -> list[list[str]]:
 
 @pytest.mark.slow
 def test_the_usual_day_succeeds_as_the_help_prints_it(tmp_path: Path):
-    """The demo with one epoch: its eight take minutes."""
+    """The demo with one epoch: its twelve take minutes."""
     shutil.copy(SHD.embedded("train").path, tmp_path / "train.h5")
     commands = usual_day()
     assert len(commands) == 8

@@ -1,191 +1,147 @@
-"""The command ``neurolsc demo``: what setting the radii does, beside a control, with a report."""
+"""The command ``neurolsc demo``: starts side by side, as a sweep with a report."""
 
 import copy
-import re
+import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import click
 import torch
-from torch import Tensor
 
-from neurolsc import checkpoint
-from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, TrainSettings
-from neurolsc.datasets import collate, input_batches
-from neurolsc.evaluation import Scores, evaluate
-from neurolsc.experiment import Experiment
-from neurolsc.network import Network
-from neurolsc.plots import plot_learning_curves, plot_pretraining, plot_raster
-from neurolsc.runs import run_folder, write_json, write_text
-from neurolsc.stability import PretrainResult, RadiusProfile, match_firing_rates, radius_profile
-from neurolsc.training import TrainResult
+from neurolsc.datasets import collate
+from neurolsc.experiment import Experiment, load_network
+from neurolsc.plots import plot_learning_curves, plot_raster
+from neurolsc.runs import write_text
+from neurolsc.stability import radius_profile
+from neurolsc.sweeps import Grid, Processes, Trial, make_grid, run_sweep
+from neurolsc.sweeps.row import Row, read_history
+from neurolsc.sweeps.summary import groups, markdown, shown
 
-WIDTH, TARGET, BATCH = 64, 0.5, 64
-RATE = 1e-2  # ten times the paper's: two hundred updates have to do
-PRETRAINED = {
-    f"pre-trained to {TARGET}": PretrainSettings(str(TARGET), rule="transition"),
-    f"pre-trained to {TARGET}, thresholds held": PretrainSettings(str(TARGET), rule="hold-threshold"),
+GIVEN: dict[str, Any] = {
+    "name": "demo",
+    "test": True,
+    "fixed": {
+        "width": 64,
+        "epochs": 12,
+        "patience": 12,
+        "batch_size": 32,
+        "lr": 2e-3,
+        "optimizer": "adam",
+        "schedule": "cosine",
+        "by_gain": True,
+        "centralize": True,
+        "clip_gradient": 1.0,
+    },
+    "either": [
+        {"start": "Default"},
+        {"start": "LSC(0.5, rule='hold-threshold', method='scale')"},
+        {"start": "RateMatching(0.15)"},
+        {"start": "BySource()"},
+        {"start": "BySource(recurrence=0, rate=0.1)", "cell": "LIF", "tau_v": 50.0},
+    ],
+    "table": {"budgets": [3, 6]},
 }
+"""The grid: the start varies, and in the last arm the neuron; all else is the same."""
 
 
 @click.command()
 @click.option("--out", default=Path("runs/demo"), show_default=True, type=click.Path(path_type=Path))
-@click.option("--epochs", default=8, show_default=True)
-@click.option("--seed", default=0, show_default=True)
-def demo(out: Path, epochs: int, seed: int) -> None:
-    """Show what pre-training does, on the digits in the package.
+@click.option("--epochs", type=click.IntRange(1), default=GIVEN["fixed"]["epochs"], show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    show_default="one per core",
+    help="Processes at work, one thread each.",
+)
+def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
+    """Show what the start does, on the digits in the package.
 
-    A table, pictures and a report, in a few minutes. If this is stopped, the same command goes on
-    where it was.
+    Networks of two layers start in five ways and are trained alike. A table, pictures and a report,
+    in a minute or two. If this is stopped, the same command goes on where it was.
     """
-    show(out, epochs=epochs, seed=seed)
+    show(out, epochs=epochs, seed=seed, workers=workers)
 
 
-def show(out: Path, *, epochs: int, seed: int) -> None:
-    """Measure, pre-train and train 2 x 64 ALIF+ on the digits in the package, and report.
-
-    Four networks start from the same weights and get the same budget and batches: the paper's
-    default; the default with its thresholds scaled so that it fires like the first pre-trained one;
-    that one; and one whose resting thresholds were held while it was pre-trained, so that it starts
-    as silent as the default. The second is a control: if it does as well as the third, waking the
-    network helped and not its radius.
+def show(out: Path, *, epochs: int, seed: int, workers: int, given: dict[str, Any] = GIVEN) -> None:
+    """Run the grid of the demo, and report.
 
     Args:
-        out: folder for the results; must not exist.
+        out: folder of the sweep.
         epochs: epochs of training, the same for all.
         seed: of weights, batches and draws.
-
-    Raises:
-        FileExistsError: if the folder exists.
+        workers: processes at work.
+        given: the grid, without epochs and seed.
     """
-    started = time.perf_counter()
-    training = TrainSettings(epochs, BATCH, RATE, patience=epochs)
-    experiment = Experiment(NetworkSettings(width=WIDTH, seed=seed), DataSettings(), None, training)
-    data = {split: experiment.data.load(split) for split in ("train", "validation", "test")}
-    with run_folder(out, {"epochs": epochs, "seed": seed}) as folder:
-        networks, notes = prepare(experiment, folder)
-        results, scores = {}, {}
-        for name, network in networks.items():
-            click.echo(f"training: {name}")
-            where = folder / f"{_slug(name)}.checkpoint"
-            results[name] = training.run(network, data["train"], data["validation"], seed=seed, checkpoint=where)
-            scores[name] = evaluate(network, data["test"], batch_size=BATCH)
-            checkpoint.save(network, folder / f"{_slug(name)}.safetensors")
-        plot_learning_curves({n: r.history for n, r in results.items()}, folder / "learning.png", chance=0.1)
-        one, (digit,) = collate([data["test"][0]])
-        best = max(scores, key=lambda name: scores[name].mode_accuracy)
-        layers = [f"layer {i}, {best}" for i in (1, 2)]
-        spikes = dict(zip(layers, (layer[:, 0].detach() for layer in networks[best].run(one).spikes), strict=True))
-        plot_raster({f"input, a digit {digit}": one[:, 0]} | spikes, folder / "raster.png")
-        table = results_table(scores, notes.start)
-        seconds = time.perf_counter() - started
-        write_json(folder / "scores.json", {name: s.to_dict() for name, s in scores.items()})
-        write_text(folder / "report.md", report(table, notes, results, epochs, seconds))
-    click.echo("\n" + table)
-    click.echo(f"\n{seconds:.0f} s. The report with its pictures: {out / 'report.md'}")
+    began, given = time.perf_counter(), copy.deepcopy(given)
+    given["fixed"] |= {"epochs": epochs, "patience": epochs, "seed": seed}
+    grid = make_grid(given)
+    click.echo(f"{grid.total} networks, trained with {workers} processes in {out}")
+    rows = run_sweep(grid, out, Processes(workers))
+    table = markdown(grid, groups(grid, rows))
+    _draw_learning(grid, rows, out)
+    best = max((row for row in rows if row["error"] is None), key=lambda row: row["validation_mode_accuracy"])
+    trials = {trial.name: trial for trial in grid.trials}
+    _draw_best(trials[best["trial"]], out)
+    _draw_radii({"default": grid.trials[0], "best": trials[best["trial"]]}, out)
+    seconds = time.perf_counter() - began
+    write_text(out / "report.md", _report(grid, table, best, seconds))
+    click.echo(f"\n{table}\n{seconds:.0f} s. The report with its pictures: {out / 'report.md'}")
 
 
-class Notes(NamedTuple):
-    """What was seen while the networks were made."""
-
-    before: RadiusProfile
-    after: dict[str, PretrainResult]
-    start: dict[str, str]
-    """firing rates, time constants and resting thresholds before training"""
+def _draw_learning(grid: Grid, rows: list[Row], out: Path) -> None:
+    """The learning curves of all networks in one picture."""
+    varied = {row["trial"]: row["start"] + (f", {row['cell']}" if row.get("tau_v", 0) > 1 else "") for row in rows}
+    histories = {varied[trial.name]: read_history(trial.folder(out)) for trial in grid.trials}
+    plot_learning_curves({name: h for name, h in histories.items() if h}, out / "learning.png", chance=0.1)
 
 
-def prepare(experiment: Experiment, folder: Path) -> tuple[dict[str, Network], Notes]:
-    """The networks before training, and what was seen while making them."""
-    default, seed = experiment.build(), experiment.network.seed
-    x = input_batches(experiment.data.load("train"), 32, seed=seed)
-    before = radius_profile(default, x[0][:, :4], steps=32)
-    before.plot(folder / "radii_before.png")
-    click.echo(f"before\n{before}\n")
-
-    after, pretrained = {}, {}
-    for number, (name, settings) in enumerate(PRETRAINED.items(), start=1):
-        pretrained[name] = copy.deepcopy(default)
-        where = folder / f"pretraining-{number}.checkpoint"
-        result = after[name] = settings.run(pretrained[name], x, seed=seed, checkpoint=where)
-        result.profile.plot(folder / f"radii_after_{number}.png")
-        plot_pretraining(result.history, result.profile.target, folder / f"pretraining_{number}.png")
-        click.echo(f"\n{name}: {result}\n")
-
-    awake = copy.deepcopy(default)
-    match_firing_rates(awake, x[0], _rates(next(iter(pretrained.values())), x[0]))
-    networks = {"default": default, "thresholds scaled": awake} | pretrained
-    return networks, Notes(before, after, {name: _start(network, x[0]) for name, network in networks.items()})
+def _draw_best(trial: Trial, out: Path) -> None:
+    """The spikes of one test digit in a trained network."""
+    network, data = load_network(trial.folder(out)), trial.experiment.data.load("test")
+    one, (digit,) = collate([data[0]])
+    with torch.no_grad():
+        layers = [layer[:, 0] for layer in network.run(one).spikes]
+    named = {f"layer {i}": spikes for i, spikes in enumerate(layers, start=1)}
+    plot_raster({f"input, a digit {digit}": one[:, 0]} | named, out / "raster.png")
 
 
-def results_table(scores: dict[str, Scores], start: dict[str, str]) -> str:
-    """The table: scores on the test set; rates and thresholds before training."""
-    lines = [
-        "| network | mode accuracy | mean accuracy | no vote | silent last layer | spikes/neuron/step | synops/sample "
-        "| before training: spikes/neuron/step; tau_theta; resting threshold |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, s in scores.items():
-        rates = ", ".join(f"{rate:.3f}" for rate in s.firing_rate)
-        lines.append(
-            f"| {name} | {s.mode_accuracy:.1%} | {s.mean_accuracy:.1%} | {s.share_without_vote:.0%} | {s.silent_steps:.0%} "
-            f"| {rates} | {s.synops:,.0f} | {start[name]} |"
-        )
-    return "\n".join(lines)
+def _draw_radii(trials: dict[str, Trial], out: Path) -> None:
+    """The radii of networks as their training finds them."""
+    for name, trial in trials.items():
+        experiment: Experiment = trial.experiment
+        network, _ = experiment.begin()
+        x = experiment.first_samples("train", 4)[0]
+        radius_profile(network, x, steps=min(32, len(x)), seed=experiment.network.seed).plot(out / f"radii_{name}.png")
 
 
-def report(table: str, notes: Notes, results: dict[str, TrainResult], epochs: int, seconds: float) -> str:
-    """The report, as Markdown."""
-    best = ", ".join(f"{name}: epoch {r.best_epoch}" for name, r in results.items())
-    pretraining = "\n".join(
-        f"## {name.capitalize()}\n\n![course of pre-training](pretraining_{number}.png)\n\n"
-        f"![radii after](radii_after_{number}.png)\n\n```\n{result}\n```\n"
-        for number, (name, result) in enumerate(notes.after.items(), start=1)
-    )
+def _report(grid: Grid, table: str, best: Row, seconds: float) -> str:
+    fixed = grid.fixed
+    told = f"{best['start']}, {best['cell']}" if "cell" in best else best["start"]
     return f"""# neurolsc demo
 
-2 x {WIDTH} ALIF+ on 1,800 spike-latency MNIST digits, {epochs} epochs each with the same batches at a learning
-rate of {RATE:g}; scores on 500 test digits. Made in {seconds:.0f} s.
+Two layers of {fixed["width"]} neurons on 1,800 spike-latency MNIST digits, {fixed["epochs"]} epochs with the same batches
+at a learning rate of {shown(fixed["lr"])}, scores on 200 validation and 500 test digits: a standard error of 1.5 to 3 points.
+Made in {seconds:.0f} s.
 
 {table}
-
-*Mode accuracy*: every time step votes for its largest logit, the class with most votes is the answer; *no vote* is the share of
-steps that tie, above all because the last layer is silent. *Thresholds scaled* is a control: the default with thresholds
-scaled until each layer fires as often as the one pre-trained to {TARGET} does before training; what it reaches too is not owed
-to the radius. With *thresholds held* pre-training leaves the resting thresholds where they were, so that the network
-starts about as silent as the default. Best epoch on validation: {best}.
-
-## Radii before
-
-![radii before](radii_before.png)
-
-```
-{notes.before}
-```
-
-{pretraining}
-## Training
+*Default*: the paper's starting values, which hardly fire. *LSC*: radii through time and depth brought to 0.5, thresholds
+held. *RateMatching*: thresholds scaled until a layer fires 0.15 spikes per neuron and step; the control, since what
+merely being awake does is not owed to a radius. *BySource*: radii of what spikes do, through depth and recurrence, at
+that rate; leaks, which are memory, stay. In the last arm the neuron keeps its voltage for 50 steps, and starts without
+recurrence.
 
 ![learning curves](learning.png)
 
+## Radii before the training, default and best ({told})
+
+![radii of the default](radii_default.png)
+
+![radii of the best](radii_best.png)
+
+## Spikes of the best on one digit
+
 ![spikes of one sample](raster.png)
 """
-
-
-def _slug(name: str) -> str:
-    """The name of a network as that of a file."""
-    return re.sub("[^a-z0-9.]+", "-", name)
-
-
-def _start(network: Network, x: Tensor) -> str:
-    rates = ", ".join(f"{rate:.2g}" for rate in _rates(network, x))
-    taus, rests = (
-        ", ".join(f"{getattr(cell, quantity).mean().item():.3g}" for cell in network.cells)
-        for quantity in ("tau_theta", "theta_rest")
-    )
-    return f"{rates}; {taus} steps; {rests}"
-
-
-@torch.no_grad()
-def _rates(network: Network, x: Tensor) -> list[float]:
-    return [layer.mean().item() for layer in network.run(x).spikes]

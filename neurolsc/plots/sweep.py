@@ -6,11 +6,14 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from neurolsc.plots.style import STYLE, line_style, save_figure, whole_steps
 
+_Arms = Mapping[str, Mapping[float | str, Sequence[float]]]
+_Styles = Mapping[str, dict[str, Any]]
 _ACROSS = 3
 """panels in a row"""
 _FACTOR = 30
@@ -61,7 +64,7 @@ def plot_bands(
 
 
 def plot_scores(
-    arms: Mapping[str, Mapping[float | str, Sequence[float]]],
+    arms: _Arms,
     path: str | PathLike[str],
     *,
     over: str,
@@ -71,29 +74,55 @@ def plot_scores(
 
     Args:
         arms: by name, for every value of the setting the scores of its runs, shares from 0 to 1.
-            Numbers within a factor of 30 are placed as such, other values side by side.
+            Numbers within a factor of 30 are placed as such, others side by side; where there are
+            words, every value has a row.
         path: the picture.
         over: name of the setting.
         score: what is drawn.
     """
     styles = _styles({"": arms})
     values = list(dict.fromkeys(value for runs in arms.values() for value in runs))
+    words = any(isinstance(value, str) for value in values)
     places = _places(values)
-    spread = max(places.values()) - min(places.values()) or 1
     with plt.rc_context(STYLE):
-        figure, ax = plt.subplots(figsize=(6.5, 4 + 0.25 * len(styles)), layout="constrained")
-        for number, (name, runs) in enumerate(arms.items()):
-            # or runs of two arms would hide each other
-            shift = min(0.012, 0.1 / len(arms)) * spread * (number - (len(arms) - 1) / 2)
-            ordered = sorted(runs, key=lambda value: places[value])
-            at = [places[value] + shift for value in ordered]
-            ax.plot(at, [np.mean(runs[value]) for value in ordered], linewidth=1.7, **styles[name])
-            for x, value in zip(at, ordered, strict=True):
-                ax.plot([x] * len(runs[value]), runs[value], ".", markersize=6, alpha=0.6, color=styles[name]["color"])
-        ax.set(xlabel=over, ylabel=score, ylim=(0, 1))
-        ax.set_xticks(list(places.values()), [str(value) for value in places])
+        size = (8.5, 1.4 + 0.45 * len(places) + 0.25 * len(styles)) if words else (6.5, 4 + 0.25 * len(styles))
+        figure, ax = plt.subplots(figsize=size, layout="constrained")
+        (_draw_rows if words else _draw_lines)(ax, arms, places, styles)
+        told, shares, ticks = (
+            (ax.set_ylabel, ax.set_xlabel, ax.set_yticks) if words else (ax.set_xlabel, ax.set_ylabel, ax.set_xticks)
+        )
+        told(over)
+        shares(score)
+        (ax.set_xlim if words else ax.set_ylim)(0, 1)
+        ticks(list(places.values()), [str(value) for value in places])
+        if words:
+            ax.invert_yaxis()
+            ax.grid(axis="x", alpha=0.3)
         _legend(figure, styles, 2)
         save_figure(figure, path)
+
+
+def _draw_lines(ax: Axes, arms: _Arms, places: dict[float | str, float], styles: _Styles) -> None:
+    """Means in a line along the numbers, runs as dots."""
+    spread = max(places.values()) - min(places.values()) or 1
+    for number, (name, runs) in enumerate(arms.items()):
+        # or runs of two arms would hide each other
+        shift = min(0.012, 0.1 / len(arms)) * spread * (number - (len(arms) - 1) / 2)
+        ordered = sorted(runs, key=lambda value: places[value])
+        at = [places[value] + shift for value in ordered]
+        ax.plot(at, [np.mean(runs[value]) for value in ordered], linewidth=1.7, **styles[name])
+        for x, value in zip(at, ordered, strict=True):
+            ax.plot([x] * len(runs[value]), runs[value], ".", markersize=6, alpha=0.6, color=styles[name]["color"])
+
+
+def _draw_rows(ax: Axes, arms: _Arms, places: dict[float | str, float], styles: _Styles) -> None:
+    """A row for every word: a stroke at the mean, runs as dots; nothing lies between words."""
+    for number, (name, runs) in enumerate(arms.items()):
+        shift = 0.5 / len(arms) * (number - (len(arms) - 1) / 2)
+        for value, scores in runs.items():
+            y, color = places[value] + shift, styles[name]["color"]
+            ax.plot([np.mean(scores)], [y], "|", markersize=14, markeredgewidth=2.2, color=color)
+            ax.plot(scores, [y] * len(scores), ".", markersize=8, alpha=0.6, color=color)
 
 
 def _places(values: Sequence[float | str]) -> dict[float | str, float]:

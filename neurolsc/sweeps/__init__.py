@@ -10,9 +10,20 @@
 - summary, figures: the trials of an arm put together, as Markdown and as pictures
 """
 
-from neurolsc.sweeps.grid import Choice, Figures, Grid, read_grid
+from neurolsc.sweeps.grid import Choice, Figures, Grid, make_grid, read_grid
 from neurolsc.sweeps.pools import Pool, Processes
 from neurolsc.sweeps.sweep import read_sweep, run_sweep
 from neurolsc.sweeps.trial import Trial
 
-__all__ = ["Choice", "Figures", "Grid", "Pool", "Processes", "Trial", "read_grid", "read_sweep", "run_sweep"]
+__all__ = [
+    "Choice",
+    "Figures",
+    "Grid",
+    "Pool",
+    "Processes",
+    "Trial",
+    "make_grid",
+    "read_grid",
+    "read_sweep",
+    "run_sweep",
+]

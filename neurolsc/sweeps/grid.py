@@ -132,13 +132,18 @@ def read_grid(path: str | PathLike[str]) -> Grid:
         ValueError: if the file cannot be read, or is no grid; the message says what is wrong.
     """
     try:
-        return _grid(read_toml(path))
+        return make_grid(read_toml(path))
     except ValueError as error:
         told = str(error)
         raise ValueError(told if told.startswith(str(path)) else f"{path}: {told}") from error
 
 
-def _grid(given: dict[str, Any]) -> Grid:
+def make_grid(given: dict[str, Any]) -> Grid:
+    """The grid of what a grid file holds; see :func:`read_grid`.
+
+    Raises:
+        ValueError: if it is no grid.
+    """
     _known("key", given, _KEYS)
     fixed, lists = _table(given, "fixed"), _table(given, "grid")
     factors = [tuple({name: value} for value in _values(name, values)) for name, values in lists.items()]
