@@ -64,7 +64,7 @@ class Experiment:
     training: TrainSettings | None = None
     """None: the network is not trained"""
     start: StartSettings = StartSettings()
-    """how the network is set before the other two"""
+    """how the network is set before the other two; see `beginning`"""
 
     @classmethod
     def of(cls, run: str | PathLike[str]) -> "Experiment":
@@ -76,13 +76,26 @@ class Experiment:
         given = read_settings(run)
         return cls(*(make(kind, given) for kind in KINDS))
 
+    @property
+    def beginning(self) -> StartSettings:
+        """The start that is given.
+
+        Else it is BySource(), but Default where weights are read, radii are set, or the cell does
+        not say what BySource would have to know.
+        """
+        if self.start.start:
+            return self.start
+        sets_radii = self.pretraining is not None and self.pretraining.parsed_target() is not None
+        left = sets_radii or self.network.weights or not self.network.can_be_set
+        return StartSettings("Default" if left else "BySource()")
+
     def settings(self) -> dict[str, Any]:
         """All settings as one flat dictionary, as they stand in a run folder.
 
         Raises:
             FileNotFoundError: if the file of weights is not there.
         """
-        parts = (self.network.noted(), self.data, self.pretraining, self.training, self.start)
+        parts = (self.network.noted(), self.data, self.pretraining, self.training, self.beginning)
         return as_dict(*(part for part in parts if part is not None))
 
     def build(self) -> Network:
@@ -137,16 +150,20 @@ class Experiment:
         return Outcome(network, pretraining, training)
 
     def begin(self) -> tuple[Network, tuple[Finding, ...]]:
-        """A fresh network after its start, and what that could not reach."""
+        """A fresh network after its start, and what that could not reach.
+
+        Raises:
+            TypeError: if its cells lack what the start needs.
+        """
         network = self.build()
-        return network, self.start.run(network, self._inputs(), self.network.seed)
+        return network, self.beginning.run(network, self._inputs(), self.network.seed)
 
     def started(self, folder: Path, say: Callable[[object], object]) -> Network:
         """The network as the training finds it, with what the start could not reach in a folder.
 
         What a start has set is kept there, and taken from there if the run was stopped.
         """
-        if self.start == StartSettings():
+        if self.beginning.start == "Default":
             return self.build()
         kept, told = folder / START, folder / "start.json"
         if kept.exists():
@@ -155,7 +172,7 @@ class Experiment:
             began = time.perf_counter()
             network, found = self.begin()
             seconds = time.perf_counter() - began
-            write_json(told, {"start": self.start.start, "seconds": seconds, "findings": [str(f) for f in found]})
+            write_json(told, {"start": self.beginning.start, "seconds": seconds, "findings": [str(f) for f in found]})
             checkpoint.save(network, kept)
         for finding in json.loads(told.read_text())["findings"]:
             say(finding)

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 import neurolsc
 from neurolsc.cli import app
-from neurolsc.config import DataSettings, NetworkSettings, TrainSettings
+from neurolsc.config import DataSettings, NetworkSettings, StartSettings, TrainSettings
 from neurolsc.experiment import Experiment, Outcome
 from neurolsc.neurons import registry
 from neurolsc.training import TrainResult
@@ -470,7 +470,7 @@ def test_data_info_refuses_in_one_line_and_draws_nothing(tmp_path, words, told):
 def silent_run(tmp_path_factory):
     """A finished run of a network that is not trained and whose thresholds nothing reaches."""
     out = tmp_path_factory.mktemp("silent") / "run"
-    Experiment(NetworkSettings(width=8, b_theta=100.0), DataSettings()).run(out)
+    Experiment(NetworkSettings(width=8, b_theta=100.0), DataSettings(), start=StartSettings("Default")).run(out)
     return out
 
 

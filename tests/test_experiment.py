@@ -27,6 +27,7 @@ WHOLE = Experiment(
     DATA,
     PretrainSettings("0.5", method="scale", pretrain_samples=2, pretrain_times=4),
     TrainSettings(epochs=1, batch_size=32, lr=0.01),
+    StartSettings("Default"),
 )
 UNTRAINED = {"settings.toml", "network.safetensors"}
 RADII = {f"radii_{when}.{kind}" for when in ("before", "after") for kind in ("json", "png")} | {"pretraining.json"}
@@ -123,16 +124,45 @@ def test_training_takes_optimizer_and_conditioning_from_its_settings(tmp_path, m
     taken = {}
     monkeypatch.setattr("neurolsc.config.training.train", lambda *_, **more: taken.update(more))
     TrainSettings().run(*[None] * 3, seed=0)
-    assert (taken["optimizer"], taken["conditioning"]) == (
-        neurolsc.optimizer.adabelief_lookahead,
-        neurolsc.Conditioning(),
-    )
-    TrainSettings(optimizer="adam", clip_gradient=1.0, clip_spectrum=0.9).run(*[None] * 3, seed=0)
-    assert (taken["optimizer"], taken["conditioning"]) == (torch.optim.Adam, neurolsc.Conditioning(1.0, 0.9))
-    assert (taken["schedule"], taken["by_gain"]) == (Constant(), False)
-    TrainSettings(schedule="cosine", by_gain=True, centralize=True).run(*[None] * 3, seed=0)
-    assert (taken["schedule"], taken["by_gain"]) == (Cosine(), True)
-    assert taken["conditioning"] == neurolsc.Conditioning(centralize=True)
+    assert (taken["optimizer"], taken["schedule"], taken["by_gain"]) == (torch.optim.Adam, Cosine(), True)
+    assert taken["conditioning"] == neurolsc.Conditioning(clip_gradient=1.0, centralize=True)
+    given = {"clip_gradient": 0.5, "clip_spectrum": 0.9, "centralize": False, "by_gain": False}
+    TrainSettings(optimizer="adabelief-lookahead", schedule="constant", **given).run(*[None] * 3, seed=0)
+    assert (taken["optimizer"], taken["schedule"]) == (neurolsc.optimizer.adabelief_lookahead, Constant())
+    assert (taken["conditioning"], taken["by_gain"]) == (neurolsc.Conditioning(0.5, 0.9), False)
+
+
+class Wordless(neurolsc.ALIFPlus):
+    """A cell that says nothing of its thresholds: it changes its step."""
+
+    def update(self, x, z, state):
+        return super().update(x, z, state)
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        ({}, "BySource()"),
+        ({"start": StartSettings("LSUV()")}, "LSUV()"),
+        ({"pretraining": PretrainSettings("0.5")}, "Default"),
+        ({"pretraining": PretrainSettings("0.5"), "start": StartSettings("LSUV()")}, "LSUV()"),
+        ({"network": NetworkSettings(weights="x.safetensors")}, "Default"),
+        ({"network": NetworkSettings(cell="tests.test_experiment:Wordless")}, "Default"),
+        ({"network": NetworkSettings(cell="nowhere.at.all:Cell")}, "BySource()"),
+    ],
+)
+def test_a_start_that_is_not_given_is_by_source_where_nothing_else_sets_the_network(given, start):
+    experiment = Experiment(**({"network": NetworkSettings(), "data": DATA} | given))
+    assert experiment.beginning.start == start
+
+
+def test_the_default_start_wakes_the_network(tmp_path):
+    experiment = Experiment(NetworkSettings(width=16, layers=3), DATA)
+    network = experiment.run(tmp_path / "run").network
+    x = experiment.first_samples("train", 32)[0]
+    assert [layer.mean().item() for layer in network.run(x).spikes] == pytest.approx([0.15] * 3, abs=0.05)
+    assert read_settings(tmp_path / "run")["start"] == "BySource()"
+    assert Experiment.of(tmp_path / "run").beginning == experiment.beginning
 
 
 @pytest.mark.slow

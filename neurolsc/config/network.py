@@ -11,6 +11,7 @@ from neurolsc.checkpoint import file_of, load
 from neurolsc.config.setting import setting
 from neurolsc.files import sha256_of
 from neurolsc.network import Network
+from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.registry import CELLS, SURROGATES
 from neurolsc.neurons.reset import ResetName
 from neurolsc.untrusted.words import clean
@@ -76,6 +77,15 @@ class NetworkSettings:
                 own["spike"] = shape(self.dampening, self.sharpness, learnable=self.learnable)
             cells.append(cell(below, self.width, **own))
         return Network(cells, n_out, layer_delay=self.layer_delay, readout_bias=self.readout_bias)  # type: ignore[arg-type]
+
+    @property
+    def can_be_set(self) -> bool:
+        """Whether the cell names its input matrix and says how its thresholds scale."""
+        try:
+            cell = CELLS.find(self.cell)
+        except ValueError:
+            return True  # who builds it will say so
+        return cell.thresholds is not Cell.thresholds and any(answer.radius == "depth" for answer in cell.answers)
 
     def noted(self) -> "NetworkSettings":
         """These settings, with the digest of the file of weights that is there now.

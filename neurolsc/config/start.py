@@ -19,11 +19,15 @@ class StartSettings:
         ValueError: if the text names no initialiser.
     """
 
-    start: str = setting("Default", "initialiser, such as 'LSUV' or 'Orthogonal() + RateMatching(0.15)'")
+    start: str = setting(
+        "",
+        "initialiser, such as 'LSUV + RateMatching(0.15)'; empty: BySource(), or Default if radii are set by a target",
+    )
 
     def __post_init__(self) -> None:
-        named(self.start)
+        if self.start:
+            named(self.start)
 
     def run(self, network: Network, inputs: Sequence[Tensor], seed: int) -> tuple[Finding, ...]:
         """Set a network, with batches of inputs (T, B, n_in); what could not be reached."""
-        return named(self.start).apply(network, inputs, seed=seed)
+        return named(self.start or "Default").apply(network, inputs, seed=seed)

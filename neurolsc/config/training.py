@@ -21,18 +21,16 @@ class TrainSettings:
     """How the network is trained."""
 
     epochs: int = setting(20, "most epochs")
-    batch_size: int = setting(256, "samples per batch")
-    lr: float = setting(1e-3, "learning rate")
-    by_gain: bool = setting(False, "divide it, for b_theta, by how far b_theta moves the threshold")
+    batch_size: int = setting(32, "samples per batch")
+    lr: float = setting(2e-3, "learning rate")
+    by_gain: bool = setting(True, "divide it, for b_theta, by how far b_theta moves the threshold")
     schedule: Literal["constant", "cosine"] = setting(
-        "constant", "course of the learning rate over all epochs: it stays, or rises for 5 % of them and falls to 0"
+        "cosine", "course of the learning rate over all epochs: it stays, or rises for 5 % of them and falls to 0"
     )
     patience: int = setting(10, "stop after this many epochs without a better validation loss")
-    optimizer: Literal["adabelief-lookahead", "adam"] = setting(
-        "adabelief-lookahead", "AdaBelief in Lookahead (the paper's), or Adam"
-    )
-    clip_gradient: float = setting(0.0, "largest norm of the gradient; 0: not clipped")
-    centralize: bool = setting(False, "take the mean of every row from the gradients of the cells' matrices")
+    optimizer: Literal["adabelief-lookahead", "adam"] = setting("adam", "Adam, or AdaBelief in Lookahead (the paper's)")
+    clip_gradient: float = setting(1.0, "largest norm of the gradient; 0: not clipped")
+    centralize: bool = setting(True, "take the mean of every row from the gradients of the cells' matrices")
     clip_spectrum: float = setting(0.0, "largest singular value of the recurrent weights; 0: not clipped")
 
     def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:

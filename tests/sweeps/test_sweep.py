@@ -62,7 +62,7 @@ def test_the_statistics_are_those_of_the_network_before_its_training(tmp_path: P
     (row, *_) = sweep(tmp_path / "s", Here(), **SMALL)
     experiment = Experiment.of(tmp_path / "s" / row["trial"])
     x, labels = experiment.first_samples("train", 32)
-    network = experiment.build()
+    network, _ = experiment.begin()
     spikes = network.run(x).spikes
     assert row["start_firing_rate_1"] == pytest.approx(spikes[0].mean().item())
     told = neurolsc.diagnose(network, (x, labels), samples=4, steps=8).figures.layers[0]
