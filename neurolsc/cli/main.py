@@ -54,14 +54,13 @@ def app() -> None:
     \b
       neurolsc radii                                  what an untrained network looks like
       neurolsc pretrain --target 0.5 --out runs/half  set its radii
-      neurolsc train --target 0.5 --rule hold-threshold --epochs 10 --lr 0.01 \\
-        --cell ALIFPositive --reset static --out runs/digits
-                                                      the same for a network that fits a chip,
-                                                      then train it
+      neurolsc train --epochs 10 --cell ALIFPositive --reset static \\
+        --tau-v 20 --b-theta 0.002 --adaptation 0.2 --out runs/digits
+                                                      train one that fits a chip
       neurolsc diagnose runs/digits                   what is wrong with it, if anything
       neurolsc evaluate runs/digits                   open the test set, once
       neurolsc export runs/digits --to netx           integers for a neuromorphic chip
-      neurolsc demo                                   all of it, with a report
+      neurolsc demo                                   what the start does, with a report
       neurolsc data info train.h5                     what is in a file of spoken words
 
     Settings come from flags, from a TOML file (--config), and else from the defaults that --help

@@ -11,7 +11,7 @@ from neurolsc.diagnosis.faults import faults
 from neurolsc.diagnosis.figures import measure
 from neurolsc.diagnosis.order import batch_first
 from neurolsc.diagnosis.report import Diagnosis
-from neurolsc.diagnosis.training_faults import Attempts, missing_classes, tells, too_fast, wrong_axes
+from neurolsc.diagnosis.training_faults import Attempts, learnt, missing_classes, tells, too_fast, wrong_axes
 from neurolsc.diagnosis.updates import UPDATES, MakeOptimizer, copied, loss_of, updated
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead
@@ -81,7 +81,7 @@ def diagnose(
     if turned:  # all that follows is said of the input as it should be
         given = given.turned()
     figures = measure(network, given, task, samples=samples, steps=steps, epsilon=epsilon, seed=seed)
-    found = [*wrong_axes(turned), *faults(network, figures)]
+    found = [*wrong_axes(turned), *faults(network, figures, learnt=learnt(history))]
     known = given.targets if labels is None else labels
     if known is not None and known.ndim == 1:
         found += missing_classes(known, network.n_out)

@@ -33,11 +33,14 @@ MOST_STUCK = 0.5
 """share of a layer's time constants that no step moves above which the layer is meant"""
 
 
-def faults(network: Network, figures: Figures) -> Iterator[Finding]:
-    """What is wrong with the layers, from the first to the last."""
+def faults(network: Network, figures: Figures, *, learnt: bool) -> Iterator[Finding]:
+    """What is wrong with the layers, from the first to the last.
+
+    Of a network that has learnt, layers may fire often: that decides something, then.
+    """
     silent_below = False
     for i, layer in enumerate(figures.layers):
-        yield from _activity(i + 1, layer, silent_below)
+        yield from _activity(i + 1, layer, silent_below, BUSY if learnt else OFTEN)
         yield from _through_time(i, figures)
         if i and not silent_below:  # a silent one below has no derivatives to give
             yield from _through_depth(i + 1, layer)
@@ -45,7 +48,7 @@ def faults(network: Network, figures: Figures) -> Iterator[Finding]:
         silent_below = layer.activity.rate == 0
 
 
-def _activity(number: int, layer: LayerFigures, silent_below: bool) -> Iterator[Finding]:
+def _activity(number: int, layer: LayerFigures, silent_below: bool, often: float) -> Iterator[Finding]:
     rate, dead, saturated, synchrony = layer.activity
     to_rate = "scale its thresholds to a rate of 0.15 (match_firing_rates)"
     if math.isnan(rate):
@@ -56,7 +59,7 @@ def _activity(number: int, layer: LayerFigures, silent_below: bool) -> Iterator[
     elif rate > BUSY:
         why = "its thresholds lie below what it gets"
         yield Finding(number, f"fires {rate:.2f} spikes per neuron and step", to_rate, why, SATURATED)
-    elif not RARE <= rate <= OFTEN:
+    elif not RARE <= rate <= often:
         high = rate < RARE
         why = f"its thresholds are too {'high' if high else 'low'} for what it gets"
         yield Finding(number, f"fires {rate:.2g} spikes per neuron and step", to_rate, why, SCALE)

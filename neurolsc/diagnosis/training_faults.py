@@ -50,6 +50,11 @@ def missing_classes(labels: Tensor, classes: int) -> Iterator[Finding]:
         yield Finding(None, f"{which} missing from {labels.numel()} labels", cure, "the data lack it", MISSING)
 
 
+def learnt(history: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the training loss has fallen by more than a tenth over the epochs."""
+    return tells(history) and history[-1]["train_loss"] < 0.9 * history[0]["train_loss"]
+
+
 def too_fast(history: Sequence[Mapping[str, Any]], attempts: Attempts | None) -> Iterator[Finding]:
     """A loss that only grew over epochs, or that smaller rates bring lower in a few updates."""
     losses = [row["train_loss"] for row in history]

@@ -99,6 +99,16 @@ def test_a_history_that_falls_is_believed_before_a_few_updates(digits):
     assert named(diagnose(*digits, history=rows[:2], lr=1.0), None) == ["learning rate too high"]
 
 
+def test_a_layer_that_fires_often_is_no_fault_of_a_network_that_learnt(digits):
+    network = copy.deepcopy(digits[0])
+    PLANTS["low"][0](network)
+    falls = [{"train_loss": loss} for loss in (2.0, 1.5, 1.0)]
+    stands = [{"train_loss": loss} for loss in (2.0, 1.99, 1.98)]
+    for history, expected in ((falls, False), (stands, True), (falls[:2], True)):
+        found = diagnose(network, digits[1], history=history)
+        assert ([finding.name for finding in found if finding.layer == 1] == ["threshold out of scale"]) is expected
+
+
 @pytest.mark.parametrize("with_targets", [True, False])
 @pytest.mark.parametrize("data", ["digits", "mnist"])
 def test_an_input_that_is_batch_first_is_named_and_the_rest_is_said_of_it_turned(data, with_targets):

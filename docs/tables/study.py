@@ -1,0 +1,111 @@
+"""The study: what came of each arm, and which figure of the start goes with the score."""
+
+import csv
+import math
+from statistics import mean, pstdev
+
+from scipy.stats import spearmanr
+
+from docs.tables.results import RESULTS, MissingError, grouped, rows, table
+
+_STATISTICS = {
+    "time_radius": "radius through time",
+    "depth_radius": "radius through depth",
+    "recurrence_radius": "radius of the recurrence",
+    "firing_rate": "spikes per neuron and step",
+    "exponent": "Lyapunov exponent",
+    "singular_time": "largest singular value through time",
+    "singular_depth": "through depth",
+    "usable": "share of usable derivatives",
+    "survives": "share of the input that survives",
+    "gradient": "norm of the gradient",
+    "noise": "signal to noise of the gradient",
+}
+_LEAST = 8
+"""trials below which no correlation is told"""
+
+
+def _trials(name: str) -> list[dict[str, str]]:
+    """The finished trials of a sweep of the study, as its table.csv has them."""
+    path = RESULTS / "study" / f"{name}.csv"
+    if not path.exists():
+        raise MissingError(f"`neurolsc sweep benchmarks/study/{name}.toml` makes this table.")
+    with path.open(encoding="utf-8", newline="") as file:
+        found = [row for row in csv.DictReader(file) if not row["error"]]
+    if not found:
+        raise MissingError(f"no trial of benchmarks/study/{name}.toml is over.")
+    return found
+
+
+def _layers(row: dict[str, str], name: str) -> list[float]:
+    """A column with one entry a layer; those that are there."""
+    named = (f"start_{name}_{i}" for i in range(1, int(row["layers"]) + 1))
+    return [float(row[column]) for column in named if row.get(column)]
+
+
+def _range(values: list[float]) -> str:
+    told = list(dict.fromkeys(f"{value:.2g}" for value in (min(values), max(values)))) if values else ["-"]
+    return " to ".join(told)
+
+
+def _share(found: list[dict[str, str]], column: str) -> str:
+    values = [100 * float(row[column]) for row in found if row.get(column)]
+    if not values:
+        return "-"
+    return f"{mean(values):.1f}" + (f" ± {pstdev(values):.1f}" if len(values) > 1 else "")
+
+
+def _arms(name: str, budgets: tuple[int, ...]) -> list[str]:
+    found = _trials(name)
+    left: list[dict[str, str]] = []
+    for runs in grouped(found, "layers", "start", "by_gain", "centralize").values():
+        left += [row for row in runs if row["chosen"] == "True"] or runs  # all, while none is chosen
+    body = []
+    for (layers, start, by_gain, centralize, lr), runs in grouped(
+        left, "layers", "start", "by_gain", "centralize", "lr"
+    ).items():
+        plain = [] if by_gain == "True" else ["one rate for all"]
+        plain += [] if centralize == "True" else ["not centralized"]
+        is_chosen = any(row["chosen"] == "True" for row in runs)
+        line = [layers, f"`{start}`", ", ".join(plain) or "-", lr + (" (chosen)" if is_chosen else ""), len(runs)]
+        line += [_share(runs, f"after_{n}_validation_mode_accuracy") for n in budgets]
+        line += [_share(runs, "validation_mode_accuracy"), _share(runs, "test_mode_accuracy")]
+        line += [_range(_layers(runs[0], key)) for key in ("firing_rate", "depth_radius")]
+        body.append([*line, f"{_layers(runs[0], 'survives')[-1]:.2f}", f"{float(runs[0]['start_seconds']):.1f}"])
+    head = ["layers", "start", "training", "learning rate", "seeds", *(f"after {n} epochs" for n in budgets)]
+    head += ["validation, %", "test, %", "rates at the start", "radii through depth"]
+    versions = ", ".join(sorted({f"neurolsc {row['neurolsc']}, torch {row['torch']}" for row in found}))
+    epochs = ", ".join(sorted({row["epochs"] for row in found}))
+    about = f"{len(found)} trials of benchmarks/study/{name}.toml are over; {epochs} epochs; {versions}"
+    return [*rows([*head, "input left at the top", "start, s"], body), "", f"*{about}. Mean ± deviation over seeds.*"]
+
+
+@table
+def study_speech() -> list[str]:
+    """Starts, depths and the parts of the training."""
+    return _arms("speech", (5, 10, 20))
+
+
+@table
+def study_long() -> list[str]:
+    """The main start with a long training."""
+    return _arms("speech-long", (10, 40))
+
+
+@table
+def study_correlations() -> list[str]:
+    """Which figure of the start goes with the score, over the trials with the whole training."""
+    found = [row for row in _trials("speech") if row["by_gain"] == row["centralize"] == "True"]
+    if len(found) < _LEAST:
+        raise MissingError(f"{len(found)} trials are over, too few for a correlation.")
+    scores = [float(row["validation_mode_accuracy"]) for row in found]
+    body = []
+    for name, told in _STATISTICS.items():
+        line = []
+        for of in (min, mean, lambda values: values[-1]):
+            values = [of(layers) if (layers := _layers(row, name)) else math.nan for row in found]
+            known = [(value, score) for value, score in zip(values, scores, strict=True) if not math.isnan(value)]
+            enough = len({value for value, _ in known}) > 2
+            line.append(f"{spearmanr(*zip(*known, strict=True)).statistic:.2f}" if enough else "-")
+        body.append([told, *line, len(found)])
+    return rows(["at the start", "lowest layer's", "mean over layers", "top layer's", "trials"], body)
