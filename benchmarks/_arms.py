@@ -25,7 +25,7 @@ import torch
 from tqdm import tqdm
 
 import neurolsc
-from neurolsc.config import PretrainSettings
+from neurolsc.config import PretrainSettings, StartSettings, TrainSettings
 from neurolsc.datasets import input_batches
 from neurolsc.experiment import Experiment
 from neurolsc.plots import plot_learning_curves
@@ -41,7 +41,15 @@ ARMS = {
     "radius 1": replace(NOTHING, target="1", rule="hold-threshold"),
 }
 """What is done before training; None: the control."""
+LEFT = StartSettings("Default")
+"""The start of all arms: weights as they are drawn."""
 RESULTS = Path(__file__).parent / "results"
+
+
+def as_the_paper(epochs: int, batch_size: int, lr: float) -> TrainSettings:
+    """The paper's training, at some learning rate."""
+    plain = {"by_gain": False, "centralize": False, "clip_gradient": 0.0}
+    return TrainSettings(epochs, batch_size, lr, optimizer="adabelief-lookahead", schedule="constant", **plain)
 
 
 def no_groups(test: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 
 import _arms as arms
 
-from neurolsc.config import DataSettings, NetworkSettings, TrainSettings
+from neurolsc.config import DataSettings, NetworkSettings
 from neurolsc.experiment import Experiment
 
 LR = 1e-3
@@ -24,6 +24,6 @@ if __name__ == "__main__":
     args = parser.parse_args()
     about = "MNIST" if args.mnist else "the embedded sample"
     name = "sl_mnist" if args.lr == LR else f"sl_mnist_{args.lr:g}"
-    training = TrainSettings(args.epochs, batch_size=256, lr=args.lr)
-    experiment = Experiment(NetworkSettings(), DataSettings(root=args.mnist), training=training)
+    training = arms.as_the_paper(args.epochs, 256, args.lr)
+    experiment = Experiment(NetworkSettings(), DataSettings(root=args.mnist), training=training, start=arms.LEFT)
     arms.main(arms.Benchmark(name, about, experiment, chance=0.1), args)

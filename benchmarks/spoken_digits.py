@@ -16,7 +16,7 @@ import os
 import _arms as arms
 from torch.utils.data import Subset
 
-from neurolsc.config import DataSettings, NetworkSettings, TrainSettings
+from neurolsc.config import DataSettings, NetworkSettings
 from neurolsc.datasets import SHD
 from neurolsc.experiment import Experiment
 
@@ -53,6 +53,7 @@ if __name__ == "__main__":
     experiment = Experiment(
         NetworkSettings(cell=args.cell, layers=args.layers, width=WIDTH),
         DataSettings(data="shd", root=args.digits, split_by=args.by, split_share=share, **FORM),
-        training=TrainSettings(args.epochs, batch_size=BATCH, lr=args.lr),
+        training=arms.as_the_paper(args.epochs, BATCH, args.lr),
+        start=arms.LEFT,
     )
     arms.main(arms.Benchmark(name, about, experiment, chance=0.05, groups=voices), args)

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import neurolsc
-from neurolsc.config import DataSettings, NetworkSettings, TrainSettings
+from neurolsc.config import DataSettings, NetworkSettings
 from neurolsc.experiment import Experiment
 
 ARMS = Path(__file__).parents[1] / "benchmarks" / "_arms.py"
@@ -30,7 +30,7 @@ def arms(monkeypatch) -> ModuleType:
 
 def small(arms):
     data = DataSettings(data="shd", dt=0.05, channels=70, repeat=1, split_share=0.2)
-    experiment = Experiment(NetworkSettings(width=8), data, training=TrainSettings(1, 32, 0.01))
+    experiment = Experiment(NetworkSettings(width=8), data, training=arms.as_the_paper(1, 32, 0.01), start=arms.LEFT)
     return arms.Benchmark("small", "a sample", experiment, chance=0.05)
 
 

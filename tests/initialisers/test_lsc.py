@@ -37,6 +37,25 @@ def test_lsc_is_pre_training_under_another_name(method):
     assert min(rates(ours, x[0])) > 0.005
 
 
+def test_parts_of_the_loop_can_be_left_out(monkeypatch):
+    asked = []
+    monkeypatch.setattr("neurolsc.initialisers.lsc.pretrain", lambda *_, **more: asked.append(more) or Nothing)
+    for given in ({}, {"gradient": False}, {"kappa": False}, {"shuffle": False}):
+        LSC(0.5, **given).apply(NETWORKS["LIF"](), [spikes()])
+        told = asked[-1]
+        assert told["gradient"] is given.get("gradient", True)
+        assert told["shuffle"] is given.get("shuffle", True)
+        assert told.get("multiplier", "as it is") == ("as it is" if given.get("kappa", True) else None)
+    with pytest.raises(ValueError, match="parts of the loop, which method='scale' does without"):
+        LSC(0.5, method="scale", shuffle=False)
+
+
+class Nothing:
+    """A pre-training that found nothing."""
+
+    findings = ()
+
+
 def test_findings_of_what_was_not_reached_come_back():
     found = LSC(1.0, max_steps=1).apply(NETWORKS["LIF"](), [spikes()])
     assert found and "against a target of 1" in str(found[0])
