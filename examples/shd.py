@@ -1,11 +1,13 @@
-"""Do 2 x 128 ALIF+ begin to learn from 64 spoken digits, varied each time? Takes 40 s on a CPU."""
+"""What do 2 x 128 ALIF+ learn from 64 spoken digits, varied each time? Takes 20 s on a CPU."""
 
 import torch
 
-from neurolsc import ALIFPlus, Network, evaluate, train
-from neurolsc.datasets import SHD, ChannelJitter, TimeStretch
+from neurolsc import ALIFPlus, Conditioning, Network, evaluate, train
+from neurolsc.datasets import SHD, ChannelJitter, TimeStretch, input_batches
+from neurolsc.initialisers import BySource
+from neurolsc.schedule import Cosine
 
-WIDTH, EPOCHS, BATCH, LR, SEED = 128, 40, 8, 1e-2, 0
+WIDTH, EPOCHS, BATCH, LR, SEED = 128, 40, 8, 5e-3, 0
 FORM = {"dt": 0.02, "window": 1.0, "channels": 140, "repeat": 1}
 
 # Synthetic spoken digits in SHD's layout, from the package. SHD itself: SHD(folder, split, **FORM).
@@ -15,15 +17,19 @@ print(train_set)
 
 torch.manual_seed(SEED)
 network = Network([ALIFPlus(train_set.n_in, WIDTH), ALIFPlus(WIDTH, WIDTH)], train_set.n_classes)
+BySource().apply(network, input_batches(train_set, 32, seed=SEED), seed=SEED)
 result = train(
     network, train_set, validation, epochs=EPOCHS, batch_size=BATCH, lr=LR, patience=EPOCHS, seed=SEED, progress=False,
+    optimizer=torch.optim.Adam, schedule=Cosine(), by_gain=True,
+    conditioning=Conditioning(centralize=True, clip_gradient=1.0),
     on_epoch=lambda history: len(history) % 10 == 0 and print(
         f"epoch {history[-1]['epoch']}: training loss {history[-1]['train_loss']:.2f}, "
         f"mode accuracy {history[-1]['train_mode_accuracy']:.0%}, validation {history[-1]['validation_mode_accuracy']:.0%}"
     ),
 )  # fmt: skip
 
-# 64 utterances are too few to tell new ones: that takes the full set (benchmarks/spoken_digits.py).
+# Three utterances of a word go a long way, one or two do not: validation took the others of those
+# words, so it scores far below the test. More of both takes the full set.
 scores = evaluate(network, test_set)
 rates = ", ".join(f"{rate:.3f}" for rate in scores.firing_rate)
 print(
@@ -32,4 +38,4 @@ print(
 print(f"spikes per neuron and step {rates}; the validation loss was lowest in epoch {result.best_epoch}")
 
 assert min(scores.firing_rate) > 0
-assert result.history[-1]["train_mode_accuracy"] > 0.1, "chance is 0.05"
+assert scores.mode_accuracy > 0.2, "chance is 0.05"

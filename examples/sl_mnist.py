@@ -1,24 +1,28 @@
-"""How well do 2 x 64 ALIF+ learn a few spiking digits at radii of 0.5? Takes 40 s on a CPU."""
+"""How well do 2 x 64 ALIF+ learn a few spiking digits, started by source? Takes 30 s on a CPU."""
 
 import torch
 
-from neurolsc import ALIFPlus, Network, TransitionRule, evaluate, pretrain, train
+from neurolsc import ALIFPlus, Conditioning, Network, evaluate, radius_profile, train
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
+from neurolsc.initialisers import BySource
+from neurolsc.schedule import Cosine
 
-WIDTH, TARGET, EPOCHS, BATCH, LR, SEED = 64, 0.5, 6, 64, 1e-2, 0
+WIDTH, EPOCHS, BATCH, LR, SEED = 64, 12, 32, 2e-3, 0
 
 train_set, validation, test_set = (SpikeLatencyMNIST.embedded(split) for split in ("train", "validation", "test"))
 torch.manual_seed(SEED)
 network = Network([ALIFPlus(784, WIDTH), ALIFPlus(WIDTH, WIDTH)], n_out=10)
 
-# Radii first. Holding the resting thresholds keeps the layers as sparse as they were; without it
-# they fire far more.
-rule = TransitionRule(hold_threshold=True)
-before = pretrain(network, input_batches(train_set, 32, seed=SEED), target=TARGET, rule=rule, seed=SEED, progress=False)
-print(before)
+# What spikes do, through depth and through the recurrence, gets a radius, at 0.15 spikes per neuron
+# and step; the leaks, which are the neurons' memory, stay.
+inputs = input_batches(train_set, 32, seed=SEED)
+missed = BySource().apply(network, inputs, seed=SEED)
+print(radius_profile(network, inputs[0][:, :4], steps=16))
 
 result = train(
     network, train_set, validation, epochs=EPOCHS, batch_size=BATCH, lr=LR, seed=SEED, progress=False,
+    optimizer=torch.optim.Adam, schedule=Cosine(), by_gain=True,
+    conditioning=Conditioning(centralize=True, clip_gradient=1.0),
     on_epoch=lambda history: print(
         f"epoch {history[-1]['epoch']}: validation loss {history[-1]['validation_loss']:.3f}, "
         f"mode accuracy {history[-1]['validation_mode_accuracy']:.1%}"
@@ -32,5 +36,5 @@ print(
 )
 print(f"spikes per neuron and step {rates}; steps without a vote {scores.share_without_vote:.0%}")
 
-assert before.converged
-assert scores.mode_accuracy > 0.3, "chance is 0.1"
+assert not missed, "all radii and rates are reached"
+assert scores.mode_accuracy > 0.6, "chance is 0.1"
