@@ -27,7 +27,7 @@ _LEAST = 8
 
 def _trials(name: str) -> list[dict[str, str]]:
     """The finished trials of a sweep of the study, as its table.csv has them."""
-    path = RESULTS / "study" / f"{name}.csv"
+    path = RESULTS / f"study_{name.replace('-', '_')}.csv"
     if not path.exists():
         raise MissingError(f"`neurolsc sweep benchmarks/study/{name}.toml` makes this table.")
     with path.open(encoding="utf-8", newline="") as file:
