@@ -292,11 +292,12 @@ def test_a_run_goes_on_from_the_weights_that_it_began_with_or_not_at_all(tmp_pat
 def test_the_demo_trains_its_arms_reports_them_and_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     given = copy.deepcopy(demo.GIVEN)
     given["fixed"]["width"] = 6
-    given["either"] = [{"start": "Default"}, {"start": "BySource(recurrence=0)", "cell": "LIF", "tau_v": 50.0}]
+    lif = {"start": "BySource(recurrence=0)", "cell": "LIF", "tau_v": 50.0, "lr": 2e-3}
+    given["either"] = [{"start": "Default", "lr": 1e-2}, lif]
     out = tmp_path / "demo"
     demo.show(out, epochs=1, seed=0, workers=2, given=given)
     report, told = (out / "report.md").read_text(), capsys.readouterr().out
-    for start in ("| Default |", "| BySource(recurrence=0) | LIF | 50 |"):
+    for start in ("| Default | 0.01 |", "| BySource(recurrence=0) | 0.002 | LIF | 50 |"):
         assert start in report and start in told
     for picture in re.findall(r"\]\((.*?\.png)\)", report):
         assert (out / picture).stat().st_size > 5_000, picture
