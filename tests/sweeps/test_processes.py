@@ -138,7 +138,7 @@ def test_two_sweeps_on_one_folder_share_the_trials(tmp_path: Path, counted):
     assert [process.returncode for process in both] == [0, 0], said
     assert all("4 trials in" in text for text in said)
     assert len(finished(tmp_path / "s")) == 4
-    assert len(counted()) == 2 * 4  # each built once, by one of them, and once more when its file was written
+    assert len(counted()) == 3 * 4  # each built once, by one of them, and once more for either file: start and end
     assert len(set(counted())) == 2
 
 
