@@ -100,7 +100,7 @@ def shown_commands() -> list[str]:
 
 @pytest.mark.parametrize("line", shown_commands())
 def test_a_command_in_the_texts_has_known_flags_and_values(line: str, monkeypatch, tmp_path: Path):
-    for name in ("train.h5", "depth.toml", "speech.toml", "speech-long.toml"):
+    for name in ("train.h5", "depth.toml", "speech.toml", "speech-long.toml", "digits.toml"):
         (tmp_path / name).touch()
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,7 @@ from statistics import mean, pstdev
 
 from scipy.stats import spearmanr
 
-from docs.tables.results import RESULTS, MissingError, grouped, rows, table
+from docs.tables.results import RESULTS, MissingError, grouped, read, rows, table
 
 _STATISTICS = {
     "time_radius": "radius through time",
@@ -55,6 +55,11 @@ def _share(found: list[dict[str, str]], column: str) -> str:
     return f"{mean(values):.1f}" + (f" ± {pstdev(values):.1f}" if len(values) > 1 else "")
 
 
+def _network(row: dict[str, str], layers: str) -> str:
+    leak = f", tau_v {float(row['tau_v']):g}" if float(row["tau_v"]) > 1 else ""
+    return f"{layers} x {row['width']} {row['cell']}{leak}"
+
+
 def _arms(name: str, budgets: tuple[int, ...]) -> list[str]:
     found = _trials(name)
     left: list[dict[str, str]] = []
@@ -67,12 +72,18 @@ def _arms(name: str, budgets: tuple[int, ...]) -> list[str]:
         plain = [] if by_gain == "True" else ["one rate for all"]
         plain += [] if centralize == "True" else ["not centralized"]
         is_chosen = any(row["chosen"] == "True" for row in runs)
-        line = [layers, f"`{start}`", ", ".join(plain) or "-", lr + (" (chosen)" if is_chosen else ""), len(runs)]
+        line = [
+            _network(runs[0], layers),
+            f"`{start}`",
+            ", ".join(plain) or "-",
+            lr + (" (chosen)" if is_chosen else ""),
+            len(runs),
+        ]
         line += [_share(runs, f"after_{n}_validation_mode_accuracy") for n in budgets]
         line += [_share(runs, "validation_mode_accuracy"), _share(runs, "test_mode_accuracy")]
         line += [_range(_layers(runs[0], key)) for key in ("firing_rate", "depth_radius")]
         body.append([*line, f"{_layers(runs[0], 'survives')[-1]:.2f}", f"{float(runs[0]['start_seconds']):.1f}"])
-    head = ["layers", "start", "training", "learning rate", "seeds", *(f"after {n} epochs" for n in budgets)]
+    head = ["network", "start", "training", "learning rate", "seeds", *(f"after {n} epochs" for n in budgets)]
     head += ["validation, %", "test, %", "rates at the start", "radii through depth"]
     versions = ", ".join(sorted({f"neurolsc {row['neurolsc']}, torch {row['torch']}" for row in found}))
     epochs = ", ".join(sorted({row["epochs"] for row in found}))
@@ -90,6 +101,16 @@ def study_speech() -> list[str]:
 def study_long() -> list[str]:
     """The main start with a long training."""
     return _arms("speech-long", (10, 40))
+
+
+@table
+def study_digits() -> list[str]:
+    """Starts on the digits of the demo, with logistic regression below."""
+    *lines, blank, about = _arms("digits", (3, 6))
+    found = read("study_logistic", "study/logistic.py")
+    scores = [f"{100 * found[split]:.1f}" for split in ("validation", "test")]
+    line = ["-", "logistic regression on latencies", "-", "-", "-", "-", "-", *scores, "-", "-", "-", "-"]
+    return [*lines, f"| {' | '.join(line)} |", blank, about]
 
 
 @table
