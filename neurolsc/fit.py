@@ -121,6 +121,7 @@ class Fit:
             "best": self.best,
             "best_epoch": self.best_epoch,
             "optimizer": self.optimizer.state_dict(),
+            "full_rates": self.full_rates,
             "history": self.history,
         }
 
@@ -144,6 +145,7 @@ class Fit:
                 self.network.load_state_dict(state[part])
             self.optimizer.load_state_dict(state["optimizer"])
             self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
+            self.full_rates = state["full_rates"]  # gains were those of the weights that the training began with
 
 
 def copied(network: Network) -> dict[str, Tensor]:

@@ -15,9 +15,15 @@ def data(samples: int = 20) -> list[tuple[torch.Tensor, int]]:
     return [((torch.rand(6, 5, generator=generator) < 0.5).float(), i % 2) for i in range(samples)]
 
 
-def network(cell: type = ALIFPlus) -> Network:
-    torch.manual_seed(0)
-    return Network([cell(5, 8), cell(8, 8)], 2)
+def network(cell: type = ALIFPlus, seed: int = 0) -> Network:
+    """Two layers that fire."""
+    torch.manual_seed(seed)
+    made = Network([cell(5, 8), cell(8, 8)], 2)
+    for layer in made.cells:
+        layer.thresholds().scale(0.1)
+    x = torch.stack([sample for sample, _ in data()], 1)
+    assert min(spikes.mean() for spikes in made.run(x).spikes) > 0.02
+    return made
 
 
 def test_the_cosine_rises_and_falls_as_its_formula_says():
@@ -114,6 +120,8 @@ def test_a_resumed_training_goes_on_in_the_schedule_and_takes_no_other_length(tm
     ):
         with pytest.raises(ValueError, match=said):
             train(network(), data(), data(), checkpoint=path, **(settings | change))
-    resumed = train(part := network(), data(), data(), epochs=4, checkpoint=path, **settings)
+    part = network(seed=1)  # other weights, and so other gains: those of the checkpoint count
+    assert part.cells[0].gains() != whole.cells[0].gains()
+    resumed = train(part, data(), data(), epochs=4, checkpoint=path, **settings)
     assert [row["train_loss"] for row in resumed.history] == [row["train_loss"] for row in through.history]
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), part.parameters(), strict=True))

@@ -1,7 +1,6 @@
 """The command ``neurolsc demo``: starts side by side, as a sweep with a report."""
 
 import copy
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import click
 import torch
 
+from neurolsc.cli import options
 from neurolsc.datasets import collate
 from neurolsc.experiment import Experiment, load_network
 from neurolsc.plots import plot_learning_curves, plot_raster
@@ -50,13 +50,7 @@ same."""
 @click.option("--out", default=Path("runs/demo"), show_default=True, type=click.Path(path_type=Path))
 @click.option("--epochs", type=click.IntRange(1), default=GIVEN["fixed"]["epochs"], show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=os.cpu_count() or 1,
-    show_default="one per core",
-    help="Processes at work, one thread each.",
-)
+@options.workers
 def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
     """Show what the start does, on the digits in the package.
 

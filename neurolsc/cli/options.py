@@ -1,6 +1,7 @@
 """Settings as flags, and from a TOML file."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +18,13 @@ out = click.option(
 )
 run = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 """The folder of a finished run."""
+workers = click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    show_default="one per core",
+    help="Processes at work, one thread each.",
+)
 sweep = click.argument("sweep", type=click.Path(exists=True, file_okay=False, path_type=Path))
 """The folder of a sweep."""
 

@@ -1,10 +1,10 @@
 """The command ``neurolsc sweep``."""
 
-import os
 from pathlib import Path
 
 import click
 
+from neurolsc.cli import options
 from neurolsc.sweeps import Pool, Processes, read_grid, run_sweep
 from neurolsc.sweeps.table import TABLE
 
@@ -12,13 +12,7 @@ from neurolsc.sweeps.table import TABLE
 @click.command()
 @click.argument("grid", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the sweep. [default: runs/<name of the grid>]")
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=os.cpu_count() or 1,
-    show_default="one per core",
-    help="Processes at work, one thread each.",
-)
+@options.workers
 @click.option(
     "--ray",
     is_flag=False,

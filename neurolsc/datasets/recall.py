@@ -50,8 +50,8 @@ class StoreRecall(Dataset[tuple[Tensor, int]]):
         TypeError: if a number is of the wrong kind.
         ValueError: if the split is unknown or a number out of range.
 
-    Source: Bellec et al., arXiv:1803.09574, Sec. 3 and Fig. 1 (store-recall task); numbers are
-    ours.
+    Source: after the store-recall task of Salaj et al., eLife 10 (2021), e65459, Fig. 2; the code
+    and its numbers are ours.
 
     Example:
         >>> shown = StoreRecall("test")

@@ -69,6 +69,15 @@ def test_a_control_keeps_a_threshold(make_network, make_spikes):
     torch.testing.assert_close(network.cells[0].theta_rest, before)
 
 
+def test_a_layer_that_fires_at_no_scale_keeps_its_thresholds_where_the_nearest_will_do(make_network, make_spikes):
+    network, x = make_network(gain=2), make_spikes()
+    with torch.no_grad():
+        network.cells[0].w_in.zero_()
+    before = copy.deepcopy(network.cells[0].state_dict())
+    assert match_firing_rates(network, x, [0.1, 0.1], tolerance=math.inf)[0] == 0
+    torch.testing.assert_close(network.cells[0].state_dict(), before)
+
+
 def test_what_does_not_fit_is_refused(make_network, make_spikes):
     network, x = make_network(), make_spikes()
     for bad in ([0.1], [0.1, 1.2], [-0.1, 0.1], [float("nan"), 0.1]):
