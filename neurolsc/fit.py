@@ -18,6 +18,7 @@ from neurolsc.schedule import Schedule
 from neurolsc.tasks import Task
 from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.tensors import check_finite
+from neurolsc.validation import positive
 
 Row = dict[str, Any]
 """One epoch of a history."""
@@ -145,7 +146,10 @@ class Fit:
                 self.network.load_state_dict(state[part])
             self.optimizer.load_state_dict(state["optimizer"])
             self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
-            self.full_rates = state["full_rates"]  # gains were those of the weights that the training began with
+            if len(state["full_rates"]) != len(self.full_rates):
+                raise ValueError(f"it has {len(state['full_rates'])} learning rates, not {len(self.full_rates)}.")
+            # gains were those of the weights that the training began with
+            self.full_rates = [positive("full_rates", rate).item() for rate in state["full_rates"]]
 
 
 def copied(network: Network) -> dict[str, Tensor]:

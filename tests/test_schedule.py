@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from neurolsc import LIF, ALIFPlus, ALIFPositive, Network, train, wrap
+from neurolsc.files import read_tree, write_tree
 from neurolsc.optimizer import adabelief_lookahead, parameter_groups
 from neurolsc.schedule import Constant, Cosine
 
@@ -120,6 +121,12 @@ def test_a_resumed_training_goes_on_in_the_schedule_and_takes_no_other_length(tm
     ):
         with pytest.raises(ValueError, match=said):
             train(network(), data(), data(), checkpoint=path, **(settings | change))
+    for wrong in ([0.01], [0.01, -1.0, 0.01], ["a", "b", "c"]):
+        write_tree(tmp_path / "wrong", read_tree(path) | {"full_rates": wrong})
+        with pytest.raises(
+            ValueError, match=r"/wrong: (it has 1 learning rates, not 3|full_rates must be|does not fit this)"
+        ):
+            train(network(), data(), data(), epochs=4, checkpoint=tmp_path / "wrong", **settings)
     part = network(seed=1)  # other weights, and so other gains: those of the checkpoint count
     assert part.cells[0].gains() != whole.cells[0].gains()
     resumed = train(part, data(), data(), epochs=4, checkpoint=path, **settings)
