@@ -2,10 +2,9 @@
 
 import torch
 
-from neurolsc import ALIFPlus, Conditioning, Network, evaluate, train
+from neurolsc import ALIFPlus, Network, evaluate, train
 from neurolsc.datasets import SHD, ChannelJitter, TimeStretch, input_batches
 from neurolsc.initialisers import BySource
-from neurolsc.schedule import Cosine
 
 WIDTH, EPOCHS, BATCH, LR, SEED = 128, 40, 8, 5e-3, 0
 FORM = {"dt": 0.02, "window": 1.0, "channels": 140, "repeat": 1}
@@ -20,8 +19,6 @@ network = Network([ALIFPlus(train_set.n_in, WIDTH), ALIFPlus(WIDTH, WIDTH)], tra
 BySource().apply(network, input_batches(train_set, 32, seed=SEED), seed=SEED)
 result = train(
     network, train_set, validation, epochs=EPOCHS, batch_size=BATCH, lr=LR, patience=EPOCHS, seed=SEED, progress=False,
-    optimizer=torch.optim.Adam, schedule=Cosine(), by_gain=True,
-    conditioning=Conditioning(centralize=True, clip_gradient=1.0),
     on_epoch=lambda history: len(history) % 10 == 0 and print(
         f"epoch {history[-1]['epoch']}: training loss {history[-1]['train_loss']:.2f}, "
         f"mode accuracy {history[-1]['train_mode_accuracy']:.0%}, validation {history[-1]['validation_mode_accuracy']:.0%}"

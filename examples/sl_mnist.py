@@ -2,12 +2,11 @@
 
 import torch
 
-from neurolsc import ALIFPlus, Conditioning, Network, evaluate, radius_profile, train
+from neurolsc import ALIFPlus, Network, evaluate, radius_profile, train
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
 from neurolsc.initialisers import BySource
-from neurolsc.schedule import Cosine
 
-WIDTH, EPOCHS, BATCH, LR, SEED = 64, 12, 32, 2e-3, 0
+WIDTH, EPOCHS, SEED = 64, 12, 0
 
 train_set, validation, test_set = (SpikeLatencyMNIST.embedded(split) for split in ("train", "validation", "test"))
 torch.manual_seed(SEED)
@@ -20,9 +19,7 @@ missed = BySource().apply(network, inputs, seed=SEED)
 print(radius_profile(network, inputs[0][:, :4], steps=16))
 
 result = train(
-    network, train_set, validation, epochs=EPOCHS, batch_size=BATCH, lr=LR, seed=SEED, progress=False,
-    optimizer=torch.optim.Adam, schedule=Cosine(), by_gain=True,
-    conditioning=Conditioning(centralize=True, clip_gradient=1.0),
+    network, train_set, validation, epochs=EPOCHS, seed=SEED, progress=False,
     on_epoch=lambda history: print(
         f"epoch {history[-1]['epoch']}: validation loss {history[-1]['validation_loss']:.3f}, "
         f"mode accuracy {history[-1]['validation_mode_accuracy']:.1%}"

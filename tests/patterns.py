@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, LIFState, Network
 from neurolsc.neurons import Cell
+from neurolsc.training import PAPER
 
 T, N, CLASSES = 12, 6, 3
 
@@ -42,7 +43,7 @@ def same_bits(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k].view(torch.int32), b[k].view(torch.int32)) for k in a)
 
 
-QUIET: dict[str, Any] = {"batch_size": 8, "lr": 5e-3, "progress": False}
+QUIET: dict[str, Any] = PAPER | {"batch_size": 8, "lr": 5e-3, "progress": False}
 
 
 class Spy(Patterns):

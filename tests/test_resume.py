@@ -19,6 +19,7 @@ from neurolsc.files import read_tree, write_tree
 from neurolsc.identity import digest
 from neurolsc.stability.lsc.look import Look
 from neurolsc.surrogate import Arctan, FastSigmoid
+from neurolsc.training import PAPER
 from tests.killed_training import EPOCHS, SAMPLES
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
@@ -55,7 +56,7 @@ def test_a_resumed_training_draws_the_augmentations_that_it_would_have_drawn(tmp
     form: dict[str, Any] = {"dt": 0.05, "channels": 70, "repeat": 1}
     changes = [ChannelJitter(20.0), TimeStretch(0.8, 1.2), SpikeDrop(0.3)]
     training = SHD.embedded("train", augment=changes, **form)
-    settings: dict[str, Any] = {"batch_size": 16, "lr": 1e-2, "progress": False}
+    settings: dict[str, Any] = PAPER | {"batch_size": 16, "lr": 1e-2, "progress": False}
     settings |= {"training": training, "validation": SHD.embedded("validation", **form)}
 
     def go(epochs: int, **more: Any) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from neurolsc import LIF, ALIFPlus, Network, evaluate, metrics, train
 from neurolsc.datasets import collate
 from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep, Task, cross_entropy
+from neurolsc.training import PAPER
 from tests.patterns import same_bits, weights
 
 LENGTHS = (2, 4, 3)
@@ -204,7 +205,7 @@ def test_sequences_in_pieces_score_as_they_do_whole(layer_delay: int):
 
 def test_training_carries_values_and_no_gradient_over_the_cuts():
     """One epoch of plain SGD on two pieces, by hand."""
-    sgd: dict[str, Any] = {"optimizer": torch.optim.SGD, "lr": 0.5, "epochs": 1, "progress": False}
+    sgd: dict[str, Any] = PAPER | {"optimizer": torch.optim.SGD, "lr": 0.5, "epochs": 1, "progress": False}
     data, task = Streams(Echo(5, 0, binary=False), 2), ClassPerStep()
     network, twin = echo_network(), echo_network()
     result = train(network, data, data, task=task, seed=1, **sgd)

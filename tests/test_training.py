@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from pytorch_optimizer import Lookahead
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from neurolsc import LIF, Network, TrainResult, evaluate, train
+from neurolsc.config import TrainSettings
 from neurolsc.datasets import collate
 from neurolsc.tasks import cross_entropy
+from neurolsc.training import PAPER
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
 
@@ -44,9 +47,8 @@ def by_hand(network: Network, data: Patterns, order: list[list[int]], lr: float)
 
 def test_an_epoch_is_one_step_per_batch_over_all_samples():
     data, network, twin = Spy(11), small_network(), small_network()
-    result = train(
-        network, data, Patterns(3), epochs=1, batch_size=4, lr=0.1, optimizer=torch.optim.SGD, progress=False
-    )
+    sgd: dict[str, Any] = {"batch_size": 4, "lr": 0.1, "optimizer": torch.optim.SGD}
+    result = train(network, data, Patterns(3), epochs=1, **QUIET | sgd)
     assert sorted(data.asked) == list(range(11))
     assert data.asked != list(range(11))
     loss = by_hand(twin, data, [data.asked[i : i + 4] for i in (0, 4, 8)], 0.1)
@@ -274,3 +276,28 @@ def test_settings_that_make_no_sense_are_refused_before_anything_runs(
     with pytest.raises(error, match=message):
         train(**arguments)
     assert same_bits(before, weights(network))
+
+
+def test_the_function_and_the_command_train_alike_if_nothing_is_said():
+    ours, theirs = small_network(), small_network()
+    sets = {"training": Patterns(40), "validation": Patterns(9)}
+    train(ours, **sets, epochs=2, progress=False)
+    TrainSettings(epochs=2).run(theirs, **sets, seed=0, progress=False)
+    assert same_bits(weights(ours), weights(theirs))
+    other = small_network()
+    train(other, **sets, epochs=2, progress=False, **PAPER)
+    assert not same_bits(weights(ours), weights(other))
+
+
+def test_the_papers_training_is_adabelief_in_lookahead_at_one_rate():
+    made: list[Any] = []
+
+    def watched(parameters: Any, lr: float) -> Any:
+        made.append(PAPER["optimizer"](parameters, lr))
+        return made[0]
+
+    data = Patterns(300)
+    train(small_network(), data, Patterns(9), epochs=2, progress=False, **PAPER | {"optimizer": watched})
+    (optimizer,) = made
+    assert isinstance(optimizer, Lookahead)
+    assert [group["lr"] for group in optimizer.param_groups] == [1e-3]

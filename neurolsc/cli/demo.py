@@ -21,17 +21,7 @@ from neurolsc.sweeps.summary import groups, markdown
 GIVEN: dict[str, Any] = {
     "name": "demo",
     "test": True,
-    "fixed": {
-        "width": 64,
-        "epochs": 12,
-        "patience": 12,
-        "batch_size": 32,
-        "optimizer": "adam",
-        "schedule": "cosine",
-        "by_gain": True,
-        "centralize": True,
-        "clip_gradient": 1.0,
-    },
+    "fixed": {"width": 64, "epochs": 12, "patience": 12},
     "either": [
         {"start": "Default", "lr": 5e-3},
         {"start": "LSC(0.5, rule='hold-threshold', method='scale')", "lr": 1e-2},
