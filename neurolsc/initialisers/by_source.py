@@ -15,10 +15,10 @@ from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.synapses import synapses
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.measure import depth_radius
-from neurolsc.stability.one_layer import again, next_reads, rate, reads, scale_to_rate
+from neurolsc.stability.one_layer import again, bottom_up, rate, scale_to_rate
 from neurolsc.stability.profile import draw_steps
 from neurolsc.stability.recurrence import recurrence_radius
-from neurolsc.stability.transition import Transitions, follow
+from neurolsc.stability.transition import Transitions
 from neurolsc.validation import number, whole
 
 _SETTLED = 0.01  # of a radius, as a share
@@ -86,11 +86,8 @@ class BySource(Initialiser):
         some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
         times = draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
         with evaluating(network), torch.no_grad():
-            read = reads(network, x, 0)
-            for layer in range(len(network.cells)):
-                points = follow(network, x[:, some], times)[0][layer]
+            for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
                 found += self._set(points, read, some, times, layer, seed)
-                read = next_reads(network, read, layer)
         return tuple(found)
 
     def _set(

@@ -36,6 +36,32 @@ def _delayed(network: Network, below: Tensor, layer: int) -> Tensor:
     return torch.cat([first.unsqueeze(0), below[:-1]])
 
 
+def bottom_up(network: Network, x: Tensor, some: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Transitions]]:
+    """Layer after layer what it reads, and the points of its derivatives, each run once.
+
+    A layer may be changed when it is its turn: the next one reads what it sends by then.
+
+    Args:
+        network: the network.
+        x: input (T, B, n_in).
+        some: the samples at whose points derivatives are taken.
+        times: the steps at which they are, increasing.
+
+    Yields:
+        What the layer reads at all steps (T, B, n_in), and its points, as
+        :func:`~neurolsc.stability.transition.follow` has them.
+    """
+    wanted, read = set(times.tolist()), reads(network, x, 0)
+    below, state_below = None, None
+    for layer, cell in enumerate(network.cells):
+        points = Transitions(cell, read[times][:, some].flatten(0, 1), cell.initial_state(1), below, state_below)
+        yield read, again(points, read[:, some], times)
+        if layer + 1 < len(network.cells):
+            run = [(before, after) for i, (_, before, after) in enumerate(steps(cell, read[:, some])) if i in wanted]
+            below, state_below = cell, stacked([before if network.layer_delay else after for before, after in run])
+            read = next_reads(network, read, layer)
+
+
 def steps(cell: Cell, read: Tensor) -> Iterator[tuple[Tensor, State, State]]:
     """The run of a cell from rest: of every step what it reads, its state before and after."""
     with torch.no_grad():
