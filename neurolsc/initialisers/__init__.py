@@ -4,7 +4,7 @@ Map: `initialiser` is what all have, and chains; `spec` reads and names them as 
 what several need of a cell. One method a file: `default`; `scaling` (Glorot, He); `orthogonal`;
 `lsuv`; `fluctuation`; `propagation`; `ikun`; `conditions`; `rates` (thresholds for a rate); `lsc`,
 and its relatives by `lyapunov` exponents and by `singular` values; `by_source` (radii by what
-holds them, at a given rate).
+holds them, at a given rate); `relay` (layers between the ends hand on what they read).
 """
 
 from neurolsc.initialisers.by_source import BySource
@@ -19,6 +19,7 @@ from neurolsc.initialisers.lyapunov import LSCLyapunov
 from neurolsc.initialisers.orthogonal import Orthogonal
 from neurolsc.initialisers.propagation import ActivityPropagation
 from neurolsc.initialisers.rates import RateMatching
+from neurolsc.initialisers.relay import Relay
 from neurolsc.initialisers.scaling import Glorot, He
 from neurolsc.initialisers.singular import LSCSingular
 from neurolsc.initialisers.spec import named, register
@@ -40,6 +41,7 @@ __all__ = [
     "LSCSingular",
     "Orthogonal",
     "RateMatching",
+    "Relay",
     "named",
     "register",
 ]

@@ -78,10 +78,7 @@ class BySource(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; told are radii and rates that miss by 5 %."""
         x, found = first_input(network, inputs), []
-        for layer in range(len(network.cells)):
-            input_synapses(network, layer)  # what cannot be set is refused before anything is changed
-            if self.rate and network.cells[layer].thresholds() is None:
-                raise TypeError(f"{told(network, layer)} does not say how its thresholds scale.")
+        self._refuse(network)
         draw = generator(seed, "points")
         some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
         times = draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
@@ -89,6 +86,13 @@ class BySource(Initialiser):
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
                 found += self._set(points, read, some, times, layer, seed)
         return tuple(found)
+
+    def _refuse(self, network: Network) -> None:
+        """Refuse what cannot be set, before anything is changed."""
+        for layer in range(len(network.cells)):
+            input_synapses(network, layer)
+            if self.rate and network.cells[layer].thresholds() is None:
+                raise TypeError(f"{told(network, layer)} does not say how its thresholds scale.")
 
     def _set(
         self, points: Transitions, read: Tensor, some: Tensor, times: Tensor, layer: int, seed: int
