@@ -78,23 +78,27 @@ class BySource(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; told are radii and rates that miss by 5 %."""
         x, found = first_input(network, inputs), []
-        self._refuse(network)
-        draw = generator(seed, "points")
-        some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
-        times = draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
+        for layer in range(len(network.cells)):
+            self.refuse(network, layer)
+        some, times = self.drawn(x, seed)
         with evaluating(network), torch.no_grad():
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
-                found += self._set(points, read, some, times, layer, seed)
+                found += self.set_layer(points, read, some, times, layer, seed)
         return tuple(found)
 
-    def _refuse(self, network: Network) -> None:
-        """Refuse what cannot be set, before anything is changed."""
-        for layer in range(len(network.cells)):
-            input_synapses(network, layer)
-            if self.rate and network.cells[layer].thresholds() is None:
-                raise TypeError(f"{told(network, layer)} does not say how its thresholds scale.")
+    def refuse(self, network: Network, layer: int) -> None:
+        """Refuse a layer that cannot be set, before anything is changed."""
+        input_synapses(network, layer)
+        if self.rate and network.cells[layer].thresholds() is None:
+            raise TypeError(f"{told(network, layer)} does not say how its thresholds scale.")
 
-    def _set(
+    def drawn(self, x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """The samples and the steps of a batch at which radii are taken."""
+        draw = generator(seed, "points")
+        some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
+        return some, draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
+
+    def set_layer(
         self, points: Transitions, read: Tensor, some: Tensor, times: Tensor, layer: int, seed: int
     ) -> list[Finding]:
         """Set one layer, which reads that and is looked at in some samples; what it misses."""

@@ -1,4 +1,4 @@
-"""Layers that hand on what they read: a deep network starts as the two layers at its ends."""
+"""Layers that hand on what they read: however deep, a network starts as its first layer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +8,14 @@ from torch import Tensor
 
 from neurolsc.initialisers.by_source import BySource
 from neurolsc.initialisers.cells import input_synapses, membrane, resting_threshold, told
-from neurolsc.initialisers.initialiser import first_input, generator
+from neurolsc.initialisers.initialiser import Initialiser, first_input
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
 from neurolsc.neurons.synapses import Synapses, synapses
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import bottom_up
-from neurolsc.stability.profile import draw_steps
-from neurolsc.validation import number, whole
+from neurolsc.validation import number
 
 _TOLD = 0.95
 """share of the spikes handed on below which it is told"""
@@ -24,102 +23,117 @@ _TOLD = 0.95
 
 @register
 @dataclass(frozen=True)
-class Relay(BySource):
-    r"""Layers between the ends hand on every spike they read; the ends are set as by the base.
+class Relay(Initialiser):
+    r"""All layers above the first hand on every spike that they read.
 
-    .. math:: W_{in, l} = 2\, \mathrm{diag}(\vartheta), \quad W_{rec, l} = -\mathrm{diag}(r)
-        \quad\Rightarrow\quad v[t, l] = 2 \vartheta\, z[t', l-1], \quad z[t, l] = z[t', l-1]
+    .. math:: W_{in, l} = 2\, \mathrm{diag}(\vartheta_l), \quad W_{rec, l} = -\mathrm{diag}(r_l)
+        \quad\Rightarrow\quad v[t, l] = 2 \vartheta_l\, z[t', l-1], \quad z[t, l] = z[t', l-1]
 
-    where r is the voltage that a neuron without recurrence has left one step after its spike, of an
-    input of 0: of a leaky neuron whose reset subtracts the threshold, :math:`r = (2 e^{-1/\tau_v} -
-    1)\, \vartheta`. So what enters the first of them leaves the last as it was, and voltages are one
-    threshold above the threshold or one below it, so that the surrogate's derivative is one number
-    and the gradient comes back as it was too, times :math:`2 \vartheta\, \gamma f(\omega
-    \vartheta)` for each layer, 0.25 at a threshold of 1. Random layers do the opposite: each
-    scatters its input, and about ten of them leave nothing of what told samples apart, forward or
-    backward, at whatever radius.
+    where r is the voltage that a neuron without recurrence has left one step after its spike, if it
+    reads nothing: of a leaky neuron whose reset subtracts the threshold, :math:`(2 e^{-1/\tau_v} -
+    1)\, \vartheta`. So what the first layer sends leaves the last as it was. Every voltage is one
+    threshold above the threshold or one below it, so that the surrogate's derivative is one number,
+    and the gradient comes back as it was too, times :math:`2 \vartheta_l\, \gamma f(\omega
+    \vartheta_{l-1})` for each layer: 0.25 at a threshold of 1. Layers of random weights scatter
+    what they read instead, and ten of them leave nothing of what told samples apart, forward or
+    backward, whatever their radius.
 
-    Resting thresholds that can be set are set to their mean, and what spikes add to a threshold to
-    a share of what it was, since a threshold that moves would let single spikes pass and a series
-    not. The layers above the first and below the last ``top`` are relays; of two layers none is. A
-    layer of another width than that below reads its spikes in turn, more than once or not all.
+    The first layer fires at a given rate, and its recurrence has a given radius, as
+    :class:`BySource` sets them. Resting thresholds of the others, where they can be set, are set to
+    their mean, and what spikes add to a threshold to a share of what it was: else the spikes of a
+    series are not handed on. Recurrence and adaptation are there for the training to find. A layer
+    of another width than the one below reads its neurons in turn, some more than once or not all.
+
+    A network whose layers are read one step late (``layer_delay=1``) hands on its input as many
+    steps late as it has layers; where samples are short, take ``layer_delay=0``.
 
     Attributes:
-        depth: as for :class:`BySource`, and likewise recurrence, rate, samples, steps and rounds.
-        top: last layers that are no relays.
+        rate: spikes per neuron and step; 0: the thresholds of the first layer stay.
+        recurrence: radius of the first layer's recurrence; 0: none.
         adaptation: share that is left of what spikes add to the thresholds of relays.
 
-    Source: ours; after the identity as a start of rate networks, Le, Jaitly & Hinton,
-    arXiv:1504.00941 (through time), and Bartlett, Helmbold & Long, arXiv:1802.06093 (depth).
+    Source: ours; after the identity as the start of rate networks, through time (Le, Jaitly &
+    Hinton, arXiv:1504.00941) and through depth (Zhao, Schäfer & Anandkumar, arXiv:2110.12661).
     """
 
-    top: int = 1
+    rate: float = 0.15
+    recurrence: float = 0.2
     adaptation: float = 0.01
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        whole("top", self.top, at_least=0)
+        BySource(recurrence=self.recurrence, rate=self.rate)
         number("adaptation", self.adaptation)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Set all layers on the first batch; told are also relays that drop or add spikes."""
+        """Set all layers on the first batch; told is what is missed, dropped or added."""
         x, found = first_input(network, inputs), []
-        relays = range(1, len(network.cells) - self.top)
-        self._refuse(network)
-        for layer in relays:
-            membrane(network, layer)
-            for matrix in (*input_synapses(network, layer), *synapses(network.cells[layer], "time")):
-                if matrix.weights.ndim > 2:
-                    raise TypeError(f"{told(network, layer)} is a convolution: a relay needs a matrix.")
-        draw = generator(seed, "points")
-        some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
-        times = draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
+        first = BySource(depth=0, recurrence=self.recurrence, rate=self.rate)
+        first.refuse(network, 0)
+        for layer in range(1, len(network.cells)):
+            _refuse(network, layer)
+        some, times = first.drawn(x, seed)
         with evaluating(network), torch.no_grad():
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
-                if layer in relays:
-                    found += self._hand_on(network, layer, read)
+                if layer == 0:
+                    found += first.set_layer(points, read, some, times, layer, seed)
                 else:
-                    found += self._set(points, read, some, times, layer, seed)
+                    self._set(network, layer)
+                    found += _dropped(network, layer, read)
         return tuple(found)
 
-    def _hand_on(self, network: Network, layer: int, read: Tensor) -> list[Finding]:
-        """Make a relay of a layer, which reads that; what it drops or adds."""
+    def _set(self, network: Network, layer: int) -> None:
+        """Make a relay of a layer."""
         cell, of = network.cells[layer], membrane(network, layer)
         thresholds, own = cell.thresholds(), synapses(cell, "time")
         rest = None if thresholds is None else thresholds.rest()
         if thresholds is not None and rest is not None:
             thresholds.scale(self.adaptation)
             thresholds.set_rest(rest.mean().expand_as(rest))
-        threshold = resting_threshold(cell, of)
         for matrix in input_synapses(network, layer):
-            _put_diagonal(matrix, 2 * threshold)
+            _put_diagonal(matrix, 2 * resting_threshold(cell, of))
         for matrix in own:
             matrix.set(torch.zeros_like(matrix.weights))
         left = _left_of_a_spike(network, layer)
         for matrix in own:
             _put_diagonal(matrix, -left)
-        sent = cell.run(read, cell.initial_state(read.shape[1]))[0]
-        wanted = read[..., torch.arange(cell.n_hidden, device=read.device) % read.shape[-1]]
-        same, total = (sent * wanted).sum().item(), 0.5 * (sent.sum() + wanted.sum()).item()
-        if not total or same < _TOLD * total:
-            problem = f"hands on {same / total:.0%} of its spikes" if total else "reads no spikes"
-            return [Finding(layer + 1, problem, "a relay needs neurons that a spike sets back")]
-        return []
+
+
+def _refuse(network: Network, layer: int) -> None:
+    """Refuse a layer that can be no relay, before anything is changed."""
+    membrane(network, layer)
+    for matrix in (*input_synapses(network, layer), *synapses(network.cells[layer], "time")):
+        if matrix.weights.ndim > 2:
+            raise TypeError(f"{told(network, layer)} is a convolution: a relay needs a matrix.")
 
 
 def _put_diagonal(matrix: Synapses, values: Tensor) -> None:
-    """Neuron i reads input i, or i modulo their number, with the i-th weight, and nothing else."""
+    """Neuron i reads input i, modulo their number, with the i-th weight, and nothing else."""
     n_hidden, n_in = matrix.weights.shape
-    weights = torch.zeros(n_hidden, n_in, dtype=values.dtype)
     neurons = torch.arange(n_hidden)
+    weights = torch.zeros(n_hidden, n_in, dtype=values.dtype)
     weights[neurons, neurons % n_in] = values[neurons % len(values)]
     matrix.set(weights)
 
 
 def _left_of_a_spike(network: Network, layer: int) -> Tensor:
-    """The voltage of every neuron one step after it fired, without input (n_hidden,)."""
+    """The voltage of every neuron one step after it fired, if it reads nothing (n_hidden,)."""
     cell, of = network.cells[layer], membrane(network, layer)
     rest = cell.initial_state(1)
     one = torch.ones(1, cell.n_in, **cell.dtype_and_device)
     fired = cell.update(one, cell.output(rest), rest)
     return of.voltage(cell.update(0 * one, cell.output(fired), fired))[0].double().cpu()
+
+
+def _dropped(network: Network, layer: int, read: Tensor) -> list[Finding]:
+    """What a relay does not hand on of what it reads, or adds."""
+    cell = network.cells[layer]
+    sent = cell.run(read, cell.initial_state(read.shape[1]))[0]
+    wanted = read[..., torch.arange(cell.n_hidden, device=read.device) % read.shape[-1]]
+    total = 0.5 * (sent.sum() + wanted.sum()).item()
+    if not total:
+        return [Finding(layer + 1, "reads no spikes", "let the layer below fire")]
+    same = (sent * wanted).sum().item() / total
+    if same >= _TOLD:
+        return []
+    cure = "a relay needs recurrence, or a reset to zero, and a threshold that stays"
+    return [Finding(layer + 1, f"hands on {same:.0%} of its spikes", cure)]

@@ -30,7 +30,7 @@ SPECS = [
     "LSCLyapunov(samples=2)",
     "LSCSingular(samples=2, steps=4)",
     "BySource(samples=2, steps=4)",
-    "Relay(samples=2, steps=4)",
+    "Relay",
     "Orthogonal(2.0) + RateMatching(0.1)",
 ]
 DRAWN = {"Glorot", "He", "Orthogonal(inputs=True)", "LSUV", "FluctuationDriven", "ActivityPropagation", "IKUN"}
