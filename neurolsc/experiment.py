@@ -80,14 +80,14 @@ class Experiment:
     def beginning(self) -> StartSettings:
         """The start that is given.
 
-        Else it is BySource(), but Default where weights are read, radii are set, or the cell does
-        not say what BySource would have to know.
+        Else it is Relay(), but Default where weights are read, radii are set, or the cell does not
+        say what Relay would have to know.
         """
         if self.start.start:
             return self.start
         sets_radii = self.pretraining is not None and self.pretraining.parsed_target() is not None
         left = sets_radii or self.network.weights or not self.network.can_be_set
-        return StartSettings("Default" if left else "BySource()")
+        return StartSettings("Default" if left else "Relay()")
 
     def settings(self) -> dict[str, Any]:
         """All settings as one flat dictionary, as they stand in a run folder.

@@ -142,16 +142,16 @@ class Wordless(neurolsc.ALIFPlus):
 @pytest.mark.parametrize(
     ("given", "start"),
     [
-        ({}, "BySource()"),
+        ({}, "Relay()"),
         ({"start": StartSettings("LSUV()")}, "LSUV()"),
         ({"pretraining": PretrainSettings("0.5")}, "Default"),
         ({"pretraining": PretrainSettings("0.5"), "start": StartSettings("LSUV()")}, "LSUV()"),
         ({"network": NetworkSettings(weights="x.safetensors")}, "Default"),
         ({"network": NetworkSettings(cell="tests.test_experiment:Wordless")}, "Default"),
-        ({"network": NetworkSettings(cell="nowhere.at.all:Cell")}, "BySource()"),
+        ({"network": NetworkSettings(cell="nowhere.at.all:Cell")}, "Relay()"),
     ],
 )
-def test_a_start_that_is_not_given_is_by_source_where_nothing_else_sets_the_network(given, start):
+def test_a_start_that_is_not_given_is_relays_where_nothing_else_sets_the_network(given, start):
     experiment = Experiment(**({"network": NetworkSettings(), "data": DATA} | given))
     assert experiment.beginning.start == start
 
@@ -161,7 +161,7 @@ def test_the_default_start_wakes_the_network(tmp_path):
     network = experiment.run(tmp_path / "run").network
     x = experiment.first_samples("train", 32)[0]
     assert [layer.mean().item() for layer in network.run(x).spikes] == pytest.approx([0.15] * 3, abs=0.05)
-    assert read_settings(tmp_path / "run")["start"] == "BySource()"
+    assert read_settings(tmp_path / "run")["start"] == "Relay()"
     assert Experiment.of(tmp_path / "run").beginning == experiment.beginning
 
 

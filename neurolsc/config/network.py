@@ -80,12 +80,13 @@ class NetworkSettings:
 
     @property
     def can_be_set(self) -> bool:
-        """Whether the cell names its input matrix and says how its thresholds scale."""
+        """Whether the cell names its input matrix, and says its voltage and how thresholds scale."""
         try:
             cell = CELLS.find(self.cell)
         except ValueError:
             return True  # who builds it will say so
-        return cell.thresholds is not Cell.thresholds and any(answer.radius == "depth" for answer in cell.answers)
+        offers = cell.thresholds is not Cell.thresholds and cell.membrane is not Cell.membrane
+        return offers and any(answer.radius == "depth" for answer in cell.answers)
 
     def noted(self) -> "NetworkSettings":
         """These settings, with the digest of the file of weights that is there now.

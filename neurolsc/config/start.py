@@ -21,7 +21,7 @@ class StartSettings:
 
     start: str = setting(
         "",
-        "initialiser, such as 'LSUV + RateMatching(0.15)'; empty: BySource(), or Default if radii are set by a target",
+        "initialiser, such as 'LSUV + RateMatching(0.15)'; empty: Relay(), or Default if radii are set by a target",
     )
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.initialisers.by_source import BySource
-from neurolsc.initialisers.cells import input_synapses, membrane, resting_threshold, told
+from neurolsc.initialisers.cells import input_synapses, membrane, put, resting_threshold, told
 from neurolsc.initialisers.initialiser import Initialiser, first_input
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
@@ -90,12 +90,14 @@ class Relay(Initialiser):
             thresholds.scale(self.adaptation)
             thresholds.set_rest(rest.mean().expand_as(rest))
         for matrix in input_synapses(network, layer):
-            _put_diagonal(matrix, 2 * resting_threshold(cell, of))
+            put(matrix, _diagonal(matrix, 2 * resting_threshold(cell, of)))
+        drawn = [matrix.weights.clone() for matrix in own]
         for matrix in own:
             matrix.set(torch.zeros_like(matrix.weights))
         left = _left_of_a_spike(network, layer)
-        for matrix in own:
-            _put_diagonal(matrix, -left)
+        for matrix, weights in zip(own, drawn, strict=True):
+            matrix.set(weights)  # what is 0 in them is no connection, and stays
+            put(matrix, _diagonal(matrix, -left))
 
 
 def _refuse(network: Network, layer: int) -> None:
@@ -106,13 +108,13 @@ def _refuse(network: Network, layer: int) -> None:
             raise TypeError(f"{told(network, layer)} is a convolution: a relay needs a matrix.")
 
 
-def _put_diagonal(matrix: Synapses, values: Tensor) -> None:
-    """Neuron i reads input i, modulo their number, with the i-th weight, and nothing else."""
+def _diagonal(matrix: Synapses, values: Tensor) -> Tensor:
+    """Weights by which neuron i reads input i, modulo their number, with the i-th value."""
     n_hidden, n_in = matrix.weights.shape
     neurons = torch.arange(n_hidden)
     weights = torch.zeros(n_hidden, n_in, dtype=values.dtype)
     weights[neurons, neurons % n_in] = values[neurons % len(values)]
-    matrix.set(weights)
+    return weights
 
 
 def _left_of_a_spike(network: Network, layer: int) -> Tensor:

@@ -127,3 +127,13 @@ def test_as_a_text():
     for wrong, told in (("recurrence=-1", "recurrence"), ("adaptation=0", "adaptation"), ("rate=2", "below 1")):
         with pytest.raises(ValueError, match=told):
             named(f"Relay({wrong})")
+
+
+def test_a_connection_that_does_not_exist_stays_none(x: Tensor):
+    network = deep(LIF, 3)
+    with torch.no_grad():
+        network.cells[1].w_in[:, 3] = 0.0
+        network.cells[1].w_rec.fill_diagonal_(0.0)
+    Relay().apply(network, [x.double()])
+    assert not network.cells[1].w_rec.any()
+    assert network.cells[1].w_in.nonzero().tolist() == [[i, i] for i in range(16) if i != 3]
