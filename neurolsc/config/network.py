@@ -80,7 +80,7 @@ class NetworkSettings:
 
     @property
     def can_be_set(self) -> bool:
-        """Whether the cell names its input matrix, and says its voltage and how thresholds scale."""
+        """Whether the cell names its input matrix, its voltage and how thresholds scale."""
         try:
             cell = CELLS.find(self.cell)
         except ValueError:
