@@ -21,6 +21,7 @@ _STATISTICS = {
     "gradient": "norm of the gradient",
     "noise": "signal to noise of the gradient",
 }
+_ARM = ("cell", "tau_v", "layer_delay", "layers", "start", "by_gain", "centralize")
 _LEAST = 8
 """trials below which no correlation is told"""
 
@@ -55,25 +56,24 @@ def _share(found: list[dict[str, str]], column: str) -> str:
     return f"{mean(values):.1f}" + (f" ± {pstdev(values):.1f}" if len(values) > 1 else "")
 
 
-def _network(row: dict[str, str], layers: str) -> str:
+def _network(row: dict[str, str]) -> str:
     leak = f", tau_v {float(row['tau_v']):g}" if float(row["tau_v"]) > 1 else ""
-    return f"{layers} x {row['width']} {row['cell']}{leak}"
+    at_once = ", no delay" if row["layer_delay"] == "0" else ""
+    return f"{row['layers']} x {row['width']} {row['cell']}{leak}{at_once}"
 
 
 def _arms(name: str, budgets: tuple[int, ...]) -> list[str]:
     found = _trials(name)
     left: list[dict[str, str]] = []
-    for runs in grouped(found, "layers", "start", "by_gain", "centralize").values():
+    for runs in grouped(found, *_ARM).values():
         left += [row for row in runs if row["chosen"] == "True"] or runs  # all, while none is chosen
     body = []
-    for (layers, start, by_gain, centralize, lr), runs in grouped(
-        left, "layers", "start", "by_gain", "centralize", "lr"
-    ).items():
+    for (*_, start, by_gain, centralize, lr), runs in grouped(left, *_ARM, "lr").items():
         plain = [] if by_gain == "True" else ["one rate for all"]
         plain += [] if centralize == "True" else ["not centralized"]
         is_chosen = any(row["chosen"] == "True" for row in runs)
         line = [
-            _network(runs[0], layers),
+            _network(runs[0]),
             f"`{start}`",
             ", ".join(plain) or "-",
             lr + (" (chosen)" if is_chosen else ""),
@@ -98,6 +98,12 @@ def study_speech() -> list[str]:
 
 
 @table
+def study_depth() -> list[str]:
+    """The same start at two, five and ten layers that are read at once, and controls."""
+    return _arms("depth", (5, 10, 20))
+
+
+@table
 def study_long() -> list[str]:
     """The main start with a long training."""
     return _arms("speech-long", (10, 40))
@@ -115,8 +121,9 @@ def study_digits() -> list[str]:
 
 @table
 def study_correlations() -> list[str]:
-    """Which figure of the start goes with the score, over the trials with the whole training."""
-    found = [row for row in _trials("speech") if row["by_gain"] == row["centralize"] == "True"]
+    """Which figure of the start goes with the score, over chosen trials with the whole training."""
+    every = [row for name in ("depth", "speech") for row in _trials(name)]
+    found = [row for row in every if row["chosen"] == row["by_gain"] == row["centralize"] == "True"]
     if len(found) < _LEAST:
         raise MissingError(f"{len(found)} trials are over, too few for a correlation.")
     scores = [float(row["validation_mode_accuracy"]) for row in found]

@@ -21,13 +21,13 @@ from neurolsc.sweeps.summary import groups, markdown
 GIVEN: dict[str, Any] = {
     "name": "demo",
     "test": True,
-    "fixed": {"width": 64, "epochs": 12, "patience": 12},
+    "fixed": {"width": 64, "layer_delay": 0, "epochs": 12, "patience": 12},
     "either": [
         {"start": "Default", "lr": 5e-3},
         {"start": "LSC(0.5, rule='hold-threshold', method='scale')", "lr": 1e-2},
         {"start": "RateMatching(0.15)", "lr": 5e-3},
-        {"start": "BySource()", "lr": 1e-2},
-        {"start": "BySource(recurrence=0, rate=0.1)", "lr": 2e-3, "cell": "LIF", "tau_v": 50.0},
+        {"start": "Relay()", "lr": 5e-3},
+        {"start": "Relay(recurrence=0, rate=0.1)", "lr": 2e-3, "cell": "LIF", "tau_v": 50.0},
     ],
     "table": {"budgets": [3, 6]},
 }
@@ -115,9 +115,8 @@ validation and 500 test digits, a standard error of 1.5 to 3 points. Made in {se
 {table}
 *Default*: the paper's starting values, which hardly fire. *LSC*: radii through time and depth brought to 0.5, thresholds
 held. *RateMatching*: thresholds scaled until a layer fires 0.15 spikes per neuron and step; the control, since what
-merely being awake does is not owed to a radius. *BySource*: radii of what spikes do, through depth and recurrence, at
-that rate; leaks, which are memory, stay. In the last arm the neuron keeps its voltage for 50 steps, and starts without
-recurrence.
+merely being awake does is not owed to a radius. *Relay*: the first layer fires at that rate, and the second hands on
+every spike that it reads. In the last arm the neuron keeps its voltage for 50 steps, and starts without recurrence.
 
 ![learning curves](learning.png)
 
