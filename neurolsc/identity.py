@@ -54,8 +54,8 @@ def of_data(name: str, data: object) -> dict[str, Any]:
     """What tells one data set from another: its items, grid, split and augmentations.
 
     Only what lies in memory is looked at: no item is asked for. Told are the length, and of its
-    public attributes texts, frozen dataclasses by their fields, and arrays by a digest; so a data
-    set of your own is known by the arrays that it holds.
+    public attributes texts, numbers, frozen dataclasses by their fields, and arrays by a digest; so
+    a data set of your own is known by the arrays that it holds.
 
     Args:
         name: what the data are called; every name in the answer begins with it.
@@ -84,7 +84,7 @@ def of_inputs(batches: object) -> dict[str, Any]:
 
 
 def _of_attribute(name: str, value: object) -> dict[str, Any]:
-    if isinstance(value, str):
+    if isinstance(value, str | int | float):
         return {name: value}
     if isinstance(value, Tensor | np.ndarray) or (isinstance(value, tuple) and _all(value, Tensor)):
         return {name: digest(value)}

@@ -24,6 +24,7 @@ class DataSettings:
     split_seed: int = setting(0, "of the split into training and validation; of the samples that are made")
     split_by: By = setting("random", "shd: hold out random utterances for validation, or whole speakers")
     split_share: float = setting(0.1, "shd: share of the training utterances or speakers held out")
+    shift: int = setting(0, "sl-mnist, training only: most pixels by which an image is moved")
     dt: float = setting(4e-3, "shd: width of a bin, in seconds")
     window: float = setting(1.0, "shd: length of the recording, in seconds; 0: each utterance to its last spike")
     channels: int = setting(UNITS, "shd: number of inputs; a divisor of 700 counts neighbouring units together")
@@ -51,9 +52,10 @@ class DataSettings:
         if self.data == "store-recall":
             return StoreRecall(split, seed=self.split_seed, delay=self.delay)
         if self.data == "sl-mnist":
+            shift = self.shift if split == "train" else 0
             if self.root:
-                return SpikeLatencyMNIST(self.root, split, seed=self.split_seed)
-            return SpikeLatencyMNIST.embedded(split, seed=self.split_seed)
+                return SpikeLatencyMNIST(self.root, split, seed=self.split_seed, shift=shift)
+            return SpikeLatencyMNIST.embedded(split, seed=self.split_seed, shift=shift)
         given: dict[str, Any] = {name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary")}
         given |= {"by": self.split_by, "share": self.split_share, "seed": self.split_seed}
         given |= {"window": self.window or None, "cache": self.cache or None, "cached": self.cached}
@@ -62,7 +64,7 @@ class DataSettings:
 
     def _refuse_others(self) -> None:
         """Refuse settings of another data set."""
-        for owner in ("shd", "store-recall"):
+        for owner in ("sl-mnist", "shd", "store-recall"):
             own = [f for f in fields(self) if f.metadata["help"].startswith(owner)]
             odd = [f.name for f in own if getattr(self, f.name) != f.default]
             if odd and self.data != owner:

@@ -6,17 +6,21 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from neurolsc.datasets.augment import generator
 from neurolsc.datasets.collate import Batch
 from neurolsc.datasets.latency import LatencyEncoding
 from neurolsc.datasets.mnist_files import TEST, TRAIN, fetch_mnist, read_pair
 from neurolsc.datasets.splits import carve
-from neurolsc.validation import one_of
+from neurolsc.validation import one_of, whole
 
 Split = Literal["train", "validation", "test"]
+SIDE = 28
+"""pixels along an edge of an image"""
 SPLITS = ("train", "validation", "test")
 SL_MNIST = LatencyEncoding()
 FULL_SIZES = {"validation": 5_000, "train": 45_000}
@@ -40,6 +44,10 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
         split: ``"train"``, ``"validation"`` or ``"test"``.
         seed: draws the train and the validation images; without effect on the test images.
         encoding: the numbers of the code, by default the paper's.
+        shift: move each image, whenever it is asked for, by up to so many pixels along both axes,
+            each distance as likely; what is moved in is 0, and what is moved out is lost. The
+            distances follow from seed and indices in :func:`neurolsc.train`, else from torch's
+            random numbers. For training alone: the other splits refuse it.
 
     Attributes:
         split: name of the split.
@@ -52,7 +60,8 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
 
     Raises:
         TypeError: if the seed is not an int.
-        ValueError: if the split is unknown, the seed negative, or a file damaged or not MNIST's.
+        ValueError: if the split is unknown, the seed negative, a shift negative or not of the
+            training split, or a file damaged or not MNIST's.
         ConnectionError: if a missing file could not be downloaded.
 
     Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST; sizes of the splits in table S1).
@@ -64,30 +73,37 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
         (500, torch.Size([100, 784]), 9)
     """
 
-    def __init__(self, root: str | Path, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST) -> None:
+    def __init__(
+        self, root: str | Path, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST, shift: int = 0
+    ) -> None:
         """Find or download, check and read the files, and draw the split."""
-        names = _names(split)
+        names, shift = _names(split), _shift(shift, split)
         paths = fetch_mnist(root, names)
-        self._hold(*read_pair(*(paths[name] for name in names)), split, FULL_SIZES, seed, encoding)
+        self._hold(*read_pair(*(paths[name] for name in names)), split, FULL_SIZES, seed, encoding, shift)
 
     @classmethod
-    def embedded(cls, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST) -> "SpikeLatencyMNIST":
+    def embedded(
+        cls, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST, shift: int = 0
+    ) -> "SpikeLatencyMNIST":
         """Return the sample in the package: 1,800 train, 200 validation and 500 test digits.
 
         Args:
             split: ``"train"``, ``"validation"`` or ``"test"``.
             seed: draws the validation images among the sample's 2,000 training images.
             encoding: the numbers of the code, by default the paper's.
+            shift: as above.
 
         Raises:
             TypeError: if the seed is not an int.
-            ValueError: if the split is unknown or the seed negative.
+            ValueError: if the split is unknown, the seed negative, or a shift negative or not of
+                the training split.
         """
+        shift = _shift(shift, split)
         folder = resources.files("neurolsc.datasets") / "samples" / "mnist"
         self = cls.__new__(cls)
         with ExitStack() as stack:
             paths = [stack.enter_context(resources.as_file(folder / f"{name}.gz")) for name in _names(split)]
-            self._hold(*read_pair(*paths), split, SAMPLE_SIZES, seed, encoding)
+            self._hold(*read_pair(*paths), split, SAMPLE_SIZES, seed, encoding, shift)
         return self
 
     def _hold(
@@ -98,10 +114,12 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
         sizes: dict[str, int],
         seed: int,
         encoding: LatencyEncoding,
+        shift: int,
     ) -> None:
         chosen = slice(None) if split == "test" else carve(len(images), sizes, seed)[split]
         self.split = split
         self.encoding = encoding
+        self.shift = shift
         self.images = images[chosen].flatten(1)
         self.labels = labels[chosen].long()
         self.n_in = self.images.shape[1]
@@ -115,18 +133,18 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         """One item: x (T, 784) and the digit."""
-        return self._encode(self.images[index]), int(self.labels[index])
+        return self._encode(self._moved([index])[0]), int(self.labels[index])
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return several items, encoded together: what a ``DataLoader`` calls for a batch."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
-        return Batch(self._encode(self.images[chosen]), self.labels[chosen])
+        return Batch(self._encode(self._moved(indices)), self.labels[chosen])
 
     def __repr__(self) -> str:
         """What a log needs to tell this set from another."""
         return (
             f"{type(self).__name__}(split={self.split!r}, {len(self)} items, x ({self.steps}, {self.n_in}), "
-            f"{self.n_classes} classes, {self.encoding})"
+            f"{self.n_classes} classes, {self.encoding}{f', shift={self.shift}' if self.shift else ''})"
         )
 
     @property
@@ -135,8 +153,25 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
         late = self._time_of_level.isfinite() & (self._time_of_level >= self.encoding.window)
         return int(torch.bincount(self.images.flatten(), minlength=256)[late].sum())
 
+    def _moved(self, indices: Sequence[int]) -> Tensor:
+        """Images (B, 784), moved at random where that is asked for."""
+        images = self.images[torch.as_tensor(indices, dtype=torch.long)]
+        if not self.shift:
+            return images
+        padded = nn.functional.pad(images.view(-1, SIDE, SIDE), (self.shift,) * 4)
+        random = generator(indices)
+        down, right = torch.from_numpy(random.integers(0, 2 * self.shift + 1, (2, len(images)), np.int64))
+        rows, columns = (start[:, None] + torch.arange(SIDE) for start in (down, right))
+        return padded[torch.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None]].flatten(1)
+
     def _encode(self, images: Tensor) -> Tensor:
         return self.encoding.frames(self._time_of_level[images.long()])
+
+
+def _shift(shift: int, split: str) -> int:
+    if whole("shift", shift, at_least=0) and split != "train":
+        raise ValueError(f"shift is for the training split; of {split!r} every image stays where it is, got {shift}.")
+    return shift
 
 
 def _names(split: str) -> tuple[str, str]:

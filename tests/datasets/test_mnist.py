@@ -1,12 +1,16 @@
+import itertools
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from scipy import stats
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, Subset
 
+from neurolsc.config import DataSettings
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, latency_frames, spike_latency
+from neurolsc.datasets.augment import drawn_from
 from neurolsc.datasets.mnist import FULL_SIZES, SPLITS
 from neurolsc.datasets.mnist_files import TEST, TRAIN, fetch_mnist, read_pair
 from neurolsc.datasets.splits import carve
@@ -113,6 +117,61 @@ def test_the_encoding_can_be_another():
     assert digits.steps == 20
     assert digits[0][0].shape == (20, 784)
     assert "LatencyEncoding(tau=50.0, threshold=0.2, dt=2.0, window=40.0, repeat=1)" in repr(digits)
+
+
+def test_shifted_images_are_whole_pixels_away_all_shifts_as_likely():
+    still, moved = SpikeLatencyMNIST.embedded("train"), SpikeLatencyMNIST.embedded("train", shift=2)
+    assert repr(moved).endswith("shift=2)") and "shift" not in repr(still)
+    with drawn_from(0):
+        x = moved.__getitems__(range(1000)).x.transpose(0, 1).reshape(1000, -1, 28, 28)
+    whole = still.__getitems__(range(1000)).x.transpose(0, 1).reshape(1000, -1, 28, 28)
+    padded = torch.nn.functional.pad(whole, (2,) * 4)
+    seen = torch.zeros(5, 5)
+    for image, frame in zip(x, padded, strict=True):
+        fits = [
+            (i, j)
+            for i, j in itertools.product(range(5), range(5))
+            if torch.equal(image, frame[:, i : i + 28, j : j + 28])
+        ]
+        assert len(fits) == 1
+        seen[fits[0]] += 1
+    assert stats.chisquare(seen.flatten()).pvalue > 1e-3
+
+
+def test_shifts_follow_from_seed_and_indices_or_from_torch():
+    moved = SpikeLatencyMNIST.embedded("train", shift=1)
+    drawn = []
+    for seed, items in ((0, range(40)), (0, range(40)), (1, range(40)), (0, range(39, -1, -1))):
+        with drawn_from(seed):
+            drawn.append(moved.__getitems__(items).x)
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[3].flip(1))
+    torch.manual_seed(0)
+    one = [moved[3][0] for _ in range(20)]
+    torch.manual_seed(0)
+    assert all(map(torch.equal, one, [moved[3][0] for _ in range(20)]))
+    assert not all(torch.equal(one[0], other) for other in one)
+
+
+@pytest.mark.parametrize(
+    ("split", "shift", "error", "told"),
+    [
+        ("train", -1, ValueError, "shift must be"),
+        ("train", 1.0, TypeError, "shift must be an int"),
+        ("validation", 1, ValueError, "shift is for the training split; of 'validation' every image stays"),
+    ],
+)
+def test_a_shift_that_makes_no_sense_is_refused(split, shift, error, told):
+    with pytest.raises(error, match=told):
+        SpikeLatencyMNIST.embedded(split, shift=shift)
+
+
+def test_settings_shift_the_training_images_alone():
+    settings = DataSettings(shift=1)
+    assert [settings.load(split).shift for split in SPLITS] == [1, 0, 0]
+    with pytest.raises(ValueError, match="shift: for data = sl-mnist only, got data = shd"):
+        DataSettings("shd", shift=1).load("train")
 
 
 def test_late_pixels_are_counted():
