@@ -21,7 +21,7 @@ _STATISTICS = {
     "gradient": "norm of the gradient",
     "noise": "signal to noise of the gradient",
 }
-_ARM = ("cell", "tau_v", "layer_delay", "layers", "start", "by_gain", "centralize")
+_ARM = ("cell", "tau_v", "layer_delay", "shift", "layers", "start", "by_gain", "centralize")
 _LEAST = 8
 """trials below which no correlation is told"""
 
@@ -68,9 +68,10 @@ def _arms(name: str, budgets: tuple[int, ...]) -> list[str]:
     for runs in grouped(found, *_ARM).values():
         left += [row for row in runs if row["chosen"] == "True"] or runs  # all, while none is chosen
     body = []
-    for (*_, start, by_gain, centralize, lr), runs in grouped(left, *_ARM, "lr").items():
+    for (*_, shift, _, start, by_gain, centralize, lr), runs in grouped(left, *_ARM, "lr").items():
         plain = [] if by_gain == "True" else ["one rate for all"]
         plain += [] if centralize == "True" else ["not centralized"]
+        plain += [] if shift == "0" else ["images moved by a pixel"]
         is_chosen = any(row["chosen"] == "True" for row in runs)
         line = [
             _network(runs[0]),
