@@ -142,7 +142,8 @@ def _scale(name: str, peaks: list[float], rest: Tensor, halvings: int) -> int:
     scale = math.floor(scale * 2 ** max(0, fewest, doublings - halvings))
     if scale < 1:
         raise ValueError(
-            f"{name}: the step of the threshold rounds to 0: the adaptation is too small beside the weights."
+            f"{name}: the step of the threshold rounds to 0: the adaptation is too small beside the weights; "
+            "train from a start that leaves it, such as BySource()."
         )
     return scale
 
