@@ -46,7 +46,7 @@ def test_a_trial_is_named_by_what_differs_from_the_defaults_alone():
     usual, odd = Trial.of({"seed": 0, "layers": 2}), Trial.of({"layers": 5, "cell": "a.b:C", "root": "/secret/place"})
     assert usual == Trial.of({})
     assert usual.name == Trial.of({}).name
-    assert re.fullmatch(r"cell=a\.b-C,layers=5,start=BySource-[0-9a-f]{12}", odd.name)
+    assert re.fullmatch(r"cell=a\.b-C,layers=5,start=Relay-[0-9a-f]{12}", odd.name)
     assert odd.name != Trial.of({"layers": 5, "cell": "a.b:C", "root": "/other/place"}).name
     assert odd.shown()["root"] == "place"
     long = Trial.of({"cell": "m:" + "x" * 300}).name
