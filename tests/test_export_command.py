@@ -70,7 +70,7 @@ def test_fine_tuning_keeps_the_network_that_is_exported_and_what_was_before(tmp_
     assert not [name for name in files if name.endswith(".checkpoint")]
     tuned, before = (neurolsc.load(f / runs.NETWORK) for f in (tmp_path / "out", run))
     assert not torch.equal(tuned.cells[0].w_in, before.cells[0].w_in)
-    assert "lr = 0.0004" in (tmp_path / "out" / "settings.toml").read_text()  # a fifth of the run's
+    assert "lr = 0.001" in (tmp_path / "out" / "settings.toml").read_text()  # a fifth of the run's
 
 
 def test_without_lava_the_file_is_written_and_the_report_says_what_to_run(tmp_path, monkeypatch):
