@@ -33,8 +33,7 @@ def shifted(spikes: Tensor, delay: int) -> Tensor:
 
 @pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
-@pytest.mark.parametrize("tau_v", [0.1, 0.7])
-@pytest.mark.parametrize("cell", [LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive])
+@pytest.mark.parametrize(("cell", "tau_v"), [(LIF, 0.1), (LIF, 3.0), (ALIFPlusMinus, 0.7), (ALIFPositive, 0.7)])
 def test_relays_hand_on_every_spike(cell: type, tau_v: float, reset: str, delay: int, x: Tensor):
     network = deep(cell, delay=delay, reset=reset, tau_v=tau_v)
     assert Relay(rate=0.2, adaptation=1e-9).apply(network, [x.double()]) == ()
