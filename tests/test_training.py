@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from pytorch_optimizer import Lookahead
+from pytorch_optimizer import AdaBelief, Lookahead
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -299,5 +299,6 @@ def test_the_papers_training_is_adabelief_in_lookahead_at_one_rate():
     data = Patterns(300)
     train(small_network(), data, Patterns(9), epochs=2, progress=False, **PAPER | {"optimizer": watched})
     (optimizer,) = made
-    assert isinstance(optimizer, Lookahead)
-    assert [group["lr"] for group in optimizer.param_groups] == [1e-3]
+    assert isinstance(optimizer, Lookahead) and isinstance(optimizer.optimizer, AdaBelief)
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["counter"]) == (1e-3, 4)  # at its end as at first; two batches an epoch

@@ -68,22 +68,17 @@ def _arms(name: str, budgets: tuple[int, ...]) -> list[str]:
     for runs in grouped(found, *_ARM).values():
         left += [row for row in runs if row["chosen"] == "True"] or runs  # all, while none is chosen
     body = []
-    for (*_, shift, _, start, by_gain, centralize, lr), runs in grouped(left, *_ARM, "lr").items():
-        plain = [] if by_gain == "True" else ["one rate for all"]
-        plain += [] if centralize == "True" else ["not centralized"]
-        plain += [] if shift == "0" else ["images moved by a pixel"]
-        is_chosen = any(row["chosen"] == "True" for row in runs)
-        line = [
-            _network(runs[0]),
-            f"`{start}`",
-            ", ".join(plain) or "-",
-            lr + (" (chosen)" if is_chosen else ""),
-            len(runs),
-        ]
+    for runs in grouped(left, *_ARM, "lr").values():
+        arm = runs[0]
+        odd = [] if arm["by_gain"] == "True" else ["one rate for all"]
+        odd += [] if arm["centralize"] == "True" else ["not centralized"]
+        odd += [] if arm["shift"] == "0" else ["images moved by a pixel"]
+        lr = arm["lr"] + (" (chosen)" if any(row["chosen"] == "True" for row in runs) else "")
+        line = [_network(arm), f"`{arm['start']}`", ", ".join(odd) or "-", lr, len(runs)]
         line += [_share(runs, f"after_{n}_validation_mode_accuracy") for n in budgets]
         line += [_share(runs, "validation_mode_accuracy"), _share(runs, "test_mode_accuracy")]
-        line += [_range(_layers(runs[0], key)) for key in ("firing_rate", "depth_radius")]
-        body.append([*line, f"{_layers(runs[0], 'survives')[-1]:.2f}", f"{float(runs[0]['start_seconds']):.1f}"])
+        line += [_range(_layers(arm, key)) for key in ("firing_rate", "depth_radius")]
+        body.append([*line, f"{_layers(arm, 'survives')[-1]:.2f}", f"{float(arm['start_seconds']):.1f}"])
     head = ["network", "start", "training", "learning rate", "seeds", *(f"after {n} epochs" for n in budgets)]
     head += ["validation, %", "test, %", "rates at the start", "radii through depth"]
     versions = ", ".join(sorted({f"neurolsc {row['neurolsc']}, torch {row['torch']}" for row in found}))

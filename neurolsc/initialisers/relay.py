@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.initialisers.by_source import BySource
-from neurolsc.initialisers.cells import input_synapses, membrane, put, resting_threshold, told
+from neurolsc.initialisers.cells import by_neuron, input_synapses, membrane, put, resting_threshold, told
 from neurolsc.initialisers.initialiser import Initialiser, first_input
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
@@ -35,8 +35,8 @@ class Relay(Initialiser):
     threshold above the threshold or one below it, so that the surrogate's derivative is one number,
     and the gradient comes back as it was too, times :math:`2 \vartheta_l\, \gamma f(\omega
     \vartheta_{l-1})` for each layer: 0.25 at a threshold of 1. Layers of random weights scatter
-    what they read instead, and ten of them leave nothing of what told samples apart, forward or
-    backward, whatever their radius.
+    what they read instead: of what told samples apart, ten of them left 0.00 to 0.08 in the study,
+    relays 0.86.
 
     The first layer fires at a given rate, and its recurrence has a given radius, as
     :class:`BySource` sets them. Resting thresholds of the others, where they can be set, are set to
@@ -61,13 +61,16 @@ class Relay(Initialiser):
     adaptation: float = 0.01
 
     def __post_init__(self) -> None:
-        BySource(recurrence=self.recurrence, rate=self.rate)
+        self._first()  # refuses a rate or a radius
         number("adaptation", self.adaptation)
+
+    def _first(self) -> BySource:
+        """What sets the first layer."""
+        return BySource(depth=0, recurrence=self.recurrence, rate=self.rate)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; told is what is missed, dropped or added."""
-        x, found = first_input(network, inputs), []
-        first = BySource(depth=0, recurrence=self.recurrence, rate=self.rate)
+        x, found, first = first_input(network, inputs), [], self._first()
         first.refuse(network, 0)
         for layer in range(1, len(network.cells)):
             _refuse(network, layer)
@@ -111,10 +114,8 @@ def _refuse(network: Network, layer: int) -> None:
 def _diagonal(matrix: Synapses, values: Tensor) -> Tensor:
     """Weights by which neuron i reads input i, modulo their number, with the i-th value."""
     n_hidden, n_in = matrix.weights.shape
-    neurons = torch.arange(n_hidden)
-    weights = torch.zeros(n_hidden, n_in, dtype=values.dtype)
-    weights[neurons, neurons % n_in] = values[neurons % len(values)]
-    return weights
+    read = torch.arange(n_hidden)[:, None] % n_in == torch.arange(n_in)
+    return by_neuron(values, matrix) * read
 
 
 def _left_of_a_spike(network: Network, layer: int) -> Tensor:

@@ -1,5 +1,7 @@
 """Layers run alone, against the whole network followed."""
 
+from collections.abc import Callable
+
 import pytest
 import snntorch as snn
 import torch
@@ -38,10 +40,10 @@ def same(a: State | None, b: State | None) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("network", [ours(0), ours(1), theirs()], ids=["no delay", "delay", "snntorch"])
+@pytest.mark.parametrize("make", [lambda: ours(0), lambda: ours(1), theirs], ids=["no delay", "delay", "snntorch"])
 @pytest.mark.parametrize("change", [1.0, 0.5])
-def test_bottom_up_finds_the_points_of_the_whole_network_changed_on_the_way(network: Network, change: float):
-    found, activity = [], []
+def test_bottom_up_finds_the_points_of_the_whole_network_changed_on_the_way(make: Callable[[], Network], change: float):
+    network, found, activity = make(), [], []
     for layer, (read, points) in enumerate(bottom_up(network, x(), SOME, TIMES)):
         before = follow(network, x()[:, SOME], TIMES)[0][layer]  # at its turn those below it have changed
         torch.testing.assert_close(points.x, before.x, rtol=0, atol=0)

@@ -153,3 +153,13 @@ def test_what_is_told_of_curves_can_be_set(tmp_path: Path):
     made = grid(tmp_path, table={"budgets": [1, 5], "reach": 0.9, "learns": 0.25})
     assert made.figures == Figures((1, 5), 0.9, 0.25)
     assert grid(tmp_path).figures == Figures((10, 20, 40), 0.8, 0.5)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "benchmarks" / "study").glob("*.toml")), ids=lambda path: path.stem
+)
+def test_a_grid_of_the_study_is_one_has_four_seeds_and_a_choice_among_rates(path: Path):
+    grid = read_grid(path)
+    assert grid.choice is not None and grid.choice.setting == "lr" and grid.test
+    assert {trial.settings["seed"] for trial in grid.trials} == {0, 1, 2, 3}
+    assert path.stem == grid.name
