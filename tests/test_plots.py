@@ -96,6 +96,23 @@ def test_raster(make_spikes, tmp_path):
     assert is_a_picture(tmp_path / "raster.png")
 
 
+def test_a_picture_has_the_title_that_it_is_given_and_else_none(profile, make_spikes, tmp_path, monkeypatch):
+    drawn: list[str] = []
+    save = Figure.savefig
+
+    def watched(figure: Figure, *args: object, **settings: object) -> object:
+        drawn.append(figure.get_suptitle())
+        return save(figure, *args, **settings)
+
+    monkeypatch.setattr(Figure, "savefig", watched)
+    row = {"epoch": 1, "validation_loss": 2.0, "validation_mode_accuracy": 0.1, "firing_rate": [0.1]}
+    for title in ({"title": "2 x 6 neurons, seed 0"}, {}):
+        plots.plot_learning_curves({"a": [row]}, tmp_path / "a.png", **title)
+        plots.plot_raster({"input": make_spikes(T=9, B=1, N=4)[:, 0]}, tmp_path / "b.png", **title)
+        profile.plot(tmp_path / "c.png", **title)
+    assert drawn == ["2 x 6 neurons, seed 0"] * 3 + [""] * 3
+
+
 def test_surrogates(tmp_path):
     v = torch.linspace(-3, 3, 61)
     kinds = [getattr(surrogate, name)() for name in surrogate.__all__ if name != "Surrogate"]

@@ -15,7 +15,7 @@ from neurolsc.plots import plot_learning_curves, plot_raster
 from neurolsc.runs import write_text
 from neurolsc.stability import radius_profile
 from neurolsc.sweeps import Grid, Processes, Trial, make_grid, run_sweep
-from neurolsc.sweeps.row import Row, read_history
+from neurolsc.sweeps.row import read_history
 from neurolsc.sweeps.summary import groups, markdown
 
 GIVEN: dict[str, Any] = {
@@ -67,21 +67,26 @@ def show(out: Path, *, epochs: int, seed: int, workers: int, given: dict[str, An
     click.echo(f"{grid.total} networks, trained with {workers} processes in {out}")
     rows = run_sweep(grid, out, Processes(workers))
     table = markdown(grid, groups(grid, rows))
-    _draw_learning(grid, rows, out)
-    best = max((row for row in rows if row["error"] is None), key=lambda row: row["validation_mode_accuracy"])
-    trials = {trial.name: trial for trial in grid.trials}
-    _draw_best(trials[best["trial"]], out)
-    _draw_radii({"default": grid.trials[0], "best": trials[best["trial"]]}, out)
+    _draw_learning(grid, out)
+    row = max((row for row in rows if row["error"] is None), key=lambda row: row["validation_mode_accuracy"])
+    best = next(trial for trial in grid.trials if trial.name == row["trial"])
+    _draw_best(best, out)
+    _draw_radii({"default": grid.trials[0], "best": best}, out)
     seconds = time.perf_counter() - began
-    write_text(out / "report.md", _report(grid, table, best, seconds))
+    write_text(out / "report.md", _report(grid, table, _told(best), seconds))
     click.echo(f"\n{table}\n{seconds:.0f} s. The report with its pictures: {out / 'report.md'}")
 
 
-def _draw_learning(grid: Grid, rows: list[Row], out: Path) -> None:
+def _draw_learning(grid: Grid, out: Path) -> None:
     """The learning curves of all networks in one picture."""
-    varied = {row["trial"]: row["start"] + (f", {row['cell']}" if row.get("tau_v", 0) > 1 else "") for row in rows}
-    histories = {varied[trial.name]: read_history(trial.folder(out)) for trial in grid.trials}
-    plot_learning_curves({name: h for name, h in histories.items() if h}, out / "learning.png", chance=0.1)
+    histories = {_told(trial): read_history(trial.folder(out)) for trial in grid.trials}
+    given = grid.trials[0].settings
+    plot_learning_curves(
+        {name: history for name, history in histories.items() if history},
+        out / "learning.png",
+        chance=0.1,
+        title=f"Two layers of {given['width']} neurons, 1,800 spike-latency MNIST digits, seed {given['seed']}",
+    )
 
 
 def _draw_best(trial: Trial, out: Path) -> None:
@@ -91,7 +96,8 @@ def _draw_best(trial: Trial, out: Path) -> None:
     with torch.no_grad():
         layers = [layer[:, 0] for layer in network.run(one).spikes]
     named = {f"layer {i}": spikes for i, spikes in enumerate(layers, start=1)}
-    plot_raster({f"input, a digit {digit}": one[:, 0]} | named, out / "raster.png")
+    title = f"{_told(trial)}, after training, seed {trial.settings['seed']}"
+    plot_raster({f"input, a digit {digit}": one[:, 0]} | named, out / "raster.png", title=title)
 
 
 def _draw_radii(trials: dict[str, Trial], out: Path) -> None:
@@ -100,12 +106,20 @@ def _draw_radii(trials: dict[str, Trial], out: Path) -> None:
         experiment: Experiment = trial.experiment
         network, _ = experiment.begin()
         x = experiment.first_samples("train", 4)[0]
-        radius_profile(network, x, steps=min(32, len(x)), seed=experiment.network.seed).plot(out / f"radii_{name}.png")
+        profile = radius_profile(network, x, steps=min(32, len(x)), seed=experiment.network.seed)
+        title = f"{_told(trial)}, before training, 4 digits, seed {experiment.network.seed}"
+        profile.plot(out / f"radii_{name}.png", title=title)
 
 
-def _report(grid: Grid, table: str, best: Row, seconds: float) -> str:
+def _told(trial: Trial) -> str:
+    """What tells an arm from the others, in words."""
+    given = trial.settings
+    moved = ", images moved" if given["shift"] else ""
+    return given["start"] + (f", {given['cell']}" if given["tau_v"] > 1 else "") + moved
+
+
+def _report(grid: Grid, table: str, best: str, seconds: float) -> str:
     fixed = grid.fixed
-    told = f"{best['start']}, {best['cell']}" if "cell" in best else best["start"]
     return f"""# neurolsc demo
 
 Two layers of {fixed["width"]} neurons on 1,800 spike-latency MNIST digits, {fixed["epochs"]} epochs with the same batches,
@@ -121,7 +135,7 @@ training images are moved by up to a pixel.
 
 ![learning curves](learning.png)
 
-## Radii before the training, default and best ({told})
+## Radii before the training, default and best ({best})
 
 ![radii of the default](radii_default.png)
 

@@ -15,6 +15,7 @@ def plot_learning_curves(
     *,
     chance: float | None = None,
     score: str = "mode_accuracy",
+    title: str = "",
 ) -> None:
     """Draw validation loss, score and the last layer's firing rate of trainings over epochs.
 
@@ -24,6 +25,7 @@ def plot_learning_curves(
         path: the picture.
         chance: the score of a guess.
         score: what the task calls it, a share from 0 to 1.
+        title: of the whole.
     """
     panels = {
         "validation_loss": "Validation loss (mean over all steps)",
@@ -37,8 +39,8 @@ def plot_learning_curves(
             for ax, key in zip(axes, panels, strict=True):
                 values = [row[key][-1] if isinstance(row[key], list) else row[key] for row in history]
                 ax.plot(epochs, values, color=color(number), label=name, marker=".", linewidth=1.6)
-        for ax, title in zip(axes, panels.values(), strict=True):
-            ax.set(xlabel="epoch", title=title)
+        for ax, panel in zip(axes, panels.values(), strict=True):
+            ax.set(xlabel="epoch", title=panel)
             whole_steps(ax)
         axes[1].set_ylim(0, 1)
         axes[2].set_ylim(0, None)
@@ -47,4 +49,4 @@ def plot_learning_curves(
         # below the panels: curves may run anywhere in them
         handles, labels = axes[1].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), fontsize="small")
-        save_figure(figure, path)
+        save_figure(figure, path, title)

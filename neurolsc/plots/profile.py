@@ -27,6 +27,7 @@ def plot_profile(
     target: tuple[float, float] | None = None,
     starred: Sequence[bool] = (),
     notes: Sequence[str] = (),
+    title: str = "",
 ) -> None:
     """Draw radii of each layer over time in both directions, and what holds those through time.
 
@@ -42,6 +43,7 @@ def plot_profile(
         target: radii (time, depth) that were aimed at.
         starred: which depth rows get a star in the legend; none by default.
         notes: sentences below the picture.
+        title: of the whole.
     """
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained", width_ratios=(1, 1, 0.8))
@@ -49,7 +51,7 @@ def plot_profile(
             "through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$",
             "through depth, $\\partial h_{l}/\\partial h_{l-1}$",
         )
-        for direction, (ax, radii, title) in enumerate(zip(axes, (time, depth), titles, strict=False)):
+        for direction, (ax, radii, what) in enumerate(zip(axes, (time, depth), titles, strict=False)):
             for layer, radius in enumerate(np.asarray(radii)):
                 name = f"layer {layer + 1}" + (" (from the input)" if direction and not layer else "")
                 name += "*" if direction and any(starred[layer : layer + 1]) else ""
@@ -58,14 +60,14 @@ def plot_profile(
                 ax.plot(steps, radius.mean(1), **look, label=f"{name}: mean {radius.mean():.2f}", linewidth=1.6)
             if target is not None:
                 target_line(ax, target[direction], f"target {target[direction]:.3g}")
-            ax.set(xlabel="time step", title=f"Radius {title}")
+            ax.set(xlabel="time step", title=f"Radius {what}")
             from_zero(ax)
             ax.legend(fontsize="small", loc="lower right")
         axes[0].set_ylabel("spectral radius")
         _plot_terms(axes[2], held_by, colors, firing_rate)
         told = ["Line: mean over samples. Band: smallest to largest. Spikes: per neuron and step.", *notes]
         figure.supxlabel("   ".join(told), x=0.04, ha="left", fontsize="small")
-        save_figure(figure, path)
+        save_figure(figure, path, title)
 
 
 def _plot_terms(ax: Axes, held_by: Shares, colors: Mapping[str, str], firing_rate: Sequence[float]) -> None:

@@ -10,12 +10,13 @@ from numpy.typing import ArrayLike
 from neurolsc.plots.style import COLORS, STYLE, save_figure
 
 
-def plot_raster(spikes: Mapping[str, ArrayLike], path: str | PathLike[str]) -> None:
+def plot_raster(spikes: Mapping[str, ArrayLike], path: str | PathLike[str], *, title: str = "") -> None:
     """Draw the spikes of one sample, one panel per layer.
 
     Args:
         spikes: of each layer (T, N), under what stands above its panel.
         path: the picture.
+        title: of the whole.
     """
     layers = {label: np.asarray(layer) for label, layer in spikes.items()}
     with plt.rc_context(STYLE):
@@ -29,4 +30,4 @@ def plot_raster(spikes: Mapping[str, ArrayLike], path: str | PathLike[str]) -> N
             ax.set(title=f"{label}: {rate:.4f} spikes per neuron and step", ylim=(-1, layer.shape[1]))
             ax.set_ylabel("neuron")
         axes[-1, 0].set(xlabel="time step", xlim=(-1, max(map(len, layers.values()))))
-        save_figure(figure, path)
+        save_figure(figure, path, title)

@@ -53,8 +53,16 @@ def target_line(ax: Axes, value: float, label: str) -> None:
     ax.axhline(value, color="black", linestyle="--", linewidth=1, label=label)
 
 
-def save_figure(figure: Figure, path: str | PathLike[str]) -> None:
-    """Write a figure whole or not at all, and close it; the suffix chooses the format."""
+def save_figure(figure: Figure, path: str | PathLike[str], title: str = "") -> None:
+    """Write a figure whole or not at all, and close it; the suffix chooses the format.
+
+    Args:
+        figure: the figure.
+        path: the picture.
+        title: of the whole: network, data and seeds; none if empty.
+    """
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize="large")
     kind = os.path.splitext(path)[1].removeprefix(".") or None
     try:
         atomic_write(path, lambda file: figure.savefig(file, format=kind, bbox_inches="tight"))

@@ -82,8 +82,8 @@ class RadiusProfile:
             "target": self.target,
         }
 
-    def plot(self, path: str | PathLike[str]) -> None:
-        """Draw the profile to a file; the suffix chooses the format."""
+    def plot(self, path: str | PathLike[str], *, title: str = "") -> None:
+        """Draw the profile to a file, under a title; the suffix chooses the format."""
         from neurolsc.plots import plot_profile  # matplotlib is slow to import and few runs draw
 
         plot_profile(
@@ -97,6 +97,7 @@ class RadiusProfile:
             target=self.target,
             starred=[treatment is not None for treatment in self.non_square],
             notes=[f"{line}." for line in self._stars()],
+            title=title,
         )
 
     def _stars(self) -> list[str]:
