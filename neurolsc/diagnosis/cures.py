@@ -10,7 +10,6 @@ from torch import Tensor
 from neurolsc.diagnosis.faults import (
     EXPLODING,
     FROZEN,
-    LATE,
     NEURONS,
     OFTEN,
     RARE,
@@ -139,15 +138,6 @@ def _move(layers: Sequence[int], network: Network, figures: Figures) -> Cure | N
     return Cure(words, partial(_free, layers=layers))
 
 
-def _at_once(layers: Sequence[int], network: Network, figures: Figures) -> Cure | None:
-    """Layers that read in the same step."""
-
-    def treat(network: Network, x: Tensor) -> None:
-        network.layer_delay = 0
-
-    return Cure("layers that read the one below in the same step", treat)
-
-
 _OF_LAYERS: dict[str, Callable[[Sequence[int], Network, Figures], Cure | None]] = {
     DEAD: _rates,
     SATURATED: _rates,
@@ -157,7 +147,6 @@ _OF_LAYERS: dict[str, Callable[[Sequence[int], Network, Figures], Cure | None]] 
     EXPLODING: _calm,
     VANISHING: _open,
     FROZEN: _move,
-    LATE: _at_once,
 }
 
 

@@ -9,7 +9,7 @@ from neurolsc.stability.findings import DEAD, Finding, held_by
 
 SATURATED, SCALE, NEURONS = "saturated layer", "threshold out of scale", "dead neurons"
 SYNCHRONOUS, EXPLODING, VANISHING = "synchronous layer", "exploding through time", "vanishing through depth"
-FROZEN, LATE = "frozen time constant", "late input"
+FROZEN = "frozen time constant"
 
 BUSY = 0.9
 """spikes per neuron and step above which a layer says little but yes"""
@@ -32,18 +32,12 @@ gradient; five such layers leave less than 1e-5. Woken networks have 0.7, good o
 MOST_STUCK = 0.5
 """share of a layer's time constants that no step moves above which the layer is meant"""
 
-HEARD = 0.15
-"""share of the steps that the input may be late at the last layer. With 10 layers of 128 relays and
-50 steps (0.2) training loss was 1.68 after ten epochs, and 1.08 where layers read at once; 5 layers
-(0.1) learn"""
-
 
 def faults(network: Network, figures: Figures, *, learnt: bool) -> Iterator[Finding]:
     """What is wrong with the layers, from the first to the last.
 
     Of a network that has learnt, layers may fire often: that decides something, then.
     """
-    yield from _late(network, figures)
     silent_below = False
     for i, layer in enumerate(figures.layers):
         yield from _activity(i + 1, layer, silent_below, BUSY if learnt else OFTEN)
@@ -52,14 +46,6 @@ def faults(network: Network, figures: Figures, *, learnt: bool) -> Iterator[Find
             yield from _through_depth(i + 1, layer)
         yield from _constants(i + 1, layer)
         silent_below = layer.activity.rate == 0
-
-
-def _late(network: Network, figures: Figures) -> Iterator[Finding]:
-    late = network.layer_delay * len(network.cells)
-    if late > HEARD * figures.steps:
-        problem = f"hears the input {late} steps late, of {figures.steps}"
-        why = "every layer reads the one below one step late, and the first one the input"
-        yield Finding(len(network.cells), problem, "build the network with layer_delay=0", why, LATE)
 
 
 def _activity(number: int, layer: LayerFigures, silent_below: bool, often: float) -> Iterator[Finding]:

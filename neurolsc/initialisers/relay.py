@@ -44,9 +44,6 @@ class Relay(Initialiser):
     series are not handed on. Recurrence and adaptation are there for the training to find. A layer
     of another width than the one below reads its neurons in turn, some more than once or not all.
 
-    A network whose layers are read one step late (``layer_delay=1``) hands on its input as many
-    steps late as it has layers; where samples are short, take ``layer_delay=0``.
-
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the first layer stay.
         recurrence: radius of the first layer's recurrence; 0: none.

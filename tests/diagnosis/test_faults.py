@@ -9,7 +9,6 @@ import torch
 import neurolsc
 from neurolsc import LIF, ALIFPlus, Network, diagnose, try_cures
 from neurolsc.diagnosis.order import roughness
-from neurolsc.initialisers import Relay
 from tests.diagnosis.networks import HEALTHY, PLANTS, batch, exploding, healthy
 
 
@@ -204,21 +203,3 @@ def test_what_does_not_fit_is_refused(digits):
     with pytest.raises(ValueError, match="trials need targets"):
         try_cures(network, x, diagnose(network, x))
     assert isinstance(network, Network)
-
-
-def test_an_input_that_comes_late_to_the_last_layer_is_named_and_layers_that_read_at_once_are_tried(digits):
-    x, labels = digits[1]
-    torch.manual_seed(0)
-    few = x[15:35, :16]
-    for delay, found in ((1, ["late input"]), (0, [])):
-        network = Network([ALIFPlus(x.shape[2], 16), *(ALIFPlus(16, 16) for _ in range(3))], 20, layer_delay=delay)
-        Relay().apply(network, [few])
-        diagnosis = diagnose(network, (few, labels[:16]))
-        assert [name for name in named(diagnosis, 4) if "late" in name] == found
-    network.layer_delay = 1
-    diagnosis = diagnose(network, (few, labels[:16]))
-    (late,) = (f for f in diagnosis if f.name == "late input")
-    assert "4 steps late, of 20" in late.problem
-    tried = try_cures(network, (few, labels[:16]), diagnosis, lr=1e-3)
-    assert "layers that read the one below in the same step" in [trial.cure for trial in tried]
-    assert network.layer_delay == 1
