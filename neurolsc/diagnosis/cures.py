@@ -7,17 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
-from neurolsc.diagnosis.faults import (
-    EXPLODING,
-    FROZEN,
-    NEURONS,
-    OFTEN,
-    RARE,
-    SATURATED,
-    SCALE,
-    SYNCHRONOUS,
-    VANISHING,
-)
+from neurolsc.diagnosis.faults import EXPLODING, FROZEN, NEURONS, OFTEN, RARE, SATURATED, SCALE, SYNCHRONOUS, VANISHING
 from neurolsc.diagnosis.figures import Figures
 from neurolsc.diagnosis.training_faults import TOO_FAST
 from neurolsc.network import Network
