@@ -130,7 +130,7 @@ SHARES = [{"leak": 0.25, "oscillation": 0.75}, {"oscillation": 0.5, "twist": 0.5
 def bars(tmp_path, monkeypatch, colors) -> tuple[dict[str, tuple[float, ...]], dict[str, list[float]]]:
     """Colour and widths of the bars of each term."""
     figures = []
-    monkeypatch.setattr(profile_picture, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(profile_picture, "save_figure", lambda figure, path, title="": figures.append(figure))
     radii = torch.rand(3, 4, 2)
     plots.plot_profile(
         tmp_path / "p.png",
@@ -176,7 +176,7 @@ def test_without_any_given_colours_all_terms_still_differ(tmp_path, monkeypatch)
 def test_utterances_are_drawn_spike_by_spike_with_the_activity_of_every_unit(tmp_path, monkeypatch):
     events = SHD.embedded("test").events([3, 5])
     figures = []
-    monkeypatch.setattr(utterances, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(utterances, "save_figure", lambda figure, path, title="": figures.append(figure))
     spikes = [(events.times[a:b], events.units[a:b]) for a, b in pairwise(events.offsets)]
     plots.plot_utterances(spikes, ["one", "other"], tmp_path / "words.png", units=700)
     (figure,) = figures
@@ -213,7 +213,7 @@ def test_pictures_know_no_model():
 def drawn(monkeypatch) -> list[Figure]:
     """The figures that are saved from now on, kept as they are."""
     figures: list[Figure] = []
-    monkeypatch.setattr(sweep_picture, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(sweep_picture, "save_figure", lambda figure, path, title="": figures.append(figure))
     return figures
 
 
