@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor
 
@@ -12,7 +12,7 @@ from neurolsc.network import Network
 from neurolsc.stability import pretrain, scale_to_radius
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc.rules import RULES
-from neurolsc.stability.lsc.targets import as_target
+from neurolsc.stability.lsc.targets import Along, Direction, Target, as_target
 from neurolsc.validation import one_of, whole
 
 
@@ -31,6 +31,8 @@ class LSC(Initialiser):
         rule: what multipliers move: ``"default"`` (that of the target), ``"transition"``,
             ``"hold-threshold"`` or ``"paper"``.
         method: ``"gradient"``, the paper's loop, or ``"scale"``, root finding.
+        direction: which radius is set, that through ``"time"``, ``"depth"`` or ``"both"``; another
+            is left as it is.
         gradient: of the loop: let the gradient of the radii move parameters.
         kappa: of the loop: multiply them by what brings the radius to its target.
         shuffle: of the loop: shuffle each parameter after every step.
@@ -44,6 +46,7 @@ class LSC(Initialiser):
     target: float | str = 1.0
     rule: str = "default"
     method: Literal["gradient", "scale"] = "gradient"
+    direction: Literal["both", "time", "depth"] = "both"
     gradient: bool = True
     kappa: bool = True
     shuffle: bool = True
@@ -52,7 +55,8 @@ class LSC(Initialiser):
     steps: int = 8
 
     def __post_init__(self) -> None:
-        as_target(self.target)  # type: ignore[arg-type]
+        one_of("direction", self.direction, ("both", *get_args(Direction)))
+        self._target()  # refuses one
         one_of("rule", self.rule, ("default", *RULES))
         one_of("method", self.method, ("gradient", "scale"))
         for name in ("max_steps", "samples", "steps"):
@@ -60,10 +64,14 @@ class LSC(Initialiser):
         if self.method == "scale" and not (self.gradient and self.kappa and self.shuffle):
             raise ValueError("gradient, kappa and shuffle are parts of the loop, which method='scale' does without.")
 
+    def _target(self) -> Target:
+        target = as_target(self.target)  # type: ignore[arg-type]
+        return target if self.direction == "both" else Along(target, self.direction)
+
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set the radii; the findings are those of the pre-training."""
         x = first_input(network, inputs)
-        asked = {"target": self.target, "rule": RULES.get(self.rule), "seed": seed, "samples": self.samples}
+        asked = {"target": self._target(), "rule": RULES.get(self.rule), "seed": seed, "samples": self.samples}
         asked |= {"steps": min(self.steps, x.shape[0]), "progress": False}
         if self.method == "scale":
             return scale_to_radius(network, x, **asked).findings

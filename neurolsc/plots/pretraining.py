@@ -16,14 +16,14 @@ PANELS = {
 
 
 def plot_pretraining(
-    history: Sequence[dict[str, Any]], target: tuple[float, float] | None, path: str | PathLike[str]
+    history: Sequence[dict[str, Any]], target: tuple[float | None, float | None] | None, path: str | PathLike[str]
 ) -> None:
     """Draw the mean radii and the firing rates of every layer over the pre-training steps.
 
     Args:
         history: one row per step: step, and time, depth and firing_rate with a number per layer.
             Rows without depth are left out.
-        target: radii (time, depth) that were aimed at.
+        target: radii (time, depth) that were aimed at; None: that one was left as it was.
         path: the picture.
 
     Raises:
@@ -40,8 +40,8 @@ def plot_pretraining(
             for layer in range(len(rows[0][key])):
                 values = [row[key][layer] for row in rows]
                 ax.plot(steps, values, color=color(layer), label=f"layer {layer + 1}", linewidth=1.6)
-            if key in aims:
-                target_line(ax, aims[key], "target")
+            if (aim := aims.get(key)) is not None:
+                target_line(ax, aim, "target")
             ax.set(xlabel="pre-training step", title=title)
             from_zero(ax)
             whole_steps(ax)

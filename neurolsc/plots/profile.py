@@ -24,7 +24,7 @@ def plot_profile(
     held_by: Shares,
     colors: Mapping[str, str],
     firing_rate: Sequence[float],
-    target: tuple[float, float] | None = None,
+    target: tuple[float | None, float | None] | None = None,
     starred: Sequence[bool] = (),
     notes: Sequence[str] = (),
     title: str = "",
@@ -40,7 +40,7 @@ def plot_profile(
         colors: of the terms, which are drawn in this order; one that is missing is drawn after
             them in a colour of the palette.
         firing_rate: spikes per neuron and step of every layer; NaN where there are none.
-        target: radii (time, depth) that were aimed at.
+        target: radii (time, depth) that were aimed at; None: that one was left as it was.
         starred: which depth rows get a star in the legend; none by default.
         notes: sentences below the picture.
         title: of the whole.
@@ -58,8 +58,8 @@ def plot_profile(
                 look = {"color": color(layer)}
                 ax.fill_between(steps, radius.min(1), radius.max(1), **look, alpha=0.15, linewidth=0)
                 ax.plot(steps, radius.mean(1), **look, label=f"{name}: mean {radius.mean():.2f}", linewidth=1.6)
-            if target is not None:
-                target_line(ax, target[direction], f"target {target[direction]:.3g}")
+            if target is not None and (aim := target[direction]) is not None:
+                target_line(ax, aim, f"target {aim:.3g}")
             ax.set(xlabel="time step", title=f"Radius {what}")
             from_zero(ax)
             ax.legend(fontsize="small", loc="lower right")

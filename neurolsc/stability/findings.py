@@ -67,9 +67,11 @@ def wide_spread(profile: RadiusProfile, include_input: bool = True) -> Finding:
     """Where radii spread most, for a profile with means on target and a deviation that is not."""
     spread = {
         (layer, direction): radii[layer].std(correction=0).item()
-        for direction, radii in (("time", profile.time), ("depth", profile.depth))
+        for direction, radii, wanted in zip(
+            ("time", "depth"), (profile.time, profile.depth), profile.target or (1.0, 1.0), strict=True
+        )
         for layer in range(len(radii))
-        if include_input or direction == "time" or layer > 0
+        if wanted is not None and (include_input or direction == "time" or layer > 0)
     }
     (layer, direction), widest = max(spread.items(), key=lambda item: item[1])
     problem = f"mean radii are on target, but those through {direction} spread by {widest:.2f}"

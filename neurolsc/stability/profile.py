@@ -41,7 +41,7 @@ class RadiusProfile:
             it is square.
         exact: share of the radii through time and depth (2, L) that come from dense eigenvalues:
             all of small layers, and of others those for which products with vectors did not settle.
-        target: the radii (time, depth) that were aimed at, if any.
+        target: the radii (time, depth) that were aimed at, if any; None: left as it was.
         terms: per layer, what its cell says of these terms: what to change, and their colours.
     """
 
@@ -53,7 +53,7 @@ class RadiusProfile:
     silent_steps: Tensor
     non_square: tuple[NonSquare | None, ...]
     exact: Tensor
-    target: tuple[float, float] | None = None
+    target: tuple[float | None, float | None] | None = None
     terms: tuple[tuple[Term, ...], ...] = ()
 
     @property
@@ -121,7 +121,8 @@ class RadiusProfile:
             )
             lines.append(f"from products with vectors; by dense eigenvalues: {'; '.join(shares)}")
         if self.target is not None:
-            lines.append(f"target: time {self.target[0]:.3g}, depth {self.target[1]:.3g}")
+            aims = zip(("time", "depth"), self.target, strict=True)
+            lines.append("target: " + ", ".join(f"{name} {radius:.3g}" for name, radius in aims if radius is not None))
         return "\n".join(lines + self._stars())
 
 
@@ -133,7 +134,7 @@ def radius_profile(
     non_square: NonSquare = "submatrix",
     method: Method = "krylov",
     tolerance: float = TOLERANCE,
-    target: tuple[float, float] | None = None,
+    target: tuple[float | None, float | None] | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> RadiusProfile:

@@ -50,6 +50,16 @@ def test_parts_of_the_loop_can_be_left_out(monkeypatch):
         LSC(0.5, method="scale", shuffle=False)
 
 
+def test_one_direction_alone_is_set():
+    network, x = NETWORKS["ALIFPlus"](), spikes()
+    before = network.cells[0].w_in.detach().clone()
+    LSC(0.5, method="scale", direction="time").apply(network, [x])
+    assert torch.equal(network.cells[0].w_in, before)
+    assert radius_profile(network, x, steps=8).time_mean.tolist() == pytest.approx([0.5, 0.5], abs=0.05)
+    with pytest.raises(ValueError, match="direction must be one of 'both', 'time', 'depth'"):
+        LSC(0.5, direction="up")  # type: ignore[arg-type]
+
+
 class Nothing:
     """A pre-training that found nothing."""
 

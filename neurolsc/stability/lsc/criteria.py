@@ -113,7 +113,7 @@ class Criteria:
 
     def allowed(self, goal: Aim, wanted: float) -> float:
         """How far a mean may lie from the target radius of its direction."""
-        return self.tolerance if goal.time == goal.depth else 2 * self.tolerance * wanted
+        return self.tolerance if None in goal or goal.time == goal.depth else 2 * self.tolerance * wanted
 
     def met(self, measured: Measured, goal: Aim, smoothed: float, include_input: bool = True) -> bool:
         """Whether the measured radii, and the smoothed deviation so far, have converged."""
@@ -127,7 +127,7 @@ class Criteria:
 def errors(measured: Measured, goal: Aim, include_input: bool = True) -> Tensor:
     """Distance of every radius from its target, all derivatives in one vector."""
     depth = measured.depth if include_input else measured.depth[1:]
-    parts = [*(r - goal.time for r in measured.time), *(r - goal.depth for r in depth)]
+    parts = [r - wanted for radii, wanted in ((measured.time, goal.time), (depth, goal.depth)) for r in radii if wanted]
     return torch.cat([part.flatten() for part in parts])
 
 
@@ -142,5 +142,5 @@ def _compared(
     """The layers and directions that count: (layer, direction, figure, target)."""
     for direction, along, wanted in zip(("time", "depth"), figures, goal, strict=True):
         for layer, figure in enumerate(along):
-            if include_input or direction == "time" or layer > 0:
+            if wanted is not None and (include_input or direction == "time" or layer > 0):
                 yield layer, direction, figure, wanted

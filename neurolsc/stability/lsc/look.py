@@ -46,6 +46,12 @@ class Look:
     goal: Aim
     options: Options
 
+    def __post_init__(self) -> None:
+        if self.goal.time is None and len(self.network.cells) == 1 and not self.options.include_input:
+            raise ValueError(
+                "one layer has a radius through depth from its input alone: with include_input=False there is none to set."
+            )
+
     def settings(self) -> dict[str, Any]:
         """What the steps of a run depend on besides its inputs, as a checkpoint keeps it."""
         return self.options.settings(self.goal) | of_network(self.network)

@@ -15,6 +15,7 @@ from neurolsc.stability.lsc.look import Look
 from neurolsc.stability.lsc.loss import loss
 from neurolsc.stability.lsc.result import dead
 from neurolsc.stability.lsc.shuffle import draw_orders, shuffled
+from neurolsc.stability.lsc.targets import Direction
 from neurolsc.stability.profile import RadiusProfile
 
 _NEAR = 3  # tolerances: means that miss their targets by less, in root mean square, are near
@@ -75,8 +76,8 @@ class Loop:
         row: dict[str, Any] = {"step": self.step, "loss": loss(measured, goal, options.include_input).item()}
         row |= {"time": time, "depth": depth, "deviation": spread, "smoothed_deviation": self.smoothed}
         self.history.append(row | {"firing_rate": rates})
-        counted = depth if options.include_input else depth[1:]
-        errors = [abs(m / goal.time - 1) for m in time] + [abs(m / goal.depth - 1) for m in counted]
+        compared = ((time, goal.time), (depth if options.include_input else depth[1:], goal.depth))
+        errors = [abs(mean / wanted - 1) for means, wanted in compared if wanted for mean in means]
         error = [max(errors), sum(errors)]  # the sum where one radius is out of reach at all steps
         if error < self.best_error:
             self.best_error, self.best_step, self.best = error, self.step, self._copy()
@@ -130,11 +131,11 @@ class Loop:
 
         return move
 
-    def _kappas(self, direction: str, means: list[float]) -> list[float]:
+    def _kappas(self, direction: Direction, means: list[float]) -> list[float]:
         """The multipliers of one direction; damped while polishing."""
-        if self.options.multiplier is None:
+        target: float | None = getattr(self.look.goal, direction)
+        if self.options.multiplier is None or target is None:
             return [1.0] * len(means)
-        target = getattr(self.look.goal, direction)
         kappas = [kappa(mean, target, self.options.multiplier) for mean in means]
         return self.damping[direction](kappas) if self.polishing else kappas
 

@@ -68,8 +68,8 @@ def pretrain(
         batches: inputs x (T, B, n_in), or tuples (x, labels) whose labels are ignored; gone through
             again and again.
         target: the radius through time and depth, in (0, inf); ``"balanced"``: T/(T+L) and L/(T+L);
-            or an object with ``aim(steps, layers)``, which returns both
-            (:mod:`neurolsc.stability.lsc.targets`).
+            or an object with ``aim(steps, layers)``, which returns both, such as ``Along(0.5,
+            "time")``, which leaves the other as it is (:mod:`neurolsc.stability.lsc.targets`).
         rule: what the multipliers move, an object with ``name`` and ``apply``
             (:mod:`neurolsc.stability.lsc.rules`); by default the one that reaches the target with
             firing layers, ``PaperRule()`` for balanced and ``TransitionRule()`` else.

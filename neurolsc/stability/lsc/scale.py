@@ -154,24 +154,27 @@ def _sweep(look: Look, x: Tensor, bar: Any) -> list[dict[str, Any]]:
         bar.set_postfix_str(f"layer {layer + 1} scale {scale:.3g} time {radius:.3f}")
 
     for layer in range(len(look.network.cells)):
-        if layer or look.options.include_input:
-            _scale_depth(look, layer, x, steps)
-        _scale_time(look, layer, x, steps, note)
+        if look.goal.depth is not None and (layer or look.options.include_input):
+            _scale_depth(look, layer, look.goal.depth, x, steps)
+        if look.goal.time is not None:
+            _scale_time(look, layer, look.goal.time, x, steps, note)
     return history
 
 
-def _scale_depth(look: Look, layer: int, x: Tensor, steps: Tensor) -> None:
+def _scale_depth(look: Look, layer: int, target: float, x: Tensor, steps: Tensor) -> None:
     """Scale a layer by its radius through depth, where there is one."""
     options, t = look.options, follow(look.network, x, steps)[0][layer]
     with torch.no_grad():
         mean = depth_radius(t, layer, options.non_square, look.generator(0)).radius.mean().item()
     if mean > 0:
-        options.rule.apply(look.network.cells[layer], time=1.0, depth=look.goal.depth / mean)
+        options.rule.apply(look.network.cells[layer], time=1.0, depth=target / mean)
 
 
-def _scale_time(look: Look, layer: int, x: Tensor, steps: Tensor, note: Callable[[int, float, float], None]) -> None:
+def _scale_time(
+    look: Look, layer: int, target: float, x: Tensor, steps: Tensor, note: Callable[[int, float, float], None]
+) -> None:
     """Scale a layer until its radius through time is the target, or as near as it gets."""
-    cell, target = look.network.cells[layer], look.goal.time
+    cell = look.network.cells[layer]
     start = {name: value.clone() for name, value in cell.state_dict().items()}
     tried: list[tuple[float, float]] = []
 

@@ -2,14 +2,18 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
+
+from neurolsc.validation import one_of
+
+Direction = Literal["time", "depth"]
 
 
 class Aim(NamedTuple):
-    """Target radii through time and depth."""
+    """Target radii through time and depth; None: that direction is left as it is."""
 
-    time: float
-    depth: float
+    time: float | None
+    depth: float | None
 
 
 class Aiming(Protocol):
@@ -51,6 +55,31 @@ class Balanced:
         return Aim(steps / (steps + layers), layers / (steps + layers))
 
 
+@dataclass(frozen=True)
+class Along:
+    """One direction of a target; the other is left as it is.
+
+    Attributes:
+        target: the target, for example 0.5.
+        direction: the one that counts, ``"time"`` or ``"depth"``.
+
+    Raises:
+        ValueError: if the target is none, or the direction another.
+    """
+
+    target: Target
+    direction: Direction
+
+    def __post_init__(self) -> None:
+        as_target(self.target)
+        one_of("direction", self.direction, get_args(Direction))
+
+    def aim(self, steps: int, layers: int) -> Aim:
+        """The target's radius in that direction."""
+        goal = aim(self.target, steps, layers)
+        return goal._replace(**{other: None for other in get_args(Direction) if other != self.direction})
+
+
 def as_target(target: Target) -> Aiming:
     """The object that a target stands for.
 
@@ -74,9 +103,10 @@ def aim(target: Target, steps: int, layers: int) -> Aim:
 
     Raises:
         ValueError: if the target is none (:func:`as_target`), or its radii are not positive finite
-            numbers.
+            numbers, or both None.
     """
     goal = Aim(*as_target(target).aim(steps, layers))
-    if not all(0 < radius < math.inf for radius in goal):
-        raise ValueError(f"target radii must be in (0, inf), got {tuple(goal)} from {target!r}.")
+    radii = [radius for radius in goal if radius is not None]
+    if not radii or not all(0 < radius < math.inf for radius in radii):
+        raise ValueError(f"target radii must be in (0, inf), or one of them None, got {tuple(goal)} from {target!r}.")
     return goal

@@ -35,8 +35,9 @@ from neurolsc.files import read_tree
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.stability.lsc.criteria import Measured
 from neurolsc.stability.lsc.look import Look
+from neurolsc.stability.lsc.loss import loss
 from neurolsc.stability.lsc.options import Options
-from neurolsc.stability.lsc.targets import Aim
+from neurolsc.stability.lsc.targets import Aim, Along
 from neurolsc.stability.transition import follow, time_derivative_by_autograd
 from neurolsc.surrogate import FastSigmoid
 
@@ -472,6 +473,40 @@ def test_a_target_of_ones_own_is_reached(make_network, batches):
     assert result.converged
     assert (result.profile.depth_mean / 0.3 - 1).abs().max() <= 0.04
     assert result.options.target == Falling(0.6)
+
+
+@pytest.mark.parametrize("direction", ["time", "depth"])
+def test_one_direction_is_reached_and_the_multipliers_leave_the_other(direction, make_network, batches, tmp_path):
+    network = make_network()
+    before, target = weights(network), Along(0.5, direction)
+    switches = {"gradient": False, "shuffle": False, "target": target, "max_steps": 3}
+    after = last_state(network, batches, tmp_path / "state", **switches)["network"]
+    left = {"time": "w_in", "depth": "w_rec"}[direction]
+    for layer in range(2):
+        assert torch.equal(after[f"cells.{layer}.{left}"], before[f"cells.{layer}.{left}"])
+    result = pretrain(make_network(), batches, target=target, progress=False)
+    assert result.converged
+    assert (getattr(result.profile, f"{direction}_mean") - 0.5).abs().max() <= 0.02
+
+
+def test_the_loss_asks_nothing_of_the_other_direction(make_network, batches):
+    drawn = torch.Generator().manual_seed(0)
+    measured = Measured(*((torch.rand(3, 4, generator=drawn), torch.rand(3, 4, generator=drawn)) for _ in range(2)))
+    asked = loss(measured, Aim(0.5, None))
+    torch.testing.assert_close(asked, (torch.stack(measured.time) - 0.5).square().mean())
+    criteria = Criteria(tolerance=math.inf, deviation=0.0)
+    result = pretrain(
+        make_network(), batches, target=Along(0.5, "depth"), criteria=criteria, max_steps=0, progress=False
+    )
+    (finding,) = result.findings
+    assert "through depth spread by" in finding.problem
+
+
+def test_one_layer_without_its_input_has_no_radius_through_depth(batches):
+    network = Network([ALIFPlus(20, 16)], n_out=2)
+    for setting, some in ((pretrain, batches), (scale_to_radius, batches[0])):
+        with pytest.raises(ValueError, match="one layer has a radius through depth from its input alone"):
+            setting(network, some, target=Along(0.5, "depth"), include_input=False, progress=False)
 
 
 def test_the_result_says_on_how_many_points_it_rests(make_network, batches):

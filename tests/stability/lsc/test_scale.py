@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Criteria, TransitionRule, scale_to_radius
+from neurolsc.stability.lsc.targets import Along
 from neurolsc.surrogate import FastSigmoid
 
 
@@ -51,6 +52,23 @@ def test_the_input_row_can_be_left_out(make_network, make_spikes):
     before = network.cells[0].w_in.detach().clone()
     scale_to_radius(network, make_spikes(), target=0.5, include_input=False, progress=False)
     assert torch.equal(network.cells[0].w_in, before)
+
+
+@pytest.mark.parametrize(
+    ("direction", "moved"), [("time", {"w_rec", "adaptation", "log_tau_theta"}), ("depth", {"w_in"})]
+)
+def test_one_direction_alone_moves_only_what_answers_for_it(direction, moved, make_network, make_spikes):
+    network = make_network(n_in=32)
+    before = copy.deepcopy(network)
+    result = scale_to_radius(network, make_spikes(N=32), target=Along(0.5, direction), progress=False)
+    assert result.converged
+    means = getattr(result.profile, f"{direction}_mean")
+    assert (means - 0.5).abs().max() <= 0.02
+    assert str(result).count(f"target: {direction} 0.5\n") == 1
+    for old, new in zip(before.cells, network.cells, strict=True):
+        named = dict(new.named_parameters())
+        changed = {name for name, value in old.named_parameters() if not torch.equal(value, named[name])}
+        assert changed - {"log_tau_v"} == moved
 
 
 def test_a_target_out_of_reach_leaves_the_closest_scale_and_a_finding(make_network, make_spikes):

@@ -7,7 +7,7 @@ import pytest
 
 from neurolsc import PaperRule, TransitionRule
 from neurolsc.stability.lsc.rules import default_rule
-from neurolsc.stability.lsc.targets import Aim, Balanced, Equal, aim
+from neurolsc.stability.lsc.targets import Aim, Along, Balanced, Equal, aim
 
 
 @pytest.mark.parametrize(("T", "L"), [(100, 2), (7, 3), (1, 1)])
@@ -47,8 +47,22 @@ def test_an_object_is_asked():
 
 @pytest.mark.parametrize("bad", [(0.0, 0.5), (0.5, -1.0), (math.nan, 0.5), (0.5, math.inf)])
 def test_radii_that_cannot_be_are_refused_from_an_object_too(bad):
-    with pytest.raises(ValueError, match=r"target radii must be in \(0, inf\), got .* from Given"):
+    with pytest.raises(ValueError, match=r"target radii must be in \(0, inf\), or one of them None, got .* from Given"):
         aim(Given(bad), 100, 2)
+
+
+def test_one_direction_of_a_target_leaves_the_other():
+    assert aim(Along(0.5, "time"), 100, 2) == Aim(0.5, None)
+    assert aim(Along("balanced", "depth"), 100, 2) == Aim(None, pytest.approx(2 / 102))
+
+
+def test_along_refuses_other_directions_targets_and_what_leaves_none():
+    with pytest.raises(ValueError, match="direction must be"):
+        Along(0.5, "both")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="target must be a radius in"):
+        Along(0, "time")
+    with pytest.raises(ValueError, match=r"or one of them None, got \(None, None\)"):
+        aim(Along(Along(0.5, "depth"), "time"), 100, 2)
 
 
 def test_the_paper_rule_is_the_default_of_the_balanced_target_alone():
