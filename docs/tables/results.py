@@ -17,8 +17,6 @@ MENDED = "2026-11-22"
 
 TABLES: dict[str, Callable[[], list[str]]] = {}
 NOT_KEYS = ("date", "core_seconds", "wall_seconds", "machine", "device", "data")
-NO_THRESHOLD = 1e-3
-"""a mean resting threshold below which a layer has none left"""
 
 
 class MissingError(Exception):
