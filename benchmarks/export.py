@@ -4,9 +4,9 @@
 
 Needs `make lava-env`. Without names all is measured; results of the others are kept. Six kinds of
 networks over 250 steps, then the two trained networks in the package: mode accuracies on test
-samples (500 digits of the package; all 400 synthetic utterances, or the 40 in the package) in
+samples (500 digits of the package; all 250 spoken digits, or the 50 in the package) in
 floats and integers, and on 20 of them in the simulator, before and after fine-tuning through the
-integers on 320 training samples. Writes results/export.json, .md and .png, and
+integers on training samples. Writes results/export.json, .md and .png, and
 docs/pictures/export.png.
 """
 
@@ -108,7 +108,7 @@ def shipped(digits: str | None) -> dict[str, Shipped]:
     return {
         "sl-mnist-alif": Shipped(SpikeLatencyMNIST.embedded, "digits of the package", 320, 6e-4),
         "spoken-digits-alif": Shipped(
-            spoken, f"synthetic spoken digits, {'all' if digits else 'of the package'}", 1620, 1e-3
+            spoken, f"FSDD digits as spikes, {'all' if digits else 'of the package'}", 2025, 1e-3
         ),
     }
 
@@ -231,7 +231,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", choices=[KINDS, *shipped(None), []], help="what to measure; by default all")
     parser.add_argument(
-        "--digits", default=f"{data}/spoken_digits" if data else None, help="folder of the spoken train.h5 and test.h5"
+        "--digits", default=f"{data}/real_digits" if data else None, help="folder of the spoken train.h5 and test.h5"
     )
     args = parser.parse_args()
     main(args.parts or [KINDS, *shipped(None)], args.digits)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network
+from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.synapses import synapses
 from neurolsc.validation import number
 
@@ -26,12 +27,20 @@ class Conditioning:
             :math:`U S V^\top` becomes :math:`U \min(S, c) V^\top`, the nearest matrix within the
             bound. Matrices are those that the cells name in their ``answers``; frozen ones stay.
             0: not clipped.
+        clip_weight: the largest weight of a cell's matrices, in resting thresholds of the neuron
+            that it acts on, :math:`|w_{ij}| \le c\, \vartheta_i`; of a convolution in those of the
+            neuron with the lowest. Integers of a chip have so many steps between none and the
+            largest weight: with 8 bits and 3 thresholds, 62 or more of them are a threshold. Of
+            cells that name voltage and threshold (:class:`neurolsc.neurons.Membrane`). 0: not
+            clipped.
         centralize: take from the gradient of every matrix of a cell the mean of its row,
             :math:`g_{ij} \leftarrow g_{ij} - \tfrac1n \sum_k g_{ik}`, before it is clipped. The
             readout keeps its own.
 
     Raises:
         ValueError: if a bound is negative or not finite.
+        TypeError: on the first update, if weights are to be clipped of a cell that does not name
+            its voltage.
 
     Source: Pascanu et al., arXiv:1211.5063, algorithm 1 (gradient); Miller & Hardt,
     arXiv:1805.10369, Sec. 4.2 (spectrum: projection onto the ball of the spectral norm); Yong et
@@ -41,10 +50,11 @@ class Conditioning:
     clip_gradient: float = 0.0
     clip_spectrum: float = 0.0
     centralize: bool = False
+    clip_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        number("clip_gradient", self.clip_gradient, zero_allowed=True)
-        number("clip_spectrum", self.clip_spectrum, zero_allowed=True)
+        for name in ("clip_gradient", "clip_spectrum", "clip_weight"):
+            number(name, getattr(self, name), zero_allowed=True)
 
     def before_update(self, network: Network) -> None:
         """Centralize and clip the gradient, before the optimizer's step."""
@@ -57,10 +67,32 @@ class Conditioning:
             nn.utils.clip_grad_norm_(network.parameters(), self.clip_gradient)
 
     def after_update(self, network: Network) -> None:
-        """Clip the recurrent matrices, after the optimizer's step."""
+        """Clip the matrices, after the optimizer's step."""
+        if self.clip_weight:
+            for cell in network.cells:
+                clip_weights(cell, self.clip_weight)
         if self.clip_spectrum:
             for matrix in (s for cell in network.cells for s in synapses(cell, "time")):
                 matrix.set(clip_singular_values(matrix.weights, self.clip_spectrum))
+
+
+def clip_weights(cell: Cell, most: float) -> None:
+    """Bound the weights of a cell, in place, to so many resting thresholds of their neurons.
+
+    Raises:
+        TypeError: if the cell does not name its voltage.
+    """
+    of = cell.membrane()
+    if of is None:
+        raise TypeError(f"clip_weight needs a cell that names its voltage, which a {type(cell).__name__} does not.")
+    with torch.no_grad():
+        threshold = of.thresholds(cell.initial_state(1))[0].clamp(min=0)
+        for matrix in dict.fromkeys((*synapses(cell, "depth"), *synapses(cell, "time"))):
+            weights = matrix.weights
+            dense = weights.ndim == 2 and len(weights) == len(threshold)
+            bound = most * (threshold.unsqueeze(1) if dense else threshold.min())
+            if (weights.abs() > bound).any():
+                matrix.set(weights.clamp(-bound, bound))
 
 
 def clip_singular_values(weights: Tensor, most: float) -> Tensor:

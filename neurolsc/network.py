@@ -1,6 +1,6 @@
 """Cells stacked in depth, with a readout."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from neurolsc.frames import frames, frozen, keep, last_seen, running_lengths, stretch
 from neurolsc.modes import evaluating
 from neurolsc.neurons.cell import Cell, State, dtype_and_device
+from neurolsc.neurons.lif import LIF
 from neurolsc.validation import whole
 
 
@@ -112,6 +113,40 @@ class Network(nn.Module):
             nn.init.xavier_uniform_(self.readout.weight)
             if readout_bias:
                 nn.init.zeros_(self.readout.bias)
+
+    @classmethod
+    def exportable(
+        cls,
+        n_in: int,
+        widths: Sequence[int],
+        n_out: int,
+        *,
+        tau_v: float = 50.0,
+        spike: Callable[[Tensor], Tensor] | None = None,
+    ) -> "Network":
+        """Layers of LIF that a chip can hold, read one step late, and a readout without bias.
+
+        Start it with ``Relay(recurrence=0, rate=0.1)``, and train it with ``lr=2e-3`` and
+        ``Conditioning(1.0, centralize=True, clip_weight=3.0)``, which keeps its weights within what
+        8 bits can tell apart: ``neurolsc train --for netx`` does so.
+
+        Args:
+            n_in: number of inputs.
+            widths: neurons of each layer.
+            n_out: number of classes.
+            tau_v: mean time constant of the voltage, in steps.
+            spike: surrogate of all layers; a fast sigmoid if None.
+
+        Raises:
+            ValueError: if there is no layer, or a number is out of range.
+
+        Example:
+            >>> from neurolsc.export import quantize
+            >>> len(quantize(Network.exportable(40, (32, 32), 10)).layers)
+            2
+        """
+        cells = [LIF(below, width, tau_v=tau_v, spike=spike) for below, width in pairwise([n_in, *widths])]
+        return cls(cells, n_out)
 
     @property
     def n_in(self) -> int:

@@ -244,6 +244,55 @@ def test_a_started_run_trains_and_says_what_was_not_reached(tmp_path):
     assert json.loads((tmp_path / "run/start.json").read_text())["findings"]
 
 
+@pytest.mark.parametrize(
+    ("words", "cell", "told"),
+    [
+        ([], "LIF", {"tau_v": 50.0, "lr": 2e-3, "clip_weight": 3.0, "start": "Relay(recurrence=0, rate=0.1)"}),
+        (["--tau-v", "9"], "LIF", {"tau_v": 9.0, "lr": 2e-3}),
+        (["--cell", "ALIFPositive"], "ALIFPositive", {"reset": "static", "start": "BySource()", "clip_weight": 8.0}),
+    ],
+)
+def test_a_run_for_a_chip_is_exported_as_it_is(tmp_path, words, cell, told):
+    result = call("train", "--for", "netx", *SMALL, "--epochs", "1", *words, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "not for a chip" not in result.output
+    settings = Experiment.of(tmp_path / "run").settings()
+    assert {name: settings[name] for name in told} == told
+    assert settings["cell"] == cell
+    exported = call("export", tmp_path / "run", "--to", "netx", "--samples", "20")
+    assert exported.exit_code == 0, exported.output
+
+
+def test_a_run_for_a_chip_takes_spikes_and_what_a_file_says(tmp_path):
+    (tmp_path / "mine.toml").write_text('tau_v = 7.0\ndata = "shd"\ndt = 0.05\nchannels = 70\nrepeat = 1\n')
+    words = ["--config", tmp_path / "mine.toml", *SMALL, "--epochs", "1", "--out", tmp_path / "run"]
+    result = call("train", "--for", "netx", *words)
+    assert result.exit_code == 0, result.output
+    run = Experiment.of(tmp_path / "run")
+    assert run.data.binary and run.network.tau_v == 7.0 and run.network.cell == "LIF"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--cell", "ALIFPlus"], "netx holds cells LIF and ALIFPositive, got ALIFPlus."),
+        (["--layer-delay", "0"], "not for netx: the network has layer_delay=0"),
+        (["--readout-bias"], "not for netx: the readout has a bias"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_at_once_where_it_is_for_a_chip(tmp_path, words, told):
+    result = call("train", "--for", "netx", *SMALL, *words, "--out", tmp_path / "run")
+    assert result.exit_code != 0
+    assert told in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_told_before_the_training(tmp_path):
+    result = call("train", *SMALL, "--epochs", "1", "--out", tmp_path / "run")
+    assert result.exit_code == 0
+    assert result.output.startswith("not for a chip: layer 1: an ALIF with reset='subtract' has no counterpart")
+
+
 def test_a_loss_that_only_grows_is_told(tmp_path, monkeypatch):
     grew = TrainResult([{"train_loss": loss, "validation_mode_accuracy": 0.1} for loss in (1.0, 2.0, 3.0)], 1, False)
     monkeypatch.setattr(Experiment, "run", lambda *_, **__: Outcome(None, None, grew))

@@ -5,8 +5,8 @@ import snntorch as snn
 import torch
 from torch import nn
 
-from neurolsc import LIF, ALIFPlus, Conditioning, Network, train, wrap
-from neurolsc.conditioning import clip_singular_values
+from neurolsc import LIF, ALIFPlus, Conditioning, Network, match_firing_rates, train, wrap
+from neurolsc.conditioning import clip_singular_values, clip_weights
 from neurolsc.schedule import Constant
 from tests.patterns import CLASSES, N, Patterns
 
@@ -50,6 +50,47 @@ def test_recurrent_matrices_stay_within_the_bound(optimizer):
     assert max(largest(bound)) == pytest.approx(0.8, rel=1e-4)
     assert torch.linalg.svdvals(bound.cells[0].w_in.detach())[0] > 0.9  # input matrices are not recurrent
     assert not torch.equal(bound.cells[0].w_in, before)
+
+
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus])
+def test_weights_stay_within_so_many_thresholds_of_their_neuron(kind):
+    torch.manual_seed(0)
+    network = Network([kind(N, 12), kind(12, 12)], CLASSES)
+    for cell in network.cells:
+        with torch.no_grad():
+            cell.w_in.mul_(20)
+            if kind is LIF:
+                cell.theta.mul_(torch.linspace(0.5, 1.5, 12))
+    match_firing_rates(network, torch.stack([Patterns(8)[i][0] for i in range(8)], 1), [0.1, 0.1])
+    rests = [cell.theta if kind is LIF else cell.theta_rest for cell in network.cells]
+    assert rests[0].min() < 0.9 * rests[0].max()
+    ratio = (network.cells[0].w_in.detach().abs() / rests[0].detach().unsqueeze(1)).max()
+    most = 0.5 * ratio.item()
+    train(network, **DATA, epochs=1, conditioning=Conditioning(clip_weight=most))
+    for cell in network.cells:
+        rest = (cell.theta if kind is LIF else cell.theta_rest).detach().unsqueeze(1)
+        for weights in (cell.w_in.detach(), cell.w_rec.detach()):
+            assert ((weights.abs() - most * rest).clamp(min=0) / rest).max() < 1e-5
+    assert (network.cells[0].w_in.detach().abs() / rests[0].detach().unsqueeze(1)).max() > 0.99 * most
+
+
+def test_a_weight_is_bound_only_where_it_is_too_large_and_a_frozen_matrix_stays():
+    torch.manual_seed(0)
+    cell = LIF(5, 4, threshold=0.5)
+    with torch.no_grad():
+        cell.w_in.copy_(torch.linspace(-2, 2, 20).view(4, 5))
+    before = cell.w_in.detach().clone()
+    cell.w_rec.requires_grad_(False).mul_(100)
+    frozen = cell.w_rec.detach().clone()
+    clip_weights(cell, 3.0)
+    assert torch.equal(cell.w_in, before.clamp(-1.5, 1.5))
+    assert torch.equal(cell.w_rec, frozen)
+
+
+def test_weights_of_a_cell_without_a_voltage_cannot_be_bound():
+    network = wrap([nn.RNN(N, 12), nn.Linear(12, CLASSES)])
+    with pytest.raises(TypeError, match="clip_weight needs a cell that names its voltage"):
+        Conditioning(clip_weight=1.0).after_update(network)
 
 
 def test_a_wrapped_layer_is_clipped_and_a_frozen_one_is_not():

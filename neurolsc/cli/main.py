@@ -54,8 +54,7 @@ def app() -> None:
     \b
       neurolsc radii                                  what an untrained network looks like
       neurolsc pretrain --target 0.5 --out runs/half  set its radii
-      neurolsc train --epochs 10 --cell ALIFPositive --reset static \\
-        --tau-v 20 --b-theta 0.002 --adaptation 0.2 --start "BySource()" --out runs/digits
+      neurolsc train --for netx --epochs 10 --out runs/digits
                                                       train one that fits a chip
       neurolsc diagnose runs/digits                   what is wrong with it, if anything
       neurolsc evaluate runs/digits                   open the test set, once

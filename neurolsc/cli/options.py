@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
+from click.core import ParameterSource
 
-from neurolsc.config import KINDS, Settings, check_names, make
+from neurolsc.config import CHIPS, KINDS, Settings, check_names, fitted, make
 from neurolsc.untrusted.toml import read_toml
 
 Command = Callable[..., None]
@@ -18,6 +19,12 @@ out = click.option(
 )
 run = click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 """The folder of a finished run."""
+chip = click.option(
+    "--for",
+    "chip",
+    type=click.Choice([*CHIPS]),
+    help="Choose, where they are not given, settings of a network that can be exported: netx, for Loihi.",
+)
 workers = click.option(
     "--workers",
     type=click.IntRange(1),
@@ -37,6 +44,9 @@ def settings(*kinds: type[Settings]) -> Callable[[Command], Command]:
 
         def call(**given: Any) -> None:
             values = {name: given.pop(name) for name in names}
+            if chip := given.get("chip"):
+                source = click.get_current_context().get_parameter_source
+                values = fitted(chip, values, [name for name in names if source(name) is ParameterSource.DEFAULT])
             command(*(make(kind, values) for kind in kinds), **given)
 
         call.__doc__, call.__name__ = command.__doc__, command.__name__

@@ -7,10 +7,12 @@ import click
 from neurolsc.cli import options
 from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, StartSettings, TrainSettings
 from neurolsc.experiment import Experiment
+from neurolsc.export import quantize
 
 
 @click.command()
 @options.settings(NetworkSettings, DataSettings, StartSettings, PretrainSettings, TrainSettings)
+@options.chip
 @options.out
 def train(
     network: NetworkSettings,
@@ -18,6 +20,7 @@ def train(
     start: StartSettings,
     pretraining: PretrainSettings,
     training: TrainSettings,
+    chip: str | None,
     out: Path,
 ) -> None:
     """Train a network, after a --start, and after setting its radii if a --target is given.
@@ -28,10 +31,22 @@ def train(
     command goes on where it was. If the loss becomes NaN, the network of the best epoch is left in
     the folder of the unfinished run.
     """
-    result = Experiment(network, data, pretraining, training, start).run(out, say=click.echo).training
+    experiment = Experiment(network, data, pretraining, training, start)
+    _tell_of_chips(experiment, chip)
+    result = experiment.run(out, say=click.echo).training
     assert result is not None
     for finding in result.findings:
         click.echo(finding)
     accuracy = result.best["validation_mode_accuracy"]
     click.echo(f"best epoch {result.best_epoch}: validation mode accuracy {accuracy:.1%}")
     click.echo(f"written to {out}")
+
+
+def _tell_of_chips(experiment: Experiment, chip: str | None) -> None:
+    """Say at once that the network cannot be exported; refuse it if it is to be."""
+    try:
+        quantize(experiment.build(), force=True)
+    except (TypeError, ValueError) as error:
+        if chip is not None:
+            raise click.UsageError(f"not for {chip}: {error}") from error
+        click.echo(f"not for a chip: {error} With --for netx it would be.")

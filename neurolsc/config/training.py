@@ -32,10 +32,12 @@ class TrainSettings:
     clip_gradient: float = setting(1.0, "largest norm of the gradient; 0: not clipped")
     centralize: bool = setting(True, "take the mean of every row from the gradients of the cells' matrices")
     clip_spectrum: float = setting(0.0, "largest singular value of the recurrent weights; 0: not clipped")
+    clip_weight: float = setting(0.0, "largest weight of a cell, in resting thresholds of its neuron; 0: not clipped")
 
     def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:
         """Train a network; more: keywords of :func:`neurolsc.train`."""
         own = {name: getattr(self, name) for name in ("epochs", "batch_size", "lr", "by_gain", "patience")}
         own |= {"optimizer": OPTIMIZERS[self.optimizer], "schedule": SCHEDULES[self.schedule]}
-        own |= {"conditioning": Conditioning(self.clip_gradient, self.clip_spectrum, self.centralize)}
+        bounds = {name: getattr(self, name) for name in ("clip_gradient", "clip_spectrum", "centralize", "clip_weight")}
+        own["conditioning"] = Conditioning(**bounds)
         return train(network, training, validation, seed=seed, **own, **more)

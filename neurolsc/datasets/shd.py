@@ -97,7 +97,7 @@ class SHD(Dataset[tuple[Tensor, int]]):
         >>> words = SHD.embedded("test", channels=70)
         >>> x, label = words[0]
         >>> len(words), x.shape, words.names[label]
-        (40, torch.Size([500, 70]), 'sechs')
+        (50, torch.Size([500, 70]), 'one')
     """
 
     def __init__(
@@ -148,10 +148,10 @@ class SHD(Dataset[tuple[Tensor, int]]):
         seed: int = 0,
         **options: Unpack[SHDOptions],
     ) -> "SHD":
-        """Return the sample in the package: 120 synthetic utterances in SHD's layout, none of SHD.
+        """Return the sample in the package: 150 spoken digits in SHD's layout, none of SHD.
 
-        80 are for training and validation, in eight voices, and 40 for the test, half of them in
-        two voices that training does not hear.
+        They are recordings of five people from the Free Spoken Digit Dataset: 100 for training and
+        validation, 50 others for the test.
 
         Args:
             split: ``"train"``, ``"validation"`` or ``"test"``.

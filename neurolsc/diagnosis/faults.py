@@ -36,12 +36,12 @@ MOST_STUCK = 0.5
 def faults(network: Network, figures: Figures, *, learnt: bool) -> Iterator[Finding]:
     """What is wrong with the layers, from the first to the last.
 
-    Of a network that has learnt, layers may fire often: that decides something, then.
+    Of a network that has learnt, layers may fire often, and gradients grow: it is not for that.
     """
     silent_below = False
     for i, layer in enumerate(figures.layers):
         yield from _activity(i + 1, layer, silent_below, BUSY if learnt else OFTEN)
-        yield from _through_time(i, figures)
+        yield from () if learnt else _through_time(i, figures)
         if i and not silent_below:  # a silent one below has no derivatives to give
             yield from _through_depth(i + 1, layer)
         yield from _constants(i + 1, layer)

@@ -75,19 +75,27 @@ def served(contents: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.Monke
         thread.join()
 
 
+def folder(name: str, what: str) -> Path:
+    """A folder in NEUROLSC_DATA."""
+    data = os.environ.get("NEUROLSC_DATA")
+    if data is None or not (Path(data) / name).is_dir():
+        pytest.skip(f"needs {what}: set NEUROLSC_DATA to a folder that contains {name}/")
+    return Path(data) / name
+
+
 @pytest.fixture
 def mnist_root() -> Path:
     """The folder of the real MNIST."""
-    data = os.environ.get("NEUROLSC_DATA")
-    if data is None or not (Path(data) / "mnist").is_dir():
-        pytest.skip("needs the real MNIST: set NEUROLSC_DATA to a folder that contains mnist/")
-    return Path(data) / "mnist"
+    return folder("mnist", "the real MNIST")
 
 
 @pytest.fixture
 def digits_root() -> Path:
     """The folder of the synthetic spoken digits."""
-    data = os.environ.get("NEUROLSC_DATA")
-    if data is None or not (Path(data) / "spoken_digits").is_dir():
-        pytest.skip("needs the spoken digits: set NEUROLSC_DATA to a folder that contains spoken_digits/")
-    return Path(data) / "spoken_digits"
+    return folder("spoken_digits", "the synthetic spoken digits")
+
+
+@pytest.fixture
+def recordings_root() -> Path:
+    """The folder of the spoken digits of people."""
+    return folder("real_digits", "the spoken digits of people")

@@ -15,17 +15,18 @@ SAMPLE = Path(neurolsc.datasets.__file__).parent / "samples" / "spoken_digits"
 CARDS = Path(__file__).parent.parent.parent / "datasets"
 
 
-def test_the_sample_is_balanced_and_its_test_has_voices_of_its_own():
+def test_the_sample_is_balanced_in_words_and_voices():
     train, validation, test = (SHD.embedded(split) for split in ("train", "validation", "test"))
-    assert (len(train), len(validation), len(test)) == (64, 16, 40)
-    assert torch.cat([train.labels, validation.labels]).bincount().tolist() == [4] * 20
-    assert test.labels.bincount().tolist() == [2] * 20
-    heard = set(train.speakers.tolist()) | set(validation.speakers.tolist())
-    assert heard == set(range(8))
-    assert set(test.speakers.tolist()) - heard == {10, 11}
-    assert (test.speakers >= 10).sum() == 20
-    apart = [SHD.embedded(split, by="speaker").speakers.tolist() for split in ("train", "validation")]
-    assert not set(apart[0]) & set(apart[1])
+    assert (len(train), len(validation), len(test)) == (80, 20, 50)
+    labels, speakers = (
+        torch.cat([getattr(part, name) for part in (train, validation)]) for name in ("labels", "speakers")
+    )
+    assert (5 * labels + speakers).bincount().tolist() == [2] * 50
+    assert (5 * test.labels + test.speakers).bincount().tolist() == [1] * 50
+    assert train.names == ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    apart = [set(SHD.embedded(split, by="speaker").speakers.tolist()) for split in ("train", "validation")]
+    assert (len(apart[0]), len(apart[1])) == (4, 1)
+    assert not apart[0] & apart[1]
 
 
 def test_the_sample_is_small_and_has_the_sizes_and_checksums_on_its_card():
@@ -42,9 +43,9 @@ def test_the_sample_is_small_and_has_the_sizes_and_checksums_on_its_card():
 
 
 @pytest.mark.slow
-def test_the_recipe_makes_the_sample_again(digits_root, tmp_path, monkeypatch: pytest.MonkeyPatch):
+def test_the_recipe_makes_the_sample_again(recordings_root, tmp_path, monkeypatch: pytest.MonkeyPatch):
     recipe = CARDS / "make_spoken_digits_sample.py"
-    monkeypatch.setattr("sys.argv", [str(recipe), str(digits_root), str(tmp_path)])
+    monkeypatch.setattr("sys.argv", [str(recipe), str(recordings_root), str(tmp_path)])
     runpy.run_path(str(recipe), run_name="__main__")
     for part in ("train", "test"):  # compared by content: another HDF5 or xz may write other bytes
         made, kept = (EventFile(folder / f"{part}.h5.xz") for folder in (tmp_path, SAMPLE))

@@ -181,6 +181,12 @@ def test_gradients_that_explode_in_a_network_that_learnt_all_the_same_are_named(
     assert diagnosis.figures.layers[0].gradient > 1e5
 
 
+def test_a_history_that_falls_says_that_the_network_learnt_all_the_same():
+    network = neurolsc.load("sl-mnist-alif")
+    falls = [{"train_loss": loss} for loss in (2.0, 1.5, 1.0)]
+    assert not diagnose(network, batch("mnist"), history=falls)
+
+
 @pytest.mark.slow
 def test_an_empty_diagnosis_is_false_and_one_with_findings_a_sequence(digits):
     network, data = digits
