@@ -25,7 +25,7 @@ class Known:
 KNOWN = {
     "sl-mnist-alif": Known(SpikeLatencyMNIST.embedded, 0.92, 0.02),
     "spoken-digits-alif": Known(
-        lambda split: SHD.embedded(split, dt=0.02, channels=140, repeat=1, binary=True), 0.85, 0.1
+        lambda split: SHD.embedded(split, dt=0.02, channels=140, repeat=1, binary=True), 0.75, 0.1
     ),
 }
 
@@ -65,7 +65,7 @@ def test_each_classifies_samples_that_it_has_not_seen_with_firing_layers(name):
     assert all(0.02 < rate < 0.5 for rate in found.firing_rate)
 
 
-@pytest.mark.parametrize(("half", "differ"), [(torch.bfloat16, 0.015), (torch.float16, 0.003)], ids=str)
+@pytest.mark.parametrize(("half", "differ"), [(torch.bfloat16, 0.015), (torch.float16, 0.005)], ids=str)
 @pytest.mark.parametrize("name", KNOWN)
 def test_each_decides_alike_in_half_precision_and_few_spikes_differ(name, half, differ):
     data, network = KNOWN[name].data("test"), neurolsc.load(name).eval()

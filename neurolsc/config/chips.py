@@ -3,24 +3,20 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-CHIPS: dict[str, dict[str, dict[str, Any]]] = {
+CHIPS: dict[str, dict[str, Any]] = {
     "netx": {
-        "LIF": {"tau_v": 50.0, "start": "Relay(recurrence=0, rate=0.1)", "lr": 2e-3, "clip_weight": 3.0},
-        "ALIFPositive": {
-            "reset": "static",
-            "tau_v": 20.0,
-            "b_theta": 0.002,
-            "adaptation": 0.2,
-            "start": "BySource()",
-            "clip_weight": 8.0,
-        },
+        "cell": "LIF",
+        "tau_v": 50.0,
+        "start": "Relay(recurrence=0, rate=0.1)",
+        "lr": 2e-3,
+        "clip_weight": 3.0,
     }
 }
-"""What a format holds: a cell, the first unless another is given, and what goes with it."""
+"""What fits a chip's format."""
 
 
 def fitted(chip: str, values: Mapping[str, Any], left: Collection[str]) -> dict[str, Any]:
-    """Settings under which a trained network can be exported.
+    """Settings under which a trained network can be exported, however long it is trained.
 
     Args:
         chip: one of :data:`CHIPS`.
@@ -31,11 +27,11 @@ def fitted(chip: str, values: Mapping[str, Any], left: Collection[str]) -> dict[
         The settings, changed where that helps.
 
     Raises:
-        ValueError: if another cell is given than the chip's format has.
+        ValueError: if another cell is given.
     """
-    cells = CHIPS[chip]
-    cell = next(iter(cells)) if "cell" in left else values["cell"]
-    if cell not in cells:
-        raise ValueError(f"{chip} holds cells {' and '.join(cells)}, got {cell}.")
-    spikes = {"binary": True} if values["data"] == "shd" else {}
-    return {**values, **{n: v for n, v in ({"cell": cell} | cells[cell] | spikes).items() if n in left}}
+    wanted = CHIPS[chip] | ({"binary": True} if values["data"] == "shd" else {})
+    if "cell" not in left and values["cell"] != wanted["cell"]:
+        raise ValueError(
+            f"only of {wanted['cell']} it is sure before the training that {chip} can hold it, got {values['cell']}."
+        )
+    return {**values, **{name: value for name, value in wanted.items() if name in left}}
