@@ -43,7 +43,7 @@ class LSC(Initialiser):
     Source: arXiv:2308.12075, Sec. II-D and II-G; the method ``"scale"`` is ours.
     """
 
-    target: float | str = 1.0
+    target: float | str = 0.5
     rule: str = "default"
     method: Literal["gradient", "scale"] = "gradient"
     direction: Literal["both", "time", "depth"] = "both"

@@ -76,7 +76,7 @@ class LSCPretraining(_OnNetwork):
         self,
         module: str = "",
         *,
-        target: Target = 1.0,
+        target: Target = 0.5,
         batches: int = 4,
         batch_first: bool = False,
         input_shape: int | tuple[int, ...] | None = None,

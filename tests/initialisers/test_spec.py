@@ -50,7 +50,7 @@ def test_a_text_makes_the_object(spec, made):
         (LSUV(), "LSUV"),
         (RateMatching(0.15), "RateMatching(rate=0.15)"),
         (IKUN("v2"), "IKUN(version='v2')"),
-        (Orthogonal(2.0) + LSC(0.5), "Orthogonal(gain=2.0) + LSC(target=0.5)"),
+        (Orthogonal(2.0) + LSC(0.7), "Orthogonal(gain=2.0) + LSC(target=0.7)"),
     ],
 )
 def test_an_object_says_its_text(made, text):

@@ -41,7 +41,7 @@ def pretrain(
     network: Network,
     batches: Iterable[Any],
     *,
-    target: Target = 1.0,
+    target: Target = 0.5,
     rule: Rule | None = None,
     seed: int = 0,
     max_steps: int = 200,

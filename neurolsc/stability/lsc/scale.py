@@ -45,7 +45,7 @@ def scale_to_radius(
     network: Network,
     x: Tensor,
     *,
-    target: Target = 1.0,
+    target: Target = 0.5,
     rule: Rule | None = None,
     seed: int = 0,
     samples: int = 4,
