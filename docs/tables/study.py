@@ -100,6 +100,18 @@ def study_depth() -> list[str]:
 
 
 @table
+def study_starts() -> list[str]:
+    """Published starts and LSC at five layers."""
+    return _arms("starts", (5, 10, 20))
+
+
+@table
+def study_ablation() -> list[str]:
+    """LSC without one of its parts, on the digits."""
+    return _arms("ablation", (3, 6))
+
+
+@table
 def study_long() -> list[str]:
     """The main start with a long training."""
     return _arms("speech-long", (10, 40))
