@@ -205,7 +205,8 @@ class Network(nn.Module):
             TypeError: if x is complex.
         """
         if torch.compiler.is_compiling():  # a loop over time would be unrolled: a minute for 50 steps
-            return torch.compiler.disable(self._run)(x, states, mask)  # the loop of a cell needs no torch.compile
+            run: Any = torch.compiler.disable(self._run)  # the loop of a cell needs no torch.compile
+            return run(x, states, mask)
         return self._run(x, states, mask)
 
     def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
