@@ -1,5 +1,6 @@
 """The recipes of docs/training.md do what the page says."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -65,3 +66,25 @@ def test_tensorboard(tmp_path: Path, monkeypatch):
         assert [event.step for event in board.Scalars(tag)] == [1, 2]
         assert [event.value for event in board.Scalars(tag)] == pytest.approx(values)
         assert all(values)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="needs wandb: pip install wandb")
+@pytest.mark.filterwarnings("ignore")  # of wandb's
+def test_weights_and_biases_offline(tmp_path: Path, monkeypatch):
+    import wandb
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logged = []
+    log = wandb.Run.log
+
+    def noting(run, row):
+        logged.append(row)
+        log(run, row)
+
+    monkeypatch.setattr(wandb.Run, "log", noting)
+    run("Weights & Biases")
+    assert [row["epoch"] for row in logged] == [1, 2]
+    (kept,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert b"validation_loss" in kept.read_bytes()
