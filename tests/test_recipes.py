@@ -85,6 +85,7 @@ def test_weights_and_biases_offline(tmp_path: Path, monkeypatch):
 
     monkeypatch.setattr(wandb.Run, "log", noting)
     run("Weights & Biases")
+    wandb.teardown()  # until then its process may hold what is to be written
     assert [row["epoch"] for row in logged] == [1, 2]
     (kept,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     assert b"validation_loss" in kept.read_bytes()
