@@ -57,7 +57,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)") torch
 	@$(PIP) hatchling editables
 	@$(PIP) --no-build-isolation --editable '.[dev,docs]'
-	@$(PIP) --no-deps norse # nothing here imports the torchvision that it would bring
+	@$(PIP) --no-deps norse spikingjelly # nothing here imports the torchvision that they would bring
 	@touch $@
 
 demo: $(READY) ## the package at work on an embedded sample
@@ -101,9 +101,12 @@ tables: $(READY) ## the tables in README, docs and benchmarks/README.md, from be
 sessions: $(READY) ## what the sessions in README and docs print, run anew
 	$(BIN)/python -m docs.sessions
 
-wheel: $(READY) ## the wheel, into dist/
+# The wheel is built from the sdist, which so is known to be whole.
+wheel: $(READY) ## sdist and wheel, into dist/, as an index would take them
 	@rm -rf dist
-	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/python -m hatchling build --target sdist --directory dist
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation --wheel-dir dist dist/*.tar.gz
+	$(BIN)/python -m twine check --strict dist/*
 
 lava-env: $(LAVA)/.ready ## Lava's simulator in .lava-env (425 MB), against which exports are verified
 

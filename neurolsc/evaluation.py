@@ -1,21 +1,21 @@
 """Scores of a network on a data set."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from neurolsc import metrics
-from neurolsc.datasets import collate
+from neurolsc.datasets import Batch, collate
 from neurolsc.network import Network, NetworkState, Run, as_network
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import whole
 
-__all__ = ["Samples", "Scores", "evaluate"]
+__all__ = ["Data", "Samples", "Scores", "evaluate"]
 
 
 class Samples(Protocol):
@@ -39,6 +39,11 @@ class Samples(Protocol):
     def __getitem__(self, index: int, /) -> tuple[Tensor, int | Tensor]:
         """Input and label, or input and targets."""
         ...
+
+
+Data = Samples | DataLoader[Any]
+"""Items; or a loader of batches (x (T, B, N), labels), with :func:`neurolsc.datasets.collate` as
+its ``collate_fn``, taken in its own order and batch size."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +87,13 @@ class Scores:
         return {"loss": self.loss} | self.measures | rest
 
 
-def evaluate(network: Network, dataset: Samples, *, task: Task = Classification(), batch_size: int = 256) -> Scores:
+def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), batch_size: int = 256) -> Scores:
     """Run a network over a data set, in evaluation mode and without gradients.
 
     Args:
         network: the network; it stays as it is.
         dataset: items (x, label), as :func:`neurolsc.datasets.collate` takes them; see
-            :class:`Samples`.
+            :class:`Samples`. Or a ``DataLoader`` of time-first batches, with its own batch size.
         task: what is asked of the network; by default the label of the sample at every step.
         batch_size: samples run at once; the scores depend on it by rounding only.
 
@@ -119,20 +124,20 @@ def evaluate(network: Network, dataset: Samples, *, task: Task = Classification(
 
 
 def batches(
-    name: str, dataset: Samples, batch_size: int, generator: torch.Generator | None = None
+    name: str, dataset: Data, batch_size: int, generator: torch.Generator | None = None
 ) -> DataLoader[tuple[Tensor, ...]]:
     """The batches of a data set, by :func:`collate`, in order or shuffled by a generator.
 
-    Those of a data set with ``streams`` are never shuffled.
+    Those of a data set with ``streams`` are never shuffled. A loader is returned as it is.
 
     Raises:
-        ValueError: if the data set is empty, or not all its streams are equally long; the message
-            calls it by the name.
-        TypeError: if it is not a data set.
+        ValueError: if the data set is empty, not all its streams are equally long, or a loader's
+            batches are not time-first; the message calls it by the name.
+        TypeError: if it is not a data set, or a loader without a length.
     """
-    wanted = f"{name} must be a data set with a length and items (x (T, N), label)"
     if isinstance(dataset, DataLoader):
-        raise TypeError(f"{wanted}, got DataLoader; give its data set, and batch_size.")
+        return _checked(name, dataset)
+    wanted = f"{name} must be a data set with a length and items (x (T, N), label)"
     if isinstance(dataset, Tensor) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise TypeError(f"{wanted}, got {type(dataset).__name__}.")
     if len(dataset) == 0:
@@ -152,13 +157,44 @@ def batches(
     )
 
 
-def unpack(batch: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Input (T, B, N), targets and mask (T, B) or None, on a device."""
+def _checked(name: str, loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A loader, if it has a length and its batches can be time-first."""
+    try:
+        length = len(loader)
+    except TypeError as error:
+        raise TypeError(f"{name} must be a DataLoader with a length, got one of an iterable without.") from error
+    if length == 0:
+        raise ValueError(f"{name} is an empty DataLoader; at least one batch is needed.")
+    if hasattr(loader.dataset, "streams"):
+        raise ValueError(f"{name} has streams, whose order a DataLoader does not keep: give its data set.")
+    if loader.collate_fn is default_collate:
+        raise ValueError(
+            f"{name} is a DataLoader with torch's default collate_fn, which makes batches (B, T, N), wanted are (T, B, N): "
+            "DataLoader(..., collate_fn=neurolsc.datasets.collate)."
+        )
+    return loader
+
+
+def unpack(batch: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Input (T, B, N), targets and mask (T, B) or None, on a device.
+
+    Raises:
+        TypeError: if it is no such batch, which a loader may give.
+        ValueError: if shapes do not fit, such as those of a batch (B, T, N).
+    """
+    whole = isinstance(batch, tuple | list) and len(batch) in (2, 3) and all(isinstance(p, Tensor) for p in batch)
+    if not whole:
+        kinds = ", ".join(type(p).__name__ for p in batch) if isinstance(batch, tuple | list) else type(batch).__name__
+        raise TypeError(
+            f"a batch must be tensors x (T, B, N), labels (B,) and perhaps a mask (T, B), got {kinds}: "
+            "neurolsc.datasets.collate makes such."
+        )
     x, targets, *mask = (part.to(device) for part in batch)
+    Batch(x, targets)  # refuses shapes that do not fit
     return x, targets, mask[0] if mask else None
 
 
-def carried(dataset: Samples, run: Run) -> NetworkState | None:
+def carried(dataset: Data, run: Run) -> NetworkState | None:
     """Where the next batch of a data set starts: where this run ended, or None, at rest."""
     return run.states.detach() if hasattr(dataset, "streams") else None
 

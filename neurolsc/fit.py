@@ -6,15 +6,16 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from neurolsc.conditioning import Conditioning
-from neurolsc.evaluation import Samples, Scores, carried, evaluate, unpack
+from neurolsc.evaluation import Data, Scores, carried, evaluate, unpack
 from neurolsc.files import read_tree
 from neurolsc.identity import differences
 from neurolsc.network import Network
-from neurolsc.schedule import Schedule
+from neurolsc.schedule import FromTorch, Schedule
 from neurolsc.tasks import Task
 from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.tensors import check_finite
@@ -35,12 +36,13 @@ class Fit:
         task: Task,
         optimizer: Optimizer,
         conditioning: Conditioning,
-        schedule: Schedule,
+        schedule: Schedule | FromTorch,
         epochs: int,
     ) -> None:
         self.network, self.task, self.optimizer, self.conditioning = network, task, optimizer, conditioning
         self.schedule, self.epochs = schedule, epochs
         self.full_rates = [group["lr"] for group in optimizer.param_groups]
+        self.scheduler = schedule.of(optimizer) if isinstance(schedule, FromTorch) else None
         self.history: list[Row] = []
         self.best_epoch = 0
         self.best = copied(network)
@@ -53,7 +55,7 @@ class Fit:
     def epoch(
         self,
         batches: "DataLoader[tuple[Tensor, ...]]",
-        dataset: Samples,
+        dataset: Data,
         bar: "tqdm[NoReturn]",
     ) -> tuple[float, float]:
         """One pass over the batches of a data set: mean loss and score while the weights move."""
@@ -74,6 +76,7 @@ class Fit:
             self.conditioning.before_update(self.network)
             self.optimizer.step()
             self.conditioning.after_update(self.network)
+            self._step("update")
             size = x.shape[1]
             samples += size
             total += size * value
@@ -84,11 +87,20 @@ class Fit:
 
     def _set_rates(self, done: float) -> None:
         """The learning rates of the next update, after a share of all epochs."""
+        if isinstance(self.schedule, FromTorch):
+            return
         factor = self.schedule(done)
         for group, rate in zip(self.optimizer.param_groups, self.full_rates, strict=True):
             group["lr"] = factor * rate
 
-    def scored(self, validation: Samples, batch_size: int) -> Scores:
+    def _step(self, after: str, loss: float | None = None) -> None:
+        """A step of torch's scheduler, if there is one and its time has come."""
+        if not isinstance(self.schedule, FromTorch) or self.scheduler is None or after != self.schedule.every:
+            return
+        scheduler: Any = self.scheduler
+        scheduler.step(*([loss] if isinstance(scheduler, ReduceLROnPlateau) else []))
+
+    def scored(self, validation: Data, batch_size: int) -> Scores:
         """Scores after the epoch."""
         try:
             return evaluate(self.network, validation, task=self.task, batch_size=batch_size)
@@ -106,6 +118,7 @@ class Fit:
             self.best_epoch = epoch
             self.best = copied(self.network)
         self.history.append(row)
+        self._step("epoch", scores.loss)
 
     def diverged(self, what: str, lr: float) -> str:
         """What to say of a loss that is no number any more, and what to try."""
@@ -117,7 +130,8 @@ class Fit:
 
     def state(self) -> dict[str, Any]:
         """What :meth:`restore` needs."""
-        return {
+        scheduler = {} if self.scheduler is None else {"scheduler": self.scheduler.state_dict()}
+        return scheduler | {
             "network": self.network.state_dict(),
             "best": self.best,
             "best_epoch": self.best_epoch,
@@ -134,7 +148,8 @@ class Fit:
                 weights are not finite or do not fit.
         """
         state = read_tree(path)
-        if not isinstance(state, dict) or state.keys() != self.state().keys() | {"settings"}:
+        parts = self.state().keys() | {"settings", "scheduler"}  # the last only with one of torch
+        if not isinstance(state, dict) or state.keys() | {"scheduler"} != parts:
             raise ValueError(f"{path} is not the checkpoint of a training.")
         if changed := differences(state["settings"], settings, "{name} = {before}, now it is {now}"):
             raise ValueError(
@@ -145,6 +160,8 @@ class Fit:
                 check_finite(state[part])
                 self.network.load_state_dict(state[part])
             self.optimizer.load_state_dict(state["optimizer"])
+            if self.scheduler is not None:
+                self.scheduler.load_state_dict(state["scheduler"])
             self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
             if len(state["full_rates"]) != len(self.full_rates):
                 raise ValueError(f"it has {len(state['full_rates'])} learning rates, not {len(self.full_rates)}.")

@@ -62,7 +62,8 @@ def of_data(name: str, data: object) -> dict[str, Any]:
         data: a data set, one that wraps another, or a list of items.
     """
     if isinstance(data, DataLoader):
-        return {f"{name}.batch_size": data.batch_size} | of_data(name, data.dataset)
+        told = {"batch_size": data.batch_size, "drop_last": data.drop_last, "sampler": type(data.sampler).__name__}
+        return {f"{name}.{key}": value for key, value in told.items()} | of_data(name, data.dataset)
     told: dict[str, Any] = {f"number of {name} samples": len(data)} if hasattr(data, "__len__") else {}  # type: ignore[arg-type]
     if isinstance(data, Subset):
         return told | {f"{name}.indices": digest(list(data.indices))} | of_data(f"{name}.dataset", data.dataset)

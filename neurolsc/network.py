@@ -239,6 +239,12 @@ class Network(nn.Module):
                 (T, B) bool, or the states are not those of B samples of this network.
             TypeError: if x is complex.
         """
+        if torch.compiler.is_compiling():  # a loop over time would be unrolled: a minute for 50 steps
+            run: Any = torch.compiler.disable(self._run)  # the loop of a cell needs no torch.compile
+            return run(x, states, mask)
+        return self._run(x, states, mask)
+
+    def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
         self._check(x, mask)
         states = self._start(states, x.shape[1])
         lengths = None if mask is None else running_lengths(mask)
@@ -320,10 +326,13 @@ def as_network(network: object) -> Network:
     """The network, if it is one.
 
     Raises:
-        TypeError: if it is something else; of a module the message names :func:`neurolsc.wrap`.
+        TypeError: if it is something else; of a module the message names :func:`neurolsc.wrap`, of
+            one by ``torch.compile`` what was compiled.
     """
     if isinstance(network, Network):
         return network
+    if isinstance(getattr(network, "_orig_mod", None), Network):
+        raise TypeError("network must be a neurolsc.Network, got one in torch.compile: give the network itself.")
     cure = ": give neurolsc.wrap(module), a Network over the same parameters" if isinstance(network, nn.Module) else ""
     raise TypeError(f"network must be a neurolsc.Network, got {type(network).__name__}{cure}.")
 

@@ -1,12 +1,19 @@
-"""How the learning rate goes over a training: a factor of it, by the share of the training done."""
+"""How the learning rate goes over a training: a factor of it, by the share of the training done.
+
+Or as a scheduler of torch says.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
-from neurolsc.validation import number
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-__all__ = ["Constant", "Cosine", "Schedule"]
+from neurolsc.validation import number, one_of
+
+__all__ = ["Constant", "Cosine", "FromTorch", "Schedule"]
 
 
 class Schedule(Protocol):
@@ -57,3 +64,73 @@ class Cosine:
         if done < self.warmup:
             return done / self.warmup
         return 0.5 * (1 + math.cos(math.pi * (done - self.warmup) / (1 - self.warmup)))
+
+
+@dataclass(frozen=True)
+class FromTorch:
+    """Learning rates by a scheduler of ``torch.optim.lr_scheduler``.
+
+    It is stepped at the end of every epoch, as in PyTorch's own examples, or after every update.
+    ``ReduceLROnPlateau`` is given the validation loss. A checkpoint holds the scheduler's
+    ``state_dict``, so that a resumed training goes on bit by bit; functions in it, such as those of
+    ``LambdaLR``, are not compared with those of before.
+
+    Parameters with a gain are groups with a learning rate of their own
+    (:func:`neurolsc.optimizer.parameter_groups`). Schedulers that multiply rates keep their ratio;
+    ``OneCycleLR`` and ``CyclicLR`` set rates, the same for all groups: give ``by_gain=False``.
+
+    Attributes:
+        make: makes the scheduler from the optimizer.
+        every: when it is stepped, ``"epoch"`` or ``"update"``.
+
+    Raises:
+        TypeError: if make is not callable, such as a scheduler itself.
+        ValueError: if every is something else.
+
+    Example:
+        >>> from torch.optim.lr_scheduler import StepLR
+        >>> course = FromTorch(lambda optimizer: StepLR(optimizer, step_size=10))
+    """
+
+    make: Callable[[Optimizer], LRScheduler]
+    every: Literal["epoch", "update"] = "epoch"
+
+    def __post_init__(self) -> None:
+        """Refuse what makes nothing."""
+        if not callable(self.make):
+            raise TypeError(
+                f"make must make a scheduler from an optimizer, got {type(self.make).__name__}; "
+                "such as lambda optimizer: StepLR(optimizer, 10)."
+            )
+        one_of("every", self.every, ("epoch", "update"))
+
+    def of(self, optimizer: Optimizer) -> LRScheduler:
+        """The scheduler of an optimizer.
+
+        Raises:
+            TypeError: if make returns something else.
+            ValueError: if it is of another optimizer, or wants a loss after every update.
+        """
+        scheduler = self.make(optimizer)
+        if not isinstance(scheduler, LRScheduler):
+            raise TypeError(f"make must return a scheduler of torch.optim, got {type(scheduler).__name__}.")
+        if scheduler.optimizer is not optimizer:
+            raise ValueError(f"make must give the {type(scheduler).__name__} the optimizer that it is called with.")
+        if self.every == "update" and isinstance(scheduler, ReduceLROnPlateau):
+            raise ValueError("ReduceLROnPlateau looks at the validation loss, known once an epoch: every='epoch'.")
+        return scheduler
+
+    def told(self, scheduler: LRScheduler) -> str:
+        """What tells one from another, the rates left out, as text."""
+        return f"{type(scheduler).__name__}({_settings(scheduler.state_dict())}), every {self.every}"
+
+
+def _settings(state: Any) -> Any:
+    """A state without what is not set but reached, or is a learning rate."""
+    if isinstance(state, dict):
+        kept = {k: v for k, v in state.items() if k not in _REACHED and not str(k).startswith("_get")}
+        return {k: _settings(v) for k, v in kept.items()}
+    return [_settings(v) for v in state] if isinstance(state, list) else state
+
+
+_REACHED = ("base_lrs", "last_epoch", "_step_count", "_is_initial", "_last_lr")

@@ -13,18 +13,19 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from neurolsc.conditioning import Conditioning
 from neurolsc.datasets.augment import drawn_from
-from neurolsc.evaluation import Samples, Scores, batches, evaluate
+from neurolsc.evaluation import Data, Scores, batches, evaluate
 from neurolsc.files import atomic_write, write_tree
 from neurolsc.fit import Fit, Row
 from neurolsc.identity import of_data, of_network
 from neurolsc.locks import alone_if
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead, parameter_groups
-from neurolsc.schedule import Constant, Cosine, Schedule
+from neurolsc.schedule import Constant, Cosine, FromTorch, Schedule
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive, whole
 
@@ -100,8 +101,8 @@ class TrainResult:
 
 def train(
     network: Network,
-    training: Samples,
-    validation: Samples,
+    training: Data,
+    validation: Data,
     *,
     epochs: int,
     task: Task = Classification(),
@@ -110,7 +111,7 @@ def train(
     patience: int = 10,
     seed: int = 0,
     by_gain: bool = True,
-    schedule: Schedule = Cosine(),
+    schedule: Schedule | FromTorch = Cosine(),
     optimizer: Callable[[Iterable[Any], float], Optimizer] = torch.optim.Adam,
     conditioning: Conditioning = Conditioning(clip_gradient=1.0, centralize=True),
     checkpoint: str | PathLike[str] | None = None,
@@ -126,17 +127,22 @@ def train(
     Args:
         network: the network; it ends with the weights of its best epoch.
         training: items (x (T, N), label), shuffled anew in every epoch; or with targets for every
-            step, or pieces of long streams: :class:`neurolsc.evaluation.Samples`.
+            step, or pieces of long streams: :class:`neurolsc.evaluation.Samples`. Or a
+            ``DataLoader`` of time-first batches (``collate_fn=neurolsc.datasets.collate``), which
+            keeps its order and batch size. What it draws from torch's global random numbers, as
+            ``shuffle=True`` does, follows from (seed, epoch) as well.
         validation: items that decide when to stop and which weights are best; never the test set.
         epochs: most epochs, those before a resumption counted.
         task: what is asked of the network; by default the label of the sample at every step.
-        batch_size: samples per step; the last batch of an epoch may be smaller.
+        batch_size: samples per step; the last batch of an epoch may be smaller. A ``DataLoader``
+            has its own.
         lr: learning rate; the more layers, the lower: of ten, 2e-3 was best in the study.
         by_gain: divide the learning rate of a parameter by how far it moves the state at rest; that
             of :math:`b_\vartheta` of an ALIF is divided by 100 with its default time constants:
             :func:`neurolsc.optimizer.parameter_groups`.
         schedule: how the learning rates go over all epochs;
-            :class:`neurolsc.schedule.Constant` lets them stay.
+            :class:`neurolsc.schedule.Constant` lets them stay, and
+            :class:`neurolsc.schedule.FromTorch` takes any scheduler of ``torch.optim``.
         patience: stop after this many epochs without a lower validation loss.
         seed: of order and dropout.
         optimizer: makes the optimizer from parameters, or groups of them, and learning rate.
@@ -145,7 +151,9 @@ def train(
         checkpoint: file that keeps the state after every epoch; if it exists, training goes on from
             it. Patience may then be new, and so may the epochs where the learning rate stays; the
             other settings, the network but for its weights, and the data may not. Nobody else may
-            train with this file meanwhile.
+            train with this file meanwhile. A ``DataLoader`` with a generator of its own or with
+            persistent workers is refused, for no checkpoint holds where these are; a sampler of
+            your own should draw from torch's global random numbers only.
         progress: show a bar over the batches.
         on_epoch: called with the history so far after every epoch.
 
@@ -172,6 +180,9 @@ def train(
     positive("lr", lr)
     if not callable(optimizer):
         raise TypeError(f"optimizer must make one from (parameters, lr), got a {type(optimizer).__name__}.")
+    if not callable(schedule) and not isinstance(schedule, FromTorch):
+        kind = type(schedule).__name__
+        raise TypeError(f"schedule must be a function of the share done, or of torch as FromTorch(make), got a {kind}.")
     order = torch.Generator()
     train_batches = batches("training", training, batch_size, order)
     batches("validation", validation, batch_size)  # refuses before the first epoch, not after it
@@ -179,15 +190,21 @@ def train(
     fit = Fit(network, task, optimizer(groups, lr), conditioning, schedule, epochs)
     settings: dict[str, Any] = {}
     if checkpoint is not None:
-        settings = {"task": repr(task), "seed": seed, "batch_size": batch_size, "lr": lr}
+        for name, data in (("training", training), ("validation", validation)):
+            _check_resumable(name, data)
+        settings = {"task": repr(task), "seed": seed, "lr": lr}
+        settings |= {} if isinstance(training, DataLoader) else {"batch_size": batch_size}
         settings |= {
             "optimizer": type(fit.optimizer).__name__,
             "conditioning": repr(conditioning),
             "by_gain": by_gain,
         }
-        settings |= {"schedule": repr(schedule)} | of_network(network)
-        if schedule != Constant():
-            settings |= {"epochs": epochs}  # which rate comes next depends on it
+        settings |= of_network(network)
+        if isinstance(schedule, FromTorch) and fit.scheduler is not None:
+            settings |= {"schedule": schedule.told(fit.scheduler)}
+        else:
+            settings |= {"schedule": repr(schedule)}
+            settings |= {} if schedule == Constant() else {"epochs": epochs}  # which rate comes next depends on it
         settings |= of_data("training", training) | of_data("validation", validation)
     with alone_if(checkpoint):
         if checkpoint is not None and Path(checkpoint).exists():
@@ -214,6 +231,23 @@ def train(
                 on_epoch(fit.history)
     network.load_state_dict(fit.best)
     return TrainResult(fit.history, fit.best_epoch, fit.waited >= patience)
+
+
+def _check_resumable(name: str, data: Data) -> None:
+    """Refuse loaders whose order, or whose random changes, a resumed training could not repeat."""
+    if not isinstance(data, DataLoader):
+        return
+    parts = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
+    if any(getattr(part, "generator", None) is not None for part in parts):
+        raise ValueError(
+            f"{name} is a DataLoader with a generator of its own, whose state no checkpoint holds: leave it out, and "
+            "the order is drawn from (seed, epoch); or train without checkpoint."
+        )
+    if data.persistent_workers:
+        raise ValueError(
+            f"{name} is a DataLoader with persistent workers, whose random numbers no checkpoint holds: "
+            "persistent_workers=False, or train without checkpoint."
+        )
 
 
 def _mix(seed: int, epoch: int) -> int:

@@ -4,7 +4,6 @@ import pickle
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from neurolsc import LIF, Network, evaluate, metrics
 from neurolsc.datasets import collate
@@ -92,9 +91,8 @@ def test_evaluation_refuses_what_it_cannot_score():
         evaluate(network, Patterns(0))
     with pytest.raises(TypeError, match=r"length.*got generator"):
         evaluate(network, (i for i in ()))  # type: ignore[arg-type]
-    for odd in (torch.zeros(3, 12, N), DataLoader(Patterns(3))):
-        with pytest.raises(TypeError, match=rf"dataset must be a data set .*got {type(odd).__name__}"):
-            evaluate(network, odd)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"dataset must be a data set .*got Tensor"):
+        evaluate(network, torch.zeros(3, 12, N))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"got GRU: give neurolsc\.wrap"):
         evaluate(torch.nn.GRU(N, 4), Patterns(3))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):

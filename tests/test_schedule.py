@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
+from torch.optim import lr_scheduler
 
 from neurolsc import LIF, ALIFPlus, ALIFPositive, Network, train, wrap
 from neurolsc.files import read_tree, write_tree
 from neurolsc.optimizer import adabelief_lookahead, parameter_groups
-from neurolsc.schedule import Constant, Cosine
+from neurolsc.schedule import Constant, Cosine, FromTorch
 
 
 def data(samples: int = 20) -> list[tuple[torch.Tensor, int]]:
@@ -132,3 +133,126 @@ def test_a_resumed_training_goes_on_in_the_schedule_and_takes_no_other_length(tm
     resumed = train(part, data(), data(), epochs=4, checkpoint=path, **settings)
     assert [row["train_loss"] for row in resumed.history] == [row["train_loss"] for row in through.history]
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), part.parameters(), strict=True))
+
+
+# schedulers of torch
+
+ADAM = torch.optim.Adam
+
+
+def onecycle(optimizer):
+    return lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=12)
+
+
+def one_after_another(optimizer):
+    return lr_scheduler.SequentialLR(
+        optimizer,
+        [lr_scheduler.LinearLR(optimizer, total_iters=2), lr_scheduler.CosineAnnealingLR(optimizer, 4)],
+        milestones=[2],
+    )
+
+
+def plateau(optimizer):
+    return lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.3, patience=0, threshold=0.5)
+
+
+SCHEDULERS = {
+    "steps": FromTorch(lambda optimizer: lr_scheduler.StepLR(optimizer, 2)),
+    "milestones": FromTorch(lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [1, 5], 0.3), every="update"),
+    "by a function": FromTorch(lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda i: 0.8**i), every="update"),
+    "warm restarts": FromTorch(lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 5), "update"),
+    "one cycle": FromTorch(onecycle, every="update"),
+    "one after another": FromTorch(one_after_another, every="update"),
+    "plateau": FromTorch(plateau),
+}
+TRAINING = {"lr": 0.01, "progress": False, "patience": 9, "batch_size": 8}  # three updates an epoch
+
+
+def watching(seen: list[list[float]], make=ADAM):
+    """Adam that notes the learning rates of each update."""
+
+    def made(parameters, lr):
+        optimizer = make(parameters, lr)
+        optimizer.register_step_pre_hook(lambda *_: seen.append([group["lr"] for group in optimizer.param_groups]))
+        return optimizer
+
+    return made
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_updates_have_the_rates_of_torchs_scheduler_in_a_loop_by_hand(kind):
+    course, seen = SCHEDULERS[kind], []
+    history = train(
+        network(), data(), data(), epochs=4, schedule=course, optimizer=watching(seen), by_gain=False, **TRAINING
+    ).history
+
+    optimizer = ADAM([torch.nn.Parameter(torch.zeros(1))], lr=0.01)
+    scheduler, wanted = course.make(optimizer), []
+    for row in history:
+        for _ in range(3):
+            wanted.append([optimizer.param_groups[0]["lr"]])
+            optimizer.step()
+            if course.every == "update":
+                scheduler.step()
+        if course.every == "epoch":
+            scheduler.step(*([row["validation_loss"]] if kind == "plateau" else []))
+    assert seen == wanted
+    assert len({rate for (rate,) in seen}) > 1
+
+
+def test_a_gain_and_a_scheduler_multiply():
+    seen = []
+    course = FromTorch(lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.5))
+    train(network(), data(), data(), epochs=2, schedule=course, optimizer=watching(seen), **TRAINING)
+    gains = [1.0, *(cell.gains()["b_theta"] for cell in network().cells)]
+    for rates, factor in ((seen[0], 1.0), (seen[-1], 0.5)):
+        assert rates == pytest.approx([factor * 0.01 / gain for gain in gains])
+
+
+@pytest.mark.parametrize("make", [ADAM, adabelief_lookahead])
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_a_resumed_training_goes_on_in_torchs_scheduler_bit_by_bit(kind, make, tmp_path):
+    settings = TRAINING | {"schedule": SCHEDULERS[kind], "optimizer": make, "by_gain": kind != "one cycle"}
+    through = train(whole := network(), data(), data(), epochs=4, **settings)
+    path = tmp_path / "training"
+    train(network(), data(), data(), epochs=2, checkpoint=path, **settings)
+    part = network(seed=1)
+    resumed = train(part, data(), data(), epochs=4, checkpoint=path, **settings)
+    assert [row["train_loss"] for row in resumed.history] == [row["train_loss"] for row in through.history]
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), part.parameters(), strict=True))
+
+
+def test_a_training_does_not_go_on_with_another_scheduler(tmp_path):
+    settings = TRAINING | {"checkpoint": tmp_path / "training"}
+    train(network(), data(), data(), epochs=1, schedule=SCHEDULERS["steps"], **settings)
+    for other, said in (
+        (FromTorch(lambda o: lr_scheduler.StepLR(o, 3)), r"'step_size': 2, .*now it is StepLR\(.'step_size': 3"),
+        (FromTorch(lambda o: lr_scheduler.StepLR(o, 2), every="update"), "every epoch, now it is .*every update"),
+        (Constant(), r"now it is Constant\(\)"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            train(network(), data(), data(), epochs=2, schedule=other, **settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda o: None, TypeError, "make must return a scheduler of torch.optim, got NoneType"),
+        (
+            lambda o: lr_scheduler.StepLR(ADAM([torch.nn.Parameter(torch.zeros(1))]), 2),
+            ValueError,
+            "make must give the StepLR the optimizer that it is called with",
+        ),
+        (plateau, ValueError, "ReduceLROnPlateau looks at the validation loss, known once an epoch"),
+    ],
+)
+def test_what_makes_no_scheduler_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        train(network(), data(), data(), epochs=1, schedule=FromTorch(make, every="update"), **TRAINING)
+
+
+def test_a_scheduler_itself_makes_none():
+    with pytest.raises(TypeError, match="make must make a scheduler from an optimizer, got StepLR"):
+        FromTorch(lr_scheduler.StepLR(ADAM([torch.nn.Parameter(torch.zeros(1))]), 2))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="every must be one of 'epoch', 'update', got 'batch'"):
+        FromTorch(plateau, every="batch")  # type: ignore[arg-type]

@@ -3,12 +3,14 @@
 import re
 import shlex
 import shutil
+import tomllib
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import neurolsc
 from docs import sessions
 from docs.tables import pages as tables
 from docs.tables import results as measured
@@ -70,6 +72,37 @@ def test_sessions_are_compared_by_lines_words_and_nearly_by_numbers():
     assert sessions.differences(shown, "missed after 8 steps, 4.1 s\nrate 0.152 23%\n") != []
     assert sessions.differences(shown, "converged after 8 steps, 4.1 s\nrate 0.452 23%\n") != []
     assert sessions.differences(shown, "converged after 8 steps, 4.1 s\n") != []
+
+
+def told_to_install() -> list[tuple[str, str]]:
+    """Every `pip install` in texts, messages and settings, by file."""
+    files = [*TEXTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("*/**/*.py"), ROOT / "pyproject.toml"]
+    own = Path(__file__)
+    return [
+        (str(file.relative_to(ROOT)), line)
+        for file in files
+        if file != own and ".venv" not in file.parts
+        for line in re.findall(r"pip install (.*)", file.read_text(encoding="utf-8"))
+    ]
+
+
+def test_no_text_tells_to_install_what_no_index_has():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    told = told_to_install()
+    assert any("norse" in line for _, line in told)
+    assert [line for line in told if re.match(r"\W*neurolsc\b", line[1]) and line[0] != "CONTRIBUTING.md"] == []
+    named = {name for _, line in told for part in re.findall(r"\.\[([\w,]+)\]", line) for name in part.split(",")}
+    assert {"shd", "ray", "snntorch"} <= named <= set(extras)
+
+
+def test_one_version_is_told_everywhere_and_no_address_that_is_not_there():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert "version" not in project
+    assert "version" in project["dynamic"]
+    assert f"\nversion: {neurolsc.__version__}\n" in citation
+    assert f"version = {{{neurolsc.__version__}}}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert ("\nrepository-code:" in citation) == ("Repository" in project["urls"])
 
 
 def usual_day() -> list[list[str]]:

@@ -3,6 +3,7 @@ import itertools
 import json
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from neurolsc.datasets import collate
 from neurolsc.tasks import cross_entropy
 from neurolsc.training import PAPER
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
+
+STEP = partial(torch.optim.lr_scheduler.StepLR, step_size=2)
 
 
 def test_training_learns_the_patterns():
@@ -249,10 +252,15 @@ def test_a_loss_that_only_grows_is_named(losses: list[float], found: str | None)
         ({"training": torch.zeros(6, 12, N)}, TypeError, "training must be a data set with .*got Tensor"),
         (
             {"training": DataLoader(Patterns(6))},
-            TypeError,
-            "training .*got DataLoader; give its data set, and batch_size",
+            ValueError,
+            r"training .*\(B, T, N\).*collate_fn=neurolsc\.datasets\.collate",
         ),
-        ({"validation": DataLoader(Patterns(6))}, TypeError, "validation .*got DataLoader"),
+        ({"validation": DataLoader(Patterns(6))}, ValueError, "validation is a DataLoader with torch's default"),
+        (
+            {"schedule": STEP(torch.optim.SGD([torch.zeros(1)], 0.1))},
+            TypeError,
+            r"of torch as FromTorch\(make\), got a StepLR",
+        ),
         ({"network": nn.LSTM(N, 4)}, TypeError, r"a neurolsc\.Network, got LSTM: give neurolsc\.wrap"),
         ({"training": [(torch.zeros(12, N), 1.5)]}, TypeError, r"a label must be an integer, got 1\.5 in item 0"),
         ({"training": [(torch.zeros(N, 12), 1)]}, ValueError, r"x must have shape \(T, B, 6\).*got \(6, 1, 12\)"),

@@ -7,10 +7,11 @@ import torch
 
 from neurolsc.conditioning import Conditioning
 from neurolsc.config.setting import setting
+from neurolsc.evaluation import Samples
 from neurolsc.network import Network
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.schedule import Constant, Cosine, Schedule
-from neurolsc.training import Samples, TrainResult, train
+from neurolsc.training import TrainResult, train
 
 SCHEDULES: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine()}
 OPTIMIZERS = {"adabelief-lookahead": adabelief_lookahead, "adam": torch.optim.Adam}

@@ -4,6 +4,7 @@
   the time of one spike).
 - Events: ``shd`` (the data set), ``shd_files`` (its files), ``events`` (spikes and their reader),
   ``binning`` (spikes into frames), ``augment`` (changed spikes), ``summary`` (a file in numbers).
+- Of others: ``from_tonic`` (any event data set of tonic).
 - Made, not read: ``recall`` (a value to store and to recall).
 - Kept on disk: ``event_cache`` (spikes), ``frame_cache`` (frames), ``cache`` (what both share),
   ``store`` (folders with checksums).
@@ -17,6 +18,7 @@ from neurolsc.datasets.collate import Batch, collate, collate_padded
 from neurolsc.datasets.event_cache import EventCache
 from neurolsc.datasets.events import EventFile, Events
 from neurolsc.datasets.frame_cache import FrameCache
+from neurolsc.datasets.from_tonic import TonicFrames, from_tonic
 from neurolsc.datasets.idx import read_idx
 from neurolsc.datasets.latency import LatencyEncoding, latency_frames, spike_latency
 from neurolsc.datasets.mnist import SpikeLatencyMNIST
@@ -38,8 +40,10 @@ __all__ = [
     "SpikeLatencyMNIST",
     "StoreRecall",
     "TimeStretch",
+    "TonicFrames",
     "collate",
     "collate_padded",
+    "from_tonic",
     "hold_out",
     "input_batches",
     "latency_frames",

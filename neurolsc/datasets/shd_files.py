@@ -42,7 +42,7 @@ def _download(root: Path, part: Part, name: str) -> Path:
         from tonic.datasets import SHD
     except ImportError as error:
         raise ImportError(
-            f"{root} has no {name}, and downloading it takes tonic: pip install 'neurolsc[shd]'.\n{by_hand}"
+            f"{root} has no {name}, and downloading it takes tonic: pip install 'tonic>=1.6'.\n{by_hand}"
         ) from error
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as temporary:

@@ -23,6 +23,7 @@ from neurolsc.export.nir.read import from_nir
 from neurolsc.export.nir.write import to_nir
 from neurolsc.export.simulators.agreement import LayerAgreement, LayerOpinion, Opinion, Verification
 from neurolsc.export.simulators.norse import ask_norse
+from neurolsc.export.simulators.spikingjelly import ask_spikingjelly
 from neurolsc.export.verify import ask_nengo_loihi, verify
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Verification",
     "ask_nengo_loihi",
     "ask_norse",
+    "ask_spikingjelly",
     "dequantize",
     "fit_scales",
     "from_nir",

@@ -19,7 +19,7 @@ from neurolsc.validation import whole
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError as error:
-    raise ImportError("the callbacks need Lightning: pip install neurolsc[lightning]") from error
+    raise ImportError("the callbacks need Lightning: pip install 'lightning>=2.4'") from error
 
 
 class _OnNetwork(Callback):

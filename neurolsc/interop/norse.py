@@ -27,7 +27,7 @@ from neurolsc.validation import positive
 try:
     import norse.torch  # noqa: F401  a missing package is named here, not in the first network
 except ImportError as error:
-    raise ImportError("neurolsc.interop.norse needs norse: pip install 'neurolsc[norse]'.") from error
+    raise ImportError("neurolsc.interop.norse needs norse: pip install 'norse>=1.1'.") from error
 
 __all__ = [
     "ALIFPlusMinusRecurrent",

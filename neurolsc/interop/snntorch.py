@@ -32,7 +32,7 @@ from neurolsc.validation import positive, whole
 try:
     import snntorch as snn
 except ImportError as error:
-    raise ImportError("neurolsc.interop.snntorch needs snnTorch: pip install 'neurolsc[snntorch]'.") from error
+    raise ImportError("neurolsc.interop.snntorch needs snnTorch: pip install 'snntorch>=1.0' nir nirtorch.") from error
 
 __all__ = ["LIF", "ALIFPlus", "ALIFPlusMinus", "reset"]
 

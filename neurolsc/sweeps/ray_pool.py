@@ -28,7 +28,7 @@ class RayTasks:
         try:
             self.ray: Any = importlib.import_module("ray")
         except ImportError as error:
-            raise ImportError("sweeps on a cluster need Ray: pip install 'neurolsc[ray]'.") from error
+            raise ImportError("sweeps on a cluster need Ray: pip install 'ray>=2.40,<3'.") from error
         self.address = address
         self.jobs: dict[Any, Job] = {}
         self.ours = False

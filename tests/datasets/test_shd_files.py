@@ -85,7 +85,7 @@ def test_a_host_that_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pyte
 
 def test_without_tonic_the_extra_is_named_and_files_that_are_there_are_read(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tonic.datasets", None)
-    with pytest.raises(ImportError, match=r"(?s)has no shd_train\.h5.*pip install 'neurolsc\[shd\]'.*by hand"):
+    with pytest.raises(ImportError, match=r"(?s)has no shd_train\.h5.*pip install 'tonic>=1\.6'.*by hand"):
         SHD(tmp_path / "root", "train")
     assert not (tmp_path / "root").exists()
     write_words(tmp_path / "shd_train.h5")

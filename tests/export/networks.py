@@ -46,6 +46,7 @@ def make(kind: str, seed: int = 0) -> Network:
         "feed-forward, zero": lambda: [lif(recurrent=False, reset="zero")],
         "recurrent, subtract": lambda: [lif(), lif(WIDTH, 16)],
         "recurrent, zero": lambda: [lif(reset="zero"), lif(WIDTH, 16, reset="zero")],
+        "recurrent, static": lambda: [lif(reset="static"), lif(WIDTH, 16, reset="static")],
         "bias, subtract": lambda: [lif(bias=0.1), lif(WIDTH, 16, bias=0.2)],
         "bias, zero": lambda: [lif(bias=0.1, reset="zero")],
         "ALIF": lambda: [alif(bias=0.02), alif(WIDTH, 16)],

@@ -123,4 +123,4 @@ def test_a_loss_that_only_grows_in_training_is_a_learning_rate_too_high(tmp_path
 def test_without_lightning_the_error_names_the_extra():
     code = "import sys; sys.modules['lightning'] = None; import neurolsc.interop.lightning"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert "pip install neurolsc[lightning]" in done.stderr.splitlines()[-1]
+    assert "pip install 'lightning>=2.4'" in done.stderr.splitlines()[-1]

@@ -14,9 +14,7 @@ from tests.sweeps.test_processes import CONTENT, counted, same
 
 __all__ = ["counted"]
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'neurolsc[ray]'"
-)
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'ray>=2.40,<3'")
 
 
 @pytest.mark.slow

@@ -122,5 +122,5 @@ def test_a_sweep_without_ray_says_what_to_install(tmp_path: Path, monkeypatch):
     file = write_grid(tmp_path / "grid.toml", **SMALL)
     result = call("sweep", file, "--out", tmp_path / "s", "--ray")
     assert result.exit_code == 1
-    assert "pip install 'neurolsc[ray]'" in result.output
+    assert "pip install 'ray>=2.40,<3'" in result.output
     assert not (tmp_path / "s").exists()

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from neurolsc import metrics
 from neurolsc.export.loihi.extremes import Extremes
+from neurolsc.export.nir.readers import ROCKPOOL
 from neurolsc.export.simulators.agreement import Opinion, Verification
 from neurolsc.export.simulators.norse import ask_norse
+from neurolsc.export.simulators.spikingjelly import ask_spikingjelly
 from neurolsc.files import atomic_write
 from neurolsc.network import Network
 
@@ -129,12 +131,14 @@ class ExportReport:
     """what was compared with what, and how much of it was equal"""
     tools: tuple[str, ...] = ()
     opinions: tuple[Opinion, ...] = ()
-    """of other simulators: on the file, and of norse on the float network through NIR"""
+    """of other simulators: on the file, and on the float network through NIR"""
 
     def with_simulator(
         self, network: Network, x: Tensor, found: Verification, labels: Tensor | None = None
     ) -> "ExportReport":
-        """The report with what the simulator found, and what norse says about the float network.
+        """The report with what the simulator found, and what readers of NIR say of the floats.
+
+        norse and spikingjelly are asked; why rockpool is not, is in it.
 
         Args:
             network: the float network.
@@ -145,8 +149,8 @@ class ExportReport:
         with torch.no_grad():
             logits = network.run(x).logits
         votes = decisions(logits, found.expected_logits, labels, found.logits)
-        through_nir = ask_norse(network, x)
-        found = replace(found, opinions=(*found.opinions, through_nir))
+        through_nir = (ask_norse(network, x), ask_spikingjelly(network, x), Opinion("rockpool", reason=ROCKPOOL))
+        found = replace(found, opinions=(*found.opinions, *through_nir))
         return replace(self, simulator=votes, verification=str(found), tools=found.tools, opinions=found.opinions)
 
     def to_dict(self) -> dict[str, Any]:

@@ -36,12 +36,12 @@ class NirLif(NirNeuron[LIF]):
         if reader == "norse":  # reads all of them
             return
         reset = find_reset(layer, cell, RESET_NAMES)
-        if reset != "zero":
+        if reader == "snntorch" and reset != "zero":
             raise ValueError(
                 f'{layer} has reset="{reset}", a recurrent connection in NIR, which snnTorch\'s reader fails on: '
                 'use reset="zero".'
             )
-        if cell.w_rec.any():
+        if reader == "snntorch" and cell.w_rec.any():
             raise ValueError(
                 f"{layer} has recurrent weights up to {cell.w_rec.abs().max():.4g}, which snnTorch's reader fails "
                 "on: set w_rec to 0, or read it with norse."
@@ -49,8 +49,8 @@ class NirLif(NirNeuron[LIF]):
         for name, value in (("theta", cell.theta), ("tau_v", cell.tau_v)):
             if value.min() != value.max():
                 raise ValueError(
-                    f"{layer} has {name} from {value.min():.4g} to {value.max():.4g}; snnTorch's reader holds one "
-                    "per layer."
+                    f"{layer} has {name} from {value.min():.4g} to {value.max():.4g}; the NIR reader of {reader} "
+                    "holds one per layer."
                 )
 
     def write(self, name: str, cell: LIF, dt: float) -> ChainLayer:

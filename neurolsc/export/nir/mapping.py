@@ -33,7 +33,7 @@ class NirNeuron(ABC, Generic[C]):
 
     @abstractmethod
     def check_reader(self, layer: str, cell: C, reader: str) -> None:
-        """Refuse what ``"norse"`` or ``"snntorch"`` cannot read.
+        """Refuse what ``"norse"``, ``"snntorch"`` or ``"spikingjelly"`` cannot read.
 
         Raises:
             ValueError: naming the layer and the reader.

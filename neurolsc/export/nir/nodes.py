@@ -21,7 +21,7 @@ def load_nir() -> ModuleType:
     try:
         import nir
     except ImportError as error:
-        raise ImportError("export to and from NIR needs the package nir: pip install 'neurolsc[nir]'.") from error
+        raise ImportError("export to and from NIR needs the package nir: pip install 'nir>=1.0.7'.") from error
     return nir
 
 

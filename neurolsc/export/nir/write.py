@@ -51,8 +51,8 @@ def to_nir(
             readout.
         path: a file to write, usually ``*.nir``; written whole or not at all.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
-        reader: ``"norse"`` or ``"snntorch"``: refuse what this program's reader cannot hold, such
-            as an ALIF.
+        reader: ``"norse"``, ``"snntorch"`` or ``"spikingjelly"``: refuse what this program's reader
+            cannot hold, such as an ALIF; ``"rockpool"`` is refused, with the reason.
 
     Returns:
         The graph.

@@ -4,7 +4,8 @@ The map:
 
 - ``process``: a run in an environment and process of its own, which cannot hang us;
 - ``lava_runner``, ``nengo_runner``: the scripts that are run there, which import nothing of ours;
-- ``norse``: the reader of a NIR file, in this process;
+- ``norse``, ``spikingjelly``: the readers of a NIR file, in this process; ``through_nir``: what
+  they share;
 - ``agreement``: how their spikes agree with ours.
 """
 

@@ -1,19 +1,13 @@
 """A second opinion: norse reads the NIR file of a network and steps it."""
 
-import copy
-import importlib.metadata
-import tempfile
 import warnings
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from neurolsc.export.nir.read import read_nir
-from neurolsc.export.nir.readers import check_reader
-from neurolsc.export.nir.table import NEURONS
-from neurolsc.export.nir.write import to_nir
 from neurolsc.export.simulators.agreement import Opinion
+from neurolsc.export.simulators.through_nir import ask
 from neurolsc.network import Network
 
 __all__ = ["ask_norse"]
@@ -45,40 +39,24 @@ def ask_norse(network: Network, x: Tensor, *, dt: float = 1e-4) -> Opinion:
         norse: not run: layer 1 is an ALIF, whose sub-graph of LI and Threshold nodes the NIR reader
             of norse cannot hold: ...
     """
-    network = copy.deepcopy(network).cpu().double()
-    x = (x.to_dense() if x.is_sparse else x).cpu().double()
-    with torch.no_grad():
-        ours = network.run(x).spikes
-    try:
-        check_reader(network, "norse", dt)
-        theirs = _run(network, x, dt)
-    except (ValueError, TypeError, ImportError) as error:
-        return Opinion("norse", reason=str(error))
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("norse", "nir")]
-    return Opinion.of(f"{' through '.join(versions)} beside the floats", ours, theirs, network.layer_delay)
+    return ask("norse", network, x, dt, _fire)
 
 
-def _run(network: Network, x: Tensor, dt: float) -> list[Tensor]:
+def _fire(graph: Any, names: list[str], x: Tensor, dt: float) -> list[Tensor]:
     """Spikes of every layer as norse sends them, each (T, B, M)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # norse's import uses torch.jit
             import norse.torch
     except ImportError as error:
-        raise ImportError("the package norse is missing: pip install 'neurolsc[norse]'.") from error
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "network.nir")
-        to_nir(network, path, dt=dt)
-        graph = read_nir(path)
+        raise ImportError("the package norse is missing: pip install 'norse>=1.1'.") from error
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", DeprecationWarning
         )  # norse's reader uses a function that nirtorch means to replace
         module = norse.torch.from_nir(graph, dt=dt).double()
-    names = [NEURONS.of(f"layer {i}", cell).name(i) for i, cell in enumerate(network.cells, start=1)]
     state, spikes = None, []
-    with torch.no_grad():
-        for frame in x:
-            _, state = module(frame, state)
-            spikes.append([state.cache[name] for name in names])
+    for frame in x:
+        _, state = module(frame, state)
+        spikes.append([state.cache[name] for name in names])
     return [torch.stack(layer) for layer in zip(*spikes, strict=True)]

@@ -247,9 +247,9 @@ def test_a_step_without_length_is_refused(dt):
 
 def test_without_nir_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "nir", None)  # as if it were not installed
-    with pytest.raises(ImportError, match=r"pip install 'neurolsc\[nir\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'nir>=1\.0\.7'"):
         to_nir(make("recurrent, zero"), dt=DT)
-    with pytest.raises(ImportError, match=r"pip install 'neurolsc\[nir\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'nir>=1\.0\.7'"):
         from_nir(tmp_path / "a.nir")
 
 

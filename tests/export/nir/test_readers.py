@@ -1,4 +1,4 @@
-"""Our NIR files in the real readers of norse and snnTorch, and theirs in ours."""
+"""Our NIR files in the readers of norse, snnTorch, spikingjelly, rockpool, and theirs in ours."""
 
 import itertools
 import math
@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import snntorch
 import torch
+from rockpool.nn.modules.torch.nir import from_nir as import_rockpool
 from snntorch.export_nir import export_to_nir
+from spikingjelly.activation_based.nir_exchange import import_from_nir as import_spikingjelly
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, Network
-from neurolsc.export import Opinion, ask_norse, from_nir, to_nir
+from neurolsc.export import Opinion, ask_norse, ask_spikingjelly, from_nir, to_nir
 from tests.export.networks import N_IN, N_OUT, WIDTH, alif, lif, make, spikes
 
 DT = 1e-4
@@ -120,7 +122,25 @@ def cell(n_in: int = N_IN, width: int = WIDTH) -> LIF:
         (lambda: [cell(), lif(WIDTH, 16, reset="zero")], "snntorch", DT, r"layer 2 has recurrent weights up to 0\.\d"),
         (lambda: [lif(reset="zero", recurrent=False)], "snntorch", DT, r"layer 1 has theta from 0\.8 to 1\.2"),
         (lambda: [cell()], "snntorch", 1e-3, r"snnTorch's NIR reader supposes dt = 0\.0001 s, got 0\.001 s"),
-        (lambda: [cell()], "nest", DT, r"reader must be one of 'norse', 'snntorch', got 'nest'"),
+        (
+            lambda: [lif(recurrent=False)],
+            "spikingjelly",
+            DT,
+            r"layer 1 has theta from 0\.8 to 1\.2; .* of spikingjelly holds",
+        ),
+        (
+            lambda: [cell(), alif(WIDTH, 16)],
+            "spikingjelly",
+            DT,
+            r"layer 2 is an ALIF, .* the NIR reader of spikingjelly",
+        ),
+        (
+            lambda: [cell()],
+            "rockpool",
+            DT,
+            r"rockpool's NIR reader makes another network .* smallest tau_mem / \(1 \+ r\)",
+        ),
+        (lambda: [cell()], "nest", DT, r"one of 'norse', 'snntorch', 'spikingjelly', 'rockpool', got 'nest'"),
     ],
 )
 def test_what_a_reader_cannot_hold_is_refused_by_name(made, reader, dt, message):
@@ -144,7 +164,7 @@ def test_what_norse_is_not_asked_has_its_reason(made, message):
 
 def test_a_missing_norse_is_a_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "norse.torch", None)
-    assert "not run: the package norse is missing: pip install 'neurolsc[norse]'" in str(
+    assert "not run: the package norse is missing: pip install 'norse>=1.1'" in str(
         ask_norse(make("recurrent, zero"), spikes(5))
     )
 
@@ -312,3 +332,88 @@ def test_a_file_that_is_none_is_refused(tmp_path):
         from_nir(path)
     with pytest.raises(TypeError, match="wanted a NIRGraph or the path of a file, got LIF"):
         from_nir(neurons())
+
+
+# the third reader, and one that makes other networks
+
+
+def even(network: Network) -> Network:
+    """One threshold and one time constant per layer."""
+    for layer in network.cells:
+        layer.tau_v = torch.full((layer.n_hidden,), 5.0)
+        with torch.no_grad():
+            layer.theta.fill_(1.0)
+    return network
+
+
+SETTINGS = [(kind, delay) for kind in LIF_KINDS for delay in (0, 1)] + [("bias, subtract", 0), ("bias, zero", 0)]
+
+
+@pytest.mark.parametrize(("kind", "layer_delay"), SETTINGS)
+def test_spikingjelly_fires_as_the_network_does(kind, layer_delay):
+    network = even(make(kind))
+    network.layer_delay = layer_delay
+    opinion = ask_spikingjelly(network, spikes(STEPS))
+    print(opinion)
+    for layer, ours in zip(opinion.layers, network.cells, strict=True):
+        assert layer.spikes > 0.08 * STEPS * 3 * ours.n_hidden
+    assert opinion.exact
+    told = r"spikingjelly 2\.\d.* through nir 1\.\d.* beside the floats, 3 samples of 100 steps"
+    assert re.match(told, str(opinion))
+
+
+@pytest.mark.parametrize("dt", [1e-4, 1e-3])
+def test_spikingjelly_reads_a_file_of_float32_and_its_output_is_the_readout(dt, tmp_path):
+    network = even(make("recurrent, static"))
+    network.layer_delay = 0
+    to_nir(network, tmp_path / "a.nir", dt=dt, reader="spikingjelly")
+    module = import_spikingjelly(tmp_path / "a.nir", dt=dt)
+    state, logits = None, []
+    with torch.no_grad():
+        for frame in spikes(STEPS):
+            out, state = module(frame, state)
+            logits.append(out)
+    torch.testing.assert_close(torch.stack(logits), network(spikes(STEPS)), rtol=0, atol=1e-5)
+
+
+def test_spikingjelly_fires_at_the_threshold_where_we_do_not():
+    network = Network([LIF(1, 1, threshold=1.0, reset="zero")], 1, layer_delay=0)
+    with torch.no_grad():
+        network.cells[0].get_parameter("w_in").fill_(1.0)
+    x = torch.zeros(3, 1, 1)
+    x[1] = 1.0
+    opinion = ask_spikingjelly(network, x)
+    assert [(layer.spikes, layer.first_difference) for layer in opinion.layers] == [(0, 1)]
+
+
+def test_a_missing_spikingjelly_is_a_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "spikingjelly.activation_based.nir_exchange", None)
+    told = str(ask_spikingjelly(even(make("recurrent, zero")), spikes(5)))
+    assert "not run: spikingjelly or what its reader needs is missing: pip install 'spikingjelly[nir]>=2'" in told
+
+
+@pytest.mark.parametrize("reset", ["zero", "subtract", "static"])
+def test_rockpool_makes_another_network_by_the_rules_that_are_told(reset, tmp_path):
+    cell = lif(reset=reset)
+    network = Network([cell], nn.Linear(WIDTH, WIDTH, bias=False), layer_delay=0)
+    with torch.no_grad():
+        network.readout.weight.copy_(torch.eye(WIDTH))
+    graph = to_nir(network, tmp_path / "a.nir", dt=DT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it uses a function that nirtorch means to replace
+        module = import_rockpool(tmp_path / "a.nir")
+    theirs = module(spikes(STEPS).transpose(0, 1))[0].transpose(0, 1)
+
+    node = graph.nodes["lif_1"]
+    mem, syn, threshold = (torch.from_numpy(a).float() for a in (node.tau_mem, node.tau_syn, node.v_threshold))
+    dt = float((node.tau_mem / (1 + node.r)).min())
+    current, v, fired = torch.zeros(3, WIDTH), torch.zeros(3, WIDTH), []
+    for frame in spikes(STEPS):
+        current = (current + frame @ cell.w_in.detach().T) * torch.exp(-dt / syn)
+        v = v * torch.exp(-dt / mem) + current
+        fired.append((v / threshold).floor().clamp(min=0))
+        v = v - fired[-1] * threshold
+    assert torch.equal(torch.stack(fired), theirs)
+    assert theirs.max() > 1
+    with torch.no_grad():
+        assert (network.run(spikes(STEPS)).spikes[0] == theirs).double().mean() < 0.9

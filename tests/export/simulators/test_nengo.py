@@ -93,6 +93,7 @@ def test_verify_and_the_report_bring_both_second_opinions(nengo, tmp_path, monke
     print(told)
     assert re.search(r"second opinion: nengo-loihi 1\.1\.\d.*100\.0000% equal", told)
     assert re.search(r"second opinion: norse 1\.\d.* through nir .*100\.0000% equal", told)
+    assert re.search(r"second opinion: spikingjelly: not run: layer 1 has theta from 0\.8 to 1\.2", told)
 
 
 def test_an_alif_is_not_asked(tmp_path):

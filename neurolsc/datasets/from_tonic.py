@@ -1,0 +1,284 @@
+"""Event data sets of tonic as items (x (T, N), label)."""
+
+import math
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from neurolsc.datasets.binning import MOST
+from neurolsc.datasets.collate import Batch, collate, collate_padded
+from neurolsc.datasets.latency import count_bins
+from neurolsc.validation import number, one_of, whole
+
+__all__ = ["TonicFrames", "from_tonic"]
+
+
+def from_tonic(
+    dataset: Any,
+    *,
+    dt: float | None = None,
+    window: float | None = None,
+    start: Literal["zero", "first"] = "zero",
+    sensor_size: Sequence[int] | None = None,
+    classes: Sequence[str] | None = None,
+    binary: bool = False,
+) -> "TonicFrames":
+    r"""Take a data set of tonic, or one that gives what tonic's give, as items (x (T, N), label).
+
+    Events are counted in bins of dt seconds, one grid for all items; polarity, row and column of
+    the sensor of size (W, H, P) become the input
+
+    .. math:: n = (p H + y) W + x, \qquad N = P H W,
+
+    which is the order of tonic's frames (T, P, H, W), read one value after the other. Where
+    ``ToFrame(sensor_size, time_window=1e6 * dt, start_time=0, end_time=1e6 * window)`` gives all
+    frames, they are equal bin for bin. With one polarity, p is not looked at.
+
+    The data set's own transforms run first: those on events, such as ``Denoise`` or ``Downsample``
+    (which needs the new sensor_size here), and also ``ToFrame``, with any of its slicings. Leave
+    out dt where they make frames. Those that draw do so from NumPy's global random numbers, which
+    no seed of :func:`neurolsc.train` reaches: a resumed training then draws others.
+
+    Args:
+        dataset: items (events, label); events a structured array with fields t in microseconds, x,
+            y where H > 1, and p where P > 1; or frames (T, ...).
+        dt: width of a bin, in seconds; None if items are frames already.
+        window: length, in seconds, a whole number of bins; later events are left out. None: every
+            item lasts until its last event, and a batch until that of its longest, with a mask.
+        start: where time begins: ``"zero"`` of the clock, or the ``"first"`` event of an item.
+        sensor_size: (W, H, P); by default the data set's own.
+        classes: their names, in the order of their numbers; by default the data set's own
+            ``classes``, else all ``targets`` in order. Labels may be numbers or names.
+        binary: give 1 for any count above 0.
+
+    Returns:
+        A map-style data set.
+
+    Raises:
+        TypeError: if dataset is none, or its items or labels are of another kind; the latter when
+            an item is read, with its number, of labels that lie in memory at once.
+        ValueError: if a setting is out of range, classes or sensor_size are needed and not known,
+            or an event or label lies outside.
+
+    Example:
+        >>> fields = [("t", int), ("x", int), ("p", int)]
+        >>> recording = np.array([(0, 1, 0), (9_000, 2, 0)], dtype=fields)
+        >>> about = {"sensor_size": (3, 1, 1), "classes": ["yes", "no"]}
+        >>> from_tonic([(recording, "no")], dt=4e-3, window=0.012, **about)[0]
+        (tensor([[0, 1, 0],
+                [0, 0, 0],
+                [0, 0, 1]], dtype=torch.uint8), 1)
+    """
+    return TonicFrames(dataset, dt, window, start, sensor_size, classes, binary)
+
+
+class TonicFrames(Dataset[tuple[Tensor, int]]):
+    """What :func:`from_tonic` returns.
+
+    Attributes:
+        n_in: number of inputs N; None of frames, unless a sensor_size is known.
+        n_classes: number of classes.
+        names: name of each class.
+        steps: number of time steps T; None if items have their own.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        dt: float | None,
+        window: float | None,
+        start: Literal["zero", "first"],
+        sensor_size: Sequence[int] | None,
+        classes: Sequence[str] | None,
+        binary: bool,
+    ) -> None:
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise TypeError(
+                f"dataset must be one with a length and items (events, label), got {type(dataset).__name__}."
+            )
+        if dt is None and window is not None:
+            raise ValueError(f"window needs dt, the width of a bin in seconds, got window={window} alone.")
+        self._dataset = dataset
+        self.dt = None if dt is None else float(number("dt", dt))
+        self.window, self.binary = window, binary
+        self.steps = None if dt is None or window is None else count_bins(dt, window, unit="s")
+        self.start = one_of("start", start, ("zero", "first"))
+        self.sensor_size = _sensor(getattr(dataset, "sensor_size", None) if sensor_size is None else sensor_size)
+        if dt is not None and self.sensor_size is None:
+            raise ValueError("the data set has no sensor_size: give one, (W, H, P).")
+        self.n_in = None if self.sensor_size is None else math.prod(self.sensor_size)
+        self.names = _names(dataset, classes)
+        self.n_classes = len(self.names)
+        # what a checkpoint compares
+        self.source = type(dataset).__name__
+        self.changes = _told([getattr(dataset, name, None) for name in ("transform", "target_transform", "transforms")])
+        self.numbers = np.array([self._label(i, t) for i, t in enumerate(_targets(dataset))])
+
+    def __len__(self) -> int:
+        """Number of items."""
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        """One item: x (T, N) and the number of its class."""
+        item = self._dataset[index]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise TypeError(f"items must be pairs (events, label), got {_kind(item)} in item {index}.")
+        data, target = item
+        x = self._frames(index, data) if self.dt is None else self._binned(index, data, self.dt)
+        return x, self._label(index, target)
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Return several items: what a ``DataLoader`` calls for a batch."""
+        items = [self[i] for i in indices]
+        return Batch(*(collate if len({len(x) for x, _ in items}) == 1 else collate_padded)(items))
+
+    def _frames(self, index: int, data: Any) -> Tensor:
+        """Frames that a transform made, (T, N)."""
+        if getattr(getattr(data, "dtype", None), "names", None):
+            raise ValueError(f"items are events, fields {data.dtype.names}: give dt, the width of a bin in seconds.")
+        if not isinstance(data, np.ndarray | Tensor) or data.ndim < 2 or 0 in data.shape:
+            raise TypeError(f"items must be events or frames (T, P, H, W), got {_kind(data)} in item {index}.")
+        x = torch.as_tensor(data)
+        x = (x.to_dense() if x.is_sparse else x).flatten(1)
+        if self.n_in not in (None, x.shape[1]):
+            raise ValueError(
+                f"frames have {x.shape[1]} values, and the sensor {self.sensor_size} has {self.n_in}, in item {index}: "
+                "give the sensor_size of the frames."
+            )
+        return (x > 0).to(torch.uint8) if self.binary else x
+
+    def _binned(self, index: int, events: Any, dt: float) -> Tensor:
+        """Counts of events, (T, N), uint8."""
+        fields = getattr(getattr(events, "dtype", None), "names", None)
+        if not isinstance(events, np.ndarray) or fields is None:
+            hint = "; items are frames already: leave out dt" if isinstance(events, np.ndarray | Tensor) else ""
+            raise TypeError(
+                f"items must be events, a structured array with t, x, y, p, got {_kind(events)} in item {index}{hint}."
+            )
+        assert self.sensor_size is not None
+        W, H, P = self.sensor_size
+        wanted = ["t", "x"] + ["y"] * (H > 1) + ["p"] * (P > 1)
+        if missing := [name for name in wanted if name not in fields]:
+            raise TypeError(
+                f"events of a sensor {self.sensor_size} must have {', '.join(wanted)}, got {', '.join(fields)} in item "
+                f"{index}: {missing[0]} is missing."
+            )
+        step = self._bins(index, events["t"], dt)
+        place = np.zeros(len(events), np.int64)
+        for name, size in (("p", P), ("y", H), ("x", W)):
+            if size > 1:
+                place = place * size + _inside(index, name, events[name], size, self.sensor_size)
+        steps = int(step.max(initial=0)) + 1 if self.steps is None else self.steps
+        N = W * H * P
+        flat = (step * N + place)[step < steps]
+        counts = np.bincount(flat, minlength=steps * N)
+        if self.binary:
+            counts = counts > 0
+        elif counts.max(initial=0) > MOST:
+            raise ValueError(
+                f"a bin of {dt * 1e3:g} ms holds {counts.max()} events in item {index}, at most {MOST} fit: take a smaller "
+                "dt, or binary=True."
+            )
+        return torch.from_numpy(counts.astype(np.uint8)).view(steps, N)
+
+    def _bins(self, index: int, times: np.ndarray, dt: float) -> np.ndarray:
+        """floor(t / dt) of times in microseconds."""
+        if len(times) and self.start == "first":
+            times = times - times.min()
+        if len(times) and not (times >= 0).all():  # NaN as well
+            raise ValueError(
+                f"times must be microseconds from 0, got {times.min()} in item {index}; start='first' counts from the "
+                "first event."
+            )
+        width = dt * 1e6
+        if math.isclose(width, round(width), rel_tol=1e-9):
+            width = round(width)  # whole microseconds divide without rounding
+        late = np.iinfo(np.int64).max // 2 if self.steps is None else self.steps
+        return np.minimum(times // width, late).astype(np.int64)
+
+    def _label(self, index: int, target: Any) -> int:
+        """The number of a class."""
+        if isinstance(target, bytes):
+            target = target.decode()
+        if isinstance(target, str):
+            if target not in self.names:
+                raise ValueError(
+                    f"the label {target!r} of item {index} is none of the classes {', '.join(self.names[:8])}."
+                )
+            return self.names.index(target)
+        try:
+            label = operator.index(target)
+        except TypeError as error:
+            raise TypeError(
+                f"a label must be a number or a name, got {_kind(target)} in item {index}; a target_transform makes one."
+            ) from error
+        if not 0 <= label < self.n_classes:
+            raise ValueError(
+                f"the label of item {index} must be a class from 0 to {self.n_classes - 1}, got {label}; classes= names all."
+            )
+        return label
+
+    def __repr__(self) -> str:
+        """What a log needs to tell this set from another."""
+        grid = "frames" if self.dt is None else f"dt={self.dt:g}, window={self.window}"
+        return (
+            f"{type(self).__name__}({self.source}, {len(self)} items, N={self.n_in}, {self.n_classes} classes, {grid})"
+        )
+
+
+def _sensor(size: Any) -> tuple[int, int, int] | None:
+    """A sensor's size, checked; None if it is not known."""
+    if size is None:
+        return None
+    if not isinstance(size, tuple | list) or len(size) != 3:
+        raise ValueError(f"sensor_size must be (W, H, P), got {size!r}.")
+    W, H, P = (whole("a size of the sensor", int(part)) for part in size)
+    return W, H, P
+
+
+def _inside(index: int, name: str, values: np.ndarray, size: int, sensor: tuple[int, int, int]) -> np.ndarray:
+    """The values, if all are from 0 to size - 1."""
+    values = values.astype(np.int64)
+    if len(values) and (values.min() < 0 or values.max() >= size):
+        raise ValueError(
+            f"{name} of events must be from 0 to {size - 1} on a sensor {sensor}, got {values.min()} to {values.max()} in "
+            f"item {index}: give the sensor_size of what the transforms give."
+        )
+    return values
+
+
+def _targets(dataset: Any) -> list[Any]:
+    """The labels that lie in memory, none where a target is yet to be changed."""
+    changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
+    targets = getattr(dataset, "targets", None)
+    return list(targets) if targets is not None and not changed else []
+
+
+def _names(dataset: Any, classes: Sequence[str] | None) -> list[str]:
+    """The names of the classes by number: given ones, the data set's, or those of its targets."""
+    own = getattr(dataset, "classes", None) if classes is None else classes
+    if isinstance(own, dict):  # numbers by name
+        own = sorted(own, key=own.__getitem__)
+    if own is None or len(own) == 0:
+        targets = _targets(dataset)
+        texts = bool(targets) and isinstance(targets[0], str | bytes)
+        own = sorted(set(targets)) if texts else range(max(map(int, targets)) + 1) if targets else ()
+    if len(own) == 0:
+        raise ValueError("the data set does not say which classes there are: give classes, their names in order.")
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in own]
+
+
+def _kind(value: Any) -> str:
+    shape = f" {tuple(value.shape)}" if isinstance(value, np.ndarray | Tensor) else ""
+    return f"{type(value).__name__}{shape}"
+
+
+def _told(parts: list[Any]) -> str:
+    """Transforms as text, without the addresses of functions."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(parts))

@@ -1,0 +1,57 @@
+"""What a reader of NIR files fires beside the network that wrote the file."""
+
+import copy
+import importlib.metadata
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from neurolsc.export.nir.read import read_nir
+from neurolsc.export.nir.readers import ReaderName, check_reader
+from neurolsc.export.nir.table import NEURONS
+from neurolsc.export.nir.write import to_nir
+from neurolsc.export.simulators.agreement import Opinion
+from neurolsc.network import Network
+
+if TYPE_CHECKING:
+    import nir
+
+__all__ = ["ask"]
+
+Fire = Callable[["nir.NIRGraph", list[str], Tensor, float], list[Tensor]]
+"""of a graph, the names of its nodes that spike, x (T, B, n_in) and dt: their spikes (T, B, M)"""
+
+
+def ask(reader: ReaderName, network: Network, x: Tensor, dt: float, fire: Fire) -> Opinion:
+    """Write a network to a file, let a program step it, and compare; all in float64.
+
+    Layers of NIR read the one below in the same step: with ``layer_delay=1`` layer l is compared l
+    steps later.
+
+    Args:
+        reader: the program; its package is called so.
+        network: the float network.
+        x: input (T, B, n_in).
+        dt: seconds per time step in the file.
+        fire: how the program steps a graph.
+    """
+    network = copy.deepcopy(network).cpu().double()
+    x = (x.to_dense() if x.is_sparse else x).cpu().double()
+    with torch.no_grad():
+        ours = network.run(x).spikes
+    names = []
+    try:
+        check_reader(network, reader, dt)
+        names = [NEURONS.of(f"layer {i}", cell).name(i) for i, cell in enumerate(network.cells, start=1)]
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            path = Path(folder, "network.nir")
+            to_nir(network, path, dt=dt)
+            theirs = fire(read_nir(path), names, x, dt)
+    except (ValueError, TypeError, ImportError) as error:
+        return Opinion(reader, reason=str(error))
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in (reader, "nir")]
+    return Opinion.of(f"{' through '.join(versions)} beside the floats", ours, theirs, network.layer_delay)

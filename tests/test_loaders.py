@@ -1,0 +1,165 @@
+"""Training and evaluation on a DataLoader: its own batches in its own order."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+
+from neurolsc import ALIFPlus, Network, evaluate, train
+from neurolsc.datasets import collate, collate_padded
+from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
+
+Loader = partial(DataLoader, collate_fn=collate)
+
+
+def test_a_loader_is_taken_in_its_own_order_and_batch_size():
+    data = Spy(11)
+    backwards = [[10, 9, 8], [7, 6], [5, 4, 3, 2, 1, 0]]
+    ours, theirs = small_network(), small_network()
+    train(ours, Loader(data, batch_sampler=backwards), Patterns(3), epochs=2, **QUIET)
+    assert data.asked == [*range(10, -1, -1)] * 2
+
+    x, labels = collate([data[i] for i in range(11)])
+    by_hand = [(x[:, part], labels[part]) for part in backwards]
+    train(theirs, DataLoader(by_hand, batch_size=None), Patterns(3), epochs=2, **QUIET)  # batches as items
+    assert same_bits(weights(ours), weights(theirs))
+
+
+def test_an_ordered_loader_scores_as_its_data_set_does():
+    data, network = Patterns(11), small_network()
+    assert evaluate(network, Loader(data, batch_size=4)) == evaluate(network, data, batch_size=4)
+    history = train(network, data, Loader(data, batch_size=4), epochs=1, **QUIET).history
+    assert history[0]["validation_loss"] == evaluate(network, data, batch_size=4).loss
+
+
+def test_a_loader_of_unequal_lengths_is_followed_by_its_mask():
+    full = Patterns(9)
+    unequal = [(full.x[i][: 4 + i].float(), int(full.labels[i])) for i in range(9)]
+    network = small_network()
+    alone = [evaluate(network, [item]).loss for item in unequal]
+    padded = DataLoader(unequal, batch_size=4, collate_fn=collate_padded)  # type: ignore[arg-type]
+    assert evaluate(network, padded).loss == pytest.approx(sum(alone) / 9, rel=1e-5)
+
+
+def batches_first(items: Any) -> tuple[Tensor, Tensor]:
+    x, labels = collate(items)
+    return x.transpose(0, 1), labels
+
+
+class Streams(Patterns):
+    streams = 3
+
+
+class Endless(IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(Patterns(3))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("loader", "error", "message"),
+    [
+        (DataLoader(Patterns(6)), ValueError, r"torch's default collate_fn, which makes batches \(B, T, N\)"),
+        (
+            DataLoader(Patterns(6), batch_size=4, collate_fn=batches_first),
+            ValueError,
+            r"got \(4, 12, 6\) and \(4,\); x looks batch-first",
+        ),
+        (DataLoader(Patterns(6), collate_fn=list), TypeError, r"a batch must be tensors x \(T, B, N\).*got tuple"),
+        (DataLoader(Patterns(6), collate_fn=lambda _: {}), TypeError, "got dict: neurolsc.datasets.collate makes"),
+        (Loader(Endless()), TypeError, "must be a DataLoader with a length"),
+        (Loader(Patterns(3), batch_size=4, drop_last=True), ValueError, "is an empty DataLoader"),
+        (Loader(Streams(6)), ValueError, "has streams"),
+    ],
+)
+def test_a_loader_whose_batches_are_none_is_refused(loader: Any, error: type[Exception], message: str):
+    network = small_network()
+    with pytest.raises(error, match=message):
+        evaluate(network, loader)
+    with pytest.raises(error, match=message):
+        train(network, loader, Patterns(3), epochs=1, **QUIET)
+
+
+# resuming
+
+
+def weighted(data: Patterns) -> Any:
+    return Loader(data, batch_size=4, sampler=WeightedRandomSampler([1.0] * len(data), 20))
+
+
+LOADERS = {
+    "in order": lambda data: Loader(data, batch_size=4),
+    "shuffled": lambda data: Loader(data, batch_size=4, shuffle=True),
+    "weighted": weighted,
+    "by a worker": lambda data: Loader(data, batch_size=4, shuffle=True, num_workers=1),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_resumed_training_ends_in_the_same_bits(kind: str, tmp_path: Path):
+    def go(epochs: int, **more: Any) -> tuple[Any, dict[str, Tensor]]:
+        torch.manual_seed(0)
+        network = Network([ALIFPlus(N, 8, tau_theta=10.0), Leak(8, 4, dropout=0.5)], CLASSES)
+        torch.manual_seed(epochs)  # is of no consequence
+        history = train(network, LOADERS[kind](Patterns(20)), LOADERS[kind](Patterns(9)), epochs=epochs, **QUIET | more)
+        return [row | {"seconds": 0} for row in history.history], weights(network)
+
+    through = go(4, patience=9)
+    go(2, checkpoint=tmp_path / "c")
+    resumed = go(4, checkpoint=tmp_path / "c", patience=9)
+    assert resumed[0] == through[0]
+    assert same_bits(resumed[1], through[1])
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "in order"])
+def test_the_order_of_a_loader_follows_from_seed_and_epoch(kind: str):
+    def orders(seed: int, epochs: int) -> list[tuple[int, ...]]:
+        data = Spy(20)
+        train(small_network(), LOADERS[kind](data), Patterns(3), epochs=epochs, seed=seed, **QUIET)
+        return [tuple(data.asked[i : i + 20]) for i in range(0, 20 * epochs, 20)]
+
+    first = orders(3, 3)
+    torch.manual_seed(123)
+    assert orders(3, 2) == first[:2]
+    assert len({*first, *orders(4, 2)}) == (5 if kind == "shuffled" else 1)
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        (lambda data: Loader(data, shuffle=True, generator=torch.Generator()), "a generator of its own"),
+        (
+            lambda data: Loader(data, sampler=WeightedRandomSampler([1.0], 3, generator=torch.Generator())),
+            "a generator of its own",
+        ),
+        (lambda data: Loader(data, num_workers=1, persistent_workers=True), "persistent workers"),
+    ],
+)
+def test_what_no_checkpoint_holds_is_refused_with_one(loader: Any, message: str, tmp_path: Path):
+    with pytest.raises(ValueError, match=f"training is a DataLoader with {message}"):
+        train(small_network(), loader(Patterns(6)), Patterns(3), epochs=1, checkpoint=tmp_path / "c", **QUIET)
+    with pytest.raises(ValueError, match=f"validation is a DataLoader with {message}"):
+        train(small_network(), Patterns(6), loader(Patterns(6)), epochs=1, checkpoint=tmp_path / "c", **QUIET)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        (Loader(Patterns(20), batch_size=5), r"training\.batch_size = 4, now it is 5"),
+        (Loader(Patterns(20), batch_size=4, shuffle=True), r"training\.sampler = SequentialSampler, now it is RandomS"),
+        (Loader(Patterns(20), batch_size=4, drop_last=True), r"training\.drop_last = False, now it is True"),
+        (Loader(Patterns(20, seed=1), batch_size=4), r"training\.x = "),
+        (Patterns(20), r"batch_size = None, now it is 8"),
+    ],
+)
+def test_a_training_does_not_go_on_with_another_loader(loader: Any, message: str, tmp_path: Path):
+    settings: dict[str, Any] = QUIET | {"checkpoint": tmp_path / "c"}
+    train(small_network(), Loader(Patterns(20), batch_size=4), Patterns(3), epochs=1, **settings)
+    train(small_network(), Loader(Patterns(20), batch_size=4), Patterns(3), epochs=2, **settings | {"batch_size": 3})
+    with pytest.raises(ValueError, match=message):
+        train(small_network(), loader, Patterns(3), epochs=3, **settings)
