@@ -1,5 +1,7 @@
 """Networks of other libraries, and exports."""
 
+from statistics import mean
+
 from docs.tables.results import caption, ends, grouped, percent, read, rows, table
 
 
@@ -88,3 +90,17 @@ def one_half() -> list[str]:
         for run in found["runs"]
     )
     return [*rows([*head, "spikes per neuron and step"], body), *caption(found["about"])]
+
+
+@table
+def speakers() -> list[str]:
+    """The shipped speech network's training without one of the speakers, who is then the test."""
+    found = read("speakers")
+    body = [
+        [run["speaker"], f"{run['new']:.1%}", f"{run['known']:.1%}", ", ".join(f"{r:.2f}" for r in run["firing_rate"])]
+        for run in found["runs"]
+    ]
+    new, known = (mean(run[key] for run in found["runs"]) for key in ("new", "known"))
+    body.append(["mean", f"{new:.1%}", f"{known:.1%}", ""])
+    head = ["speaker left out", "that speaker", "validation, the other four", "spikes per neuron and step"]
+    return [*rows(head, body), *caption(found["about"])]

@@ -1,4 +1,4 @@
-"""Fill the tables of measured figures in README, docs and benchmarks/README.md: `make tables`.
+"""Fill the tables of figures in README, docs, cards and benchmarks/README.md: `make tables`.
 
 A table stands between two comments, `table: NAME` and `end`. What is between them is made by the
 function of that name beside this file from the results in benchmarks/results, and is never
@@ -13,7 +13,12 @@ from docs.tables import elsewhere, kept, reached, safety, speed, study  # noqa: 
 from docs.tables.results import TABLES
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FOLDERS = (ROOT / "docs", ROOT / "neurolsc" / "trained")
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "benchmarks" / "README.md",
+    *(page for folder in _FOLDERS for page in sorted(folder.glob("*.md"))),
+]
 _PLACE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.S)
 
 
