@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from tqdm.auto import tqdm
 
 from neurolsc.conditioning import Conditioning
 from neurolsc.datasets.augment import drawn_from
@@ -24,6 +23,7 @@ from neurolsc.identity import of_data, of_network
 from neurolsc.locks import alone_if
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead, parameter_groups
+from neurolsc.progress import reporting
 from neurolsc.schedule import Constant, Cosine, Schedule
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive, whole
@@ -146,7 +146,8 @@ def train(
             it. Patience may then be new, and so may the epochs where the learning rate stays; the
             other settings, the network but for its weights, and the data may not. Nobody else may
             train with this file meanwhile.
-        progress: show a bar over the batches.
+        progress: show a bar over the batches of each epoch, or a line off a terminal
+            (:mod:`neurolsc.progress`).
         on_epoch: called with the history so far after every epoch.
 
     Returns:
@@ -195,7 +196,9 @@ def train(
         while len(fit.history) < epochs and fit.waited < patience:
             epoch = len(fit.history) + 1
             started = time.perf_counter()
-            bar = tqdm(total=len(train_batches), desc=f"epoch {epoch}/{epochs}", unit="batch", disable=not progress)
+            bar = reporting(
+                len(train_batches), desc=f"epoch {epoch}/{epochs}", unit="batch", shown=progress, often=False
+            )
             with torch.random.fork_rng(devices=_cuda_devices(network)), bar, drawn_from(_mix(seed, epoch)):
                 torch.manual_seed(_mix(seed, epoch))
                 order.manual_seed(_mix(seed, epoch))
@@ -205,8 +208,7 @@ def train(
                 except FloatingPointError as error:
                     network.load_state_dict(fit.best)
                     raise FloatingPointError(fit.diverged(str(error), lr)) from error
-                told = f"{scores.loss:.3f} {scores.measures[task.score]:.1%}"
-                bar.set_postfix_str(f"loss {loss:.3f}, validation {told}")
+                bar.note(f"loss {loss:.3f}, validation {scores.loss:.3f} {scores.measures[task.score]:.1%}")
             fit.note(loss, score, scores, time.perf_counter() - started)
             if checkpoint is not None:
                 write_tree(checkpoint, fit.state() | {"settings": settings})

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from neurolsc.eigen.pieces import with_bases, with_matrices
 from neurolsc.eigen.radii import METHODS, TOLERANCE, Method
@@ -15,6 +14,7 @@ from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.derivatives import Term
+from neurolsc.progress import reporting
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.measure import NON_SQUARE, chunks, depth_radius, is_non_square, sources_of, states, time_radius
 from neurolsc.stability.transition import follow
@@ -178,7 +178,7 @@ def radius_profile(
         transitions, outputs = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
         time, depth, sources, exact = [], [], [], []
-        with tqdm(total=len(transitions) * shape[0], unit="step", disable=not progress) as bar:
+        with reporting(len(transitions) * shape[0], desc="radii", unit="step", shown=progress) as bar:
             for layer, t in enumerate(transitions):
                 pieces, across = [], []
                 together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))
