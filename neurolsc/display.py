@@ -4,7 +4,7 @@ import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 from torch import Tensor
@@ -75,9 +75,8 @@ def _paragraph(text: str) -> str:
     return f"<div>{html.escape(text)}</div>"
 
 
-def or_dash(value: float | Tensor | None, form: str) -> str:
+def or_dash(value: float | None, form: str) -> str:
     """A number, or a dash where there is none: None or NaN."""
-    value = value.item() if isinstance(value, Tensor) else value
     return "-" if value is None or value != value else format(value, form)
 
 
@@ -86,18 +85,22 @@ def shapes(axes: str, **tensors: Tensor | Sequence[Tensor] | None) -> str:
 
     Args:
         axes: names of the first axes, a letter each.
-        tensors: one by its name, or several, of which equal shapes are counted.
+        tensors: one by its name, or several, of which neighbours of equal shape are counted.
     """
     told = []
     for name, given in tensors.items():
         if given is None:
             continue
         found = [_shape(axes, tensor) for tensor in ([given] if isinstance(given, Tensor) else given)]
-        counted = ", ".join(
-            shape if isinstance(given, Tensor) else f"{found.count(shape)} x {shape}" for shape in dict.fromkeys(found)
+        told.append(
+            f"{name} {', '.join(f'{count} x {shape}' if count > 1 else shape for shape, count in counted(found))}"
         )
-        told.append(f"{name} {counted}")
     return ", ".join(told)
+
+
+def counted(values: Iterable[Any]) -> list[tuple[Any, int]]:
+    """Values, each with how many equal ones follow one another."""
+    return [(value, len(list(equal))) for value, equal in groupby(values)]
 
 
 def _shape(axes: str, tensor: Tensor) -> str:

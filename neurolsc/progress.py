@@ -4,11 +4,13 @@ import sys
 import time
 from typing import Any, Protocol, Self
 
-from tqdm.auto import notebook_tqdm, tqdm
-from tqdm.std import tqdm as terminal_tqdm
+from tqdm.asyncio import tqdm_asyncio
+from tqdm.auto import tqdm
 
 EVERY = 10.0
 """seconds between two lines of the same work"""
+_WIDGETS = tqdm is not tqdm_asyncio
+"""whether this is a notebook with widgets, for which tqdm.auto has another class"""
 
 
 class Progress(Protocol):
@@ -55,7 +57,7 @@ def reporting(
         often: whether plain lines come every :data:`EVERY` seconds; else there is one at the end.
         bar: more keywords for a bar of tqdm's.
     """
-    if not shown or sys.stderr.isatty() or notebook_tqdm is not terminal_tqdm:
+    if not shown or sys.stderr.isatty() or _WIDGETS:
         return _Bar(tqdm(total=total, initial=initial, desc=desc, unit=unit, disable=not shown, **bar))
     return _Lines(total, desc, unit, initial, often)
 

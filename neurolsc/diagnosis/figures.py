@@ -56,7 +56,7 @@ class LayerFigures:
     """signal to noise of that gradient between pieces of the batch"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Figures:
     """What is known of a network on a batch."""
 
@@ -70,6 +70,9 @@ class Figures:
     back: Tensor | None
     """(L, T) norm of the gradient of the loss of a sample's last step by the state k steps back,
     mean over samples that are so long; NaN where none is"""
+
+    def __repr__(self) -> str:
+        return f"Figures({len(self.layers)} layers, {'no ' if self.loss is None else ''}loss and gradients)"
 
 
 def measure(

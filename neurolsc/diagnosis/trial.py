@@ -26,7 +26,7 @@ BETTER = 0.995
 move it by a thousandth"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trial:
     """What a cure did, next to an untreated copy of the network."""
 
@@ -52,6 +52,9 @@ class Trial:
             f"tried for {self.name}{where}: {self.cure}; {told}: loss {self.before:.4g} -> {self.after:.4g}, "
             f"untreated {self.untreated:.4g}"
         )
+
+    def __repr__(self) -> str:
+        return f"Trial({self})"
 
 
 def try_cures(

@@ -2,21 +2,21 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from os import PathLike
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from neurolsc.plots.style import COLORS, STYLE, color, from_zero, save_figure, target_line
+from neurolsc.plots.style import COLORS, STYLE, Where, color, finish, from_zero, panels, target_line
 
 Shares = Sequence[Mapping[str, float]]
 """Of every layer, which share each term has."""
 
 
 def plot_profile(
-    path: str | PathLike[str],
+    path: Where = None,
     *,
     steps: ArrayLike,
     time: ArrayLike,
@@ -28,11 +28,11 @@ def plot_profile(
     starred: Sequence[bool] = (),
     notes: Sequence[str] = (),
     title: str = "",
-) -> None:
+) -> Figure:
     """Draw radii of each layer over time in both directions, and what holds those through time.
 
     Args:
-        path: the picture.
+        path: the picture; None: it is not written.
         steps: the steps (K,).
         time: radii through time (L, K, B).
         depth: radii through depth (L, K, B); row 0 from the input.
@@ -44,9 +44,12 @@ def plot_profile(
         starred: which depth rows get a star in the legend; none by default.
         notes: sentences below the picture.
         title: of the whole.
+
+    Returns:
+        The figure.
     """
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained", width_ratios=(1, 1, 0.8))
+    with mpl.rc_context(STYLE):
+        figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.8), width_ratios=(1, 1, 0.3))
         titles = (
             "through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$",
             "through depth, $\\partial h_{l}/\\partial h_{l-1}$",
@@ -67,7 +70,7 @@ def plot_profile(
         _plot_terms(axes[2], held_by, colors, firing_rate)
         told = ["Line: mean over samples. Band: smallest to largest. Spikes: per neuron and step.", *notes]
         figure.supxlabel("   ".join(told), x=0.04, ha="left", fontsize="small")
-        save_figure(figure, path, title)
+        return finish(figure, path, title)
 
 
 def _plot_terms(ax: Axes, held_by: Shares, colors: Mapping[str, str], firing_rate: Sequence[float]) -> None:

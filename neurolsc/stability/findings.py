@@ -10,7 +10,7 @@ _UNKNOWN = Term("unknown")
 DEAD = "dead layer"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """One thing that is wrong, where, why, and the one thing to try."""
 
@@ -27,6 +27,9 @@ class Finding:
         where = "network" if self.layer is None else f"layer {self.layer}"
         why = f" ({self.cause})" if self.cause else ""
         return f"{where}: {self.problem}{why}; {self.cure}."
+
+    def __repr__(self) -> str:
+        return f"Finding({self})"
 
 
 def dead_layers(profile: RadiusProfile) -> Iterable[Finding]:

@@ -46,7 +46,7 @@ class Figures:
     """validation mode accuracy at the best epoch above which a trial counts as one that learns"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Grid:
     """What a sweep is made of; see :func:`read_grid`."""
 
@@ -60,6 +60,9 @@ class Grid:
     """the file's content"""
     test: bool
     """whether chosen trials are scored on the test set"""
+
+    def __repr__(self) -> str:
+        return f"Grid({self.name}: {self.total} trials over {', '.join(self.varied) or 'nothing'})"
 
     @cached_property
     def varied(self) -> tuple[str, ...]:

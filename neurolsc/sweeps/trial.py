@@ -23,7 +23,7 @@ _READABLE = 80
 """characters of a folder's name before the digest"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trial:
     """An experiment of a sweep; its folder's name follows from its settings alone."""
 
@@ -58,6 +58,9 @@ class Trial:
         told = ",".join(f"{name}={value}" for name, value in odd.items() if name not in untold)
         readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", told)[:_READABLE].strip("-,.=")
         return f"{readable}-{digest}" if readable else digest
+
+    def __repr__(self) -> str:
+        return f"Trial({self.name})"
 
     def folder(self, sweep: Path) -> Path:
         """The run folder of the trial, once it is finished."""
