@@ -38,8 +38,8 @@ def plot_utterances(
             sharey=True,
             sharex="col",
         )
-        for (left, right), title, spikes in zip(axes, titles, utterances, strict=True):
-            event_raster(left, spikes, title, units)
+        for (left, right), what, spikes in zip(axes, titles, utterances, strict=True):
+            event_raster(left, spikes, what, units)
             counts = np.bincount(spikes[1], minlength=units)
             right.plot(counts, np.arange(units), color=COLORS[1], linewidth=0.8)
         axes[-1, 0].set_xlabel("time (s)")
