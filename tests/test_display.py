@@ -59,12 +59,12 @@ def test_a_table_has_words_to_the_left_numbers_to_the_right_and_nothing_after_th
 def test_html_is_the_same_cells_escaped():
     class Result(Displayed):
         def parts(self) -> list[str | Table]:
-            return ["a < b", Table(("layer", "<b>"), [("1", "<script>"), ("2", "x & y  ")]), '"c"']
+            return ["<i>a", Table(("layer", "<b>"), [("1", "<script>"), ("2", "x & y  ")]), '"c"']
 
     result = Result()
-    assert repr(result) == str(result) == 'a < b\nlayer  <b>\n    1  <script>\n    2  x & y\n"c"'
+    assert repr(result) == str(result) == '<i>a\nlayer  <b>\n    1  <script>\n    2  x & y\n"c"'
     content = result._repr_html_()
-    assert Cells(content).found == ["a < b", "layer", "<b>", "1", "<script>", "2", "x & y", '"c"']
+    assert Cells(content).found == ["<i>a", "layer", "<b>", "1", "<script>", "2", "x & y", '"c"']
     assert "<script" not in content and content.count('text-align: right">1<') == 1
     assert content.count("text-align: left") == 3
 

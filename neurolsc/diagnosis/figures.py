@@ -56,7 +56,7 @@ class LayerFigures:
     """signal to noise of that gradient between pieces of the batch"""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Figures:
     """What is known of a network on a batch."""
 

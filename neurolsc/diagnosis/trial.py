@@ -26,7 +26,7 @@ BETTER = 0.995
 move it by a thousandth"""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Trial:
     """What a cure did, next to an untreated copy of the network."""
 

@@ -10,7 +10,7 @@ _UNKNOWN = Term("unknown")
 DEAD = "dead layer"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Finding:
     """One thing that is wrong, where, why, and the one thing to try."""
 

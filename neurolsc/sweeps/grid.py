@@ -46,7 +46,7 @@ class Figures:
     """validation mode accuracy at the best epoch above which a trial counts as one that learns"""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Grid:
     """What a sweep is made of; see :func:`read_grid`."""
 

@@ -23,7 +23,7 @@ _READABLE = 80
 """characters of a folder's name before the digest"""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Trial:
     """An experiment of a sweep; its folder's name follows from its settings alone."""
 

@@ -18,7 +18,7 @@ from neurolsc.network import Network
 __all__ = ["IntegerRun", "QuantizedNetwork", "fit_scales", "quantize"]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class IntegerRun:
     """What :meth:`QuantizedNetwork.run` returns."""
 
@@ -33,7 +33,7 @@ class IntegerRun:
         return f"IntegerRun({shapes('TB', logits=self.logits, spikes=self.spikes)})"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class QuantizedNetwork:
     """A network in integers. The last layer's spikes go to a readout that adds them up.
 
