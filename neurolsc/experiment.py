@@ -76,6 +76,11 @@ class Experiment:
         return cls(*(make(kind, given) for kind in KINDS))
 
     @property
+    def sets_radii(self) -> bool:
+        """Whether the radii are set, to a target."""
+        return self.pretraining is not None and self.pretraining.parsed_target() is not None
+
+    @property
     def beginning(self) -> StartSettings:
         """The start that is given.
 
@@ -84,8 +89,7 @@ class Experiment:
         """
         if self.start.start:
             return self.start
-        sets_radii = self.pretraining is not None and self.pretraining.parsed_target() is not None
-        left = sets_radii or self.network.weights or not self.network.can_be_set
+        left = self.sets_radii or self.network.weights or not self.network.can_be_set
         return StartSettings("Default" if left else "Relay()")
 
     @property
@@ -229,7 +233,8 @@ class Experiment:
         )
         result.to_csv(folder / "history.csv")
         result.to_json(folder / "history.json")
-        title = f"{self.title}, start {self.beginning.start}"
+        radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.sets_radii else ""
+        title = f"{self.title}, start {self.beginning.start}{radii}"
         result.plot(folder / "learning.png", chance=1 / network.n_out, title=title)
         return result
 

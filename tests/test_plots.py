@@ -195,8 +195,8 @@ def bars(colors) -> tuple[dict[str, tuple[float, ...]], dict[str, list[float]]]:
     assert [text.get_text() for text in ax.texts] == ["no closed form"]
     assert figure.axes[1].lines[0].get_label().startswith("layer 1 (from the input)*: mean")
     assert [text.get_text() for text in ax.get_yticklabels()] == [
-        "layer 1\n0.1 spikes",
-        "layer 2\n0.2 spikes",
+        "layer 1: 0.1 spikes",
+        "layer 2: 0.2 spikes",
         "layer 3",
     ]
     drawn = {c.get_label(): (c[0].get_facecolor(), [bar.get_width() for bar in c]) for c in ax.containers}

@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from neurolsc.plots.style import STYLE, Where, color, finish, panels, whole_steps
+from neurolsc.plots.style import STYLE, Where, color, finish, from_zero, panels, whole_steps
 
 
 def plot_learning_curves(
@@ -46,7 +46,7 @@ def plot_learning_curves(
             ax.set(xlabel="epoch", title=panel)
             whole_steps(ax)
         axes[1].set_ylim(0, 1)
-        axes[2].set_ylim(0, None)
+        from_zero(axes[2])
         if chance is not None:
             axes[1].axhline(chance, color="black", linestyle=":", linewidth=1, label="chance")
         # below the panels: curves may run anywhere in them

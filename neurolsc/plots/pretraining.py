@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from neurolsc.plots.style import STYLE, Where, color, finish, from_zero, panels, target_line, whole_steps
+from neurolsc.plots.style import STYLE, Where, finish, from_zero, line_style, panels, target_line, whole_steps
 
 PANELS = {
     "time": "Mean radius through time",
@@ -47,11 +47,12 @@ def plot_pretraining(
         for ax, (key, what) in zip(axes, PANELS.items(), strict=True):
             for layer in range(len(rows[0][key])):
                 values = [row[key][layer] for row in rows]
-                ax.plot(steps, values, color=color(layer), label=f"layer {layer + 1}", linewidth=1.6)
+                ax.plot(steps, values, **line_style(layer), label=f"layer {layer + 1}", linewidth=1.6)
             if (aim := aims.get(key)) is not None:
                 target_line(ax, aim, "target")
             ax.set(xlabel="pre-training step", title=what)
             from_zero(ax)
             whole_steps(ax)
-        axes[0].legend(fontsize="small")
+        drawn = {line.get_label(): line for ax in axes for line in ax.lines}
+        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=min(len(drawn), 8), fontsize="small")
         return finish(figure, path, title)

@@ -35,5 +35,5 @@ def plot_surrogates(
             ax.set_title(name)
         for ax in axes[-1]:
             ax.set_xlabel("$v - \\vartheta$")
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside upper center")
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside lower center")
         return finish(figure, path, title)
