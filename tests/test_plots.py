@@ -89,6 +89,8 @@ def test_learning_curves(tmp_path):
     ]
     plots.plot_learning_curves({"a": history, "b": history[:1]}, tmp_path / "curves.png", chance=0.1)
     assert is_a_picture(tmp_path / "curves.png")
+    silent = [row | {"firing_rate": [None]} for row in history]  # its cell does not spike
+    assert plots.plot_learning_curves({"": silent}).axes[2].get_ylim()[0] == 0
 
 
 def test_a_raster_has_a_colour_for_each_layer_and_says_label_and_decision(make_spikes, tmp_path):

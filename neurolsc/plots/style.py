@@ -1,6 +1,7 @@
 """What the pictures share: colours, looks, and how a figure is saved."""
 
 import io
+import math
 import os
 import textwrap
 from os import PathLike
@@ -56,8 +57,9 @@ def sample_title(label: str, decision: str, title: str) -> str:
 
 
 def from_zero(ax: Axes) -> None:
-    """Start the upward axis at zero, with room above the highest line."""
-    ax.set_ylim(0, 1.08 * ax.dataLim.y1 or None)
+    """Start the upward axis at zero, with room above the highest line, if there is one."""
+    top = 1.08 * ax.dataLim.y1
+    ax.set_ylim(0, top if math.isfinite(top) and top else None)
 
 
 def whole_steps(ax: Axes) -> None:
