@@ -370,7 +370,7 @@ def test_a_cell_of_ones_own_is_trained_and_scored_by_its_name(own_cells):
     registry.CELLS.pop("Tanh")  # as in a new process
     result = call("evaluate", "run")
     assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[1].split()[-3:] == ["-", "-", "-"]
+    assert result.output.splitlines()[2].split()[-3:] == ["-", "-", "-"]
     assert neurolsc.load("run/network.safetensors").cells[0].tau_v == 3.0
     registry.CELLS.pop("Tanh")
     again = ["--weights", "run/network.safetensors", "--samples", "2", "--times", "3"]
