@@ -9,13 +9,18 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 
-from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate
-from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST, input_batches
+from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, load, pretrain, radius_profile, surrogate
+from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST, collate, input_batches
 from neurolsc.datasets.events import UNITS
+from neurolsc.datasets.mnist import SIDE
 from neurolsc.datasets.summary import summarize
-from neurolsc.plots import COLORS, plot_pretraining, plot_surrogates, plot_utterances
+from neurolsc.metrics import mode_vote, step_vote
+from neurolsc.plots import COLORS, animate_sample, plot_surrogates, plot_utterances
 
 WIDTH, TARGET, PAPER_STEPS, SEED = 64, 0.5, 40, 0
+ABOUT = f"2 x {WIDTH} ALIFPlus, spike-latency MNIST (sample in the package), seed {SEED}"
+DIGIT = 3
+"""of the test set, in the film"""
 FOLDER = Path(__file__).parent / "pictures"
 TABLE = Path(__file__).parents[1] / "benchmarks" / "results" / "one_half.json"
 SURROGATES = (
@@ -52,6 +57,24 @@ def plot_paths(path: Path) -> None:
         plt.close(figure)
 
 
+def film_digit(path: Path) -> None:
+    """A test digit on its way through the trained network that comes with the package."""
+    network = load("sl-mnist-alif").eval()
+    x, (label,) = collate([SpikeLatencyMNIST.embedded("test")[DIGIT]])
+    with torch.no_grad():
+        run = network.run(x)
+    animate_sample(
+        path,
+        image=x[:, 0].view(-1, SIDE, SIDE),
+        spikes={f"layer {i}": layer[:, 0].numpy() for i, layer in enumerate(run.spikes, start=1)},
+        votes=step_vote(run.logits)[:, 0],
+        classes=[*"0123456789"],
+        label=str(int(label)),
+        decision=str(int(mode_vote(run.logits))),
+        title="2 x 128 ALIFPositive, trained (sl-mnist-alif)",
+    )
+
+
 def untrained() -> Network:
     """The same 2 x 64 ALIF+ every time."""
     torch.manual_seed(SEED)
@@ -73,20 +96,25 @@ labels = [words.names[label] for label in words.labels[:3]]
 titles = [f'"{label}", speaker {speaker}' for label, speaker in zip(labels, words.speakers, strict=False)]
 events = words.events(range(3))
 spikes = [(events.times[a:b], events.units[a:b]) for a, b in pairwise(events.offsets)]
-plot_utterances(spikes, titles, FOLDER / "spoken_digits.png", units=UNITS)
+plot_utterances(
+    spikes, titles, FOLDER / "spoken_digits.png", units=UNITS, title="Spoken digits, synthetic, in the package"
+)
 sample = EventFile(SHD.embedded("train").path)
-summarize(sample).plot(FOLDER / "data_info.png", sample.read([0]), f'"{sample.names[sample.labels[0]]}"')
+summarize(sample).plot(
+    FOLDER / "data_info.png", example=sample.read([0]), example_title=f'"{sample.names[sample.labels[0]]}"'
+)
 
 plot_paths(FOLDER / "paths.png")
 v = torch.linspace(-3, 3, 601)
 curves = {make.__name__: (make().derivative(v).detach(), make().primitive(v).detach()) for make in SURROGATES}
-plot_surrogates(v, curves, FOLDER / "surrogates.png")
+plot_surrogates(v, curves, FOLDER / "surrogates.png", title="Dampening 0.5, sharpness 1")
+film_digit(FOLDER / "digit.gif")
 
 batches = input_batches(SpikeLatencyMNIST.embedded("train"), 32, seed=SEED)
 x = batches[0][:, :8]
 goal = (TARGET, TARGET)
 before = untrained()
-radius_profile(before, x, target=goal).plot(FOLDER / "radii_before.png")
+radius_profile(before, x, target=goal).plot(FOLDER / "radii_before.png", title=f"{ABOUT}, untrained")
 lines = [row("untrained", before)]
 
 for name, rule in (("ours", TransitionRule()), ("ours, threshold held", TransitionRule(hold_threshold=True))):
@@ -94,14 +122,14 @@ for name, rule in (("ours", TransitionRule()), ("ours, threshold held", Transiti
     result = pretrain(network, batches, target=TARGET, rule=rule, seed=SEED)
     lines.append(row(f"{name}: {result.steps} steps", network))
     if name == "ours":
-        radius_profile(network, x, target=goal).plot(FOLDER / "radii_after.png")
-        plot_pretraining(result.history, goal, FOLDER / "pretraining.png")
+        radius_profile(network, x, target=goal).plot(FOLDER / "radii_after.png", title=f"{ABOUT}, after pre-training")
+        result.plot(FOLDER / "pretraining.png", title=ABOUT)
 
 network = untrained()
 result = pretrain(network, batches, target=TARGET, rule=PaperRule(), seed=SEED, max_steps=PAPER_STEPS, polish=False)
 missed = "" if result.converged else ", target missed"
 lines.append(row(f"paper's: best of {result.steps} steps{missed}", network))
-plot_pretraining(result.history, goal, FOLDER / "pretraining_paper_rule.png")
+result.plot(FOLDER / "pretraining_paper_rule.png", title=f"{ABOUT}, the paper's rule")
 
 about = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
 TABLE.write_text(json.dumps({"about": about, "runs": lines}, indent=1) + "\n")

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from neurolsc import metrics
 from neurolsc.datasets import Batch, collate
+from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.network import Network, NetworkState, Run, as_network
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import whole
@@ -46,8 +47,8 @@ Data = Samples | DataLoader[Any]
 its ``collate_fn``, taken in its own order and batch size."""
 
 
-@dataclass(frozen=True)
-class Scores:
+@dataclass(frozen=True, repr=False)
+class Scores(Displayed):
     """What :func:`evaluate` finds: means over samples, shares from 0 to 1.
 
     A measure of the task is an attribute as well: ``scores.mode_accuracy``.
@@ -85,6 +86,20 @@ class Scores:
         """All of it as JSON values, the measures of the task beside the others."""
         rest = {f.name: getattr(self, f.name) for f in fields(self)[2:]}
         return {"loss": self.loss} | self.measures | rest
+
+    def parts(self) -> list[Table]:
+        """What is shown: every score below its name."""
+        told = {name.replace("_", " "): f"{value:.1%}" for name, value in self.measures.items()}
+        told |= {"loss": f"{self.loss:.3f}", "no vote": f"{self.share_without_vote:.1%}"}
+        told["silent last layer"] = or_dash(self.silent_steps, ".1%")
+        told["spikes/neuron/step"] = rates(self.firing_rate)
+        told["synops/sample"] = or_dash(self.synops, ",.0f")
+        return [Table(tuple(told), [tuple(told.values())])]
+
+
+def rates(layers: Sequence[float | None]) -> str:
+    """Firing rates of layers, side by side."""
+    return " ".join(or_dash(rate, ".4f") for rate in layers)
 
 
 def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), batch_size: int = 256) -> Scores:

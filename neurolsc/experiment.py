@@ -27,7 +27,6 @@ from neurolsc.datasets.batches import fetch
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.evaluation import Scores, evaluate
 from neurolsc.network import Network
-from neurolsc.plots import plot_learning_curves, plot_pretraining
 from neurolsc.runs import (
     NETWORK,
     PRETRAINING,
@@ -77,6 +76,11 @@ class Experiment:
         return cls(*(make(kind, given) for kind in KINDS))
 
     @property
+    def sets_radii(self) -> bool:
+        """Whether the radii are set, to a target."""
+        return self.pretraining is not None and self.pretraining.parsed_target() is not None
+
+    @property
     def beginning(self) -> StartSettings:
         """The start that is given.
 
@@ -85,9 +89,18 @@ class Experiment:
         """
         if self.start.start:
             return self.start
-        sets_radii = self.pretraining is not None and self.pretraining.parsed_target() is not None
-        left = sets_radii or self.network.weights or not self.network.can_be_set
+        left = self.sets_radii or self.network.weights or not self.network.can_be_set
         return StartSettings("Default" if left else "Relay()")
+
+    @property
+    def title(self) -> str:
+        """Network, data and seed in one line, for pictures."""
+        given = self.network
+        cell = given.cell.rpartition(":")[2]
+        network = (
+            f"network of {Path(given.weights).name}" if given.weights else f"{given.layers} x {given.width} {cell}"
+        )
+        return f"{network}, {self.data.title}, seed {given.seed}"
 
     def settings(self) -> dict[str, Any]:
         """All settings as one flat dictionary, as they stand in a run folder.
@@ -199,14 +212,15 @@ class Experiment:
         if not (folder / "radii_before.json").exists():  # else this goes on after a stop
             x = self.first_samples("train", settings.pretrain_samples)[0]
             steps = min(settings.pretrain_times, x.shape[0])
-            write_profile(radius_profile(network, x, steps=steps, seed=seed), folder / "radii_before")
+            before = radius_profile(network, x, steps=steps, seed=seed)
+            write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")
         result = settings.run(network, self._inputs(), seed=seed, checkpoint=folder / PRETRAINING, progress=progress)
-        write_profile(result.profile, folder / "radii_after")
+        write_profile(result.profile, folder / "radii_after", f"{self.title}, after pre-training")
         told = {name: getattr(result, name) for name in ("converged", "steps", "seconds")}
         told |= {"findings": [str(finding) for finding in result.findings], "history": result.history}
         write_json(folder / "pretraining.json", told)
         if settings.method == "gradient":
-            plot_pretraining(result.history, result.profile.target, folder / "pretraining.png")
+            result.plot(folder / "pretraining.png", title=self.title)
         return result
 
     def train(self, network: Network, settings: TrainSettings, folder: Path, *, progress: bool = True) -> TrainResult:
@@ -219,7 +233,9 @@ class Experiment:
         )
         result.to_csv(folder / "history.csv")
         result.to_json(folder / "history.json")
-        plot_learning_curves({"run": result.history}, folder / "learning.png", chance=1 / network.n_out)
+        radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.sets_radii else ""
+        title = f"{self.title}, start {self.beginning.start}{radii}"
+        result.plot(folder / "learning.png", chance=1 / network.n_out, title=title)
         return result
 
 
@@ -270,14 +286,14 @@ def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = F
     return replace(found, trials=try_cures(network, batch, found, task=task, lr=lr)) if cures else found
 
 
-def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
+def write_diagnosis(diagnosis: Diagnosis, folder: Path, title: str) -> None:
     """Write a diagnosis into a folder as text, as a picture and as JSON, which comes last."""
     write_text(folder / "diagnosis.txt", f"{diagnosis}\n")
-    diagnosis.plot(folder / "diagnosis.png")
+    diagnosis.plot(folder / "diagnosis.png", title=title)
     write_json(folder / "diagnosis.json", diagnosis.to_dict())
 
 
-def write_profile(profile: RadiusProfile, path: Path) -> None:
+def write_profile(profile: RadiusProfile, path: Path, title: str) -> None:
     """Write a profile as a picture and as JSON, whose suffixes are added to the path; JSON last."""
-    profile.plot(path.with_name(f"{path.name}.png"))
+    profile.plot(path.with_name(f"{path.name}.png"), title=title)
     write_json(path.with_name(f"{path.name}.json"), profile.to_dict())

@@ -2,19 +2,19 @@
 
 import math
 from os import PathLike
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
 
 from neurolsc.conditioning import Conditioning
 from neurolsc.evaluation import Data, Scores, carried, evaluate, unpack
 from neurolsc.files import read_tree
 from neurolsc.identity import differences
 from neurolsc.network import Network
+from neurolsc.progress import Progress
 from neurolsc.schedule import FromTorch, Schedule
 from neurolsc.tasks import Task
 from neurolsc.untrusted.refusal import refusing
@@ -56,7 +56,7 @@ class Fit:
         self,
         batches: "DataLoader[tuple[Tensor, ...]]",
         dataset: Data,
-        bar: "tqdm[NoReturn]",
+        bar: Progress,
     ) -> tuple[float, float]:
         """One pass over the batches of a data set: mean loss and score while the weights move."""
         device = self.network.dtype_and_device["device"]
@@ -81,7 +81,7 @@ class Fit:
             samples += size
             total += size * value
             score += size * self.task.measures(logits.detach(), targets, mask)[self.task.score]
-            bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)
+            bar.note(f"loss {total / samples:.3f}")
             bar.update()
         return total / samples, score / samples
 

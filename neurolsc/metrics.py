@@ -30,9 +30,30 @@ __all__ = [
     "sparsity",
     "step_accuracy",
     "step_overlap",
+    "step_vote",
     "step_weights",
     "synops",
 ]
+
+
+def step_vote(logits: Tensor) -> Tensor:
+    """The class that each step votes for, that of its largest logit.
+
+    Args:
+        logits: readout at every step (T, B, C).
+
+    Returns:
+        Classes (T, B), int64; -1 where the largest logits tie.
+
+    Raises:
+        ValueError: if logits are not (T, B, C) with T, B, C >= 1, or hold NaN.
+
+    Example:
+        >>> step_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]]]))
+        tensor([[ 1, -1]])
+    """
+    votes = _votes(logits)
+    return votes.where(votes < logits.shape[2], -1)
 
 
 def mode_vote(logits: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from neurolsc.display import counted, shapes, state_repr
 from neurolsc.frames import frames, frozen, keep, last_seen, running_lengths, stretch
 from neurolsc.modes import evaluating
 from neurolsc.neurons.cell import Cell, State, dtype_and_device
@@ -28,6 +29,10 @@ class NetworkState(NamedTuple):
         layers = tuple(type(s)(*(leaf.detach() for leaf in s)) for s in self.layers)
         return NetworkState(layers, None if self.x is None else self.x.detach())
 
+    def __repr__(self) -> str:
+        layers = (f"{count} x {state}" for state, count in counted(map(state_repr, self.layers)))
+        return f"NetworkState({', '.join(filter(None, (*layers, shapes('B', x=self.x))))})"
+
 
 class Run(NamedTuple):
     """What a run over time returns."""
@@ -38,6 +43,10 @@ class Run(NamedTuple):
     """output of every cell at every step, each (T, B, n_hidden)"""
     states: NetworkState
     """state after the last step, to go on from"""
+
+    def __repr__(self) -> str:
+        seen = shapes("TB", logits=self.logits, spikes=self.spikes)
+        return f"Run({seen}, states of {len(self.states.layers)} layers)"
 
 
 class Moment(NamedTuple):
@@ -51,6 +60,9 @@ class Moment(NamedTuple):
     """what each cell sent in this step, each (B, n_hidden)"""
     after: NetworkState
     """state after the step"""
+
+    def __repr__(self) -> str:
+        return f"Moment({shapes('B', inputs=self.inputs, outputs=self.outputs)}, states before and after)"
 
 
 class Network(nn.Module):
@@ -147,6 +159,12 @@ class Network(nn.Module):
         """
         cells = [LIF(below, width, tau_v=tau_v, spike=spike) for below, width in pairwise([n_in, *widths])]
         return cls(cells, n_out)
+
+    def extra_repr(self) -> str:
+        sizes = counted(cell.n_hidden for cell in self.cells)
+        hidden = " -> ".join(f"{count} x {size}" if count > 1 else str(size) for size, count in sizes)
+        parameters = sum(p.numel() for p in self.parameters())
+        return f"{self.n_in} -> {hidden} -> {self.n_out}, layer_delay={self.layer_delay}, {parameters:,} parameters"
 
     @property
     def n_in(self) -> int:

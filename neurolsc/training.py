@@ -9,25 +9,29 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
 
 from neurolsc.conditioning import Conditioning
 from neurolsc.datasets.augment import drawn_from
-from neurolsc.evaluation import Data, Scores, batches, evaluate
+from neurolsc.display import Displayed, Table
+from neurolsc.evaluation import Data, Scores, batches, evaluate, rates
 from neurolsc.files import atomic_write, write_tree
 from neurolsc.fit import Fit, Row
 from neurolsc.identity import of_data, of_network
 from neurolsc.locks import alone_if
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead, parameter_groups
+from neurolsc.progress import reporting
 from neurolsc.schedule import Constant, Cosine, FromTorch, Schedule
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive, whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["PAPER", "Scores", "TrainResult", "evaluate", "train"]
 
@@ -43,8 +47,8 @@ PAPER: dict[str, Any] = {
 Lookahead at one learning rate, gradients as they are."""
 
 
-@dataclass(frozen=True)
-class TrainResult:
+@dataclass(frozen=True, repr=False)
+class TrainResult(Displayed):
     """What :func:`train` returns; the network itself carries the weights of the best epoch."""
 
     history: list[Row]
@@ -72,6 +76,44 @@ class TrainResult:
             f"the training loss only grew, from {losses[0]:.3g} in epoch 1 to {losses[-1]:.3g} in epoch {len(losses)}: "
             "lower the learning rate, or set the radii first (neurolsc.pretrain).",
         )
+
+    @property
+    def score(self) -> str:
+        """What the task calls its score."""
+        names = (name.removeprefix("train_") for name in self.history[0] if name.startswith("train_"))
+        return next(name for name in names if name != "loss")
+
+    def plot(
+        self, path: str | PathLike[str] | None = None, *, chance: float | None = None, title: str = ""
+    ) -> "Figure":
+        """Draw validation loss, score and firing rate of the last layer over the epochs.
+
+        Args:
+            path: a file to write as well, whose suffix chooses the format.
+            chance: the score of a guess.
+            title: of the whole.
+
+        Returns:
+            The figure, which a notebook shows.
+        """
+        from neurolsc.plots import plot_learning_curves  # matplotlib is slow to import and few runs draw
+
+        return plot_learning_curves({"": self.history}, path, chance=chance, score=self.score, title=title)
+
+    def parts(self) -> list[str | Table]:
+        """What is shown: how it ended, its first, best and last epoch, and what looks wrong."""
+        score, ended = self.score, "stopped early" if self.stopped_early else "all run"
+        seconds = sum(row["seconds"] for row in self.history)
+        rows = []
+        for epoch in sorted({1, self.best_epoch, len(self.history)}):
+            row = self.history[epoch - 1]
+            losses = [f"{row[f'{of}_loss']:.3f}" for of in ("train", "validation")]
+            scores = [f"{row[f'{of}_{score}']:.1%}" for of in ("train", "validation")]
+            rows.append((str(epoch), *losses, *scores, rates(row["firing_rate"])))
+        name = score.replace("_", " ")
+        head = ("epoch", "train loss", "validation loss", f"train {name}", f"validation {name}", "spikes/neuron/step")
+        told = f"best epoch {self.best_epoch} of {len(self.history)}, {ended}, {seconds:.1f} s"
+        return [told, Table(head, rows), *self.findings]
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Write all of it as JSON.
@@ -154,7 +196,8 @@ def train(
             train with this file meanwhile. A ``DataLoader`` with a generator of its own or with
             persistent workers is refused, for no checkpoint holds where these are; a sampler of
             your own should draw from torch's global random numbers only.
-        progress: show a bar over the batches.
+        progress: show a bar over the batches of each epoch, or a line off a terminal
+            (:mod:`neurolsc.progress`).
         on_epoch: called with the history so far after every epoch.
 
     Returns:
@@ -212,7 +255,9 @@ def train(
         while len(fit.history) < epochs and fit.waited < patience:
             epoch = len(fit.history) + 1
             started = time.perf_counter()
-            bar = tqdm(total=len(train_batches), desc=f"epoch {epoch}/{epochs}", unit="batch", disable=not progress)
+            bar = reporting(
+                len(train_batches), desc=f"epoch {epoch}/{epochs}", unit="batch", shown=progress, often=False
+            )
             with torch.random.fork_rng(devices=_cuda_devices(network)), bar, drawn_from(_mix(seed, epoch)):
                 torch.manual_seed(_mix(seed, epoch))
                 order.manual_seed(_mix(seed, epoch))
@@ -222,8 +267,7 @@ def train(
                 except FloatingPointError as error:
                     network.load_state_dict(fit.best)
                     raise FloatingPointError(fit.diverged(str(error), lr)) from error
-                told = f"{scores.loss:.3f} {scores.measures[task.score]:.1%}"
-                bar.set_postfix_str(f"loss {loss:.3f}, validation {told}")
+                bar.note(f"loss {loss:.3f}, validation {scores.loss:.3f} {scores.measures[task.score]:.1%}")
             fit.note(loss, score, scores, time.perf_counter() - started)
             if checkpoint is not None:
                 write_tree(checkpoint, fit.state() | {"settings": settings})

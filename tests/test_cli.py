@@ -421,7 +421,7 @@ def test_a_cell_of_ones_own_is_trained_and_scored_by_its_name(own_cells):
     registry.CELLS.pop("Tanh")  # as in a new process
     result = call("evaluate", "run")
     assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[1].split()[-3:] == ["-", "-", "-"]
+    assert result.output.splitlines()[2].split()[-3:] == ["-", "-", "-"]
     assert neurolsc.load("run/network.safetensors").cells[0].tau_v == 3.0
     registry.CELLS.pop("Tanh")
     again = ["--weights", "run/network.safetensors", "--samples", "2", "--times", "3"]
@@ -488,8 +488,8 @@ def test_data_info_says_and_draws_what_is_in_a_file(tmp_path):
     assert "words.h5: 12 utterances, 20 classes, 4 speakers" in result.output
     assert f"mean {sum(sizes) / 12:.0f}, {min(sizes)} to {max(sizes)}" in result.output
     one = draw_words(12)[3]
-    assert f"  9 word 9               1  {len(one[0]):>6}  {float(one[0][-1]):>8.3f} s" in result.output
-    assert "speaker 2                3" in result.output
+    assert f"  9 word 9            1  {len(one[0]):>6}  {float(one[0][-1]):>8.3f} s" in result.output
+    assert "speaker 2             3" in result.output
     assert (tmp_path / "words.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -7,14 +7,16 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import neurolsc
 from neurolsc.cli import demo
 from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, StartSettings, TrainSettings
-from neurolsc.experiment import Experiment, load_network, score
+from neurolsc.experiment import Experiment, diagnose_run, load_network, score, write_diagnosis
 from neurolsc.fit import Fit
 from neurolsc.runs import Stopped, read_settings
 from neurolsc.schedule import Constant, Cosine
@@ -55,6 +57,38 @@ def test_a_run_does_what_its_settings_say_and_keeps_it(experiment, files, tmp_pa
     kept, fresh = load_network(tmp_path / "run").state_dict(), experiment.build().state_dict()
     assert all(torch.equal(kept[name], value) for name, value in outcome.network.state_dict().items())
     assert torch.equal(kept["readout.weight"], fresh["readout.weight"]) is ("history.json" not in files)
+
+
+def test_the_pictures_of_a_run_have_titles_with_network_data_and_seed(tmp_path, monkeypatch):
+    titles: dict[str, str] = {}
+
+    def watched(figure: Figure, path: Path, title: str) -> None:
+        titles[path.name] = title
+
+    for picture in ("diagnosis", "learning", "profile", "pretraining"):
+        monkeypatch.setattr(f"neurolsc.plots.{picture}.finish", watched)
+    settings = replace(WHOLE.pretraining, method="gradient", pretrain_steps=1)
+    experiment = replace(WHOLE, network=replace(WHOLE.network, layers=2), pretraining=settings)
+    experiment.run(tmp_path / "run", progress=False)
+    write_diagnosis(diagnose_run(tmp_path / "run", samples=4), tmp_path, experiment.title)
+    about = "2 x 8 ALIFPlus, spoken digits (sample in the package), seed 4"
+    assert titles == {
+        "radii_before.png": f"{about}, before pre-training",
+        "radii_after.png": f"{about}, after pre-training",
+        "pretraining.png": about,
+        "learning.png": f"{about}, start Default, radii set to 0.5",
+        "diagnosis.png": about,
+    }
+
+
+def test_a_title_names_a_file_of_weights_a_cell_of_ones_own_and_data_that_are_not_the_sample():
+    own = replace(WHOLE, network=replace(WHOLE.network, cell="package.module:Mine"))
+    assert own.title == "1 x 8 Mine, spoken digits (sample in the package), seed 4"
+    given = NetworkSettings(weights="folder/half.safetensors")
+    assert Experiment(given, DataSettings(root="MNIST")).title == (
+        "network of half.safetensors, spike-latency MNIST, seed 0"
+    )
+    assert DataSettings(data="store-recall", delay=7).title == "store and recall after 7 steps"
 
 
 STARTED = replace(WHOLE, start=StartSettings("FourConditions((1, 2, 3)) + RateMatching(0.2123, tolerance=0)"))
@@ -299,7 +333,9 @@ def test_the_demo_trains_its_arms_reports_them_and_goes_on_where_it_was_stopped(
     report, told = (out / "report.md").read_text(), capsys.readouterr().out
     for start in ("| Default | 0.01 |", "| BySource(recurrence=0) | 0.002 | LIF | 50 |"):
         assert start in report and start in told
-    for picture in re.findall(r"\]\((.*?\.png)\)", report):
+    pictures = re.findall(r"\]\((.*?\.(?:png|gif))\)", report)
+    assert {"learning.png", "raster.png", "digit.gif"} < set(pictures)
+    for picture in pictures:
         assert (out / picture).stat().st_size > 5_000, picture
     trained = {path: path.stat().st_mtime_ns for path in out.glob("*/network.safetensors")}
     assert len(trained) == 2 and len(list(out.glob("*/test.json"))) == 2

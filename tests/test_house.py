@@ -9,6 +9,8 @@ ROOT = Path(neurolsc.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
     (
         "validation",
+        "display",
+        "progress",
         "positive",
         "frames",
         "modes",

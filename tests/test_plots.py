@@ -1,23 +1,24 @@
 """Pictures: a file of the format that its suffix names, whole, and no figure left open."""
 
 import ast
+import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 
 from neurolsc import LIF, Network, RadiusProfile, plots, pretrain, radius_profile, scale_to_radius, surrogate
 from neurolsc.datasets import SHD, EventFile
 from neurolsc.datasets.summary import summarize
-from neurolsc.plots import profile as profile_picture
-from neurolsc.plots import sweep as sweep_picture
-from neurolsc.plots import utterances
 from neurolsc.plots.style import line_style
 
 STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
@@ -88,29 +89,82 @@ def test_learning_curves(tmp_path):
     ]
     plots.plot_learning_curves({"a": history, "b": history[:1]}, tmp_path / "curves.png", chance=0.1)
     assert is_a_picture(tmp_path / "curves.png")
+    silent = [row | {"firing_rate": [None]} for row in history]  # its cell does not spike
+    assert plots.plot_learning_curves({"": silent}).axes[2].get_ylim()[0] == 0
 
 
-def test_raster(make_spikes, tmp_path):
-    layers = [make_spikes(T=30, B=1, N=12)[:, 0], torch.zeros(30, 5)]
-    plots.plot_raster(dict(zip(["input", "silent"], layers, strict=True)), tmp_path / "raster.png")
+def test_a_raster_has_a_colour_for_each_layer_and_says_label_and_decision(make_spikes, tmp_path):
+    layers = [make_spikes(T=30, B=1, N=12)[:, 0], make_spikes(T=30, B=1, N=5)[:, 0]]
+    named = dict(zip(["input", "layer 1"], layers, strict=True))
+    figure = plots.plot_raster(named, tmp_path / "raster.png", label="7", decision="1", title="2 x 6, seed 0")
     assert is_a_picture(tmp_path / "raster.png")
+    assert figure.get_suptitle() == "label 7, the network says 1; 2 x 6, seed 0"
+    black, blue = (ax.collections[0].get_facecolor()[0] for ax in figure.axes)
+    assert tuple(black) == mpl.colors.to_rgba("black") and tuple(blue) == mpl.colors.to_rgba(plots.COLORS[0])
 
 
-def test_a_picture_has_the_title_that_it_is_given_and_else_none(profile, make_spikes, tmp_path, monkeypatch):
-    drawn: list[str] = []
-    save = Figure.savefig
-
-    def watched(figure: Figure, *args: object, **settings: object) -> object:
-        drawn.append(figure.get_suptitle())
-        return save(figure, *args, **settings)
-
-    monkeypatch.setattr(Figure, "savefig", watched)
+@pytest.fixture
+def every_picture(profile, make_spikes) -> dict[str, Callable[..., Figure]]:
+    """All that draws, by name, called with a path or without, and with a title."""
     row = {"epoch": 1, "validation_loss": 2.0, "validation_mode_accuracy": 0.1, "firing_rate": [0.1]}
-    for title in ({"title": "2 x 6 neurons, seed 0"}, {}):
-        plots.plot_learning_curves({"a": [row]}, tmp_path / "a.png", **title)
-        plots.plot_raster({"input": make_spikes(T=9, B=1, N=4)[:, 0]}, tmp_path / "b.png", **title)
-        profile.plot(tmp_path / "c.png", **title)
-    assert drawn == ["2 x 6 neurons, seed 0"] * 3 + [""] * 3
+    radii = {"step": 0, "time": [0.5], "depth": [0.5], "firing_rate": [0.1]}
+    v, step = torch.linspace(-1, 1, 5), torch.ones(5)
+    summary = summarize(EventFile(SHD.embedded("train").path))
+    layers = {"a": [0.1, 0.2]}
+    return {
+        "profile": profile.plot,
+        "summary": summary.plot,
+        "pretraining": partial(plots.plot_pretraining, [radii], (0.5, None)),
+        "learning_curves": partial(plots.plot_learning_curves, {"a": [row]}),
+        "raster": partial(plots.plot_raster, {"input": make_spikes(T=9, B=1, N=4)[:, 0]}),
+        "surrogates": partial(plots.plot_surrogates, v, {"a": (step, step)}),
+        "utterances": partial(plots.plot_utterances, [(v.abs().numpy(), step.long().numpy())], ["one"], units=700),
+        "bands": partial(plots.plot_bands, {"": {"a": [[0.1, 0.2]]}}, score="s"),
+        "scores": partial(plots.plot_scores, {"a": {1: [0.1]}}, over="layers", score="s"),
+        "diagnosis": partial(
+            plots.plot_diagnosis,
+            activity=layers,
+            stretch=layers,
+            kept=layers,
+            back=None,
+            gradient=None,
+            noise=None,
+            findings=[],
+        ),
+        "export": partial(
+            plots.plot_export, errors=layers, rates=layers, used=layers, decisions={"b": 0.1}, alike=[], note=""
+        ),
+    }
+
+
+def test_every_picture_is_a_figure_with_the_title_that_it_is_given_and_is_written_where_a_path_is(
+    every_picture, tmp_path
+):
+    drawing = {name for name in plots.__all__ if name.startswith("plot_")}
+    assert drawing == {f"plot_{name}" for name in every_picture}
+    for name, draw in every_picture.items():
+        figure = draw(title="2 x 6 neurons, $seed 0")
+        assert isinstance(figure, Figure) and figure.get_suptitle() == "2 x 6 neurons, $seed 0", name
+        (tmp_path / name).mkdir()
+        written = draw(tmp_path / name / "picture.png")
+        assert isinstance(written, Figure) and is_a_picture(tmp_path / name / "picture.png"), name
+        assert written.get_suptitle() == ("train.h5.xz" if name == "summary" else ""), name
+
+
+def test_a_notebook_gets_a_figure_as_png_once_and_has_none_to_close(profile):
+    figure = profile.plot()
+    content = figure._repr_png_()
+    assert content.startswith(STARTS["png"])
+    width, height = Image.open(io.BytesIO(content)).size
+    assert width > 1000 and height > 300
+    assert not plt.get_fignums()  # what pyplot knows, the inline backend of a notebook shows once more
+
+
+def test_a_long_title_goes_on_in_the_next_line(profile):
+    figure = profile.plot(title="word " * 60)
+    figure.draw_without_rendering()
+    extent, line = figure._suptitle.get_window_extent(), figure.axes[0].title.get_window_extent()
+    assert extent.x1 <= figure.bbox.x1 and extent.height > 2 * line.height
 
 
 def test_surrogates(tmp_path):
@@ -127,13 +181,10 @@ def test_surrogates(tmp_path):
 SHARES = [{"leak": 0.25, "oscillation": 0.75}, {"oscillation": 0.5, "twist": 0.5}, {}]
 
 
-def bars(tmp_path, monkeypatch, colors) -> tuple[dict[str, tuple[float, ...]], dict[str, list[float]]]:
+def bars(colors) -> tuple[dict[str, tuple[float, ...]], dict[str, list[float]]]:
     """Colour and widths of the bars of each term."""
-    figures = []
-    monkeypatch.setattr(profile_picture, "save_figure", lambda figure, path, title="": figures.append(figure))
     radii = torch.rand(3, 4, 2)
-    plots.plot_profile(
-        tmp_path / "p.png",
+    figure = plots.plot_profile(
         steps=torch.arange(4),
         time=radii,
         depth=radii,
@@ -142,22 +193,20 @@ def bars(tmp_path, monkeypatch, colors) -> tuple[dict[str, tuple[float, ...]], d
         firing_rate=[0.1, 0.2, float("nan")],
         starred=[True, False, False],
     )
-    (figure,) = figures
     ax = figure.axes[2]
     assert [text.get_text() for text in ax.texts] == ["no closed form"]
     assert figure.axes[1].lines[0].get_label().startswith("layer 1 (from the input)*: mean")
     assert [text.get_text() for text in ax.get_yticklabels()] == [
-        "layer 1\n0.1 spikes",
-        "layer 2\n0.2 spikes",
+        "layer 1: 0.1 spikes",
+        "layer 2: 0.2 spikes",
         "layer 3",
     ]
     drawn = {c.get_label(): (c[0].get_facecolor(), [bar.get_width() for bar in c]) for c in ax.containers}
-    plt.close(figure)
     return {name: color for name, (color, _) in drawn.items()}, {name: widths for name, (_, widths) in drawn.items()}
 
 
-def test_a_term_has_the_colour_that_its_cell_gives_it_and_a_new_one_another_of_the_palette(tmp_path, monkeypatch):
-    colors, widths = bars(tmp_path, monkeypatch, {"leak": "#009e73", "oscillation": "#ff0000", "unused": "#0072b2"})
+def test_a_term_has_the_colour_that_its_cell_gives_it_and_a_new_one_another_of_the_palette():
+    colors, widths = bars({"leak": "#009e73", "oscillation": "#ff0000", "unused": "#0072b2"})
     assert widths == {"leak": [0.25, 0, 0], "oscillation": [0.75, 0.5, 0], "twist": [0, 0.5, 0]}
     assert colors["leak"] == mpl.colors.to_rgba("#009e73")
     assert colors["oscillation"] == mpl.colors.to_rgba("#ff0000")
@@ -165,21 +214,18 @@ def test_a_term_has_the_colour_that_its_cell_gives_it_and_a_new_one_another_of_t
     assert colors["twist"] in palette - {colors["leak"], mpl.colors.to_rgba("#0072b2")}
 
 
-def test_without_any_given_colours_all_terms_still_differ(tmp_path, monkeypatch):
-    colors, _ = bars(tmp_path, monkeypatch, {})
+def test_without_any_given_colours_all_terms_still_differ():
+    colors, _ = bars({})
     assert len(set(colors.values())) == 3
 
 
 # data
 
 
-def test_utterances_are_drawn_spike_by_spike_with_the_activity_of_every_unit(tmp_path, monkeypatch):
+def test_utterances_are_drawn_spike_by_spike_with_the_activity_of_every_unit():
     events = SHD.embedded("test").events([3, 5])
-    figures = []
-    monkeypatch.setattr(utterances, "save_figure", lambda figure, path, title="": figures.append(figure))
     spikes = [(events.times[a:b], events.units[a:b]) for a, b in pairwise(events.offsets)]
-    plots.plot_utterances(spikes, ["one", "other"], tmp_path / "words.png", units=700)
-    (figure,) = figures
+    figure = plots.plot_utterances(spikes, ["one", "other"], units=700)
     for row, (times, units) in enumerate(spikes):
         raster, activity = figure.axes[2 * row : 2 * row + 2]
         drawn = raster.collections[0].get_offsets()
@@ -188,14 +234,13 @@ def test_utterances_are_drawn_spike_by_spike_with_the_activity_of_every_unit(tmp
         assert raster.get_title(loc="left") == f"{['one', 'other'][row]}: {len(drawn)} spikes"
         assert activity.lines[0].get_xdata().sum() == len(drawn)
         assert len(activity.lines[0].get_xdata()) == 700
-    plt.close(figure)
 
 
 def test_a_summary_of_a_file_is_drawn_with_all_its_utterances(tmp_path):
     file = EventFile(SHD.embedded("train").path)
     numbers = summarize(file)
     assert numbers.spikes.sum() == pytest.approx(len(file) * numbers.activity.sum())
-    numbers.plot(tmp_path / "file.png", file.read([0]), "one")
+    numbers.plot(tmp_path / "file.png", example=file.read([0]), example_title="one")
     assert is_a_picture(tmp_path / "file.png")
 
 
@@ -210,20 +255,11 @@ def test_pictures_know_no_model():
                 assert inside or outside, f"{file.name} imports {name}"
 
 
-def drawn(monkeypatch) -> list[Figure]:
-    """The figures that are saved from now on, kept as they are."""
-    figures: list[Figure] = []
-    monkeypatch.setattr(sweep_picture, "save_figure", lambda figure, path, title="": figures.append(figure))
-    return figures
-
-
-def test_bands_reach_from_the_lowest_to_the_highest_run_and_a_short_run_keeps_its_last_score(monkeypatch, tmp_path):
+def test_bands_reach_from_the_lowest_to_the_highest_run_and_a_short_run_keeps_its_last_score(tmp_path):
     panels = {"layers 2": {"a": [[0.1, 0.2, 0.6], [0.3, 0.4]], "b": [[0.5]]}, "layers 5": {"b": [[0.1, 0.2]]}}
-    plots.plot_bands(panels, tmp_path / "bands.png", score="accuracy")
+    figure = plots.plot_bands(panels, tmp_path / "bands.png", score="accuracy")
     assert is_a_picture(tmp_path / "bands.png")
-    figures = drawn(monkeypatch)
-    plots.plot_bands(panels, tmp_path / "bands.png", score="accuracy")
-    first, second = (ax for ax in figures[0].axes if ax.get_visible())
+    first, second = (ax for ax in figure.axes if ax.get_visible())
     assert [ax.get_title(loc="left") for ax in (first, second)] == ["layers 2", "layers 5"]
     mean, single = first.lines
     assert mean.get_xydata().tolist() == [[1, 0.2], [2, pytest.approx(0.3)], [3, 0.5]]
@@ -231,33 +267,28 @@ def test_bands_reach_from_the_lowest_to_the_highest_run_and_a_short_run_keeps_it
     at_the_end = vertices[vertices[:, 0] == 3][:, 1]
     assert (at_the_end.min(), at_the_end.max()) == (0.4, 0.6)
     assert second.lines[0].get_color() == single.get_color() != mean.get_color()
-    plt.close(figures[0])
 
 
 @pytest.mark.parametrize(
     ("values", "places"),
     [((2, 5, 10), [2, 5, 10]), ((1e-1, 1e-3, 1e-2), [2, 0, 1]), ((True, False), [0, 1])],
 )
-def test_scores_stand_at_their_setting_with_every_run_as_a_dot(values, places, monkeypatch, tmp_path):
+def test_scores_stand_at_their_setting_with_every_run_as_a_dot(values, places, tmp_path):
     arms = {"one": {value: [0.2, 0.4] for value in values}}
-    plots.plot_scores(arms, tmp_path / "scores.png", over="setting", score="accuracy")
+    figure = plots.plot_scores(arms, tmp_path / "scores.png", over="setting", score="accuracy")
     assert is_a_picture(tmp_path / "scores.png")
-    figures = drawn(monkeypatch)
-    plots.plot_scores(arms, tmp_path / "scores.png", over="setting", score="accuracy")
-    (ax,) = figures[0].axes
+    (ax,) = figure.axes
     line, *dots = ax.lines
     assert line.get_xydata().tolist() == [[place, pytest.approx(0.3)] for place in sorted(places)]
     assert sorted(y for dot in dots for y in dot.get_ydata()) == [0.2] * len(values) + [0.4] * len(values)
     ticks = {label.get_text(): tick for label, tick in zip(ax.get_xticklabels(), ax.get_xticks(), strict=True)}
     assert ticks == {str(value): place for value, place in zip(values, places, strict=True)}
-    plt.close(figures[0])
 
 
-def test_where_there_are_words_every_value_has_a_row_from_the_top(monkeypatch, tmp_path):
+def test_where_there_are_words_every_value_has_a_row_from_the_top():
     arms = {"one": {"Default": [0.2, 0.4], "BySource()": [0.9]}, "other": {"BySource()": [0.5, 0.7]}}
-    figures = drawn(monkeypatch)
-    plots.plot_scores(arms, tmp_path / "scores.png", over="start", score="accuracy")
-    (ax,) = figures[0].axes
+    figure = plots.plot_scores(arms, over="start", score="accuracy")
+    (ax,) = figure.axes
     assert [label.get_text() for label in ax.get_yticklabels()] == ["Default", "BySource()"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1] and ax.get_xlim() == (0, 1)
     strokes, dots = ([line for line in ax.lines if line.get_marker() == marker] for marker in ("|", "."))
@@ -266,9 +297,51 @@ def test_where_there_are_words_every_value_has_a_row_from_the_top(monkeypatch, t
     rows = [round(line.get_ydata()[0]) for line in strokes]
     assert rows == [0, 1, 1] and len({line.get_ydata()[0] for line in strokes}) == 3
     assert not any(line.get_linestyle() == "-" and len(line.get_xdata()) > 1 for line in strokes)
-    plt.close(figures[0])
 
 
 def test_more_arms_than_colours_are_told_apart_by_dashes():
     styles = [line_style(number) for number in range(3 * len(plots.COLORS))]
     assert len({tuple(style.items()) for style in styles}) == len(styles)
+
+
+# a film
+
+
+def test_a_film_shows_input_layers_and_votes_as_far_as_they_are(make_spikes, tmp_path):
+    spikes = {"layer 1": make_spikes(T=40, B=1, N=6)[:, 0], "layer 2": torch.zeros(40, 3)}
+    spikes["layer 2"][30:] = 1
+    plots.animate_sample(
+        tmp_path / "film.gif",
+        image=make_spikes(T=40, B=1, N=16)[:, 0].view(40, 4, 4),
+        spikes=spikes,
+        votes=[-1] * 20 + [1] * 20,
+        classes=["no", "yes"],
+        label="yes",
+        decision="yes",
+        frames=4,
+    )
+    assert (tmp_path / "film.gif").stat().st_size < 1e5 and len(list(tmp_path.iterdir())) == 1
+    shares: dict[str, list[float]] = {"blue": [], "orange": [], "green": []}
+    with Image.open(tmp_path / "film.gif") as film:
+        assert film.n_frames == 4 and film.info["loop"] == 0
+        for number in range(4):
+            film.seek(number)
+            pixels = np.asarray(film.convert("RGB")).astype(int)
+            for name, color in zip(shares, plots.COLORS, strict=False):
+                wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
+                shares[name].append((np.abs(pixels - wanted).max(-1) < 40).mean())
+    assert shares["blue"] == sorted(shares["blue"]) and shares["blue"][0] > 0  # more and more spikes of layer 1
+    assert shares["orange"][:3] == [0, 0, 0] and shares["orange"][3] > 0  # layer 2 fires from step 30 on
+    assert shares["green"][:2] == [0, 0] and 0 < 1.5 * shares["green"][2] < shares["green"][3]
+
+
+def test_a_film_that_cannot_be_written_leaves_nothing(make_spikes, tmp_path):
+    with pytest.raises(OSError, match="could not write the file"):
+        plots.animate_sample(
+            tmp_path / "missing" / "film.gif",
+            image=torch.zeros(2, 2, 2),
+            spikes={"layer": make_spikes(T=2, B=1, N=3)[:, 0]},
+            votes=[-1, 0],
+            classes=["one"],
+        )
+    assert not list(tmp_path.iterdir())

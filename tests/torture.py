@@ -35,12 +35,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import click
-import matplotlib.pyplot  # noqa: F401  what is imported late is imported before a process is copied
 import pytorch_optimizer  # noqa: F401
 import torch
 import torch._dynamo
 
 import neurolsc
+import neurolsc.plots
 from neurolsc import ALIFPlus, Network, save
 from neurolsc.cli import app
 from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, TrainSettings

@@ -37,6 +37,6 @@ def info(file: Path, picture: Path | None, utterance: int) -> None:
         raise click.UsageError(f"--utterance must lie in 0 ... {len(events) - 1}, got {utterance}.")
     summary = summarize(events)
     word = f'utterance {utterance}, "{events.names[events.labels[utterance]]}" by speaker {events.speakers[utterance]}'
-    summary.plot(picture, events.read([utterance]), word)
+    summary.plot(picture, example=events.read([utterance]), example_title=word)
     click.echo(summary)
     click.echo(f"\ndrawn in {picture}")

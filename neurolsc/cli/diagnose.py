@@ -28,8 +28,9 @@ def diagnose(run: Path, cures: bool, samples: int, out: Path | None) -> None:
     if out is None:
         click.echo(diagnose_run(run, samples=samples, cures=cures))
         return
-    with run_folder(out, Experiment.of(run).settings()) as folder:
+    experiment = Experiment.of(run)
+    with run_folder(out, experiment.settings()) as folder:
         diagnosis = diagnose_run(run, samples=samples, cures=cures)
-        write_diagnosis(diagnosis, folder)
+        write_diagnosis(diagnosis, folder, f"{experiment.title}, as it ended")
     click.echo(diagnosis)
     click.echo(f"written to {out}")

@@ -123,7 +123,7 @@ def _to_netx(
             report = _simulate(report, network, folder / "network.net", x[:, :SIMULATED], labels[:SIMULATED])
         report.to_json(folder / "report.json")
         write_text(folder / "report.txt", f"{report}\n")
-        report.plot(folder / "report.png")
+        report.plot(folder / "report.png", title=f"{experiment.title}, in integers")
     click.echo(report)
 
 

@@ -32,4 +32,4 @@ def radii(network: NetworkSettings, data: DataSettings, samples: int, times: int
         click.echo(finding)
     if out is not None:
         with run_folder(out, experiment.settings()) as folder:
-            write_profile(profile, folder / "profile")
+            write_profile(profile, folder / "profile", experiment.title)

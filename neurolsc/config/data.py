@@ -38,6 +38,14 @@ class DataSettings:
     cached: Cached = setting("spikes", "shd: what is kept there: spikes, or frames, which are faster and larger")
 
     @property
+    def title(self) -> str:
+        """What the data are, in words."""
+        if self.data == "store-recall":
+            return f"store and recall after {self.delay} steps"
+        name = "spike-latency MNIST" if self.data == "sl-mnist" else "spoken digits"
+        return name if self.root else f"{name} (sample in the package)"
+
+    @property
     def task(self) -> Classification:
         """What is asked of a network: the label at every step, or what was stored, in the end."""
         return Classification(last=PERIOD) if self.data == "store-recall" else Classification()

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from neurolsc.display import shapes
+
 Item = tuple[Tensor, int | Tensor]
 """An input x (T, N) with the label of the whole, or with targets (T, ...), one for every step."""
 
@@ -40,6 +42,9 @@ class Batch(Sequence[Item]):
                 f"and {tuple(labels.shape)}{hint}."
             )
         self.x, self.labels, self.mask = x, labels, mask
+
+    def __repr__(self) -> str:
+        return f"Batch({shapes('TB', x=self.x, mask=self.mask)})"
 
     def __len__(self) -> int:
         """Number of items."""

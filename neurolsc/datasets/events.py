@@ -14,6 +14,7 @@ from neurolsc.untrusted.hdf5 import Content, Part, text
 from neurolsc.untrusted.lists import Lists
 from neurolsc.untrusted.packed import opened, read_most
 from neurolsc.untrusted.refusal import refusing
+from neurolsc.untrusted.words import clean
 
 UNITS = 700
 """Input units of the layout, 0 to 699."""
@@ -45,6 +46,9 @@ class Events(NamedTuple):
     def owners(self) -> np.ndarray:
         """Utterance of each spike (S,), int64."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.counts)
+
+    def __repr__(self) -> str:
+        return f"Events(utterances={len(self.offsets) - 1}, spikes={len(self.times)})"
 
 
 class EventFile:
@@ -116,6 +120,11 @@ class EventFile:
     def __len__(self) -> int:
         """Number of utterances."""
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        speakers = len(np.unique(self.speakers))
+        name = clean(self.path.name)
+        return f"EventFile({name}, {len(self)} utterances, {len(self.names)} classes, {speakers} speakers)"
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs: everything but the open file."""

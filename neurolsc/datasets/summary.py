@@ -2,17 +2,22 @@
 
 from dataclasses import dataclass
 from os import PathLike
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neurolsc.datasets.cache import CHUNK
 from neurolsc.datasets.events import UNITS, EventFile, Events
+from neurolsc.display import Displayed, Table
 from neurolsc.untrusted.words import clean
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-@dataclass(frozen=True)
-class Summary:
-    """Numbers about a file in SHD's layout; printed, they are a table."""
+
+@dataclass(frozen=True, repr=False)
+class Summary(Displayed):
+    """Numbers about a file in SHD's layout."""
 
     title: str
     """name of the file"""
@@ -31,44 +36,59 @@ class Summary:
     resolution: float
     """distance of neighbouring times at the latest spike, in seconds"""
 
-    def plot(self, path: str | PathLike[str], example: Events, title: str) -> None:
-        """Draw it to a file, with an example, the spikes of one utterance, and what that is."""
+    def plot(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        example: Events | None = None,
+        example_title: str = "",
+        title: str = "",
+    ) -> "Figure":
+        """Draw it.
+
+        Args:
+            path: a file to write as well, whose suffix chooses the format.
+            example: the spikes of one utterance.
+            example_title: what that is.
+            title: of the whole; the name of the file if empty.
+
+        Returns:
+            The figure, which a notebook shows.
+        """
         from neurolsc.plots import plot_summary  # matplotlib is slow to import and few runs draw
 
-        plot_summary(
+        return plot_summary(
             path,
-            title=self.title,
+            title=title or self.title,
             spikes=self.spikes,
             duration=self.duration,
             classes=np.bincount(self.labels, minlength=len(self.names)),
             speakers=np.unique(self.speakers, return_counts=True),
             activity=self.activity,
-            example=(example.times, example.units),
-            example_title=title,
+            example=None if example is None else (example.times, example.units),
+            example_title=example_title,
         )
 
-    def __str__(self) -> str:
-        """Give a line for the whole, one for each class and one for each speaker."""
+    def parts(self) -> list[str | Table]:
+        """What is shown: lines for the whole, and a table of its classes and speakers."""
         silent = int((self.activity == 0).sum())
-        lines = [
-            f"{self.title}: {len(self.labels)} utterances, {len(self.names)} classes, {len(np.unique(self.speakers))} speakers",
+        speakers = np.unique(self.speakers)
+        rows = [self._row(f"{label:>3} {name}", self.labels == label) for label, name in enumerate(self.names)]
+        rows += [self._row(f"speaker {speaker}", self.speakers == speaker) for speaker in speakers]
+        return [
+            f"{self.title}: {len(self.labels)} utterances, {len(self.names)} classes, {len(speakers)} speakers",
             f"spikes per utterance  mean {self.spikes.mean():.0f}, {self.spikes.min()} to {self.spikes.max()}",
             f"last spike            mean {self.duration.mean():.3f} s, {self.duration.min():.3f} to {self.duration.max():.3f} s, "
             f"{(self.duration >= 1).mean():.1%} at 1 s or later; times are {self.resolution * 1e3:.2g} ms apart there",
             f"units                 {UNITS - silent} of {UNITS} fire",
             "",
-            f"{'':16}utterances  spikes  last spike",
+            Table(("", "utterances", "spikes", "last spike"), rows),
         ]
-        for label, name in enumerate(self.names):
-            lines.append(self._line(f"{label:>3} {name}", self.labels == label))
-        for speaker in np.unique(self.speakers):
-            lines.append(self._line(f"speaker {speaker}", self.speakers == speaker))
-        return "\n".join(lines)
 
-    def _line(self, name: str, of: np.ndarray) -> str:
+    def _row(self, name: str, of: np.ndarray) -> tuple[str, str, str, str]:
         if not of.any():
-            return f"{name:16}{0:>10}"
-        return f"{name:16}{of.sum():>10}  {self.spikes[of].mean():>6.0f}  {self.duration[of].mean():>8.3f} s"
+            return name, "0", "", ""
+        return name, str(of.sum()), f"{self.spikes[of].mean():.0f}", f"{self.duration[of].mean():.3f} s"
 
 
 def summarize(file: EventFile) -> Summary:

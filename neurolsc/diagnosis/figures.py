@@ -71,6 +71,9 @@ class Figures:
     """(L, T) norm of the gradient of the loss of a sample's last step by the state k steps back,
     mean over samples that are so long; NaN where none is"""
 
+    def __repr__(self) -> str:
+        return f"Figures({len(self.layers)} layers, {'no ' if self.loss is None else ''}loss and gradients)"
+
 
 def measure(
     network: Network, given: Given, task: Task, *, samples: int, steps: int, epsilon: float, seed: int

@@ -2,24 +2,26 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from neurolsc.diagnosis.figures import Figures, LayerFigures
 from neurolsc.diagnosis.trial import Trial
+from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.stability.findings import Finding
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HEAD = (
-    "layer  spikes  dead  busy  sync  time r.  depth r.  exponent  sing. t, d  usable  input  gradient      SNR  < eps"
+    *("layer", "spikes", "dead", "busy", "sync", "time r.", "depth r.", "exponent", "sing. t, d", "usable", "input"),
+    *("gradient", "SNR", "< eps"),
 )
 
 
-@dataclass(frozen=True)
-class Diagnosis(Sequence[Finding]):
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Displayed, Sequence[Finding]):
     """What :func:`neurolsc.diagnose` found: a sequence of findings, with the figures behind them.
 
     As text it is a table with a line per layer and the findings below: spikes per neuron and step,
@@ -36,7 +38,7 @@ class Diagnosis(Sequence[Finding]):
     """
 
     findings: tuple[Finding, ...]
-    figures: Figures = field(repr=False)
+    figures: Figures
     epsilon: float = 1e-8
     trials: tuple[Trial, ...] = ()
 
@@ -64,13 +66,16 @@ class Diagnosis(Sequence[Finding]):
             "such entries move more slowly than by the learning rate",
         )
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str | Table]:
+        """What is shown: a table with a line for each layer, and what was found."""
         rows = zip(self.figures.layers, self.figures.profile.time_mean, self.figures.profile.depth_mean, strict=True)
-        lines = [HEAD, *(_row(i, layer, t.item(), d.item()) for i, (layer, t, d) in enumerate(rows, start=1))]
+        told: list[str | Table] = [
+            Table(HEAD, [_row(i, layer, t.item(), d.item()) for i, (layer, t, d) in enumerate(rows, start=1)])
+        ]
         if self.figures.loss is not None:
-            lines.append(f"loss {self.figures.loss:.4g}")
-        lines += [str(finding) for finding in self.findings] or ["nothing found"]
-        return "\n".join([*lines, *self.notes, *map(str, self.trials)])
+            told.append(f"loss {self.figures.loss:.4g}")
+        told += [str(finding) for finding in self.findings] or ["nothing found"]
+        return [*told, *self.notes, *map(str, self.trials)]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values; None where a number is not known."""
@@ -89,12 +94,15 @@ class Diagnosis(Sequence[Finding]):
         }
         return _plain(told)
 
-    def plot(self, path: str | PathLike[str] | None = None) -> "Figure | None":
+    def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
         """Draw the figures on one page, findings below.
 
         Args:
-            path: where to; the suffix chooses the format. None: the figure is returned, which a
-                notebook shows.
+            path: a file to write as well, whose suffix chooses the format.
+            title: of the whole.
+
+        Returns:
+            The figure, which a notebook shows.
         """
         from neurolsc.plots import plot_diagnosis  # matplotlib is slow to import and few runs draw
 
@@ -120,6 +128,7 @@ class Diagnosis(Sequence[Finding]):
             gradient=_series(layer.gradient for layer in layers),
             noise=_series(layer.noise for layer in layers),
             findings=[*map(str, self.findings or ["nothing found"]), *map(str, self.trials)],
+            title=title,
         )
 
 
@@ -129,21 +138,24 @@ def _series(values: Any) -> list[float] | None:
     return None if None in found else found
 
 
-def _row(number: int, layer: LayerFigures, time: float, depth: float) -> str:
+def _row(number: int, layer: LayerFigures, time: float, depth: float) -> tuple[str, ...]:
     spikes, dead, busy, synchrony = layer.activity
     return (
-        f"{number:>5}  {_or_dash(spikes, '6.3f')}  {_or_dash(dead, '4.0%')}  {_or_dash(busy, '4.0%')}  "
-        f"{_or_dash(synchrony, '4.2f')}  {time:>7.3f}  {depth:>8.3f}  {layer.exponent:>+8.3f}  "
-        f"{layer.singular_time:>5.2f} {layer.singular_depth:>4.2f}  {_or_dash(layer.usable, '6.0%')}  "
-        f"{_or_dash(layer.survives, '5.0%')}  {_or_dash(layer.gradient, '8.2e')}  {_or_dash(layer.noise, '7.3g')}  "
-        f"{_or_dash(layer.below_epsilon, '5.0%')}"
+        str(number),
+        or_dash(spikes, ".3f"),
+        or_dash(dead, ".0%"),
+        or_dash(busy, ".0%"),
+        or_dash(synchrony, ".2f"),
+        f"{time:.3f}",
+        f"{depth:.3f}",
+        f"{layer.exponent:+.3f}",
+        f"{layer.singular_time:.2f} {layer.singular_depth:.2f}",
+        or_dash(layer.usable, ".0%"),
+        or_dash(layer.survives, ".0%"),
+        or_dash(layer.gradient, ".2e"),
+        or_dash(layer.noise, ".3g"),
+        or_dash(layer.below_epsilon, ".0%"),
     )
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    """A number of a given width, or a dash in its place."""
-    width = int(form.partition(".")[0])
-    return f"{'-':>{width}}" if value is None or math.isnan(value) else format(value, f">{form}")
 
 
 def _plain(node: Any) -> Any:

@@ -53,6 +53,9 @@ class Trial:
             f"untreated {self.untreated:.4g}"
         )
 
+    def __repr__(self) -> str:
+        return f"Trial({self})"
+
 
 def try_cures(
     network: Network,

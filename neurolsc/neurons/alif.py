@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from neurolsc.display import state_repr
 from neurolsc.neurons import scan
 from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.equations import Constants, advance
@@ -27,6 +28,9 @@ class ALIFState(NamedTuple):
     """membrane potential (B, n_hidden)"""
     theta: Tensor
     """dynamic threshold (B, n_hidden)"""
+
+    def __repr__(self) -> str:
+        return state_repr(self)
 
 
 class ALIF(SpikingCell):

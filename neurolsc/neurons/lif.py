@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.display import state_repr
 from neurolsc.neurons import scan
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
@@ -22,6 +23,9 @@ class LIFState(NamedTuple):
 
     v: Tensor
     """membrane potential (B, n_hidden)"""
+
+    def __repr__(self) -> str:
+        return state_repr(self)
 
 
 @register

@@ -1,16 +1,21 @@
-"""Every picture, one a file: arrays, numbers, names and colours in, a file out, written whole.
+"""Every picture, one a file: arrays, numbers, names and colours in, a figure out.
+
+The figure is also written, whole or not at all, where a path is given. pyplot does not know it:
+there is none to close, and a notebook shows what a call returns once.
 
 - style: colours, looks, and how a figure is saved: what the pictures share
 - profile: radii over layers and time
 - pretraining, learning: what happened over steps and epochs
 - sweep: curves of many trainings with bands, and scores over a setting
 - raster: spikes of one sample, layer by layer
+- animation: one sample on its way through a network, as a film
 - utterances, summary: spikes of utterances, and what is in a file of them
 - diagnosis: what ails a network that does not learn
 - surrogates: derivatives of spikes
 - export: what an export cost
 """
 
+from neurolsc.plots.animation import animate_sample
 from neurolsc.plots.diagnosis import plot_diagnosis
 from neurolsc.plots.export import plot_export
 from neurolsc.plots.learning import plot_learning_curves
@@ -25,6 +30,7 @@ from neurolsc.plots.utterances import plot_utterances
 
 __all__ = [
     "COLORS",
+    "animate_sample",
     "plot_bands",
     "plot_diagnosis",
     "plot_export",

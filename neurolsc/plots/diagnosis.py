@@ -2,21 +2,20 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from os import PathLike
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from neurolsc.plots.style import STYLE, color, save_figure
+from neurolsc.plots.style import STYLE, Where, color, finish, panels
 
 Series = Mapping[str, Sequence[float]]
 """Of each name a number per layer; NaN where there is none."""
 
 
 def plot_diagnosis(
-    path: str | PathLike[str] | None,
+    path: Where = None,
     *,
     activity: Series,
     stretch: Series,
@@ -25,11 +24,12 @@ def plot_diagnosis(
     gradient: Sequence[float] | None,
     noise: Sequence[float] | None,
     findings: Sequence[str],
-) -> Figure | None:
+    title: str = "",
+) -> Figure:
     """Draw what the layers do, how they stretch and keep gradients, and what was found.
 
     Args:
-        path: the picture; None: it is returned as a figure, for a notebook.
+        path: the picture; None: it is not written.
         activity: shares of what neurons do.
         stretch: factors by which a step multiplies gradients.
         kept: shares of what gets through.
@@ -37,13 +37,14 @@ def plot_diagnosis(
         gradient: its norm by the parameters of each layer; None if not known.
         noise: its signal to noise; None if not known.
         findings: sentences below the picture.
+        title: of the whole.
 
     Returns:
-        The figure, where no path is given.
+        The figure.
     """
     lines = [line for finding in findings for line in textwrap.wrap(finding, 180, subsequent_indent="    ")]
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(2, 3, figsize=(13, 6.6 + 0.19 * len(lines)), layout="constrained")
+    with mpl.rc_context(STYLE):
+        figure, axes = panels(2, 3, figsize=(13, 6.6 + 0.19 * len(lines)))
         _lines(axes[0, 0], activity, "What the neurons do", "share")
         _lines(axes[0, 1], stretch, "What a step multiplies", "factor")
         axes[0, 1].axhline(1, color="black", linestyle="--", linewidth=1)
@@ -52,10 +53,7 @@ def plot_diagnosis(
         _dots(axes[1, 1], gradient, "Gradient of the loss by the weights", "norm")
         _dots(axes[1, 2], noise, "Its signal to noise between batches", "|mean|² / variance")
         figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="small", parse_math=False)
-        if path is None:
-            return figure
-        save_figure(figure, path)
-    return None
+        return finish(figure, path, title)
 
 
 def _lines(ax: Axes, series: Series, title: str, unit: str) -> None:

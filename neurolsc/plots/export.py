@@ -1,19 +1,19 @@
 """What an export cost, on one page."""
 
 from collections.abc import Collection, Mapping, Sequence
-from os import PathLike
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from neurolsc.plots.style import COLORS, STYLE, save_figure
+from neurolsc.plots.style import COLORS, STYLE, Where, finish, panels
 
 Series = Mapping[str, Sequence[float]]
 """Of each name a number per layer."""
 
 
 def plot_export(
-    path: str | PathLike[str],
+    path: Where = None,
     *,
     errors: Series,
     rates: Series,
@@ -21,20 +21,25 @@ def plot_export(
     decisions: Mapping[str, float],
     alike: Collection[str],
     note: str,
-) -> None:
+    title: str = "",
+) -> Figure:
     """Draw errors, what the neurons did, how far the states went, and who decided what.
 
     Args:
-        path: the picture.
+        path: the picture; None: it is not written.
         errors: of rounding, in thresholds.
         rates: spikes per neuron and step.
         used: how much of the bits is used, 1 for all.
         decisions: mode accuracies, and shares of samples that are decided as in floats.
         alike: the names of the latter.
         note: a sentence below the picture.
+        title: of the whole.
+
+    Returns:
+        The figure.
     """
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(2, 2, figsize=(10, 6.4), layout="constrained")
+    with mpl.rc_context(STYLE):
+        figure, axes = panels(2, 2, figsize=(10, 6.4))
         _bars(axes[0, 0], errors, ".1e")
         axes[0, 0].set(title="Errors of rounding, in thresholds")
         _bars(axes[0, 1], rates, ".3f")
@@ -44,7 +49,7 @@ def plot_export(
         axes[1, 0].axhline(1, color="black", linestyle="--", linewidth=1)
         _decisions(axes[1, 1], decisions, alike)
         figure.supxlabel(note, x=0.04, ha="left", fontsize="small")
-        save_figure(figure, path)
+        return finish(figure, path, title)
 
 
 def _decisions(ax: Axes, known: Mapping[str, float], alike: Collection[str]) -> None:

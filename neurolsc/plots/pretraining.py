@@ -1,12 +1,12 @@
 """Radii and firing rates while a network is pre-trained."""
 
 from collections.abc import Sequence
-from os import PathLike
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
+from matplotlib.figure import Figure
 
-from neurolsc.plots.style import STYLE, color, from_zero, save_figure, target_line, whole_steps
+from neurolsc.plots.style import STYLE, Where, finish, from_zero, line_style, panels, target_line, whole_steps
 
 PANELS = {
     "time": "Mean radius through time",
@@ -16,15 +16,23 @@ PANELS = {
 
 
 def plot_pretraining(
-    history: Sequence[dict[str, Any]], target: tuple[float | None, float | None] | None, path: str | PathLike[str]
-) -> None:
+    history: Sequence[dict[str, Any]],
+    target: tuple[float | None, float | None] | None,
+    path: Where = None,
+    *,
+    title: str = "",
+) -> Figure:
     """Draw the mean radii and the firing rates of every layer over the pre-training steps.
 
     Args:
         history: one row per step: step, and time, depth and firing_rate with a number per layer.
             Rows without depth are left out.
         target: radii (time, depth) that were aimed at; None: that one was left as it was.
-        path: the picture.
+        path: the picture; None: it is not written.
+        title: of the whole.
+
+    Returns:
+        The figure.
 
     Raises:
         ValueError: if no row has a depth.
@@ -34,16 +42,17 @@ def plot_pretraining(
         raise ValueError("only the history of pretrain can be drawn over steps.")
     steps = [row["step"] for row in rows]
     aims = {} if target is None else dict(zip(PANELS, target, strict=False))
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
-        for ax, (key, title) in zip(axes, PANELS.items(), strict=True):
+    with mpl.rc_context(STYLE):
+        figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.4))
+        for ax, (key, what) in zip(axes, PANELS.items(), strict=True):
             for layer in range(len(rows[0][key])):
                 values = [row[key][layer] for row in rows]
-                ax.plot(steps, values, color=color(layer), label=f"layer {layer + 1}", linewidth=1.6)
+                ax.plot(steps, values, **line_style(layer), label=f"layer {layer + 1}", linewidth=1.6)
             if (aim := aims.get(key)) is not None:
                 target_line(ax, aim, "target")
-            ax.set(xlabel="pre-training step", title=title)
+            ax.set(xlabel="pre-training step", title=what)
             from_zero(ax)
             whole_steps(ax)
-        axes[0].legend(fontsize="small")
-        save_figure(figure, path)
+        drawn = {line.get_label(): line for ax in axes for line in ax.lines}
+        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=min(len(drawn), 8), fontsize="small")
+        return finish(figure, path, title)

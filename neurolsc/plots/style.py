@@ -1,10 +1,13 @@
 """What the pictures share: colours, looks, and how a figure is saved."""
 
+import io
+import math
 import os
+import textwrap
 from os import PathLike
 from typing import Any
 
-import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -14,6 +17,10 @@ from neurolsc.files import atomic_write
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
 """Okabe and Ito's palette, told apart by colour-blind readers."""
 
+Where = str | PathLike[str] | None
+"""Where a picture is written to, in the format of its suffix; None: it is not written."""
+_LETTERS = 10
+"""of a title in an inch"""
 _DASHES = ("-", "--", ":", "-.")
 
 STYLE: Any = {
@@ -38,9 +45,21 @@ def line_style(number: int) -> dict[str, str]:
     return {"color": color(number), "linestyle": _DASHES[number // len(COLORS) % len(_DASHES)]}
 
 
+def layer_color(number: int) -> str:
+    """The colour of a layer's spikes; of the input, which is number 0, black."""
+    return color(number - 1) if number else "black"
+
+
+def sample_title(label: str, decision: str, title: str) -> str:
+    """What a sample is, what the network says, and the title of the whole."""
+    said = [f"label {label}" if label else "", f"the network says {decision}" if decision else ""]
+    return "; ".join(filter(None, (", ".join(filter(None, said)), title)))
+
+
 def from_zero(ax: Axes) -> None:
-    """Start the upward axis at zero, with room above the highest line."""
-    ax.set_ylim(0, 1.08 * ax.dataLim.y1 or None)
+    """Start the upward axis at zero, with room above the highest line, if there is one."""
+    top = 1.08 * ax.dataLim.y1
+    ax.set_ylim(0, top if math.isfinite(top) and top else None)
 
 
 def whole_steps(ax: Axes) -> None:
@@ -53,18 +72,37 @@ def target_line(ax: Axes, value: float, label: str) -> None:
     ax.axhline(value, color="black", linestyle="--", linewidth=1, label=label)
 
 
-def save_figure(figure: Figure, path: str | PathLike[str], title: str = "") -> None:
-    """Write a figure whole or not at all, and close it; the suffix chooses the format.
+class Picture(Figure):
+    """A figure that pyplot does not know: there is none to close, and a notebook shows it once."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", bbox_inches="tight")
+        return file.getvalue()
+
+
+def panels(rows: int, columns: int, *, figsize: tuple[float, float], **settings: Any) -> tuple[Figure, np.ndarray]:
+    """A figure, inches wide and high, and its axes (rows, columns); settings are matplotlib's."""
+    figure = Picture(figsize=figsize, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **settings)
+
+
+def finish(figure: Figure, path: Where, title: str) -> Figure:
+    """Give a figure its title, and write it whole or not at all.
 
     Args:
         figure: the figure.
-        path: the picture.
+        path: the picture; None: it is not written.
         title: of the whole: network, data and seeds; none if empty.
+
+    Raises:
+        ValueError: if matplotlib does not know the format.
+        OSError: if the file cannot be written.
     """
     if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize="large")
-    kind = os.path.splitext(path)[1].removeprefix(".") or None
-    try:
+        lines = textwrap.fill(title, round(_LETTERS * figure.get_figwidth()))
+        figure.suptitle(lines, x=0.01, ha="left", fontsize="large", parse_math=False)
+    if path is not None:
+        kind = os.path.splitext(path)[1].removeprefix(".") or None
         atomic_write(path, lambda file: figure.savefig(file, format=kind, bbox_inches="tight"))
-    finally:
-        plt.close(figure)
+    return figure

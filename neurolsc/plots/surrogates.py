@@ -1,27 +1,31 @@
 """Surrogate gradients beside each other."""
 
 from collections.abc import Mapping
-from os import PathLike
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from neurolsc.plots.style import COLORS, STYLE, save_figure
+from neurolsc.plots.style import COLORS, STYLE, Where, finish, panels
 
 
-def plot_surrogates(v: ArrayLike, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], path: str | PathLike[str]) -> None:
+def plot_surrogates(
+    v: ArrayLike, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], path: Where = None, *, title: str = ""
+) -> Figure:
     """Draw the derivative of each surrogate, and the smooth step behind it.
 
     Args:
         v: distances to the threshold (n,).
         curves: derivative (n,) and primitive (n,) of each surrogate, by its name.
-        path: the picture.
+        path: the picture; None: it is not written.
+        title: of the whole.
+
+    Returns:
+        The figure.
     """
     rows = (len(curves) + 3) // 4
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(
-            rows, 4, figsize=(12, 2.5 * rows), layout="constrained", sharex=True, sharey=True, squeeze=False
-        )
+    with mpl.rc_context(STYLE):
+        figure, axes = panels(rows, 4, figsize=(12, 2.5 * rows), sharex=True, sharey=True)
         for ax in axes.flat[len(curves) :]:
             ax.remove()
         for ax, (name, (derivative, primitive)) in zip(axes.flat, curves.items(), strict=False):
@@ -31,5 +35,5 @@ def plot_surrogates(v: ArrayLike, curves: Mapping[str, tuple[ArrayLike, ArrayLik
             ax.set_title(name)
         for ax in axes[-1]:
             ax.set_xlabel("$v - \\vartheta$")
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside upper center")
-        save_figure(figure, path)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside lower center")
+        return finish(figure, path, title)

@@ -1,16 +1,15 @@
 """Trainings of arms with several seeds each: curves with bands, and scores over a setting."""
 
 from collections.abc import Mapping, Sequence
-from os import PathLike
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from neurolsc.plots.style import STYLE, line_style, save_figure, whole_steps
+from neurolsc.plots.style import STYLE, Where, finish, line_style, panels, whole_steps
 
 _Arms = Mapping[str, Mapping[float | str, Sequence[float]]]
 _Styles = Mapping[str, dict[str, Any]]
@@ -21,72 +20,80 @@ _FACTOR = 30
 
 
 def plot_bands(
-    panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
-    path: str | PathLike[str],
+    curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
+    path: Where = None,
     *,
     score: str,
-) -> None:
+    title: str = "",
+) -> Figure:
     """Draw scores over epochs: of every arm the mean of its runs, and a band, lowest to highest.
 
     Args:
-        panels: by title, of every arm by name its runs; each has a score, a share from 0 to 1, for
-            every epoch. A run that ended before others keeps its last score. An arm looks the same
-            in all panels.
-        path: the picture.
+        curves: by title of a panel, of every arm by name its runs; each has a score, a share from 0
+            to 1, for every epoch. A run that ended before others keeps its last score. An arm looks
+            the same in all panels.
+        path: the picture; None: it is not written.
         score: what is drawn.
+        title: of the whole.
+
+    Returns:
+        The figure.
     """
-    styles = _styles(panels)
-    rows, columns = -(-len(panels) // _ACROSS), min(len(panels), _ACROSS)
-    with plt.rc_context(STYLE):
+    styles = _styles(curves)
+    rows, columns = -(-len(curves) // _ACROSS), min(len(curves), _ACROSS)
+    with mpl.rc_context(STYLE):
         size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * -(-len(styles) // columns))
-        figure, grid = plt.subplots(
-            rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
-        )
+        figure, grid = panels(rows, columns, figsize=size, sharex=True, sharey=True)
         axes = grid.flatten()
-        for ax in axes[len(panels) :]:
+        for ax in axes[len(curves) :]:
             ax.set_visible(False)
-        for ax, (title, arms) in zip(axes, panels.items(), strict=False):
-            ax.set(title=title, xlabel="epoch", ylim=(0, 1))
+        for ax, (name, arms) in zip(axes, curves.items(), strict=False):
+            ax.set(title=name, xlabel="epoch", ylim=(0, 1))
             ax.tick_params(labelbottom=True)
             whole_steps(ax)
-            for name, runs in arms.items():
+            for arm, runs in arms.items():
                 longest = max(map(len, runs))
                 values = np.array([[*run, *[run[-1]] * (longest - len(run))] for run in runs])
                 epochs = np.arange(1, longest + 1)
-                ax.plot(epochs, values.mean(0), linewidth=1.7, **styles[name])
+                ax.plot(epochs, values.mean(0), linewidth=1.7, **styles[arm])
                 ax.fill_between(
-                    epochs, values.min(0), values.max(0), color=styles[name]["color"], alpha=0.15, linewidth=0
+                    epochs, values.min(0), values.max(0), color=styles[arm]["color"], alpha=0.15, linewidth=0
                 )
         for row in grid:
             row[0].set_ylabel(score)
         _legend(figure, styles, columns)
-        save_figure(figure, path)
+        return finish(figure, path, title)
 
 
 def plot_scores(
     arms: _Arms,
-    path: str | PathLike[str],
+    path: Where = None,
     *,
     over: str,
     score: str,
-) -> None:
+    title: str = "",
+) -> Figure:
     """Draw scores over a setting: of every arm the mean over its runs, and every run as a dot.
 
     Args:
         arms: by name, for every value of the setting the scores of its runs, shares from 0 to 1.
             Numbers within a factor of 30 are placed as such, others side by side; where there are
             words, every value has a row.
-        path: the picture.
+        path: the picture; None: it is not written.
         over: name of the setting.
         score: what is drawn.
+        title: of the whole.
+
+    Returns:
+        The figure.
     """
     styles = _styles({"": arms})
     values = list(dict.fromkeys(value for runs in arms.values() for value in runs))
     words = any(isinstance(value, str) for value in values)
     places = _places(values)
-    with plt.rc_context(STYLE):
+    with mpl.rc_context(STYLE):
         size = (8.5, 1.4 + 0.45 * len(places) + 0.25 * len(styles)) if words else (6.5, 4 + 0.25 * len(styles))
-        figure, ax = plt.subplots(figsize=size, layout="constrained")
+        figure, ((ax,),) = panels(1, 1, figsize=size)
         (_draw_rows if words else _draw_lines)(ax, arms, places, styles)
         told, shares, ticks = (
             (ax.set_ylabel, ax.set_xlabel, ax.set_yticks) if words else (ax.set_xlabel, ax.set_ylabel, ax.set_xticks)
@@ -99,7 +106,7 @@ def plot_scores(
             ax.invert_yaxis()
             ax.grid(axis="x", alpha=0.3)
         _legend(figure, styles, 2)
-        save_figure(figure, path)
+        return finish(figure, path, title)
 
 
 def _draw_lines(ax: Axes, arms: _Arms, places: dict[float | str, float], styles: _Styles) -> None:
@@ -135,8 +142,8 @@ def _places(values: Sequence[float | str]) -> dict[float | str, float]:
     return {value: number for number, value in enumerate(ordered)}
 
 
-def _styles(panels: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
-    names = dict.fromkeys(name for arms in panels.values() for name in arms)
+def _styles(curves: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
+    names = dict.fromkeys(name for arms in curves.values() for name in arms)
     return {name: line_style(number) for number, name in enumerate(names)}
 
 

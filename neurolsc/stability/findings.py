@@ -28,6 +28,9 @@ class Finding:
         why = f" ({self.cause})" if self.cause else ""
         return f"{where}: {self.problem}{why}; {self.cure}."
 
+    def __repr__(self) -> str:
+        return f"Finding({self})"
+
 
 def dead_layers(profile: RadiusProfile) -> Iterable[Finding]:
     """The layers that did not fire at all."""

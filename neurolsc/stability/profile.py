@@ -1,28 +1,32 @@
-"""Radii over layers, time steps and samples: measured, as numbers, as text and as a picture."""
+"""Radii over layers, time steps and samples: measured, as numbers, as a table and as a picture."""
 
 import math
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.eigen.pieces import with_bases, with_matrices
 from neurolsc.eigen.radii import METHODS, TOLERANCE, Method
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.derivatives import Term
+from neurolsc.progress import reporting
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.measure import NON_SQUARE, chunks, depth_radius, is_non_square, sources_of, states, time_radius
 from neurolsc.stability.transition import follow
 from neurolsc.validation import one_of, whole
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-@dataclass(frozen=True)
-class RadiusProfile:
+
+@dataclass(frozen=True, repr=False)
+class RadiusProfile(Displayed):
     """Radii of the transition derivatives of a network on an input; made by :func:`radius_profile`.
 
     Attributes:
@@ -82,11 +86,19 @@ class RadiusProfile:
             "target": self.target,
         }
 
-    def plot(self, path: str | PathLike[str], *, title: str = "") -> None:
-        """Draw the profile to a file, under a title; the suffix chooses the format."""
+    def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
+        """Draw the profile.
+
+        Args:
+            path: a file to write as well, whose suffix chooses the format.
+            title: of the whole.
+
+        Returns:
+            The figure, which a notebook shows.
+        """
         from neurolsc.plots import plot_profile  # matplotlib is slow to import and few runs draw
 
-        plot_profile(
+        return plot_profile(
             path,
             steps=self.steps.numpy(),
             time=self.time.numpy(),
@@ -105,25 +117,32 @@ class RadiusProfile:
         words = {"submatrix": "radius of a random square sub-matrix", "singular": "largest singular value"}
         return [f"* between unequal widths: {words[t]}" for t in sorted({t for t in self.non_square if t})]
 
-    def __str__(self) -> str:
-        lines = ["layer  time radius    depth radius   spikes/step  silent  radius through time is held by"]
-        for i in range(self.time.shape[0]):
-            held = sorted(self.sources[i].items(), key=lambda item: -item[1])
-            lines.append(
-                f"{i + 1:>5}  {_mean_std(self.time[i])}  {_mean_std(self.depth[i])}{'*' if self.non_square[i] else ' '}"
-                f"  {_or_dash(self.firing_rate[i], '10.4f')}  {_or_dash(self.silent_steps[i], '5.0%')}   "
-                + (", ".join(f"{name} {share:.0%}" for name, share in held if share >= 0.005) or "not known")
+    def parts(self) -> list[str | Table]:
+        """What is shown: a table with a line for each layer, and what its signs mean."""
+        head = ("layer", "time radius", "depth radius", "spikes/step", "silent", "radius through time is held by")
+        star = " " if any(self.non_square) else ""
+        rows = [
+            (
+                str(i + 1),
+                _mean_std(self.time[i]),
+                _mean_std(self.depth[i]) + ("*" if self.non_square[i] else star),
+                or_dash(self.firing_rate[i].item(), ".4f"),
+                or_dash(self.silent_steps[i].item(), ".0%"),
+                _held(self.sources[i]),
             )
+            for i in range(len(self.time))
+        ]
+        told: list[str | Table] = [Table(head, rows)]
         if (self.exact < 1).any():
             shares = (
                 f"{name} {', '.join(f'{s:.1%}' for s in row)}"
                 for name, row in zip(("time", "depth"), self.exact, strict=True)
             )
-            lines.append(f"from products with vectors; by dense eigenvalues: {'; '.join(shares)}")
+            told.append(f"from products with vectors; by dense eigenvalues: {'; '.join(shares)}")
         if self.target is not None:
             aims = zip(("time", "depth"), self.target, strict=True)
-            lines.append("target: " + ", ".join(f"{name} {radius:.3g}" for name, radius in aims if radius is not None))
-        return "\n".join(lines + self._stars())
+            told.append("target: " + ", ".join(f"{name} {radius:.3g}" for name, radius in aims if radius is not None))
+        return told + self._stars()
 
 
 def radius_profile(
@@ -178,7 +197,7 @@ def radius_profile(
         transitions, outputs = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
         time, depth, sources, exact = [], [], [], []
-        with tqdm(total=len(transitions) * shape[0], unit="step", disable=not progress) as bar:
+        with reporting(len(transitions) * shape[0], desc="radii", unit="step", shown=progress) as bar:
             for layer, t in enumerate(transitions):
                 pieces, across = [], []
                 together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))
@@ -220,9 +239,10 @@ def _number_or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _or_dash(value: Tensor, form: str) -> str:
-    """A number of a given width, or a dash in its place."""
-    return f"{'-':>{int(form.partition('.')[0])}}" if value.isnan() else format(value.item(), f">{form}")
+def _held(sources: dict[str, float]) -> str:
+    """The terms that hold a radius, the largest share first."""
+    ordered = sorted(sources.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {share:.0%}" for name, share in ordered if share >= 0.005) or "not known"
 
 
 def _mean_std(x: Tensor) -> str:

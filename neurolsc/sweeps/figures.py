@@ -44,9 +44,21 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
         panels.setdefault(f"{over} {shown(value)}", {})[name] = [_curve(folders[row["trial"]]) for row in group.whole]
         scores.setdefault(name, {})[value] = group.values("validation_mode_accuracy")
     paths = [sweep / "learning.png", sweep / "scores.png"]
-    plot_bands(panels, paths[0], score=f"{_SCORE}\nof the best epoch so far")
-    plot_scores(scores, paths[1], over=over, score=_SCORE)
+    title = _title(grid, max(len(group.whole) for group in arms))
+    bands = f"{title}; bands from lowest to highest"
+    plot_bands(panels, paths[0], score=f"{_SCORE}\nof the best epoch so far", title=bands)
+    plot_scores(scores, paths[1], over=over, score=_SCORE, title=title)
     return paths
+
+
+def _title(grid: Grid, seeds: int) -> str:
+    """The sweep, what of network and data all trials share, and how many seeds an arm has."""
+    first = grid.trials[0]
+    shared = [
+        f"{name} {shown(first.settings[name])}" for name in ("cell", "layers", "width") if name not in grid.varied
+    ]
+    data = [] if {"data", "root"} & set(grid.varied) else [first.experiment.data.title]
+    return f"{grid.name}: {', '.join([*shared, *data])}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
 
 
 def _curve(folder: Path) -> list[float]:

@@ -61,6 +61,9 @@ class Grid:
     test: bool
     """whether chosen trials are scored on the test set"""
 
+    def __repr__(self) -> str:
+        return f"Grid({self.name}: {self.total} trials over {', '.join(self.varied) or 'nothing'})"
+
     @cached_property
     def varied(self) -> tuple[str, ...]:
         """The settings of the factors, in the order of the file."""

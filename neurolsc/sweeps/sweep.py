@@ -3,11 +3,10 @@
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import tomli_w
-from tqdm.auto import tqdm
 
+from neurolsc.progress import Progress, reporting
 from neurolsc.runs import Stopped, write_text
 from neurolsc.sweeps.grid import Grid, read_grid
 from neurolsc.sweeps.pools import Pool
@@ -54,11 +53,12 @@ def run_sweep(grid: Grid, folder: Path, pool: Pool, *, retry: bool = False, prog
     state = _Sweep(grid, folder)
     state.note_those_that_are_over()
     write_table(state.table(), folder / TABLE)
-    told: dict[str, Any] = {"desc": grid.name, "unit": "trial", "disable": not progress}
     # the time left is reckoned from the trials of this call
-    with tqdm(total=grid.total, initial=len(state.rows), smoothing=0, **told) as bar, pool:
+    bar = reporting(grid.total, desc=grid.name, unit="trial", shown=progress, initial=len(state.rows), smoothing=0)
+    with bar, pool:
         try:
             state.drive(pool, bar)
+            bar.complete()
         except KeyboardInterrupt as error:
             state.note_those_that_are_over()
             write_table(state.table(), folder / TABLE)
@@ -87,7 +87,7 @@ class _Sweep:
         self.rows: dict[Trial, Row] = {}
         self.over: set[Job] = set()
 
-    def drive(self, pool: Pool, bar: Any) -> None:
+    def drive(self, pool: Pool, bar: Progress) -> None:
         """Bring all trials to their end."""
         at_work: set[Job] = set()
         resting: dict[Job, float] = {}

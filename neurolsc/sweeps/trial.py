@@ -59,6 +59,9 @@ class Trial:
         readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", told)[:_READABLE].strip("-,.=")
         return f"{readable}-{digest}" if readable else digest
 
+    def __repr__(self) -> str:
+        return f"Trial({self.name})"
+
     def folder(self, sweep: Path) -> Path:
         """The run folder of the trial, once it is finished."""
         return sweep / self.name

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import math
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from torch import nn
@@ -89,7 +88,6 @@ def test_without_a_path_the_page_is_a_figure(diagnosis):
     figure = diagnosis.plot()
     assert len(figure.axes) == 6
     assert "layer 2: never fires" in figure._supxlabel.get_text()
-    plt.close(figure)
 
 
 def test_without_targets_nothing_of_a_loss_is_said(ill):

@@ -12,5 +12,5 @@ _load = functools.cache(DataSettings.load)
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes longer than a small training: pictures, and reading the data anew."""
-    monkeypatch.setattr("neurolsc.experiment.plot_learning_curves", lambda *_, **__: None)
+    monkeypatch.setattr("neurolsc.training.TrainResult.plot", lambda *_, **__: None)
     monkeypatch.setattr(DataSettings, "load", lambda self, split: _load(self, split))

@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 
 from neurolsc.cli import app
 from neurolsc.sweeps import Grid, run_sweep
+from neurolsc.sweeps.figures import draw
 from neurolsc.sweeps.row import best_so_far
 from neurolsc.sweeps.summary import groups, markdown
 from tests.sweeps.grids import CHOOSING, SMALL, Here, grid, write_grid
@@ -86,6 +87,21 @@ def test_arms_can_be_made_by_fewer_settings(tmp_path: Path):
 def test_the_best_so_far_is_the_row_of_the_lowest_loss():
     history = [{"epoch": i, "validation_loss": loss} for i, loss in enumerate((3.0, 1.0, 2.0, 1.0, 0.5), start=1)]
     assert [row["epoch"] for row in best_so_far(history)] == [1, 2, 2, 2, 5]
+
+
+def test_pictures_say_what_all_trials_share_and_how_many_seeds_they_have(tmp_path: Path, monkeypatch):
+    small = grid(tmp_path / "g", **SMALL)
+    rows = run_sweep(small, tmp_path / "s", Here(), progress=False)
+    titles: list[str] = []
+    monkeypatch.setattr("neurolsc.plots.sweep.finish", lambda figure, path, title: titles.append(title))
+    draw(small, rows, tmp_path / "s")
+    settings = small.trials[0].settings
+    about = f"{small.name}: cell ALIFPlus, width {settings['width']}, {small.trials[0].experiment.data.title}, 2 seeds"
+    assert titles == [f"{about}; bands from lowest to highest", about]
+    one = grid(tmp_path / "h", **(SMALL | {"grid": SMALL["grid"] | {"seed": [0]}}))
+    chosen = [row for row in rows if row["seed"] == 0]
+    draw(one, chosen, tmp_path / "s")
+    assert titles[-1].endswith(", 1 seed")
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ class AtrlifState(NamedTuple):
     """threshold, raised already where the neuron has just fired"""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AtrlifLayer(IntegerLayer):
     """Neurons whose threshold rises at a spike, which takes a fixed amount from the voltage.
 

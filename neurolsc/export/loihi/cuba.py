@@ -29,7 +29,7 @@ class CubaState(NamedTuple):
     """voltage, 0 where the neuron has just fired"""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CubaLayer(IntegerLayer):
     """Neurons whose voltage starts again from zero.
 

@@ -79,6 +79,9 @@ class IntegerLayer(ABC):
     weight_exp: int = 0
     weight_rec_exp: int = 0
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.weight.shape[1]}, {self.size})"
+
     @property
     def size(self) -> int:
         """Number of neurons M."""

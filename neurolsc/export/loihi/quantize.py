@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from neurolsc.display import shapes
 from neurolsc.export.loihi.extremes import Extremes
 from neurolsc.export.loihi.fixed_point import LIMIT, UNIT, IntegerLayer, moments
 from neurolsc.export.loihi.rounding import W_MAX, check_matrix, even, largest
@@ -27,6 +28,9 @@ class IntegerRun:
     """of every layer (T, B, M), without bias neurons and blank steps"""
     extremes: tuple[Extremes, ...]
     """of every layer, and last of the readout, whose v is the sum of its logits over time"""
+
+    def __repr__(self) -> str:
+        return f"IntegerRun({shapes('TB', logits=self.logits, spikes=self.spikes)})"
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,10 @@ class QuantizedNetwork:
     bias_neurons: tuple[int, ...]
     blank_steps: int
     remarks: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        sizes = " -> ".join(map(str, (self.n_in, *(layer.size for layer in self.layers), len(self.readout))))
+        return f"QuantizedNetwork({sizes}, {self.blank_steps} blank steps)"
 
     @property
     def n_in(self) -> int:

@@ -5,12 +5,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from neurolsc import metrics
+from neurolsc.display import Displayed, Table
 from neurolsc.export.loihi.extremes import Extremes
 from neurolsc.export.nir.readers import ROCKPOOL
 from neurolsc.export.simulators.agreement import Opinion, Verification
@@ -18,6 +19,9 @@ from neurolsc.export.simulators.norse import ask_norse
 from neurolsc.export.simulators.spikingjelly import ask_spikingjelly
 from neurolsc.files import atomic_write
 from neurolsc.network import Network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Decisions", "ExportReport", "LayerActivity", "LayerReport", "decisions"]
 
@@ -109,8 +113,8 @@ class Decisions:
         return f"{self.same_as_float:.1%} of {self.samples} decided as in floats{scores}"
 
 
-@dataclass(frozen=True)
-class ExportReport:
+@dataclass(frozen=True, repr=False)
+class ExportReport(Displayed):
     """What :func:`neurolsc.export.to_netx` returns."""
 
     layers: tuple[LayerReport, ...]
@@ -166,8 +170,16 @@ class ExportReport:
         text = json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
         atomic_write(path, lambda file: file.write(text.encode()))
 
-    def plot(self, path: str | PathLike[str]) -> None:
-        """Draw one page: errors, rates, ranges of the states, accuracies."""
+    def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
+        """Draw one page: errors, rates, ranges of the states, accuracies.
+
+        Args:
+            path: a file to write as well, whose suffix chooses the format.
+            title: of the whole.
+
+        Returns:
+            The figure, which a notebook shows.
+        """
         from neurolsc.plots import plot_export  # matplotlib is slow to import and few runs draw
 
         activity = self.activity or ()
@@ -178,7 +190,7 @@ class ExportReport:
                 shares |= {f"{where}: {name}": value for name, value in d.accuracies().items()}
                 alike.append(f"{where}: as in floats")
                 shares[alike[-1]] = d.same_as_float
-        plot_export(
+        return plot_export(
             path,
             errors={
                 "weights, RMS": [layer.weight_error_rms for layer in self.layers],
@@ -193,21 +205,27 @@ class ExportReport:
             decisions=shares,
             alike=alike,
             note=("" if activity else "No calibration data.   ") + "Simulator: " + (", ".join(self.tools) or "not run"),
+            title=title,
         )
 
-    def __str__(self) -> str:
-        """A table of the layers, and a line for each thing that was found."""
-        lines = [
-            "layer  neurons  cores  synapse kB  units/threshold  weight error max, rms  rounded to 0  threshold, reset, decay error"
-        ]
+    def parts(self) -> list[str | Table]:
+        """What is shown: a table of the layers, and a line for each thing that was found."""
+        head = ("layer", "neurons", "cores", "synapse kB", "units/threshold", "weight error max, rms", "rounded to 0")
+        rows = []
         for i, layer in enumerate(self.layers, start=1):
             low, high = layer.threshold
-            threshold = f"{low}" if low == high else f"{low} to {high}"
-            lines.append(
-                f"{i:5}  {layer.neurons:7}  {layer.cores:5}  {layer.synapse_bits / 8192:10.0f}  {threshold:>15}  "
-                f"{layer.weight_error_max:11.4f}, {layer.weight_error_rms:8.5f}  {layer.rounded_to_zero:12.1%}  "
-                f"{layer.threshold_error:9.4f}, {layer.reset_error:.4f}, {layer.decay_error:.5f}"
+            cells = (
+                str(i),
+                str(layer.neurons),
+                str(layer.cores),
+                f"{layer.synapse_bits / 8192:.0f}",
+                f"{low}" if low == high else f"{low} to {high}",
+                f"{layer.weight_error_max:.4f}, {layer.weight_error_rms:.5f}",
+                f"{layer.rounded_to_zero:.1%}",
+                f"{layer.threshold_error:.4f}, {layer.reset_error:.4f}, {layer.decay_error:.5f}",
             )
+            rows.append(cells)
+        lines: list[str | Table] = [Table((*head, "threshold, reset, decay error"), rows)]
         lines += [
             f"layer {i}: {layer.neuron}; tau_v {_steps(layer.tau_v)} becomes {_steps(layer.tau_v_integer)}"
             for i, layer in enumerate(self.layers, start=1)
@@ -230,7 +248,7 @@ class ExportReport:
                 lines.append(f"{name}: {d}")
         lines += self.remarks
         lines.append(f"verified by: {self.verification}")
-        return "\n".join(lines)
+        return lines
 
 
 def decisions(exact: Tensor, integer: Tensor, labels: Tensor | None, simulated: Tensor | None = None) -> Decisions:

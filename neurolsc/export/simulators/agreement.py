@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from neurolsc.display import Displayed
+
 __all__ = ["LayerAgreement", "LayerOpinion", "Opinion", "Verification"]
 
 
@@ -90,8 +92,8 @@ class Opinion:
         return f"{self.tool}, {self.samples} samples of {self.steps} steps: {'; '.join(said)}"
 
 
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Displayed):
     """What :func:`neurolsc.export.verify` found."""
 
     layers: tuple[LayerAgreement, ...]
@@ -119,15 +121,15 @@ class Verification:
             layer.agreement == layer.state_agreement == 1 for layer in self.layers
         )
 
-    def __str__(self) -> str:
-        """One line per layer."""
+    def parts(self) -> list[str]:
+        """What is shown: a line for each layer."""
         lines = [f"{', '.join(self.tools)}: {self.samples} samples of {self.steps} steps"]
         for i, layer in enumerate(self.layers, start=1):
             equal = f"{layer.spikes} spikes, {layer.agreement:.4%} equal; states {layer.state_agreement:.4%} equal"
             lines.append(f"layer {i}: {equal}{_where(layer.first_difference)}")
         lines.append(f"readout: {self.readout_agreement:.4%} of the sums equal")
         lines += [f"second opinion: {opinion}" for opinion in self.opinions]
-        return "\n".join(lines)
+        return lines
 
 
 def _where(first_difference: int | None) -> str:

@@ -17,13 +17,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from neurolsc.files import read_tree, write_tree
 from neurolsc.identity import of_inputs
 from neurolsc.locks import alone_if
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
+from neurolsc.progress import reporting
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
 from neurolsc.stability.lsc.inputs import InputStream
@@ -179,14 +178,15 @@ def _pretrained(
         if checkpoint is not None:
             write_tree(checkpoint, state | {"settings": settings, "finished": finished})
 
-    with tqdm(total=options.max_steps, initial=loop.step, unit="step", desc="pretrain", disable=not progress) as bar:
+    with reporting(options.max_steps, initial=loop.step, unit="step", desc="pretrain", shown=progress) as bar:
         before = loop.state()
         while (profile := loop.advance()) is None:
+            bar.note(loop.summary())
             bar.update()
-            bar.set_postfix_str(loop.summary())
             before = loop.state()
             if loop.step % every == 0:
                 keep(before)
+        bar.complete()
     result = concluded(
         look,
         profile,

@@ -1,17 +1,22 @@
 """What came of setting the radii of a network."""
 
 from dataclasses import dataclass
-from typing import Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
+from neurolsc.display import Displayed, Table
 from neurolsc.stability.findings import Finding, dead_layers, missed_targets, wide_spread
 from neurolsc.stability.lsc.criteria import Measured
 from neurolsc.stability.lsc.look import Look
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.profile import RadiusProfile
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-@dataclass(frozen=True)
-class PretrainResult:
+
+@dataclass(frozen=True, repr=False)
+class PretrainResult(Displayed):
     """What setting the radii did; the network itself holds the best weights.
 
     Attributes:
@@ -43,15 +48,34 @@ class PretrainResult:
         """On how many points the radii of each layer rest: (time steps, samples)."""
         return self.profile.time.shape[1], self.profile.time.shape[2]
 
-    def __str__(self) -> str:
+    def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
+        """Draw mean radii and firing rates over the steps.
+
+        Args:
+            path: a file to write as well, whose suffix chooses the format.
+            title: of the whole.
+
+        Returns:
+            The figure, which a notebook shows.
+
+        Raises:
+            ValueError: if this is of :func:`neurolsc.scale_to_radius`, whose measurements are of
+                single layers; its profile can be drawn.
+        """
+        from neurolsc.plots import plot_pretraining  # matplotlib is slow to import and few runs draw
+
+        return plot_pretraining(self.history, self.profile.target, path, title=title)
+
+    def parts(self) -> list[str | Table]:
+        """What is shown: how it ended, the profile, how sure its means are, and the findings."""
         reached = "converged" if self.converged else "not converged"
-        lines = [f"{reached} after {self.steps} steps, {self.seconds:.1f} s", str(self.profile)]
         steps, samples = self.points
-        lines.append(
+        sure = (
             f"means over {steps} steps of {samples} samples, standard errors at most {max(self.time_error):.3f} "
             f"through time and {max(self.depth_error):.3f} through depth"
         )
-        return "\n".join([*lines, *map(str, self.findings)])
+        ended = f"{reached} after {self.steps} steps, {self.seconds:.1f} s"
+        return [ended, *self.profile.parts(), sure, *map(str, self.findings)]
 
 
 def concluded(

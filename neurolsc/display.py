@@ -1,0 +1,114 @@
+"""How results look: the same lines and tables, as text in a console and as HTML in a notebook."""
+
+import html
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells in columns below their names; columns with words are set to the left, others right."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    """each with a cell for every name; spaces at an end keep numbers below each other"""
+
+    @property
+    def _columns(self) -> list[tuple[str, ...]]:
+        return list(zip(self.head, *self.rows, strict=True))
+
+    @property
+    def _words(self) -> list[bool]:
+        """Of each column whether it has words."""
+        return [any(cell[:1].isalpha() for cell in cells) for _, *cells in self._columns]
+
+    def __str__(self) -> str:
+        widths = [max(map(len, column)) for column in self._columns]
+        forms = [f"{'<' if words else '>'}{width}" for words, width in zip(self._words, widths, strict=True)]
+        return "\n".join(
+            "  ".join(format(cell, form) for cell, form in zip(row, forms, strict=True)).rstrip()
+            for row in (self.head, *self.rows)
+        )
+
+    def html(self) -> str:
+        """The same as a table of HTML, every cell escaped."""
+        sides = ["left" if words else "right" for words in self._words]
+
+        def line(kind: str, cells: Sequence[str]) -> str:
+            told = (
+                f'<{kind} style="text-align: {side}">{html.escape(cell.strip())}</{kind}>'
+                for cell, side in zip(cells, sides, strict=True)
+            )
+            return f"<tr>{''.join(told)}</tr>"
+
+        body = "".join(line("td", row) for row in self.rows)
+        return f"<table><thead>{line('th', self.head)}</thead><tbody>{body}</tbody></table>"
+
+
+class Displayed(ABC):
+    """A result that shows itself, printed, in a console and in a notebook.
+
+    A dataclass among them is made with ``repr=False``, or its own repr comes first.
+    """
+
+    @abstractmethod
+    def parts(self) -> Iterable[str | Table]:
+        """What is shown, from the top: sentences and tables."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.parts()))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        return "".join(part.html() if isinstance(part, Table) else _paragraph(part) for part in self.parts())
+
+
+def _paragraph(text: str) -> str:
+    return f"<div>{html.escape(text)}</div>"
+
+
+def or_dash(value: float | None, form: str) -> str:
+    """A number, or a dash where there is none: None or NaN."""
+    return "-" if value is None or value != value else format(value, form)
+
+
+def shapes(axes: str, **tensors: Tensor | Sequence[Tensor] | None) -> str:
+    """Names and shapes of tensors, such as ``logits (T=50, B=32, 10)``.
+
+    Args:
+        axes: names of the first axes, a letter each.
+        tensors: one by its name, or several, of which neighbours of equal shape are counted.
+    """
+    told = []
+    for name, given in tensors.items():
+        if given is None:
+            continue
+        found = [_shape(axes, tensor) for tensor in ([given] if isinstance(given, Tensor) else given)]
+        told.append(
+            f"{name} {', '.join(f'{count} x {shape}' if count > 1 else shape for shape, count in counted(found))}"
+        )
+    return ", ".join(told)
+
+
+def counted(values: Iterable[Any]) -> list[tuple[Any, int]]:
+    """Values, each with how many equal ones follow one another."""
+    return [(value, len(list(equal))) for value, equal in groupby(values)]
+
+
+def _shape(axes: str, tensor: Tensor) -> str:
+    sizes = tuple(tensor.shape)
+    named = [f"{axis}={size}" for axis, size in zip(axes, sizes, strict=False)]
+    return f"({', '.join(chain(named, map(str, sizes[len(axes) :])))})"
+
+
+def state_repr(state: Any) -> str:
+    """The state of a cell, a named tuple, by the shapes of its tensors (B, ...)."""
+    return f"{type(state).__name__}({shapes('B', **state._asdict())})"
