@@ -135,5 +135,5 @@ $(PEERS)/.ready: peers-requirements.txt
 	@touch $@
 
 clean: ## remove what was built; .venv, .lava-env, .nengo-env, .peers-env and runs/ stay
-	rm -rf site dist build .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf site dist build .cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
