@@ -158,5 +158,5 @@ assert abs(start.depth_mean[1] - 1) < 0.1
 assert scores.mode_accuracy > 0.7, "chance is 0.1"
 
 # %% [markdown]
-# **Next:** a network of snnTorch or norse, diagnosed. The formulas are in
-# [the method](../method.md), other ways to start in [ways to start](../initialisers.md).
+# **Next:** [your network of snnTorch or norse](2_your_library.md). The formulas are in [the
+# method](../method.md), other ways to start in [ways to start](../initialisers.md).
