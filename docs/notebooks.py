@@ -75,9 +75,16 @@ def run(path: Path) -> nbformat.NotebookNode:
         kernel.transport, kernel.ip, kernel.connection_file = "ipc", f"{folder}/kernel", f"{folder}/kernel.json"
         client.execute(env=environment)
     for cell in notebook.cells:
+        whole: list[Any] = []
         for output in cell.get("outputs", ()):
             if output.get("name") == "stderr":
                 raise RuntimeError(f"{path.name} warns:\n{output.text}\nin the cell\n{cell.source}")
+            if output.output_type == "stream" and whole and whole[-1].output_type == "stream":
+                whole[-1].text += output.text  # of one cell, sent bit by bit
+            else:
+                whole.append(output)
+        if cell.cell_type == "code":
+            cell.outputs = whole
     return notebook
 
 

@@ -21,7 +21,7 @@ from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input
 from neurolsc.stability import surviving_share
 from neurolsc.tasks import cross_entropy
 
-SEED = 0
+SEED, LR = 0, 1e-2
 coarse = LatencyEncoding(dt=2.0, repeat=1)  # 25 steps instead of 100, so that this page runs faster
 train_set, validation = (SpikeLatencyMNIST.embedded(split, encoding=coarse) for split in ("train", "validation"))
 batches = [x.float() for x in input_batches(train_set, 32, seed=SEED)]  # without labels
@@ -63,12 +63,13 @@ net = Net()
 # ## Wrap it
 #
 # `wrap` returns a `Network` over the *same* parameters: what is measured is your network, and what
-# is set is set in it. `print(network)` shows what was found in it.
+# is set is set in it. Each cell says which parameters answer for which radius; `print(network)`
+# shows all of it.
 
 # %%
 network = neurolsc.wrap(net)
 assert torch.equal(network(x), net(x))
-print(network)
+print(*(cell.extra_repr() for cell in network.cells), sep="\n")
 
 # %% [markdown]
 # ## Diagnose it
@@ -77,7 +78,7 @@ print(network)
 # learn?](../diagnose.md)
 
 # %%
-diagnosis = neurolsc.diagnose(network, (x, labels), labels=train_set.labels, lr=5e-3)
+diagnosis = neurolsc.diagnose(network, (x, labels), labels=train_set.labels, lr=LR)
 print(diagnosis)
 diagnosis.plot()
 plt.show()
@@ -88,7 +89,7 @@ plt.show()
 # untreated one:
 
 # %%
-for trial in neurolsc.try_cures(network, (x, labels), diagnosis, lr=5e-3):
+for trial in neurolsc.try_cures(network, (x, labels), diagnosis, lr=LR):
     print(trial)
 
 # %% [markdown]
@@ -117,12 +118,13 @@ for name, start in starts.items():
         print(finding)
     spikes = network.run(batches[1]).spikes
     left[name] = [surviving_share(batches[1], layer) for layer in spikes]
-    result = neurolsc.train(network, train_set, validation, epochs=2, seed=SEED, progress=False)
+    settings = {"epochs": 2, "batch_size": 64, "lr": LR, "seed": SEED, "progress": False}
+    result = neurolsc.train(network, train_set, validation, **settings)
     score[name] = result.best["validation_mode_accuracy"]
     print(
-        f"{name:<12} spikes per neuron and step {', '.join(f'{z.mean():.3f}' for z in spikes)}, "
-        f"after two epochs {', '.join(f'{rate:.3f}' for rate in result.best['firing_rate'])}; "
-        f"validation {score[name]:.1%}"
+        f"{name:<12} validation {score[name]:.1%}; "
+        f"spikes per neuron and step {', '.join(f'{z.mean():.2f}' for z in spikes)} at the start, "
+        f"{', '.join(f'{rate:.2f}' for rate in result.best['firing_rate'])} then"
     )
 
 # %%

@@ -67,7 +67,7 @@ targets = {"1 and 1": (1.0, 1.0), "0.5 and 0.5": (0.5, 0.5), "balanced: 0.75 and
 found = {name: derivatives(*radii) for name, radii in targets.items()}
 figure, axes = plt.subplots(1, 3, figsize=(10, 3), layout="constrained", sharey=True)
 for ax, (name, values) in zip(axes, found.items(), strict=True):
-    image = ax.imshow(values.clamp(min=1e-12).log10().T, aspect="auto", cmap="RdBu_r", vmin=-12, vmax=12)
+    image = ax.imshow(values.clamp(min=1e-12).log10().T.numpy(), aspect="auto", cmap="RdBu_r", vmin=-12, vmax=12)
     ax.set(title=f"time and depth {name}", xlabel="steps back")
 axes[0].set_ylabel("layers back")
 figure.colorbar(image, label="log10 of the derivative")
@@ -75,10 +75,11 @@ plt.show()
 
 # %% [markdown]
 # At radii of 1 no single path grows, but their number does: where time and depth grow together the
-# derivative explodes. At one half each arrow halves what two bring together. So does any pair that
-# sums to 1: summed over layers, the derivatives n steps back are then binomial probabilities. The
-# *balanced* target splits the 1 by the shape of the grid, here 60 steps and 20 layers. What such
-# targets cost is in the upper rows of the panels: with few layers a gradient vanishes over time.
+# derivative explodes. At one half each arrow halves what two bring together. Pairs with the sum 1
+# do as much: summed over layers, the derivatives n steps back are then binomial probabilities, as
+# long as they have not reached the lowest layer. The *balanced* target splits the 1 by the shape of
+# the grid, here 60 steps and 20 layers. What such targets cost is in the upper rows of the panels:
+# over few layers a gradient vanishes in time.
 
 # %%
 for name, values in found.items():
@@ -157,13 +158,13 @@ figure, axes = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
 for (name, network), color in zip(networks.items(), ("C0", "C1", "C2"), strict=True):
     kept = network.cells[0].decay_theta.mean().item()
     axes[0].plot([kept**k for k in range(41)], color=color, label=name)
-    back = state_gradients(network, batches[0][:, :16], lambda logits: logits[-1].square().sum())[0].mean(1).flip(0)
-    axes[1].semilogy((back / back[1:3].max()).clamp(min=1e-12)[1:41], color=color)
+    back = state_gradients(network, batches[0][:, :16], lambda logits: logits[-1].sum())[0].mean(1).flip(0)
+    axes[1].semilogy(range(1, 31), back[1:31] / back[1], color=color)
     rates = profiles[name].firing_rate.tolist()
     axes[2].semilogy((1, 2), rates, color=color, marker="o")
     print(
-        f"{name:<20} tau_theta {network.cells[0].tau_theta.mean():.3g}, resting threshold "
-        f"{network.cells[0].theta_rest.mean():.2g}, spikes per neuron and step {rates[0]:.4f}, {rates[1]:.4f}"
+        f"{name:<20} tau_theta {network.cells[0].tau_theta.mean():.3g}, threshold at rest "
+        f"{network.cells[0].theta_rest.mean():.2g}, spikes per step {rates[0]:.4f}, {rates[1]:.4f}"
     )
 axes[0].set(title="What a threshold remembers", xlabel="steps")
 axes[1].set(title="Gradient, first layer", xlabel="steps back")
