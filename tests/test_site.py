@@ -1,12 +1,16 @@
 """The site: formulas are drawn when it is built, no other host is asked, the API is whole."""
 
+import importlib
+from collections import Counter
+from types import ModuleType
+
 import pytest
 
 pytest.importorskip("mkdocs", reason="the site needs the extra docs")
 
 from mkdocs.exceptions import PluginError
 
-from docs import formulas, own_host
+from docs import api_names, formulas, own_host
 
 
 class Page:
@@ -71,3 +75,49 @@ def test_a_built_site_that_asks_another_host_is_refused(tmp_path):
     (tmp_path / "a.html").write_text('<script src="https://cdn.example/x.js"></script>')
     with pytest.raises(PluginError, match=r"a.html: https://cdn.example/x.js"):
         own_host.on_post_build({"site_dir": tmp_path})
+
+
+PUBLIC = [
+    "neurolsc",
+    "neurolsc.surrogate",
+    "neurolsc.neurons",
+    "neurolsc.stability",
+    "neurolsc.initialisers",
+    "neurolsc.diagnosis",
+    "neurolsc.datasets",
+    "neurolsc.tasks",
+    "neurolsc.training",
+    "neurolsc.schedule",
+    "neurolsc.metrics",
+    "neurolsc.sweeps",
+    "neurolsc.export",
+    "neurolsc.plots",
+]
+
+
+def found(name: str) -> object:
+    """What stands under a dotted name."""
+    module, _, last = name.rpartition(".")
+    return getattr(importlib.import_module(module), last)
+
+
+def test_every_public_name_is_in_the_api_once():
+    listed = [name for page in api_names.pages() for _, names in api_names.sections(page) for name in names]
+    assert len(set(listed)) == len(listed)
+    times = Counter(id(found(name)) for name in listed)
+    wrong = {}
+    for module in map(importlib.import_module, PUBLIC):
+        for name in module.__all__:
+            value = getattr(module, name)
+            if not isinstance(value, ModuleType) and times[id(value)] != 1:
+                wrong[f"{module.__name__}.{name}"] = times[id(value)]
+    assert not wrong
+
+
+def test_every_page_of_the_api_is_in_its_table_and_its_names_in_the_list():
+    pages = api_names.pages()
+    assert {*pages, api_names.API / "index.md"} == set(api_names.API.glob("*.md"))
+    text = api_names.listed()
+    assert "## More than radii\n" in text
+    for name in ("neurolsc.pretrain", "neurolsc.stability.lsc.pretrain.pretrain", "neurolsc.surrogate.Arctan"):
+        assert (f"{{ #{name} }}" in text) == (name != "neurolsc.pretrain")
