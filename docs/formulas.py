@@ -28,6 +28,9 @@ const one = ([tex, displayMode]) => {
 process.stdout.write(JSON.stringify(formulas.map(one)));
 """
 
+_SHOWN = re.compile(r"<(pre|code|script)\b.*?</\1>|<[^>]*>", re.S)
+_RAW = re.compile(r"\\[a-zA-Z]+|\$\$|\$[^\s$]+\$|:math:|\.\. math")
+
 _found: dict[str, str] = {}  # a formula as it stands in a page -> the page where it was met first
 
 
@@ -45,6 +48,10 @@ def rendered(formulas: list[str]) -> list[dict[str, str]]:
     return json.loads(done.stdout)  # type: ignore[union-attr]
 
 
+def _near(raw: re.Match[str]) -> str:
+    return " ".join(raw.string[max(0, raw.start() - 60) : raw.end() + 60].split())
+
+
 def on_pre_build(**_: Any) -> None:
     _found.clear()
 
@@ -52,6 +59,8 @@ def on_pre_build(**_: Any) -> None:
 def on_page_content(content: str, *, page: Any, **_: Any) -> str:
     for match in FORMULA.finditer(content):
         _found.setdefault(match[2], page.file.src_uri)
+    if raw := _RAW.search(_SHOWN.sub("", FORMULA.sub("", content))):
+        raise PluginError(f"{page.file.src_uri} would show TeX as it is: {_near(raw)}")
     # the search takes no formulas
     return FORMULA.sub(r'<\1 class="arithmatex" data-search-exclude>\2</\1>', content)
 

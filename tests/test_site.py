@@ -46,6 +46,18 @@ def test_a_formula_that_is_none_stops_the_build():
 
 
 @pytest.mark.parametrize(
+    "text", [r"<p>\quad z</p>", "<p>$$ x $$</p>", "<p>of $x_1$</p>", "<p>:math:<code>x</code></p>"]
+)
+def test_tex_that_no_formula_holds_stops_the_build(text: str):
+    with pytest.raises(PluginError, match="would show TeX as it is"):
+        built(text)
+
+
+def test_tex_in_code_is_shown():
+    assert built(r"<code>\quad $x$</code> and $5") == r"<code>\quad $x$</code> and $5"
+
+
+@pytest.mark.parametrize(
     "text",
     [
         '<script src="https://cdn.example/x.js"></script>',
