@@ -83,6 +83,20 @@ def test_links_to_other_hosts_and_files_of_the_site_are_no_requests():
     assert not own_host.foreign("@font-face { src: url(fonts/x.woff2) }", style=True)
 
 
+def test_links_within_the_site_lead_to_files_and_places(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "index.html").write_text('<h2 id="x y">x</h2><a href="..">up</a>')
+    good = (
+        '<a href="b/#x%20y">b</a><a href="b/">b</a><a href="#here" id="here">c</a><a href="https://example.org">d</a>'
+    )
+    (tmp_path / "index.html").write_text(good)
+    assert own_host.dead(tmp_path) == []
+    (tmp_path / "index.html").write_text(
+        good + '<a href="b/#z">e</a><a href="c.html">f</a><img src="x.png"><a href="#z">g</a>'
+    )
+    assert own_host.dead(tmp_path) == [f"index.html: {link}" for link in ("b/#z", "c.html", "x.png", "#z")]
+
+
 def test_a_built_site_that_asks_another_host_is_refused(tmp_path):
     (tmp_path / "a.html").write_text('<script src="https://cdn.example/x.js"></script>')
     with pytest.raises(PluginError, match=r"a.html: https://cdn.example/x.js"):
