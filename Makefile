@@ -98,7 +98,7 @@ docs: $(READY) ## the site, into site/; a warning is an error
 tables: $(READY) ## the tables in README, docs and benchmarks/README.md, from benchmarks/results
 	$(BIN)/python -m docs.tables
 
-sessions: $(READY) ## what the sessions in README and docs print, run anew
+sessions: $(READY) ## what the sessions in README and docs and the examples print, run anew
 	$(BIN)/python -m docs.sessions
 
 # The wheel is built from the sdist, which so is known to be whole.
@@ -138,5 +138,5 @@ $(PEERS)/.ready: peers-requirements.txt
 	@touch $@
 
 clean: ## remove what was built; .venv, .lava-env, .nengo-env, .peers-env and runs/ stay
-	rm -rf site dist build .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf site dist build .cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

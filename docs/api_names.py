@@ -62,13 +62,13 @@ def sections(page: Path) -> Iterator[tuple[str, list[str]]]:
 
 def listed() -> str:
     """The names as Markdown, section by section."""
-    lines = [ONWARD, ""]
+    lines = []
     for page in pages():
         for heading, names in sections(page):
             if names:
                 links = (f"[`{name.rpartition('.')[2]}`]({page.name}#{name}){{ #{name} }}" for name in names)
                 lines += [f"## {heading}", "", ", ".join(links), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, ONWARD])
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:

@@ -5,6 +5,7 @@ must succeed, and print the same lines but for what rounding moves in the number
 
 A console session is a `text` block with lines that begin with `$ neurolsc`; a Python block that is
 followed by a `text` block at once is one, too. Each page's sessions run in one folder, in order.
+What the scripts in examples/ print is kept in docs/gallery, for the gallery.
 """
 
 import os
@@ -17,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+
+from docs import gallery
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("index.md", "cli.md", "diagnose.md"))]
@@ -55,22 +58,24 @@ def run(arguments: list[str], folder: str | Path) -> str:
         RuntimeError: if it fails.
     """
     environment = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment |= {"PYTHONUNBUFFERED": "1"}  # what a process of its own prints comes in its place
+    environment.pop("NEUROLSC_LAVA_PYTHON", None)  # Lava is not everywhere
     done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(arguments)} failed: {done.stderr}")
     return done.stdout
 
 
-def differences(shown: str, printed: str) -> list[str]:
+def differences(shown: str, printed: str, *, points: float = 5) -> list[str]:
     """Lines that differ by more than rounding: in their words, or in numbers by more than half.
 
-    Seconds may be any. A percentage may be off by five points, any number by 0.02.
+    Seconds may be any. A percentage may be off by five points, or so many, any number by 0.02.
     """
     found = []
     for a, b in zip_longest(shown.strip().splitlines(), printed.strip().splitlines(), fillvalue=""):
         (words, numbers), (other, others) = _parts(a), _parts(b)
         far = (
-            abs(x - y) > max(0.02, 5 * percent, abs(x) / 2)
+            abs(x - y) > max(0.02, points * percent, abs(x) / 2)
             for (x, percent), (y, _) in zip(numbers, others, strict=False)
         )
         if words != other or any(far):
@@ -94,3 +99,6 @@ if __name__ == "__main__":
             gap = "\n" if session.output.endswith("\n\n") else ""
             text = text[: session.start] + output + gap + text[session.end :]
         page.write_text(text, encoding="utf-8")
+    for path in gallery.EXAMPLES:
+        with tempfile.TemporaryDirectory() as folder:
+            gallery.kept(path).write_text(run([str(path)], folder), encoding="utf-8")

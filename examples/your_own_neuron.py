@@ -91,7 +91,8 @@ if __name__ == "__main__":
         found.append(torch.stack((profile.time, profile.depth)))
     torch.testing.assert_close(*found, rtol=1e-10, atol=0)
     print(neurolsc.pretrain(network.float(), batches, target=0.5, progress=False))
-    print(neurolsc.train(network, digits, held_out, epochs=2, lr=1e-2, progress=False).history[-1])
+    best = neurolsc.train(network, digits, held_out, epochs=2, lr=1e-2, progress=False).best
+    print(f"mode accuracy {best['validation_mode_accuracy']:.0%}, spikes per step {best['firing_rate'][-1]:.2f}")
     with tempfile.NamedTemporaryFile() as file:
         neurolsc.save(network, file.name)
         assert torch.equal(neurolsc.load(file.name)(batches[0]), network(batches[0]))

@@ -150,7 +150,7 @@ def test_findings_trials_grids_and_files_are_one_line(network, x):
     assert repr(grid) == "Grid(small: 4 trials over layers, seed)"
     assert repr(grid.trials[0]) == f"Trial({grid.trials[0].name})"
     file = EventFile(SHD.embedded("train").path)
-    assert repr(file) == "EventFile(train.h5.xz, 80 utterances, 20 classes, 8 speakers)"
+    assert repr(file) == "EventFile(train.h5.xz, 100 utterances, 10 classes, 5 speakers)"
     assert repr(file.read([0])) == f"Events(utterances=1, spikes={len(file.read([0]).times)})"
 
 

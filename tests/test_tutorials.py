@@ -1,0 +1,122 @@
+"""The tutorials: scripts that hold what they claim, notebooks, and pages of the site."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from docs import notebooks
+
+ROOT = Path(__file__).parent.parent
+EACH = pytest.mark.parametrize("path", notebooks.TUTORIALS, ids=lambda path: path.stem)
+STRICT = "error,ignore:`torch.jit.script` is deprecated:DeprecationWarning"  # norse raises it when it is imported
+
+
+@pytest.mark.slow
+@EACH
+def test_a_tutorial_holds_what_it_claims_and_leaves_no_file(path: Path, tmp_path: Path):
+    where, temporary = tmp_path / "where", tmp_path / "temporary"
+    where.mkdir()
+    temporary.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
+    environment |= {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": STRICT}
+    environment |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+    done = subprocess.run(
+        [sys.executable, str(path)], cwd=where, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert not list(where.iterdir())
+    assert not list(temporary.iterdir())
+
+
+@EACH
+def test_a_tutorial_is_a_notebook_with_a_title_pictures_and_assertions(path: Path):
+    notebook = notebooks.unrun(path)
+    nbformat.validate(notebook)
+    title = notebook.cells[0].source.splitlines()[0]
+    assert re.fullmatch(rf"# {path.stem[0]}\. .+", title)
+    code = [ast.parse(cell.source) for cell in notebook.cells if cell.cell_type == "code"]
+    assert any("plt.show()" in cell.source for cell in notebook.cells)
+    last = [statement for part in code for statement in part.body][-1]
+    assert isinstance(last, ast.Assert)
+
+
+def test_tutorials_are_numbered_and_stand_right_after_the_start_page():
+    numbers = [int(path.stem[0]) for path in notebooks.TUTORIALS]
+    assert numbers == list(range(1, len(numbers) + 1))
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = "".join(rf"      - {path.stem[0]}\. .*: tutorials/{path.stem}\.md\n" for path in notebooks.TUTORIALS)
+    assert re.search(rf"  - Start here: index\.md\n  - Tutorials:\n{listed}  - ", nav)
+
+
+def tutorial(folder: Path, code: str) -> Path:
+    """A tutorial of one cell."""
+    path = folder / "9_small.py"
+    path.write_text(f"# %% [markdown]\n# # 9. Small\n#\n# Words.\n\n# %%\n{code}\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path: Path) -> Path:
+    """An empty cache, and a repository without a package to hash."""
+    shutil.copy(notebooks.__file__, tmp_path / "notebooks.py")
+    monkeypatch.setattr(notebooks, "__file__", str(tmp_path / "notebooks.py"))
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    monkeypatch.setattr(notebooks, "CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.mark.slow
+def test_a_page_has_text_code_output_and_pictures_in_order(tmp_path: Path):
+    code = "import matplotlib.pyplot as plt\nprint(6 * 7)\nplt.plot([1, 2])\nplt.show()\nprint('end')"
+    notebook = notebooks.run(tutorial(tmp_path, code))
+    nbformat.validate(notebook)
+    text, pictures = notebooks.page(notebook, "9_small")
+    order = [
+        "# 9. Small\n",
+        "9_small.ipynb",
+        "Words.",
+        "```python\nimport",
+        "\n42\n",
+        "![Picture: 9. Small](9_small-1.png)",
+        "\nend\n",
+    ]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert list(pictures) == ["9_small-1.png"]
+    assert pictures["9_small-1.png"].startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [("assert 1 + 1 == 3", "AssertionError"), ("import warnings\nwarnings.warn('careful')", "warns.*\n.*careful")],
+)
+def test_a_cell_that_fails_or_warns_fails_the_build_and_is_not_kept(code: str, message: str, cache: Path):
+    with pytest.raises(Exception, match=message):
+        notebooks.kept(tutorial(cache.parent, code))
+    assert not cache.exists()
+
+
+def test_a_tutorial_is_run_anew_when_it_or_the_package_changes_and_else_kept(cache: Path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(notebooks, "run", lambda path: ran.append(path) or notebooks.unrun(path))
+    path = tutorial(cache.parent, "print(1)")
+    first, again = notebooks.kept(path), notebooks.kept(path)
+    assert first == again
+    assert len(ran) == 1
+    tutorial(cache.parent, "print(2)")
+    assert notebooks.kept(path).cells[1].source == "print(2)"
+    assert len(ran) == 2
+    (cache.parent / "neurolsc").mkdir()
+    (cache.parent / "neurolsc" / "new.py").touch()
+    notebooks.kept(path)
+    assert len(ran) == 3
+    assert len(list(cache.iterdir())) == 1
