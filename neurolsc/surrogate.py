@@ -171,7 +171,7 @@ class MultiGaussian(Surrogate):
     r"""A Gaussian with two wide negative side lobes.
 
     .. math:: f(x) = (1+h)\,N(x; 0, \sigma^2) - h\,N(x; \sigma, (s\sigma)^2) - h\,N(x; -\sigma,
-    (s\sigma)^2)
+        (s\sigma)^2)
 
     Args:
         dampening: :math:`\gamma`, as in :class:`Surrogate`.

@@ -151,3 +151,45 @@ def test_a_command_in_the_texts_has_known_flags_and_values(line: str, monkeypatc
         assert found is not None
         command = found
     command.make_context(command.name, words)
+
+
+LINKED = [
+    *ROOT.glob("*.md"),
+    *(page for folder in ("benchmarks", "datasets", "neurolsc/trained") for page in (ROOT / folder).glob("*.md")),
+]
+
+
+def dead_links(page: Path) -> list[str]:
+    """Links of a text to files and headings that the repository does not have."""
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    found = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, place = link.partition("#")
+        to = (page.parent / name).resolve() if name else page
+        if not to.exists() or (place and place not in headings(to)):
+            found.append(link)
+    return found
+
+
+def headings(page: Path) -> set[str]:
+    """The headings of a text as they are linked to: small letters, words joined by hyphens."""
+    lines = re.findall(
+        r"^#+ (.*)", re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S), re.M
+    )
+    return {re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_outside_of_the_site_lead_to_files_and_headings(page: Path):
+    assert dead_links(page) == []
+
+
+def test_a_dead_link_is_seen(tmp_path):
+    (tmp_path / "b.md").write_text("# A `b`, and c (x.py)\n")
+    page = tmp_path / "a.md"
+    page.write_text(
+        "[b](b.md#a-b-and-c-xpy) [c](b.md#c) [d](d.md)\n```\n[e](e.md)\n```\n[f](#f) [g](https://example.org/x)\n"
+    )
+    assert dead_links(page) == ["b.md#c", "d.md", "#f"]

@@ -46,27 +46,28 @@ class FourConditions(Initialiser):
     With n recurrent weights :math:`w` a neuron, leak :math:`\alpha`, inputs :math:`x`, and
     :math:`s = \gamma f(\omega(v - \vartheta))`:
 
-    1. the layer fires at a rate of 1/2, by the mean :math:`\bar w` of the recurrent weights. For a
-       LIF with its reset by subtraction the paper has :math:`n \bar w = (3 - 2\alpha) \vartheta`;
-       here the mean is found by root finding on the first batch, since thresholds here may move.
-    2. Recurrence and input contribute the same variance to the current, by the variance of w:
+    1.  The layer fires at a rate of 1/2, by the mean :math:`\bar w` of the recurrent weights. For a
+        LIF with its reset by subtraction the paper has :math:`n \bar w = (3 - 2\alpha) \vartheta`;
+        here the mean is found by root finding on the first batch, since thresholds here may move.
+    2.  Recurrence and input contribute the same variance to the current, by the variance of w:
 
-       .. math:: n \big(\tfrac12 \mathrm{Var}\, w + \tfrac14 \bar w^2\big) =
-           n_{in}\, \mathrm{E}[w_{in}^2]\, \mathrm{E}[x^2]
+        .. math:: n \big(\tfrac12 \mathrm{Var}\, w + \tfrac14 \bar w^2\big) =
+            n_{in}\, \mathrm{E}[w_{in}^2]\, \mathrm{E}[x^2]
 
-       with recurrent spikes of mean 1/2; in the released code the left :math:`\frac12` is 1.
-    3. The largest gradient neither grows nor shrinks, by the dampening:
+        with recurrent spikes of mean 1/2; in the released code the left :math:`\frac12` is 1.
 
-       .. math:: \alpha + \gamma f(0) \frac1n \sum_i \sum_j \max(w_{ij}, 0) = 1
+    3.  The largest gradient neither grows nor shrinks, by the dampening:
 
-    4. So does the variance of the gradient, by the sharpness, with voltages uniform between the
-       least and the largest that the weights allow:
+        .. math:: \alpha + \gamma f(0) \frac1n \sum_i \sum_j \max(w_{ij}, 0) = 1
 
-       .. math:: \alpha^2 + n\, \mathrm{E}[w^2]\, \mathrm{E}[s^2] = 1, \quad
-           v \sim U\Big(\tfrac{-\sum \max(-w, 0)}{1 - \alpha}, \tfrac{\sum \max(w, 0)}{1 -
-           \alpha}\Big)
+    4.  So does the variance of the gradient, by the sharpness, with voltages uniform between the
+        least and the largest that the weights allow:
 
-       with sums over the recurrent and the input weights of a neuron.
+        .. math:: \alpha^2 + n\, \mathrm{E}[w^2]\, \mathrm{E}[s^2] = 1, \quad
+            v \sim U\Big(\tfrac{-\sum \max(-w, 0)}{1 - \alpha}, \tfrac{\sum \max(w, 0)}{1 -
+            \alpha}\Big)
+
+        with sums over the recurrent and the input weights of a neuron.
 
     Conditions 3 and 4 are those without a gradient through the reset, and without that from the
     layer above. All are applied in this order, layer by layer, bottom up.

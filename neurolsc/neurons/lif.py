@@ -33,7 +33,7 @@ class LIF(SpikingCell):
     r"""Leaky integrate-and-fire neurons with recurrence; the ALIF of eq. 49 with a fixed threshold.
 
     .. math:: v[t] = e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \vartheta z[t-1],
-    \quad z[t] = H(v[t] - \vartheta)
+        \quad z[t] = H(v[t] - \vartheta)
 
     Args:
         n_in: number of inputs.

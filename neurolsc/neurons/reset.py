@@ -5,7 +5,7 @@ carried to the next step. ``gradient=False`` detaches the whole reset term. The 
 for :math:`v[t]` before input and recurrence,
 
 .. math:: \frac{\partial v[t]}{\partial v[t-1]}\Big|_z = D, \quad \frac{\partial v[t]}{\partial
-\vartheta[t-1]}\Big|_z = E,
+    \vartheta[t-1]}\Big|_z = E,
           \quad -\frac{\partial v[t]}{\partial z[t-1]} = R.
 
 Source: arXiv:2308.12075, eq. 49 (``subtract``); the others are its variants in snnTorch, norse and

@@ -24,7 +24,7 @@ class SpikingCell(Cell):
     r"""A leaky voltage with recurrent spikes.
 
     .. math:: v[t] = e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \text{reset}, \quad
-    z[t] = H(v[t] - \vartheta[t])
+        z[t] = H(v[t] - \vartheta[t])
 
     Args:
         n_in: number of inputs.
