@@ -56,7 +56,7 @@ def run(path: Path) -> nbformat.NotebookNode:
 
     Raises:
         CellExecutionError: if a cell fails.
-        RuntimeError: if one writes to standard error, as warnings do.
+        RuntimeError: if one writes to standard error, as warnings do, or leaves a file.
     """
     notebook = unrun(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,6 +74,9 @@ def run(path: Path) -> nbformat.NotebookNode:
         kernel = client.create_kernel_manager()
         kernel.transport, kernel.ip, kernel.connection_file = "ipc", f"{folder}/kernel", f"{folder}/kernel.json"
         client.execute(env=environment)
+        left = [file.name for file in where.iterdir()]
+    if left:
+        raise RuntimeError(f"{path.name} leaves {', '.join(left)} where it runs.")
     for cell in notebook.cells:
         whole: list[Any] = []
         for output in cell.get("outputs", ()):
