@@ -1,14 +1,16 @@
-"""The list of all public names on the first page of the API, from the pages themselves.
+"""The list of all public names on the first page of the API, and their rank in the search.
 
 A hook of mkdocs.yml. The pages are those of docs/api, in the order in which the first links to
 them. Old addresses, of when the API was one page, lead on from there.
 """
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 ROOT = Path(__file__).parent.parent
 API = ROOT / "docs" / "api"
@@ -73,3 +75,28 @@ def listed() -> str:
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     return markdown.replace("<!-- names -->", listed()) if page.file.src_uri == "api/index.md" else markdown
+
+
+def ranked(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Entries of the search index: public names count more than text, most those of the package.
+
+    Functions count twice as much as classes, whose names often begin with theirs. Tutorials are
+    found by that word.
+    """
+    names = {name for page in pages() for _, below in sections(page) for name in below}
+    top = set(public("neurolsc") or ())
+    for entry in entries:
+        page, _, place = entry["location"].partition("#")
+        if page.startswith("api/") and (name := unquote(place)) in names:
+            last = name.rpartition(".")[2]
+            entry["boost"] = 4 * (2 if last in top and ".interop." not in name else 1) * (2 if last[0].islower() else 1)
+        if page.startswith("tutorials/"):
+            entry["tags"] = ["Tutorial"]
+    return entries
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    path = Path(config["site_dir"], "search", "search_index.json")
+    index = json.loads(path.read_text(encoding="utf-8"))
+    ranked(index["docs"])
+    path.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")

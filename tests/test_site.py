@@ -147,3 +147,12 @@ def test_every_page_of_the_api_is_in_its_table_and_its_names_in_the_list():
     assert "## More than radii\n" in text
     for name in ("neurolsc.pretrain", "neurolsc.stability.lsc.pretrain.pretrain", "neurolsc.surrogate.Arctan"):
         assert (f"{{ #{name} }}" in text) == (name != "neurolsc.pretrain")
+
+
+def test_the_search_puts_functions_of_the_package_before_what_begins_like_them():
+    places = ["api/stability/#neurolsc.stability.lsc.pretrain.pretrain", "api/stability/#neurolsc.PretrainResult"]
+    places += ["api/interop/#neurolsc.interop.snntorch.ALIFPlus", "cli/#pretrain", "tutorials/1_first_network/"]
+    pretrain, result, foreign, text, tutorial = api_names.ranked([{"location": place} for place in places])
+    assert pretrain["boost"] > result["boost"] > foreign["boost"] > 1
+    assert "boost" not in text
+    assert tutorial["tags"] == ["Tutorial"]
