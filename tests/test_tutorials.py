@@ -33,7 +33,8 @@ def test_a_tutorial_holds_what_it_claims_and_leaves_no_file(path: Path, tmp_path
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert not list(where.iterdir())
-    assert not list(temporary.iterdir())
+    # torch makes the folder of its compiler when an optimizer is made
+    assert [left.name for left in temporary.iterdir() if not left.name.startswith("torchinductor_")] == []
 
 
 @EACH
