@@ -68,7 +68,7 @@ found = {name: derivatives(*radii) for name, radii in targets.items()}
 figure, axes = plt.subplots(1, 3, figsize=(10, 3), layout="constrained", sharey=True)
 for ax, (name, values) in zip(axes, found.items(), strict=True):
     image = ax.imshow(values.clamp(min=1e-12).log10().T.numpy(), aspect="auto", cmap="RdBu_r", vmin=-12, vmax=12)
-    ax.set(title=f"time and depth {name}", xlabel="steps back")
+    ax.set(title=name, xlabel="steps back")
 axes[0].set_ylabel("layers back")
 figure.colorbar(image, label="log10 of the derivative")
 plt.show()
