@@ -109,7 +109,7 @@ PLANTS: dict[str, tuple[Callable[[Network], None], int, str]] = {
 
 def exploding() -> tuple[Network, Batch]:
     """A reset by large thresholds that lets gradients through."""
-    return healthy("digits", 2, reset_gradient=True, b_theta=1.0, spike=FastSigmoid(sharpness=1e-2))
+    return healthy("digits", 2, reset_gradient=True, b_theta=1.0, spike=FastSigmoid(0.7, 1e-2))
 
 
 HEALTHY = {
