@@ -8,6 +8,7 @@ from neurolsc.cli import options
 from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, StartSettings, TrainSettings
 from neurolsc.experiment import Experiment
 from neurolsc.export import quantize
+from neurolsc.network import Network
 
 
 @click.command()
@@ -32,8 +33,9 @@ def train(
     the folder of the unfinished run.
     """
     experiment = Experiment(network, data, pretraining, training, start)
-    _tell_of_chips(experiment, chip)
-    result = experiment.run(out, say=click.echo).training
+    if chip is not None and (reason := _why_not(experiment.build())):
+        raise click.UsageError(f"not for {chip}: {reason}")
+    result = experiment.run(out, say=click.echo, look=lambda started, _: _tell(started)).training
     assert result is not None
     for finding in result.findings:
         click.echo(finding)
@@ -42,11 +44,16 @@ def train(
     click.echo(f"written to {out}")
 
 
-def _tell_of_chips(experiment: Experiment, chip: str | None) -> None:
-    """Say at once that the network cannot be exported; refuse it if it is to be."""
+def _why_not(network: Network) -> str:
+    """Why a network cannot be exported, whatever its weights become; empty if it can be."""
     try:
-        quantize(experiment.build(), force=True)
+        quantize(network, force=True)
     except (TypeError, ValueError) as error:
-        if chip is not None:
-            raise click.UsageError(f"not for {chip}: {error}") from error
-        click.echo(f"not for a chip: {error} With --for netx it would be.")
+        return str(error)
+    return ""
+
+
+def _tell(network: Network) -> None:
+    """Say before anything is trained that the network cannot be exported."""
+    if reason := _why_not(network):
+        click.echo(f"not for a chip: {reason} With --for netx it would be.")
