@@ -189,6 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the points, two rounds, and speed alone")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--regimes", nargs="+", default=REGIMES, choices=REGIMES, help="all, unless named")
     global DEVICE
     arguments = parser.parse_args()
     quick, DEVICE = arguments.quick, arguments.device
@@ -205,13 +206,13 @@ def main() -> None:
     neurolsc.pretrain(network(n=8), inputs, max_steps=1, progress=False)  # the first call imports the optimizer
     cases: dict[tuple, Transitions] = {}
     rates = {}
-    for name in REGIMES:
+    for name in arguments.regimes:
         net = regime(name, inputs, 20 if quick else 60)
         t, rates[name, 256] = points(net, x)
         cases |= {(name, 256, direction): t for direction in ("time", "depth")}
         if name in ("default", "after 0.5") and not quick:
             rows["sampling"].append({"regime": name, "time_depth": sampling(net, x)})
-    for n in (64, 128, 512):
+    for n in (64, 128, 512) if "default" in arguments.regimes else ():
         cases["default", n, "time"], rates["default", n] = points(network(n=n), x)
     peers = settings(cases)
     for (name, n, direction), t in cases.items():

@@ -24,6 +24,7 @@ from neurolsc.config import (
 )
 from neurolsc.datasets import collate, input_batches
 from neurolsc.datasets.batches import fetch
+from neurolsc.devices import usable
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.evaluation import Scores, evaluate
 from neurolsc.network import Network
@@ -64,16 +65,18 @@ class Experiment:
     """None: the network is not trained"""
     start: StartSettings = StartSettings()
     """how the network is set before the other two; see `beginning`"""
+    device: str = "cpu"
+    """where it runs, as torch calls it; no part of what the run is, nor of its settings"""
 
     @classmethod
-    def of(cls, run: str | PathLike[str]) -> "Experiment":
+    def of(cls, run: str | PathLike[str], *, device: str = "cpu") -> "Experiment":
         """The experiment of a finished run; what its settings lack takes its default.
 
         Raises:
             ValueError: if the folder is not that of a finished run.
         """
         given = read_settings(run)
-        return cls(*(make(kind, given) for kind in KINDS))
+        return cls(*(make(kind, given) for kind in KINDS), device=device)
 
     @property
     def sets_radii(self) -> bool:
@@ -112,9 +115,21 @@ class Experiment:
         return as_dict(*(part for part in parts if part is not None))
 
     def build(self) -> Network:
-        """The network before anything is done to it."""
+        """The network before anything is done to it; its weights are the same on every device.
+
+        Raises:
+            ValueError: if torch cannot use the device.
+        """
         training = self.data.load("train")
-        return self.network.build(training.n_in, training.n_classes)
+        return self.placed(self.network.build(training.n_in, training.n_classes))
+
+    def placed(self, network: Network) -> Network:
+        """A network, moved to the device.
+
+        Raises:
+            ValueError: if torch cannot use it.
+        """
+        return network.to(usable(self.device))
 
     def first_samples(self, split: Literal["train", "validation"], count: int) -> tuple[Tensor, ...]:
         """The first samples of a split: x (T, B, n_in), labels (B,), a mask if lengths differ."""
@@ -180,7 +195,7 @@ class Experiment:
             return self.build()
         kept, told = folder / START, folder / "start.json"
         if kept.exists():
-            network = self.network.load(kept)
+            network = self.placed(self.network.load(kept))
         else:
             began = time.perf_counter()
             network, found = self.begin()
@@ -239,23 +254,26 @@ class Experiment:
         return result
 
 
-def load_network(run: str | PathLike[str]) -> Network:
+def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
     """The network of a finished run, also one of a cell named package.module:Class.
 
     Raises:
-        ValueError: if the folder is not that of a finished run.
+        ValueError: if the folder is not that of a finished run, or torch cannot use the device.
     """
-    return Experiment.of(run).network.load(Path(run) / NETWORK)
+    experiment = Experiment.of(run, device=device)
+    return experiment.placed(experiment.network.load(Path(run) / NETWORK))
 
 
-def score(run: str | PathLike[str], split: Literal["test", "validation"], *, batch_size: int = 256) -> Scores:
+def score(
+    run: str | PathLike[str], split: Literal["test", "validation"], *, batch_size: int = 256, device: str = "cpu"
+) -> Scores:
     """Score a finished run, and write the scores into its folder.
 
     Raises:
-        ValueError: if the folder is not that of a finished run.
+        ValueError: if the folder is not that of a finished run, or torch cannot use the device.
     """
-    settings = Experiment.of(run).data
-    scores = evaluate(load_network(run), settings.load(split), task=settings.task, batch_size=batch_size)
+    settings, network = Experiment.of(run).data, load_network(run, device=device)
+    scores = evaluate(network, settings.load(split), task=settings.task, batch_size=batch_size)
     write_json(Path(run) / f"{split}.json", scores.to_dict())
     return scores
 

@@ -213,7 +213,7 @@ class Network(nn.Module):
 
     def _moment(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> Moment:
         """One step of all cells, given their last outputs z."""
-        x = x.to(self.dtype_and_device["dtype"])
+        x = x.to(**self.dtype_and_device)
         inputs, outputs, after = [], [], []
         below = states.x if self.layer_delay else x
         assert below is not None
@@ -228,7 +228,7 @@ class Network(nn.Module):
 
     def moments(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Iterator[Moment]:
         """Run over time, one :class:`Moment` after the other; arguments as in :meth:`run`."""
-        self._check(x, mask)
+        x, mask = self._checked(x, mask)
         states = self._start(states, x.shape[1])
         z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         masks: Iterable[Tensor | None] = [None] * x.shape[0] if mask is None else mask.unbind(0)
@@ -243,7 +243,8 @@ class Network(nn.Module):
         """Run over time.
 
         Args:
-            x: input (T, B, n_in), dense (float, bool or integer) or sparse (COO).
+            x: input (T, B, n_in), dense (float, bool or integer) or sparse (COO); it is moved to
+                the network's device.
             states: where to start; by default every cell at rest. Two runs with the state handed
                 over equal one.
             mask: (T, B) bool, True where a sample still runs. Where it is False the state stands
@@ -263,7 +264,7 @@ class Network(nn.Module):
         return self._run(x, states, mask)
 
     def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
-        self._check(x, mask)
+        x, mask = self._checked(x, mask)
         states = self._start(states, x.shape[1])
         lengths = None if mask is None else running_lengths(mask)
         if mask is None:
@@ -304,7 +305,8 @@ class Network(nn.Module):
         """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
         return self.run(x).logits
 
-    def _check(self, x: Tensor, mask: Tensor | None) -> None:
+    def _checked(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Both, on the network's device."""
         if x.ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         _refuse_complex(x)
@@ -316,6 +318,8 @@ class Network(nn.Module):
             turned = mask.ndim == 2 and mask.shape == x.shape[1::-1]
             hint = "; x or mask looks batch-first: transpose(0, 1)" if turned else ""
             raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}{hint}.")
+        device = self.dtype_and_device["device"]
+        return x.to(device), None if mask is None else mask.to(device)
 
     def _start(self, states: NetworkState | None, batch: int) -> NetworkState:
         if states is None:

@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "locks",
         "files",
         "eigen",
+        "devices",
     ),
     ("neurons", "plots"),
     ("network", "checkpoint", "conditioning", "identity", "metrics", "optimizer", "schedule"),

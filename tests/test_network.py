@@ -340,3 +340,10 @@ def test_moments_say_what_each_step_began_with_read_and_left(layer_delay, masked
 
 def leaves(states: NetworkState) -> list[Tensor]:
     return [leaf for layer in states.layers for leaf in layer] + ([] if states.x is None else [states.x])
+
+
+def test_an_input_is_moved_to_the_network():
+    network = Network([ALIFPlus(5, 4), LIF(4, 3)], 2).to("meta")
+    x, mask = torch.rand(6, 2, 5), torch.ones(6, 2, dtype=torch.bool)
+    assert {m.outputs[1].device.type for m in network.moments(x, mask=mask)} == {"meta"}
+    assert network.step(x[0], network.initial_states(2))[0].is_meta

@@ -106,14 +106,16 @@ def layers_digits() -> list[str]:
 
 @table
 def layers_gpu() -> list[str]:
-    """Times on a GPU."""
+    """Times and memory on a GPU."""
     found = read("layers_gpu")
-    body = (
-        [f"T = {run['steps']}", name, ms, ", ".join(map(str, run["rates"][name]))]
-        for run in found["layers"]
-        for name, ms in run["ms"].items()
-    )
-    return [*rows(["", "by", "ms", "rates"], body), *caption(found["about"])]
+    body = []
+    for run in found["layers"]:
+        ours = run["ms"]["neurolsc ALIF+"]
+        for name, ms in run["ms"].items():
+            rates = ", ".join(f"{rate:.3f}" for rate in run["rates"][name])
+            body.append([f"T = {run['steps']}", name, f"{ms:.1f}", f"{ms / ours:.2f}", run["peak MB"][name], rates])
+    head = ["", "by", "ms", "times ours", "peak MB", "rates"]
+    return [*rows(head, body), *caption(found["about"])]
 
 
 @table

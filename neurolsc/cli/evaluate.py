@@ -13,10 +13,11 @@ from neurolsc.experiment import score
 @options.run
 @click.option("--split", type=click.Choice(["test", "validation"]), default="test", show_default=True)
 @click.option("--batch-size", default=256, show_default=True)
-def evaluate(run: Path, split: Literal["test", "validation"], batch_size: int) -> None:
+@options.device
+def evaluate(run: Path, split: Literal["test", "validation"], batch_size: int, device: str) -> None:
     """Score a finished run, by default on the test set, and write the scores into its folder.
 
     Mode accuracy is the paper's: every step votes for its largest logit, and the class with most
     votes is the answer. A step whose largest logits tie does not vote.
     """
-    click.echo(f"{run}, {split}\n{score(run, split, batch_size=batch_size)}")
+    click.echo(f"{run}, {split}\n{score(run, split, batch_size=batch_size, device=device)}")

@@ -25,6 +25,9 @@ chip = click.option(
     type=click.Choice([*CHIPS]),
     help="Choose, where they are not given, settings of a network that can be exported: netx, for Loihi.",
 )
+device = click.option(
+    "--device", default="cpu", show_default=True, help="Where the network runs, as torch calls it: cpu, cuda, cuda:1."
+)
 workers = click.option(
     "--workers",
     type=click.IntRange(1),

@@ -11,9 +11,15 @@ from neurolsc.experiment import Experiment
 
 @click.command()
 @options.settings(NetworkSettings, DataSettings, StartSettings, PretrainSettings)
+@options.device
 @options.out
 def pretrain(
-    network: NetworkSettings, data: DataSettings, start: StartSettings, pretraining: PretrainSettings, out: Path
+    network: NetworkSettings,
+    data: DataSettings,
+    start: StartSettings,
+    pretraining: PretrainSettings,
+    device: str,
+    out: Path,
 ) -> None:
     """Set the radii of a network, and keep it.
 
@@ -23,5 +29,5 @@ def pretrain(
     """
     if pretraining.parsed_target() is None:
         raise click.UsageError("pretrain needs a --target: a number such as 0.5, or balanced.")
-    Experiment(network, data, pretraining, start=start).run(out, say=click.echo)
+    Experiment(network, data, pretraining, start=start, device=device).run(out, say=click.echo)
     click.echo(f"written to {out}")

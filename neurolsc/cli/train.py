@@ -14,6 +14,7 @@ from neurolsc.network import Network
 @click.command()
 @options.settings(NetworkSettings, DataSettings, StartSettings, PretrainSettings, TrainSettings)
 @options.chip
+@options.device
 @options.out
 def train(
     network: NetworkSettings,
@@ -22,6 +23,7 @@ def train(
     pretraining: PretrainSettings,
     training: TrainSettings,
     chip: str | None,
+    device: str,
     out: Path,
 ) -> None:
     """Train a network, after a --start, and after setting its radii if a --target is given.
@@ -32,7 +34,7 @@ def train(
     command goes on where it was. If the loss becomes NaN, the network of the best epoch is left in
     the folder of the unfinished run.
     """
-    experiment = Experiment(network, data, pretraining, training, start)
+    experiment = Experiment(network, data, pretraining, training, start, device)
     if chip is not None and (reason := _why_not(experiment.build())):
         raise click.UsageError(f"not for {chip}: {reason}")
     result = experiment.run(out, say=click.echo, look=lambda started, _: _tell(started)).training

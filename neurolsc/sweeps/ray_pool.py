@@ -12,7 +12,9 @@ from neurolsc.sweeps.work import Answer, Job
 
 
 class RayTasks:
-    """Workers on a Ray cluster, a core each; a job whose worker or node dies is told as such.
+    """Workers on a Ray cluster, a core each, and a GPU each where they are to use one.
+
+    A job whose worker or node dies is told as such.
 
     All nodes must see the sweep's folder, the data and this package under the same paths.
 
@@ -54,8 +56,9 @@ class RayTasks:
         return True
 
     def start(self, job: Job) -> None:
-        """Hand a job to Ray."""
-        self.jobs[self.task.remote(job, str(Path.cwd()))] = job
+        """Hand a job to Ray, with a GPU of its own if it is to run on one."""
+        task = self.task.options(num_gpus=int(job.device.startswith("cuda")))
+        self.jobs[task.remote(job, str(Path.cwd()))] = job
 
     def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
         """The jobs that came to an end; waits for one so long at most."""

@@ -41,8 +41,7 @@ def statistics(network: Network, experiment: Experiment) -> dict[str, Statistic]
         network: the network; it stays as it is.
         experiment: what the network is of; its training samples are the input.
     """
-    x, labels, *rest = experiment.first_samples("train", SAMPLES)
-    given = Given(x.to(**network.dtype_and_device), labels, *rest)
+    given = Given.of(experiment.first_samples("train", SAMPLES), network)
     few, seed = given.few(FEW), experiment.network.seed
     found = measure(network, given, experiment.data.task, samples=FEW, steps=TIMES, epsilon=1e-8, seed=seed)
     with evaluating(network), torch.no_grad():
@@ -67,8 +66,9 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def environment() -> dict[str, Any]:
-    """What a trial ran on: versions and the kind of machine, without its name."""
+def environment(device: str = "cpu") -> dict[str, Any]:
+    """What a trial ran on: versions and the kinds of machine and device, without their names."""
+    on_a_gpu = device.startswith("cuda") and torch.cuda.is_available()
     return {
         "neurolsc": neurolsc.__version__,
         "commit": _commit(),
@@ -76,6 +76,7 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "system": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
+        "device": torch.cuda.get_device_name(device) if on_a_gpu else device,
     }
 
 

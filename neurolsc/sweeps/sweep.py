@@ -22,7 +22,9 @@ REST = 2.0
 """seconds until a trial is tried again that another process is at"""
 
 
-def run_sweep(grid: Grid, folder: Path, pool: Pool, *, retry: bool = False, progress: bool = True) -> list[Row]:
+def run_sweep(
+    grid: Grid, folder: Path, pool: Pool, *, retry: bool = False, device: str = "cpu", progress: bool = True
+) -> list[Row]:
     """Run the trials of a grid that are not over yet, and write the table.
 
     Each trial has a run folder of its own in the folder; see :mod:`neurolsc.runs`. Whatever stops
@@ -33,12 +35,15 @@ def run_sweep(grid: Grid, folder: Path, pool: Pool, *, retry: bool = False, prog
         folder: where they are kept; made if it is missing.
         pool: who runs them.
         retry: run those anew that came to an error.
+        device: where their networks run, as torch calls it. It is no part of what a trial is, and
+            the table says what each ran on.
         progress: show a bar over the trials.
 
     Returns:
         The table: one row per trial.
 
     Raises:
+        ValueError: if torch cannot use the device.
         BlockingIOError: if a trial is to be run anew that another process is at.
         OSError: if the folder cannot be written.
         Stopped: for a KeyboardInterrupt.
@@ -50,7 +55,7 @@ def run_sweep(grid: Grid, folder: Path, pool: Pool, *, retry: bool = False, prog
         for trial in grid.trials:
             while (row := make_row(trial, folder, grid.figures)) is not None and row["error"] is not None:
                 trial.forget(folder)
-    state = _Sweep(grid, folder)
+    state = _Sweep(grid, folder, device)
     state.note_those_that_are_over()
     write_table(state.table(), folder / TABLE)
     # the time left is reckoned from the trials of this call
@@ -82,8 +87,8 @@ def read_sweep(folder: Path) -> tuple[Grid, list[Row]]:
 class _Sweep:
     """A sweep under way: what is known of its trials."""
 
-    def __init__(self, grid: Grid, folder: Path) -> None:
-        self.grid, self.folder = grid, folder
+    def __init__(self, grid: Grid, folder: Path, device: str = "cpu") -> None:
+        self.grid, self.folder, self.device = grid, folder, device
         self.rows: dict[Trial, Row] = {}
         self.over: set[Job] = set()
 
@@ -112,7 +117,9 @@ class _Sweep:
 
     def jobs(self) -> list[Job]:
         """What is to be done next, as far as can be said."""
-        jobs = [Job(trial, self.folder, chosen and self.grid.test) for trial, chosen in self.plan().items()]
+        jobs = [
+            Job(trial, self.folder, chosen and self.grid.test, self.device) for trial, chosen in self.plan().items()
+        ]
         return [job for job in jobs if job not in self.over]
 
     def plan(self) -> dict[Trial, bool]:

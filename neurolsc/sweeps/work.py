@@ -1,9 +1,10 @@
 """What a worker does with a trial: all that is still to be done for it, and no more."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from neurolsc.devices import usable
 from neurolsc.experiment import Experiment, score
 from neurolsc.locks import alone
 from neurolsc.network import Network
@@ -27,6 +28,8 @@ class Job:
     sweep: Path
     test: bool
     """whether it is to be scored on the test set, too"""
+    device: str = "cpu"
+    """where its network runs"""
 
     def is_over(self) -> bool:
         """Whether nothing is left to be done."""
@@ -38,15 +41,19 @@ class Job:
         """Do what is left to be done; go on where an earlier worker was stopped.
 
         An error that comes of the settings is noted and ends the trial; any other is raised.
+
+        Raises:
+            ValueError: if torch cannot use the device.
         """
+        usable(self.device)  # that there is none is no fault of the trial
         folder = self.trial.folder(self.sweep)
         try:
             if not folder.exists():
-                _run(self.trial.experiment, folder)
+                _run(replace(self.trial.experiment, device=self.device), folder)
             if self.test:
                 with alone(folder):
                     if not (folder / TEST).exists():
-                        score(folder, "test")
+                        score(folder, "test", device=self.device)
         except BlockingIOError:
             return "busy"
         except FileExistsError:
@@ -57,13 +64,13 @@ class Job:
 
     def fail(self, what: str) -> None:
         """Note that the trial came to an error."""
-        write_json(self.trial.failure(self.sweep), {"error": what, "environment": environment()})
+        write_json(self.trial.failure(self.sweep), {"error": what, "environment": environment(self.device)})
 
 
 def _run(experiment: Experiment, folder: Path) -> None:
     def look(network: Network, unfinished: Path) -> None:
         if not (unfinished / BEFORE).exists():  # else this goes on after a stop
-            told = {"environment": environment(), "statistics": statistics(network, experiment)}
+            told = {"environment": environment(experiment.device), "statistics": statistics(network, experiment)}
             write_json(unfinished / BEFORE, told)
 
     experiment.run(folder, look=look, progress=False)

@@ -29,6 +29,15 @@ def sweep(folder: Path, pool: Any, *, retry: bool = False, **content: Any) -> li
     return run_sweep(made, folder, pool, retry=retry, progress=False)
 
 
+def test_a_device_that_is_not_there_stops_the_sweep_and_fails_no_trial(tmp_path: Path):
+    made = grid(tmp_path / "grids", **SMALL)
+    with pytest.raises(ValueError, match="torch cannot use the device 'abacus' here: Expected one of cpu, cuda"):
+        run_sweep(made, tmp_path / "s", Here(), device="abacus", progress=False)
+    assert not list((tmp_path / "s").glob("*.failed.json"))
+    rows = run_sweep(made, tmp_path / "s", Here(), device="cpu", progress=False)
+    assert [(row["error"], row["device"]) for row in rows] == [(None, "cpu")] * 4
+
+
 def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
     rows = sweep(tmp_path / "s", pool := Here(), **SMALL, table={"budgets": [1, 2, 3], "reach": 0.0, "learns": 0.0})
     assert len(pool.jobs) == len(rows) == 4
@@ -188,7 +197,7 @@ def test_a_test_set_that_cannot_be_read_changes_no_choice_and_costs_no_training(
     content = SMALL | CHOOSING
     through = sweep(tmp_path / "through", Here(), **content)
 
-    def score(*_: object) -> None:
+    def score(*_: object, **__: object) -> None:
         raise ValueError("test.h5: damaged.")
 
     with monkeypatch.context() as patched:

@@ -103,7 +103,7 @@ class QuantizedNetwork:
         if not is_binary(x):
             other = x[(x != 0) & (x != 1)][0].item()
             raise ValueError(f"input spikes must be 0 or 1, got {other:g}: graded spikes are not supported.")
-        return torch.nn.functional.pad(x.double(), (0, 0, 0, 0, self.blank_steps, 0))
+        return torch.nn.functional.pad(x.to(self.readout).double(), (0, 0, 0, 0, self.blank_steps, 0))
 
 
 def quantize(

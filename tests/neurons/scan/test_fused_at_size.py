@@ -20,7 +20,7 @@ def outcomes(kind, monkeypatch, *, batch: int, rounded: bool) -> list:
     """Spikes and gradients of the kernels and of the loop: 256 neurons, 100 steps."""
     cell = kind(700, 256, tau_v=5.0)
     with torch.no_grad():
-        cell.w_in.mul_(3)
+        cell.w_in.mul_(4)
         for weight in (cell.w_in, cell.w_rec) if rounded else ():
             weight.copy_(weight.mul(2**10).round() / 2**10)  # sums of which are exact
     cell, x = cell.cuda(), (torch.rand(100, batch, 700) < 0.02).float().cuda()

@@ -1,0 +1,205 @@
+"""All that one does with a network, on a GPU: the same figures as on the CPU, in float64 where they
+are compared, so that rounding does not turn a spike."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+import neurolsc
+from neurolsc import ALIFPlus, ALIFPlusMinus, Network, diagnose, evaluate, pretrain, radius_profile, train
+from neurolsc.cli import app
+from neurolsc.initialisers import (
+    IKUN,
+    LSC,
+    LSUV,
+    ActivityPropagation,
+    BySource,
+    Default,
+    FluctuationDriven,
+    FourConditions,
+    He,
+    LSCLyapunov,
+    LSCSingular,
+    Orthogonal,
+    RateMatching,
+    Relay,
+)
+from neurolsc.stability.lyapunov import lyapunov_exponents
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+CUDA = "cuda"
+STARTS = [
+    Default(), He(), Orthogonal(), LSUV(), FluctuationDriven(), IKUN(), ActivityPropagation(), FourConditions(),
+    LSCLyapunov(), LSCSingular(), LSC(0.5), LSC("balanced"), LSC(0.5, method="scale"), BySource(), RateMatching(0.15),
+    Relay(),
+]  # fmt: skip
+
+
+def both(**settings) -> tuple[Network, Network]:
+    """One network, on the CPU and on the GPU, in float64."""
+    torch.manual_seed(0)
+    network = Network([ALIFPlus(30, 24, **settings), ALIFPlusMinus(24, 24, **settings)], 4).double()
+    with torch.no_grad():
+        for cell in network.cells:
+            cell.w_in.mul_(3)
+    return network, copy.deepcopy(network).to(CUDA)
+
+
+def data(samples: int = 32, steps: int = 20) -> tuple[Tensor, Tensor]:
+    """Spikes (T, B, 30) whose class is where they come most, and the classes."""
+    g = torch.Generator().manual_seed(1)
+    labels = torch.arange(samples) % 4
+    rate = torch.full((samples, 30), 0.1)
+    for i, label in enumerate(labels.tolist()):
+        rate[i, 7 * label : 7 * label + 7] = 0.4
+    return (torch.rand(steps, samples, 30, generator=g) < rate).double(), labels
+
+
+class Set(torch.utils.data.Dataset):
+    def __init__(self, samples: int = 32) -> None:
+        self.x, self.labels = data(samples)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self.x[:, i], int(self.labels[i])
+
+
+def test_runs_and_gradients():
+    cpu, gpu = both()
+    x, labels = data()
+    for network, given in ((cpu, x), (gpu, x.to(CUDA))):
+        nn.functional.cross_entropy(network(given).mean(0), labels.to(given.device)).backward()
+    for one, other in zip(cpu.parameters(), gpu.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad.cpu())
+
+
+@pytest.mark.parametrize("method", ["krylov", "exact"])
+def test_radii(method):
+    cpu, gpu = both()
+    x, _ = data(8)
+    one, other = radius_profile(cpu, x, method=method), radius_profile(gpu, x.to(CUDA), method=method)
+    torch.testing.assert_close(one.time, other.time.cpu(), rtol=1e-2, atol=1e-6)
+    torch.testing.assert_close(one.depth, other.depth.cpu(), rtol=1e-2, atol=1e-6)
+    assert str(one)
+    assert str(other)
+
+
+def test_radii_of_an_input_that_is_still_on_the_cpu():
+    _, gpu = both()
+    assert radius_profile(gpu, data(4)[0]).time_mean.isfinite().all()
+
+
+def test_exponents():
+    cpu, gpu = both()
+    x, _ = data(4)
+    torch.testing.assert_close(lyapunov_exponents(cpu, x), lyapunov_exponents(gpu, x.to(CUDA)).cpu())
+
+
+@pytest.mark.parametrize("target", [1.0, 0.5, "balanced"])
+def test_pretrains_in_float32(target):
+    gpu, x = both()[1].float(), data(16)[0].float()
+    result = pretrain(gpu, [x.to(CUDA)], target=target, max_steps=30, progress=False)
+    assert all(p.is_cuda and p.isfinite().all() for p in gpu.parameters())
+    assert result.profile.time_mean.isfinite().all()
+
+
+@pytest.mark.parametrize("start", STARTS, ids=str)
+def test_starts_are_those_of_the_cpu(start):
+    cpu, gpu = both()
+    x, _ = data(16)
+    told = [str(start.apply(network, [x.to(where)], seed=3)) for network, where in ((cpu, "cpu"), (gpu, CUDA))]
+    for (name, one), other in zip(cpu.named_parameters(), gpu.parameters(), strict=True):
+        assert other.is_cuda
+        torch.testing.assert_close(one, other.cpu(), rtol=2e-2, atol=1e-3, msg=lambda m, name=name: f"{name}: {m}")
+    assert all(isinstance(each, str) for each in told)
+
+
+def test_diagnoses():
+    cpu, gpu = both()
+    x, labels = data()
+    one, other = diagnose(cpu, (x, labels), lr=1e-2), diagnose(gpu, (x.to(CUDA), labels.to(CUDA)), lr=1e-2)
+    assert [finding.name for finding in one] == [finding.name for finding in other]
+    neurolsc.try_cures(gpu, (x, labels), other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_trains_resumes_and_evaluates(dtype, tmp_path: Path):
+    gpu, path = both()[1].to(dtype), tmp_path / "checkpoint"
+    again = copy.deepcopy(gpu)
+    training, validation = Set(64), Set()
+    how = {"lr": 1e-2, "batch_size": 16, "schedule": neurolsc.schedule.Constant(), "progress": False}
+    whole = train(gpu, training, validation, epochs=4, **how)
+    train(again, training, validation, epochs=2, checkpoint=path, **how)
+    assert whole.history[-1]["train_loss"] < whole.history[0]["train_loss"]
+    scores = evaluate(gpu, validation)
+    assert scores.measures["mode_accuracy"] > 0.3
+    resumed = train(again, training, validation, epochs=4, checkpoint=path, **how)
+    assert [row["train_loss"] for row in resumed.history] == pytest.approx(
+        [row["train_loss"] for row in whole.history], rel=1e-3
+    )
+
+
+def test_saved_on_a_gpu_and_loaded_without(tmp_path: Path):
+    gpu = both()[1]
+    neurolsc.save(gpu, tmp_path / "network.safetensors")
+    loaded = neurolsc.load(tmp_path / "network.safetensors")
+    x, _ = data()
+    assert torch.equal(loaded(x), loaded.to("cpu")(x))
+    torch.testing.assert_close(gpu(x.to(CUDA)).cpu(), loaded(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*adaptation never decays")
+@pytest.mark.parametrize("library", ["snntorch", "norse", "torch"])
+def test_other_libraries_layers(library):
+    if library == "snntorch":
+        snn = pytest.importorskip("snntorch")
+        model: nn.Module = nn.Sequential(
+            nn.Linear(30, 24),
+            snn.RLeaky(beta=0.9, linear_features=24),
+            nn.Linear(24, 24),
+            snn.Leaky(beta=0.9),
+            nn.Linear(24, 4),
+        )
+    elif library == "norse":
+        norse = pytest.importorskip("norse.torch")
+        model = norse.SequentialState(norse.LIFRecurrent(30, 24), norse.LSNNRecurrent(24, 24), nn.Linear(24, 4))
+    else:
+        model = nn.Sequential(nn.GRU(30, 24), nn.RNN(24, 24))
+    network = neurolsc.wrap(model.to(CUDA))
+    x = 3 * data(8)[0].float().to(CUDA)
+    assert network.run(x).logits.is_cuda
+    profile = radius_profile(network, x)
+    assert profile.time_mean.isfinite().all()
+    pretrain(network, [x], max_steps=3, progress=False)
+
+
+def test_quantizes():
+    cpu = Network.exportable(30, (24, 24), 4)
+    gpu, (x, _) = copy.deepcopy(cpu).to(CUDA), data(8)
+    one, other = neurolsc.export.quantize(cpu, force=True), neurolsc.export.quantize(gpu, force=True)
+    assert torch.equal(one.run(x).logits, other.run(x).logits.cpu())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["radii", "--samples", "2"],
+        ["pretrain", "--target", "0.5", "--pretrain-steps", "3", "--out", "run"],
+        ["train", "--epochs", "2", "--out", "run"],
+        ["train", "--for", "netx", "--epochs", "2", "--out", "run"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_commands(words, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [*words, "--width", "16", "--device", CUDA])
+    assert done.exit_code == 0, done.output
+    if words[0] == "train":
+        assert CliRunner().invoke(app, ["evaluate", "run", "--device", CUDA]).exit_code == 0
+        assert CliRunner().invoke(app, ["evaluate", "run"]).exit_code == 0
