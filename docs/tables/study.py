@@ -112,6 +112,12 @@ def study_ablation() -> list[str]:
 
 
 @table
+def study_recall() -> list[str]:
+    """Starts on a task that needs memory."""
+    return _arms("recall", (5, 10, 20))
+
+
+@table
 def study_long() -> list[str]:
     """The main start with a long training."""
     return _arms("speech-long", (10, 40))
