@@ -98,7 +98,7 @@ docs: $(READY) ## the site, into site/; a warning is an error
 tables: $(READY) ## the tables in README, docs and benchmarks/README.md, from benchmarks/results
 	$(BIN)/python -m docs.tables
 
-sessions: $(READY) ## what the sessions in README and docs and the examples print, run anew
+sessions: $(READY) ## what the sessions in README and docs and the examples print and draw, run anew
 	$(BIN)/python -m docs.sessions
 
 # The wheel is built from the sdist, which so is known to be whole.

@@ -221,7 +221,8 @@ def main(parts: list[str], digits: str | None) -> None:
                 result["networks"][part] |= {"seconds": round(time.perf_counter() - started)}
                 assert all(row["exact"] for row in result["networks"][part]["scores"].values())
                 if part == "sl-mnist-alif":
-                    report.plot(RESULTS / "export.png")
+                    title = "2 x 128 ALIFPositive (sl-mnist-alif), fine-tuned through the integers, spike-latency MNIST"
+                    report.plot(RESULTS / "export.png", title=f"{title} (sample in the package), seed {SEED}")
                     shutil.copy(RESULTS / "export.png", Path(__file__).parent.parent / "docs/pictures/export.png")
         write(result)
 

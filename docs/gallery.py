@@ -1,7 +1,7 @@
-"""The gallery: a hook of mkdocs that shows every script in examples/ with what it prints.
+"""The gallery: a hook of mkdocs that shows every script in examples/ with what it prints and draws.
 
-gallery.md says which stands where. What a script prints is kept in docs/gallery; `make sessions`
-writes it anew, and the test that runs the script compares.
+gallery.md says which stands where. What a script prints and draws is kept in docs/gallery; `make
+sessions` makes it anew, and the test that runs the script compares what it prints.
 """
 
 import ast
@@ -19,8 +19,13 @@ def kept(path: Path) -> Path:
     return ROOT / "docs" / "gallery" / f"{path.stem}.txt"
 
 
+def picture(path: Path) -> Path:
+    """What a script drew."""
+    return kept(path).with_suffix(".png")
+
+
 def shown(path: Path) -> str:
-    """A script in Markdown: its question, how long it takes, what it prints, and itself."""
+    """A script in Markdown: its question, how long it takes, what it prints and draws, its code."""
     code = path.read_text(encoding="utf-8").rstrip()
     asked = " ".join((ast.get_docstring(ast.parse(code)) or "").split())
     question, note, seconds = re.fullmatch(r"(.+?\?) (.*?)Takes (\d+ s) on a CPU\.", asked).groups()
@@ -32,6 +37,8 @@ def shown(path: Path) -> str:
 ``` {{ .text .no-copy }}
 {printed}
 ```
+
+![What {path.name} draws](gallery/{picture(path).name})
 
 <details markdown><summary>The script</summary>
 

@@ -5,7 +5,7 @@ must succeed, and print the same lines but for what rounding moves in the number
 
 A console session is a `text` block with lines that begin with `$ neurolsc`; a Python block that is
 followed by a `text` block at once is one, too. Each page's sessions run in one folder, in order.
-What the scripts in examples/ print is kept in docs/gallery, for the gallery.
+What the scripts in examples/ print and draw is kept in docs/gallery, for the gallery.
 """
 
 import os
@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from PIL import Image
+
 from docs import gallery
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +29,8 @@ _BLOCK = re.compile(
     r"^```python\n(?P<code>(?:(?!^```).)*?)^```\n\n```text\n(?P<out>.*?)^```|^```text\n(?P<console>\$ .*?)^```",
     re.M | re.S,
 )
+_COLORS = 64
+"""of a picture, for a file a third of the size"""
 _NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]?\d+)?%?")
 
 
@@ -66,6 +70,12 @@ def run(arguments: list[str], folder: str | Path) -> str:
     return done.stdout
 
 
+def keep(drawn: Path, place: Path) -> None:
+    """Keep a picture in a small file."""
+    with Image.open(drawn) as picture:
+        picture.convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE).save(place, optimize=True)
+
+
 def differences(shown: str, printed: str, *, points: float = 5) -> list[str]:
     """Lines that differ by more than rounding: in their words, or in numbers by more than half.
 
@@ -101,4 +111,5 @@ if __name__ == "__main__":
         page.write_text(text, encoding="utf-8")
     for path in gallery.EXAMPLES:
         with tempfile.TemporaryDirectory() as folder:
-            gallery.kept(path).write_text(run([str(path)], folder), encoding="utf-8")
+            gallery.kept(path).write_text(run([str(path), "picture.png"], folder), encoding="utf-8")
+            keep(Path(folder, "picture.png"), gallery.picture(path))

@@ -1,5 +1,6 @@
 """Do a trained network's spikes survive as integers, and does Lava agree? Takes 60 s on a CPU."""
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from torch.utils.data import Subset
 
 from neurolsc import ALIFPositive, Network, evaluate, train
 from neurolsc.datasets import SpikeLatencyMNIST, collate
-from neurolsc.export import QuantizationAware, to_netx, verify
+from neurolsc.export import ExportReport, QuantizationAware, to_netx, verify
 from neurolsc.export.simulators import find_python
 
 WIDTH, EPOCHS, TUNED, SIMULATED = 64, 5, 640, 10
@@ -19,7 +20,7 @@ x, labels = collate(data["test"].__getitems__(range(SIMULATED)))
 rows: list[tuple[str, str, str, str]] = []
 
 
-def export(name: str, network: Network, file: Path) -> None:
+def export(name: str, network: Network, file: Path) -> ExportReport:
     """Write the file, step it in Lava where that is installed, and note the accuracies."""
     report = to_netx(network, file, calibration, labels=known)
     exact, integer = (evaluate(n, data["test"]) for n in (network, QuantizationAware(network, calibration)))
@@ -36,6 +37,7 @@ def export(name: str, network: Network, file: Path) -> None:
     rows.append((name, f"{exact.mode_accuracy:.1%}", f"{integer.mode_accuracy:.1%}", simulated))
     rates = ", ".join(f"{a.rate_float:.3f} / {a.rate_integer:.3f}" for a in report.activity)
     print(f"{name}: spikes per neuron and step, float / integer: {rates}")
+    return report
 
 
 torch.manual_seed(0)
@@ -47,8 +49,11 @@ with tempfile.TemporaryDirectory() as folder:
     export("trained", network, Path(folder, "trained.net"))
     some = Subset(data["train"], range(TUNED))
     train(QuantizationAware(network, calibration), some, data["validation"], epochs=1, batch_size=32, lr=1e-3)
-    export("fine-tuned", network, Path(folder, "tuned.net"))
+    report = export("fine-tuned", network, Path(folder, "tuned.net"))
 
 print(f"\n{'':12}{'float':>8}{'integer':>10}   Lava's simulator")
 for name, exact, integer, simulated in rows:
     print(f"{name:12}{exact:>8}{integer:>10}   {simulated}")
+
+title = f"2 x {WIDTH} ALIFPositive, fine-tuned through the integers, spike-latency MNIST, seed 0"
+report.plot(*sys.argv[1:], title=title)

@@ -1,6 +1,8 @@
 """Can a norse network with our adaptive neurons be brought to radius 0.5 and then trained as any
 other? Takes 30 s on a CPU."""
 
+import sys
+
 import torch
 from norse.torch import Lift, LILinearCell, SequentialState
 from torch.nn.functional import cross_entropy
@@ -48,3 +50,6 @@ print(f"loss {loss.item():.2f}, {accuracy:.0%} of {len(test)} unseen digits")
 assert result.converged
 assert not cell.recurrent_weights.diagonal().any()
 assert accuracy > 0.5
+
+title = f"{WIDTH} ALIFPlus in norse, before the training, spike-latency MNIST, seed {SEED}"
+result.plot(*sys.argv[1:], title=title)

@@ -1,5 +1,7 @@
 """Can one added call make a torch.nn.LSTM stable, over a hundred steps? Takes 20 s on a CPU."""
 
+import sys
+
 import torch
 from torch import nn
 
@@ -21,3 +23,5 @@ forget = torch.sigmoid(lstm.bias_ih_l1 + lstm.bias_hh_l1)[WIDTH : 2 * WIDTH].mea
 print(f"\nthe second layer's forget gates rest at {forget:.2f}; they began at 0.50")
 assert result.converged
 torch.testing.assert_close(network(batches[0]), out(lstm(batches[0])[0]))
+
+result.plot(*sys.argv[1:], title=f"2 x {WIDTH} torch.nn.LSTM, spike-latency MNIST, seed {SEED}")

@@ -1,6 +1,7 @@
 """Can one added call make a norse network stable, when its time constants hold it unstable? Takes
 20 s on a CPU."""
 
+import sys
 import warnings
 
 import torch
@@ -30,3 +31,5 @@ assert result.converged
 assert not layer.recurrent_weights.diagonal().any()  # no self-connections, as before
 logits, _ = net(batches[0])
 torch.testing.assert_close(network(batches[0]), logits)
+
+result.plot(*sys.argv[1:], title=f"2 x {WIDTH} LIFRecurrent of norse, spike-latency MNIST, seed {SEED}")

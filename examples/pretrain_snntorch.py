@@ -1,5 +1,7 @@
 """Can one added call make a network of snnTorch's tutorials stable? Takes 20 s on a CPU."""
 
+import sys
+
 import snntorch as snn
 import torch
 from torch import nn
@@ -43,3 +45,6 @@ print(result)
 print(f"\nbeta of the user's own layers is now {net.lif1.beta:.2f} and {net.lif2.beta:.2f}")
 assert result.converged
 assert torch.equal(network(batches[0]), net(batches[0]))
+
+title = f"RLeaky({WIDTH}) and Leaky({WIDTH}) of snnTorch, spike-latency MNIST, seed {SEED}"
+result.plot(*sys.argv[1:], title=title)

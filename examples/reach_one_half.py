@@ -1,5 +1,7 @@
 """Which rule brings an ALIF to radius 0.5, the paper's or ours, and why? Takes 20 s on a CPU."""
 
+import sys
+
 import torch
 
 from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain
@@ -39,3 +41,6 @@ assert not results["paper"].converged
 assert min(results["paper"].history[-1]["time"]) > 1
 assert results["paper, adaptation by time"].converged
 assert results["transition"].converged
+
+title = f"2 x {WIDTH} ALIFPlus, the paper's rule, spike-latency MNIST, seed {SEED}"
+results["paper"].plot(*sys.argv[1:], title=title)

@@ -1,9 +1,12 @@
 """Can scaling alone set radii? scale_to_radius beside pretrain. Takes 15 s on a CPU."""
 
+import sys
+
 import torch
 
 from neurolsc import ALIFPlus, Network, pretrain, radius_profile, scale_to_radius
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
+from neurolsc.plots import plot_scores
 
 WIDTH, TARGET, SEED = 48, 0.5, 0
 
@@ -14,7 +17,7 @@ METHODS = {
     "scale": lambda network: scale_to_radius(network, batches[0], target=TARGET, seed=SEED, progress=False),
 }
 
-radii = {}
+radii, dots = {}, {}
 for name, set_radii in METHODS.items():
     torch.manual_seed(SEED)
     network = Network([ALIFPlus(784, WIDTH), ALIFPlus(WIDTH, WIDTH)], n_out=10)
@@ -22,6 +25,8 @@ for name, set_radii in METHODS.items():
     result = set_radii(network)
     profile = radius_profile(network, unseen, steps=24)
     radii[name] = torch.stack([profile.time_mean, profile.depth_mean])
+    ways = {"through time": profile.time, "through depth": profile.depth}
+    dots[name] = {f"layer {i} {way}": of[i - 1].flatten().tolist() for way, of in ways.items() for i in (1, 2)}
     ratio = network.cells[1].w_rec / drawn
     print(
         f"{name:<8}  {result.steps} {'steps' if name == 'gradient' else 'measurements'}, {result.seconds:.1f} s, "
@@ -30,3 +35,6 @@ for name, set_radii in METHODS.items():
     )
 
 assert (radii["scale"] - TARGET).abs().max() < 0.06
+
+title = f"2 x {WIDTH} ALIFPlus, spike-latency MNIST, seed {SEED}; strokes: means, dots: steps of samples"
+plot_scores(dots, *sys.argv[1:], over="", score="radius on unseen digits", title=title)

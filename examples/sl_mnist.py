@@ -1,5 +1,7 @@
 """How well do 2 x 64 ALIF+ learn a few spiking digits, started as relays? Takes 30 s on a CPU."""
 
+import sys
+
 import torch
 
 from neurolsc import ALIFPlus, Network, evaluate, radius_profile, train
@@ -34,3 +36,6 @@ print(f"spikes per neuron and step {rates}; steps without a vote {scores.share_w
 
 assert not missed, "the rate is reached, and every spike handed on"
 assert scores.mode_accuracy > 0.6, "chance is 0.1"
+
+title = f"2 x {WIDTH} ALIFPlus, started as relays, spike-latency MNIST, seed {SEED}"
+result.plot(*sys.argv[1:], chance=0.1, title=title)

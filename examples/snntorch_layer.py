@@ -1,6 +1,8 @@
 """How do our adaptive neurons go into a snnTorch network in place of its own? Takes 25 s on a
 CPU."""
 
+import sys
+
 import snntorch as snn
 import torch
 from snntorch import functional as SF
@@ -9,19 +11,13 @@ from torch import nn
 
 from neurolsc.datasets import SpikeLatencyMNIST, collate
 from neurolsc.interop.snntorch import ALIFPlus
+from neurolsc.plots import plot_raster
 from neurolsc.surrogate import FastSigmoid
 
 WIDTH, UPDATES, BATCH, SEED = 64, 60, 64, 0
 
 train, test = SpikeLatencyMNIST.embedded("train"), SpikeLatencyMNIST.embedded("validation")
-loss_function, accuracy = SF.ce_max_membrane_loss(), {}
-
-
-def make(hidden: nn.Module) -> nn.Sequential:
-    """784 inputs, a hidden layer of spiking neurons, ten outputs that integrate and do not fire."""
-    torch.manual_seed(SEED)
-    output = snn.Leaky(beta=0.95, init_hidden=True, output=True, reset_mechanism="none")
-    return nn.Sequential(nn.Linear(784, WIDTH), hidden, nn.Linear(WIDTH, 10), output)
+loss_function, accuracy, spikes = SF.ce_max_membrane_loss(), {}, {"input": test[0][0][::2]}
 
 
 def forward(net: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
@@ -37,7 +33,9 @@ for name, hidden in {
     "snntorch.RLeaky": snn.RLeaky(**settings),
     "our ALIFPlus": ALIFPlus(**settings, adaptation=0.2),
 }.items():
-    net = make(hidden)
+    torch.manual_seed(SEED)
+    output = snn.Leaky(beta=0.95, init_hidden=True, output=True, reset_mechanism="none")  # it does not fire
+    net = nn.Sequential(nn.Linear(784, WIDTH), hidden, nn.Linear(WIDTH, 10), output)
     optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
     for update in range(UPDATES):
         x, labels = collate([train[(update * BATCH + i) % len(train)] for i in range(BATCH)])
@@ -48,7 +46,12 @@ for name, hidden in {
     x, labels = collate([test[i] for i in range(len(test))])
     with torch.no_grad():
         decided = forward(net, x).max(0).values.argmax(1)
+        utils.reset(net)
+        spikes[name] = torch.stack([net[:2](frame) for frame in x[::2, :1].float()])[:, 0]
     accuracy[name] = (decided == labels).float().mean().item()
     print(f"{name:<15} loss {loss.item():.2f}, {accuracy[name]:.0%} of {len(test)} unseen digits")
 
 assert accuracy["our ALIFPlus"] > 0.5
+
+title = f"hidden layers of {WIDTH}, trained in snnTorch, spike-latency MNIST, seed {SEED}"
+plot_raster(spikes, *sys.argv[1:], label=str(labels[0].item()), title=title)

@@ -1,5 +1,7 @@
 """How far from 0.5 are the radii of an untrained ALIF, and what holds them? Takes 5 s on a CPU."""
 
+import sys
+
 import torch
 
 from neurolsc import ALIFPlus, Network, radius_profile
@@ -18,7 +20,7 @@ profiles = {}
 for name, changed in VARIANTS.items():
     torch.manual_seed(SEED)
     network = Network([ALIFPlus(784, WIDTH, **changed), ALIFPlus(WIDTH, WIDTH, **changed)], n_out=10)
-    profiles[name] = radius_profile(network, x, steps=STEPS)
+    profiles[name] = radius_profile(network, x, steps=STEPS, target=(0.5, 0.5))
     print(f"{name}\n{profiles[name]}\n")
 
 paper = profiles["as in the paper"]
@@ -31,3 +33,5 @@ for layer, (time, depth) in enumerate(zip(paper.time_mean.tolist(), paper.depth_
 assert all(sources == {"leak": 1.0} for sources in paper.sources)
 assert all("feedback" in sources for sources in profiles["tau_theta 1.4 steps instead of 100"].sources)
 assert profiles["both: tau_theta 1.4, adaptation / 4"].time_mean.max() < paper.time_mean.min()
+
+paper.plot(*sys.argv[1:], title=f"2 x {WIDTH} ALIFPlus, untrained, spike-latency MNIST, seed {SEED}")

@@ -90,7 +90,8 @@ if __name__ == "__main__":
         profile = neurolsc.radius_profile(network, batches[0][:, :4], steps=8)
         found.append(torch.stack((profile.time, profile.depth)))
     torch.testing.assert_close(*found, rtol=1e-10, atol=0)
-    print(neurolsc.pretrain(network.float(), batches, target=0.5, progress=False))
+    print(result := neurolsc.pretrain(network.float(), batches, target=0.5, progress=False))
+    result.plot(*sys.argv[1:], title="2 x 64 SEadLIF, spike-latency MNIST, seed 0")
     best = neurolsc.train(network, digits, held_out, epochs=2, lr=1e-2, progress=False).best
     print(f"mode accuracy {best['validation_mode_accuracy']:.0%}, spikes per step {best['firing_rate'][-1]:.2f}")
     with tempfile.NamedTemporaryFile() as file:

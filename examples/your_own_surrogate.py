@@ -1,11 +1,14 @@
 """How do I add a surrogate, and is the radius' closed form right for it too? Takes 6 s on a CPU."""
 
+import sys
+
 import torch
 from torch import Tensor
 
 from neurolsc import ALIFPlus, Network, pretrain, spectral_radius
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.surrogate import Surrogate
+from neurolsc.plots import plot_surrogates
+from neurolsc.surrogate import FastSigmoid, Gaussian, Surrogate, Triangular
 
 WIDTH, TARGET, SEED = 48, 0.5, 0
 
@@ -50,3 +53,7 @@ batches = input_batches(SpikeLatencyMNIST.embedded("train"), 32, seed=SEED)
 result = pretrain(network, batches, target=TARGET, seed=SEED, samples=2, progress=False)
 print(result)
 assert result.converged
+
+ours = {type(f).__name__: f for f in (Parabola(), Triangular(), Gaussian(), FastSigmoid())}
+curves = {name: (f.derivative(v).detach(), f.primitive(v).detach()) for name, f in ours.items()}
+plot_surrogates(v.detach(), curves, *sys.argv[1:], title="Parabola beside three of ours, dampening 0.5, sharpness 1")

@@ -7,7 +7,18 @@ import matplotlib as mpl
 import pytest
 import torch
 
-from neurolsc import ALIFPlus, Network, diagnose, evaluate, pretrain, radius_profile, scale_to_radius, train, try_cures
+from neurolsc import (
+    ALIFPlus,
+    Network,
+    diagnose,
+    evaluate,
+    pretrain,
+    radius_profile,
+    scale_to_radius,
+    train,
+    try_cures,
+    wrap,
+)
 from neurolsc.datasets import SHD, EventFile
 from neurolsc.datasets.collate import Batch
 from neurolsc.datasets.summary import summarize
@@ -172,3 +183,6 @@ def test_results_draw_themselves(network, x, tmp_path):
     with pytest.raises(ValueError, match="only the history of pretrain can"):
         scale_to_radius(network, x, progress=False).plot()
     assert radius_profile(network, x).plot(title="small").get_suptitle() == "small"
+    lstm = wrap([torch.nn.LSTM(x.shape[-1], 4), torch.nn.Linear(4, 3)])  # it sends no spikes
+    figure = pretrain(lstm, [x.float()], target=0.5, max_steps=1, progress=False).plot()
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["Mean radius through time", "Mean radius through depth"]

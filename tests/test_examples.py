@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from docs import gallery, sessions
 
@@ -40,19 +41,21 @@ def blocks(page: Path) -> list[str]:
     "path",
     [pytest.param(p, id=p.stem, marks=[] if p.stem in QUICK else pytest.mark.slow) for p in EXAMPLES],
 )
-def test_an_example_prints_what_the_gallery_shows_and_leaves_no_file(path, tmp_path):
+def test_an_example_prints_what_the_gallery_shows_and_leaves_no_file_but_the_picture_asked_for(path, tmp_path):
     shown = gallery.kept(path).read_text(encoding="utf-8")
-    printed = run(str(path), folder=tmp_path)
+    printed = run(str(path), "picture.png", folder=tmp_path)
     # where rounding moves a spike trainings part; what a script claims it asserts
     assert sessions.differences(shown, printed, points=20) == [], "run `make sessions`"
-    assert not list(tmp_path.iterdir())
+    assert [file.name for file in tmp_path.iterdir()] == ["picture.png"]
+    with Image.open(tmp_path / "picture.png") as picture:
+        assert min(picture.size) > 200
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[p.stem for p in EXAMPLES])
 def test_an_example_is_short_and_says_first_what_it_asks_and_how_long_it_takes(path):
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) < (
-        101 if path.stem == "your_own_neuron" else 60
+        102 if path.stem == "your_own_neuron" else 60
     )  # a neuron whole, with its derivative
     first = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
     assert re.fullmatch(r".+\? .*Takes \d+ s on a CPU\.", first.replace("\n", " "))
@@ -72,15 +75,18 @@ def test_the_gallery_and_the_readme_list_every_example():
     assert sorted(gallery.PLACE.findall((ROOT / "docs" / "gallery.md").read_text(encoding="utf-8"))) == examples
     named = re.findall(r"\b(\w+)\.py\b", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert set(examples) <= set(named)
-    assert [gallery.kept(path) for path in EXAMPLES] == sorted(gallery.kept(EXAMPLES[0]).parent.iterdir())
+    kept = [place for path in EXAMPLES for place in (gallery.picture(path), gallery.kept(path))]
+    assert kept == sorted(gallery.kept(EXAMPLES[0]).parent.iterdir())
+    assert all(gallery.picture(path).stat().st_size < 60_000 for path in EXAMPLES)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[p.stem for p in EXAMPLES])
-def test_the_gallery_shows_question_time_output_and_script(path):
+def test_the_gallery_shows_question_time_output_picture_and_script(path):
     text = path.read_text(encoding="utf-8")
     shown = gallery.shown(path)
     question, seconds = re.match(r'"""(.+?\?).*?Takes\s(\d+ s)\son', text, re.S).groups()
     assert shown.startswith(f"### {' '.join(question.split())} {{ #{path.stem} }}\n")
     assert f"about {seconds} on a CPU" in shown
     assert gallery.kept(path).read_text(encoding="utf-8").strip() in shown
+    assert f"](gallery/{path.stem}.png)\n" in shown
     assert text.strip() in shown

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 
 from neurolsc.plots.style import STYLE, Where, finish, from_zero, line_style, panels, target_line, whole_steps
@@ -26,7 +27,7 @@ def plot_pretraining(
 
     Args:
         history: one row per step: step, and time, depth and firing_rate with a number per layer.
-            Rows without depth are left out.
+            Rows without depth are left out, and the panel of rates where all are NaN.
         target: radii (time, depth) that were aimed at; None: that one was left as it was.
         path: the picture; None: it is not written.
         title: of the whole.
@@ -42,9 +43,10 @@ def plot_pretraining(
         raise ValueError("only the history of pretrain can be drawn over steps.")
     steps = [row["step"] for row in rows]
     aims = {} if target is None else dict(zip(PANELS, target, strict=False))
+    drawn = {key: what for key, what in PANELS.items() if not np.isnan([row[key] for row in rows]).all()}
     with mpl.rc_context(STYLE):
-        figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.4))
-        for ax, (key, what) in zip(axes, PANELS.items(), strict=True):
+        figure, ((*axes,),) = panels(1, len(drawn), figsize=(4.3 * len(drawn) + 0.1, 3.4))
+        for ax, (key, what) in zip(axes, drawn.items(), strict=True):
             for layer in range(len(rows[0][key])):
                 values = [row[key][layer] for row in rows]
                 ax.plot(steps, values, **line_style(layer), label=f"layer {layer + 1}", linewidth=1.6)
@@ -53,6 +55,6 @@ def plot_pretraining(
             ax.set(xlabel="pre-training step", title=what)
             from_zero(ax)
             whole_steps(ax)
-        drawn = {line.get_label(): line for ax in axes for line in ax.lines}
-        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=min(len(drawn), 8), fontsize="small")
+        lines = {line.get_label(): line for ax in axes for line in ax.lines}
+        figure.legend(lines.values(), lines, loc="outside lower center", ncols=min(len(lines), 8), fontsize="small")
         return finish(figure, path, title)

@@ -16,7 +16,8 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
     """Draw learning.png and scores.png into the folder of a sweep; return their paths.
 
     Scores are those of the epoch that early stopping would keep, the epoch with the lowest
-    validation loss so far. Trials that came to an error are left out.
+    validation loss so far. Trials that came to an error are left out. How many seeds there are
+    stands in the title, or where arms differ behind their names: a number, or one for each panel.
 
     Args:
         grid: the grid of the sweep.
@@ -44,21 +45,34 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
         panels.setdefault(f"{over} {shown(value)}", {})[name] = [_curve(folders[row["trial"]]) for row in group.whole]
         scores.setdefault(name, {})[value] = group.values("validation_mode_accuracy")
     paths = [sweep / "learning.png", sweep / "scores.png"]
-    title = _title(grid, max(len(group.whole) for group in arms))
+    seeds = {name: [len(curves[name]) for curves in panels.values() if name in curves] for name in scores}
+    title = _title(grid)
+    if len({number for numbers in seeds.values() for number in numbers}) == 1:
+        title += f", {_told(next(iter(seeds.values())))}"
+        told = {name: name for name in seeds}
+    else:
+        told = {name: f"{name} ({_told(numbers)})" for name, numbers in seeds.items()}
+    panels = {panel: {told[name]: runs for name, runs in curves.items()} for panel, curves in panels.items()}
     bands = f"{title}; bands from lowest to highest"
     plot_bands(panels, paths[0], score=f"{_SCORE}\nof the best epoch so far", title=bands)
-    plot_scores(scores, paths[1], over=over, score=_SCORE, title=title)
+    plot_scores({told[name]: runs for name, runs in scores.items()}, paths[1], over=over, score=_SCORE, title=title)
     return paths
 
 
-def _title(grid: Grid, seeds: int) -> str:
-    """The sweep, what of network and data all trials share, and how many seeds an arm has."""
+def _title(grid: Grid) -> str:
+    """The sweep, and what of network and data all trials share."""
     first = grid.trials[0]
     shared = [
         f"{name} {shown(first.settings[name])}" for name in ("cell", "layers", "width") if name not in grid.varied
     ]
     data = [] if {"data", "root"} & set(grid.varied) else [first.experiment.data.title]
-    return f"{grid.name}: {', '.join([*shared, *data])}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+    return f"{grid.name}: {', '.join([*shared, *data])}"
+
+
+def _told(seeds: list[int]) -> str:
+    """How many seeds an arm has, one number for each panel where they differ."""
+    numbers = seeds[:1] if len(set(seeds)) == 1 else seeds
+    return f"{', '.join(map(str, numbers))} {'seed' if numbers == [1] else 'seeds'}"
 
 
 def _curve(folder: Path) -> list[float]:

@@ -104,6 +104,22 @@ def test_pictures_say_what_all_trials_share_and_how_many_seeds_they_have(tmp_pat
     assert titles[-1].endswith(", 1 seed")
 
 
+def test_where_arms_differ_in_their_seeds_the_legend_tells_how_many_each_has(tmp_path: Path, monkeypatch):
+    made = grid(tmp_path / "g", **(SMALL | {"grid": {"layers": [1, 2], "reset": ["static", "zero"], "seed": [0, 1]}}))
+    rows = run_sweep(made, tmp_path / "s", Here(), progress=False)
+    found: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(
+        "neurolsc.plots.sweep.finish",
+        lambda figure, path, title: found.append((title, [text.get_text() for text in figure.legends[0].get_texts()])),
+    )
+    draw(made, [row for row in rows if (row["layers"], row["reset"], row["seed"]) != (2, "zero", 1)], tmp_path / "s")
+    assert [names for _, names in found] == [["reset static (2 seeds)", "reset zero (2, 1 seeds)"]] * 2
+    assert not any("seed" in title for title, _ in found)
+    draw(made, [row for row in rows if row["seed"] == 0], tmp_path / "s")
+    assert [names for _, names in found[2:]] == [["reset static", "reset zero"]] * 2
+    assert all(", 1 seed" in title for title, _ in found[2:])
+
+
 @pytest.mark.slow
 def test_table_and_figure_tell_of_a_sweep(tmp_path: Path):
     file = write_grid(tmp_path / "grid.toml", **(SMALL | CHOOSING))

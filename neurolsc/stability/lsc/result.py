@@ -1,5 +1,6 @@
 """What came of setting the radii of a network."""
 
+import math
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ class PretrainResult(Displayed):
         return self.profile.time.shape[1], self.profile.time.shape[2]
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
-        """Draw mean radii and firing rates over the steps.
+        """Draw mean radii and firing rates over the steps; no rates of layers that send no spikes.
 
         Args:
             path: a file to write as well, whose suffix chooses the format.
@@ -64,7 +65,13 @@ class PretrainResult(Displayed):
         """
         from neurolsc.plots import plot_pretraining  # matplotlib is slow to import and few runs draw
 
-        return plot_pretraining(self.history, self.profile.target, path, title=title)
+        known = [1.0 if rate == rate else math.nan for rate in self.profile.firing_rate.tolist()]
+        rows = [
+            row | {"firing_rate": [rate * is_known for rate, is_known in zip(row["firing_rate"], known, strict=True)]}
+            for row in self.history
+            if "depth" in row
+        ]
+        return plot_pretraining(rows, self.profile.target, path, title=title)
 
     def parts(self) -> list[str | Table]:
         """What is shown: how it ended, the profile, how sure its means are, and the findings."""
