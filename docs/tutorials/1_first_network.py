@@ -24,9 +24,9 @@ print(f"{len(train_set)} digits to train with, {len(validation)} to validate, {l
 # %% [markdown]
 # ## The input
 #
-# Each of the 784 pixels is one input, and spikes at most once: the brighter, the sooner. Every frame
-# is shown twice, so that a spike fills two of the 100 steps. Axes are `(T, B, N)` everywhere: time,
-# batch, neuron.
+# Each of the 784 pixels is one input, and spikes at most once: the brighter, the sooner. Every
+# frame is shown twice, so that a spike fills two of the 100 steps. Axes are `(T, B, N)` everywhere:
+# time, batch, neuron.
 
 # %%
 x, label = train_set[0]

@@ -64,8 +64,8 @@ net = Net()
 # ## Wrap it
 #
 # `wrap` returns a `Network` over the *same* parameters: what is measured is your network, and what
-# is set is set in it. Each cell says which parameters answer for which [radius](1_first_network.md),
-# through time or through depth.
+# is set is set in it. Each cell says which parameters answer for which
+# [radius](1_first_network.md), through time or through depth.
 
 # %%
 network = neurolsc.wrap(net)

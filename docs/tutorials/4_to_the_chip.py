@@ -78,7 +78,8 @@ print(report)
 # %% [markdown]
 # The integers are not the floats: rounding flips a spike, and recurrence amplifies what one spike
 # changed. So compare rates and decisions. Here are both on test digits, before and after one more
-# epoch *through* the integers: `QuantizationAware` rounds in the forward pass and lets gradients by.
+# epoch *through* the integers: `QuantizationAware` rounds on the way forward, and lets gradients
+# pass.
 
 # %%
 rows = {}
@@ -117,8 +118,8 @@ plt.show()
 # %% [markdown]
 # ## Lava
 #
-# `verify` runs the file in Lava's own simulator and compares every spike and state with those of the
-# integers. Lava wants an environment of its own: `make lava-env` makes it in a checkout, as
+# `verify` runs the file in Lava's own simulator and compares every spike and state with those of
+# the integers. Lava wants an environment of its own: `make lava-env` makes it in a checkout, as
 # `.lava-env`, which is looked for in the current folder; `NEUROLSC_LAVA_PYTHON` names the Python of
 # another one. Without it this cell says so and goes on; what was verified is in
 # [export](../export.md#results).
@@ -138,7 +139,8 @@ else:
 # %% [markdown]
 # ## NIR
 #
-# A NIR file takes the floats. Its time constants are in seconds, so it asks for the length of a step.
+# A NIR file takes the floats. Its time constants are in seconds, so it asks for the length of a
+# step.
 
 # %%
 graph = to_nir(network, Path(folder.name, "digits.nir"), dt=2e-3)

@@ -75,8 +75,8 @@ for name, values in found.items():
 # %% [markdown]
 # ## What holds the radius of a spiking neuron
 #
-# An ALIF neuron has two states: a voltage with the time constant $\tau_v$, and a threshold that each
-# spike raises by β, its *adaptation*, and that falls back to its value at rest with
+# An ALIF neuron has two states: a voltage with the time constant $\tau_v$, and a threshold, which
+# each spike raises by β, the *adaptation*, and which falls back to its value at rest with
 # $\tau_\vartheta$. Without recurrence, one neuron has the derivative
 #
 # $$
