@@ -105,7 +105,7 @@ print(untrained)
 #
 # `Relay` sets the first layer to a firing rate, and lets the second hand on every spike that it
 # reads. It looks at a batch of inputs and at no label. Here neurons start without hearing each
-# other (`recurrence=0`), which is the best start for these digits in [the study](../study.md).
+# other (`recurrence=0`), as in the best starts for these digits in [the study](../study.md).
 
 # %%
 missed = Relay(recurrence=0, rate=0.1).apply(network, inputs, seed=SEED)
