@@ -21,6 +21,9 @@ def test_a_tutorial_holds_what_it_claims(path: Path):
     """Run by the docs build before, or now: its last cell asserts."""
     cells = [cell for cell in notebooks.kept(path).cells if cell.cell_type == "code"]
     assert any(output.output_type == "stream" for cell in cells for output in cell.outputs)
+    for cell in cells:
+        shown = sum("image/png" in output.get("data", ()) for output in cell.outputs)
+        assert shown == cell.source.count("plt.show()") + cell.source.count(".plot()"), cell.source
 
 
 @pytest.mark.slow

@@ -24,8 +24,9 @@ print(f"{len(train_set)} digits to train with, {len(validation)} to validate, {l
 # %% [markdown]
 # ## The input
 #
-# Each of the 784 pixels is one input, and spikes at most once in 100 steps: the brighter, the
-# sooner. Axes are `(T, B, N)` everywhere: time, batch, neuron.
+# Each of the 784 pixels is one input, and spikes at most once: the brighter, the sooner. Every
+# frame is shown twice, so that a spike fills two of the 100 steps. Axes are `(T, B, N)` everywhere:
+# time, batch, neuron.
 
 # %%
 x, label = train_set[0]
@@ -34,7 +35,7 @@ figure, (left, right) = plt.subplots(1, 2, width_ratios=(1, 3), layout="constrai
 left.imshow(train_set.images[0].view(28, 28).numpy(), cmap="gray_r")
 left.set(title=f"the digit {label}", xticks=[], yticks=[])
 right.scatter(step, pixel, s=4)
-right.set(title="its spikes", xlabel="time step", ylabel="pixel", xlim=(0, 100))
+right.set(title="its spikes", xlabel="time step", ylabel="pixel", xlim=(0, 100), ylim=(0, 784))
 plt.show()
 
 # %% [markdown]
@@ -44,7 +45,8 @@ plt.show()
 # when the voltage is above a threshold; after a spike it is reset. With `tau_v=50` it keeps
 # `exp(-1/50)`, 98 %, of its voltage at each step. Neurons of a layer hear each other a step later.
 # `layer_delay=0` lets a layer read the one below in the same step. An output is a weighted sum of
-# the last layer's spikes; every step votes for a class, and the class with most votes wins.
+# the last layer's spikes; every step at which that layer fires votes for the class of the largest
+# output. The class with most votes wins, and the share of samples won so is the *mode accuracy*.
 
 # %%
 torch.manual_seed(SEED)
@@ -64,17 +66,19 @@ print("spikes per neuron and step, first and second layer:", ", ".join(f"{z.mean
 # gradient grows or shrinks at each step, in the long run. Below 1 it vanishes, above 1 it explodes:
 # 0.95 to the power of 100 is 0.006, and 1.1 to that power is 14,000.
 #
-# These single layers differ in `tau_v` alone. Solid: the gradient of a loss of the last step by the
-# voltages so many steps back. Dotted: the layer's mean radius to that power.
+# These single layers differ in `tau_v` alone. Solid: the gradient of the last step's outputs by the
+# voltages so many steps back. Dotted: the layer's mean radius to that power, measured at 16 of the
+# steps of four samples.
 
 # %%
 figure, ax = plt.subplots(layout="constrained")
-radii = []
+radii, slopes = [], []
 for color, tau_v in zip(("C0", "C1", "C2", "C3"), (5.0, 10.0, 20.0, 50.0), strict=True):
     torch.manual_seed(SEED)
     one = Network([LIF(784, 64, tau_v=tau_v)], n_out=10)
     radii.append(radius_profile(one, inputs[0][:, :4], steps=16).time_mean.item())
-    back = state_gradients(one, inputs[0], lambda logits: logits[-1].square().sum())[0].mean(1).flip(0)
+    back = state_gradients(one, inputs[0], lambda logits: logits[-1].sum())[0].mean(1).flip(0)
+    slopes.append((back[-1] / back[49]).item() ** (1 / 50))  # a step, over the farther half
     ax.semilogy(back / back[0], color=color, label=f"tau_v {tau_v:g}: radius {radii[-1]:.2f}")
     ax.semilogy([radii[-1] ** k for k in range(len(back))], color=color, linestyle=":")
 ax.set(xlabel="steps back", ylabel="gradient, relative")
@@ -82,23 +86,26 @@ ax.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# The lines are nearly parallel: the radius tells the slope. It is above 1 although every leak is
-# below 1, because the neurons of a layer feed each other. A gradient goes through layers, too, so
-# there is a second radius: *through depth*, of the derivative of a layer's state by that of the
-# layer below. A profile has both.
+# After some steps the lines are nearly parallel: the radius tells the slope. It can be above 1
+# although every leak is below 1, because the neurons of a layer feed each other. A gradient goes
+# through layers, too, so there is a second radius: *through depth*, of the derivative of a layer's
+# state by that of the layer below. A profile has both, as mean ± deviation over steps and samples;
+# *silent* is the share of steps and samples at which no neuron of the layer fires, and the last
+# column names the term that contributes most to the radius through time.
 
 # %%
-print(radius_profile(network, inputs[0][:, :4], steps=16))
+untrained = radius_profile(network, inputs[0][:, :4], steps=16)
+print(untrained)
 
 # %% [markdown]
-# Through time gradients of the untrained network explode, and little comes down from the second
+# Through time, gradients of the untrained network explode, and little comes down from the second
 # layer to the first: its radius through depth is far below 1.
 #
 # ## Start as relays
 #
 # `Relay` sets the first layer to a firing rate, and lets the second hand on every spike that it
 # reads. It looks at a batch of inputs and at no label. Here neurons start without hearing each
-# other (`recurrence=0`), which is the best start for these digits in [the study](../study.md).
+# other (`recurrence=0`), as in the best starts for these digits in [the study](../study.md).
 
 # %%
 missed = Relay(recurrence=0, rate=0.1).apply(network, inputs, seed=SEED)
@@ -151,9 +158,12 @@ plt.show()
 # study](../study.md). What this page says of its own run is asserted here.
 
 # %%
-assert radii[0] < 1 < radii[-1], "a longer memory, a larger radius"
+assert radii[0] < 1 < radii[-1] and radii == sorted(radii), "a longer memory, a larger radius"
+assert all(abs(slope - radius) < 0.02 for slope, radius in zip(slopes, radii, strict=True))
+assert untrained.time_mean.min() > 1 > 0.5 > untrained.depth_mean[1], "explodes in time, fades in depth"
 assert not missed, "the rate is reached, and every spike handed on"
 assert start.firing_rate.min() > 0.05
+assert start.time_mean.max() < 1
 assert abs(start.depth_mean[1] - 1) < 0.1
 assert scores.mode_accuracy > 0.7, "chance is 0.1"
 

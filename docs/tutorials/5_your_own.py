@@ -31,7 +31,8 @@ inputs = input_batches(train_set, 32, seed=SEED)
 # ## A surrogate
 #
 # A spike is a step, whose derivative is 0 almost everywhere; a surrogate gives it another one. Two
-# methods are enough: the shape, and the odd function whose derivative it is.
+# methods are enough: the shape, and the odd function whose derivative it is. `dampening` is the
+# height, and a larger `sharpness` makes it narrower. `register` makes a class known by its name.
 
 
 # %%
@@ -71,8 +72,9 @@ plt.show()
 # $$
 #
 # A `SpikingCell` brings weights, the voltage's leak and the surrogate. It asks for the state at
-# rest, the distance from the threshold, and the step. The last two methods are offers: they let
-# initialisers find voltage and threshold.
+# rest, the distance from the threshold, and the step. `Positive` is a parameter that training keeps
+# above 0. The rest are offers: `answers` says which parameter answers for which radius, a time
+# constant through its decay; the last two methods let initialisers find voltage and threshold.
 
 
 # %%
@@ -118,8 +120,10 @@ class Synaptic(SpikingCell):
 # %% [markdown]
 # Nothing in the package knows this neuron. Its radii come from automatic differentiation of the
 # step, over the whole state of current and voltage, and the starts are those of any network: here
-# the thresholds are scaled until both layers fire, and input weights until the second has a radius
-# of 0.6 through depth.
+# the thresholds are scaled until both layers fire, the second layer's input weights until its
+# radius through depth is 0.6, and the recurrent ones until the recurrence has 0.2. The radius of
+# the whole step through time follows from these; it may be above 1, and what holds it is *not
+# known* without a closed form.
 
 
 # %%
@@ -194,6 +198,7 @@ print("the same outputs:", same)
 assert error < 1e-12, "the shape is the derivative of its integral"
 assert not findings, "rates and radii are those that were asked for"
 assert started.firing_rate.min() > 0.1
+assert abs(started.depth_mean[1] - 0.6) < 0.05
 assert scores.accuracy > 0.5, "chance is 0.1"
 assert same
 

@@ -3,8 +3,7 @@
 import warnings
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.export.simulators.agreement import Opinion
 from neurolsc.export.simulators.through_nir import ask
@@ -33,17 +32,18 @@ def ask_norse(network: Network, x: Tensor, *, dt: float = 1e-4) -> Opinion:
         ValueError: if x does not fit.
 
     Example:
+        >>> import torch
         >>> from neurolsc import ALIFPlus
         >>> network = Network([ALIFPlus(3, 2, reset="static")], n_out=2)
         >>> print(ask_norse(network, torch.zeros(5, 1, 3)))
         norse: not run: layer 1 is an ALIF, whose sub-graph of LI and Threshold nodes the NIR reader
             of norse cannot hold: ...
     """
-    return ask("norse", network, x, dt, _fire)
+    return ask("norse", network, x, dt, _module)
 
 
-def _fire(graph: Any, names: list[str], x: Tensor, dt: float) -> list[Tensor]:
-    """Spikes of every layer as norse sends them, each (T, B, M)."""
+def _module(graph: Any, dt: float) -> nn.Module:
+    """What norse makes of a graph."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # norse's import uses torch.jit
@@ -51,12 +51,5 @@ def _fire(graph: Any, names: list[str], x: Tensor, dt: float) -> list[Tensor]:
     except ImportError as error:
         raise ImportError("the package norse is missing: pip install 'norse>=1.1'.") from error
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # norse's reader uses a function that nirtorch means to replace
-        module = norse.torch.from_nir(graph, dt=dt).double()
-    state, spikes = None, []
-    for frame in x:
-        _, state = module(frame, state)
-        spikes.append([state.cache[name] for name in names])
-    return [torch.stack(layer) for layer in zip(*spikes, strict=True)]
+        warnings.simplefilter("ignore", DeprecationWarning)  # it uses what nirtorch means to replace
+        return norse.torch.from_nir(graph, dt=dt).double()

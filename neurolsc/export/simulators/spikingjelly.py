@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.export.simulators.agreement import Opinion
 from neurolsc.export.simulators.through_nir import ask
@@ -38,22 +38,15 @@ def ask_spikingjelly(network: Network, x: Tensor, *, dt: float = 1e-4) -> Opinio
         spikingjelly: not run: layer 1 is an ALIF, whose sub-graph of LI and Threshold nodes the NIR
             reader of spikingjelly cannot hold: ...
     """
-    return ask("spikingjelly", network, x, dt, _fire)
+    return ask("spikingjelly", network, x, dt, _module)
 
 
-def _fire(graph: Any, names: list[str], x: Tensor, dt: float) -> list[Tensor]:
-    """Spikes of every layer as spikingjelly sends them, each (T, B, M)."""
+def _module(graph: Any, dt: float) -> nn.Module:
+    """What spikingjelly makes of a graph."""
     try:
         from spikingjelly.activation_based.nir_exchange import import_from_nir
     except ImportError as error:
         raise ImportError(
             "spikingjelly or what its reader needs is missing: pip install 'spikingjelly[nir]>=2'."
         ) from error
-    module: Any = import_from_nir(graph, dt=dt, dtype=torch.float64)
-    spikes: dict[str, list[Tensor]] = {name: [] for name in names}
-    for name in names:
-        module.get_submodule(name).register_forward_hook(lambda _m, _x, out, seen=spikes[name]: seen.append(out[0]))
-    state = None
-    for frame in x:
-        _, state = module(frame, state)
-    return [torch.stack(seen) for seen in spikes.values()]
+    return import_from_nir(graph, dt=dt, dtype=torch.float64)

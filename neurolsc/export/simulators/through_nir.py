@@ -5,10 +5,10 @@ import importlib.metadata
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.export.nir.read import read_nir
 from neurolsc.export.nir.readers import ReaderName, check_reader
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ask"]
 
-Fire = Callable[["nir.NIRGraph", list[str], Tensor, float], list[Tensor]]
-"""of a graph, the names of its nodes that spike, x (T, B, n_in) and dt: their spikes (T, B, M)"""
 
-
-def ask(reader: ReaderName, network: Network, x: Tensor, dt: float, fire: Fire) -> Opinion:
+def ask(
+    reader: ReaderName, network: Network, x: Tensor, dt: float, module: Callable[["nir.NIRGraph", float], nn.Module]
+) -> Opinion:
     """Write a network to a file, let a program step it, and compare; all in float64.
 
     Layers of NIR read the one below in the same step: with ``layer_delay=1`` layer l is compared l
@@ -37,7 +36,8 @@ def ask(reader: ReaderName, network: Network, x: Tensor, dt: float, fire: Fire) 
         network: the float network.
         x: input (T, B, n_in).
         dt: seconds per time step in the file.
-        fire: how the program steps a graph.
+        module: what the program makes of a graph and dt; called with a frame and a state, as are
+            its nodes, whose outputs come first.
     """
     network = copy.deepcopy(network).cpu().double()
     x = (x.to_dense() if x.is_sparse else x).cpu().double()
@@ -50,8 +50,19 @@ def ask(reader: ReaderName, network: Network, x: Tensor, dt: float, fire: Fire) 
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
             path = Path(folder, "network.nir")
             to_nir(network, path, dt=dt)
-            theirs = fire(read_nir(path), names, x, dt)
+            theirs = _spikes(module(read_nir(path), dt), names, x)
     except (ValueError, TypeError, ImportError) as error:
         return Opinion(reader, reason=str(error))
     versions = [f"{name} {importlib.metadata.version(name)}" for name in (reader, "nir")]
     return Opinion.of(f"{' through '.join(versions)} beside the floats", ours, theirs, network.layer_delay)
+
+
+def _spikes(module: Any, names: list[str], x: Tensor) -> list[Tensor]:
+    """What the named nodes of a module send on x (T, B, n_in), each (T, B, M)."""
+    spikes: dict[str, list[Tensor]] = {name: [] for name in names}
+    for name, seen in spikes.items():
+        module.get_submodule(name).register_forward_hook(lambda _m, _x, out, seen=seen: seen.append(out[0]))
+    state = None
+    for frame in x:
+        _, state = module(frame, state)
+    return [torch.stack(seen) for seen in spikes.values()]
