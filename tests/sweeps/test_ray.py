@@ -22,8 +22,8 @@ def test_a_node_killed_in_mid_sweep_loses_nothing_and_repeats_nothing(tmp_path: 
     """Two local nodes, one killed; the table is that of a sweep in processes."""
     content = CONTENT | {"grid": {"lr": [0.003, 0.01], "layers": [1, 2], "seed": [0, 1]}}
     content["fixed"] = {name: value for name, value in CONTENT["fixed"].items() if name != "layers"} | {
-        "epochs": 30,
-        "patience": 30,
+        "epochs": 12,
+        "patience": 12,
     }
     file = write_grid(tmp_path / "grid.toml", **content)
     command = [sys.executable, "-m", "tests.sweeps.ray_cluster", str(file), str(tmp_path / "s")]
