@@ -13,7 +13,6 @@ from PIL import Image
 from docs import gallery, sessions
 
 ROOT = Path(__file__).parent.parent
-QUICK = {"untrained_radii"}  # the others take more than five seconds
 EXAMPLES = gallery.EXAMPLES
 PAGES = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "reproduce.md", ROOT / "docs" / "interop.md"]
 PAGES.append(ROOT / "docs" / "your_own_neuron.md")
@@ -37,10 +36,8 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(p, id=p.stem, marks=[] if p.stem in QUICK else pytest.mark.slow) for p in EXAMPLES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_prints_what_the_gallery_shows_and_leaves_no_file_but_the_picture_asked_for(path, tmp_path):
     shown = gallery.kept(path).read_text(encoding="utf-8")
     printed = run(str(path), "picture.png", folder=tmp_path)

@@ -50,12 +50,16 @@ def test_parts_of_the_loop_can_be_left_out(monkeypatch):
         LSC(0.5, method="scale", shuffle=False)
 
 
+@pytest.mark.slow
 def test_one_direction_alone_is_set():
     network, x = NETWORKS["ALIFPlus"](), spikes()
     before = network.cells[0].w_in.detach().clone()
     LSC(0.5, method="scale", direction="time").apply(network, [x])
     assert torch.equal(network.cells[0].w_in, before)
     assert radius_profile(network, x, steps=8).time_mean.tolist() == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+def test_a_direction_that_there_is_not_is_refused():
     with pytest.raises(ValueError, match="direction must be one of 'both', 'time', 'depth'"):
         LSC(0.5, direction="up")  # type: ignore[arg-type]
 
@@ -129,7 +133,7 @@ def test_exponents_need_recurrence():
         LSCLyapunov().apply(network, [spikes(N=7)])
 
 
-@pytest.mark.parametrize("name", ["LIF", "ALIFPlus", "snntorch", "norse"])
+@pytest.mark.parametrize("name", ["LIF", "ALIFPlus", "snntorch", pytest.param("norse", marks=pytest.mark.slow)])
 def test_the_largest_singular_values_are_those_asked_for(name):
     network, x = NETWORKS[name](), spikes(rate=0.4)
     target = 2.5 if name == "ALIFPlus" else 1.5
