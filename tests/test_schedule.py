@@ -211,6 +211,7 @@ def test_a_gain_and_a_scheduler_multiply():
 
 @pytest.mark.parametrize("make", [ADAM, adabelief_lookahead])
 @pytest.mark.parametrize("kind", SCHEDULERS)
+@pytest.mark.slow
 def test_a_resumed_training_goes_on_in_torchs_scheduler_bit_by_bit(kind, make, tmp_path):
     settings = TRAINING | {"schedule": SCHEDULERS[kind], "optimizer": make, "by_gain": kind != "one cycle"}
     through = train(whole := network(), data(), data(), epochs=4, **settings)

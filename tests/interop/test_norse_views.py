@@ -341,6 +341,7 @@ def test_n6_double_keeps_double(view):
 # which an error outruns
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @every_view
+@pytest.mark.slow
 def test_n6_there_is_no_graph_break(view, float64):
     module = make(view)
     x = inputs()[:3] if view in LAYERS else inputs()[0]

@@ -575,6 +575,7 @@ def test_s13_a_reset_set_later_or_loaded_is_the_one_that_acts(view):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("init_hidden", [False, True])
 @every_view
+@pytest.mark.slow
 def test_s14_a_step_compiles_without_a_graph_break(view, init_hidden, float64):
     layer = make(view, init_hidden=init_hidden, output=True)
     expected = [layer(frame) for frame in currents()]
