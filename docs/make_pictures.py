@@ -1,21 +1,19 @@
 """Draw the pictures in docs/pictures and measure for a table of method.md. Takes a minute."""
 
 import json
-import math
 import time
 from itertools import pairwise
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import torch
 
-from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, load, pretrain, radius_profile, surrogate
+from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, load, pretrain, radius_profile, surrogate, theory
 from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST, collate, input_batches
 from neurolsc.datasets.events import UNITS
 from neurolsc.datasets.mnist import SIDE
 from neurolsc.datasets.summary import summarize
 from neurolsc.metrics import mode_vote, step_vote
-from neurolsc.plots import COLORS, animate_sample, plot_surrogates, plot_utterances
+from neurolsc.plots import animate_sample, plot_paths, plot_surrogates, plot_utterances
 
 WIDTH, TARGET, PAPER_STEPS, SEED = 64, 0.5, 40, 0
 ABOUT = f"2 x {WIDTH} ALIFPlus, spike-latency MNIST (sample in the package), seed {SEED}"
@@ -35,26 +33,19 @@ SURROGATES = (
 )
 
 
-def plot_paths(path: Path) -> None:
-    """Draw rho^n C(n, k), the derivative over time of h[t, l] = rho h[t-1, l] + rho h[t-1, l-1]."""
-    steps = range(1, 61)
-    with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "savefig.dpi": 115}):
-        figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharey=True)
-        for ax, title, depth in (
-            (axes[0], "down 3 layers", lambda n: 3),
-            (axes[1], "down one layer for every two steps", lambda n: n // 2),
-        ):
-            for radius, color in ((1.0, COLORS[1]), (0.5, COLORS[0])):
-                values = [radius**n * math.comb(n, depth(n)) for n in steps]
-                shown = [(n, value) for n, value in zip(steps, values, strict=True) if value > 1e-16]
-                ax.semilogy(*zip(*shown, strict=True), color=color, label=f"all radii {radius:g}")
-            ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
-            ax.set_title(title, loc="left", fontsize="medium")
-            ax.set_xlabel("steps back in time")
-        axes[0].set_ylabel("derivative")
-        axes[0].legend(frameon=False, loc="upper left")
-        figure.savefig(path)
-        plt.close(figure)
+def draw_paths(path: Path) -> None:
+    """The derivative over time of the PascalRNN, with all radii 1 and with all 0.5."""
+    steps = torch.arange(1, 61)
+    panels = {}
+    for name, layers in (("down 3 layers", 3), ("down one layer for every two steps", steps // 2)):
+        panels[name] = {
+            f"all radii {radius:g}": (
+                steps,
+                theory.log_derivative(steps, layers, time=radius, depth=radius, layer_delay=1),
+            )
+            for radius in (0.5, 1.0)
+        }
+    plot_paths(panels, path, over=["steps back in time"] * 2, counted="derivative", shared=True)
 
 
 def film_digit(path: Path) -> None:
@@ -104,7 +95,7 @@ summarize(sample).plot(
     FOLDER / "data_info.png", example=sample.read([0]), example_title=f'"{sample.names[sample.labels[0]]}"'
 )
 
-plot_paths(FOLDER / "paths.png")
+draw_paths(FOLDER / "paths.png")
 v = torch.linspace(-3, 3, 601)
 curves = {make.__name__: (make().derivative(v).detach(), make().primitive(v).detach()) for make in SURROGATES}
 plot_surrogates(v, curves, FOLDER / "surrogates.png", title="Dampening 0.5, sharpness 1")

@@ -4,17 +4,23 @@ from neurolsc import datasets, export, initialisers, metrics, schedule, surrogat
 from neurolsc.checkpoint import load, save
 from neurolsc.conditioning import Conditioning
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
+from neurolsc.embedding import Embedding
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons import (
+    GRU,
     LIF,
+    LRU,
+    LSTM,
+    RNN,
     ALIFPlus,
     ALIFPlusMinus,
     ALIFPositive,
     ALIFState,
     Answer,
     Cell,
+    FeedForward,
     LIFState,
     SpikingCell,
     register,
@@ -32,13 +38,18 @@ from neurolsc.stability import (
     random_submatrix,
     scale_to_radius,
     spectral_radius,
+    theory,
 )
 from neurolsc.training import Scores, TrainResult, evaluate, train
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "GRU",
     "LIF",
+    "LRU",
+    "LSTM",
+    "RNN",
     "ALIFPlus",
     "ALIFPlusMinus",
     "ALIFPositive",
@@ -48,6 +59,8 @@ __all__ = [
     "Conditioning",
     "Criteria",
     "Diagnosis",
+    "Embedding",
+    "FeedForward",
     "ForeignNeuronWarning",
     "LIFState",
     "Network",
@@ -79,6 +92,7 @@ __all__ = [
     "spectral_radius",
     "surrogate",
     "tasks",
+    "theory",
     "train",
     "try_cures",
     "wrap",

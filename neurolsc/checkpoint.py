@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from neurolsc.embedding import Embedding, Tied
 from neurolsc.files import plain, read, write
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Cell
@@ -57,13 +58,14 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     as_network(network)
     if len(list(network.parameters())) != len(list(network.named_parameters(remove_duplicate=False))):
         raise ValueError("two parts of the network share a parameter, which a file cannot tell; make copies.")
-    if not isinstance(network.readout, torch.nn.Linear):
+    if not isinstance(network.readout, torch.nn.Linear | Tied):
         raise TypeError(f"only a linear readout can be described in a file, got {type(network.readout).__name__}.")
     config = {
         "n_out": network.n_out,
         "layer_delay": network.layer_delay,
-        "readout_bias": network.readout.bias is not None,
+        "readout_bias": getattr(network.readout, "bias", None) is not None,
         "cells": [{"class": CELLS.name_of(type(cell))} | cell.config() for cell in network.cells],
+        **({} if network.embedding is None else {"embedding": network.embedding.config()}),
         "frozen": [name for name, parameter in network.named_parameters() if not parameter.requires_grad],
     }
     tensors = {name: plain(name, value) for name, value in network.state_dict().items()}
@@ -142,7 +144,9 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
             _compare(f"cells.{i}.", cells[-1], tensors)
         rest = {name: config[name] for name in ("layer_delay", "readout_bias")}
         with _NothingLarger(most):
-            return Network(cells, config["n_out"], **rest)
+            embedding = Embedding(**config["embedding"]) if "embedding" in config else None
+            tied = embedding is not None and embedding.tied
+            return Network(cells, None if tied else config["n_out"], embedding=embedding, **rest)
 
 
 class _NothingLarger(TorchFunctionMode):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, cast
 
 import torch
@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from neurolsc import metrics
 from neurolsc.datasets import Batch, collate
 from neurolsc.display import Displayed, Table, or_dash
+from neurolsc.measure import SHARE, Measure, Part
 from neurolsc.network import Network, NetworkState, Run, as_network
-from neurolsc.tasks import Classification, Task
+from neurolsc.tasks import Classification, Task, measure_of
 from neurolsc.validation import whole
 
 __all__ = ["Data", "Samples", "Scores", "evaluate"]
@@ -51,6 +52,8 @@ its ``collate_fn``, taken in its own order and batch size."""
 class Scores(Displayed):
     """What :func:`evaluate` finds: means over samples, shares from 0 to 1.
 
+    Measures of a task may be other means: :class:`neurolsc.measure.Measure`.
+
     A measure of the task is an attribute as well: ``scores.mode_accuracy``.
     """
 
@@ -73,23 +76,27 @@ class Scores(Displayed):
     dense nor empty"""
     sparsity: list[float | None]
     """1 - firing_rate"""
+    kinds: dict[str, Measure] = field(default_factory=dict)
+    """what the measures are, by name; of one that is not there a share of samples"""
 
     def __getattr__(self, name: str) -> float:
         """A measure of the task."""
         measures = self.__dict__.get("measures", {})
         if name in measures:
             return measures[name]
-        known = ", ".join([f.name for f in fields(self)] + list(measures))
+        known = ", ".join([f.name for f in fields(self)[:-1]] + list(measures))
         raise AttributeError(f"there is no score {name!r}; there are {known}.")
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values, the measures of the task beside the others."""
-        rest = {f.name: getattr(self, f.name) for f in fields(self)[2:]}
+        rest = {f.name: getattr(self, f.name) for f in fields(self)[2:-1]}
         return {"loss": self.loss} | self.measures | rest
 
     def parts(self) -> list[Table]:
         """What is shown: every score below its name."""
-        told = {name.replace("_", " "): f"{value:.1%}" for name, value in self.measures.items()}
+        told = {
+            name.replace("_", " "): self.kinds.get(name, SHARE).text(value) for name, value in self.measures.items()
+        }
         told |= {"loss": f"{self.loss:.3f}", "no vote": f"{self.share_without_vote:.1%}"}
         told["silent last layer"] = or_dash(self.silent_steps, ".1%")
         told["spikes/neuron/step"] = rates(self.firing_rate)
@@ -118,11 +125,11 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
     Raises:
         ValueError: if the data set is empty or does not fit the network or the task.
         TypeError: if network or data set are of another kind.
-        FloatingPointError: if the loss is NaN or infinite.
+        FloatingPointError: if the loss or a measure is NaN or infinite.
     """
     as_network(network)
     device = network.dtype_and_device["device"]
-    parts: list[tuple[int, Scores]] = []
+    parts: list[tuple[int, int, Scores]] = []
     states = None
     was_training = network.training
     network.eval()
@@ -132,10 +139,15 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
                 x, targets, mask = unpack(batch, device)
                 run = network.run(x, states, mask=mask)
                 states = carried(dataset, run)
-                parts.append((x.shape[1], _scores(network, task, x, run, targets, mask)))
+                parts.append((*sizes(x, mask), _scores(network, task, x, run, targets, mask)))
     finally:
         network.train(was_training)
-    return _mean(parts)
+    return _mean(parts, task)
+
+
+def sizes(x: Tensor, mask: Tensor | None) -> tuple[int, int]:
+    """Samples of a batch (T, B, N), and the steps of all of them together."""
+    return x.shape[1], x.shape[0] * x.shape[1] if mask is None else int(mask.sum())
 
 
 def batches(
@@ -264,17 +276,32 @@ def _read_by(readout: nn.Module) -> int | None:
     return None
 
 
-def _mean(parts: list[tuple[int, Scores]]) -> Scores:
-    """The mean of scores weighted by their samples; None where one of them is None."""
-    samples = sum(size for size, _ in parts)
+def _mean(parts: list[tuple[int, int, Scores]], task: Task) -> Scores:
+    """Scores of all batches together; None where one of them is None.
+
+    Raises:
+        FloatingPointError: if a measure of the task is NaN or infinite.
+    """
+    samples = sum(size for size, _, _ in parts)
 
     def mean(values: list[Any]) -> Any:
-        if isinstance(values[0], dict):
-            return {key: mean([value[key] for value in values]) for key in values[0]}
         if isinstance(values[0], list):
             return [mean(list(layer)) for layer in zip(*values, strict=True)]
         if any(value is None for value in values):
             return None
-        return sum(size * value for (size, _), value in zip(parts, values, strict=True)) / samples
+        return sum(size * value for (size, _, _), value in zip(parts, values, strict=True)) / samples
 
-    return Scores(**{f.name: mean([getattr(scores, f.name) for _, scores in parts]) for f in fields(Scores)})
+    kinds = {name: measure_of(task, name) for name in parts[0][2].measures}
+    measures = {
+        name: kind.mean(Part(scores.measures[name], *size) for *size, scores in parts) for name, kind in kinds.items()
+    }
+    if odd := [name for name, value in measures.items() if not math.isfinite(value)]:
+        raise FloatingPointError(
+            f"the {odd[0]} is {measures[odd[0]]} in an evaluation, the weights have diverged: train with less lr."
+        )
+    rest = [f.name for f in fields(Scores) if f.name not in ("measures", "kinds")]
+    return Scores(
+        **{name: mean([getattr(scores, name) for _, _, scores in parts]) for name in rest},
+        measures=measures,
+        kinds=kinds,
+    )

@@ -22,7 +22,7 @@ from neurolsc.config import (
     as_dict,
     make,
 )
-from neurolsc.datasets import collate, input_batches
+from neurolsc.datasets import Pixels, Words, collate, input_batches
 from neurolsc.datasets.batches import fetch
 from neurolsc.devices import usable
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
@@ -41,6 +41,7 @@ from neurolsc.runs import (
 )
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
 from neurolsc.stability.findings import Finding
+from neurolsc.tasks import Classification
 from neurolsc.training import TrainResult
 
 
@@ -118,10 +119,17 @@ class Experiment:
         """The network before anything is done to it; its weights are the same on every device.
 
         Raises:
-            ValueError: if torch cannot use the device.
+            ValueError: if torch cannot use the device, or the data last one step and no layer would
+                see them in it.
         """
         training = self.data.load("train")
-        return self.placed(self.network.build(training.n_in, training.n_classes))
+        words = training.n_words if isinstance(training, Words) else None
+        network = self.network.build(training.n_in, training.n_classes, words)
+        if isinstance(training, Pixels) and network.layer_delay:
+            raise ValueError(
+                f"data = {self.data.data} last one step, in which no layer reads the one below unless layer_delay = 0."
+            )
+        return self.placed(network)
 
     def placed(self, network: Network) -> Network:
         """A network, moved to the device.
@@ -250,7 +258,8 @@ class Experiment:
         result.to_json(folder / "history.json")
         radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.sets_radii else ""
         title = f"{self.title}, start {self.beginning.start}{radii}"
-        result.plot(folder / "learning.png", chance=1 / network.n_out, title=title)
+        chance = 1 / network.n_out if isinstance(self.data.task, Classification) else None
+        result.plot(folder / "learning.png", chance=chance, title=title)
         return result
 
 
@@ -300,7 +309,8 @@ def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = F
     rows = json.loads(history.read_text(encoding="utf-8"))["history"] if history.exists() else []
     lr = (experiment.training or TrainSettings()).lr
     task = experiment.data.task
-    found = diagnose(network, batch, task=task, labels=data.labels, history=rows, lr=lr, seed=seed)
+    labels = getattr(data, "labels", None)  # music has none
+    found = diagnose(network, batch, task=task, labels=labels, history=rows, lr=lr, seed=seed)
     return replace(found, trials=try_cures(network, batch, found, task=task, lr=lr)) if cures else found
 
 

@@ -7,16 +7,18 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from neurolsc.conditioning import Conditioning
-from neurolsc.evaluation import Data, Scores, carried, evaluate, unpack
+from neurolsc.evaluation import Data, Scores, carried, evaluate, sizes, unpack
 from neurolsc.files import read_tree
 from neurolsc.identity import differences
+from neurolsc.measure import Part
 from neurolsc.network import Network
 from neurolsc.progress import Progress
 from neurolsc.schedule import FromTorch, Schedule
-from neurolsc.tasks import Task
+from neurolsc.tasks import Task, measure_of
 from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.tensors import check_finite
 from neurolsc.validation import positive
@@ -38,14 +40,23 @@ class Fit:
         conditioning: Conditioning,
         schedule: Schedule | FromTorch,
         epochs: int,
+        average_from: int | None = None,
     ) -> None:
         self.network, self.task, self.optimizer, self.conditioning = network, task, optimizer, conditioning
         self.schedule, self.epochs = schedule, epochs
+        self.average_from = average_from
+        self.average = None if average_from is None else AveragedModel(network)
         self.full_rates = [group["lr"] for group in optimizer.param_groups]
         self.scheduler = schedule.of(optimizer) if isinstance(schedule, FromTorch) else None
         self.history: list[Row] = []
         self.best_epoch = 0
         self.best = copied(network)
+
+    @property
+    def shown(self) -> Network:
+        """What is scored and kept: the network, or its mean over epochs once that has begun."""
+        begun = self.average is not None and int(self.average.n_averaged) > 0
+        return self.average.module if begun else self.network  # type: ignore[union-attr,return-value]
 
     @property
     def waited(self) -> int:
@@ -60,7 +71,8 @@ class Fit:
     ) -> tuple[float, float]:
         """One pass over the batches of a data set: mean loss and score while the weights move."""
         device = self.network.dtype_and_device["device"]
-        samples, total, score, states = 0, 0.0, 0.0, None
+        samples, total, states = 0, 0.0, None
+        scores: list[Part] = []
         self.network.train()
         for number, batch in enumerate(batches, start=1):
             x, targets, mask = unpack(batch, device)
@@ -77,13 +89,16 @@ class Fit:
             self.optimizer.step()
             self.conditioning.after_update(self.network)
             self._step("update")
-            size = x.shape[1]
+            size, steps = sizes(x, mask)
             samples += size
             total += size * value
-            score += size * self.task.measures(logits.detach(), targets, mask)[self.task.score]
+            scores.append(Part(self.task.measures(logits.detach(), targets, mask)[self.task.score], size, steps))
             bar.note(f"loss {total / samples:.3f}")
             bar.update()
-        return total / samples, score / samples
+        score = measure_of(self.task, self.task.score).mean(scores)
+        if not math.isfinite(score):
+            raise FloatingPointError(f"the {self.task.score} is {score} in epoch {len(self.history) + 1}")
+        return total / samples, score
 
     def _set_rates(self, done: float) -> None:
         """The learning rates of the next update, after a share of all epochs."""
@@ -102,8 +117,10 @@ class Fit:
 
     def scored(self, validation: Data, batch_size: int) -> Scores:
         """Scores after the epoch."""
+        if self.average is not None and self.average_from is not None and len(self.history) + 1 >= self.average_from:
+            self.average.update_parameters(self.network)
         try:
-            return evaluate(self.network, validation, task=self.task, batch_size=batch_size)
+            return evaluate(self.shown, validation, task=self.task, batch_size=batch_size)
         except FloatingPointError as error:
             raise FloatingPointError(f"the validation loss is not finite in epoch {len(self.history) + 1}") from error
 
@@ -116,7 +133,7 @@ class Fit:
         row |= {name: getattr(scores, name) for name in OF_THE_RUN} | {"seconds": seconds}
         if not self.history or scores.loss < self.history[self.best_epoch - 1]["validation_loss"]:
             self.best_epoch = epoch
-            self.best = copied(self.network)
+            self.best = copied(self.shown)
         self.history.append(row)
         self._step("epoch", scores.loss)
 
@@ -130,8 +147,9 @@ class Fit:
 
     def state(self) -> dict[str, Any]:
         """What :meth:`restore` needs."""
-        scheduler = {} if self.scheduler is None else {"scheduler": self.scheduler.state_dict()}
-        return scheduler | {
+        more = {} if self.scheduler is None else {"scheduler": self.scheduler.state_dict()}
+        more |= {} if self.average is None else {"average": self.average.state_dict()}
+        return more | {
             "network": self.network.state_dict(),
             "best": self.best,
             "best_epoch": self.best_epoch,
@@ -160,6 +178,9 @@ class Fit:
                 check_finite(state[part])
                 self.network.load_state_dict(state[part])
             self.optimizer.load_state_dict(state["optimizer"])
+            if self.average is not None:
+                check_finite(state["average"])
+                self.average.load_state_dict(state["average"])
             if self.scheduler is not None:
                 self.scheduler.load_state_dict(state["scheduler"])
             self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]

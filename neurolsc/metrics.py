@@ -7,24 +7,29 @@ silent layer under a readout without bias therefore scores nothing, instead of t
 Where samples are of unequal length a mask (T, B), bool, says which steps belong to each. Outside it
 the logits and spikes of :meth:`neurolsc.Network.run` are 0, so such steps vote for nobody and fire
 nothing. What is a share of steps takes the mask and counts those inside it only, first within each
-sample, then over samples.
+sample, then over samples. :func:`nll` and :func:`perplexity` alone, as in the literature, are means
+over all steps together.
 
 Source: arXiv:2308.12075, Sec. II-G (mode accuracy: the class chosen at most steps).
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.validation import whole
 
 __all__ = [
+    "binary_losses",
     "check_binary",
     "check_classes",
+    "class_losses",
     "firing_rate",
     "is_binary",
     "mean_accuracy",
     "mode_accuracy",
     "mode_vote",
+    "nll",
+    "perplexity",
     "share_without_vote",
     "silent_steps",
     "sparsity",
@@ -183,6 +188,82 @@ def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) ->
     return _share(torch.where(either > 0, both.double() / either.clamp(min=1), 1.0), mask)
 
 
+def perplexity(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
+    r"""Between how many equally likely classes a step leaves the choice.
+
+    .. math:: \exp\Big(-\frac{1}{\sum_b T_b} \sum_b \sum_{t < T_b}
+        \log \mathrm{softmax}(o[t, b])_{y[t, b]}\Big)
+
+    Args:
+        logits: readout at every step (T, B, C).
+        targets: classes (T, B), integers from 0 to C - 1.
+        mask: (T, B), bool, the steps that count; None: all.
+
+    Returns:
+        A number from 1; infinite where the mean of the logarithms is above 709.
+
+    Raises:
+        ValueError: as :func:`step_accuracy`.
+        TypeError: if targets are not integers.
+
+    Example:
+        >>> round(perplexity(torch.zeros(5, 2, 4), torch.zeros(5, 2, dtype=torch.int64)), 3)
+        4.0
+    """
+    _check_logits(logits)
+    losses = class_losses(logits, targets)
+    return _mean_of_steps(losses, mask).exp().item()
+
+
+def nll(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
+    r"""Negative log-likelihood of a step, in nats: the mean over all steps of all samples.
+
+    .. math:: -\frac{1}{\sum_b T_b} \sum_b \sum_{t < T_b} \sum_c
+        \log \sigma\big((2 y[t, b, c] - 1)\, o[t, b, c]\big)
+
+    Args:
+        logits: readout at every step (T, B, C).
+        targets: 0 or 1 (T, B, C), any dtype.
+        mask: (T, B), bool, the steps that count; None: all.
+
+    Raises:
+        ValueError: as :func:`step_overlap`.
+
+    Example:
+        >>> round(nll(torch.zeros(5, 2, 88), torch.zeros(5, 2, 88)), 3)
+        60.997
+
+    Source: N. Boulanger-Lewandowski, Y. Bengio, P. Vincent, "Modeling temporal dependencies in
+    high-dimensional sequences", ICML 2012, table 1.
+    """
+    _check_logits(logits)
+    losses = binary_losses(logits, targets)
+    return _mean_of_steps(losses, mask).item()
+
+
+def class_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of every step (T, B), of logits (T, B, C) and classes (T, B), in nats.
+
+    Raises:
+        ValueError: if targets are of another shape or out of range.
+        TypeError: if they are not integers.
+    """
+    check_classes(targets, logits, per_step=True)
+    losses = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten().long(), reduction="none")
+    return losses.view(targets.shape)
+
+
+def binary_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Negative log-likelihood (T, B) of every step, in nats; logits and binary targets (T, B, C).
+
+    Raises:
+        ValueError: if targets are of another shape, or some entry is neither 0 nor 1.
+    """
+    check_binary(targets, logits)
+    losses = nn.functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+    return losses.sum(-1)
+
+
 def share_without_vote(logits: Tensor, mask: Tensor | None = None) -> float:
     """Share of (step, sample) pairs in the mask (T, B) at which logits (T, B, C) vote for nobody.
 
@@ -267,6 +348,14 @@ def _share(values: Tensor, mask: Tensor | None) -> float:
     if mask is None:
         return values.double().mean().item()
     return (values * step_weights(mask, values)).sum().item()
+
+
+def _mean_of_steps(losses: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean of losses (T, B) over all steps in the mask."""
+    if mask is None:
+        return losses.double().mean()
+    step_weights(mask, losses)  # refuses a mask that does not fit
+    return losses[mask].double().mean()
 
 
 def step_weights(mask: Tensor, like: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from neurolsc.display import counted, shapes, state_repr
+from neurolsc.embedding import Embedding, Tied
 from neurolsc.frames import frames, frozen, keep, last_seen, running_lengths, stretch
 from neurolsc.modes import evaluating
 from neurolsc.neurons.cell import Cell, State, dtype_and_device
@@ -73,19 +74,22 @@ class Network(nn.Module):
     Args:
         cells: the layers, first layer first; each reads the one before.
         n_out: number of classes; or the readout itself, a module without state that maps the last
-            cell's output (B, n_hidden) to (B, classes) and is called step by step.
+            cell's output (B, n_hidden) to (B, classes) and is called step by step; None where an
+            embedding is tied, and so the readout.
         layer_delay: 1: every layer reads the layer below, and the first one the input, one step
             late (eq. 1 and 49); 0: in the same step, as in stacks of snnTorch, norse and PyTorch.
         recompute: keep less for the gradient, about the states of 2 sqrt(T) steps, and run the
             steps between again. It costs the time of a forward pass, changes no result, is no part
             of what is saved, and may be set at any time.
+        embedding: what makes vectors of words, if x are numbers of words (T, B, 1).
         readout_bias: give the readout made here a bias. Without one (eq. 49) a silent last layer
             ties all classes and casts no vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts
             one.
 
     Raises:
-        ValueError: if there is no cell, widths do not fit, layer_delay is neither 0 nor 1, or a
-            readout is given and does not map (B, n_hidden) to (B, classes).
+        ValueError: if there is no cell, widths do not fit, layer_delay is neither 0 nor 1, a
+            readout is given and does not map (B, n_hidden) to (B, classes), or there are two
+            readouts or none.
 
     Example:
         >>> from neurolsc import ALIFPlus
@@ -99,8 +103,9 @@ class Network(nn.Module):
     def __init__(
         self,
         cells: Sequence[Cell],
-        n_out: int | nn.Module,
+        n_out: int | nn.Module | None = None,
         *,
+        embedding: Embedding | None = None,
         layer_delay: Literal[0, 1] = 1,
         readout_bias: bool = False,
         recompute: bool = False,
@@ -116,8 +121,15 @@ class Network(nn.Module):
         self.cells: Sequence[Cell] = nn.ModuleList(cells)  # type: ignore[assignment]
         self.layer_delay = layer_delay
         self.recompute = recompute
+        self.embedding = embedding
         self.readout: nn.Module
-        if isinstance(n_out, nn.Module):
+        if embedding is not None:
+            _check_widths(embedding, cells)
+        if n_out is None or (embedding is not None and embedding.tied):
+            if n_out is not None or embedding is None or not embedding.tied:
+                raise ValueError("n_out must be given, unless a tied embedding is the readout; then it must not.")
+            self.readout, self._n_out = Tied(embedding), embedding.words
+        elif isinstance(n_out, nn.Module):
             self.readout, self._n_out = n_out, _classes(n_out, cells[-1])
         else:
             self._n_out = whole("n_out", n_out)
@@ -168,8 +180,8 @@ class Network(nn.Module):
 
     @property
     def n_in(self) -> int:
-        """Number of inputs."""
-        return self.cells[0].n_in
+        """Number of inputs; 1, the number of a word, where there is an embedding."""
+        return self.cells[0].n_in if self.embedding is None else 1
 
     @property
     def n_out(self) -> int:
@@ -185,7 +197,7 @@ class Network(nn.Module):
         """Every cell at rest, and no input yet."""
         whole("batch", batch)
         layers = tuple(cell.initial_state(batch) for cell in self.cells)
-        pending = torch.zeros(batch, self.n_in, **self.dtype_and_device) if self.layer_delay else None
+        pending = torch.zeros(batch, self.cells[0].n_in, **self.dtype_and_device) if self.layer_delay else None
         return NetworkState(layers, pending)
 
     def step(self, x: Tensor, states: NetworkState) -> tuple[Tensor, NetworkState]:
@@ -207,6 +219,9 @@ class Network(nn.Module):
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
         _refuse_complex(x)
         self._check_states(states, x.shape[0])
+        if self.embedding is not None:
+            self.embedding.check(x)
+            x = self.embedding(x)
         outputs = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         moment = self._moment(x, outputs, states)
         return self.readout(moment.outputs[-1]), moment.after
@@ -229,7 +244,10 @@ class Network(nn.Module):
     def moments(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Iterator[Moment]:
         """Run over time, one :class:`Moment` after the other; arguments as in :meth:`run`."""
         x, mask = self._checked(x, mask)
-        states = self._start(states, x.shape[1])
+        yield from self._moments(self.embedded(x), self._start(states, x.shape[1]), mask)
+
+    def _moments(self, x: Tensor, states: NetworkState, mask: Tensor | None) -> Iterator[Moment]:
+        """The same of what the first layer reads."""
         z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         masks: Iterable[Tensor | None] = [None] * x.shape[0] if mask is None else mask.unbind(0)
         for now, alive in zip(frames(x), masks, strict=True):
@@ -238,6 +256,10 @@ class Network(nn.Module):
                 moment = _freeze(moment, z, alive)
             yield moment
             z, states = moment.outputs, moment.after
+
+    def embedded(self, x: Tensor) -> Tensor:
+        """What the first layer reads of an input (T, B, n_in): itself, or vectors of its words."""
+        return x if self.embedding is None else self.embedding(x)
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time.
@@ -265,12 +287,12 @@ class Network(nn.Module):
 
     def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
         x, mask = self._checked(x, mask)
-        states = self._start(states, x.shape[1])
+        states, x = self._start(states, x.shape[1]), self.embedded(x)
         lengths = None if mask is None else running_lengths(mask)
         if mask is None:
             spikes, after = self._by_layers(x, states, None)
         elif lengths is None:
-            moments = [(m.outputs, m.after) for m in self.moments(x, states, mask=mask)]
+            moments = [(m.outputs, m.after) for m in self._moments(x, states, mask)]
             spikes = tuple(torch.stack(layer) for layer in zip(*(outputs for outputs, _ in moments), strict=True))
             after = moments[-1][1]
         else:  # no longer than the longest sample: how much padding follows has no effect, not even by rounding
@@ -279,7 +301,7 @@ class Network(nn.Module):
             spikes = tuple(pad(layer, (0, 0, 0, 0, 0, len(x) - steps)) for layer in spikes)
         if mask is not None:
             spikes = tuple(layer * mask.unsqueeze(-1) for layer in spikes)
-        at_once = isinstance(self.readout, nn.Linear)
+        at_once = isinstance(self.readout, nn.Linear | Tied)
         logits = self.readout(spikes[-1]) if at_once else torch.stack([self.readout(z) for z in spikes[-1]])
         if mask is not None:
             logits = logits * mask.unsqueeze(-1)
@@ -310,6 +332,8 @@ class Network(nn.Module):
         if x.ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         _refuse_complex(x)
+        if self.embedding is not None:
+            self.embedding.check(x)
         values = x.coalesce().values() if x.is_sparse else x
         # the sum first, which is five times as fast
         if values.is_floating_point() and not values.sum().isfinite() and not values.isfinite().all():
@@ -342,6 +366,17 @@ class Network(nn.Module):
 def _refuse_complex(x: Tensor) -> None:
     if x.is_complex():
         raise TypeError(f"x must be real, got {x.dtype}.")
+
+
+def _check_widths(embedding: Embedding, cells: Sequence[Cell]) -> None:
+    """Refuse layers that an embedding does not fit."""
+    if embedding.width != cells[0].n_in:
+        raise ValueError(f"cell 0 reads {cells[0].n_in} inputs, but the embedding has vectors of {embedding.width}.")
+    if embedding.tied and embedding.width != cells[-1].n_hidden:
+        raise ValueError(
+            f"a tied embedding asks for a last cell of as many outputs as its vectors have entries, {embedding.width}, "
+            f"got {cells[-1].n_hidden}."
+        )
 
 
 def as_network(network: object) -> Network:

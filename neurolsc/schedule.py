@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from neurolsc.validation import number, one_of
 
-__all__ = ["Constant", "Cosine", "FromTorch", "Schedule"]
+__all__ = ["Constant", "Cosine", "CosineTo", "FromTorch", "Schedule"]
 
 
 class Schedule(Protocol):
@@ -64,6 +64,33 @@ class Cosine:
         if done < self.warmup:
             return done / self.warmup
         return 0.5 * (1 + math.cos(math.pi * (done - self.warmup) / (1 - self.warmup)))
+
+
+@dataclass(frozen=True)
+class CosineTo:
+    r"""From the learning rate down to a share of it in half a cosine, without a warm-up.
+
+    .. math:: f(s) = e + \frac{1 - e}{2} (1 + \cos \pi s)
+
+    Attributes:
+        end: e, the share that is left at the end, in [0, 1].
+
+    Raises:
+        ValueError: if it is not.
+
+    Source: Loshchilov & Hutter, arXiv:1608.03983, eq. 5 (one period); with e = 0.1:
+    Herranz-Celotti & Rouat, arXiv:2308.12075v2, App. H.
+    """
+
+    end: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= number("end", self.end, zero_allowed=True) <= 1:
+            raise ValueError(f"end must be a share of the learning rate, in [0, 1], got {self.end}.")
+
+    def __call__(self, done: float) -> float:
+        """f(done)."""
+        return self.end + (1 - self.end) * 0.5 * (1 + math.cos(math.pi * done))
 
 
 @dataclass(frozen=True)

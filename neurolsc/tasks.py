@@ -4,15 +4,23 @@
 the attribute and the two methods of :class:`Task`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from neurolsc import metrics
+from neurolsc.measure import SHARE, Measure
 from neurolsc.validation import whole
 
-__all__ = ["BinaryPerStep", "ClassPerStep", "Classification", "Task", "cross_entropy"]
+__all__ = ["BinaryPerStep", "ClassPerStep", "Classification", "Task", "cross_entropy", "measure_of"]
+
+Kinds = Mapping[str, Measure]
+"""What the measures of a task are, by name."""
+NLL = Measure(lower_is_better=True, of_steps=True, share=False)
+PERPLEXITY = Measure(lower_is_better=True, of_steps=True, geometric=True, share=False)
 
 
 class Task(Protocol):
@@ -21,6 +29,11 @@ class Task(Protocol):
     Both are means over samples, and of a sample over its own steps (T, B), True in the mask; so
     those of a data set follow from those of its batches. A dataclass is best: its ``repr`` is
     compared where a training goes on from a checkpoint.
+
+    A measure is taken for such a mean, from 0 to 1 and the higher the better. Where it is none, an
+    attribute ``kinds`` says what it is: a mapping from names of measures to
+    :class:`neurolsc.measure.Measure`. A mean over all steps, in which longer samples count more,
+    or a measure that is the better the lower it is, needs no more than that.
     """
 
     @property
@@ -57,6 +70,7 @@ class Classification:
 
     last: int | None = None
     score = "mode_accuracy"
+    kinds = MappingProxyType({"mode_accuracy": SHARE, "mean_accuracy": SHARE})
 
     def __post_init__(self) -> None:
         if self.last is not None:
@@ -89,27 +103,32 @@ class Classification:
 class ClassPerStep:
     r"""A class for every step, such as the next letter of a text; the targets are classes (T, B).
 
-    The loss is the cross-entropy, and its exponential the perplexity,
+    The loss is the cross-entropy,
 
     .. math:: -\frac{1}{B} \sum_b \frac{1}{T_b} \sum_{t < T_b}
         \log \mathrm{softmax}(o[t, b])_{y[t, b]},
 
-    the score :func:`neurolsc.metrics.step_accuracy`.
+    the score :func:`neurolsc.metrics.perplexity`, the lower the better: of a data set that of all
+    its steps together, however it is cut into batches. :func:`neurolsc.metrics.step_accuracy` is
+    told as well.
     """
 
-    score = "step_accuracy"
+    score = "perplexity"
+    kinds = MappingProxyType({"perplexity": PERPLEXITY, "step_accuracy": SHARE})
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Cross-entropy at every step."""
-        metrics.check_classes(targets, logits, per_step=True)
-        among = logits.flatten(0, 1), targets.flatten().long()
         if mask is None:
-            return nn.functional.cross_entropy(*among)
-        return _mean(nn.functional.cross_entropy(*among, reduction="none").view(targets.shape), mask)
+            metrics.check_classes(targets, logits, per_step=True)
+            return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten().long())
+        return _mean(metrics.class_losses(logits, targets), mask)
 
     def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
-        """The share of steps that vote for their class."""
-        return {"step_accuracy": metrics.step_accuracy(logits, targets, mask)}
+        """The perplexity, and the share of steps that vote for their class."""
+        return {
+            "perplexity": metrics.perplexity(logits, targets, mask),
+            "step_accuracy": metrics.step_accuracy(logits, targets, mask),
+        }
 
 
 @dataclass(frozen=True)
@@ -121,23 +140,33 @@ class BinaryPerStep:
     .. math:: -\frac{1}{B} \sum_b \frac{1}{T_b} \sum_{t < T_b} \sum_c
         \log \sigma\big((2 y[t, b, c] - 1)\, o[t, b, c]\big),
 
-    the score :func:`neurolsc.metrics.step_overlap`.
+    the score :func:`neurolsc.metrics.nll`, the same in a mean over all steps of a data set, in
+    which longer pieces count more: that of the literature, the lower the better. Told as well is
+    :func:`neurolsc.metrics.step_overlap`.
 
     Source: N. Boulanger-Lewandowski, Y. Bengio, P. Vincent, "Modeling temporal dependencies in
     high-dimensional sequences", ICML 2012 (log-likelihood of a time step of polyphonic music).
     """
 
-    score = "step_overlap"
+    score = "nll"
+    kinds = MappingProxyType({"nll": NLL, "step_overlap": SHARE})
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Negative log-likelihood of a step."""
-        metrics.check_binary(targets, logits)
-        losses = nn.functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
-        return _mean(losses.sum(-1), mask)
+        return _mean(metrics.binary_losses(logits, targets), mask)
 
     def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
-        """How much what is told and what is true have in common."""
-        return {"step_overlap": metrics.step_overlap(logits, targets, mask)}
+        """The mean over steps, and how much what is told and what is true have in common."""
+        return {
+            "nll": metrics.nll(logits, targets, mask),
+            "step_overlap": metrics.step_overlap(logits, targets, mask),
+        }
+
+
+def measure_of(task: Task, name: str) -> Measure:
+    """What a measure of a task is; a share of samples if the task does not say."""
+    kinds: Kinds = getattr(task, "kinds", {})
+    return kinds.get(name, SHARE)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:

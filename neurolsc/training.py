@@ -6,7 +6,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,12 @@ from neurolsc.files import atomic_write, write_tree
 from neurolsc.fit import Fit, Row
 from neurolsc.identity import of_data, of_network
 from neurolsc.locks import alone_if
+from neurolsc.measure import SHARE, Measure
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead, parameter_groups
 from neurolsc.progress import reporting
 from neurolsc.schedule import Constant, Cosine, FromTorch, Schedule
-from neurolsc.tasks import Classification, Task
+from neurolsc.tasks import Classification, Task, measure_of
 from neurolsc.validation import positive, whole
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class TrainResult(Displayed):
     """epoch with the lowest validation loss, counted from 1"""
     stopped_early: bool
     """whether the patience ran out"""
+    measure: Measure = SHARE
+    """what the score is"""
 
     @property
     def best(self) -> Row:
@@ -98,7 +101,9 @@ class TrainResult(Displayed):
         """
         from neurolsc.plots import plot_learning_curves  # matplotlib is slow to import and few runs draw
 
-        return plot_learning_curves({"": self.history}, path, chance=chance, score=self.score, title=title)
+        return plot_learning_curves(
+            {"": self.history}, path, chance=chance, score=self.score, share=self.measure.share, title=title
+        )
 
     def parts(self) -> list[str | Table]:
         """What is shown: how it ended, its first, best and last epoch, and what looks wrong."""
@@ -108,7 +113,7 @@ class TrainResult(Displayed):
         for epoch in sorted({1, self.best_epoch, len(self.history)}):
             row = self.history[epoch - 1]
             losses = [f"{row[f'{of}_loss']:.3f}" for of in ("train", "validation")]
-            scores = [f"{row[f'{of}_{score}']:.1%}" for of in ("train", "validation")]
+            scores = [self.measure.text(row[f"{of}_{score}"]) for of in ("train", "validation")]
             rows.append((str(epoch), *losses, *scores, rates(row["firing_rate"])))
         name = score.replace("_", " ")
         head = ("epoch", "train loss", "validation loss", f"train {name}", f"validation {name}", "spikes/neuron/step")
@@ -116,12 +121,13 @@ class TrainResult(Displayed):
         return [told, Table(head, rows), *self.findings]
 
     def to_json(self, path: str | PathLike[str]) -> None:
-        """Write all of it as JSON.
+        """Write history, best epoch and whether it stopped early as JSON.
 
         Raises:
             OSError: if the file cannot be written.
         """
-        text = json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"
+        told = {name: getattr(self, name) for name in ("history", "best_epoch", "stopped_early")}
+        text = json.dumps(told, indent=2, allow_nan=False) + "\n"
         atomic_write(path, lambda file: file.write(text.encode()))
 
     def to_csv(self, path: str | PathLike[str]) -> None:
@@ -156,6 +162,7 @@ def train(
     schedule: Schedule | FromTorch = Cosine(),
     optimizer: Callable[[Iterable[Any], float], Optimizer] = torch.optim.Adam,
     conditioning: Conditioning = Conditioning(clip_gradient=1.0, centralize=True),
+    average_from: int | None = None,
     checkpoint: str | PathLike[str] | None = None,
     progress: bool = True,
     on_epoch: Callable[[Sequence[Row]], object] | None = None,
@@ -190,6 +197,9 @@ def train(
         optimizer: makes the optimizer from parameters, or groups of them, and learning rate.
         conditioning: what is done to gradients and weights at every update; by default gradients
             are centralized and their norm is clipped at 1, ``Conditioning()`` leaves them.
+        average_from: the epoch from which on the mean of the weights at the end of each epoch is
+            what is scored and kept, while the training goes on from those of the last one
+            (stochastic weight averaging, arXiv:1803.05407); None: never.
         checkpoint: file that keeps the state after every epoch; if it exists, training goes on from
             it. Patience may then be new, and so may the epochs where the learning rate stays; the
             other settings, the network but for its weights, and the data may not. Nobody else may
@@ -207,9 +217,9 @@ def train(
         ValueError: if a data set is empty or does not fit, a setting is out of range, or the
             checkpoint is damaged or of a run with other settings, which the message names.
         TypeError: if network, data or a setting are of the wrong kind.
-        FloatingPointError: if the loss becomes NaN or infinite; the message names the epoch and
-            what to try. The network then holds the weights of its best epoch, or those that it had
-            before the first.
+        FloatingPointError: if the loss or the score becomes NaN or infinite; the message names the
+            epoch and what to try. The network then holds the weights of its best epoch, or those
+            that it had before the first.
         BlockingIOError: if somebody else is at work with the checkpoint; the message names it.
         OSError: if the checkpoint cannot be read or written.
 
@@ -221,16 +231,18 @@ def train(
         whole(name, value)
     whole("seed", seed, at_least=0)
     positive("lr", lr)
+    if average_from is not None:
+        whole("average_from", average_from)
     if not callable(optimizer):
         raise TypeError(f"optimizer must make one from (parameters, lr), got a {type(optimizer).__name__}.")
     if not callable(schedule) and not isinstance(schedule, FromTorch):
         kind = type(schedule).__name__
         raise TypeError(f"schedule must be a function of the share done, or of torch as FromTorch(make), got a {kind}.")
-    order = torch.Generator()
+    order, measure = torch.Generator(), measure_of(task, task.score)
     train_batches = batches("training", training, batch_size, order)
     batches("validation", validation, batch_size)  # refuses before the first epoch, not after it
     groups = parameter_groups(network, lr, by_gain=by_gain)
-    fit = Fit(network, task, optimizer(groups, lr), conditioning, schedule, epochs)
+    fit = Fit(network, task, optimizer(groups, lr), conditioning, schedule, epochs, average_from)
     settings: dict[str, Any] = {}
     if checkpoint is not None:
         for name, data in (("training", training), ("validation", validation)):
@@ -241,6 +253,7 @@ def train(
             "optimizer": type(fit.optimizer).__name__,
             "conditioning": repr(conditioning),
             "by_gain": by_gain,
+            "average_from": average_from,
         }
         settings |= of_network(network)
         if isinstance(schedule, FromTorch) and fit.scheduler is not None:
@@ -258,7 +271,7 @@ def train(
             bar = reporting(
                 len(train_batches), desc=f"epoch {epoch}/{epochs}", unit="batch", shown=progress, often=False
             )
-            with torch.random.fork_rng(devices=_cuda_devices(network)), bar, drawn_from(_mix(seed, epoch)):
+            with torch.random.fork_rng(devices=_cuda_devices(network)), bar, drawn_from(_mix(seed, epoch), epoch):
                 torch.manual_seed(_mix(seed, epoch))
                 order.manual_seed(_mix(seed, epoch))
                 try:
@@ -267,14 +280,14 @@ def train(
                 except FloatingPointError as error:
                     network.load_state_dict(fit.best)
                     raise FloatingPointError(fit.diverged(str(error), lr)) from error
-                bar.note(f"loss {loss:.3f}, validation {scores.loss:.3f} {scores.measures[task.score]:.1%}")
+                bar.note(f"loss {loss:.3f}, validation {scores.loss:.3f} {measure.text(scores.measures[task.score])}")
             fit.note(loss, score, scores, time.perf_counter() - started)
             if checkpoint is not None:
                 write_tree(checkpoint, fit.state() | {"settings": settings})
             if on_epoch is not None:
                 on_epoch(fit.history)
     network.load_state_dict(fit.best)
-    return TrainResult(fit.history, fit.best_epoch, fit.waited >= patience)
+    return TrainResult(fit.history, fit.best_epoch, fit.waited >= patience, measure)
 
 
 def _check_resumable(name: str, data: Data) -> None:

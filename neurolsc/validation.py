@@ -42,6 +42,19 @@ def number(name: str, value: float, *, zero_allowed: bool = False) -> float:
     return float(positive(name, value, zero_allowed=zero_allowed))
 
 
+def probability(name: str, value: float) -> float:
+    """Return the value as a float if it is a probability below 1.
+
+    Raises:
+        TypeError: if it is not one number.
+        ValueError: if it is NaN or outside [0, 1).
+    """
+    chance = number(name, value, zero_allowed=True)
+    if chance >= 1:
+        raise ValueError(f"{name} must be a probability in [0, 1), got {value}.")
+    return chance
+
+
 def whole(name: str, value: int, *, at_least: int = 1) -> int:
     """Return the value if it is a whole number not below a bound.
 

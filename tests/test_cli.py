@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 import neurolsc
 from neurolsc.cli import app
 from neurolsc.config import DataSettings, NetworkSettings, StartSettings, TrainSettings
-from neurolsc.experiment import Experiment, Outcome
+from neurolsc.experiment import Experiment, Outcome, load_network
 from neurolsc.neurons import registry
 from neurolsc.training import TrainResult
 from tests.words import draw_words, write_words
@@ -31,8 +31,8 @@ def call(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-COMMANDS = ["radii", "pretrain", "train", "diagnose", "evaluate", "export", "demo", "data info"]
-COMMANDS += ["sweep", "table", "figure"]
+COMMANDS = ["radii", "pretrain", "train", "diagnose", "evaluate", "export", "demo", "data info", "data splits"]
+COMMANDS += ["sweep", "table", "figure", "reproduce"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -254,6 +254,7 @@ def test_a_started_run_trains_and_says_what_was_not_reached(tmp_path):
         (["--tau-v", "9"], {"tau_v": 9.0, "lr": 2e-3}),
     ],
 )
+@pytest.mark.slow
 def test_a_run_for_a_chip_is_exported_as_it_is(tmp_path, words, told):
     result = call("train", "--for", "netx", *SMALL, "--epochs", "1", *words, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
@@ -582,3 +583,55 @@ def test_diagnose_refuses_what_is_no_run(tmp_path):
     result = call("diagnose", tmp_path)
     assert result.exit_code != 0
     assert "is not the folder of a finished run" in result.output
+
+
+def test_other_cells_are_trained_by_name_and_no_chip_is_spoken_of(tmp_path):
+    words = [
+        "train",
+        "--cell",
+        "RNN",
+        "--activation",
+        "sigmoid",
+        "--width",
+        "8",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "512",
+    ]
+    result = call(*words, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "chip" not in result.output
+    assert load_network(tmp_path / "run").cells[0].activation == "sigmoid"
+    result = call("train", "--cell", "GRU", "--activation", "tanh", "--out", tmp_path / "other")
+    assert result.exit_code == 1
+    assert "a cell GRU does not take activation" in result.output
+
+
+def test_a_figure_is_made_again_and_says_what_was_found(tmp_path):
+    result = call("reproduce", "1a", "--out", tmp_path / "a")
+    assert result.exit_code == 0, result.output
+    told = (tmp_path / "a/reading.txt").read_text()
+    assert told.startswith("Fig. 1 a, size small: reproduced: ")
+    assert told in result.output
+    assert (tmp_path / "a/figure.png").exists()
+
+
+def test_the_trials_of_a_figure_are_listed_without_running_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = call("reproduce", "4", "--size", "paper", "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-1] == "Fig. 4, size paper: 64 trials"
+    assert len(set(result.output.splitlines())) == 65
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_figure_that_is_not_there_and_one_without_data_are_told(tmp_path):
+    unknown = call("reproduce", "7")
+    assert (unknown.exit_code, "known are 1a, 1b, 1c, 2, 3, 4, table-I" in unknown.output) == (1, True)
+    without = call("reproduce", "2", "--size", "paper", "--out", tmp_path / "f")
+    assert (without.exit_code, "name with --root a folder that holds cifar10, cifar100, mnist" in without.output) == (
+        1,
+        True,
+    )
+    assert call("reproduce", "2", "--size", "large").exit_code == 2

@@ -23,13 +23,14 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "eigen",
         "devices",
     ),
-    ("neurons", "plots"),
-    ("network", "checkpoint", "conditioning", "identity", "metrics", "optimizer", "schedule"),
+    ("neurons", "plots", "embedding"),
+    ("network", "checkpoint", "conditioning", "identity", "measure", "metrics", "optimizer", "schedule"),
     ("datasets",),
     ("stability",),
     ("interop", "tasks", "evaluation", "fit", "training", "export", "initialisers", "diagnosis"),
     ("config", "runs", "experiment"),
     ("sweeps",),
+    ("reproduce",),
     ("cli",),
 )
 """rooms from the ground up; a room may import from lower floors, and from its own only where that

@@ -131,6 +131,14 @@ def every_picture(profile, make_spikes) -> dict[str, Callable[..., Figure]]:
             noise=None,
             findings=[],
         ),
+        "paths": partial(plots.plot_paths, {"one": {"a": (step, v)}}, over=["steps"]),
+        "pascal": partial(plots.plot_pascal, {"a": (v.unsqueeze(1), v, v)}),
+        "grid": partial(plots.plot_grid, {"a": [(1, 1), (0, 1), (0, 0)]}, steps=1, layers=1),
+        "rates": partial(plots.plot_rates, {"one": {"a": {1e-3: [0.1, 0.2], 1e-2: [0.3]}}}, score="s"),
+        "starts": partial(plots.plot_starts, {"one": {"GRU": {"a": [0.1]}}}, scores=["s"], shares=[True]),
+        "covariances": partial(plots.plot_covariances, {"one": {"a": (0, (v, v, step))}}, samples=9),
+        "growth": partial(plots.plot_growth, {"a": (v.abs().view(1, 5, 1),) * 3}),
+        "covariance": partial(plots.plot_covariance, {"a": (v, v, step)}, steps=range(5), samples=9),
         "export": partial(
             plots.plot_export, errors=layers, rates=layers, used=layers, decisions={"b": 0.1}, alike=[], note=""
         ),
@@ -302,6 +310,51 @@ def test_where_there_are_words_every_value_has_a_row_from_the_top():
 def test_more_arms_than_colours_are_told_apart_by_dashes():
     styles = [line_style(number) for number in range(3 * len(plots.COLORS))]
     assert len({tuple(style.items()) for style in styles}) == len(styles)
+
+
+# the theory
+
+
+def test_paths_are_drawn_beyond_all_floats_and_where_there_is_none_not_at_all():
+    logs = torch.tensor([-torch.inf, 0.0, 10_000.0])
+    figure = plots.plot_paths({"a": {"one": (range(3), logs)}, "b": {"x": ([0], [1.0]), "y": ([0], [2.0])}}, over="nm")
+    figure.draw_without_rendering()
+    first, second = figure.axes
+    assert first.lines[0].get_ydata().tolist() == pytest.approx([float("nan"), 0, 10_000 / np.log(10)], nan_ok=True)
+    assert "$10^{4000}$" in [label.get_text() for label in first.get_yticklabels()]
+    assert (first.get_xlabel(), second.get_xlabel()) == ("n", "m")
+    assert first.get_legend() is None and len(second.get_legend().get_texts()) == 2
+
+
+def test_growth_is_drawn_as_means_over_samples_and_rounding_does_not_make_the_axis():
+    tangent = torch.tensor([[[0.0, 0.0], [1.0, 3.0], [1e-3, 1e-3]]])
+    difference = tangent + torch.tensor([0.0, 0.0, 1e-40]).view(1, 3, 1)
+    difference[0, 2] = 1e-200
+    figure = plots.plot_growth({"a": (difference.double(), tangent, tangent)})
+    forward, back = figure.axes
+    exact, runs = forward.lines
+    assert exact.get_ydata().tolist() == pytest.approx([float("nan"), np.log10(2), -3], nan_ok=True)
+    assert runs.get_linestyle() == ":" and forward.get_ylim()[0] > -10
+    assert back.lines[0].get_ydata().tolist() == pytest.approx(exact.get_ydata().tolist(), nan_ok=True)
+
+
+def test_covariance_is_drawn_with_what_chance_gives():
+    curve = (torch.ones(3), torch.tensor([torch.nan, 1.0, 0.2]), torch.tensor([torch.nan, 0.0, 0.6]))
+    figure = plots.plot_covariance({"a": curve}, steps=range(3), step=1, samples=16)
+    covariance, correlation, p_value = figure.axes
+    assert covariance.get_title(loc="left") == "Covariance with step 1"
+    (shade,) = correlation.patches
+    assert shade.get_extents().height / correlation.get_window_extent().height == pytest.approx(1 / 2.1)
+    assert p_value.lines[1].get_ydata() == [0.05, 0.05]
+
+
+def test_the_pascal_rnn_is_drawn_with_its_bound_below_the_derivative():
+    logs = torch.tensor([3.0, 1.0, -torch.inf])
+    figure = plots.plot_pascal({"a": (torch.ones(3, 2), logs, logs + 1), "b": (torch.ones(3, 1), logs, logs)})
+    outputs, _, below, _ = figure.axes
+    assert len(outputs.lines) == 2 and outputs.get_title(loc="left") == "a"
+    bound, derivative = (line.get_ydata()[:2] for line in below.lines)
+    assert bound - derivative == pytest.approx(1 / np.log(10))
 
 
 # a film

@@ -9,7 +9,7 @@ from torch.optim import lr_scheduler
 from neurolsc import LIF, ALIFPlus, ALIFPositive, Network, train, wrap
 from neurolsc.files import read_tree, write_tree
 from neurolsc.optimizer import adabelief_lookahead, parameter_groups
-from neurolsc.schedule import Constant, Cosine, FromTorch
+from neurolsc.schedule import Constant, Cosine, CosineTo, FromTorch
 
 
 def data(samples: int = 20) -> list[tuple[torch.Tensor, int]]:
@@ -41,6 +41,14 @@ def test_the_cosine_rises_and_falls_as_its_formula_says():
         assert Cosine(0.0)(i / 10) == pytest.approx(annealed.get_last_lr()[0])
         torch_s.step()
         annealed.step()
+
+
+def test_the_cosine_to_a_share_ends_there_and_has_no_warm_up():
+    assert [CosineTo(0.1)(s) for s in (0.0, 0.5, 1.0)] == pytest.approx([1, 0.55, 0.1])
+    assert [CosineTo(0.0)(s) for s in (0.2, 0.7)] == pytest.approx([Cosine(0.0)(s) for s in (0.2, 0.7)])
+    for end in (-0.1, 1.1):
+        with pytest.raises(ValueError, match="end must be"):
+            CosineTo(end)
 
 
 @pytest.mark.parametrize("warmup", [1.0, -0.1, math.nan])

@@ -108,6 +108,7 @@ PUBLIC = [
     "neurolsc.surrogate",
     "neurolsc.neurons",
     "neurolsc.stability",
+    "neurolsc.stability.theory",
     "neurolsc.initialisers",
     "neurolsc.diagnosis",
     "neurolsc.datasets",
@@ -116,6 +117,7 @@ PUBLIC = [
     "neurolsc.schedule",
     "neurolsc.metrics",
     "neurolsc.sweeps",
+    "neurolsc.reproduce",
     "neurolsc.export",
     "neurolsc.plots",
 ]

@@ -117,6 +117,36 @@ def test_the_best_weights_are_put_back_and_the_patience_ends_the_training():
     assert evaluate(network, Patterns(12, seed=1), batch_size=8).loss == min(losses)
 
 
+def test_weights_are_averaged_over_epochs_while_the_training_goes_on(tmp_path: Path):
+    sets = {"training": Patterns(24), "validation": Patterns(12, seed=1)}
+    seen: list[dict[str, Tensor]] = []
+
+    def trained(epochs: int, **more: Any) -> tuple[Network, TrainResult]:
+        network = small_network()
+        result = train(
+            network, **sets, epochs=epochs, **QUIET, **more, on_epoch=lambda _: seen.append(weights(network))
+        )
+        return network, result
+
+    network, result = trained(5, average_from=3)
+    assert result.best_epoch == 5
+    wanted = {name: torch.stack([epoch[name] for epoch in seen[2:]]).mean(0) for name in seen[0]}
+    torch.testing.assert_close(weights(network), wanted)
+    assert not same_bits(weights(network), seen[4])
+    assert evaluate(network, sets["validation"], batch_size=8).loss == result.best["validation_loss"]
+    plain = list(seen)
+    seen.clear()
+    trained(5)
+    assert all(same_bits(a, b) for a, b in zip(plain, seen, strict=True))  # the training itself is the same
+    trained(4, average_from=3, checkpoint=tmp_path / "state")
+    again, resumed = trained(5, average_from=3, checkpoint=tmp_path / "state")
+    assert same_bits(weights(again), weights(network))
+    timeless = [{k: v for k, v in row.items() if k != "seconds"} for row in result.history]
+    assert [{k: v for k, v in row.items() if k != "seconds"} for row in resumed.history] == timeless
+    with pytest.raises(ValueError, match="average_from = 3, now it is 2"):
+        trained(5, average_from=2, checkpoint=tmp_path / "state")
+
+
 def test_an_epoch_that_is_only_as_good_is_no_better():
     """No spikes, no logits: the loss stays at the logarithm of the number of classes."""
     network = Network([LIF(N, 8, threshold=1e6)], CLASSES)
@@ -270,6 +300,7 @@ def test_a_loss_that_only_grows_is_named(losses: list[float], found: str | None)
         ({"patience": 0}, ValueError, "patience"),
         ({"batch_size": 0}, ValueError, "batch_size"),
         ({"seed": -1}, ValueError, "seed"),
+        ({"average_from": 0}, ValueError, "average_from must be at least 1, got 0"),
         ({"lr": 0.0}, ValueError, "lr must be positive"),
         ({"lr": math.nan}, ValueError, "lr must be positive"),
         ({"optimizer": torch.optim.SGD([torch.zeros(1)], 0.1)}, TypeError, r"\(parameters, lr\), got a SGD"),

@@ -56,6 +56,25 @@ def pretraining_time() -> list[str]:
 
 
 @table
+def other_cells() -> list[str]:
+    """Radii of the cells that send numbers, before and after."""
+    found = read("other_cells")
+    body = []
+    for (cell, target), runs in grouped(found["runs"], "cell", "target").items():
+        done = sum(run["converged"] for run in runs)
+        line = [cell, target, f"{done} of {len(runs)}", ", ".join(str(run["steps"]) for run in runs)]
+        line.append(", ".join(str(run["seconds"]) for run in runs))
+        for when in ("before", "after"):
+            for direction in ("time", "depth"):
+                radii = [radius for run in runs for radius in run[when][direction]]
+                low, high = min(radii), max(radii)
+                line.append(f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}")
+        body.append(line)
+    head = ["cell", "target", "converged", "steps", "seconds", "time before", "depth before", "time after"]
+    return [*rows([*head, "depth after"], body), *caption(found["about"])]
+
+
+@table
 def fresh_radii() -> list[str]:
     """How far radii are from the target on inputs that pre-training never saw."""
     found = read("fresh_radii")

@@ -133,3 +133,48 @@ def shd_loader() -> list[str]:
     head = ["a batch of " + str(found["batch"]), "ms", "copies of the same bytes by numpy"]
     older = f"; by code from before the changes of {MENDED}" if about[-10:] < MENDED else ""
     return [*rows(head, body), "", f"*{about}{older}.*"]
+
+
+def _two(ms: dict[str, float], other: str) -> str:
+    return f"{ms['ours']:.2f} ({ms[other] / ms['ours']:.2f})"
+
+
+@table
+def rate_cells() -> list[str]:
+    """Runs and steps of the cells that send numbers."""
+    found = read("rate_cells")
+    step = {(run["cell"], run["n"]): run["ms"] for run in found["steps"]}
+    body = []
+    for run in found["layers"]:
+        line = [run["cell"], run["n"], run["batch"], *(_two(run[what], "PyTorch") for what in ("both", "forward"))]
+        one = step.get((run["cell"], run["n"]))
+        body.append([*line, _two(one, "PyTorch") if one else ""])
+    head = ["cell", "N", "B", "forward and backward, ms (PyTorch's, times ours)", "forward", "one step"]
+    return [*rows(head, body), *caption(found["about"])]
+
+
+@table
+def linear_scan() -> list[str]:
+    """The LRU's run next to its steps."""
+    found = read("rate_cells")
+    body = [
+        [run["n"], run["batch"], run["steps"], *(_two(run[what], "steps") for what in ("block", "alone"))]
+        for run in found["scan"]
+    ]
+    head = ["N", "B", "T", "LRU block, ms (steps, times ours)", "the recurrence alone"]
+    return [*rows(head, body), *caption(found["about"], "forward and backward")]
+
+
+@table
+def rate_radii() -> list[str]:
+    """Radii of the cells that send numbers."""
+    found = read("rate_cells")
+    body = []
+    for run in found["radii"]:
+        ms = run["ms"]
+        line = [run["cell"], run["n"], run["through"], f"{run['radius']:.3f}", f"{ms['ours']:.2f}"]
+        line += [f"{ms['dense'] / ms['ours']:.2g}", f"{ms['ARPACK'] / ms['ours']:.2g}", f"{run['went dense']:.0%}"]
+        body.append([*line, f"{run['error']:.2%}", f"{run['error of ARPACK']:.2%}"])
+    head = ["cell", "N", "through", "radius", "ours, ms a point", "dense, times ours", "ARPACK, times ours"]
+    head += ["went dense", "largest error", "of ARPACK"]
+    return [*rows(head, body), *caption(found["about"], "untrained networks")]

@@ -2,8 +2,8 @@
 
 - main: the group of all commands, and what becomes of errors
 - options: settings as flags and from a TOML file
-- radii, pretrain, train, diagnose, evaluate, export, demo, data, sweep, table, figure: what is
-  called so
+- radii, pretrain, train, diagnose, evaluate, export, demo, data, sweep, table, figure, reproduce:
+  what is called so
 """
 
 from neurolsc.cli.main import app

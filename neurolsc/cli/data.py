@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from neurolsc.cli import options
+from neurolsc.config import DataSettings
 from neurolsc.datasets import EventFile
 from neurolsc.datasets.summary import summarize
 
@@ -12,6 +14,18 @@ from neurolsc.datasets.summary import summarize
 @click.group()
 def data() -> None:
     """Look at data."""
+
+
+@data.command()
+@options.settings(DataSettings)
+def splits(settings: DataSettings) -> None:
+    """Say what there is to train on and to validate with, and what is asked of a network.
+
+    The files are read and checked as `neurolsc train` does. The test set is not opened.
+    """
+    click.echo(f"{settings.title}: {settings.task}, scored by {settings.task.score.replace('_', ' ')}")
+    for name in ("train", "validation"):
+        click.echo(settings.load(name))
 
 
 @data.command()

@@ -16,6 +16,7 @@ from neurolsc.cli.export import export
 from neurolsc.cli.figure import figure
 from neurolsc.cli.pretrain import pretrain
 from neurolsc.cli.radii import radii
+from neurolsc.cli.reproduce import reproduce_figure
 from neurolsc.cli.sweep import sweep
 from neurolsc.cli.table import table
 from neurolsc.cli.train import train
@@ -61,6 +62,7 @@ def app() -> None:
       neurolsc export runs/digits --to netx           integers for a neuromorphic chip
       neurolsc demo                                   what the start does, with a report
       neurolsc data info train.h5                     what is in a file of spoken words
+      neurolsc reproduce 1b                           a figure of the paper, in small
 
     Settings come from flags, from a TOML file (--config), and else from the defaults that --help
     shows. A finished run has its own, in settings.toml, which --config takes as it is.
@@ -69,5 +71,5 @@ def app() -> None:
         sys.path.append(os.getcwd())
 
 
-for command in (radii, pretrain, train, diagnose, evaluate, export, demo, data, sweep, table, figure):
+for command in (radii, pretrain, train, diagnose, evaluate, export, demo, data, sweep, table, figure, reproduce_figure):
     app.add_command(command)

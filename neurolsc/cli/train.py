@@ -9,6 +9,8 @@ from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, Sta
 from neurolsc.experiment import Experiment
 from neurolsc.export import quantize
 from neurolsc.network import Network
+from neurolsc.neurons import SpikingCell
+from neurolsc.tasks import measure_of
 
 
 @click.command()
@@ -41,8 +43,9 @@ def train(
     assert result is not None
     for finding in result.findings:
         click.echo(finding)
-    accuracy = result.best["validation_mode_accuracy"]
-    click.echo(f"best epoch {result.best_epoch}: validation mode accuracy {accuracy:.1%}")
+    score, measure = data.task.score, measure_of(data.task, data.task.score)
+    told = measure.text(result.best[f"validation_{score}"])
+    click.echo(f"best epoch {result.best_epoch}: validation {score.replace('_', ' ')} {told}")
     click.echo(f"written to {out}")
 
 
@@ -56,6 +59,6 @@ def _why_not(network: Network) -> str:
 
 
 def _tell(network: Network) -> None:
-    """Say before anything is trained that the network cannot be exported."""
-    if reason := _why_not(network):
+    """Say before anything is trained that a network of spikes cannot be exported."""
+    if all(isinstance(cell, SpikingCell) for cell in network.cells) and (reason := _why_not(network)):
         click.echo(f"not for a chip: {reason} With --for netx it would be.")

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from os import PathLike
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from neurolsc.checkpoint import file_of, load
 from neurolsc.config.setting import setting
+from neurolsc.embedding import Embedding
 from neurolsc.files import sha256_of
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
@@ -16,7 +18,7 @@ from neurolsc.neurons.registry import CELLS, SURROGATES
 from neurolsc.neurons.reset import ResetName
 from neurolsc.untrusted.words import clean
 
-OF_A_CELL = ("tau_v", "tau_theta", "b_theta", "adaptation", "reset", "reset_gradient")
+OF_A_CELL = ("tau_v", "tau_theta", "b_theta", "adaptation", "reset", "reset_gradient", "activation", "exterior_dropout")
 """Settings that a cell's constructor may take."""
 OF_A_SPIKE = ("surrogate", "dampening", "sharpness", "learnable")
 """Settings of what it may take as `spike`."""
@@ -39,18 +41,30 @@ class NetworkSettings:
     adaptation: float = setting(1.8, "mean rise of the threshold at a spike")
     reset: ResetName = setting("subtract", "what a spike does to the voltage")
     reset_gradient: bool = setting(False, "let a gradient through the reset")
+    activation: str = setting("relu", "activation of RNN and FeedForward: relu, sigmoid, tanh, swish, sine, ...")
+    exterior_dropout: float = setting(
+        0.0, "LRU: dropout of what a layer reads, before its norm and its skip connection"
+    )
     layer_delay: int = setting(1, "steps until a layer reads the one below: 1 (paper) or 0")
     readout_bias: bool = setting(False, "give the readout a bias")
+    embedding: int = setting(0, "words: entries of their vectors, and width of the last layer; 0: the width of all")
     weights: str = setting("", "start from this network file; what else is said of the network is then not used")
     weights_sha256: str = setting("", "what that file must be; a run notes it, and goes on from no other content")
     seed: int = setting(0, "of weights, batches and everything that is drawn")
 
-    def build(self, n_in: int, n_out: int) -> Network:
+    def build(self, n_in: int, n_out: int, words: int | None = None) -> Network:
         """The network of the file `weights`, or a fresh one with weights drawn from the seed.
+
+        Args:
+            n_in: number of inputs.
+            n_out: number of classes.
+            words: how many there are, if inputs are numbers of words: they are read, and told, by a
+                tied embedding.
 
         Raises:
             ValueError: if cell or surrogate are not known, the cell's constructor does not take a
-                setting that differs from its default, or the file is not the one that it was.
+                setting that differs from its default, an embedding is asked for where there are no
+                words, or the file is not the one that it was.
         """
         if self.weights:
             found = sha256_of(file_of(self.weights))
@@ -69,14 +83,24 @@ class NetworkSettings:
         odd = [f.name for f in fields(self) if f.name in left and getattr(self, f.name) != f.default]
         if odd:
             raise ValueError(f"a cell {self.cell} does not take {', '.join(odd)}.")
+        of_others = {"embedding": words is None, "readout_bias": words is not None}
+        odd = [name for name, other in of_others.items() if other and getattr(self, name)]
+        if odd:
+            raise ValueError(f"{odd[0]}: only for data that are {'words' if words is None else 'no words'}.")
         torch.manual_seed(self.seed)
+        widths = [n_in, *[self.width] * self.layers]
+        if words is not None:
+            widths[0] = widths[-1] = self.embedding or self.width
         cells = []
-        for below in [n_in, *[self.width] * (self.layers - 1)]:
+        for below, width in pairwise(widths):
             if wants_spike:
                 shape: Any = SURROGATES.find(self.surrogate)
                 own["spike"] = shape(self.dampening, self.sharpness, learnable=self.learnable)
-            cells.append(cell(below, self.width, **own))
-        return Network(cells, n_out, layer_delay=self.layer_delay, readout_bias=self.readout_bias)  # type: ignore[arg-type]
+            cells.append(cell(below, width, **own))
+        rest: Any = {"layer_delay": self.layer_delay, "readout_bias": self.readout_bias}
+        if words is None:
+            return Network(cells, n_out, **rest)
+        return Network(cells, embedding=Embedding(words, widths[0], tied=True), **rest)
 
     @property
     def can_be_set(self) -> bool:

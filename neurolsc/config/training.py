@@ -10,10 +10,10 @@ from neurolsc.config.setting import setting
 from neurolsc.evaluation import Samples
 from neurolsc.network import Network
 from neurolsc.optimizer import adabelief_lookahead
-from neurolsc.schedule import Constant, Cosine, Schedule
+from neurolsc.schedule import Constant, Cosine, CosineTo, Schedule
 from neurolsc.training import TrainResult, train
 
-SCHEDULES: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine()}
+SCHEDULES: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine(), "cosine-to-tenth": CosineTo(0.1)}
 OPTIMIZERS = {"adabelief-lookahead": adabelief_lookahead, "adam": torch.optim.Adam}
 
 
@@ -25,8 +25,13 @@ class TrainSettings:
     batch_size: int = setting(32, "samples per batch")
     lr: float = setting(5e-3, "learning rate; deeper networks take less: of ten layers 2e-3 was best")
     by_gain: bool = setting(True, "divide it, for b_theta, by how far b_theta moves the threshold")
-    schedule: Literal["constant", "cosine"] = setting(
-        "cosine", "course of the learning rate over all epochs: it stays, or rises for 5 % of them and falls to 0"
+    schedule: Literal["constant", "cosine", "cosine-to-tenth"] = setting(
+        "cosine",
+        "course of the learning rate over all epochs: it stays, rises for 5 % of them and falls to 0, or falls to a "
+        "tenth",
+    )
+    average_from: int = setting(
+        0, "epoch from which on the mean of the weights over epochs is scored and kept; 0: never"
     )
     patience: int = setting(10, "stop after this many epochs without a better validation loss")
     optimizer: Literal["adabelief-lookahead", "adam"] = setting("adam", "Adam, or AdaBelief in Lookahead (the paper's)")
@@ -38,6 +43,7 @@ class TrainSettings:
     def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:
         """Train a network; more: keywords of :func:`neurolsc.train`."""
         own = {name: getattr(self, name) for name in ("epochs", "batch_size", "lr", "by_gain", "patience")}
+        own |= {"average_from": self.average_from or None}
         own |= {"optimizer": OPTIMIZERS[self.optimizer], "schedule": SCHEDULES[self.schedule]}
         bounds = {name: getattr(self, name) for name in ("clip_gradient", "clip_spectrum", "centralize", "clip_weight")}
         own["conditioning"] = Conditioning(**bounds)

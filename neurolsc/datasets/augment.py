@@ -25,14 +25,29 @@ _SEED: ContextVar[int | None] = ContextVar("_SEED", default=None)
 """Of this thread, or of what it was handed to: no other thread sees or moves it."""
 
 
+_EPOCH: ContextVar[int | None] = ContextVar("_EPOCH", default=None)
+"""Likewise."""
+
+
 @contextmanager
-def drawn_from(seed: int) -> Iterator[None]:
-    """Let augmentations draw from a seed and the items asked for, and from nothing else."""
-    token = _SEED.set(seed)
+def drawn_from(seed: int, epoch: int | None = None) -> Iterator[None]:
+    """Let augmentations draw from a seed and the items asked for, and from nothing else.
+
+    Args:
+        seed: where they draw from.
+        epoch: of the training that asks, from 1; None: no training does.
+    """
+    tokens = _SEED.set(seed), _EPOCH.set(epoch)
     try:
         yield
     finally:
-        _SEED.reset(token)
+        _SEED.reset(tokens[0])
+        _EPOCH.reset(tokens[1])
+
+
+def epoch_of_training() -> int | None:
+    """The epoch of the training that asks for items, from 1; None outside of one."""
+    return _EPOCH.get()
 
 
 def generator(indices: Sequence[int]) -> np.random.Generator:

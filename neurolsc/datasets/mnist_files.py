@@ -1,11 +1,11 @@
 """The four files of MNIST: found or downloaded, verified, read in pairs."""
 
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from torch import Tensor
 
+from neurolsc.datasets.download import downloaded
 from neurolsc.datasets.idx import contents_digest, read_idx
 
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -80,23 +80,13 @@ def _present(root: Path, name: str) -> Path | None:
 
 
 def _download(root: Path, name: str) -> Path:
-    import pooch  # slow to import, and only a download needs it
-
-    root.mkdir(parents=True, exist_ok=True)
-    failures = []
-    for mirror in MIRRORS:
-        with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as temporary:
-            source = pooch.create(temporary, base_url=mirror, registry={f"{name}.gz": None})
-            try:
-                path = Path(source.fetch(f"{name}.gz"))
-                _verify(path, name)
-            except (OSError, ValueError) as error:
-                failures.append(f"  {mirror}{name}.gz: {error}")
-                continue
-            return path.replace(root / path.name)
-    raise ConnectionError(
-        "\n".join([f"{name} could not be downloaded.", *failures])
-        + f"\nPut it, plain or as .gz, into {root} by hand, or use SpikeLatencyMNIST.embedded(split)."
+    return downloaded(
+        root,
+        f"{name}.gz",
+        [f"{mirror}{name}.gz" for mirror in MIRRORS],
+        lambda path: _verify(path, name),
+        called=name,
+        otherwise=f"Put it, plain or as .gz, into {root} by hand, or use SpikeLatencyMNIST.embedded(split).",
     )
 
 

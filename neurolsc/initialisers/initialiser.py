@@ -99,4 +99,6 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
         raise TypeError(f"inputs must be a list of batches (T, B, n_in), got a list of {type(x).__name__}.")
     if x.ndim != 3 or x.shape[2] != n_in or 0 in x.shape:
         raise ValueError(f"inputs must be (T, B, {n_in}), got {tuple(x.shape)}.")
+    if network.embedding is not None:
+        return x.to(network.dtype_and_device["device"])  # numbers of words stay whole
     return (x.to_dense() if x.is_sparse else x).to(**network.dtype_and_device)

@@ -6,21 +6,35 @@ and `registry` the table of names. `derivatives`, `thresholds` and `membrane` ar
 (`reset`); `lif` and `alif` are the cells of eq. 49 (`equations`), whose offers stand in `leaky`:
 derivatives from `linearised`, as products in `linear_maps`, with what each neuron does `alone`; and
 the run over all steps at once in `scan/`.
+
+The paper's other cells send numbers: `feedforward`, `rnn`, `gru` and `lstm` (what these three share
+is `gated`, with derivatives in `gate_maps`), and `lru` with `lru_maps`, whose run is a
+`linear_scan`. `activations` are theirs, and `all_steps` has the kernels of PyTorch that run them.
 """
 
 from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, ALIFState
 from neurolsc.neurons.cell import Answer, Cell, State
 from neurolsc.neurons.derivatives import Derivatives, StepMap, Term
+from neurolsc.neurons.feedforward import FeedForward
+from neurolsc.neurons.gated import HiddenState
+from neurolsc.neurons.gru import GRU
 from neurolsc.neurons.lif import LIF, LIFState
+from neurolsc.neurons.lru import LRU, LRUState
+from neurolsc.neurons.lstm import LSTM, LSTMState
 from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.registry import register
+from neurolsc.neurons.rnn import RNN
 from neurolsc.neurons.spiking import SpikingCell
 from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.positive import Positive
 
 __all__ = [
     "ALIF",
+    "GRU",
     "LIF",
+    "LRU",
+    "LSTM",
+    "RNN",
     "ALIFPlus",
     "ALIFPlusMinus",
     "ALIFPositive",
@@ -28,7 +42,11 @@ __all__ = [
     "Answer",
     "Cell",
     "Derivatives",
+    "FeedForward",
+    "HiddenState",
     "LIFState",
+    "LRUState",
+    "LSTMState",
     "Membrane",
     "Positive",
     "SpikingCell",

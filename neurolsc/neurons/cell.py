@@ -157,7 +157,7 @@ class Cell(nn.Module, ABC):
         return torch.cat(outputs), state
 
     def _by_steps(self, x: Tensor, state: State, first: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        dtype, z, outputs = state[0].dtype, self.output(state), []
+        dtype, z, outputs = state[0].real.dtype, self.output(state), []
         read = frames(x) if first is None else chain([first], islice(frames(x), x.shape[0] - 1))
         for t, now in enumerate(read):
             after = self.update(now.to(dtype), z, state)

@@ -24,22 +24,30 @@ def plot_bands(
     path: Where = None,
     *,
     score: str,
+    share: bool = True,
+    log: bool = False,
+    limits: tuple[float, float] | None = None,
+    looks: _Styles | None = None,
     title: str = "",
 ) -> Figure:
     """Draw scores over epochs: of every arm the mean of its runs, and a band, lowest to highest.
 
     Args:
-        curves: by title of a panel, of every arm by name its runs; each has a score, a share from 0
-            to 1, for every epoch. A run that ended before others keeps its last score. An arm looks
+        curves: by title of a panel, of every arm by name its runs; each has a score for every
+            epoch. A run that ended before others keeps its last score. An arm looks
             the same in all panels.
         path: the picture; None: it is not written.
         score: what is drawn.
+        share: it lies between 0 and 1, and so does its axis.
+        log: the upward axis is logarithmic.
+        limits: where it begins and ends; None: around all curves.
+        looks: colour and dashes of every arm; None: one after the other.
         title: of the whole.
 
     Returns:
         The figure.
     """
-    styles = _styles(curves)
+    styles = _styles(curves) if looks is None else looks
     rows, columns = -(-len(curves) // _ACROSS), min(len(curves), _ACROSS)
     with mpl.rc_context(STYLE):
         size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * -(-len(styles) // columns))
@@ -48,7 +56,13 @@ def plot_bands(
         for ax in axes[len(curves) :]:
             ax.set_visible(False)
         for ax, (name, arms) in zip(axes, curves.items(), strict=False):
-            ax.set(title=name, xlabel="epoch", ylim=(0, 1))
+            ax.set(title=name, xlabel="epoch")
+            if share:
+                ax.set_ylim(0, 1)
+            if log:
+                ax.set_yscale("log")
+            if limits is not None:
+                ax.set_ylim(*limits)
             ax.tick_params(labelbottom=True)
             whole_steps(ax)
             for arm, runs in arms.items():
@@ -71,17 +85,19 @@ def plot_scores(
     *,
     over: str,
     score: str,
+    share: bool = True,
     title: str = "",
 ) -> Figure:
     """Draw scores over a setting: of every arm the mean over its runs, and every run as a dot.
 
     Args:
-        arms: by name, for every value of the setting the scores of its runs, shares from 0 to 1.
-            Numbers within a factor of 30 are placed as such, others side by side; where there are
-            words, every value has a row.
+        arms: by name, for every value of the setting the scores of its runs. Numbers within a
+            factor of 30 are placed as such, others side by side; where there are words, every value
+            has a row.
         path: the picture; None: it is not written.
         over: name of the setting.
         score: what is drawn.
+        share: it lies between 0 and 1, and so does its axis.
         title: of the whole.
 
     Returns:
@@ -100,7 +116,8 @@ def plot_scores(
         )
         told(over)
         shares(score)
-        (ax.set_xlim if words else ax.set_ylim)(0, 1)
+        if share:
+            (ax.set_xlim if words else ax.set_ylim)(0, 1)
         ticks(list(places.values()), [str(value) for value in places])
         if words:
             ax.invert_yaxis()
@@ -147,6 +164,6 @@ def _styles(curves: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, A
     return {name: line_style(number) for number, name in enumerate(names)}
 
 
-def _legend(figure: Figure, styles: Mapping[str, dict[str, Any]], columns: int) -> None:
+def _legend(figure: Figure, styles: _Styles, columns: int) -> None:
     handles = [Line2D([], [], linewidth=1.7, **style) for style in styles.values()]
     figure.legend(handles, list(styles), loc="outside lower center", ncols=columns, fontsize="small")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.modes import evaluating
-from neurolsc.network import Network, as_network
+from neurolsc.network import Network, NetworkState, as_network
 
 Loss = Callable[[Tensor], Tensor]
 """A number with a gradient, from the logits (T, B, C)."""
@@ -40,7 +40,8 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063.
     """
     with evaluating(as_network(network)), torch.enable_grad():
-        moments = list(network.moments(x))
+        start = network.initial_states(x.shape[1]) if x.ndim == 3 else None  # else x is refused
+        moments = list(network.moments(x, start and _differentiable(start)))
         logits = torch.stack([network.readout(m.outputs[-1]) for m in moments])
         leaves = [leaf for m in moments for layer in m.after.layers for leaf in layer]
         found = iter(_gradients(loss(logits), leaves))
@@ -81,6 +82,12 @@ def parameter_gradients(
         value = loss(network.run(x, mask=mask).logits)
     found = iter(_gradients(value, list(chain.from_iterable(t.values() for t in trained))))
     return tuple({name: next(found).detach() for name in names} for names in trained)
+
+
+def _differentiable(states: NetworkState) -> NetworkState:
+    """The same states, by which a gradient can be taken whether or not any parameter needs one."""
+    layers = (type(s)(*(leaf.detach().clone().requires_grad_() for leaf in s)) for s in states.layers)
+    return NetworkState(tuple(layers), states.x)
 
 
 def together(gradients: dict[str, Tensor]) -> Tensor:

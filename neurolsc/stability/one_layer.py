@@ -16,7 +16,8 @@ from neurolsc.stability.transition import Transitions, stacked
 def reads(network: Network, x: Tensor, layer: int) -> Tensor:
     """What a layer reads at every step of a run (T, B, n_in), with the network's delay."""
     with torch.no_grad():
-        below = network.run(x).spikes[layer - 1] if layer else x.to(network.dtype_and_device["device"])
+        own = x.to(network.dtype_and_device["device"])
+        below = network.run(own).spikes[layer - 1] if layer else network.embedded(own)
         return _delayed(network, below, layer)
 
 

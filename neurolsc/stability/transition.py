@@ -186,7 +186,7 @@ def _real(leaf: Tensor) -> Tensor:
 
 def _leaf(part: Tensor, like: Tensor) -> Tensor:
     shape = (-1, *like.shape[1:])
-    return torch.view_as_complex(part.reshape(*shape, 2)) if like.is_complex() else part.view(shape)
+    return torch.complex(*part.reshape(*shape, 2).unbind(-1)) if like.is_complex() else part.view(shape)
 
 
 def stacked(states: list[State]) -> State:

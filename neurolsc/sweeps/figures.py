@@ -9,8 +9,6 @@ from neurolsc.sweeps.grid import Grid
 from neurolsc.sweeps.row import Row, best_so_far, read_history
 from neurolsc.sweeps.summary import Group, groups, shown
 
-_SCORE = "validation mode accuracy"
-
 
 def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) -> list[Path]:
     """Draw learning.png and scores.png into the folder of a sweep; return their paths.
@@ -34,7 +32,8 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
     if varied and over not in varied:
         raise ValueError(f"over must be a setting that varies from arm to arm, {', '.join(varied)}, got {over!r}.")
     rest = [name for name in varied if name != over]
-    arms = [group for group in groups(grid, rows, [over, *rest]) if group.values("validation_mode_accuracy")]
+    column, share = f"validation_{grid.score}", grid.measure.share
+    arms = [group for group in groups(grid, rows, [over, *rest]) if group.values(column)]
     if not arms:
         raise ValueError("there is nothing to draw: no trial that was chosen is over.")
     folders = {trial.name: trial.folder(sweep) for trial in grid.trials}
@@ -42,8 +41,10 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
     scores: dict[str, dict[Any, list[float]]] = {}
     for group in arms:
         value, name = group.arm[over], Group({name: group.arm[name] for name in rest}, ()).name
-        panels.setdefault(f"{over} {shown(value)}", {})[name] = [_curve(folders[row["trial"]]) for row in group.whole]
-        scores.setdefault(name, {})[value] = group.values("validation_mode_accuracy")
+        panels.setdefault(f"{over} {shown(value)}", {})[name] = [
+            _curve(folders[row["trial"]], column) for row in group.whole
+        ]
+        scores.setdefault(name, {})[value] = group.values(column)
     paths = [sweep / "learning.png", sweep / "scores.png"]
     seeds = {name: [len(curves[name]) for curves in panels.values() if name in curves] for name in scores}
     title = _title(grid)
@@ -53,9 +54,10 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
     else:
         told = {name: f"{name} ({_told(numbers)})" for name, numbers in seeds.items()}
     panels = {panel: {told[name]: runs for name, runs in curves.items()} for panel, curves in panels.items()}
-    bands = f"{title}; bands from lowest to highest"
-    plot_bands(panels, paths[0], score=f"{_SCORE}\nof the best epoch so far", title=bands)
-    plot_scores({told[name]: runs for name, runs in scores.items()}, paths[1], over=over, score=_SCORE, title=title)
+    bands, score = f"{title}; bands from lowest to highest", column.replace("_", " ")
+    plot_bands(panels, paths[0], score=f"{score}\nof the best epoch so far", share=share, title=bands)
+    runs_of = {told[name]: runs for name, runs in scores.items()}
+    plot_scores(runs_of, paths[1], over=over, score=score, share=share, title=title)
     return paths
 
 
@@ -75,5 +77,5 @@ def _told(seeds: list[int]) -> str:
     return f"{', '.join(map(str, numbers))} {'seed' if numbers == [1] else 'seeds'}"
 
 
-def _curve(folder: Path) -> list[float]:
-    return [row["validation_mode_accuracy"] for row in best_so_far(read_history(folder))]
+def _curve(folder: Path, column: str) -> list[float]:
+    return [row[column] for row in best_so_far(read_history(folder))]

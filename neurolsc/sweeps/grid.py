@@ -1,19 +1,23 @@
 """The grid file: which trials there are, and how one setting is chosen for each arm."""
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from os import PathLike
-from typing import Any, Literal, get_args
+from typing import Any
 
+from neurolsc.config.data import DataTask
+from neurolsc.measure import SHARE, Measure
 from neurolsc.sweeps.trial import Trial
+from neurolsc.tasks import measure_of
 from neurolsc.untrusted.toml import read_toml
 from neurolsc.untrusted.words import clean
 from neurolsc.validation import one_of
 
-By = Literal["validation_mode_accuracy", "validation_mean_accuracy", "validation_loss"]
+LOSS = "validation_loss"
 Arm = tuple[tuple[str, Any], ...]
 """Names and values of the settings that trials of one arm share."""
 
@@ -25,12 +29,15 @@ class Choice:
     """A setting chosen for each arm, by its best value with one seed."""
 
     setting: str
-    by: By
+    by: str
+    """validation_loss, or a measure of the task, such as validation_mode_accuracy"""
     seed: int
+    measure: Measure = SHARE
+    """what decides, if it is no loss"""
 
     def best(self, values: Mapping[Trial, float]) -> Trial | None:
         """The trial with the best value, the first of equals; None of none."""
-        sign = -1 if self.by == "validation_loss" else 1
+        sign = -1 if self.by == LOSS or self.measure.lower_is_better else 1
         return max(values, key=lambda trial: sign * values[trial], default=None)
 
 
@@ -40,10 +47,10 @@ class Figures:
 
     budgets: tuple[int, ...] = (10, 20, 40)
     """epochs after which the score so far is told"""
-    reach: float = 0.8
-    """validation mode accuracy whose first epoch is told"""
-    learns: float = 0.5
-    """validation mode accuracy at the best epoch above which a trial counts as one that learns"""
+    reach: float | None = 0.8
+    """validation score whose first epoch is told; None: it is not told"""
+    learns: float | None = 0.5
+    """validation score that a trial must beat at the best epoch to count as one that learns"""
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,20 @@ class Grid:
 
     def __repr__(self) -> str:
         return f"Grid({self.name}: {self.total} trials over {', '.join(self.varied) or 'nothing'})"
+
+    @property
+    def score(self) -> str:
+        """What the task calls its score; that of all trials."""
+        return self._task.score
+
+    @property
+    def measure(self) -> Measure:
+        """What the score is."""
+        return measure_of(self._task, self.score)
+
+    @property
+    def _task(self) -> DataTask:
+        return self.trials[0].experiment.data.task
 
     @cached_property
     def varied(self) -> tuple[str, ...]:
@@ -161,11 +182,13 @@ def make_grid(given: dict[str, Any]) -> Grid:
         raise ValueError(f"name must be a text that can be a folder's, got {_told(name)}.")
     if not isinstance(test, bool):
         raise ValueError(f"test must be true or false, got {_told(test)}.")
-    grid = Grid(name, fixed, tuple(factors), None, _figures(_table(given, "table")), given, test)
+    grid = Grid(name, fixed, tuple(factors), None, Figures(), given, test)
     trials = grid.trials  # a wrong name or value is told here
+    if len(scores := dict.fromkeys(trial.experiment.data.task.score for trial in trials)) > 1:
+        raise ValueError(f"all trials of a sweep must have one score, got tasks with {', '.join(scores)}.")
     if len(set(trials)) < len(trials):
         raise ValueError("two points of the grid are the same trial: a value or an alternative is given twice.")
-    return replace(grid, choice=_choice(given, grid))
+    return replace(grid, choice=_choice(given, grid), figures=_figures(_table(given, "table"), grid.measure))
 
 
 def _choice(given: dict[str, Any], grid: Grid) -> Choice | None:
@@ -176,24 +199,29 @@ def _choice(given: dict[str, Any], grid: Grid) -> Choice | None:
     setting = told.get("setting")
     if setting == "seed" or setting not in grid.varied:
         raise ValueError(f"choose: setting must be one that varies, but not the seed, got {_told(setting)}.")
-    by: Any = one_of("choose: by", told.get("by", "validation_mode_accuracy"), get_args(By))
+    task = grid.trials[0].experiment.data.task
+    known = (*(f"validation_{name}" for name in task.kinds), LOSS)
+    by = one_of("choose: by", told.get("by", f"validation_{task.score}"), known)
     seeds = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
     seed = told.get("seed", seeds[0])
     if seed not in seeds or isinstance(seed, bool):
         raise ValueError(f"choose: seed must be one of {', '.join(map(str, seeds))}, got {_told(seed)}.")
-    return Choice(setting, by, seed)
+    return Choice(setting, by, seed, measure_of(task, by.removeprefix("validation_")))
 
 
-def _figures(given: dict[str, Any]) -> Figures:
+def _figures(given: dict[str, Any], measure: Measure) -> Figures:
     _known("key of [table]", given, [f.name for f in fields(Figures)])
     budgets = given.get("budgets", list(Figures.budgets))
     if not isinstance(budgets, list) or not all(type(n) is int and n > 0 for n in budgets):
         raise ValueError(f"table: budgets must be a list of numbers of epochs, got {_told(budgets)}.")
-    shares = {name: given.get(name, getattr(Figures, name)) for name in ("reach", "learns")}
-    for name, share in shares.items():
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise ValueError(f"table: {name} must be a share from 0 to 1, got {_told(share)}.")
-    return Figures(tuple(budgets), **shares)
+    most, wanted = (1.0, "a share from 0 to 1") if measure.share else (math.inf, "a number from 0")
+    bounds = {name: given.get(name, getattr(Figures, name) if measure.share else None) for name in ("reach", "learns")}
+    for name, bound in bounds.items():
+        if bound is None:
+            continue  # no number is a good one for every task
+        if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 <= bound <= most:
+            raise ValueError(f"table: {name} must be {wanted}, got {_told(bound)}.")
+    return Figures(tuple(budgets), **bounds)
 
 
 def _values(name: str, values: Any) -> list[Any]:

@@ -7,19 +7,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from neurolsc.config.data import DataTask
 from neurolsc.files import read_tree
 from neurolsc.identity import differences
 from neurolsc.runs import TRAINING, read_settings
 from neurolsc.sweeps.grid import Figures
 from neurolsc.sweeps.trial import PATHS, Trial
 from neurolsc.sweeps.work import BEFORE, TEST
+from neurolsc.tasks import measure_of
 from neurolsc.untrusted.refusal import refusing
 
 Row = dict[str, Any]
 START = "start.json"
-_OF_AN_EPOCH = ("train_loss", "validation_loss", "validation_mode_accuracy", "validation_mean_accuracy")
 _OF_A_RUN = ("share_without_vote", "firing_rate", "silent_steps", "synops")
-_OF_A_TEST = ("loss", "mode_accuracy", "mean_accuracy", "share_without_vote", "silent_steps", "synops")
+_OF_A_TEST = ("share_without_vote", "silent_steps", "synops")
 
 
 def make_row(trial: Trial, sweep: Path, figures: Figures) -> Row | None:
@@ -64,10 +65,11 @@ def _figures(trial: Trial, folder: Path, figures: Figures) -> Row:
     if history := read_history(folder):
         with refusing(folder, "damaged: its history is not that of a training"):
             budgets = [n for n in figures.budgets if n <= trial.settings["epochs"]]
-            told |= _of_history(history, budgets, figures)
+            told |= _of_history(history, budgets, figures, trial.experiment.data.task)
     if (folder / TEST).exists():
         test = _read(folder / TEST)
-        told |= {f"test_{name}": test.get(name) for name in _OF_A_TEST}
+        names = ("loss", *trial.experiment.data.task.kinds, *_OF_A_TEST)
+        told |= {f"test_{name}": test.get(name) for name in names}
     return told
 
 
@@ -78,16 +80,24 @@ def read_history(folder: Path) -> list[Row]:
     return read_tree(folder / TRAINING)["history"] if (folder / TRAINING).exists() else []
 
 
-def _of_history(history: list[Row], budgets: Iterable[int], figures: Figures) -> Row:
+def _of_history(history: list[Row], budgets: Iterable[int], figures: Figures, task: DataTask) -> Row:
     so_far = best_so_far(history)
     best = so_far[-1]
     told: Row = {"epochs_run": len(history), "best_epoch": best["epoch"]}
-    told |= {name: best[name] for name in _OF_AN_EPOCH} | {f"end_{name}": best[name] for name in _OF_A_RUN}
-    told["highest_validation_mode_accuracy"] = max(row["validation_mode_accuracy"] for row in history)
-    told |= {f"after_{n}_validation_mode_accuracy": so_far[:n][-1]["validation_mode_accuracy"] for n in budgets}
-    reached = (row["epoch"] for row in history if row["validation_mode_accuracy"] >= figures.reach)
-    told["epochs_to_reach"] = next(reached, None)
-    told["learns"] = best["validation_mode_accuracy"] > figures.learns
+    told |= {name: best[name] for name in ("train_loss", "validation_loss", *(f"validation_{m}" for m in task.kinds))}
+    told |= {f"end_{name}": best[name] for name in _OF_A_RUN}
+    score, measure = f"validation_{task.score}", measure_of(task, task.score)
+    values = [row[score] for row in history]
+    if measure.lower_is_better:
+        told[f"lowest_{score}"] = min(values)
+    else:
+        told[f"highest_{score}"] = max(values)
+    told |= {f"after_{n}_{score}": so_far[:n][-1][score] for n in budgets}
+    if figures.reach is not None:
+        reached = (row["epoch"] for row in history if measure.reaches(row[score], figures.reach))
+        told["epochs_to_reach"] = next(reached, None)
+    if figures.learns is not None:
+        told["learns"] = measure.better(best[score], figures.learns)
     told["train_seconds"] = sum(row["seconds"] for row in history)
     return told
 

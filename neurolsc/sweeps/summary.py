@@ -6,7 +6,8 @@ from functools import cached_property
 from statistics import mean, pstdev
 from typing import Any
 
-from neurolsc.sweeps.grid import Figures, Grid
+from neurolsc.measure import Measure
+from neurolsc.sweeps.grid import Grid
 from neurolsc.sweeps.row import Row
 
 
@@ -78,14 +79,18 @@ def _line(group: Group, grid: Grid) -> dict[str, str]:
         cells[f"{name} (chosen)"] = ", ".join(dict.fromkeys(shown(row[name]) for row in group.rows))
     failed = count - len(group.whole)
     cells["seeds"] = f"{count} ({failed} failed)" if failed else str(count)
-    cells |= {
-        f"after {n} epochs": _percent(group.values(f"after_{n}_validation_mode_accuracy")) for n in figures.budgets
-    }
-    cells["validation"] = _percent(group.values("validation_mode_accuracy"))
-    cells["test"] = _percent(group.values("test_mode_accuracy"))
-    cells[f"above {figures.learns:.0%}"] = f"{sum(group.values('learns')):.0f} of {count}"
+    score, measure = f"validation_{grid.score}", grid.measure
+    named = "" if measure.share else f" {grid.score}"
+    told = _percent if measure.share else _numbers
+    cells |= {f"after {n} epochs": told(group.values(f"after_{n}_{score}")) for n in figures.budgets}
+    cells[f"validation{named}"] = told(group.values(score))
+    cells[f"test{named}"] = told(group.values(f"test_{grid.score}"))
+    if figures.learns is not None:
+        side = "below" if measure.lower_is_better else "above"
+        cells[f"{side} {_bound(figures.learns, measure)}"] = f"{sum(group.values('learns')):.0f} of {count}"
     cells["best epoch"] = _spread(group.values("best_epoch"), ".0f")
-    cells[f"epochs to {figures.reach:.0%}"] = _reached(group, figures)
+    if figures.reach is not None:
+        cells[f"epochs to {_bound(figures.reach, measure)}"] = _reached(group)
     cells["rate at start"] = _range(group.layers("start_firing_rate"))
     cells["at end"] = _range(group.layers("end_firing_rate"))
     cells["radius through time"] = _range(group.layers("start_time_radius"))
@@ -98,6 +103,15 @@ def _line(group: Group, grid: Grid) -> dict[str, str]:
 def shown(value: Any) -> str:
     """A setting as text."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _bound(value: float, measure: Measure) -> str:
+    """A bound of a score as text."""
+    return f"{value:.0%}" if measure.share else f"{value:g}"
+
+
+def _numbers(values: list[float]) -> str:
+    return _spread(values, ".4g")
 
 
 def _percent(values: list[float]) -> str:
@@ -116,7 +130,7 @@ def _range(layers: list[float]) -> str:
     return " to ".join(told)
 
 
-def _reached(group: Group, figures: Figures) -> str:
+def _reached(group: Group) -> str:
     epochs = group.values("epochs_to_reach")
     if not epochs:
         return "never"

@@ -125,7 +125,7 @@ class _Sweep:
     def plan(self) -> dict[Trial, bool]:
         """The trials that are wanted by now, and whether each is chosen."""
         choice = self.grid.choice
-        by = "validation_mode_accuracy" if choice is None else choice.by
+        by = f"validation_{self.grid.score}" if choice is None else choice.by
         # an error of the scoring on the test set changes no choice
         return self.grid.wanted({t: row.get(by) if row["finished"] else None for t, row in self.rows.items()})
 

@@ -3,6 +3,8 @@
 import lzma
 import os
 import struct
+import tarfile
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +29,8 @@ FAULTS = (
     ValueError,
     lzma.LZMAError,
     struct.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
     zlib.error,
 )
 """what readers, and the libraries that they call, raise at content that they did not expect"""

@@ -75,6 +75,20 @@ def served(contents: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.Monke
         thread.join()
 
 
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """An empty folder, and the address under which it is served."""
+    folder = tmp_path / "host"
+    folder.mkdir()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
 def folder(name: str, what: str) -> Path:
     """A folder in NEUROLSC_DATA."""
     data = os.environ.get("NEUROLSC_DATA")
@@ -87,6 +101,18 @@ def folder(name: str, what: str) -> Path:
 def mnist_root() -> Path:
     """The folder of the real MNIST."""
     return folder("mnist", "the real MNIST")
+
+
+@pytest.fixture
+def jsb_root() -> Path:
+    """The folder of the whole JSB Chorales."""
+    return folder("jsb", "the whole JSB Chorales")
+
+
+@pytest.fixture
+def wikitext_root() -> Path:
+    """The folder of WikiText-2's validation and test text."""
+    return folder("wikitext-2", "texts of WikiText-2")
 
 
 @pytest.fixture

@@ -99,6 +99,7 @@ def test_a_history_that_falls_is_believed_before_a_few_updates(digits):
     assert named(diagnose(*digits, history=rows[:2], lr=1.0), None) == ["learning rate too high"]
 
 
+@pytest.mark.slow
 def test_a_layer_that_fires_often_is_no_fault_of_a_network_that_learnt(digits):
     network = copy.deepcopy(digits[0])
     PLANTS["low"][0](network)
@@ -111,6 +112,7 @@ def test_a_layer_that_fires_often_is_no_fault_of_a_network_that_learnt(digits):
 
 @pytest.mark.parametrize("with_targets", [True, False])
 @pytest.mark.parametrize("data", ["digits", "mnist"])
+@pytest.mark.slow
 def test_an_input_that_is_batch_first_is_named_and_the_rest_is_said_of_it_turned(data, with_targets):
     network, (x, labels) = healthy(data, 2)
     turned = x.transpose(0, 1)

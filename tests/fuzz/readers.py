@@ -8,6 +8,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,8 +18,10 @@ import torch
 
 from neurolsc import LIF, ALIFPlus, Network, load, save, surrogate
 from neurolsc.config import KINDS, check_names, make
-from neurolsc.datasets import Binning, EventCache, EventFile, FrameCache, read_idx
+from neurolsc.datasets import Binning, EventCache, EventFile, FrameCache, JSBChorales, Vocabulary, read_idx
+from neurolsc.datasets.cifar_files import CIFAR100_FILES, read_records
 from neurolsc.datasets.summary import summarize
+from neurolsc.datasets.words import read_words
 from neurolsc.export import from_nir, quantize, read_netx, to_nir, write_netx
 from neurolsc.files import read_tree, write_tree
 from neurolsc.untrusted.toml import read_toml
@@ -101,6 +104,29 @@ def _integers(path: Path) -> Any:
 def _graph(path: Path) -> Any:
     network = from_nir(path, dt=1e-3)
     return {"layout": repr(network), "delay": network.layer_delay, "state": network.state_dict()}
+
+
+def _music(path: Path) -> Any:
+    found = JSBChorales.from_file(path, "test")
+    return [found.keys, found.starts]
+
+
+def _music_sound(found: Any) -> bool:
+    keys, starts = found
+    return bool((keys <= 1).all() and (starts.diff() >= 2).all() and starts[-1] == len(keys))
+
+
+def _lexicon(path: Path) -> Any:
+    return list(Vocabulary.load(path))
+
+
+def _lexicon_sound(found: Any) -> bool:
+    return len(set(found)) == len(found) > 0 and all(word.split() == [word] for word in found)
+
+
+def _pictures_sound(found: Any) -> bool:
+    images, labels = found
+    return images.shape == (4, 3072) and bool((labels < 100).all())
 
 
 def _finite(found: Any) -> bool:
@@ -220,6 +246,12 @@ def all_readers(folder: Path) -> list[Reader]:
     settings = {name: value for kind in KINDS for name, value in vars(kind()).items()}
     toml = "\n".join(f"{name} = {json.dumps(value)}" for name, value in settings.items()).encode()
     header = mutations.safetensors_header(_reseal)
+    with resources.as_file(resources.files("neurolsc.datasets") / "samples" / "jsb") as jsb:
+        music = gzip.decompress((jsb / "jsb-chorales-sample.json.gz").read_bytes())
+    few = json.dumps({part: pieces[:2] for part, pieces in json.loads(music).items()}).encode()
+    lexicon = made(lambda p: Vocabulary([f"word{i}" for i in range(40)]).save(p))
+    text = "".join(f"ein wörtchen {i}\n" for i in range(40)).encode()
+    pictures = np.random.default_rng(0).integers(0, 20, (4, 2 + 3072), np.uint8).tobytes()
     spikes, read_spikes, change_spikes = _cache("spikes", folder)
     frames, read_frames, change_frames = _cache("frames", folder)
     hdf5 = (any_bytes, mutations.hdf5_object)
@@ -249,6 +281,11 @@ def all_readers(folder: Path) -> list[Reader]:
         Reader("NetX", netx, _integers, hdf5, sealed=True),
         Reader("NIR", nir, _graph, hdf5, sound=_finite),
         Reader("TOML", (toml,), _settings, (any_bytes, mutations.toml_line)),
+        Reader("music (JSON)", (few,), _music, (any_bytes, _about), sound=_music_sound),
+        Reader("music in gzip", (gzip.compress(few),), _music, (any_bytes, in_gzip(_about)), sound=_music_sound),
+        Reader("vocabulary (JSON)", (lexicon,), _lexicon, (any_bytes, _about), sound=_lexicon_sound),
+        Reader("text", (text,), read_words, sound=lambda found: all(word.split() == [word] for word in found)),
+        Reader("pictures", (pictures,), lambda p: read_records(p, CIFAR100_FILES, 4), sound=_pictures_sound),
         Reader("cache of spikes", spikes, read_spikes, (change_spikes,), sealed=True),
         Reader("cache of frames", frames, read_frames, (change_frames,), sealed=True),
     ]

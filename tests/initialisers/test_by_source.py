@@ -16,6 +16,7 @@ def x(make_spikes):
 
 
 @pytest.mark.parametrize("cell", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.slow
 def test_radii_and_rates_are_where_they_were_wanted(cell, make_network, x):
     network = make_network(cell, n_in=40, width=32, layers=3)
     taus = [c.tau_v.clone() for c in network.cells]

@@ -56,6 +56,14 @@ def test_of_spiking_layers_they_are_those_of_autograd_by_hand(make_network, make
     assert found.count_nonzero() > 20
 
 
+def test_a_network_that_learns_nothing_has_the_same_gradients(make_network, make_spikes):
+    network, x = make_network(gain=3, tau_v=5.0), make_spikes(T=5, B=3)
+    wanted = state_gradients(network, x, lambda logits: logits[-1].sum())
+    network.requires_grad_(False)
+    assert wanted[0].any()
+    torch.testing.assert_close(state_gradients(network, x, lambda logits: logits[-1].sum()), wanted)
+
+
 def test_a_sample_that_ends_earlier_has_the_gradients_that_it_has_alone(make_network, make_spikes):
     network, x = make_network(gain=3, tau_v=5.0), make_spikes(T=8, B=2)
     last = torch.zeros(8, 2, dtype=torch.bool)

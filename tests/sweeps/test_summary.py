@@ -89,6 +89,7 @@ def test_the_best_so_far_is_the_row_of_the_lowest_loss():
     assert [row["epoch"] for row in best_so_far(history)] == [1, 2, 2, 2, 5]
 
 
+@pytest.mark.slow
 def test_pictures_say_what_all_trials_share_and_how_many_seeds_they_have(tmp_path: Path, monkeypatch):
     small = grid(tmp_path / "g", **SMALL)
     rows = run_sweep(small, tmp_path / "s", Here(), progress=False)
@@ -104,6 +105,7 @@ def test_pictures_say_what_all_trials_share_and_how_many_seeds_they_have(tmp_pat
     assert titles[-1].endswith(", 1 seed")
 
 
+@pytest.mark.slow
 def test_where_arms_differ_in_their_seeds_the_legend_tells_how_many_each_has(tmp_path: Path, monkeypatch):
     made = grid(tmp_path / "g", **(SMALL | {"grid": {"layers": [1, 2], "reset": ["static", "zero"], "seed": [0, 1]}}))
     rows = run_sweep(made, tmp_path / "s", Here(), progress=False)

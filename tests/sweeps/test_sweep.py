@@ -223,6 +223,7 @@ def test_another_kind_of_error_stops_the_sweep(tmp_path: Path, monkeypatch):
 
 
 @pytest.mark.parametrize("file", ["history.json", "before_training.json", "settings.toml"])
+@pytest.mark.slow
 def test_a_damaged_trial_is_a_row_that_says_so_and_is_mended_by_retry(tmp_path: Path, file: str):
     (first, *others) = sweep(tmp_path / "s", Here(), **SMALL)
     (tmp_path / "s" / first["trial"] / file).write_text("{")

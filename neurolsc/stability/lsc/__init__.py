@@ -2,9 +2,10 @@
 
 A *target* (`targets`) says what the radii are to become, *criteria* when they have become it.
 `pretrain` is the paper's loop (`loop`): a `look` at some points of an input (`inputs`), one
-optimizer step on the `loss`, the multipliers `kappa`, which a *rule* (`rules`) turns into
-parameters, and a `shuffle`; its settings are one object (`options`). `scale` does without
-gradients, by root finding. Both end in a `result`, which a checkpoint keeps (`kept`).
+optimizer step on the `loss` (with the terms of a `lower` bound, if asked), the multipliers `kappa`,
+which a *rule* (`rules`) turns into parameters, and a `shuffle`; its settings are one object
+(`options`). `scale` does without gradients, by root finding. Both end in a `result`, which a
+checkpoint keeps (`kept`).
 `rates` makes a control: thresholds scaled until a network fires as often as another.
 """
 

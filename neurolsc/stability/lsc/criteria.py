@@ -18,6 +18,8 @@ class Measured(NamedTuple):
 
     time: tuple[Tensor, ...]
     depth: tuple[Tensor, ...]
+    lower: Tensor | None = None
+    """how far the derivatives are from the lower bound's conditions, if that was asked"""
 
     @classmethod
     def of(cls, profile: RadiusProfile) -> "Measured":

@@ -11,6 +11,7 @@ from neurolsc.identity import of_network
 from neurolsc.network import Network
 from neurolsc.stability.lsc.criteria import Measured
 from neurolsc.stability.lsc.inputs import Fresh, InputStream, pick
+from neurolsc.stability.lsc.lower import lower_bound
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.targets import Aim
 from neurolsc.stability.measure import depth_radius, time_radius
@@ -119,8 +120,11 @@ class Look:
         across = self.options.non_square
         time = [time_radius(t, i).radius for i, t in enumerate(transitions)]
         depth = [depth_radius(t, i, across, generator).radius for i, t in enumerate(transitions)]
-        points = [tuple(r.view(-1, x.shape[1]) for r in radii) for radii in (time, depth)]
-        return Measured(*points), [z.ne(0).float().mean().item() for z in outputs]
+        along, across_layers = (tuple(r.view(-1, x.shape[1]) for r in radii) for radii in (time, depth))
+        measured = Measured(along, across_layers)
+        if self.options.lower_bound and torch.is_grad_enabled():
+            measured = measured._replace(lower=lower_bound(transitions, self.options.include_input))
+        return measured, [z.ne(0).float().mean().item() for z in outputs]
 
     def _profile(self, x: Tensor, step: int) -> RadiusProfile:
         return radius_profile(

@@ -75,6 +75,7 @@ class Loop:
         time, depth = measured.means()
         row: dict[str, Any] = {"step": self.step, "loss": loss(measured, goal, options.include_input).item()}
         row |= {"time": time, "depth": depth, "deviation": spread, "smoothed_deviation": self.smoothed}
+        row |= {} if measured.lower is None else {"lower_bound": measured.lower.item()}
         self.history.append(row | {"firing_rate": rates})
         compared = ((time, goal.time), (depth if options.include_input else depth[1:], goal.depth))
         errors = [abs(mean / wanted - 1) for means, wanted in compared if wanted for mean in means]
@@ -108,7 +109,10 @@ class Loop:
         """One step of the optimizer, then multipliers and shuffle on both copies."""
         if self.options.gradient and not self.polishing:
             self.optimizer.zero_grad()
-            loss(measured, self.look.goal, self.options.include_input).backward()
+            whole = loss(measured, self.look.goal, self.options.include_input)
+            if measured.lower is not None:
+                whole = whole + self.options.lower_bound * measured.lower
+            whole.backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
         self._on_both_copies(self._by_hand(*measured.means()))

@@ -36,6 +36,7 @@ class Options:
     slow_copy: bool = True
     polish: bool = True
     include_input: bool = True
+    lower_bound: float = 0.0
     non_square: NonSquare = "submatrix"
     criteria: Criteria = field(default_factory=Criteria)
     lr: float = 3.14e-3
@@ -50,6 +51,9 @@ class Options:
             whole("steps", self.steps)
         one_of("non_square", self.non_square, NON_SQUARE)
         number("lr", self.lr)
+        number("lower_bound", self.lower_bound, zero_allowed=True)
+        if self.lower_bound and not self.gradient:
+            raise ValueError("lower_bound is a part of the loss: with gradient=False it would move nothing.")
         number("weight_decay", self.weight_decay, zero_allowed=True)
         if self.multiplier is not None:
             object.__setattr__(self, "multiplier", _bounds(self.multiplier))

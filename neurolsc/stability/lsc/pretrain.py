@@ -52,6 +52,7 @@ def pretrain(
     slow_copy: bool = True,
     polish: bool = True,
     include_input: bool = True,
+    lower_bound: float = 0.0,
     non_square: NonSquare = "submatrix",
     criteria: Criteria | None = None,
     lr: float = 3.14e-3,
@@ -91,6 +92,9 @@ def pretrain(
             by some per cent, and many layers would rarely be on target at once. False is the
             paper's literal order.
         include_input: count the first layer's derivative by the input.
+        lower_bound: weight in the loss of what keeps updates from vanishing, determinants of 1 and
+            derivatives without negative parts (:mod:`neurolsc.stability.lsc.lower`). Multipliers
+            and criteria look at radii as before, and it costs dense matrices.
         non_square: what stands for the radius between unequal widths.
         criteria: when to stop; the paper's three by default. A network with a layer that never
             fires has not converged, whatever its radii.
@@ -145,6 +149,7 @@ def pretrain(
         slow_copy=slow_copy,
         polish=polish,
         include_input=include_input,
+        lower_bound=lower_bound,
         non_square=non_square,
         criteria=criteria or Criteria(),
         lr=lr,

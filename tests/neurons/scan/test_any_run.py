@@ -114,6 +114,7 @@ def assert_equal(case: dict[str, Any], precision: torch.dtype, rtol: float) -> b
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("events", [False, True])
+@pytest.mark.slow
 def test_any_run_is_its_plain_steps_in_double_precision(events, monkeypatch):
     seen = []
     if events:

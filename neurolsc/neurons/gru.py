@@ -1,0 +1,138 @@
+"""The gated recurrent unit."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from neurolsc.neurons.all_steps import by_kernel, one_by_one, read_by
+from neurolsc.neurons.cell import Answer
+from neurolsc.neurons.gate_maps import GatedStep, Gates, ResetBefore, ResetBeforeStep
+from neurolsc.neurons.gated import KEPT, WEIGHTS, GatedCell, HiddenState
+from neurolsc.neurons.registry import register
+
+
+@register
+class GRU(GatedCell):
+    r"""Gated recurrent units.
+
+    .. math::
+        r &= \sigma(W_r x[t] + U_r h[t-1] + b_r) \\
+        z &= \sigma(W_z x[t] + U_z h[t-1] + b_z) \\
+        \hat h &= \tanh(W_h x[t] + U_h (r \circ h[t-1]) + b_h) \\
+        h[t] &= (1 - z) \circ h[t-1] + z \circ \hat h
+
+    Args:
+        n_in: number of inputs.
+        n_hidden: number of neurons.
+        reset_after: False: as above, the paper's eq. 48, with one bias a gate. True: the reset acts
+            after the recurrent weights, which have a bias of their own, :math:`r \circ (U_h h[t-1]
+            + b'_h)` and likewise in the other gates, as in ``torch.nn.GRU``; this form is what the
+            paper's Table S1 counts, and the faster one.
+
+    Attributes:
+        w_in: W of r, z and h (3 n_hidden, n_in), Glorot uniform.
+        w_rec: U, likewise (3 n_hidden, n_hidden), orthogonal.
+        bias: b (3 n_hidden,), zero.
+        recurrent_bias: b' (3 n_hidden,), zero; None where the reset acts before.
+        kept: share of the state that is kept at input and state 0, 1 - sigmoid(b_z) (n_hidden,);
+            settable, by ``bias``.
+
+    Raises:
+        ValueError: if a size is below 1.
+
+    Example:
+        >>> cell = GRU(3, 2)
+        >>> z, state = cell.step(torch.ones(5, 3), cell.initial_state(5))
+        >>> z.shape, cell.kept
+        (torch.Size([5, 2]), tensor([0.5000, 0.5000], grad_fn=<SigmoidBackward0>))
+
+    Source: arXiv:2308.12075, eq. 48.
+    """
+
+    answers: tuple[Answer, ...] = (*WEIGHTS, KEPT)
+    recurrent_bias: nn.Parameter | None
+
+    def __init__(self, n_in: int, n_hidden: int, *, reset_after: bool = False) -> None:
+        super().__init__(n_in, n_hidden, gates=3)
+        self.reset_after = reset_after
+        self.register_parameter("recurrent_bias", nn.Parameter(torch.zeros(3 * n_hidden)) if reset_after else None)
+
+    def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
+        return HiddenState(self._after(linear(x, self.w_in, self.bias), z))
+
+    def _after(self, current: Tensor, h: Tensor) -> Tensor:
+        """The next state, from what the input does (B, 3 n_hidden) and the state."""
+        _, z, candidate = self._gates(current, h)[:3]
+        return torch.lerp(h, candidate, z)
+
+    def _gates(self, current: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """r, z and the candidate; and what the reset scales, where it acts after the weights."""
+        n = self.n_hidden
+        if self.reset_after:
+            heard = linear(h, self.w_rec, self.recurrent_bias)
+            r, z = torch.sigmoid(current[:, : 2 * n] + heard[:, : 2 * n]).chunk(2, 1)
+            own = heard[:, 2 * n :]
+            return r, z, torch.tanh(torch.addcmul(current[:, 2 * n :], r, own)), own
+        r, z = torch.sigmoid(torch.addmm(current[:, : 2 * n], h, self.w_rec[: 2 * n].T)).chunk(2, 1)
+        return r, z, torch.tanh(torch.addmm(current[:, 2 * n :], r * h, self.w_rec[2 * n :].T)), None
+
+    @property
+    def kept(self) -> Tensor:
+        """Share of the state that is kept at input and state 0 (n_hidden,)."""
+        return torch.sigmoid(-torch.stack(self._biases())[:, self._z].sum(0))
+
+    @kept.setter
+    def kept(self, value: Tensor) -> None:
+        with torch.no_grad():
+            own = self.bias[self._z]
+            own.sub_(torch.logit(value) - torch.logit(self.kept))
+
+    @property
+    def _z(self) -> slice:
+        return slice(self.n_hidden, 2 * self.n_hidden)
+
+    def _biases(self) -> list[Tensor]:
+        return [bias for bias in (self.bias, self.recurrent_bias) if bias is not None]
+
+    def linearised(self, x: Tensor, state: HiddenState) -> GatedStep:
+        h = state.h
+        r, z, candidate, own = self._gates(linear(x, self.w_in, self.bias), h)
+        kept, of_z, of_h = (1 - z)[:, None, None], (candidate - h) * z * (1 - z), z * (1 - candidate.square())
+        if own is not None:
+            of_r = of_h * own * r * (1 - r)
+            gates, read = (Gates(torch.stack((of_r, of_z, by), 1).unsqueeze(1)) for by in (of_h * r, of_h))
+            return GatedStep(kept, gates, self.w_rec, read)
+        k = torch.stack((torch.zeros_like(h), of_z, of_h), 1)
+        before = ResetBefore(k.unsqueeze(1), h * r * (1 - r), self.w_rec[2 * self.n_hidden :])
+        return ResetBeforeStep(kept, before, self.w_rec, r)
+
+    def run(
+        self,
+        x: Tensor,
+        state: HiddenState,
+        *,
+        first: Tensor | None = None,
+        lengths: Tensor | None = None,
+        recompute: bool = False,
+    ) -> tuple[Tensor, HiddenState]:
+        if recompute:
+            return super().run(x, state, first=first, lengths=lengths, recompute=True)
+        read = read_by(x, first, state.h.dtype)
+        if self.reset_after:
+            outputs, (h,) = by_kernel(
+                torch.gru, read, state, [self._as_torch(w) for w in (self.w_in, self.w_rec, *self._biases())], lengths
+            )
+            return outputs, HiddenState(h)
+        outputs, h = one_by_one(self._after, linear(read, self.w_in, self.bias), state.h, lengths)
+        return outputs, HiddenState(h)
+
+    def _as_torch(self, stacked: Tensor) -> Tensor:
+        """In PyTorch's form z is the share that is kept: sigmoid(-a) = 1 - sigmoid(a)."""
+        r, z, h = stacked.chunk(3)
+        return torch.cat((r, -z, h))
+
+    def config(self) -> dict[str, object]:
+        return super().config() | {"reset_after": self.reset_after}
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, reset_after={self.reset_after}"

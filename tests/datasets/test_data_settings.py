@@ -1,0 +1,199 @@
+"""Settings of data sets: which belong to which, what is loaded, and the commands on them."""
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import neurolsc
+from neurolsc.cli import app
+from neurolsc.config import DataSettings, NetworkSettings
+from neurolsc.config.data import Name, owners_of
+from neurolsc.datasets import CIFAR10, CIFAR100, JSBChorales, MNISTPixels, Text, WordSwitch
+from neurolsc.datasets.words import read_words
+from neurolsc.experiment import Experiment, diagnose_run
+from neurolsc.sweeps import read_grid, run_sweep
+from neurolsc.sweeps.figures import draw
+from neurolsc.sweeps.summary import groups, markdown
+from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep
+from tests.sweeps.grids import Here, write_grid
+
+QUICK = ("--width", "8", "--layers", "1", "--epochs", "2", "--start", "Default")
+
+
+def call(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_each_data_set_has_its_task_and_title():
+    tasks = {name: type(DataSettings(data=name).task) for name in get_args(Name)}  # type: ignore[arg-type]
+    assert tasks == {
+        **dict.fromkeys(("sl-mnist", "shd", "store-recall", "mnist", "cifar10", "cifar100"), Classification),
+        **dict.fromkeys(("text", "ptb", "wikitext-2"), ClassPerStep),
+        "jsb": BinaryPerStep,
+    }
+    assert DataSettings("jsb").title == "JSB Chorales (sample in the package)"
+    assert DataSettings("cifar10", root="x").title == "CIFAR-10"
+    small = DataSettings("text", root="texts/wikitext-2", text_train="valid.txt")
+    assert small.title == "text (wikitext-2: valid.txt)"  # no figure on it can be taken for one on the whole set
+
+
+def test_what_is_loaded_is_what_the_settings_say(tmp_path):
+    assert len(DataSettings("jsb").load("train")) == 60
+    assert isinstance(DataSettings("jsb").load("test"), JSBChorales)
+    pixels = DataSettings("mnist", split_seed=3).load("validation")
+    assert isinstance(pixels, MNISTPixels)
+    assert torch.equal(pixels.images, MNISTPixels.embedded("validation", seed=3).images)
+    settings = DataSettings("text", words=30, repeat=1, word_switch=0.1, streams=4)
+    train, validation = settings.load("train"), settings.load("validation")
+    assert isinstance(train, Text) and isinstance(validation, Text)
+    assert (train.window, train.repeat, train.streams, train.augment) == (30, 1, 4, (WordSwitch(0.1),))
+    assert validation.augment == ()
+    lines = "".join(f"word{i % 5} and\n" for i in range(200))
+    for name in ("valid.txt", "held.txt"):
+        (tmp_path / name).write_text(lines)
+    texts = DataSettings("text", root=str(tmp_path), text_train="valid.txt", text_test="held.txt", rare=2, words=50)
+    assert [len(texts.load(split).text) for split in ("train", "validation", "test")] == [540, 60, 600]  # type: ignore[union-attr]
+    (tmp_path / "valid.txt").write_text(f"once {lines}")
+    assert ["once" in replace(texts, rare=rare).load("train").vocabulary for rare in (1, 2)] == [True, False]  # type: ignore[union-attr]
+    own = DataSettings("text", root=str(tmp_path), text_train="valid.txt", text_validation="held.txt", words=9)
+    assert len(own.load("validation").text) == len(read_words(tmp_path / "held.txt")) == 600  # type: ignore[union-attr]
+
+
+def test_every_setting_says_whose_it_is_before_a_colon():
+    told = {f.name: owners_of(f.metadata["help"]) for f in fields(DataSettings)}
+    assert told["repeat"] == ("shd", "text", "ptb", "wikitext-2")
+    assert told["shift"] == ("sl-mnist",)
+    assert told["split_share"] == ("shd", "text")
+    assert {name for name, owners in told.items() if not owners} == {"data", "root", "split_seed"}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"data": "jsb", "dt": 0.01, "shift": 1}, "shift: for data = sl-mnist only, got data = jsb"),
+        ({"data": "mnist", "repeat": 1}, "repeat: for data = shd or text or ptb or wikitext-2 only, got data = mnist"),
+        ({"data": "shd", "words": 10, "streams": 2}, "words, streams: for data = text or ptb or wikitext-2 only"),
+        ({"data": "ptb", "root": "x", "rare": 2}, "rare: for data = text only, got data = ptb"),
+        ({"data": "text", "rare": 2, "text_test": "x"}, "text_test, rare: for texts in a root; the sample"),
+        ({"data": "cifar10"}, "root: the package holds no sample of cifar10; name a folder"),
+        ({"data": "ptb"}, "root: the package holds no sample of ptb"),
+    ],
+)
+def test_settings_of_others_and_a_missing_root_are_refused(given: dict[str, Any], told: str):
+    with pytest.raises(ValueError, match=told):
+        DataSettings(**given).load("train")
+
+
+def test_cifar_is_loaded_with_the_seed(tmp_path, monkeypatch):
+    for kind, name in ((CIFAR10, "cifar10"), (CIFAR100, "cifar100")):
+        seen: list[Any] = []
+        monkeypatch.setattr(kind, "__init__", lambda self, *given, seen=seen, **more: seen.append((given, more)))
+        DataSettings(name, root=str(tmp_path), split_seed=4).load("validation")  # type: ignore[arg-type]
+        assert seen == [((str(tmp_path), "validation"), {"seed": 4})]
+
+
+def test_words_are_read_by_an_embedding_and_single_steps_without_delay_alone():
+    network = Experiment(NetworkSettings(cell="GRU", width=9, embedding=7), DataSettings("text")).build()
+    assert (network.n_in, network.n_out, network.embedding.words, network.embedding.width) == (1, 444, 444, 7)
+    with pytest.raises(ValueError, match=r"data = mnist last one step, .* unless layer_delay = 0"):
+        Experiment(NetworkSettings(), DataSettings("mnist")).build()
+
+
+def test_music_is_trained_on_scored_and_looked_at_by_the_commands(tmp_path):
+    run = tmp_path / "run"
+    result = call("train", "--data", "jsb", *QUICK, "--out", run)
+    assert result.exit_code == 0, result.output
+    history = json.loads((run / "history.json").read_text())["history"]
+    assert f"best epoch 2: validation nll {history[1]['validation_nll']:.4g}\n" in result.output
+    assert {"train_nll", "validation_nll", "validation_step_overlap"} <= history[0].keys()
+    result = call("evaluate", run)
+    assert result.exit_code == 0, result.output
+    scores = json.loads((run / "test.json").read_text())
+    given = neurolsc.load(run / "network.safetensors"), JSBChorales.embedded("test")
+    assert scores["nll"] == neurolsc.evaluate(*given, task=BinaryPerStep()).nll
+    assert f"{scores['nll']:.4g}" in result.output
+    assert diagnose_run(run, samples=8).figures.loss is not None
+
+
+def test_pixels_are_trained_on_in_one_step(tmp_path):
+    run = tmp_path / "run"
+    result = call("train", "--data", "mnist", *QUICK, "--width", "32", "--layer-delay", "0", "--out", run)
+    assert result.exit_code == 0, result.output
+    assert "validation mode accuracy" in result.output
+    assert call("evaluate", run).exit_code == 0
+    assert json.loads((run / "test.json").read_text())["mode_accuracy"] > 0.5
+
+
+def test_data_splits_tells_what_there_is_to_train_on():
+    result = call("data", "splits", "--data", "jsb")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines() == [
+        "JSB Chorales (sample in the package): BinaryPerStep(), scored by nll",
+        repr(JSBChorales.embedded("train")),
+        repr(JSBChorales.embedded("validation")),
+    ]
+    refused = call("data", "splits", "--data", "cifar10")
+    assert refused.exit_code != 0 and "no sample of cifar10" in refused.output
+
+
+SWEEP: dict[str, Any] = {
+    "name": "music",
+    "fixed": {"data": "jsb", "width": 6, "layers": 1, "epochs": 2, "start": "Default", "batch_size": 15},
+    "grid": {"lr": [1e-3, 5e-2], "seed": [0, 1]},
+    "choose": {"setting": "lr", "seed": 0},
+    "table": {"budgets": [1], "reach": 60.9, "learns": 60.5},
+}
+
+
+@pytest.mark.slow
+def test_a_sweep_chooses_the_lower_where_lower_is_better(tmp_path):
+    grid = read_grid(write_grid(tmp_path / "grid.toml", **SWEEP))
+    assert (grid.score, grid.measure.lower_is_better) == ("nll", True)
+    assert grid.choice is not None and grid.choice.by == "validation_nll"
+    rows = run_sweep(grid, tmp_path / "sweep", Here(), progress=False)
+    assert [row["error"] for row in rows] == [None] * 3
+    first = {row["lr"]: row for row in rows if row["seed"] == 0}
+    assert first[5e-2]["validation_nll"] < first[1e-3]["validation_nll"]
+    assert {row["lr"] for row in rows if row["chosen"]} == {5e-2}
+    chosen = first[5e-2]
+    assert chosen["lowest_validation_nll"] <= chosen["after_1_validation_nll"]
+    assert chosen["test_nll"] is not None and chosen["test_step_overlap"] is not None
+    assert chosen["epochs_to_reach"] is not None and first[1e-3]["epochs_to_reach"] is None
+    assert (chosen["learns"], first[1e-3]["learns"]) == (True, False)
+    table = markdown(grid, groups(grid, rows))
+    assert "validation nll" in table and "below 60.5" in table and "epochs to 60.9" in table and "%" not in table
+    for path in draw(grid, rows, tmp_path / "sweep"):
+        assert path.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"choose": {"setting": "lr", "by": "validation_mode_accuracy"}}, "choose: by must be one of 'validation_nll'"),
+        ({"table": {"reach": -1}}, "table: reach must be a number from 0, got -1"),
+        (
+            {"fixed": {}, "grid": {"lr": [1.0], "data": ["jsb", "sl-mnist"]}},
+            "must have one score, got tasks with nll, mode",
+        ),
+    ],
+)
+def test_a_grid_that_does_not_fit_its_score_is_refused(tmp_path, change, told):
+    with pytest.raises(ValueError, match=told):
+        read_grid(write_grid(tmp_path / "grid.toml", **(SWEEP | change)))
+
+
+def test_without_bounds_a_sweep_of_music_tells_none(tmp_path):
+    grid = read_grid(write_grid(tmp_path / "grid.toml", **(SWEEP | {"table": {}})))
+    assert (grid.figures.reach, grid.figures.learns) == (None, None)
+
+
+def test_words_can_be_switched_in_the_first_epochs_alone():
+    train = DataSettings(data="text", word_switch=0.1, word_switch_epochs=3).load("train")
+    assert train.augment == (WordSwitch(0.1, epochs=3),)
+    with pytest.raises(ValueError, match="word_switch_epochs: of a word_switch above 0"):
+        DataSettings(data="text", word_switch_epochs=3).load("train")

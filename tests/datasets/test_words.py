@@ -1,0 +1,387 @@
+"""Words: vocabularies, windows of a text, published texts, and what is refused."""
+
+import hashlib
+import io
+import json
+import re
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from neurolsc import GRU, Embedding, Network
+from neurolsc.datasets import PennTreebank, Text, Vocabulary, WikiText2, Words, WordSwitch, collate, ptb, wikitext
+from neurolsc.datasets.augment import drawn_from, epoch_of_training
+from neurolsc.datasets.vocabulary import END, UNKNOWN
+from neurolsc.datasets.words import read_words
+from neurolsc.tasks import ClassPerStep
+from neurolsc.training import train
+
+SPLITS = ("train", "validation", "test")
+WORD = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6)
+
+
+def numbers(n: int) -> tuple[torch.Tensor, Vocabulary]:
+    """A text 0, 1, 2, ... of as many words."""
+    vocabulary = Vocabulary(f"w{i}" for i in range(n))
+    return torch.arange(n), vocabulary
+
+
+# vocabularies
+
+
+@given(st.lists(WORD, min_size=1), st.integers(1, 3))
+def test_a_vocabulary_is_ordered_by_frequency_and_then_by_the_alphabet(words: list[str], at_least: int):
+    vocabulary = Vocabulary.of(words, at_least=at_least)
+    kept = [w if words.count(w) >= at_least or w == UNKNOWN else UNKNOWN for w in words]
+    counts = Counter(kept)
+    assert list(vocabulary) == sorted(counts, key=lambda w: (-counts[w], w))
+    assert vocabulary.decode(vocabulary.encode(words)) == kept
+    assert (vocabulary.unknown is None) == (UNKNOWN not in counts)
+
+
+@given(st.lists(WORD, min_size=1, unique=True))
+def test_a_vocabulary_comes_back_from_its_file(tmp_path_factory, words: list[str]):
+    path = tmp_path_factory.mktemp("v") / "words.json"
+    Vocabulary(words).save(path)
+    assert Vocabulary.load(path) == Vocabulary(words)
+    assert json.loads(path.read_text(encoding="utf-8")) == {"words": words}
+
+
+def test_words_that_are_not_there_are_unknown_or_refused():
+    with_unknown = Vocabulary(["a", UNKNOWN])
+    assert with_unknown.encode(["b", "a", "c"]).tolist() == [1, 0, 1]
+    told = r"2 of 3 words are not in the vocabulary of 1, which has no <unk>; the first is 'b'"
+    with pytest.raises(ValueError, match=told):
+        Vocabulary(["a"]).encode(["b", "a", "c"])
+    with pytest.raises(ValueError, match="numbers of words run from 0 to 1, got -1"):
+        with_unknown.decode([0, -1])
+    assert "a" in with_unknown and "b" not in with_unknown
+    assert repr(Vocabulary("abcd")) == "Vocabulary(4 words: a, b, c, ...)"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "needs at least one word, got none"),
+        (["a", "b", "a"], "must differ, got 'a' twice"),
+        (["a b"], "a word is a text without blanks, got 'a b'"),
+        ([""], "a word is a text without blanks, got ''"),
+        (["a\n"], "a word is a text without blanks"),
+    ],
+)
+def test_what_is_no_vocabulary_is_refused(words, told):
+    with pytest.raises(ValueError, match=told):
+        Vocabulary(words)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "Expecting value|not a vocabulary"),
+        (b"[1]", "something else"),
+        (b'{"words": "abc"}', "something else"),
+        (b'{"words": []}', "at least one word"),
+        (b'{"words": ["a", 3]}', "a word is a text without blanks, got 3"),
+        (b'{"words": ["a", "a"]}', "got 'a' twice"),
+        (b'{"words": ["\xff"]}', "UnicodeDecodeError"),
+        (b"[" * 200_000, "RecursionError"),
+    ],
+)
+def test_a_bad_file_of_a_vocabulary_is_refused_by_name(tmp_path, content, told):
+    path = tmp_path / "v.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: .*({told})"):
+        Vocabulary.load(path)
+
+
+# windows
+
+
+@given(st.integers(2, 60), st.integers(1, 12), st.integers(1, 3), st.integers(1, 5))
+def test_every_word_but_the_first_is_asked_for_once(n: int, steps: int, repeat: int, batch: int):
+    text, vocabulary = numbers(n)
+    if n - 1 < steps:
+        with pytest.raises(ValueError, match=f"take a text of {steps + 1} words, got {n}"):
+            Words(text, vocabulary, "train", steps=steps, repeat=repeat)
+        return
+    words = Words(text, vocabulary, "train", steps=steps, repeat=repeat)
+    assert len(words) == -(-(n - 1) // steps)
+    seen = []
+    for start in range(0, len(words), batch):
+        x, y, *masks = collate(words.__getitems__(range(start, min(start + batch, len(words)))))
+        mask = masks[0] if masks else torch.ones(y.shape, dtype=torch.bool)
+        assert (x.dtype, x.shape) == (torch.int64, (*y.shape, 1))
+        assert not masks or not mask.all()
+        assert_close(x[..., 0][mask] + 1, y[mask])
+        assert mask[0].all() and mask.any(1).all()
+        seen += y.T[mask.T].tolist()
+    assert seen == torch.arange(1, n).repeat_interleave(repeat).tolist()
+    assert [y for i in range(len(words)) for y in words[i][1].tolist()] == seen
+    assert words.left_out == 0
+
+
+def test_streams_go_on_where_they_ended_and_say_what_they_leave_out():
+    text, vocabulary = numbers(50)
+    words = Words(text, vocabulary, "train", steps=5, repeat=1, streams=3)
+    assert (words.streams, len(words), words.left_out) == (3, 9, 49 - 45)
+    items = [words[i] for i in range(9)]
+    for i in range(6):
+        assert items[i][1][-1] == items[i + 3][0][0]
+    assert [int(x[0]) for x, _ in items[:3]] == [0, 15, 30]
+    with pytest.raises(ValueError, match="windows of 20 words in each of 3 streams take a text of 61 words, got 50"):
+        Words(text, vocabulary, "train", steps=20, streams=3)
+    assert not hasattr(Words(text, vocabulary, "train", steps=5), "streams")
+
+
+def test_the_perplexity_of_even_odds_is_the_size_of_the_vocabulary():
+    words = Text.embedded("validation", steps=30)
+    x, y, mask = collate(words.__getitems__(range(len(words))))
+    logits = torch.zeros(*y.shape, words.n_classes)
+    assert ClassPerStep().measures(logits, y, mask)["perplexity"] == pytest.approx(words.n_words)
+    assert x.max() < words.n_words
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "told"),
+    [
+        ({"steps": 0}, ValueError, "steps must be at least 1, got 0"),
+        ({"steps": 2.0}, TypeError, "steps must be an int"),
+        ({"repeat": 0}, ValueError, "repeat must be at least 1, got 0"),
+        ({"streams": 0}, ValueError, "streams must be at least 1, got 0"),
+        ({"stream": 2}, TypeError, "unknown options stream; known are steps, repeat, streams, augment"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(more, error, told):
+    with pytest.raises(error, match=told):
+        Words(*numbers(20), "train", **({"steps": 5} | more))
+
+
+def test_texts_that_are_none_are_refused():
+    text, vocabulary = numbers(20)
+    with pytest.raises(ValueError, match=r"numbers of words must lie in 0 \.\.\. 19, got 1 \.\.\. 20"):
+        Words(text + 1, vocabulary, "train", steps=5)
+    with pytest.raises(ValueError, match=r"a text must be numbers of words \(n,\), int64, got torch.float32"):
+        Words(text.float(), vocabulary, "train", steps=5)
+    with pytest.raises(IndexError, match="items run from 0 to 3, asked for 4"):
+        Words(text, vocabulary, "train", steps=5)[4]
+
+
+# switched words
+
+
+def test_switched_words_are_others_each_as_likely_and_targets_stay():
+    text, vocabulary = torch.randint(7, (60_001,), generator=torch.Generator().manual_seed(0)), Vocabulary("abcdefg")
+    still, switched = (Words(text, vocabulary, "train", steps=300, augment=a) for a in ((), (WordSwitch(0.05),)))
+    with drawn_from(3):
+        x, y = collate(switched.__getitems__(range(200)))
+    was, wanted = collate(still.__getitems__(range(200)))
+    assert_close(y, wanted)
+    assert_close(x[::2], x[1::2])  # both steps of a word show the same
+    changed = (x != was)[::2]
+    assert changed.double().mean() == pytest.approx(0.05, abs=0.003)
+    table = torch.zeros(7, 7).index_put_((was[::2][changed], x[::2][changed]), torch.tensor(1.0), accumulate=True)
+    assert (table.diag() == 0).all()
+    away = table[~torch.eye(7, dtype=torch.bool)]
+    assert away.min() > 0.5 * away.mean() and away.max() < 1.5 * away.mean()
+    with drawn_from(3):
+        assert_close(collate(switched.__getitems__(range(200)))[0], x)
+    with drawn_from(4):
+        assert not torch.equal(collate(switched.__getitems__(range(200)))[0], x)
+
+
+def test_switches_that_make_no_sense_are_refused():
+    for p in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match=r"p must be a probability in \[0, 1\)"):
+            WordSwitch(p)
+    with pytest.raises(ValueError, match="takes a vocabulary of at least 2, got 1"):
+        WordSwitch()(np.zeros(3, np.int64), 1, np.random.default_rng(0))
+
+
+# files
+
+
+def test_a_file_is_read_with_an_end_behind_every_line(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes("\ufeffa b\r\n\n  é <unk> \nlast".encode())
+    assert read_words(path) == ["a", "b", END, END, "é", "<unk>", END, "last", END]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "it has no word in 0 lines"),
+        (b"\n \n\t\n", "it has no word in 3 lines"),
+        (b"good\nbad \xff\n", "line 2: a text must be UTF-8, got invalid start byte at byte 4"),
+        ("né".encode("latin-1"), "line 1: a text must be UTF-8"),
+        ("a text".encode("utf-16"), "line 1: a text must be UTF-8"),
+        ("a text".encode("utf-16-le"), "line 1: a text must be UTF-8, got a zero byte, as UTF-16 has them"),
+    ],
+)
+def test_a_bad_text_is_refused_by_line(tmp_path, content, told):
+    path = tmp_path / "t.txt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: {told}"):
+        read_words(path)
+    with pytest.raises(ValueError, match=told):
+        Text.from_files("train", train=path, test=path)
+
+
+def lines(n: int) -> str:
+    return "".join(f"w{i % 7} w{i % 3}\n" for i in range(n))
+
+
+def test_the_last_lines_are_held_out_where_no_file_is_for_validation(tmp_path):
+    train, test = tmp_path / "train.txt", tmp_path / "test.txt"
+    train.write_text(lines(100))
+    test.write_text(lines(30))
+    parts = [Text.from_files(s, train=train, test=test, steps=5) for s in SPLITS]  # type: ignore[arg-type]
+    assert [len(part.text) for part in parts] == [270, 30, 90]
+    assert len({part.vocabulary for part in parts}) == 1
+    whole = read_words(train)
+    assert parts[0].vocabulary.decode(parts[0].text) + parts[1].vocabulary.decode(parts[1].text) == whole
+    assert parts[0].text[-1] == parts[0].vocabulary.encode([END])[0]
+    for share, told in ((0.0, "share must be between 0 and 1"), (0.001, "leaves nothing to validate with")):
+        with pytest.raises(ValueError, match=told):
+            Text.from_files("validation", train=train, test=test, share=share, steps=5)
+
+
+def test_unknown_words_and_short_texts_are_refused_by_file(tmp_path):
+    train, test = tmp_path / "train.txt", tmp_path / "test.txt"
+    train.write_text(lines(50))
+    test.write_text("w1 w2 zebra\n" * 9)
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(test))}: 9 of 36 words .* the first is 'zebra'"):
+        Text.from_files("test", train=train, test=test, steps=5)
+    train.write_text("once " + lines(50))
+    known = Text.from_files("test", train=train, test=test, at_least=2, steps=5)
+    assert known.vocabulary.decode(known.text)[:3] == ["w1", "w2", UNKNOWN]
+    with pytest.raises(ValueError, match="windows of 100 words take a text of 101 words, got 36"):
+        Text.from_files("test", train=train, test=test, at_least=2)
+    test.unlink()
+    assert len(Text.from_files("train", train=train, test=test, steps=5)) > 0  # the test is not opened
+
+
+def test_the_sample_is_a_text_of_three_chapters():
+    parts = [Text.embedded(split) for split in SPLITS]
+    assert [len(part.text) for part in parts] == [4_480, 971, 852]
+    assert parts[0].n_words == 444
+    unknown = [float((part.text == part.vocabulary.unknown).double().mean()) for part in parts]
+    assert unknown[0] < 0.2 and max(unknown) < 0.35
+    assert all(x.shape == (200, 1) for x, _ in (part[0] for part in parts))
+
+
+# published texts
+
+
+def test_the_treebank_is_found_downloaded_and_known_by_its_checksums(tmp_path, monkeypatch, host):
+    folder, address = host
+    texts = {name: lines(60 + i).encode() for i, name in enumerate(ptb.PARTS.values())}
+    for name, content in texts.items():
+        (folder / name).write_bytes(content)
+        monkeypatch.setitem(ptb.MD5, name, hashlib.md5(content).hexdigest())
+    monkeypatch.setattr(ptb, "ADDRESS", address)
+    root = tmp_path / "root"
+    train = PennTreebank(root, "train", steps=5)
+    assert [path.name for path in root.iterdir()] == ["ptb.train.txt"]
+    assert len(train.text) == 180
+    test = PennTreebank(root, "test", steps=5, repeat=1)
+    assert (len(test.text), test.vocabulary) == (62 * 3, train.vocabulary)
+    (root / "ptb.test.txt").write_bytes(b"else\n")
+    with pytest.raises(ValueError, match=r"ptb.test.txt: not ptb.test.txt as it is published; its md5 is"):
+        PennTreebank(root, "test", steps=5)
+    (folder / "ptb.valid.txt").write_bytes(b"else\n")
+    with pytest.raises(ConnectionError, match=r"(?s)ptb.valid.txt could not be downloaded.*its md5 is.*or use Text"):
+        PennTreebank(root, "validation", steps=5)
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, text in files.items():
+            packed.writestr(name, text)
+    return content.getvalue()
+
+
+def test_wikitext_is_unpacked_from_its_archive_and_known_by_its_counts(tmp_path, monkeypatch, host):
+    folder, address = host
+    texts = {split: lines(60 + i).encode() for i, split in enumerate(SPLITS)}
+    content = zipped({f"wikitext-2/wiki.{wikitext.PARTS[split]}.tokens": text for split, text in texts.items()})
+    (folder / wikitext.ARCHIVE).write_bytes(content)
+    monkeypatch.setattr(wikitext, "MD5", hashlib.md5(content).hexdigest())
+    monkeypatch.setattr(wikitext, "ADDRESSES", (f"{address}none/{wikitext.ARCHIVE}", address + wikitext.ARCHIVE))
+    monkeypatch.setattr(wikitext, "COUNTS", {split: 3 * (60 + i) for i, split in enumerate(SPLITS)})
+    root = tmp_path / "root"
+    assert [len(WikiText2(root, split, steps=5).text) for split in SPLITS] == [180, 183, 186]  # type: ignore[arg-type]
+    assert sorted(path.name for path in root.rglob("*.tokens")) == [
+        f"wiki.{p}.tokens" for p in ("test", "train", "valid")
+    ]
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for split, text in texts.items():
+        (plain / f"{wikitext.PARTS[split]}.txt").write_bytes(text)
+    assert len(WikiText2(plain, "test", steps=5).text) == 186
+    (plain / "test.txt").write_bytes(texts["test"] + b"more\n")
+    with pytest.raises(
+        ValueError, match=r"test.txt: test of WikiText-2 has 186 words and ends of lines, got 188; .*Text"
+    ):
+        WikiText2(plain, "test", steps=5)
+
+
+@pytest.mark.parametrize("damage", [lambda d: d[:-30], lambda d: b"<html>"])
+def test_a_damaged_archive_of_texts_is_refused(tmp_path, monkeypatch, damage):
+    content = damage(zipped({"wikitext-2/wiki.train.tokens": lines(60).encode()}))
+    (tmp_path / wikitext.ARCHIVE).write_bytes(content)
+    with pytest.raises(ValueError, match=r"not wikitext-2-v1.zip as published; its md5 is"):
+        WikiText2(tmp_path, "train")
+    monkeypatch.setattr(wikitext, "MD5", hashlib.md5(content).hexdigest())
+    with pytest.raises(ValueError, match=r"wikitext-2-v1.zip: the archive is damaged \(BadZipFile"):
+        WikiText2(tmp_path, "train")
+
+
+def test_the_real_texts_have_the_published_counts(wikitext_root):
+    counts = [len(read_words(wikitext_root / f"{name}.txt")) for name in ("valid", "test")]
+    assert counts == [wikitext.COUNTS["validation"], wikitext.COUNTS["test"]]
+    files: dict[str, Path] = {"train": wikitext_root / "valid.txt", "test": wikitext_root / "test.txt"}
+    parts: list[Any] = [Text.from_files(split, **files) for split in SPLITS]  # type: ignore[arg-type]
+    assert len(parts[0].text) + len(parts[1].text) == counts[0]
+    assert 0.09 < len(parts[1].text) / counts[0] <= 0.1
+    assert parts[0].n_words == parts[2].n_words
+
+
+def test_words_are_switched_in_the_first_epochs_of_a_training_alone():
+    words, random = np.zeros(1000, np.int64), np.random.default_rng(0)
+    switch = WordSwitch(0.5, epochs=2)
+    for epoch, switched in ((1, True), (2, True), (3, False), (None, True)):
+        with drawn_from(0, epoch):
+            assert bool(switch(words, 9, random).any()) is switched
+        with drawn_from(0, epoch):
+            assert WordSwitch(0.5)(words, 9, random).any()
+    with pytest.raises(ValueError, match="epochs"):
+        WordSwitch(0.05, epochs=-1)
+
+
+def test_a_training_tells_its_epoch(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "neurolsc.datasets.word_switch.epoch_of_training", lambda: seen.append(epoch_of_training()) or 1
+    )
+    vocabulary = Vocabulary(["a", "b", "c", "<unk>", "<eos>"])
+    text = torch.arange(200) % 3
+    switched = Words(text, vocabulary, "train", steps=10, augment=[WordSwitch(0.1, epochs=1)])
+    network = Network([GRU(4, 4)], embedding=Embedding(5, 4, tied=True))
+    train(
+        network,
+        switched,
+        Words(text, vocabulary, "validation", steps=10),
+        task=ClassPerStep(),
+        epochs=2,
+        progress=False,
+    )
+    assert set(seen) == {1, 2}

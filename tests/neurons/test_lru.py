@@ -1,0 +1,145 @@
+"""The LRU: its scan against the loop, its starting values, and what its radii are of."""
+
+import math
+
+import pytest
+import torch
+
+from neurolsc import LRU, Network, load, radius_profile, save
+from neurolsc.neurons.linear_scan import linear_scan
+from neurolsc.stability.transition import depth_derivative, flat, follow, time_derivative, unflat
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-12}
+
+
+def by_loop(decay, inputs, start):
+    values = []
+    for b in inputs:
+        start = decay * start + b
+        values.append(start)
+    return torch.stack(values)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7, 8, 17, 64, 100])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_the_scan_is_the_loop_with_its_gradient(steps, dtype):
+    decay = (torch.polar(torch.rand(3), torch.rand(3) * 6) if dtype.is_complex else torch.rand(3)).requires_grad_()
+    inputs, start = (torch.randn(shape, dtype=dtype).requires_grad_() for shape in ((steps, 2, 3), (2, 3)))
+    scanned, looped = (way(decay, inputs, start) for way in (linear_scan, by_loop))
+    torch.testing.assert_close(scanned, looped, **TIGHT)
+    weights = torch.randn(looped.shape, dtype=dtype)
+    gradients = [
+        torch.autograd.grad((weights * x).sum().abs(), (decay, inputs, start), create_graph=True)
+        for x in (scanned, looped)
+    ]
+    torch.testing.assert_close(*gradients, **TIGHT)
+    if steps < 9:
+        again = [torch.autograd.grad(sum(g.abs().sum() for g in way), (decay, inputs)) for way in gradients]
+        torch.testing.assert_close(*again, **TIGHT)
+
+
+def test_large_steps_go_one_by_one_with_the_same_values(monkeypatch):
+    decay = torch.polar(torch.rand(40), torch.rand(40)).requires_grad_()
+    inputs, start = torch.randn(13, 60, 40, dtype=torch.complex128), torch.randn(60, 40, dtype=torch.complex128)
+    values, gradients = [], []
+    for busy in (60 * 40, 60 * 40 + 1):
+        monkeypatch.setattr("neurolsc.neurons.linear_scan.BUSY", busy)
+        values.append(linear_scan(decay, inputs, start))
+        gradients.append(torch.autograd.grad(values[-1].abs().sum(), decay))
+    torch.testing.assert_close(*values, **TIGHT)
+    torch.testing.assert_close(*gradients, **TIGHT)
+
+
+def test_the_scan_passes_gradcheck():
+    decay = torch.polar(torch.rand(2), torch.rand(2)).requires_grad_()
+    inputs, start = (torch.randn(shape, dtype=torch.complex128, requires_grad=True) for shape in ((5, 2, 2), (2, 2)))
+    assert torch.autograd.gradcheck(linear_scan, (decay, inputs, start))
+    assert torch.autograd.gradgradcheck(linear_scan, (decay, inputs, start))
+
+
+def test_starting_values_are_the_papers():
+    cell = LRU(400, 400)
+    moduli = cell.modulus.detach()
+    assert 0.5 <= moduli.min() < 0.51 < 0.99 < moduli.max() < 1
+    assert abs(moduli.mean() - 0.75) < 0.02
+    phase = cell.phase.detach()
+    assert 0 <= phase.min() < 0.01
+    assert math.pi / 10 - 0.01 < phase.max() <= math.pi / 10
+    torch.testing.assert_close(cell.gamma_log.exp().square() + moduli.square(), torch.ones(400), **TIGHT)
+    for name, deviation in (("b_real", 400**-0.5), ("b_imag", 400**-0.5), ("c_real", 800**-0.5), ("c_imag", 800**-0.5)):
+        assert abs(getattr(cell, name).std() / deviation - 1) < 0.02
+    assert abs(cell.d.std() - 1) < 0.1
+    assert LRU(3, 4).w_in.shape == (4, 3)
+    assert cell.w_in is None
+
+
+@pytest.mark.parametrize("method", ["krylov", "exact"])
+def test_the_radius_through_time_is_the_largest_modulus(method):
+    network, x = Network([LRU(6, 6, n_state=50)], 2), torch.randn(5, 2, 6)
+    profile = radius_profile(network, x, method=method, non_square="singular")
+    torch.testing.assert_close(profile.time, network.cells[0].modulus.max().expand_as(profile.time), **TIGHT)
+
+
+def test_the_radius_of_the_state_leaves_out_what_passes_beside_it():
+    torch.manual_seed(0)
+    networks = [
+        Network([LRU(5, 5, n_state=3, radius_of=of) for _ in range(2)], 2, layer_delay=0) for of in ("state", "block")
+    ]
+    networks[1].load_state_dict(networks[0].state_dict())
+    x = torch.randn(4, 2, 5)
+    (by_state, by_block) = (follow(network.eval(), x, torch.arange(4))[0][1] for network in networks)
+    below, like = by_state.below, by_state.state_below
+
+    def second(memory, u, k):
+        """The memory of the second layer, of the one below and of u, which is held."""
+        state = type(like)(torch.view_as_complex(memory.view(1, 3, 2)), u)
+        after = by_state.cell.update(
+            below.output(state), by_state.x[k : k + 1], unflat(flat(by_state.before)[k : k + 1], like)
+        )
+        return torch.view_as_real(after.x).flatten()
+
+    for k in range(8):
+        memory, u = torch.view_as_real(like.x[k]).flatten(), like.u[k : k + 1]
+        of_memory = torch.autograd.functional.jacobian(lambda m, u=u, k=k: second(m, u, k), memory)
+        whole = depth_derivative(by_state)[k]
+        torch.testing.assert_close(whole[:6, :6], of_memory, **TIGHT)
+        assert not whole[:, 6:].any()
+        assert not whole[6:].any()
+        radius = torch.linalg.eigvals(of_memory).abs().max()
+        torch.testing.assert_close(torch.linalg.eigvals(whole).abs().max(), radius, **TIGHT)
+    assert depth_derivative(by_block)[:, :, 6:].any()
+    first = follow(networks[0], x, torch.arange(4))[0][0]
+    assert not depth_derivative(first)[:, 6:].any()
+    torch.testing.assert_close(time_derivative(by_state), time_derivative(by_block), **TIGHT)
+
+
+def test_dropout_acts_while_training_and_nowhere_else():
+    cell, x = LRU(6, 6, dropout=0.5, exterior_dropout=0.5), torch.randn(9, 3, 6)
+    start = cell.initial_state(3)
+    assert not torch.equal(cell.run(x, start)[0], cell.run(x, start)[0])
+    cell.eval()
+    assert torch.equal(cell.run(x, start)[0], cell.run(x, start)[0])
+    for name in ("dropout", "exterior_dropout"):
+        with pytest.raises(ValueError, match=rf"{name} must be a probability in \[0, 1\), got 1.0"):
+            LRU(3, 3, **{name: 1.0})
+
+
+def test_moduli_can_be_set_and_stay_below_1():
+    cell = LRU(4, 4)
+    cell.modulus = torch.tensor([0.0, 0.3, 0.9, 1.5])
+    torch.testing.assert_close(cell.modulus[1:3], torch.tensor([0.3, 0.9]), **TIGHT)
+    assert 0 < cell.modulus[0] < 1e-15
+    assert 1 - 1e-15 < cell.modulus[3] < 1
+    assert cell.nu_log.isfinite().all()
+
+
+def test_a_file_keeps_it(tmp_path):
+    network = Network([LRU(7, 5, n_state=3, exterior_dropout=0.2), LRU(5, 5, radius_of="block")], 4)
+    save(network, tmp_path / "n")
+    again = load(tmp_path / "n")
+    x = torch.randn(6, 2, 7)
+    assert torch.equal(network.eval()(x), again.eval()(x))
+    assert again.cells[0].exterior_dropout == 0.2
+    assert again.cells[1].radius_of == "block"

@@ -1,0 +1,162 @@
+"""Figures without a training: what is computed, and what is read from it."""
+
+import csv
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from neurolsc.reproduce import Asked, find, reproduce
+from neurolsc.reproduce.covariance import CovarianceFigure, Decay, PretrainedCovariance
+from neurolsc.reproduce.parameters import Counted, ParametersTable
+from neurolsc.reproduce.pascal import Derivative, PascalFigure
+from neurolsc.reproduce.paths import GridFigure, Grids, Growth, PathsFigure, walks
+from neurolsc.stability import theory
+from tests.sweeps.grids import Here
+
+
+def made(name: str, out: Path) -> str:
+    """The reading of a figure that takes no training, at the small size."""
+    told = reproduce(find(name), out, Asked(), Here(), progress=False)
+    assert (out / "reading.txt").read_text() == f"{told}\n"
+    assert "\n" not in told
+    return told
+
+
+def test_walked_paths_go_down_the_grid_and_are_all_different():
+    for steps in range(5):
+        for layers in range(4):
+            ways = walks(steps, layers)
+            assert len(set(ways)) == len(ways) == math.comb(steps + layers, steps)
+            for way in ways:
+                assert (way[0], way[-1]) == ((steps, layers), (0, 0))
+                assert all(t + n - 1 == s + m for (t, n), (s, m) in pairwise(way))
+
+
+def test_figure_1a_counts_what_it_walks(tmp_path: Path):
+    assert "reproduced: walked paths are as many as the binomial coefficient (15 of 15)" in made("1a", tmp_path)
+    assert (tmp_path / "figure.png").stat().st_size > 5000
+    wrong = Grids(1, 1, walks(1, 1), [(2, 2), (3, 2)])
+    assert [(j.holds, j.found) for j in GridFigure().judge(wrong)] == [(False, "1 of 2")]
+
+
+def test_figure_1b_reads_powers_and_exponentials_from_the_numbers(tmp_path: Path):
+    told = made("1b", tmp_path)
+    assert "; not" not in told
+    assert "degree 4.93 after 200 steps" in told
+    decades = (math.lgamma(2021) - math.lgamma(2001) - math.lgamma(21)) - (
+        math.lgamma(1920) - math.lgamma(1901) - math.lgamma(20)
+    )
+    assert f"{decades / math.log(10):.2f} decades for each layer" in told
+    assert (tmp_path / "figure.png").stat().st_size > 5000
+
+
+def test_figure_1b_tells_an_exponential_from_a_power():
+    n = torch.arange(1, 100, dtype=torch.float64)
+    straight, power = Growth("", "steps", n, 2 * n, n), Growth("", "steps", n, 5 * n.log(), n)
+    assert (straight.bend, power.degree) == (pytest.approx(1), pytest.approx(5))
+    sides, both = PathsFigure().judge([power, straight, power])
+    assert (sides.holds, both.holds) == (False, False)
+    sides, both = PathsFigure().judge([power, power, straight])
+    assert (sides.holds, both.holds) == (True, True)
+
+
+def test_figure_1c_reads_growth_from_the_derivative():
+    steps = 100
+    flat, bound = torch.zeros(steps), theory.log_paths(torch.arange(steps - 1, -1, -1), 3, layer_delay=0)
+    outputs = torch.zeros(steps, 2)
+    half, one = Derivative("a", 0.5, outputs, flat, flat), Derivative("a", 1.0, outputs, bound, bound)
+    assert (half.growth, half.drift) == (0, 0)
+    assert one.growth == pytest.approx(float((bound[:10].mean() - bound[-10:].mean()) / math.log(10)))
+    assert [j.holds for j in PascalFigure().judge([half, one])] == [True, True, True]
+    swapped = Derivative("a", 0.5, outputs, bound, bound), Derivative("a", 1.0, outputs, flat, bound, missed=2)
+    judged = PascalFigure().judge(list(swapped))
+    assert [j.holds for j in judged] == [False, False, False, False]
+    assert judged[-1].found == "missed: 0 radii at 0.5, 2 at 1"
+
+
+def test_the_pascal_rnns_derivative_by_autograd_is_the_closed_form(monkeypatch: pytest.MonkeyPatch):
+    half, one = _pascals(monkeypatch)
+    for found in (half, one):
+        exact = theory.log_input_derivatives(100, 10, time=found.radius, depth=found.radius, layer_delay=0)
+        assert torch.allclose(found.logs, exact, atol=1e-6)
+    assert torch.allclose(one.logs, one.bound, atol=1e-6)  # the paper: exactly the binomial coefficient
+
+
+def _pascals(monkeypatch: pytest.MonkeyPatch) -> list[Derivative]:
+    monkeypatch.setattr(PascalFigure, "_gru", lambda self, asked, radius: None)
+    return PascalFigure().measure(Asked(), [])[:2]
+
+
+@pytest.mark.slow
+def test_figure_1c_sets_the_radii_of_a_gru(tmp_path: Path):
+    told = made("1c", tmp_path)
+    assert (
+        "PascalRNN, 10 layers at 1: as far as the number of paths (+10.5 decades over all steps, paths +10.5)" in told
+    )
+    assert "GRU, 7 x 24 at 0.5: the derivative stays through time" in told.split("not reproduced")[0]
+    assert (tmp_path / "figure.png").stat().st_size > 20_000
+
+
+def decay(
+    correlation: float, *, covariance: float = 1e-4, mean: float = 1.0, steps: int = 40, samples: int = 24
+) -> Decay:
+    """Sizes that go together so far, except with the first step, which is the one."""
+    r = torch.full((steps,), correlation, dtype=torch.float64)
+    r[0] = 1.0
+    c = r * covariance
+    return Decay(
+        "data", "LSTM", 0, samples, mean, theory.CovarianceDecay(c, r, theory.covariance.pearson_p(r, samples)), 0
+    )
+
+
+def test_figure_s2_reads_significance_at_distant_steps():
+    small, far = CovarianceFigure().judge([decay(0.1), decay(0.2)])
+    assert (small.holds, far.holds) == (True, True)
+    small, far = CovarianceFigure().judge([decay(0.1), decay(0.9)])
+    assert (small.holds, far.holds) == (True, False)
+    assert far.found.startswith("1 of 2; steps with p > 0.05: LSTM on data 100%, LSTM on data 0%")
+    small, far = CovarianceFigure().judge([decay(0.5, covariance=1.0)])
+    assert (small.holds, small.found) == (False, "0 of 1")
+    silent = decay(math.nan)
+    assert CovarianceFigure().judge([silent])[1].holds is None
+
+
+def test_figure_s3_tells_norms_that_are_not_one():
+    norms, *_ = PretrainedCovariance().judge([decay(0.1), decay(0.1, mean=1.2)])
+    assert (norms.holds, norms.found) == (False, "1 of 2: LSTM on data 1.000, LSTM on data 1.200")
+
+
+@pytest.mark.parametrize("kind", [CovarianceFigure, PretrainedCovariance])
+def test_covariances_of_words_are_drawn(kind: type[CovarianceFigure], tmp_path: Path):
+    told = reproduce(kind(width=8, samples=8, tasks=("ptb",)), tmp_path, Asked(), Here(), progress=False)
+    assert "LSTM on text (sample in the package)" in told
+    assert ("mean 2-norms are 1 (2 of 2" in told) is (kind is PretrainedCovariance)
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["S2", "S3"])
+def test_covariances_of_all_tasks_are_drawn(name: str, tmp_path: Path):
+    told = made(name, tmp_path)
+    assert "far covariances are below 0.01" in told
+    for data in ("spike-latency MNIST", "spoken digits", "text"):
+        assert f"ALIF+ on {data}" in told
+
+
+def test_table_s1_is_counted_in_networks_and_says_what_differs(tmp_path: Path):
+    told = made("table-S1", tmp_path)
+    assert "not reproduced: all numbers are the printed ones (14 of 21; GRU on sl-mnist -318" in told
+    with open(tmp_path / "table.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {(row["cell"], row["task"]): int(row["ours"]) for row in rows}
+    assert found["LSTM", "ptb"] == 10_000 * 300 + 4 * 500 * (300 + 500 + 1) + 4 * 300 * (500 + 300 + 1) == 5_563_200
+    assert found["GRU, two biases a gate", "ptb"] == 5_572_425
+    assert all(int(row["ours"]) - int(row["paper"]) == int(row["difference"]) for row in rows)
+    assert (tmp_path / "table.md").read_text().count("\n") == len(rows) + 2
+    same = [Counted("GRU", task, 7, 7) for task in ("sl-mnist", "shd", "ptb")]
+    assert [j.holds for j in ParametersTable().judge(same)] == [True, True]
+    apart = [*same, Counted("LSTM", "shd", 9, 9)]
+    assert [j.holds for j in ParametersTable().judge(apart)] == [True, False]

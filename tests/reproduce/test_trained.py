@@ -1,0 +1,252 @@
+"""Figures of trained networks: which trials there are, what is read from them, that they run."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neurolsc.config import NetworkSettings, make
+from neurolsc.reproduce import FIGURES, Asked, find, reproduce, trials_of
+from neurolsc.reproduce.lru import LRUTable
+from neurolsc.runs import Stopped
+from neurolsc.sweeps import Trial
+from neurolsc.sweeps.work import Job
+from tests.reproduce.made import judged, results
+from tests.sweeps.grids import Here
+
+TRAINED = ["2", "3", "4", "table-I", "S1"]
+PAPER = Asked("paper", root="data")
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("2", 7 * 4 * 3 * 3 * 3), ("3", 6 * 3 * 2 * 4 * 3), ("4", 16 * 4), ("table-I", 16 * 4), ("S1", 7 * 2 * 4 * 3)],
+)
+def test_the_papers_grids_have_all_its_trials(name: str, count: int):
+    trials = trials_of(find(name), PAPER)
+    assert len(trials) == len(set(trials)) == count
+    assert count == {"2": 756, "3": 432, "4": 64, "table-I": 64, "S1": 168}[name]
+    for trial in trials:
+        training = trial.experiment.training
+        assert training is not None
+        assert (training.optimizer, training.by_gain, training.centralize) == ("adabelief-lookahead", False, False)
+        assert trial.settings["patience"] == 10
+        assert trial.settings["root"].startswith("data/")
+
+
+def test_the_papers_recurrent_networks_are_those_of_table_s1():
+    trials = {
+        (t.settings["cell"], t.settings["activation"], t.settings["data"]): t.settings
+        for t in trials_of(find("3"), PAPER)
+    }
+    assert len(trials) == 18
+    assert ("RNN", "swish", "ptb") in trials  # App. H: ReLU "gave errors pre-training"
+    assert (trials["LSTM", "relu", "shd"]["width"], trials["LSTM", "relu", "shd"]["lr"]) == (94, 1e-3)
+    assert (trials["GRU", "relu", "sl-mnist"]["width"], trials["GRU", "relu", "sl-mnist"]["lr"]) == (53, 1e-2)
+    assert trials["ALIFPlus", "relu", "shd"]["tau_theta"] == 250
+    assert [trials["LSTM", "relu", task]["batch_size"] for task in ("sl-mnist", "shd", "ptb")] == [256, 100, 32]
+    assert {t["clip_gradient"] for t in trials.values()} == {0.0}
+
+
+def test_the_papers_table_i_has_dropout_by_depth_and_a_rate_that_falls_to_a_tenth():
+    given = [trial.settings for trial in trials_of(find("table-I"), PAPER)]
+    assert {(s["layers"], s["exterior_dropout"]) for s in given} == {(3, 0.2), (6, 0.1)}
+    assert {(s["width"], s["words"], s["batch_size"], s["lr"], s["schedule"]) for s in given} == {
+        (256, 300, 64, 3e-2, "cosine-to-tenth")
+    }
+    assert {(s["word_switch"], s["word_switch_epochs"]) for s in given} == {(0.05, 3)}
+    built = make(NetworkSettings, given[0] | {"width": 8}).build(1, 20, 20)
+    assert [cell.exterior_dropout for cell in built.cells] == [0.2] * 3
+
+
+def one(score: float | str, by: Mapping[str, float | str]) -> Any:
+    """Scores by what a start begins with."""
+    return lambda given: next((v for name, v in by.items() if given["start"].startswith(name)), score)
+
+
+def test_figure_2_chooses_rates_by_validation_and_compares_tests():
+    def score(given: Mapping[str, Any]) -> float | str:
+        if given["lr"] == 1e-2:
+            return "FloatingPointError: the loss is inf" if given["start"] != "Default" else 0.3
+        best = {"Default": 1e-3, "He()": 1e-4, "He": 1e-4}.get(given["start"], 3.16e-4)
+        level = {"Default": 0.5, "He": 0.6}.get(given["start"], 0.7 if given["activation"] != "cosine" else 0.4)
+        return level - 0.1 * (given["lr"] != best)
+
+    found = judged(find("2"), PAPER, results(find("2"), PAPER, score))
+    assert found["LSC always beats the Glorot start that it began from"] == (False, "6 of 9")
+    assert found["LSC is the best of three in most panels"] == (True, "6 of 9")
+    holds, told = found["with ReLU, LSC takes a higher learning rate than He"]
+    assert (holds, told.count("0.000316 against 0.0001, test 70.0% against 60.0%")) == (True, 3)
+
+
+def test_a_start_that_always_diverges_loses_and_does_not_vanish():
+    diverged = one(0.5, {"LSC": "FloatingPointError: the loss is nan"})
+    found = judged(find("2"), PAPER, results(find("2"), PAPER, diverged))
+    assert found["LSC always beats the Glorot start that it began from"] == (False, "0 of 9")
+    missing = one("ValueError: there is no such file", {})
+    found = judged(find("2"), PAPER, results(find("2"), PAPER, missing))
+    assert {holds for holds, _ in found.values()} == {None}
+
+
+def test_figure_3_counts_pairs_of_the_same_network_and_seed(tmp_path: Path):
+    def score(given: Mapping[str, Any]) -> float | str:
+        good = {"Default": 0.5, "LSC(1.0": 0.4 if given["cell"] == "LSTM" else 0.6, "LSC(0.5": 0.55}
+        value = next(v for name, v in good.items() if given["start"].startswith(name))
+        return 1 / value if given["data"] == "ptb" else value  # of perplexities the lower is better
+
+    rows = results(find("3"), PAPER, score, tmp_path)
+    for result in rows:
+        for row in result.rows:
+            if row["cell"].startswith("ALIF") and row["start"].startswith("LSC(0.5"):
+                (tmp_path / row["trial"]).mkdir()
+                missed = [] if row["cell"] == "ALIFPlus" else ["layer 1: radius 0.9"]
+                (tmp_path / row["trial"] / "start.json").write_text(json.dumps({"findings": missed}))
+    found = judged(find("3"), PAPER, rows)
+    assert found["0.5 beats 1 more than 63 % of the times, 2 layers"] == (False, "12 of 48")
+    assert found["0.5 beats no pre-training at least 70 % of the times, 5 layers"] == (True, "48 of 48")
+    assert found["pre-training beats none in most scenarios"] == (True, "168 of 192")
+    assert found["spiking networks gain by 1"] == (True, "48 of 48")
+    assert found["spiking networks often miss 0.5"] == (False, "24 of 48")
+    assert found["differentiable networks reach their radii"] == (None, "no such pair")
+    small = judged(find("3"), Asked(), results(find("3"), Asked(), score, tmp_path))
+    assert small["0.5 beats no pre-training at least 70 % of the times, 5 layers"] == (None, "no such pair")
+
+
+def test_the_lru_is_judged_by_mean_test_perplexity():
+    def score(given: Mapping[str, Any]) -> float | str:
+        start = {"Default": 100.0, "LSC(1": 400.0, "LSC(0": 90.0, "LSC('": 95.0}
+        value = next(v for name, v in start.items() if given["start"].startswith(name))
+        return 80.0 if given["layers"] == 6 and not given["clip_gradient"] and value == 100 else value
+
+    rows = results(find("table-I"), PAPER, score)
+    rows = [
+        replace(
+            r,
+            rows=tuple(
+                row | {f"start_{s}_radius_{n}": v for n in range(1, 7) for s, v in (("time", 0.7), ("depth", 0.3))}
+                for row in r.rows
+            ),
+        )
+        for r in rows
+    ]
+    found = judged(find("table-I"), PAPER, rows)
+    assert found["0.5 beats 1"] == (True, "4 of 4")
+    assert found["1 is the worst start"] == (True, "4 of 4")
+    assert found["0.5 is usually the best start"] == (True, "3 of 4; default with 6 layers")
+    assert found["the start matters more than clipping"][0] is True
+    assert found["the default's mean radius is near 0.5, time above depth"][0] is True
+    turned = judged(find("table-I"), PAPER, results(find("table-I"), PAPER, one(100.0, {"LSC(1": 50.0})))
+    assert turned["0.5 beats 1"] == (False, "0 of 4")
+    assert turned["1 is the worst start"][0] is False
+    assert turned["the default's mean radius is near 0.5, time above depth"][0] is None
+
+
+def test_table_i_shows_means_deviations_and_the_papers_numbers(tmp_path: Path):
+    def score(given: Mapping[str, Any]) -> float | str:
+        if given["start"].startswith("LSC(1"):
+            return "FloatingPointError: the loss is inf" if given["seed"] < 2 else 300.0
+        return 100.0 + 2 * given["seed"]
+
+    table = LRUTable()
+    table.draw(table.measure(PAPER, results(table, PAPER, score)), tmp_path)
+    text = (tmp_path / "table.md").read_text()
+    assert "| 3 | default | no | 103 ± 2.24 | 103 ± 2.24 | 110.95 |" in text
+    assert "300 ± 0 (2 diverged)" in text
+    assert text.count("\n") == 16 + 2
+
+
+def test_figure_s1_finds_the_best_rate_and_compares_it_with_table_s1():
+    def score(given: Mapping[str, Any]) -> float:
+        best = {"sl-mnist": 1e-2, "shd": 1e-3, "ptb": 3.16e-4}[given["data"]] if given["cell"] == "LSTM" else 1e-3
+        return 1.0 if given["lr"] == best else 2.0
+
+    claim = "the best rates are those of Table S1"
+    holds, told = judged(find("S1"), PAPER, results(find("S1"), PAPER, score))[claim]
+    assert (holds, told[:7]) == (True, "6 of 6:")
+    holds, told = judged(find("S1"), PAPER, results(find("S1"), PAPER, lambda given: 1.0))[claim]
+    assert (holds, told[:7]) == (False, "1 of 6:")  # of equals the first, 1e-2
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_is_not_there_is_asked_for(name: str, tmp_path: Path):
+    with pytest.raises(ValueError, match="size paper takes whole data sets: name with --root a folder that holds"):
+        reproduce(find(name), tmp_path / "out", Asked("paper"), Here(), progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_names_and_sizes_are_refused():
+    with pytest.raises(
+        ValueError, match=r"no figure '5' here; known are 1a, 1b, 1c, 2, 3, 4, table-I, S1, S2, S3, table-S1"
+    ):
+        find("5")
+    assert find("TABLE-i") is FIGURES["table-I"]
+    with pytest.raises(ValueError, match="size must be one of 'small', 'paper', got 'large'"):
+        Asked("large")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="epochs must be"):
+        Asked(epochs=0)
+
+
+TINY: dict[str, dict[str, Any]] = {
+    "mnist": {"data": "mnist"},
+    "cifar10": {"data": "mnist"},
+    "cifar100": {"data": "mnist"},
+    "sl-mnist": {"data": "sl-mnist"},
+    "shd": {"data": "shd", "dt": 0.05},
+    "ptb": {"data": "text", "words": 10},
+}
+"""What stands for a whole data set, in the package."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("name", "grid"), [(name, n) for name in TRAINED for n in range(len(find(name).grids(PAPER)))])
+def test_a_trial_of_the_papers_grid_runs_on_tiny_data(name: str, grid: int, tmp_path: Path):
+    settings = find(name).grids(PAPER)[grid].trials[-1].settings
+    start = settings["start"]
+    start = f"{start[:-1]}, max_steps=1, samples=1, steps=1)" if start.startswith("LSC") else start
+    given = {n: v for n, v in settings.items() if n != "root"} | TINY[settings["data"]] | {"epochs": 1, "start": start}
+    given |= {name: min(settings[name], most) for name, most in (("layers", 6), ("width", 32), ("embedding", 32))}
+    given["batch_size"] = 256
+    trial = Trial.of(given)
+    assert Job(trial, tmp_path, test=True).run() == "over"
+    assert trial.folder(tmp_path).exists(), trial.failure(tmp_path).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    figure, asked = find(name), Asked(epochs=1)
+    narrow = {"width": 8, "batch_size": 256}
+    monkeypatch.setattr("neurolsc.sweeps.trial.Trial.of", classmethod(_narrow(Trial.of.__func__, narrow)))
+    left = [3]
+
+    class Impatient(Here):
+        def start(self, job: Job) -> None:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            super().start(job)
+
+    with pytest.raises(Stopped, match="3 of "):
+        reproduce(figure, tmp_path, asked, Impatient(), progress=False)
+    assert not (tmp_path / "reading.txt").exists()
+    pool = Here()
+    told = reproduce(figure, tmp_path, asked, pool, progress=False)
+    assert len(pool.jobs) == len(trials_of(figure, asked)) - 3
+    assert told.startswith(f"{figure.title}, size small: ")
+    assert f"the paper's grid has {len(trials_of(figure, Asked('paper')))}" in told
+    shown = tmp_path / ("table.md" if name.startswith("table") else "figure.png")
+    assert shown.stat().st_size > 500
+
+
+def _narrow(of: Any, given: dict[str, Any]) -> Any:
+    """Trials with other settings than those of the grid."""
+    return lambda cls, point: of(
+        cls, point | given | ({"layers": min(point["layers"], 4)} if "layers" in point else {})
+    )

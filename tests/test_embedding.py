@@ -1,0 +1,139 @@
+"""Networks that read numbers of words: the same as one that reads their vectors."""
+
+import copy
+
+import pytest
+import torch
+
+from neurolsc import GRU, LRU, LSTM, ALIFPlus, Embedding, Network, load, pretrain, radius_profile, save, train
+from neurolsc.config import NetworkSettings
+from neurolsc.initialisers import named
+from neurolsc.stability.gradients import state_gradients
+from neurolsc.tasks import ClassPerStep
+
+WORDS = 30
+
+
+def made(cell=GRU, *, tied=True, layer_delay=0, n_out=None) -> Network:
+    return Network([cell(6, 8), cell(8, 6)], n_out, embedding=Embedding(WORDS, 6, tied=tied), layer_delay=layer_delay)
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.randint(WORDS, (9, 4, 1))
+
+
+@pytest.mark.parametrize("layer_delay", [0, 1])
+def test_it_is_the_network_of_the_words_vectors(x, layer_delay):
+    network = made(layer_delay=layer_delay)
+    plain = Network(list(network.cells), network.readout, layer_delay=layer_delay)
+    vectors = network.embedding.weight[x.squeeze(-1)]
+    wanted = plain.run(vectors)
+    run = network.run(x)
+    torch.testing.assert_close(run.logits, wanted.logits)
+    torch.testing.assert_close(run.logits, run.spikes[-1] @ network.embedding.weight.T)
+    moments = torch.stack([m.outputs[-1] for m in network.moments(x)])
+    torch.testing.assert_close(moments, run.spikes[-1])
+    logits, states = [], network.initial_states(4)
+    for frame in x:
+        told, states = network.step(frame, states)
+        logits.append(told)
+    torch.testing.assert_close(torch.stack(logits), run.logits)
+    half = network.run(x[:5])
+    torch.testing.assert_close(network.run(x[5:], half.states).logits, run.logits[5:])
+    gaps = torch.rand(9, 4) < 0.6
+    torch.testing.assert_close(network.run(x, mask=gaps).logits, plain.run(vectors, mask=gaps).logits)
+    network.embedding.weight.grad = None
+    network.run(x).logits.logsumexp(-1).sum().backward()
+    assert network.embedding.weight.grad.abs().sum(1).count_nonzero() == WORDS  # as readout, all
+
+
+def test_a_tied_embedding_is_counted_and_copied_once(x):
+    network = made()
+    assert [name for name, _ in network.named_parameters()].count("embedding.weight") == 1
+    assert network.n_out == WORDS
+    assert network.n_in == 1
+    again = Network(list(network.cells), embedding=network.embedding, layer_delay=0)
+    copied = copy.deepcopy(network).double()
+    with torch.no_grad():
+        copied.embedding.weight.zero_()
+    assert not copied(x).any()
+    assert network(x).any()
+    torch.testing.assert_close(again(x), network(x))
+
+
+def test_table_s1_counts_the_penn_treebank():
+    for cell, width, wanted in ((LSTM, 500, 5_563_200), (GRU, 625, 5_572_425)):
+        more = {"reset_after": True} if cell is GRU else {}
+        cells = [cell(300, width, **more), cell(width, 300, **more)]
+        network = Network(cells, embedding=Embedding(10_000, 300, tied=True))
+        assert abs(sum(p.numel() for p in network.parameters()) - wanted) <= 1
+    assert [p.shape for p in made().embedding.parameters()] == [(WORDS, 6)]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_file_keeps_it(x, tmp_path, tied):
+    network = made(tied=tied, n_out=None if tied else 3)
+    save(network, tmp_path / "n")
+    again = load(tmp_path / "n")
+    assert torch.equal(network(x), again(x))
+    assert repr(again) == repr(network)
+
+
+@pytest.mark.parametrize("cell", [GRU, ALIFPlus])
+def test_it_is_measured_started_pre_trained_and_trained(x, cell):
+    network = made(cell)
+    for start in ("Orthogonal()", "Default"):
+        named(start).apply(network, [x], seed=0)
+    profile = radius_profile(network, x, steps=4)
+    assert profile.depth.shape == (2, 4, 4)
+    before = network.embedding.weight.detach().clone()
+    pretrain(network, [x], target=0.5, max_steps=2, progress=False)
+    assert torch.equal(network.embedding.weight, before)
+    assert state_gradients(network, x, lambda logits: logits.square().sum())[-1].any()
+    items = [(x[:, b], x[:, b - 1, 0]) for b in range(4)]
+    train(network, items, items, task=ClassPerStep(), epochs=3, batch_size=2, progress=False)
+    assert not torch.equal(network.embedding.weight, before)
+
+
+def test_an_lru_reads_words(x):
+    network = Network([LRU(6, 6), LRU(6, 6)], embedding=Embedding(WORDS, 6, tied=True), layer_delay=0)
+    assert network(x).shape == (9, 4, WORDS)
+
+
+def test_what_does_not_fit_is_refused(x):
+    with pytest.raises(ValueError, match="cell 0 reads 5 inputs, but the embedding has vectors of 6"):
+        Network([GRU(5, 6)], embedding=Embedding(WORDS, 6, tied=True))
+    with pytest.raises(ValueError, match="a last cell of as many outputs as its vectors have entries, 6, got 5"):
+        Network([GRU(6, 5)], embedding=Embedding(WORDS, 6, tied=True))
+    for given in ({"n_out": 4, "embedding": Embedding(WORDS, 6, tied=True)}, {"embedding": Embedding(WORDS, 6)}, {}):
+        with pytest.raises(
+            ValueError, match="n_out must be given, unless a tied embedding is the readout; then it must"
+        ):
+            Network([GRU(6, 6)], **given)
+    network = made()
+    with pytest.raises(TypeError, match=r"whole numbers of words, dense, got torch\.float32"):
+        network(x.float())
+    with pytest.raises(ValueError, match=r"numbers of words in 0 \.\.\. 29, got 0 \.\.\. 30"):
+        network(torch.tensor([[[0], [30]]]))
+    with pytest.raises(ValueError, match=r"in 0 \.\.\. 29, got -1"):
+        network.step(torch.tensor([[-1]]), network.initial_states(1))
+    with pytest.raises(ValueError, match=r"x must have shape \(T, B, 1\)"):
+        network(x.squeeze(-1))
+
+
+def test_settings_build_it():
+    network = NetworkSettings(cell="GRU", width=7, embedding=5).build(1, WORDS, WORDS)
+    assert [(c.n_in, c.n_hidden) for c in network.cells] == [(5, 7), (7, 5)]
+    assert network.embedding.tied
+    assert NetworkSettings(cell="GRU", width=7).build(1, WORDS, WORDS).embedding.width == 7
+    with pytest.raises(ValueError, match="embedding: only for data that are words"):
+        NetworkSettings(cell="GRU", embedding=5).build(9, 3)
+    with pytest.raises(ValueError, match="readout_bias: only for data that are no words"):
+        NetworkSettings(cell="GRU", readout_bias=True).build(1, WORDS, WORDS)
+
+
+def test_an_initialiser_reads_words_as_they_are(x):
+    network = Network([GRU(6, 8), GRU(8, 6)], embedding=Embedding(WORDS, 6, tied=True))
+    named("LSC(0.5, method='scale')").apply(network, [x])
+    assert radius_profile(network, x).time_mean[0].item() == pytest.approx(0.5, abs=0.05)
