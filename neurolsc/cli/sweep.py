@@ -22,7 +22,14 @@ from neurolsc.sweeps.table import TABLE
     help="Run on the Ray cluster at this address; without one on that of this machine, or a new one.",
 )
 @click.option("--retry", is_flag=True, help="Run those trials anew that came to an error.")
-def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | None, retry: bool) -> None:
+@click.option(
+    "--known",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The table of an earlier sweep: trials that are finished there are taken from it.",
+)
+def sweep(
+    grid: Path, out: Path | None, workers: int, device: str, ray: str | None, retry: bool, known: Path | None
+) -> None:
     """Run all trials of a grid file.
 
     Each trial is a run with a folder of its own in the sweep's; all of them are rows of table.csv.
@@ -31,7 +38,7 @@ def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | No
     read = read_grid(grid)
     out = Path("runs") / read.name if out is None else out
     pool = Processes(workers) if ray is None else _cluster(ray)
-    rows = run_sweep(read, out, pool, retry=retry, device=device)
+    rows = run_sweep(read, out, pool, retry=retry, known=known, device=device)
     for row in rows:
         if row["error"]:
             click.echo(f"{row['trial']}: {row['error']}", err=True)

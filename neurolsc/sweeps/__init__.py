@@ -7,6 +7,7 @@
 - pools, ray_pool: workers that are processes, or tasks on a Ray cluster
 - sweep: which trials are over, and which are next
 - row, table: what is told of a trial, and of all
+- known: trials that are taken from such a table, and not run
 - summary, figures: the trials of an arm put together, as Markdown and as pictures
 """
 

@@ -13,9 +13,10 @@ from neurolsc.sweeps.summary import Group, groups, shown
 def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) -> list[Path]:
     """Draw learning.png and scores.png into the folder of a sweep; return their paths.
 
-    Scores are those of the epoch that early stopping would keep, the epoch with the lowest
-    validation loss so far. Trials that came to an error are left out. How many seeds there are
-    stands in the title, or where arms differ behind their names: a number, or one for each panel.
+    Trials known from a table alone have scores and no curves; without any curve learning.png is
+    not drawn. Scores are those of the epoch that early stopping would keep, the epoch with the
+    lowest validation loss so far. Trials that came to an error are left out. How many seeds there
+    are stands in the title, or where arms differ behind their names: a number, or one a panel.
 
     Args:
         grid: the grid of the sweep.
@@ -41,12 +42,12 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
     scores: dict[str, dict[Any, list[float]]] = {}
     for group in arms:
         value, name = group.arm[over], Group({name: group.arm[name] for name in rest}, ()).name
-        panels.setdefault(f"{over} {shown(value)}", {})[name] = [
-            _curve(folders[row["trial"]], column) for row in group.whole
-        ]
+        if curves := [curve for row in group.whole if (curve := _curve(folders[row["trial"]], column))]:
+            panels.setdefault(f"{over} {shown(value)}", {})[name] = curves
         scores.setdefault(name, {})[value] = group.values(column)
     paths = [sweep / "learning.png", sweep / "scores.png"]
-    seeds = {name: [len(curves[name]) for curves in panels.values() if name in curves] for name in scores}
+    seeds = {name: [len(values) for values in runs.values()] for name, runs in scores.items()}
+    missing = sum(map(sum, seeds.values())) - sum(len(runs) for curves in panels.values() for runs in curves.values())
     title = _title(grid)
     if len({number for numbers in seeds.values() for number in numbers}) == 1:
         title += f", {_told(next(iter(seeds.values())))}"
@@ -55,10 +56,12 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
         told = {name: f"{name} ({_told(numbers)})" for name, numbers in seeds.items()}
     panels = {panel: {told[name]: runs for name, runs in curves.items()} for panel, curves in panels.items()}
     bands, score = f"{title}; bands from lowest to highest", column.replace("_", " ")
-    plot_bands(panels, paths[0], score=f"{score}\nof the best epoch so far", share=share, title=bands)
+    bands += f"; no curve of {missing} trials known from a table" if missing else ""
+    if panels:
+        plot_bands(panels, paths[0], score=f"{score}\nof the best epoch so far", share=share, title=bands)
     runs_of = {told[name]: runs for name, runs in scores.items()}
     plot_scores(runs_of, paths[1], over=over, score=score, share=share, title=title)
-    return paths
+    return paths if panels else paths[1:]
 
 
 def _title(grid: Grid) -> str:

@@ -9,6 +9,7 @@ import tomli_w
 from neurolsc.progress import Progress, reporting
 from neurolsc.runs import Stopped, write_text
 from neurolsc.sweeps.grid import Grid, read_grid
+from neurolsc.sweeps.known import KNOWN, Known, read_known
 from neurolsc.sweeps.pools import Pool
 from neurolsc.sweeps.row import Row, make_row
 from neurolsc.sweeps.table import TABLE, write_table
@@ -23,7 +24,14 @@ REST = 2.0
 
 
 def run_sweep(
-    grid: Grid, folder: Path, pool: Pool, *, retry: bool = False, device: str = "cpu", progress: bool = True
+    grid: Grid,
+    folder: Path,
+    pool: Pool,
+    *,
+    retry: bool = False,
+    known: Path | None = None,
+    device: str = "cpu",
+    progress: bool = True,
 ) -> list[Row]:
     """Run the trials of a grid that are not over yet, and write the table.
 
@@ -35,6 +43,8 @@ def run_sweep(
         folder: where they are kept; made if it is missing.
         pool: who runs them.
         retry: run those anew that came to an error.
+        known: the table of an earlier sweep: finished trials that stand in it are over, and taken
+            from it. It is kept in the folder, as known.csv. They can be in no learning curve.
         device: where their networks run, as torch calls it. It is no part of what a trial is, and
             the table says what each ran on.
         progress: show a bar over the trials.
@@ -43,13 +53,17 @@ def run_sweep(
         The table: one row per trial.
 
     Raises:
-        ValueError: if torch cannot use the device.
+        ValueError: if torch cannot use the device, or what is known is no table of a sweep, or of
+            none of these trials, or of one with other settings.
         BlockingIOError: if a trial is to be run anew that another process is at.
         OSError: if the folder cannot be written.
         Stopped: for a KeyboardInterrupt.
     """
     folder = folder.resolve()
+    given = None if known is None else _known_of(grid, known)
     folder.mkdir(parents=True, exist_ok=True)
+    if given is not None:
+        (_kept(folder) | given).write(folder)
     write_text(folder / GRID, tomli_w.dumps(grid.given))
     if retry:
         for trial in grid.trials:
@@ -84,11 +98,26 @@ def read_sweep(folder: Path) -> tuple[Grid, list[Row]]:
     return state.grid, state.table()
 
 
+def _kept(folder: Path) -> Known:
+    """The known trials that a sweep's folder keeps."""
+    return read_known(folder / KNOWN) if (folder / KNOWN).exists() else Known({})
+
+
+def _known_of(grid: Grid, path: Path) -> Known:
+    """Those of a table that are trials of the grid."""
+    found = read_known(path)
+    rows = {trial.name: row for trial in grid.trials if (row := found.row(trial)) is not None}
+    if not rows:
+        raise ValueError(f"{path}: none of its {len(found.rows)} finished trials is a trial of {grid.name}.")
+    return Known(rows)
+
+
 class _Sweep:
     """A sweep under way: what is known of its trials."""
 
     def __init__(self, grid: Grid, folder: Path, device: str = "cpu") -> None:
         self.grid, self.folder, self.device = grid, folder, device
+        self.known = _kept(folder)
         self.rows: dict[Trial, Row] = {}
         self.over: set[Job] = set()
 
@@ -132,10 +161,10 @@ class _Sweep:
     def note_those_that_are_over(self) -> bool:
         """Read the rows of trials that came to their end, by whomever; tell if there were any."""
         found = False
-        while ended := [job for job in self.jobs() if job.is_over()]:
+        while ended := [job for job in self.jobs() if job.is_over() or self.known.covers(job)]:
             found = True
             for job in ended:
-                row = make_row(job.trial, self.folder, self.grid.figures)
+                row = make_row(job.trial, self.folder, self.grid.figures) or self.known.row(job.trial)
                 if row is not None:
                     self.rows[job.trial] = row
                     self.over.add(job)

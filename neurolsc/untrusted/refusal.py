@@ -1,5 +1,6 @@
 """One kind of error for a bad file."""
 
+import csv
 import lzma
 import os
 import struct
@@ -27,6 +28,7 @@ FAULTS = (
     RuntimeError,
     TypeError,
     ValueError,
+    csv.Error,
     lzma.LZMAError,
     struct.error,
     tarfile.TarError,
