@@ -288,7 +288,7 @@ def all_readers(folder: Path) -> list[Reader]:
         Reader("music (JSON)", (few,), _music, (any_bytes, _about), sound=_music_sound),
         Reader("music in gzip", (gzip.compress(few),), _music, (any_bytes, in_gzip(_about)), sound=_music_sound),
         Reader("vocabulary (JSON)", (lexicon,), _lexicon, (any_bytes, _about), sound=_lexicon_sound),
-        Reader("table of a sweep (CSV)", (table,), lambda p: read_known(p).rows, (any_bytes, _about)),
+        Reader("table of a sweep (CSV)", (table,), lambda p: read_known(p).rows, (any_bytes,)),
         Reader("text", (text,), read_words, sound=lambda found: all(word.split() == [word] for word in found)),
         Reader("pictures", (pictures,), lambda p: read_records(p, CIFAR100_FILES, 4), sound=_pictures_sound),
         Reader("cache of spikes", spikes, read_spikes, (change_spikes,), sealed=True),
