@@ -242,7 +242,7 @@ class Experiment:
         told = {name: getattr(result, name) for name in ("converged", "steps", "seconds")}
         told |= {"findings": [str(finding) for finding in result.findings], "history": result.history}
         write_json(folder / "pretraining.json", told)
-        if settings.method == "gradient":
+        if settings.method != "scale":
             result.plot(folder / "pretraining.png", title=self.title)
         return result
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from neurolsc.config.setting import setting
 from neurolsc.network import Network
 from neurolsc.stability import PretrainResult, pretrain, scale_to_radius
+from neurolsc.stability.lsc import RELEASED
 from neurolsc.stability.lsc.rules import RULES
 from neurolsc.stability.lsc.targets import Target
 
@@ -21,10 +22,13 @@ class PretrainSettings:
 
     target: str = setting("none", "radius to pre-train to: a number, 'balanced', or 'none'")
     rule: RuleName = setting(
-        "default", "which parameters follow which radius; default: paper for balanced, else transition"
+        "default",
+        "which parameters follow which radius; default: paper for balanced and method released, else transition",
     )
-    method: Literal["gradient", "scale"] = setting("gradient", "the paper's loop, or root finding on layer scales")
-    pretrain_steps: int = setting(200, "give up after this many pre-training steps (gradient only)")
+    method: Literal["gradient", "released", "scale"] = setting(
+        "gradient", "the paper's loop, the same as its released code has it, or root finding on layer scales"
+    )
+    pretrain_steps: int = setting(200, "give up after this many pre-training steps (not of scale)")
     pretrain_samples: int = setting(4, "samples looked at in each pre-training step")
     pretrain_times: int = setting(8, "time steps looked at in each pre-training step")
 
@@ -64,8 +68,10 @@ class PretrainSettings:
             "steps": min(self.pretrain_times, inputs[0].shape[0]),
             "progress": progress,
         }
-        if self.method == "gradient":
+        if self.method == "released":
+            more = {**RELEASED} | {name: value for name, value in more.items() if name != "rule" or value is not None}
+        if self.method != "scale":
             return pretrain(network, inputs, max_steps=self.pretrain_steps, **more)
         if self.pretrain_steps != PretrainSettings.pretrain_steps:
-            raise ValueError(f"pretrain_steps: for method = gradient only, got method = {self.method}.")
+            raise ValueError("pretrain_steps: of a loop, which method = scale does without.")
         return scale_to_radius(network, inputs[0], **more)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -11,9 +11,12 @@ from neurolsc.initialisers.spec import register
 from neurolsc.network import Network
 from neurolsc.stability import pretrain, scale_to_radius
 from neurolsc.stability.findings import Finding
+from neurolsc.stability.lsc import RELEASED
 from neurolsc.stability.lsc.rules import RULES
 from neurolsc.stability.lsc.targets import Along, Direction, Target, as_target
 from neurolsc.validation import one_of, whole
+
+Method = Literal["gradient", "released", "scale"]
 
 
 @register
@@ -28,9 +31,10 @@ class LSC(Initialiser):
 
     Attributes:
         target: a number for both, or ``"balanced"``: T/(T+L) and L/(T+L).
-        rule: what multipliers move: ``"default"`` (that of the target), ``"transition"``,
+        rule: what multipliers move: ``"default"`` (that of the method or target), ``"transition"``,
             ``"hold-threshold"`` or ``"paper"``.
-        method: ``"gradient"``, the paper's loop, or ``"scale"``, root finding.
+        method: ``"gradient"``, the paper's loop, ``"released"``, the same as its released code has
+            it (:data:`neurolsc.stability.lsc.RELEASED`), or ``"scale"``, root finding.
         direction: which radius is set, that through ``"time"``, ``"depth"`` or ``"both"``; another
             is left as it is.
         gradient: of the loop: let the gradient of the radii move parameters.
@@ -45,7 +49,7 @@ class LSC(Initialiser):
 
     target: float | str = 0.5
     rule: str = "default"
-    method: Literal["gradient", "scale"] = "gradient"
+    method: Method = "gradient"
     direction: Literal["both", "time", "depth"] = "both"
     gradient: bool = True
     kappa: bool = True
@@ -58,7 +62,7 @@ class LSC(Initialiser):
         one_of("direction", self.direction, ("both", *get_args(Direction)))
         self._target()  # refuses one
         one_of("rule", self.rule, ("default", *RULES))
-        one_of("method", self.method, ("gradient", "scale"))
+        one_of("method", self.method, get_args(Method))
         for name in ("max_steps", "samples", "steps"):
             whole(name, getattr(self, name))
         if self.method == "scale" and not (self.gradient and self.kappa and self.shuffle):
@@ -71,10 +75,13 @@ class LSC(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set the radii; the findings are those of the pre-training."""
         x = first_input(network, inputs)
-        asked = {"target": self._target(), "rule": RULES.get(self.rule), "seed": seed, "samples": self.samples}
-        asked |= {"steps": min(self.steps, x.shape[0]), "progress": False}
+        asked: dict[str, Any] = {"target": self._target(), "seed": seed, "samples": self.samples, "progress": False}
+        asked |= {"steps": min(self.steps, x.shape[0])}
+        ruled: dict[str, Any] = {} if self.rule == "default" else {"rule": RULES[self.rule]}
         if self.method == "scale":
-            return scale_to_radius(network, x, **asked).findings
-        asked |= {"gradient": self.gradient, "shuffle": self.shuffle}
-        asked |= {} if self.kappa else {"multiplier": None}
-        return pretrain(network, inputs, max_steps=self.max_steps, **asked).findings
+            return scale_to_radius(network, x, **asked, **ruled).findings
+        loop: dict[str, Any] = dict(RELEASED) if self.method == "released" else {}
+        loop |= ruled | {"gradient": self.gradient, "max_steps": self.max_steps}
+        loop |= {} if self.shuffle else {"shuffle": False}
+        loop |= {} if self.kappa else {"multiplier": None}
+        return pretrain(network, inputs, **asked, **loop).findings

@@ -44,7 +44,7 @@ def test_parts_of_the_loop_can_be_left_out(monkeypatch):
         LSC(0.5, **given).apply(NETWORKS["LIF"](), [spikes()])
         told = asked[-1]
         assert told["gradient"] is given.get("gradient", True)
-        assert told["shuffle"] is given.get("shuffle", True)
+        assert told.get("shuffle", True) is given.get("shuffle", True)
         assert told.get("multiplier", "as it is") == ("as it is" if given.get("kappa", True) else None)
     with pytest.raises(ValueError, match="parts of the loop, which method='scale' does without"):
         LSC(0.5, method="scale", shuffle=False)

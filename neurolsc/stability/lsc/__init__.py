@@ -6,6 +6,7 @@ optimizer step on the `loss` (with the terms of a `lower` bound, if asked), the 
 which a *rule* (`rules`) turns into parameters, and a `shuffle`; its settings are one object
 (`options`). `scale` does without gradients, by root finding. Both end in a `result`, which a
 checkpoint keeps (`kept`).
+`released` has the settings of the paper's released code, which differ from its text.
 `rates` makes a control: thresholds scaled until a network fires as often as another.
 """
 
@@ -13,12 +14,14 @@ from neurolsc.stability.lsc.criteria import Criteria
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.pretrain import pretrain
 from neurolsc.stability.lsc.rates import match_firing_rates
+from neurolsc.stability.lsc.released import RELEASED
 from neurolsc.stability.lsc.result import PretrainResult
 from neurolsc.stability.lsc.rules import PaperRule, Rule, TransitionRule
 from neurolsc.stability.lsc.scale import scale_to_radius
 from neurolsc.stability.lsc.targets import Aim, Aiming, Balanced, Equal, Target
 
 __all__ = [
+    "RELEASED",
     "Aim",
     "Aiming",
     "Balanced",

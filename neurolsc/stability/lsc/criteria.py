@@ -11,6 +11,7 @@ from torch import Tensor
 
 from neurolsc.stability.lsc.targets import Aim
 from neurolsc.stability.profile import RadiusProfile
+from neurolsc.validation import whole
 
 
 class Measured(NamedTuple):
@@ -65,7 +66,7 @@ def standard_error(radii: Tensor, total: int) -> float:
 
 @dataclass(frozen=True)
 class Criteria:
-    """When the radii have converged: all three hold, at the radii measured in one step.
+    """When the radii have converged: all three hold, at the radii measured in a step.
 
     Means are compared per layer and direction and never pooled: time 0.95 with depth 0.15 would
     pool to 0.55. A network with a layer that never fires has not converged, whatever its radii.
@@ -76,6 +77,8 @@ class Criteria:
         deviation: (ii) the standard deviation of all radii from their targets is below this; None:
             not asked.
         smoothed_deviation: (iii) so is its exponential mean over 10 steps; None: not asked.
+        hold: the loop of :func:`neurolsc.pretrain` stops once they have held in so many steps in a
+            row. Whether a result has converged is judged by the radii that it ends with.
 
     Source: arXiv:2308.12075, Sec. II-D.
     """
@@ -83,6 +86,10 @@ class Criteria:
     tolerance: float = 0.02
     deviation: float | None = 0.2
     smoothed_deviation: float | None = 0.2
+    hold: int = 1
+
+    def __post_init__(self) -> None:
+        whole("hold", self.hold)
 
     def misses(self, measured: Measured, goal: Aim, include_input: bool = True) -> list[tuple[int, str, float, float]]:
         """The means that are too far from their target: (layer, direction, mean, target)."""

@@ -35,7 +35,7 @@ class Loop:
         self.optimizer = adabelief_lookahead(
             self.parameters, lr=self.options.lr, weight_decay=self.options.weight_decay
         )
-        self.step, self.smoothed = 0, float("nan")
+        self.step, self.smoothed, self.held = 0, float("nan"), 0
         self.history: list[dict[str, Any]] = []
         self.best_error, self.best_step, self.best = [float("inf")] * 2, 0, self._copy()
         self.polishing = False
@@ -86,6 +86,10 @@ class Loop:
     def _confirm(self, measured: Measured, x: Tensor) -> RadiusProfile | None:
         """A look at fresh inputs, where those of the step meet the criteria."""
         if self.polishing != self.polish or not self._met(measured):
+            self.held = 0
+            return None
+        self.held += 1
+        if self.held < self.options.criteria.hold:
             return None
         return self.look.fresh(self.inputs, x, self.step)
 
@@ -119,7 +123,9 @@ class Loop:
 
     def _by_hand(self, time: list[float], depth: list[float]) -> Callable[[], None]:
         """Multipliers and shuffle, factors and orders drawn, to act on two copies alike."""
-        orders = draw_orders(self.parameters, self.look.generator(self.step))
+        generator = self.look.generator(self.step)
+        orders = draw_orders(self.parameters, generator)
+        shuffles = torch.rand((), generator=generator).item() < self.options.shuffle  # all steps of 1, none of 0
         by_time, by_depth = self._kappas("time", time), self._kappas("depth", depth)
         if not self.options.include_input:
             by_depth[0] = 1.0
@@ -128,7 +134,7 @@ class Loop:
             if self.options.multiplier is not None:
                 for cell, through_time, through_depth in zip(self.cells, by_time, by_depth, strict=True):
                     self.options.rule.apply(cell, time=through_time, depth=through_depth)
-            if self.options.shuffle and not self.polishing:
+            if shuffles and not self.polishing:
                 with torch.no_grad():
                     for p, order in zip(self.parameters, orders, strict=True):
                         p.copy_(shuffled(p, order))
@@ -174,6 +180,7 @@ class Loop:
             "taken": self.inputs.taken,
             "step": self.step,
             "smoothed": self.smoothed,
+            "held": self.held,
             "history": list(self.history),
             "polishing": self.polishing,
             "damping": {direction: damping.state() for direction, damping in self.damping.items()},
@@ -188,7 +195,7 @@ class Loop:
         """Go on from a state."""
         self.inputs.skip(state["taken"])
         self.step, self.smoothed, self.history = state["step"], state["smoothed"], state["history"]
-        self.polishing = state["polishing"]
+        self.polishing, self.held = state["polishing"], state["held"]
         for direction, damping in self.damping.items():
             damping.restore(state["damping"][direction])
         self.best_error, self.best_step, self.best = state["best_error"], state["best_step"], state["best"]

@@ -32,7 +32,7 @@ class Options:
     steps: int | None = 8
     gradient: bool = True
     multiplier: tuple[float, float] | None = (0.85, 1.15)
-    shuffle: bool = True
+    shuffle: bool | float = True
     slow_copy: bool = True
     polish: bool = True
     include_input: bool = True
@@ -51,6 +51,8 @@ class Options:
             whole("steps", self.steps)
         one_of("non_square", self.non_square, NON_SQUARE)
         number("lr", self.lr)
+        if not isinstance(self.shuffle, bool | int | float) or not 0 <= self.shuffle <= 1:
+            raise ValueError(f"shuffle must be True, False or a share of the steps from 0 to 1, got {self.shuffle!r}.")
         number("lower_bound", self.lower_bound, zero_allowed=True)
         if self.lower_bound and not self.gradient:
             raise ValueError("lower_bound is a part of the loss: with gradient=False it would move nothing.")

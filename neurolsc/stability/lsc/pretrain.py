@@ -48,7 +48,7 @@ def pretrain(
     steps: int | None = 8,
     gradient: bool = True,
     multiplier: tuple[float, float] | None = (0.85, 1.15),
-    shuffle: bool = True,
+    shuffle: bool | float = True,
     slow_copy: bool = True,
     polish: bool = True,
     include_input: bool = True,
@@ -83,7 +83,7 @@ def pretrain(
             the run, no more than it has; None: all.
         gradient: take optimizer steps.
         multiplier: the bounds that kappa is clipped to; None: no multiplier.
-        shuffle: shuffle every learnable tensor after each step.
+        shuffle: shuffle every learnable tensor after each step, or after this share of them.
         slow_copy: let multiplier and shuffle act on Lookahead's slow copy too; False is the paper's
             literal order.
         polish: once the means are near their targets (three tolerances in root mean square), or
@@ -133,7 +133,8 @@ def pretrain(
         >>> result.converged, result.profile.time_mean.round(decimals=1).tolist()
         (True, [0.5, 0.5])
 
-    Source: arXiv:2308.12075, Sec. II-D and II-G.
+    Source: arXiv:2308.12075, Sec. II-D and II-G; its released code stops and shuffles otherwise:
+    :data:`neurolsc.stability.lsc.RELEASED`.
     """
     whole("checkpoint_every", checkpoint_every)
     options = Options(
