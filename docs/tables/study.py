@@ -49,11 +49,23 @@ def _range(values: list[float]) -> str:
     return " to ".join(told)
 
 
-def _share(found: list[dict[str, str]], column: str) -> str:
-    values = [100 * float(row[column]) for row in found if row.get(column)]
+_FIGURES = {
+    "firing_rate": ("rates at the start", _range),
+    "time_radius": ("radii through time", _range),
+    "depth_radius": ("radii through depth", _range),
+    "survives": ("input left at the top", lambda layers: f"{layers[-1]:.2f}" if layers else "-"),
+}
+"""of the network before its training: what a table calls it, and how it tells one value a layer"""
+
+
+def _spread(found: list[dict[str, str]], column: str) -> str:
+    """Mean ± deviation of a score: of a share in per cent."""
+    share = column.endswith("accuracy")
+    values = [float(row[column]) * (100 if share else 1) for row in found if row.get(column)]
     if not values:
         return "-"
-    return f"{mean(values):.1f}" + (f" ± {pstdev(values):.1f}" if len(values) > 1 else "")
+    form = ".1f" if share else ".2f"
+    return f"{mean(values):{form}}" + (f" ± {pstdev(values):{form}}" if len(values) > 1 else "")
 
 
 def _network(row: dict[str, str]) -> str:
@@ -62,7 +74,12 @@ def _network(row: dict[str, str]) -> str:
     return f"{row['layers']} x {row['width']} {row['cell']}{leak}{at_once}"
 
 
-def _arms(name: str, budgets: tuple[int, ...]) -> list[str]:
+def _arms(
+    name: str,
+    budgets: tuple[int, ...],
+    score: str = "mode_accuracy",
+    figures: tuple[str, ...] = ("firing_rate", "depth_radius", "survives"),
+) -> list[str]:
     found = _trials(name)
     left: list[dict[str, str]] = []
     for runs in grouped(found, *_ARM).values():
@@ -75,16 +92,17 @@ def _arms(name: str, budgets: tuple[int, ...]) -> list[str]:
         odd += [] if arm["shift"] == "0" else ["images moved by a pixel"]
         lr = arm["lr"] + (" (chosen)" if any(row["chosen"] == "True" for row in runs) else "")
         line = [_network(arm), f"`{arm['start']}`", ", ".join(odd) or "-", lr, len(runs)]
-        line += [_share(runs, f"after_{n}_validation_mode_accuracy") for n in budgets]
-        line += [_share(runs, "validation_mode_accuracy"), _share(runs, "test_mode_accuracy")]
-        line += [_range(_layers(arm, key)) for key in ("firing_rate", "depth_radius")]
-        body.append([*line, f"{_layers(arm, 'survives')[-1]:.2f}", f"{float(arm['start_seconds']):.1f}"])
+        columns = [*(f"after_{n}_validation" for n in budgets), "validation", "test"]
+        line += [_spread(runs, f"{column}_{score}") for column in columns]
+        line += [_FIGURES[figure][1](_layers(arm, figure)) for figure in figures]
+        body.append([*line, f"{float(arm['start_seconds']):.1f}"])
     head = ["network", "start", "training", "learning rate", "seeds", *(f"after {n} epochs" for n in budgets)]
-    head += ["validation, %", "test, %", "rates at the start", "radii through depth"]
+    unit = "%" if score == "mode_accuracy" else score
+    head += [f"validation, {unit}", f"test, {unit}", *(_FIGURES[figure][0] for figure in figures), "start, s"]
     versions = ", ".join(sorted({f"neurolsc {row['neurolsc']}, torch {row['torch']}" for row in found}))
     epochs = ", ".join(sorted({row["epochs"] for row in found}))
     about = f"{len(found)} trials of benchmarks/study/{name}.toml are over; {epochs} epochs; {versions}"
-    return [*rows([*head, "input left at the top", "start, s"], body), "", f"*{about}. Mean ± deviation over seeds.*"]
+    return [*rows(head, body), "", f"*{about}. Mean ± deviation over seeds.*"]
 
 
 @table
@@ -115,6 +133,18 @@ def study_ablation() -> list[str]:
 def study_recall() -> list[str]:
     """Starts on a task that needs memory."""
     return _arms("recall", (5, 10, 20))
+
+
+@table
+def study_cells() -> list[str]:
+    """LIF and ALIF±."""
+    return _arms("cells", (5, 10, 20))
+
+
+@table
+def study_music() -> list[str]:
+    """The paper's cells and ALIF+ on the JSB Chorales, as they start and pre-trained."""
+    return _arms("jsb", (10, 20, 40), "nll", ("time_radius", "depth_radius", "firing_rate"))
 
 
 @table
