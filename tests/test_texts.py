@@ -133,7 +133,11 @@ def shown_commands() -> list[str]:
 
 @pytest.mark.parametrize("line", shown_commands())
 def test_a_command_in_the_texts_has_known_flags_and_values(line: str, monkeypatch, tmp_path: Path):
-    for name in ("train.h5", "study_starts.csv", *(grid.name for grid in (ROOT / "benchmarks" / "study").glob("*.toml"))):
+    for name in (
+        "train.h5",
+        "study_starts.csv",
+        *(grid.name for grid in (ROOT / "benchmarks" / "study").glob("*.toml")),
+    ):
         (tmp_path / name).touch()
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -32,6 +32,7 @@ from neurolsc.sweeps import Processes
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the results. [default: runs/reproduce-FIGURE]")
 @click.option("--epochs", type=click.IntRange(1), help="Most epochs of a training. [default: that of the size]")
+@click.option("--seeds", type=click.IntRange(1), help="Seeds of every arm. [default: one, or the paper's four]")
 @options.workers
 @options.device
 @click.option("--retry", is_flag=True, help="Run those trials anew that came to an error.")
@@ -42,13 +43,14 @@ def reproduce_figure(
     root: str,
     out: Path | None,
     epochs: int | None,
+    seeds: int | None,
     workers: int,
     device: str,
     retry: bool,
     dry_run: bool,
 ) -> None:
     """Make a figure again; the text above is what --help shows."""
-    chosen, asked = find(figure), Asked(size, root, epochs)  # type: ignore[arg-type]
+    chosen, asked = find(figure), Asked(size, root, epochs, seeds)  # type: ignore[arg-type]
     if dry_run:
         trials = trials_of(chosen, asked)
         for trial in trials:

@@ -10,6 +10,7 @@ from neurolsc.validation import one_of, whole
 Size = Literal["small", "paper"]
 STANDS_FOR = {"ptb": "text"}
 """what the package holds no sample of, and what is taken in its place"""
+PAPER_SEEDS = 4
 SIZES: tuple[Size, ...] = ("small", "paper")
 
 
@@ -22,24 +23,32 @@ class Asked:
         root: folder that holds one of every data set by its name, ``root/mnist``, ``root/ptb``, to
             which they are downloaded if missing; empty: the samples in the package.
         epochs: most epochs of a training; None: those of the size.
+        seeds: of every arm; None: those of the size, one or four.
 
     Raises:
-        ValueError: if the size is unknown, or epochs are below 1.
+        ValueError: if the size is unknown, or epochs or seeds are below 1.
     """
 
     size: Size = "small"
     root: str = ""
     epochs: int | None = None
+    seeds: int | None = None
 
     def __post_init__(self) -> None:
         one_of("size", self.size, SIZES)
-        if self.epochs is not None:
-            whole("epochs", self.epochs)
+        for name in ("epochs", "seeds"):
+            if (given := getattr(self, name)) is not None:
+                whole(name, given)
 
     @property
     def whole(self) -> bool:
         """Whether it is the paper's own size."""
         return self.size == "paper"
+
+    @property
+    def seed(self) -> list[int]:
+        """The seeds, as a grid has them."""
+        return list(range(self.seeds or (PAPER_SEEDS if self.whole else 1)))
 
     def data(self, name: str) -> dict[str, Any]:
         """The settings of a data set, by its name in settings, or of what stands for it."""

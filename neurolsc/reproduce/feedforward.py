@@ -9,7 +9,7 @@ from neurolsc.plots import plot_rates
 from neurolsc.reproduce.asked import Asked
 from neurolsc.reproduce.figure import PICTURE, Figure, Result
 from neurolsc.reproduce.reading import Count, Judgement
-from neurolsc.reproduce.trials import PAPER, RATES, SEEDS, best_rate, finite, scores, trained
+from neurolsc.reproduce.trials import PAPER, RATES, best_rate, finite, scores, trained
 from neurolsc.sweeps import Grid, make_grid
 
 STARTS = {"Default": "Glorot", "He": "He", "LSC": "Glorot, then LSC 1"}
@@ -58,7 +58,7 @@ class FeedForwardFigure(Figure[list[Curves]]):
             "activation": list(ACTIVATIONS),
             "start": ["Default", "He", f"LSC(1.0, {lsc}, direction='depth')"],
             "lr": list(RATES) if asked.whole else [1e-3, 3.16e-4, 1e-4],
-            "seed": list(SEEDS) if asked.whole else [0],
+            "seed": asked.seed,
         }
         return tuple(
             make_grid({"name": f"figure-2-{data}", "fixed": fixed | asked.data(data), "grid": grid, "test": True})

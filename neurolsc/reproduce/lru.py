@@ -13,7 +13,7 @@ from neurolsc.reproduce.asked import Asked
 from neurolsc.reproduce.figure import PICTURE, Figure, Result
 from neurolsc.reproduce.reading import Count, Judgement
 from neurolsc.reproduce.tables import write_tables
-from neurolsc.reproduce.trials import PAPER, SEEDS, finite, scores, trained
+from neurolsc.reproduce.trials import PAPER, finite, scores, trained
 from neurolsc.sweeps import Grid, make_grid
 from neurolsc.sweeps.row import best_so_far, read_history
 
@@ -86,7 +86,7 @@ class _LRU(Figure[Perplexities]):
         grid = {
             "clip_gradient": [0.0, 1.0],
             "start": list(self.starts(asked)),
-            "seed": list(SEEDS) if asked.whole else [0],
+            "seed": asked.seed,
         }
         name = f"{self.title.lower().replace('fig.', 'figure').replace(' ', '-')}"
         given = {"name": name, "fixed": self.fixed(asked), "grid": grid, "test": True}

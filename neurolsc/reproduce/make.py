@@ -1,15 +1,17 @@
 """One figure from its first trial to its picture and its reading."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 from neurolsc.reproduce.asked import Asked
 from neurolsc.reproduce.figure import Figure, Result
 from neurolsc.reproduce.reading import sentence
 from neurolsc.reproduce.trials import trained
-from neurolsc.runs import write_text
+from neurolsc.runs import write_json, write_text
 from neurolsc.sweeps import Pool, Trial, run_sweep
 
 READING = "reading.txt"
+JUDGED = "reading.json"
 TRIALS = "trials"
 
 
@@ -30,7 +32,8 @@ def reproduce(
 ) -> str:
     """Run what a figure has to train, draw it, and tell what of the paper was found.
 
-    Written are ``figure.png``, or the tables ``table.csv`` and ``table.md``, and ``reading.txt``.
+    Written are ``figure.png``, or the tables ``table.csv`` and ``table.md``, and ``reading.txt``,
+    with its claims apart as ``reading.json``.
     Trials lie in ``trials``, a sweep for each data set; whatever stops them, the same call goes on.
 
     Args:
@@ -64,6 +67,8 @@ def reproduce(
     if results:
         whole = len(trials_of(figure, Asked("paper")))
         notes = [trained(results) + ("" if asked.whole else f"; the paper's grid has {whole}"), *notes]
-    told = sentence(f"{figure.title}, size {asked.size}", figure.judge(found), notes)
+    judged = figure.judge(found)
+    told = sentence(f"{figure.title}, size {asked.size}", judged, notes)
+    write_json(out / JUDGED, {"figure": figure.title, "size": asked.size, "judged": [asdict(one) for one in judged]})
     write_text(out / READING, f"{told}\n")
     return told

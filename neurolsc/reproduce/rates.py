@@ -12,7 +12,7 @@ from neurolsc.reproduce.asked import Asked
 from neurolsc.reproduce.figure import PICTURE, Figure, Result
 from neurolsc.reproduce.parameters import TASKS, network
 from neurolsc.reproduce.reading import Count, Judgement
-from neurolsc.reproduce.trials import DIVERGED, PAPER, RATES, SEEDS, best_rate, finite, trained
+from neurolsc.reproduce.trials import DIVERGED, PAPER, RATES, best_rate, finite, trained
 from neurolsc.sweeps import Grid, make_grid
 
 CELLS = ("LSTM", "ALIF+")
@@ -52,7 +52,7 @@ class RatesFigure(Figure[list[Searched]]):
                 cells = [cell | {"width": 24} for cell in cells]
             grid: dict[str, Any] = {
                 "lr": list(RATES) if asked.whole else [1e-2, 1e-3, 1e-4],
-                "seed": list(SEEDS) if asked.whole else [0],
+                "seed": asked.seed,
             }
             cells = [{name: v for name, v in cell.items() if name != "lr"} for cell in cells]
             given = {"name": f"figure-S1-{task}", "fixed": fixed, "grid": grid, "either": {"cell": cells}}

@@ -11,7 +11,7 @@ from neurolsc.reproduce.asked import Asked
 from neurolsc.reproduce.figure import PICTURE, Figure, Result
 from neurolsc.reproduce.parameters import CELLS, SPIKING, TASKS, network
 from neurolsc.reproduce.reading import Count, Judgement
-from neurolsc.reproduce.trials import PAPER, SEEDS, duel, finite, total, trained, value
+from neurolsc.reproduce.trials import PAPER, duel, finite, total, trained, value
 from neurolsc.runs import UNFINISHED
 from neurolsc.sweeps import Grid, make_grid
 from neurolsc.sweeps.row import START, Row
@@ -91,7 +91,7 @@ class RecurrentFigure(Figure[Trained]):
             grid = {
                 "layers": [2, 5] if asked.whole else [2],
                 "start": list(self.starts(asked)),
-                "seed": list(SEEDS) if asked.whole else [0],
+                "seed": asked.seed,
             }
             given = {"name": f"figure-3-{task}", "fixed": fixed, "grid": grid, "test": True}
             found.append(make_grid(given | {"either": {"cell": list(cells.values())}}))

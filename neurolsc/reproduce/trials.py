@@ -23,7 +23,6 @@ PAPER: dict[str, Any] = {
 """The paper's training, as settings."""
 RATES = (1e-2, 3.16e-3, 1e-3, 3.16e-4, 1e-4, 3.16e-5, 1e-5)
 """The paper's grid of learning rates."""
-SEEDS = (0, 1, 2, 3)
 
 
 def value(row: Row, column: str, measure: Measure) -> float | None:

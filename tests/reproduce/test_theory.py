@@ -1,6 +1,7 @@
 """Figures without a training: what is computed, and what is read from it."""
 
 import csv
+import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,7 @@ from neurolsc.reproduce.covariance import CovarianceFigure, Decay, PretrainedCov
 from neurolsc.reproduce.parameters import Counted, ParametersTable
 from neurolsc.reproduce.pascal import Derivative, PascalFigure
 from neurolsc.reproduce.paths import GridFigure, Grids, Growth, PathsFigure, walks
+from neurolsc.reproduce.reading import Judgement
 from neurolsc.stability import theory
 from tests.sweeps.grids import Here
 
@@ -22,6 +24,9 @@ def made(name: str, out: Path) -> str:
     told = reproduce(find(name), out, Asked(), Here(), progress=False)
     assert (out / "reading.txt").read_text() == f"{told}\n"
     assert "\n" not in told
+    apart = json.loads((out / "reading.json").read_text())
+    assert (apart["figure"], apart["size"]) == (find(name).title, "small")
+    assert all(str(Judgement(**one)) in told for one in apart["judged"])
     return told
 
 

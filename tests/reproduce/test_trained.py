@@ -187,6 +187,18 @@ def test_wrong_names_and_sizes_are_refused():
         Asked("large")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="epochs must be"):
         Asked(epochs=0)
+    with pytest.raises(ValueError, match="seeds must be"):
+        Asked(seeds=0)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_seeds_can_be_asked_for(name: str):
+    one, three = (trials_of(find(name), Asked(seeds=seeds)) for seeds in (None, 3))
+    assert {trial.settings["seed"] for trial in one} == {0}
+    assert {trial.settings["seed"] for trial in three} == {0, 1, 2}
+    assert len(three) == 3 * len(one)
+    assert set(one) < set(three)
+    assert {trial.settings["seed"] for trial in trials_of(find(name), Asked("paper", "data"))} == {0, 1, 2, 3}
 
 
 TINY: dict[str, dict[str, Any]] = {
