@@ -1,6 +1,7 @@
 """The linear recurrent unit, in its residual block."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -8,11 +9,13 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, layer_norm, linear
 
 from neurolsc.display import state_repr
+from neurolsc.eigen.maps import Map
 from neurolsc.neurons.all_steps import last_of, read_by
 from neurolsc.neurons.cell import Answer, Cell
 from neurolsc.neurons.derivatives import Derivatives
+from neurolsc.neurons.linear_maps import Weights
 from neurolsc.neurons.linear_scan import linear_scan
-from neurolsc.neurons.lru_maps import LRUDerivatives
+from neurolsc.neurons.lru_maps import MEMORY, Entering, Leaving, Norm, Rotated, Sending, as_matrices, gelu_slope
 from neurolsc.neurons.registry import register
 from neurolsc.validation import one_of, probability, whole
 
@@ -200,3 +203,51 @@ class LRU(Cell):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, n_state={self.n_state}, radius_of={self.radius_of!r}"
+
+
+class LRUDerivatives(Derivatives):
+    """The derivatives of an LRU block, without dropout."""
+
+    terms = (MEMORY,)
+    reads_input = False
+
+    def __init__(self, cell: "LRU") -> None:
+        self.cell = cell
+
+    def by_state(self, x: Tensor, state: LRUState) -> dict[str, Tensor]:
+        # the same at all points
+        return {"memory": as_matrices([self._step(1)], 1, state.u).expand(len(state.u), -1, -1)}
+
+    def by_input(self, x: Tensor, state: LRUState) -> Tensor:
+        return as_matrices(self.input_maps(x, state), len(x), state.u)
+
+    def of_output(self, state: LRUState) -> Tensor:
+        return as_matrices(self.output_maps(state), len(state.u), state.u)
+
+    def state_map(self, x: Tensor, state: LRUState) -> Rotated:
+        return self._step(len(state.u))
+
+    def _step(self, points: int) -> Rotated:
+        return Rotated(self.cell.eigenvalues, self.cell.n_hidden, points)
+
+    def input_maps(self, x: Tensor, state: LRUState) -> Sequence[Map]:
+        cell = self.cell
+        u = x if cell.w_in is None else linear(x, cell.w_in)
+        into = torch.stack((cell.b_real, cell.b_imag), 1) * cell.gamma_log.exp()[:, None, None]
+        entering = Entering(Norm.at(cell.norm_weight, u), into.flatten(0, 1), cell.radius_of == "block")
+        return [entering] if cell.w_in is None else [Weights(cell.w_in), entering]
+
+    def output_maps(self, state: LRUState) -> Sequence[Map]:
+        cell = self.cell
+        y = cell.told(state.x, cell.normed(state.u))
+        value, gate = linear(gelu(y), cell.glu_weight, cell.glu_bias).chunk(2, 1)
+        open_ = torch.sigmoid(gate)
+        at = Sending(
+            torch.stack((cell.c_real, -cell.c_imag), 2).flatten(1),
+            cell.d,
+            Norm.at(cell.norm_weight, state.u),
+            gelu_slope(y),
+            cell.glu_weight,
+            torch.stack((open_, value * open_ * (1 - open_)), 1),
+        )
+        return [Leaving(at, cell.radius_of == "block")]

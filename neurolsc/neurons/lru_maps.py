@@ -1,4 +1,4 @@
-r"""The derivatives of an LRU block in closed form, and as products.
+r"""The maps of which the derivatives of an LRU block are made, in closed form.
 
 A state (x, u) has the real and imaginary part of every x side by side, then u. A complex number a
 + ib multiplies such a pair as :math:`\begin{pmatrix} a & -b \\ b & a \end{pmatrix}`, so the moduli
@@ -6,19 +6,15 @@ of its eigenvalues are those of λ, each twice.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
 from neurolsc.eigen.known import Known
 from neurolsc.eigen.maps import Map
-from neurolsc.neurons.derivatives import Derivatives, StepMap, Term
-from neurolsc.neurons.linear_maps import Weights
-
-if TYPE_CHECKING:
-    from neurolsc.neurons.lru import LRU, LRUState
+from neurolsc.neurons.derivatives import StepMap, Term
 
 MEMORY = Term("memory", "make lambda smaller", "make lambda larger", "#0072b2")
 
@@ -176,61 +172,13 @@ class Sending(NamedTuple):
         return self._replace(norm=self.norm.take(index), gelu=self.gelu[index], glu=self.glu[index])
 
 
-class LRUDerivatives(Derivatives):
-    """The derivatives of an LRU block, without dropout."""
-
-    terms = (MEMORY,)
-    reads_input = False
-
-    def __init__(self, cell: "LRU") -> None:
-        self.cell = cell
-
-    def by_state(self, x: Tensor, state: "LRUState") -> dict[str, Tensor]:
-        # the same at all points
-        return {"memory": _dense([self._step(1)], 1, state.u).expand(len(state.u), -1, -1)}
-
-    def by_input(self, x: Tensor, state: "LRUState") -> Tensor:
-        return _dense(self.input_maps(x, state), len(x), state.u)
-
-    def of_output(self, state: "LRUState") -> Tensor:
-        return _dense(self.output_maps(state), len(state.u), state.u)
-
-    def state_map(self, x: Tensor, state: "LRUState") -> Rotated:
-        return self._step(len(state.u))
-
-    def _step(self, points: int) -> Rotated:
-        return Rotated(self.cell.eigenvalues, self.cell.n_hidden, points)
-
-    def input_maps(self, x: Tensor, state: "LRUState") -> Sequence[Map]:
-        cell = self.cell
-        u = x if cell.w_in is None else linear(x, cell.w_in)
-        into = torch.stack((cell.b_real, cell.b_imag), 1) * cell.gamma_log.exp()[:, None, None]
-        entering = Entering(Norm.at(cell.norm_weight, u), into.flatten(0, 1), cell.radius_of == "block")
-        return [entering] if cell.w_in is None else [Weights(cell.w_in), entering]
-
-    def output_maps(self, state: "LRUState") -> Sequence[Map]:
-        cell = self.cell
-        y = cell.told(state.x, cell.normed(state.u))
-        value, gate = linear(torch.nn.functional.gelu(y), cell.glu_weight, cell.glu_bias).chunk(2, 1)
-        open_ = torch.sigmoid(gate)
-        at = Sending(
-            torch.stack((cell.c_real, -cell.c_imag), 2).flatten(1),
-            cell.d,
-            Norm.at(cell.norm_weight, state.u),
-            _gelu_slope(y),
-            cell.glu_weight,
-            torch.stack((open_, value * open_ * (1 - open_)), 1),
-        )
-        return [Leaving(at, cell.radius_of == "block")]
-
-
-def _gelu_slope(y: Tensor) -> Tensor:
-    r""":math:`\Phi(y) + y \varphi(y)`."""
+def gelu_slope(y: Tensor) -> Tensor:
+    r"""The derivative of GELU, :math:`\Phi(y) + y \varphi(y)`."""
     density = torch.exp(-y.square() / 2) / (2 * torch.pi) ** 0.5
     return torch.special.ndtr(y) + y * density
 
 
-def _dense(maps: Sequence[Map], points: int, like: Tensor) -> Tensor:
+def as_matrices(maps: Sequence[Map], points: int, like: Tensor) -> Tensor:
     """The product of maps as matrices (P, rows, columns)."""
     columns = maps[0].columns
     at = torch.arange(points, device=like.device).repeat_interleave(columns)
