@@ -166,7 +166,7 @@ def study_digits() -> list[str]:
 @table
 def study_correlations() -> list[str]:
     """Which figure of the start goes with the score, over chosen trials with the whole training."""
-    every = [row for name in ("depth", "speech") for row in _trials(name)]
+    every = [row for name in ("depth", "speech", "starts") for row in _trials(name)]
     found = [row for row in every if row["chosen"] == row["by_gain"] == row["centralize"] == "True"]
     if len(found) < _LEAST:
         raise MissingError(f"{len(found)} trials are over, too few for a correlation.")

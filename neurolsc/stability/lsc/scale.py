@@ -33,10 +33,12 @@ from neurolsc.stability.lsc.rules import Rule, default_rule
 from neurolsc.stability.lsc.targets import Target, aim
 from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.profile import draw_steps
-from neurolsc.stability.roots import bracket, root
+from neurolsc.stability.roots import Bracket, bracket, root
 from neurolsc.stability.transition import follow
 
 _REACH = math.log(1e4)
+_TURNS = 4  # at most, of the two scales of a layer: each moves the radius that the other sets
+_NEAR = 0.4  # tolerances from a target that is only a limit, at which to stay
 _WIDTH = 1e-4  # of the bracket in the end, on the logarithmic axis
 _CLOSE = 0.05  # tolerances from the target at which a scale will do
 
@@ -58,7 +60,9 @@ def scale_to_radius(
 ) -> PretrainResult:
     """Bring the radii of a network to a target, in place, by two scales per layer and nothing else.
 
-    No gradient, no shuffle, no clipping: each layer's weights stay multiples of what they were, and
+    Layers are scaled from the bottom up, through depth and time in turns, at most four, until both
+    are on target: each scale moves the other radius. Where the target is only a limit, as 1 is for
+    a gate that closes, the scale stays at the near side of the tolerance. No gradient, no shuffle, no clipping: each layer's weights stay multiples of what they were, and
     so do its decays under the default rule. A radius whose root is not bracketed by scales of 1e-4
     to 1e4 is left at the scale that came closest.
 
@@ -154,26 +158,43 @@ def _sweep(look: Look, x: Tensor, bar: Progress) -> list[dict[str, Any]]:
         bar.update()
 
     for layer in range(len(look.network.cells)):
-        if look.goal.depth is not None and (layer or look.options.include_input):
-            _scale_depth(look, layer, look.goal.depth, x, steps)
-        if look.goal.time is not None:
-            _scale_time(look, layer, look.goal.time, x, steps, note)
+        through_depth = look.goal.depth if layer or look.options.include_input else None
+        for turn in range(_TURNS):
+            if through_depth is not None and _scale_depth(look, layer, through_depth, x, steps) and turn:
+                break  # and that through time is on target as well
+            if look.goal.time is not None:
+                _scale_time(look, layer, look.goal.time, x, steps, note, again=turn > 0)
+            if look.goal.time is None or through_depth is None:
+                break
     return history
 
 
-def _scale_depth(look: Look, layer: int, target: float, x: Tensor, steps: Tensor) -> None:
-    """Scale a layer by its radius through depth, where there is one."""
+def _scale_depth(look: Look, layer: int, target: float, x: Tensor, steps: Tensor) -> bool:
+    """Scale a layer by its radius through depth, where there is one; tell if it was on target."""
     options, t = look.options, follow(look.network, x, steps)[0][layer]
     with torch.no_grad():
         mean = depth_radius(t, layer, options.non_square, look.generator(0)).radius.mean().item()
+    if abs(mean - target) <= options.criteria.allowed(look.goal, target) / 2:
+        return True
     if mean > 0:
         options.rule.apply(look.network.cells[layer], time=1.0, depth=target / mean)
+    return mean == 0
 
 
 def _scale_time(
-    look: Look, layer: int, target: float, x: Tensor, steps: Tensor, note: Callable[[int, float, float], None]
+    look: Look,
+    layer: int,
+    target: float,
+    x: Tensor,
+    steps: Tensor,
+    note: Callable[[int, float, float], None],
+    *,
+    again: bool,
 ) -> None:
-    """Scale a layer until its radius through time is the target, or as near as it gets."""
+    """Scale a layer until its radius through time is the target, or as near as it gets.
+
+    Where it is scaled again, it may stay near the target.
+    """
     cell = look.network.cells[layer]
     start = {name: value.clone() for name, value in cell.state_dict().items()}
     tried: list[tuple[float, float]] = []
@@ -187,7 +208,17 @@ def _scale_time(
         note(layer, math.exp(log_scale), radius)
         return radius - target
 
-    between = bracket(miss, _REACH)
-    if between.low < between.high:
-        root(miss, between, width=_WIDTH, close=_CLOSE * look.options.criteria.allowed(look.goal, target))
-    miss(min(tried)[1])
+    allowed = look.options.criteria.allowed(look.goal, target)
+    near, first = _NEAR * allowed, miss(0.0)
+    here = abs(first)
+    if again and here <= near:
+        return
+    between = bracket(lambda scale: miss(scale) if scale else first, _REACH)
+    missed, at = min(tried)
+    if missed <= _CLOSE * allowed < near < here:  # at once: it is flat there, as where a gate closes; no nearer
+        (low, a), (high, b) = sorted([(0.0, near - here), (at, near - missed)])
+        at = root(lambda scale: near - abs(miss(scale)), Bracket(low, high, a, b), width=_WIDTH, close=near / 4)
+    elif between.low < between.high:
+        root(miss, between, width=_WIDTH, close=_CLOSE * allowed)
+        at = min(tried)[1]
+    miss(at)

@@ -6,7 +6,18 @@ import math
 import pytest
 import torch
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Criteria, TransitionRule, scale_to_radius
+from neurolsc import (
+    GRU,
+    LIF,
+    LSTM,
+    RNN,
+    ALIFPlus,
+    ALIFPlusMinus,
+    Criteria,
+    Network,
+    TransitionRule,
+    scale_to_radius,
+)
 from neurolsc.stability.lsc.targets import Along
 from neurolsc.surrogate import FastSigmoid
 
@@ -28,6 +39,20 @@ def test_reaches_the_target_in_one_sweep(kind, target, make_network, make_spikes
     assert (result.profile.firing_rate > 0).all()
     assert result.steps == len(result.history)
     assert not result.findings
+
+
+@pytest.mark.parametrize("target", [0.5, 1.0])
+@pytest.mark.parametrize("cell", [RNN, GRU, pytest.param(LSTM, marks=pytest.mark.slow)])
+def test_both_radii_of_gated_cells_are_reached_though_each_scale_moves_both(cell, target, make_spikes):
+    torch.manual_seed(1)
+    network = Network([cell(24, 24), cell(24, 24)], 3)
+    x = make_spikes(T=30, B=32, N=24)
+    result = scale_to_radius(network, x, target=target, samples=8, steps=None, progress=False)
+    missed = torch.cat((result.profile.time_mean, result.profile.depth_mean)) - target
+    assert missed.abs().max() < 0.05, result
+    assert result.steps < 45
+    if cell is GRU:
+        assert network.cells[0].kept.max() < 0.99  # at 1 a closed gate would do through time, and let nothing in
 
 
 def test_weights_are_multiples_of_the_first_ones_and_decays_too(make_network, make_spikes):
