@@ -145,6 +145,7 @@ def test_radii_are_those_of_the_steps_jacobian(reset, reset_gradient, width, mak
     settings = HIGH | {"reset": reset, "reset_gradient": reset_gradient}
     network, x = make_network(ALIFLowPass, width=width, gain=3, **settings), make_spikes(T=6, B=2)
     for cell in network.cells:
+        assert isinstance(cell, ALIFLowPass)
         with_self_connections(cell)
     profile = radius_profile(network, x)
     fired = []
