@@ -99,7 +99,7 @@ def test_settings_come_from_the_file_and_flags_go_before_it(tmp_path):
     [
         ("widht = 6", "unknown setting widht; known are cell, layers, width"),
         ("width = 'six'", "width must be int, got 'six'"),
-        ("cell = 'ALIV'", "unknown cell 'ALIV'; known are ALIFPlus, ALIFPlusMinus, ALIFPositive"),
+        ("cell = 'ALIV'", "unknown cell 'ALIV'; known are ALIFLowPass, ALIFPlus, ALIFPlusMinus, ALIFPositive"),
         ("surrogate = 'Slow'", "unknown surrogate 'Slow'; known are Arctan, Exponential, FastSigmoid"),
         ("width = ", "settings.toml: not a TOML file"),
     ],

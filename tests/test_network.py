@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, NetworkState, radius_profile
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Cell, Network, NetworkState, radius_profile
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -36,7 +36,7 @@ def by_hand(network: Network, x: Tensor) -> tuple[list[Tensor], list[list[Tensor
 
 
 @both_delays
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
 def test_run_is_the_loop_written_out(kind, layer_delay, make_network, make_spikes):
     network, x = make_network(kind, layers=3, layer_delay=layer_delay, gain=3), make_spikes()
     run = network.run(x)

@@ -15,6 +15,7 @@ from neurolsc.datasets import (
     MNISTPixels,
     PennTreebank,
     Pixels,
+    ReleasedEncoding,
     SpikeDrop,
     SpikeLatencyMNIST,
     StoreRecall,
@@ -34,6 +35,7 @@ from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep
 
 Name = Literal["sl-mnist", "shd", "store-recall", "jsb", "text", "ptb", "wikitext-2", "mnist", "cifar10", "cifar100"]
 Split = Literal["train", "validation", "test"]
+EncodingName = Literal["text", "released"]
 DataTask = Classification | ClassPerStep | BinaryPerStep
 """Tasks that the settings know."""
 Loaded = SpikeLatencyMNIST | SHD | StoreRecall | JSBChorales | Words | Pixels
@@ -68,6 +70,9 @@ class DataSettings:
     split_by: By = setting("random", "shd: hold out random utterances for validation, or whole speakers")
     split_share: float = setting(0.1, "shd, text: share of the training utterances, speakers or words held out")
     shift: int = setting(0, "sl-mnist, training only: most pixels by which an image is moved")
+    encoding: EncodingName = setting(
+        "text", "sl-mnist: spikes as the paper's text has them, or as its released code, where time is place"
+    )
     dt: float = setting(4e-3, "shd: width of a bin, in seconds")
     window: float = setting(1.0, "shd: length of the recording, in seconds; 0: each utterance to its last spike")
     channels: int = setting(UNITS, "shd: number of inputs; a divisor of 700 counts neighbouring units together")
@@ -97,7 +102,7 @@ class DataSettings:
         """What the data are, in words."""
         if self.data == "store-recall":
             return f"store and recall after {self.delay} steps"
-        name = TITLES[self.data]
+        name = TITLES[self.data] + (", released encoding" if self.encoding == "released" else "")
         if self.data == "text" and self.root:
             return f"{name} ({Path(self.root).name}: {self.text_train})"
         return name if self.root else f"{name} (sample in the package)"
@@ -123,10 +128,7 @@ class DataSettings:
             case "store-recall":
                 return StoreRecall(split, seed=self.split_seed, delay=self.delay)
             case "sl-mnist":
-                shift = self.shift if split == "train" else 0
-                if self.root:
-                    return SpikeLatencyMNIST(self.root, split, seed=self.split_seed, shift=shift)
-                return SpikeLatencyMNIST.embedded(split, seed=self.split_seed, shift=shift)
+                return self._latencies(split)
             case "jsb":
                 return JSBChorales(self.root, split) if self.root else JSBChorales.embedded(split)
             case "mnist":
@@ -139,6 +141,12 @@ class DataSettings:
             case "shd":
                 return self._spoken(split)
         return self._words(split)
+
+    def _latencies(self, split: Split) -> SpikeLatencyMNIST:
+        given: dict[str, Any] = {"seed": self.split_seed, "shift": self.shift if split == "train" else 0}
+        if self.encoding == "released":
+            given["encoding"] = ReleasedEncoding()
+        return SpikeLatencyMNIST(self.root, split, **given) if self.root else SpikeLatencyMNIST.embedded(split, **given)
 
     def _spoken(self, split: Split) -> SHD:
         given: dict[str, Any] = {name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary")}

@@ -1,7 +1,8 @@
 """Images, events, music and words in, batches ``(x (T, B, N), labels (B,))`` out.
 
 - Images: ``mnist`` (the data set), ``mnist_files`` and ``idx`` (its files), ``latency`` (pixels as
-  the time of one spike); ``pixels`` (images as they are), ``cifar`` and ``cifar_files``.
+  the time of one spike), ``released`` (the same as the paper's released code has it); ``pixels``
+  (images as they are), ``cifar`` and ``cifar_files``.
 - Music: ``jsb`` (chorales), ``jsb_files`` (their file).
 - Words: ``words`` (a text in windows), ``vocabulary``, ``text`` (files of one's own), ``ptb`` and
   ``wikitext`` (published ones), ``word_switch`` (changed words).
@@ -31,6 +32,7 @@ from neurolsc.datasets.mnist import SpikeLatencyMNIST
 from neurolsc.datasets.pixels import MNISTPixels, Pixels
 from neurolsc.datasets.ptb import PennTreebank
 from neurolsc.datasets.recall import StoreRecall
+from neurolsc.datasets.released import ReleasedEncoding
 from neurolsc.datasets.shd import SHD
 from neurolsc.datasets.splits import hold_out
 from neurolsc.datasets.text import Text
@@ -55,6 +57,7 @@ __all__ = [
     "MNISTPixels",
     "PennTreebank",
     "Pixels",
+    "ReleasedEncoding",
     "SpikeDrop",
     "SpikeLatencyMNIST",
     "StoreRecall",

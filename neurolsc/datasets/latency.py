@@ -87,15 +87,24 @@ def latency_frames(times: Tensor, *, dt: float = 1.0, window: float = 50.0, repe
     """
     bins = count_bins(dt, window)
     whole("repeat", repeat)
+    check_times(times)
     late_or_silent = ~(times < window)
-    valid = times >= 0
-    if not valid.all():
-        bad = times[~valid][0].item()
-        raise ValueError(f"times must be zero or positive, infinite for no spike, got {bad:g} ms.")
     # The clamp keeps a time just below the window in its last bin when the division rounds up.
     index = (times.double() / dt).floor().clamp(max=bins - 1).masked_fill(late_or_silent, bins).long()
     frames = torch.zeros(bins + 1, *times.shape, dtype=torch.uint8, device=times.device)
     return frames.scatter_(0, index.unsqueeze(0), 1)[:bins].repeat_interleave(repeat, dim=0)
+
+
+def check_times(times: Tensor) -> None:
+    """Refuse what cannot be the times of spikes.
+
+    Raises:
+        ValueError: if a time is negative or NaN.
+    """
+    valid = times >= 0
+    if not valid.all():
+        bad = times[~valid][0].item()
+        raise ValueError(f"times must be zero or positive, infinite for no spike, got {bad:g} ms.")
 
 
 def count_bins(dt: float, window: float, *, unit: str = "ms") -> int:
@@ -149,6 +158,10 @@ class LatencyEncoding:
     def times(self, pixels: Tensor) -> Tensor:
         """Spike times in ms of pixels in [0, 1], by :func:`spike_latency`."""
         return spike_latency(pixels, tau=self.tau, threshold=self.threshold)
+
+    def shown(self, times: Tensor) -> Tensor:
+        """Whether spikes at these times, in ms, stand in the frames."""
+        return times < self.window
 
     def frames(self, times: Tensor) -> Tensor:
         """Frames (T, ..., N) of spike times (..., N) in ms, by :func:`latency_frames`."""

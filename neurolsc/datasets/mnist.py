@@ -15,6 +15,7 @@ from neurolsc.datasets.augment import generator
 from neurolsc.datasets.collate import Batch
 from neurolsc.datasets.latency import LatencyEncoding
 from neurolsc.datasets.mnist_files import TEST, TRAIN, fetch_mnist, read_pair
+from neurolsc.datasets.released import ReleasedEncoding
 from neurolsc.datasets.splits import carve
 from neurolsc.validation import one_of, whole
 
@@ -22,6 +23,8 @@ Split = Literal["train", "validation", "test"]
 SIDE = 28
 """pixels along an edge of an image"""
 SPLITS = ("train", "validation", "test")
+Encoding = LatencyEncoding | ReleasedEncoding
+"""Spike-latency codes."""
 SL_MNIST = LatencyEncoding()
 FULL_SIZES = {"validation": 5_000, "train": 45_000}
 SAMPLE_SIZES = {"validation": 200, "train": 1_800}
@@ -43,7 +46,8 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
             it.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         seed: draws the train and the validation images; without effect on the test images.
-        encoding: the numbers of the code, by default the paper's.
+        encoding: the code, by default the paper's; that of its released code is
+            :class:`ReleasedEncoding`.
         shift: move each image, whenever it is asked for, by up to so many pixels along both axes,
             each distance as likely; what is moved in is 0, and what is moved out is lost. The
             distances follow from seed and indices in :func:`neurolsc.train`, else from torch's
@@ -51,7 +55,7 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
 
     Attributes:
         split: name of the split.
-        encoding: the numbers of the code.
+        encoding: the code.
         images: grey levels (n, 784), uint8.
         labels: digits (n,), int64.
         n_in: number of inputs, 784.
@@ -74,7 +78,7 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
     """
 
     def __init__(
-        self, root: str | Path, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST, shift: int = 0
+        self, root: str | Path, split: Split, *, seed: int = 0, encoding: Encoding = SL_MNIST, shift: int = 0
     ) -> None:
         """Find or download, check and read the files, and draw the split."""
         names, shift = _names(split), _shift(shift, split)
@@ -83,14 +87,14 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
 
     @classmethod
     def embedded(
-        cls, split: Split, *, seed: int = 0, encoding: LatencyEncoding = SL_MNIST, shift: int = 0
+        cls, split: Split, *, seed: int = 0, encoding: Encoding = SL_MNIST, shift: int = 0
     ) -> "SpikeLatencyMNIST":
         """Return the sample in the package: 1,800 train, 200 validation and 500 test digits.
 
         Args:
             split: ``"train"``, ``"validation"`` or ``"test"``.
             seed: draws the validation images among the sample's 2,000 training images.
-            encoding: the numbers of the code, by default the paper's.
+            encoding: the code, by default the paper's.
             shift: as above.
 
         Raises:
@@ -113,7 +117,7 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
         split: Split,
         sizes: dict[str, int],
         seed: int,
-        encoding: LatencyEncoding,
+        encoding: Encoding,
         shift: int,
     ) -> None:
         chosen = slice(None) if split == "test" else carve(len(images), sizes, seed)[split]
@@ -150,7 +154,7 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
     @property
     def left_out(self) -> int:
         """How many pixels would spike only after the window, and so stay silent."""
-        late = self._time_of_level.isfinite() & (self._time_of_level >= self.encoding.window)
+        late = self._time_of_level.isfinite() & ~self.encoding.shown(self._time_of_level)
         return int(torch.bincount(self.images.flatten(), minlength=256)[late].sum())
 
     def _moved(self, indices: Sequence[int]) -> Tensor:

@@ -135,9 +135,7 @@ class ALIF(SpikingCell):
 
     @theta_rest.setter
     def theta_rest(self, value: Tensor | float) -> None:
-        value = torch.as_tensor(value)
-        if not value.isfinite().all() or value.shape not in ((), self.b_theta.shape):
-            raise ValueError(f"theta_rest must be finite, one number or {tuple(self.b_theta.shape)}, got {value}.")
+        value = checked_rest(value, self.b_theta)
         set_value(self, "b_theta", (value * -torch.expm1(-1 / self.tau_theta)).detach())
 
     def initial_state(self, batch: int) -> ALIFState:
@@ -186,6 +184,18 @@ class ALIF(SpikingCell):
     def membrane(self) -> Membrane:
         """v and the moving threshold."""
         return Membrane("v", lambda state: state.theta, self.spike)
+
+
+def checked_rest(value: Tensor | float, like: Tensor) -> Tensor:
+    """Resting thresholds for as many neurons as another tensor has.
+
+    Raises:
+        ValueError: if one is not finite, or they do not fit.
+    """
+    value = torch.as_tensor(value)
+    if not value.isfinite().all() or value.shape not in ((), like.shape):
+        raise ValueError(f"theta_rest must be finite, one number or {tuple(like.shape)}, got {value}.")
+    return value
 
 
 @register

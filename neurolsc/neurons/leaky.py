@@ -63,14 +63,19 @@ PAPER_ANSWERS = (
 )
 
 
-class _AllNeurons:
-    """As ``recurrent_synapses`` of a cell: all neurons of the layer hear a neuron through w_rec."""
+class _Neurons:
+    """As ``recurrent_synapses`` of a cell: how many neurons of the layer hear a neuron."""
+
+    def __init__(self, without: int = 0) -> None:
+        self.without = without
 
     def __get__(self, cell: Cell | None, owner: type | None = None) -> int | None:
-        return None if cell is None else cell.n_hidden
+        return None if cell is None else cell.n_hidden - self.without
 
 
-ALL_NEURONS: Any = _AllNeurons()
+ALL_NEURONS: Any = _Neurons()
+OTHER_NEURONS: Any = _Neurons(without=1)
+"""all but itself"""
 
 
 class Leaky(Protocol):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network
 from neurolsc.eigen.autograd import Differentiated
 from neurolsc.neurons.linear_maps import SpikingStep
 from neurolsc.stability.cycles import depth_cycle, time_cycle
@@ -15,7 +15,7 @@ from neurolsc.surrogate import FastSigmoid
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-every_cell = pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+every_cell = pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
 every_reset = pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 

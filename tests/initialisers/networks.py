@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, wrap
 from neurolsc.surrogate import FastSigmoid
 
 with warnings.catch_warnings():
@@ -46,6 +46,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "LIF": ours(LIF, tau_v=5.0),
     "ALIFPlus": ours(ALIFPlus, tau_v=5.0),
     "ALIFPlusMinus": ours(ALIFPlusMinus),
+    "ALIFLowPass": ours(ALIFLowPass, b_theta=1.0),
     "snntorch": seeded(recurrent_snntorch),
     "norse": seeded(recurrent_norse),
 }

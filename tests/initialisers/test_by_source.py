@@ -4,7 +4,7 @@ import pytest
 import snntorch
 import torch
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, radius_profile, wrap
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, radius_profile, wrap
 from neurolsc.initialisers import BySource, named
 from neurolsc.stability.recurrence import recurrence_radius
 from neurolsc.stability.transition import follow
@@ -15,7 +15,7 @@ def x(make_spikes):
     return make_spikes(T=12, B=8, N=40)
 
 
-@pytest.mark.parametrize("cell", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.parametrize("cell", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
 @pytest.mark.slow
 def test_radii_and_rates_are_where_they_were_wanted(cell, make_network, x):
     network = make_network(cell, n_in=40, width=32, layers=3)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus
 from neurolsc.eigen import radii as radii_module
 from neurolsc.eigen.maps import Cycle
 from neurolsc.eigen.radii import radii
@@ -25,7 +25,7 @@ def blocks(m: Tensor, neurons: int) -> Tensor:
     return m * torch.eye(neurons).repeat(variables, variables)
 
 
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
 @pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
 @pytest.mark.parametrize("right", [True, False], ids=["right", "left"])
 def test_neurons_alone_are_the_diagonal_blocks_of_the_derivative(kind, reset, right, make_network, make_spikes):
@@ -66,7 +66,7 @@ def test_of_a_neuron_that_keeps_all_alike_the_voltage_is_taken():
     assert held_alone(linearised, True, 0.01).vector.real.tolist() == [[1.0, 0.0, 0.0, 0.0]]
 
 
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
 @pytest.mark.parametrize("reset", ["subtract", "zero"])
 def test_the_answer_of_a_neuron_to_a_current_is_bounded_beyond_its_eigenvalues(kind, reset, make_network, make_spikes):
     network = make_network(kind, width=9, gain=6, tau_v=2.0, reset=reset, reset_gradient=True)

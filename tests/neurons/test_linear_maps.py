@@ -4,13 +4,13 @@ matrices."""
 import pytest
 import torch
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus
 from neurolsc.stability.transition import follow
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
 @pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
 @pytest.mark.parametrize("gradient", [False, True], ids=["detached", "gradient"])
 def test_terms_between_two_vectors_are_those_of_the_named_matrices(kind, reset, gradient, make_network, make_spikes):

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, wrap
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, wrap
 from neurolsc.neurons.synapses import synapses
 from tests.interop.layers import EVERY, N_IN, N
 
-OURS = [LIF, ALIFPlus, ALIFPlusMinus]
+OURS = [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass]
 
 
 @pytest.mark.parametrize("kind", OURS)

@@ -13,6 +13,7 @@ from torch import nn
 
 from neurolsc import (
     LIF,
+    ALIFLowPass,
     ALIFPlus,
     ALIFPlusMinus,
     Network,
@@ -35,7 +36,7 @@ from neurolsc.surrogate import FastSigmoid
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-every_cell = pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+every_cell = pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
 
 
 @every_cell

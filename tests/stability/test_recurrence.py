@@ -5,13 +5,13 @@ import pytest
 import snntorch
 import torch
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, wrap
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, wrap
 from neurolsc.stability.recurrence import recurrence_radius
 from neurolsc.stability.transition import follow
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("cell", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.parametrize("cell", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
 def test_it_is_the_radius_of_the_weights_times_the_surrogate(cell, make_network, make_spikes):
     network, x = make_network(cell, gain=4), make_spikes()
     transitions, spikes = follow(network, x, torch.tensor([5, 12, 19]))

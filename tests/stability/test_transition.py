@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, NetworkState, surrogate
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, NetworkState, surrogate
 from neurolsc.stability.transition import (
     Transitions,
     depth_derivative,
@@ -22,7 +22,7 @@ from neurolsc.stability.transition import (
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-CELLS = (LIF, ALIFPlus, ALIFPlusMinus)
+CELLS = (LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass)
 SURROGATES = [getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate"]
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 

@@ -62,9 +62,10 @@ def scale_to_radius(
 
     Layers are scaled from the bottom up, through depth and time in turns, at most four, until both
     are on target: each scale moves the other radius. Where the target is only a limit, as 1 is for
-    a gate that closes, the scale stays at the near side of the tolerance. No gradient, no shuffle, no clipping: each layer's weights stay multiples of what they were, and
-    so do its decays under the default rule. A radius whose root is not bracketed by scales of 1e-4
-    to 1e4 is left at the scale that came closest.
+    a gate that closes, the scale stays at the near side of the tolerance. No gradient, no shuffle,
+    no clipping: each layer's weights stay multiples of what they were, and so do its decays under
+    the default rule. A radius whose root is not bracketed by scales of 1e-4 to 1e4 is left at the
+    scale that came closest.
 
     Args:
         network: the network; its cells are changed, its readout is not.

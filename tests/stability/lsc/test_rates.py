@@ -6,14 +6,14 @@ import math
 import pytest
 import torch
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, match_firing_rates
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, match_firing_rates
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 THRESHOLDS = {"b_theta", "adaptation", "theta"}
 
 
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
 @pytest.mark.parametrize("wanted", [(0.05, 0.02), (0.02, 0.1)])
 def test_reaches_the_rates_and_changes_thresholds_alone(kind, wanted, make_network, make_spikes):
     network, x = make_network(kind, gain=2), make_spikes()
@@ -36,7 +36,7 @@ def test_rate_zero_silences(make_network, make_spikes):
     assert not network.run(x).spikes[0].any()
 
 
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
 def test_a_rate_that_no_threshold_gives_is_an_error_and_changes_nothing(kind, make_network, make_spikes):
     network, x = make_network(kind, gain=2), make_spikes()
     before = copy.deepcopy(network.state_dict())
