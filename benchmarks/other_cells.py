@@ -74,7 +74,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     seeds = parser.parse_args().seeds
     torch.set_num_threads(1)
-    rows = []
+    about = {"date": date.today().isoformat(), "torch": torch.__version__, "threads": 1}
+    rows: list[dict[str, Any]] = []
     for name, make, inputs, target in contestants():
         for seed in range(seeds):
             torch.manual_seed(seed)
@@ -89,12 +90,10 @@ def main() -> None:
             for when, profile in (("before", before), ("after", result.profile)):
                 row[when] = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
             rows.append(row)
+            (RESULTS / "other_cells.json").write_text(
+                json.dumps({"about": about, "runs": rows}, indent=1) + "\n", encoding="utf-8"
+            )
             print({key: row[key] for key in ("cell", "target", "seed", "seconds", "steps", "converged")}, flush=True)
-    about = {"date": date.today().isoformat(), "torch": torch.__version__, "threads": 1}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "other_cells.json").write_text(
-        json.dumps({"about": about, "runs": rows}, indent=1) + "\n", encoding="utf-8"
-    )
 
 
 if __name__ == "__main__":

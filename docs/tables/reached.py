@@ -1,5 +1,7 @@
 """Which radii are reached, how fast, and do they hold?"""
 
+from typing import Any
+
 from docs.tables.results import caption, ends, grouped, read, rows, table
 
 
@@ -72,6 +74,25 @@ def other_cells() -> list[str]:
         body.append(line)
     head = ["cell", "target", "converged", "steps", "seconds", "time before", "depth before", "time after"]
     return [*rows([*head, "depth after"], body), *caption(found["about"])]
+
+
+@table
+def released() -> list[str]:
+    """The text's neuron and loop beside those of the paper's released code."""
+    found = read("released")
+    body = []
+    for (target, neuron, loop), runs in grouped(found["runs"], "target", "neuron", "loop").items():
+        done = sum(run["converged"] for run in runs)
+        line = [neuron, loop, target, f"{done} of {len(runs)}", ", ".join(str(run["steps"]) for run in runs)]
+        body.append([*line, *(_lowest_to_highest(runs, name) for name in ("time", "depth", "rates"))])
+    head = ["neuron", "loop", "target", "converged", "steps", "radii through time", "through depth", "rates"]
+    return [*rows(head, body), *caption(found["about"])]
+
+
+def _lowest_to_highest(runs: list[dict[str, Any]], name: str) -> str:
+    """Of all layers and seeds."""
+    values = [value for run in runs for value in run[name]]
+    return " to ".join(dict.fromkeys(f"{value:.2g}" for value in (min(values), max(values))))
 
 
 @table
