@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from neurolsc.eigen.acceptance import Acceptance
+from neurolsc.eigen.bounds import between
 from neurolsc.eigen.eigenpairs import Pairs, matched, modulus, pairs_near
 from neurolsc.eigen.krylov import Dominant, dominant
 from neurolsc.eigen.maps import Cycle
-from neurolsc.eigen.pieces import with_bases
+from neurolsc.eigen.pieces import with_bases, with_matrices
 from neurolsc.eigen.radius import leading_pair, spectral_radius
 from neurolsc.eigen.vectors import start
 
@@ -113,9 +114,14 @@ def _piece(cycle: Cycle, like: Tensor, tolerance: float) -> Radii:
     if not torch.is_grad_enabled():
         largest = _dominant(cycle, like, Acceptance.within(tolerance))
         radius = largest.value.abs()
-        for i in (~largest.settled).nonzero().flatten().tolist():
-            radius[i] = spectral_radius(_finite(cycle.matrix(i, like)))
-        return Radii(radius, ~largest.settled)
+        exact = ~largest.settled
+        for some in exact.nonzero().squeeze(1).split(with_matrices(cycle.size)):
+            m = _finite(cycle.take(some).matrices(like))
+            found, shown = between(m, tolerance)
+            radius[some[shown]], exact[some[shown]] = found[shown].to(radius), False
+            if not shown.all():
+                radius[some[~shown]] = spectral_radius(m[~shown])
+        return Radii(radius, exact)
     with torch.no_grad():
         radius, pairs, exact = _pairs(cycle, _dominant(cycle, like, _strict(tolerance)), like, tolerance)
     slope = modulus(cycle, pairs)
