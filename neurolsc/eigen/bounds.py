@@ -5,9 +5,9 @@ With k = 2, 4, 8, ... and N rows any matrix has
 .. math:: \Big(\frac{|\mathrm{tr}\, M^k|}{N}\Big)^{1/k} \le \rho(M) \le \|M^k\|_F^{1/k},
 
 as the trace is the sum of the k-th powers of the eigenvalues. Nothing is asked of the spectrum, so
-hundreds of eigenvalues near the largest do no harm: after nine squarings a factor of 10,000 between
-trace and norm is 1.8 % of the radius, or 0.9 % to either side of the middle. Where the trace is
-lost, as that of a ring of equal eigenvalues, or the rounding, the bounds do not meet.
+hundreds of eigenvalues near the largest do no harm: after ten squarings a factor of 10,000 between
+trace and norm is 0.9 % of the radius. Where the trace is lost, as that of a cycle through all
+neurons, or the digits, as those of powers of a Jordan block, the bounds do not meet.
 
 The rounding is followed, too: with :math:`\|M^k\|_F` scaled to 1, A what is computed and D its
 error, :math:`c = \|A^2\|_F`, and all of it in float64,
@@ -27,21 +27,25 @@ import math
 import torch
 from torch import Tensor
 
+from neurolsc.eigen.krylov import Dominant
+from neurolsc.eigen.powers import pairs_of
+
 FIRST, LAST = 8, 12
 """numbers of squarings between which bounds are looked at"""
 ROUNDED = 2**-9
 """more than products in float32, or in TF32 on a GPU, are off, where the factors have norm 1"""
 
 
-def between(m: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Radii of real matrices (P, N, N) to a relative tolerance, and where that is shown (P,).
+def between(m: Tensor, tolerance: float) -> Dominant:
+    """Eigenvalues of largest modulus of real matrices (P, N, N), settled where bounds meet.
 
-    Where it is not the radius is NaN.
+    Their moduli are the radii to a relative tolerance. Vectors are what the power makes of a start.
     """
-    radius = m.new_full((len(m),), torch.nan, dtype=torch.float64)
-    left, n, width = torch.arange(len(m), device=m.device), m.shape[1], math.log1p(tolerance)
-    size = torch.linalg.matrix_norm(m.double())
-    power, log = m.double() / size[:, None, None], size.log()  # of the norm of M^k, its k-th root
+    like, n, width = m.double(), m.shape[1], math.log1p(tolerance)
+    vector = torch.zeros_like(like[:, 0], dtype=torch.complex128)
+    found = Dominant(vector[:, 0].clone(), vector, torch.zeros(len(m), dtype=torch.bool, device=m.device))
+    left, size = torch.arange(len(m), device=m.device), torch.linalg.matrix_norm(like)
+    power, log = like / size[:, None, None], size.log()  # of the norm of M^k, its k-th root
     error = torch.zeros_like(log)
     for i in range(1, LAST + 1):
         half = power.float()
@@ -55,13 +59,14 @@ def between(m: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         trace = power.diagonal(dim1=1, dim2=2).sum(1).abs()
         upper = log + error.log1p() / 2**i
         lower = log + ((trace - n**0.5 * error) / n).log() / 2**i  # NaN where the trace is lost
-        near = log + trace.log() / 2**i  # where one eigenvalue is left this is the largest
-        near = torch.minimum(torch.maximum(near, upper - width), lower + width)
-        shown = upper - lower <= 2 * width
-        radius[left[shown]] = near[shown].exp()
+        near = torch.minimum(log + trace.log() / 2**i, upper).exp()  # where one eigenvalue is left, this one
+        shown = upper - lower <= width
+        where = left[shown]
+        value, found.vector[where], _ = pairs_of(like[where], power[shown])
+        found.value[where], found.settled[where] = torch.polar(near[shown], value.angle()), True
         # what is between them halves at best
-        more = (~shown & (upper - lower <= 2 ** (LAST - i) * 2 * width)).nonzero().squeeze(1)
+        more = (~shown & (upper - lower <= 2 ** (LAST - i) * width)).nonzero().squeeze(1)
         left, power, log, error = left[more], power[more], log[more], error[more]
         if not len(left):
             break
-    return radius, radius == radius
+    return found

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from neurolsc import GRU, LSTM, RNN, Network, radius_profile
+from neurolsc.eigen import bounds
 from neurolsc.eigen import radii as radii_module
-from neurolsc.eigen.bounds import between
+from neurolsc.eigen.krylov import Dominant
 from neurolsc.eigen.maps import Cycle
 from neurolsc.eigen.radii import radii
 from neurolsc.neurons.derivatives import Matrices
@@ -16,6 +17,12 @@ from neurolsc.neurons.derivatives import Matrices
 pytestmark = pytest.mark.usefixtures("float64")
 
 N = 100
+
+
+def between(m: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Radii, and where they are shown."""
+    found = bounds.between(m, tolerance)
+    return found.value.abs(), found.settled
 
 
 def orthogonal(n: int = N) -> Tensor:
@@ -110,7 +117,7 @@ NOT_SHOWN = {
 @pytest.mark.parametrize("name", NOT_SHOWN)
 def test_where_trace_or_digits_are_lost_nothing_is_said(name):
     found, shown = between(NOT_SHOWN[name]().unsqueeze(0), 0.01)
-    assert not shown.any() and found.isnan().all()
+    assert not shown.any() and not found.any()
 
 
 @pytest.mark.parametrize("tolerance", [0.1, 0.01, 0.003])
@@ -137,8 +144,30 @@ def test_untrained_wide_layers_go_no_dense_way(make):
     torch.testing.assert_close(found.time, exact.time, rtol=0.01, atol=0)
 
 
+def test_the_gradient_is_that_of_an_eigenvalue_as_large_as_the_radius():
+    torch.manual_seed(0)
+    m = torch.stack([(0.9 + 0.1 * torch.rand(150, 1)) * orthogonal(150) for _ in range(3)]).requires_grad_()
+    found = radii(Cycle([Matrices(m)], 3), m)
+    assert not found.exact.all()
+    torch.testing.assert_close(found.radius.detach(), torch.linalg.eigvals(m).abs().amax(1), rtol=0.01, atol=0)
+    (gradient,) = torch.autograd.grad(found.radius.sum(), m)
+    torch.testing.assert_close((gradient * m).sum((1, 2)), found.radius, rtol=0.01, atol=0)  # Euler: homogeneous
+
+
+def test_the_vector_is_that_of_the_largest_eigenvalue():
+    torch.manual_seed(0)
+    m = torch.stack([beside(large, 0.9) for large in (torch.ones(1, 1), -torch.ones(1, 1), rotation(1.0))])
+    value, vector, settled = bounds.between(m, 0.01)
+    assert settled.all()
+    product = torch.complex(*((m @ part.unsqueeze(2)).squeeze(2) for part in (vector.real, vector.imag)))
+    torch.testing.assert_close(product, value.unsqueeze(1) * vector, rtol=0, atol=0.003)
+
+
 def test_where_bounds_do_not_meet_lapack_is_asked(monkeypatch):
-    monkeypatch.setattr(radii_module, "between", lambda m, _: (m.new_full((2,), 7.0), torch.tensor([True, False])))
+    said = Dominant(
+        torch.tensor([7.0 + 0j, 0j]), torch.zeros(2, N, dtype=torch.complex128), torch.tensor([True, False])
+    )
+    monkeypatch.setattr(radii_module, "between", lambda *_: said)
     m = orthogonal().expand(2, -1, -1)
     with torch.no_grad():
         found = radii(Cycle([Matrices(m)], 2), m)
