@@ -32,6 +32,8 @@ from neurolsc.eigen.powers import pairs_of
 
 FIRST, LAST = 8, 12
 """numbers of squarings between which bounds are looked at"""
+CLOSEST = 2e-3
+"""tolerance below which bounds seldom meet in so many"""
 ROUNDED = 2**-9
 """more than products in float32, or in TF32 on a GPU, are off, where the factors have norm 1"""
 

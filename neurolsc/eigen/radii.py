@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.eigen.acceptance import Acceptance
-from neurolsc.eigen.bounds import between
+from neurolsc.eigen.bounds import CLOSEST, between
 from neurolsc.eigen.eigenpairs import Pairs, matched, modulus, pairs_near
 from neurolsc.eigen.krylov import Dominant, dominant
 from neurolsc.eigen.maps import Cycle
@@ -144,7 +144,7 @@ def _dominant(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool =
         larger = new.value.abs() > least[rest].abs()
         found.value[rest[larger]], found.vector[rest[larger]] = new.value[larger], new.vector[larger]
         rest = rest[~new.settled]
-    if len(rest) and cycle.size <= FACTORED_BELOW:
+    if len(rest) and cycle.size <= FACTORED_BELOW and criteria.tolerance >= CLOSEST:
         new = _by_bounds(cycle.take(rest), like, criteria.tolerance, right=right)
         shown = rest[new.settled]
         found.value[shown], found.vector[shown] = new.value[new.settled], new.vector[new.settled]
