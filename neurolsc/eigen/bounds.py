@@ -15,8 +15,7 @@ error, :math:`c = \|A^2\|_F`, and all of it in float64,
 .. math:: \|D'\|_F \le (2 \|A\|_2 \|D\|_F + \|D\|_F^2 + N \epsilon) / c, \qquad
           \|A\|_2^2 \le \|A A^\top\|_F.
 
-Two products of matrices a squaring are a third of the time of eigenvalues by LAPACK or less
-(``benchmarks/rate_cells.py``).
+That takes a fifth to a half of the time of eigenvalues by LAPACK (``benchmarks/rate_cells.py``).
 
 Source: I. M. Gelfand 1941, for the norms; N. J. Higham, Accuracy and Stability of Numerical
 Algorithms (2002), ch. 3, for the rounding of a product.
