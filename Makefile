@@ -129,7 +129,7 @@ $(NENGO)/.ready: nengo-requirements.txt
 	@$(NENGO)/bin/python -m pip --disable-pip-version-check install --quiet --requirement nengo-requirements.txt
 	@touch $@
 
-peers-env: $(PEERS)/.ready ## jax and spyx in .peers-env (790 MB), next to which benchmarks/layers.py runs ours
+peers-env: $(PEERS)/.ready ## jax and spyx in .peers-env (790 MB), next to which benchmarks/layers.py and rate_cells.py run ours
 
 $(PEERS)/.ready: peers-requirements.txt
 	@test -n "$(PYTHON)" || { echo "jax needs Python 3.11, 3.12 or 3.13, and none is on the PATH: make peers-env PYTHON=/path/to/python" >&2; exit 1; }

@@ -1,18 +1,21 @@
 """How fast are the cells that send numbers, next to PyTorch's own layers, and their radii?
 
-    python benchmarks/rate_cells.py [--rounds 9]
+    python benchmarks/rate_cells.py [--rounds 9] [--minimal-lru FOLDER]
 
 - layers: a run over 100 steps, forward and with its gradient, of RNN, GRU and LSTM next to
   `nn.RNN`, `nn.GRU` and `nn.LSTM`; PyTorch has no RNN with a sigmoid (its tanh stands beside it),
   and no GRU whose reset acts before the recurrent weights (its own stands beside equation 48);
 - steps: one step, next to `nn.RNNCell`, `nn.GRUCell` and `nn.LSTMCell`;
 - scan: the LRU's run next to its steps, and the linear recurrence alone next to a loop;
+- minimal-LRU: the LRU's run next to that of github.com/NicolasZucchet/minimal-LRU (jax and flax)
+  with the same weights and sizes, if FOLDER is a checkout of it, in the environment of
+  `make peers-env`; first its outputs are checked against ours;
 - radii: a radius through time and through depth of the second of two untrained layers, by products
   with vectors, by dense eigenvalues (`torch.linalg.eigvals`) and by ARPACK
   (`scipy.sparse.linalg.eigs`) on the same products.
 
-One thread, the best of several rounds in which all take their turn. Writes
-results/rate_cells.json; takes five minutes.
+One thread, the best of several rounds in which all take their turn; next to minimal-LRU processor
+time, as medians. Writes results/rate_cells.json; takes five minutes, three more with minimal-LRU.
 """
 
 import argparse
@@ -29,6 +32,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from _lru_peer import next_to_theirs
 from scipy.sparse.linalg import LinearOperator, eigs
 from torch import Tensor, nn
 
@@ -40,6 +44,7 @@ from neurolsc.stability.transition import Transitions, follow
 
 RESULTS = Path(__file__).parent / "results"
 STEPS, SIZES = 100, ((32, 42), (32, 128), (100, 256))
+LENGTHS = (16, 64, 250)
 KINDS: dict[str, tuple[Callable[[int], Cell], type[nn.RNNBase], dict[str, str]]] = {
     "RNN, relu": (lambda n: RNN(n, n), nn.RNN, {"nonlinearity": "relu"}),
     "RNN, sigmoid": (lambda n: RNN(n, n, activation="sigmoid"), nn.RNN, {}),
@@ -124,7 +129,7 @@ def scan(rounds: int) -> list[dict[str, Any]]:
 
     found = []
     for batch, n in SIZES:
-        for length in (16, 64, 250):
+        for length in LENGTHS:
             cell, x = LRU(n, n), torch.randn(length, batch, n)
             state, decay = cell.initial_state(batch), LRU(n, n).eigenvalues.detach().requires_grad_()
             b = torch.randn(length, batch, n, dtype=torch.complex64, requires_grad=True)
@@ -198,11 +203,22 @@ def main() -> None:
     """Measure, and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--minimal-lru", type=Path, metavar="FOLDER", help="a checkout of minimal-LRU")
+    options = parser.parse_args()
+    rounds = options.rounds
     torch.set_num_threads(1)
     torch.manual_seed(0)
     about = {"date": date.today().isoformat(), "torch": torch.__version__, "scipy": version("scipy"), "threads": 1}
-    parts = {"layers": layers, "steps": steps, "scan": scan, "radii": radii}
+    about["load of other processes at the start"] = round(os.getloadavg()[0], 1)
+    parts: dict[str, Callable[[int], list[dict[str, Any]]]] = {"layers": layers, "steps": steps, "scan": scan}
+    if options.minimal_lru:
+        parts["minimal-LRU"] = lambda rounds: [
+            row
+            for batch, n in SIZES
+            for length in LENGTHS
+            for row in next_to_theirs(options.minimal_lru, rounds, length, batch, n)
+        ]
+    parts["radii"] = radii
     report = {"about": about} | {name: part(rounds) for name, part in parts.items()}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "rate_cells.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

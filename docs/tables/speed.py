@@ -166,6 +166,21 @@ def linear_scan() -> list[str]:
 
 
 @table
+def minimal_lru() -> list[str]:
+    """The LRU's run next to minimal-LRU's."""
+    found = read("rate_cells", "rate_cells.py --minimal-lru FOLDER", form=lambda found: found.get("minimal-LRU"))
+    body = []
+    for both in grouped(found["minimal-LRU"], "n", "batch", "steps").values():
+        by = {run["part"]: run for run in both}
+        line = [by["block"][key] for key in ("n", "batch", "steps")]
+        ways = [by[part][what] for part in ("block", "recurrence") for what in ("both", "forward")]
+        body.append([*line, *(f"{ms['ours']:.2f} ({ms['ratio']:.2f})" for ms in ways)])
+    head = ["N", "B", "T", "block, forward and backward, ms (minimal-LRU's, times ours)", "forward"]
+    head += ["without norm and GLU, forward and backward", "forward"]
+    return [*rows(head, body), *caption(found["about"], "processor time, medians")]
+
+
+@table
 def rate_radii() -> list[str]:
     """Radii of the cells that send numbers."""
     found = read("rate_cells")

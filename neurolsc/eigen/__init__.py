@@ -8,11 +8,14 @@ become whole matrices; of others a cell may know the radius (`known`) without an
 follow the products of a random start on a `basis`, for some of the points (`pieces`) at a time, by
 `compiled` loops on a CPU (`compiled_kernels`). `krylov` looks at the largest eigenvalue (`powers`:
 found by squaring) when enough of them are likely to be done. What counts is for the `acceptance` to
-say, and that nothing larger is left out for `exclusion`; a point that meets it at no look goes the
-whole way and is counted. `eigenpairs` has the gradient, `vectors` where to start.
+say, and that nothing larger is left out for `exclusion`. A point that meets it at no look, as where
+hundreds of eigenvalues are about as large, becomes a whole matrix, whose radius `bounds` hold from
+both sides; where these do not meet it goes the whole way and is counted. `eigenpairs` has the
+gradient, `vectors` where to start.
 
 What is promised. A radius is within `tolerance` (1 %) of float64 LAPACK or comes from it, and is
-then counted as exact. Its gradient is that of an eigenvalue within the tolerance.
+then counted as exact. Its gradient is that of an eigenvalue within the tolerance. Of bounds that is
+proved, rounding included; of products it is shown as follows.
 
 - Upwards it is shown, at some angles around the circle: an eigenvalue larger by the tolerance is
   excluded unless the random start holds less of it than one start in four hundred would

@@ -42,8 +42,8 @@ def dominant_pairs(h: Tensor, enough: float = ENOUGH) -> tuple[Tensor, Tensor, T
     left, power = torch.arange(len(h), device=h.device), h
     for squarings in SQUARINGS:
         power = _squared(power, squarings)
-        value[left], vector[left], miss = _pairs(h, power)
-        condition[left] = _condition(vector[left], _pairs(h.mT, power.mT, value[left])[1])
+        value[left], vector[left], miss = pairs_of(h, power)
+        condition[left] = _condition(vector[left], pairs_of(h.mT, power.mT, value[left])[1])
         stay = (~(miss * condition[left] <= enough * value[left].abs()) | (value[left] == 0)).nonzero().squeeze(1)
         left, h, power = left[stay], h[stay], power[stay]
         if not len(left):
@@ -67,7 +67,7 @@ def _squared(power: Tensor, times: int) -> Tensor:
     return power
 
 
-def _pairs(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def pairs_of(h: Tensor, power: Tensor, near: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs of the matrices, and norms of their residuals.
 
     They come from powers of the matrices, applied to a vector at random.

@@ -1,6 +1,7 @@
 """Radii of derivatives that are applied and not formed.
 
-Those that are small, or do not settle, go a dense path.
+Those that are small go a dense path; those that do not settle are formed and squared, and go the
+dense path where that does not tell.
 """
 
 from collections.abc import Callable
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 
 from neurolsc.eigen.acceptance import Acceptance
+from neurolsc.eigen.bounds import CLOSEST, between
 from neurolsc.eigen.eigenpairs import Pairs, matched, modulus, pairs_near
 from neurolsc.eigen.krylov import Dominant, dominant
 from neurolsc.eigen.maps import Cycle
-from neurolsc.eigen.pieces import with_bases
+from neurolsc.eigen.pieces import with_bases, with_matrices
 from neurolsc.eigen.radius import leading_pair, spectral_radius
 from neurolsc.eigen.vectors import start
 
@@ -27,8 +29,8 @@ DENSE_BELOW = 75
 (benchmarks/radii.py)"""
 
 FACTORED_BELOW = 1024
-"""size up to which eigenvectors come from factorisations, one point at a time; of larger ones from
-two bases"""
+"""size up to which whole matrices are squared, and eigenvectors come from factorisations, one point
+at a time; of larger ones from two bases"""
 
 TOLERANCE = 0.01
 """relative error of a radius that is not from dense eigenvalues"""
@@ -60,8 +62,8 @@ def radii(cycle: Cycle, like: Tensor, tolerance: float = TOLERANCE) -> Radii:
         tolerance: relative error up to which a radius counts; the larger, the fewer products.
 
     Returns:
-        The radii, each from a basis that meets the criteria or, where it does not, from dense
-        eigenvalues; and which.
+        The radii, each from a basis that meets the criteria or, where it does not, from bounds that
+        meet or else from dense eigenvalues; and which are dense.
 
     Of eigenvalues that share the largest modulus any may answer for the gradient, of a complex pair
     either, and where several lie within the tolerance of the largest, one of these. The gradient of
@@ -141,6 +143,12 @@ def _dominant(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool =
         found.settled[rest] = new.settled
         larger = new.value.abs() > least[rest].abs()
         found.value[rest[larger]], found.vector[rest[larger]] = new.value[larger], new.vector[larger]
+        rest = rest[~new.settled]
+    if len(rest) and cycle.size <= FACTORED_BELOW and criteria.tolerance >= CLOSEST:
+        new = _by_bounds(cycle.take(rest), like, criteria.tolerance, right=right)
+        shown = rest[new.settled]
+        found.value[shown], found.vector[shown] = new.value[new.settled], new.vector[new.settled]
+        found.settled[shown] = True
     return found
 
 
@@ -151,6 +159,15 @@ def _by_products(cycle: Cycle, like: Tensor, criteria: Acceptance, least: Tensor
 
     found = dominant(products, start(cycle.size, like).expand(cycle.points, -1), least, criteria=criteria)
     return found if right else found._replace(value=found.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real
+
+
+def _by_bounds(cycle: Cycle, like: Tensor, tolerance: float, *, right: bool) -> Dominant:
+    pieces = torch.arange(cycle.points, device=like.device).split(with_matrices(cycle.size))
+    whole = (_finite(cycle.take(index).matrices(like)) for index in pieces)
+    parts = [between(m if right else m.mT, tolerance) for m in whole]
+    value, vector, settled = (torch.cat(part) for part in zip(*parts, strict=True))
+    value, vector = (part.to(like.dtype.to_complex()) for part in (value, vector))
+    return Dominant(value if right else value.conj(), vector, settled)
 
 
 def _pairs(cycle: Cycle, largest: Dominant, like: Tensor, tolerance: float) -> tuple[Tensor, Pairs, Tensor]:

@@ -63,18 +63,21 @@ class GRU(GatedCell):
     def _after(self, current: Tensor, h: Tensor) -> Tensor:
         """The next state, from what the input does (B, 3 n_hidden) and the state."""
         _, z, candidate = self._gates(current, h)[:3]
+        if candidate.dtype != h.dtype:  # under autocast
+            z, candidate = z.to(h.dtype), candidate.to(h.dtype)
         return torch.lerp(h, candidate, z)
 
     def _gates(self, current: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """r, z and the candidate; and what the reset scales, where it acts after the weights."""
-        n = self.n_hidden
+        sizes = (2 * self.n_hidden, self.n_hidden)
+        both, last = current.split_with_sizes(sizes, 1)
         if self.reset_after:
-            heard = linear(h, self.w_rec, self.recurrent_bias)
-            r, z = torch.sigmoid(current[:, : 2 * n] + heard[:, : 2 * n]).chunk(2, 1)
-            own = heard[:, 2 * n :]
-            return r, z, torch.tanh(torch.addcmul(current[:, 2 * n :], r, own)), own
-        r, z = torch.sigmoid(torch.addmm(current[:, : 2 * n], h, self.w_rec[: 2 * n].T)).chunk(2, 1)
-        return r, z, torch.tanh(torch.addmm(current[:, 2 * n :], r * h, self.w_rec[2 * n :].T)), None
+            heard, own = linear(h, self.w_rec, self.recurrent_bias).split_with_sizes(sizes, 1)
+            r, z = (both + heard).sigmoid_().chunk(2, 1)
+            return r, z, torch.addcmul(last, r, own).tanh_(), own
+        by_both, by_last = self.w_rec.split_with_sizes(sizes)
+        r, z = torch.addmm(both, h, by_both.T).sigmoid_().chunk(2, 1)
+        return r, z, torch.addmm(last, r * h, by_last.T).tanh_(), None
 
     @property
     def kept(self) -> Tensor:

@@ -44,7 +44,8 @@ class RadiusProfile(Displayed):
         non_square: per depth row, how a derivative between unequal widths was treated; None where
             it is square.
         exact: share of the radii through time and depth (2, L) that come from dense eigenvalues:
-            all of small layers, and of others those for which products with vectors did not settle.
+            all of small layers, and of others those for which neither products with vectors nor
+            squares did settle.
         target: the radii (time, depth) that were aimed at, if any; None: left as it was.
         terms: per layer, what its cell says of these terms: what to change, and their colours.
     """
@@ -165,9 +166,9 @@ def radius_profile(
         steps: measure this many steps, drawn at random; by default all T. The condition is about a
             mean over steps and samples, which a few dozen of them estimate.
         non_square: what stands for the radius between unequal widths.
-        method: ``"krylov"``: from products of the derivative with vectors, by dense eigenvalues
-            only where that is cheaper or the error estimate is poor; ``"exact"``: by dense
-            eigenvalues.
+        method: ``"krylov"``: from products of the derivative with vectors, by squares of the whole
+            matrix where these do not settle, by dense eigenvalues only where that is cheaper or
+            neither tells; ``"exact"``: by dense eigenvalues.
         tolerance: relative error up to which a radius from products counts, above 0 and at most
             0.1; the larger, the fewer products. Below about 1e-4 in float32 all radii come from
             dense eigenvalues.

@@ -44,7 +44,6 @@ def test_a_ring_above_the_leaks_of_a_layer_is_not_missed():
     cell = ALIFPlus(20, 256, recurrent_init="orthogonal", spike=Rectangular(1.0), **settings)
     radius = radius_profile(Network([cell], 5), torch.zeros(2, 1, 20))
     torch.testing.assert_close(radius.time, torch.full((1, 2, 1), 1.0053), rtol=0.01, atol=0)
-    assert radius.exact[0] == 1
 
 
 @pytest.mark.parametrize("n", [200, 300])

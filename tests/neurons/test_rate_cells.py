@@ -123,6 +123,15 @@ def test_a_run_is_its_steps(kind, lengths, late):
     torch.testing.assert_close(*gradients, **TIGHT)
 
 
+@each_kind
+def test_under_autocast_a_run_and_its_steps_are_near_those_of_float32(kind):
+    cell, x = made(kind, 5, 4).float(), torch.randn(7, 3, 5, dtype=torch.float32)
+    wanted, _ = cell.run(x, cell.initial_state(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        for outputs, _ in (cell.run(x, cell.initial_state(3)), cell._by_steps(x, cell.initial_state(3), None, None)):
+            torch.testing.assert_close(outputs.float(), wanted, rtol=0.05, atol=0.05)  # bfloat16 keeps two digits
+
+
 def theirs(cell: Cell) -> nn.RNNBase:
     """PyTorch's layer with the weights of ours."""
     kind = {RNN: nn.RNN, GRU: nn.GRU, LSTM: nn.LSTM}[type(cell)]
@@ -163,6 +172,23 @@ def test_the_gru_is_equation_48():
     cell, x, h = made((GRU, {}), 5, 4), torch.randn(3, 5), torch.randn(3, 4)
     _, state = cell.step(x, type(cell.initial_state(3))(h))
     torch.testing.assert_close(state.h, gru_by_hand(cell, x, h), **TIGHT)
+
+
+def gru_by_torch(cell: GRU, x: Tensor, h: Tensor) -> Tensor:
+    """PyTorch's step, whose z is the share that is kept."""
+    given = (cell.w_in, cell.w_rec, cell.bias, cell.recurrent_bias)
+    return torch.gru_cell(x, h, *(torch.cat([w[:4], -w[4:8], w[8:]]) for w in given))
+
+
+@pytest.mark.parametrize(("reset_after", "theirs"), [(False, gru_by_hand), (True, gru_by_torch)])
+def test_a_grus_step_has_first_and_second_gradients_of_its_formula(reset_after, theirs):
+    cell = made((GRU, {"reset_after": reset_after}), 5, 4)
+    x, h = torch.randn(3, 5, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+    wanted, found = [x, h, *cell.parameters()], []
+    for step in (lambda: cell.update(x, h, cell.initial_state(3)).h, lambda: theirs(cell, x, h)):
+        first = torch.autograd.grad(step().square().sum(), wanted, create_graph=True)
+        found.append((*first, *torch.autograd.grad(sum(g.square().sum() for g in first), wanted)))
+    torch.testing.assert_close(*found, **TIGHT)
 
 
 @pytest.mark.parametrize(
