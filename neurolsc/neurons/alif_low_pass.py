@@ -68,14 +68,11 @@ class ALIFLowPass(ALIFPlus):
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
-        spike: the surrogate, as all that follow as in :class:`neurolsc.neurons.alif.ALIF`.
-        tau_v: mean starting time constant of the voltage, in steps.
-        tau_theta: likewise of the threshold.
-        b_theta: mean starting resting threshold.
-        adaptation: mean starting rise of the threshold of a neuron that fires at every step.
-        reset: ``"subtract"`` the new threshold, the resting one (``"static"``), or to ``"zero"``.
-        reset_gradient: let a gradient through the reset term.
-        recurrent_init: ``"glorot"`` or ``"orthogonal"``, before the diagonal is taken out.
+        **options: keywords of :class:`neurolsc.neurons.alif.ALIF`. Of these ``b_theta`` is the mean
+            starting resting threshold, ``adaptation`` the mean starting rise of the threshold of a
+            neuron that fires at every step, and ``reset`` is ``"subtract"`` the new threshold, the
+            resting one (``"static"``), or to ``"zero"``; ``recurrent_init`` is before the diagonal
+            is taken out.
 
     Attributes:
         b_theta: resting threshold (n_hidden,), trainable.
