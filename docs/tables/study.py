@@ -136,18 +136,6 @@ def study_recall() -> list[str]:
 
 
 @table
-def study_cells() -> list[str]:
-    """LIF and ALIF±."""
-    return _arms("cells", (5, 10, 20))
-
-
-@table
-def study_released() -> list[str]:
-    """The neuron and the loop of the paper's released code."""
-    return _arms("released", (3, 6))
-
-
-@table
 def study_music() -> list[str]:
     """The paper's cells and ALIF+ on the JSB Chorales, as they start and pre-trained."""
     return _arms("jsb", (10, 20, 40), "nll", ("time_radius", "depth_radius", "firing_rate"))
