@@ -9,9 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from neurolsc.cli import app
+from neurolsc.runs import Stopped
 from neurolsc.sweeps import read_sweep, run_sweep
 from neurolsc.sweeps.figures import draw
 from neurolsc.sweeps.known import read_known
+from neurolsc.sweeps.work import Job
 from tests.sweeps.grids import CHOOSING, SMALL, Here, grid, write_grid
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -55,16 +57,21 @@ def test_it_is_kept_and_what_is_missing_is_run(tmp_path: Path):
     assert [row["validation_loss"] for row in rows] == [row["validation_loss"] for row in first]
 
 
+class Unwilling(Here):
+    def start(self, job: Job) -> None:
+        raise KeyboardInterrupt
+
+
 def test_two_tables_are_put_together(tmp_path: Path):
     made = grid(tmp_path / "grids", **SMALL)
     run_sweep(made, tmp_path / "first", Here(), progress=False)
-    for layers in "12":
-        part = rewritten(
-            tmp_path / "first/table.csv", tmp_path / "part.csv", lambda r, n=layers: r if r["layers"] == n else None
-        )
-        run_sweep(grid(tmp_path / "g", **SMALL), tmp_path / layers, Here(), known=part, progress=False)
-    rows = run_sweep(made, tmp_path / "1", pool := Here(), known=tmp_path / "2" / "table.csv", progress=False)
-    assert len(rows) == 4
+    parts = [
+        rewritten(tmp_path / "first/table.csv", tmp_path / f"{n}.csv", lambda r, n=n: r if r["layers"] == n else None)
+        for n in "12"
+    ]
+    with pytest.raises(Stopped, match="2 of 4 trials are over"):
+        run_sweep(made, tmp_path / "s", Unwilling(), known=parts[0], progress=False)
+    assert len(run_sweep(made, tmp_path / "s", pool := Here(), known=parts[1], progress=False)) == 4
     assert not pool.jobs
 
 

@@ -31,6 +31,11 @@ def network(make_network: Any) -> Network:
     return make_network(layers=1, width=8, gain=2)
 
 
+def test_the_settings_are_those_of_the_code():
+    told = Criteria(tolerance=0.08, deviation=None, smoothed_deviation=None, hold=21)
+    assert {"rule": PaperRule(), "criteria": told, "shuffle": 0.34, "polish": False, "lr": 7.2e-3} == RELEASED
+
+
 @pytest.mark.parametrize("hold", [1, 2, 5])
 def test_the_criteria_must_hold_in_so_many_steps_in_a_row(hold, network, batches):
     result = pretrain(network, batches, criteria=Criteria(**AT_ONCE, hold=hold), polish=False, **STILL)
