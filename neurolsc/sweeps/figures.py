@@ -16,7 +16,8 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
     Trials known from a table alone have scores and no curves; without any curve learning.png is
     not drawn. Scores are those of the epoch that early stopping would keep, the epoch with the
     lowest validation loss so far. Trials that came to an error are left out. How many seeds there
-    are stands in the title, or where arms differ behind their names: a number, or one a panel.
+    are stands in the title, or where arms differ behind their names: a number, or one a panel. Of a
+    measure that is no share the curves are shown where they lie after a quarter of the epochs.
 
     Args:
         grid: the grid of the sweep.
@@ -58,10 +59,21 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
     bands, score = f"{title}; bands from lowest to highest", column.replace("_", " ")
     bands += f"; no curve of {missing} trials known from a table" if missing else ""
     if panels:
-        plot_bands(panels, paths[0], score=f"{score}\nof the best epoch so far", share=share, title=bands)
+        limits = (
+            None if share else _late([run for curves in panels.values() for runs in curves.values() for run in runs])
+        )
+        told_score = f"{score}\nof the best epoch so far"
+        plot_bands(panels, paths[0], score=told_score, share=share, limits=limits, title=bands)
     runs_of = {told[name]: runs for name, runs in scores.items()}
     plot_scores(runs_of, paths[1], over=over, score=score, share=share, title=title)
     return paths if panels else paths[1:]
+
+
+def _late(curves: Iterable[list[float]]) -> tuple[float, float]:
+    """Between what scores lie after the first quarter of the epochs, with some room."""
+    late = [value for curve in curves for value in curve[len(curve) // 4 :]]
+    room = 0.05 * (max(late) - min(late)) or 0.05 * abs(max(late)) or 1.0
+    return min(late) - room, max(late) + room
 
 
 def _title(grid: Grid) -> str:

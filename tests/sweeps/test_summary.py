@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from neurolsc.cli import app
-from neurolsc.sweeps import Grid, run_sweep
+from neurolsc.sweeps import Grid, figures, run_sweep
 from neurolsc.sweeps.figures import draw
 from neurolsc.sweeps.row import best_so_far
 from neurolsc.sweeps.summary import groups, markdown
-from tests.sweeps.grids import CHOOSING, SMALL, Here, grid, write_grid
+from tests.sweeps.grids import CHOOSING, FIXED, SMALL, Here, grid, write_grid
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -158,3 +158,15 @@ def test_a_sweep_without_ray_says_what_to_install(tmp_path: Path, monkeypatch):
     assert result.exit_code == 1
     assert "pip install 'ray>=2.40,<3'" in result.output
     assert not (tmp_path / "s").exists()
+
+
+def test_curves_of_a_measure_without_bounds_are_shown_where_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[float, float] | None] = []
+    monkeypatch.setattr(figures, "plot_bands", lambda *_, limits, **__: asked.append(limits))
+    monkeypatch.setattr(figures, "_curve", lambda *_: [60.0, 10.0, 9.0, 8.0])
+    music = {"cell": "RNN", "width": 4, "epochs": 1, "data": "jsb", "layer_delay": 0, "readout_bias": True}
+    for fixed, limits in ((FIXED, None), (music, (7.9, 10.1))):
+        made = grid(tmp_path / "grids", fixed=fixed, grid={"seed": [0]})
+        row = {"trial": made.trials[0].name, "chosen": True, "error": None, f"validation_{made.score}": 0.5}
+        figures.draw(made, [row | made.trials[0].shown()], tmp_path)
+        assert asked.pop() == (None if limits is None else pytest.approx(limits))
