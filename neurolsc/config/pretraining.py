@@ -62,14 +62,15 @@ class PretrainSettings:
             raise ValueError("target is 'none'; there is no radius to set.")
         more |= {
             "target": target,
-            "rule": RULES.get(self.rule),
             "seed": seed,
             "samples": self.pretrain_samples,
             "steps": min(self.pretrain_times, inputs[0].shape[0]),
             "progress": progress,
         }
+        if self.rule != "default":
+            more["rule"] = RULES[self.rule]
         if self.method == "released":
-            more = {**RELEASED} | {name: value for name, value in more.items() if name != "rule" or value is not None}
+            more = {**RELEASED} | more
         if self.method != "scale":
             return pretrain(network, inputs, max_steps=self.pretrain_steps, **more)
         if self.pretrain_steps != PretrainSettings.pretrain_steps:

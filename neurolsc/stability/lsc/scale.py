@@ -171,7 +171,7 @@ def _sweep(look: Look, x: Tensor, bar: Progress) -> list[dict[str, Any]]:
 
 
 def _scale_depth(look: Look, layer: int, target: float, x: Tensor, steps: Tensor) -> bool:
-    """Scale a layer by its radius through depth, where there is one; tell if it was on target."""
+    """Scale a layer by its radius through depth; tell if that is on target, or there is none."""
     options, t = look.options, follow(look.network, x, steps)[0][layer]
     with torch.no_grad():
         mean = depth_radius(t, layer, options.non_square, look.generator(0)).radius.mean().item()
