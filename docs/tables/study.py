@@ -2,7 +2,9 @@
 
 import csv
 import math
+from collections.abc import Callable, Mapping
 from statistics import mean, pstdev
+from types import MappingProxyType
 
 from scipy.stats import spearmanr
 
@@ -21,7 +23,15 @@ _STATISTICS = {
     "gradient": "norm of the gradient",
     "noise": "signal to noise of the gradient",
 }
-_ARM = ("cell", "tau_v", "layer_delay", "shift", "layers", "start", "by_gain", "centralize")
+_TRAINED: dict[str, Callable[[dict[str, str]], str]] = {
+    "by_gain": lambda row: "" if row["by_gain"] == "True" else "one rate for all",
+    "centralize": lambda row: "" if row["centralize"] == "True" else "not centralized",
+    "clip_gradient": lambda row: "" if float(row["clip_gradient"]) else "gradients not clipped",
+    "clip_spectrum": lambda row: "recurrent weights clipped" if float(row["clip_spectrum"]) else "",
+    "shift": lambda row: "" if row["shift"] == "0" else "images moved by a pixel",
+}
+"""what differs in the training of an arm from what the commands do; empty where nothing does"""
+_ARM = ("cell", "tau_v", "layer_delay", "layers", "start", *_TRAINED)
 _LEAST = 8
 """trials below which no correlation is told"""
 
@@ -79,17 +89,20 @@ def _arms(
     budgets: tuple[int, ...],
     score: str = "mode_accuracy",
     figures: tuple[str, ...] = ("firing_rate", "depth_radius", "survives"),
+    beside: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> list[str]:
-    found = _trials(name)
+    """A line an arm of a sweep, after those of others beside it: starts of theirs, at its depths."""
+    own = _trials(name)
+    depths = {row["layers"] for row in own}
+    others = [row for other, starts in beside.items() for row in _trials(other) if row["start"] in starts]
+    found = [row for row in others if row["layers"] in depths] + own
     left: list[dict[str, str]] = []
     for runs in grouped(found, *_ARM).values():
         left += [row for row in runs if row["chosen"] == "True"] or runs  # all, while none is chosen
     body = []
     for runs in grouped(left, *_ARM, "lr").values():
         arm = runs[0]
-        odd = [] if arm["by_gain"] == "True" else ["one rate for all"]
-        odd += [] if arm["centralize"] == "True" else ["not centralized"]
-        odd += [] if arm["shift"] == "0" else ["images moved by a pixel"]
+        odd = [told for tell in _TRAINED.values() if (told := tell(arm))]
         lr = arm["lr"] + (" (chosen)" if any(row["chosen"] == "True" for row in runs) else "")
         line = [_network(arm), f"`{arm['start']}`", ", ".join(odd) or "-", lr, len(runs)]
         columns = [*(f"after_{n}_validation" for n in budgets), "validation", "test"]
@@ -101,7 +114,7 @@ def _arms(
     head += [f"validation, {unit}", f"test, {unit}", *(_FIGURES[figure][0] for figure in figures), "start, s"]
     versions = ", ".join(sorted({f"neurolsc {row['neurolsc']}, torch {row['torch']}" for row in found}))
     epochs = ", ".join(sorted({row["epochs"] for row in found}))
-    about = f"{len(found)} trials of benchmarks/study/{name}.toml are over; {epochs} epochs; {versions}"
+    about = f"{len(own)} trials of benchmarks/study/{name}.toml are over; {epochs} epochs; {versions}"
     return [*rows(head, body), "", f"*{about}. Mean ± deviation over seeds.*"]
 
 
@@ -125,8 +138,20 @@ def study_starts() -> list[str]:
 
 @table
 def study_ablation() -> list[str]:
-    """LSC without one of its parts, on the digits."""
-    return _arms("ablation", (3, 6))
+    """LSC whole, without one of its parts, and other ways to the same radius."""
+    return _arms("ablation", (5, 10, 20), beside={"starts": ("LSC(0.5)",)})
+
+
+@table
+def study_training() -> list[str]:
+    """The training whole, and without its parts."""
+    return _arms("training", (5, 10, 20), beside={"depth": ("Relay()", "RateMatching(0.15)")})
+
+
+@table
+def study_cells() -> list[str]:
+    """Starts of the other neurons."""
+    return _arms("cells", (5, 10, 20))
 
 
 @table

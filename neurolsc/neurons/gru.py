@@ -24,18 +24,19 @@ class GRU(GatedCell):
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
-        reset_after: False: as above, the paper's eq. 48, with one bias a gate. True: the reset acts
-            after the recurrent weights, which have a bias of their own, :math:`r \circ (U_h h[t-1]
-            + b'_h)` and likewise in the other gates, as in ``torch.nn.GRU``; this form is what the
-            paper's Table S1 counts, and the faster one.
+        reset_after: False: as above, the paper's eq. 48, with one bias a gate. True: the equations of
+            ``torch.nn.GRU``: the reset acts after the recurrent weights, which have a bias of their
+            own, :math:`r \circ (U_h h[t-1] + b'_h)` and likewise in the other gates, and z is the
+            share that is kept, :math:`h[t] = z \circ h[t-1] + (1 - z) \circ \hat h`. This form is what
+            the paper's Table S1 counts, and PyTorch's own kernels run it.
 
     Attributes:
         w_in: W of r, z and h (3 n_hidden, n_in), Glorot uniform.
         w_rec: U, likewise (3 n_hidden, n_hidden), orthogonal.
         bias: b (3 n_hidden,), zero.
         recurrent_bias: b' (3 n_hidden,), zero; None where the reset acts before.
-        kept: share of the state that is kept at input and state 0, 1 - sigmoid(b_z) (n_hidden,);
-            settable, by ``bias``.
+        kept: share of the state that is kept at input and state 0 (n_hidden,): 1 - sigmoid(b_z), and
+            sigmoid(b_z + b'_z) with ``reset_after``; settable, by ``bias``.
 
     Raises:
         ValueError: if a size is below 1.
@@ -58,56 +59,58 @@ class GRU(GatedCell):
         self.register_parameter("recurrent_bias", nn.Parameter(torch.zeros(3 * n_hidden)) if reset_after else None)
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
-        return HiddenState(self._after(linear(x, self.w_in, self.bias), z))
+        if self.reset_after:
+            h = torch.gru_cell(x, z, self.w_in, self.w_rec, self.bias, self.recurrent_bias)
+        else:
+            h = self._after(linear(x, self.w_in, self.bias), z)
+        return HiddenState(h)
 
     def _after(self, current: Tensor, h: Tensor) -> Tensor:
-        """The next state, from what the input does (B, 3 n_hidden) and the state."""
-        _, z, candidate = self._gates(current, h)[:3]
+        """The next state by equation 48, from what the input does (B, 3 n_hidden) and the state."""
+        _, z, candidate = self._gates(current, h)
         if candidate.dtype != h.dtype:  # under autocast
             z, candidate = z.to(h.dtype), candidate.to(h.dtype)
         return torch.lerp(h, candidate, z)
 
-    def _gates(self, current: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """r, z and the candidate; and what the reset scales, where it acts after the weights."""
+    def _gates(self, current: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """r, z and the candidate of equation 48."""
         sizes = (2 * self.n_hidden, self.n_hidden)
         both, last = current.split_with_sizes(sizes, 1)
-        if self.reset_after:
-            heard, own = linear(h, self.w_rec, self.recurrent_bias).split_with_sizes(sizes, 1)
-            r, z = (both + heard).sigmoid_().chunk(2, 1)
-            return r, z, torch.addcmul(last, r, own).tanh_(), own
-        by_both, by_last = self.w_rec.split_with_sizes(sizes)
-        r, z = torch.addmm(both, h, by_both.T).sigmoid_().chunk(2, 1)
-        return r, z, torch.addmm(last, r * h, by_last.T).tanh_(), None
+        by_both, by_last = self.w_rec.t().split_with_sizes(sizes, 1)
+        r, z = torch.addmm(both, h, by_both).sigmoid_().chunk(2, 1)
+        return r, z, torch.addmm(last, r * h, by_last).tanh_()
 
     @property
     def kept(self) -> Tensor:
         """Share of the state that is kept at input and state 0 (n_hidden,)."""
-        return torch.sigmoid(-torch.stack(self._biases())[:, self._z].sum(0))
+        own = self.bias[self._z]
+        return torch.sigmoid(-own if self.recurrent_bias is None else own + self.recurrent_bias[self._z])
 
     @kept.setter
     def kept(self, value: Tensor) -> None:
         with torch.no_grad():
-            own = self.bias[self._z]
-            own.sub_(torch.logit(value) - torch.logit(self.kept))
+            more = torch.logit(value) - torch.logit(self.kept)
+            self.bias[self._z] += more if self.reset_after else -more
 
     @property
     def _z(self) -> slice:
         return slice(self.n_hidden, 2 * self.n_hidden)
 
-    def _biases(self) -> list[Tensor]:
-        return [bias for bias in (self.bias, self.recurrent_bias) if bias is not None]
-
     def linearised(self, x: Tensor, state: HiddenState) -> GatedStep:
-        h = state.h
-        r, z, candidate, own = self._gates(linear(x, self.w_in, self.bias), h)
-        kept, of_z, of_h = (1 - z)[:, None, None], (candidate - h) * z * (1 - z), z * (1 - candidate.square())
-        if own is not None:
+        h, current = state.h, linear(x, self.w_in, self.bias)
+        if self.reset_after:
+            heard = linear(h, self.w_rec, self.recurrent_bias)
+            r, z = torch.sigmoid(current + heard)[:, : 2 * self.n_hidden].chunk(2, 1)
+            last, own = (part[:, 2 * self.n_hidden :] for part in (current, heard))
+            candidate = torch.tanh(last + r * own)
+            of_z, of_h = (h - candidate) * z * (1 - z), (1 - z) * (1 - candidate.square())
             of_r = of_h * own * r * (1 - r)
             gates, read = (Gates(torch.stack((of_r, of_z, by), 1).unsqueeze(1)) for by in (of_h * r, of_h))
-            return GatedStep(kept, gates, self.w_rec, read)
-        k = torch.stack((torch.zeros_like(h), of_z, of_h), 1)
+            return GatedStep(z[:, None, None], gates, self.w_rec, read)
+        r, z, candidate = self._gates(current, h)
+        k = torch.stack((torch.zeros_like(h), (candidate - h) * z * (1 - z), z * (1 - candidate.square())), 1)
         before = ResetBefore(k.unsqueeze(1), h * r * (1 - r), self.w_rec[2 * self.n_hidden :])
-        return ResetBeforeStep(kept, before, self.w_rec, r)
+        return ResetBeforeStep((1 - z)[:, None, None], before, self.w_rec, r)
 
     def run(
         self,
@@ -122,17 +125,11 @@ class GRU(GatedCell):
             return super().run(x, state, first=first, lengths=lengths, recompute=True)
         read = read_by(x, first, state.h.dtype)
         if self.reset_after:
-            outputs, (h,) = by_kernel(
-                torch.gru, read, state, [self._as_torch(w) for w in (self.w_in, self.w_rec, *self._biases())], lengths
-            )
+            weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
+            outputs, (h,) = by_kernel(torch.gru, read, state, weights, lengths)
             return outputs, HiddenState(h)
         outputs, h = one_by_one(self._after, linear(read, self.w_in, self.bias), state.h, lengths)
         return outputs, HiddenState(h)
-
-    def _as_torch(self, stacked: Tensor) -> Tensor:
-        """In PyTorch's form z is the share that is kept: sigmoid(-a) = 1 - sigmoid(a)."""
-        r, z, h = stacked.chunk(3)
-        return torch.cat((r, -z, h))
 
     def config(self) -> dict[str, object]:
         return super().config() | {"reset_after": self.reset_after}

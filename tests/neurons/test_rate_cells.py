@@ -138,9 +138,7 @@ def theirs(cell: Cell) -> nn.RNNBase:
     more = {"nonlinearity": cell.activation} if isinstance(cell, RNN) else {}
     layer = kind(cell.n_in, cell.n_hidden, **more)
     zero = torch.zeros_like(cell.bias)
-    given = [cell.w_in, cell.w_rec, cell.bias, zero]
-    if isinstance(cell, GRU):
-        given = [torch.cat([w[:4], -w[4:8], w[8:]]) for w in (*given[:3], cell.recurrent_bias)]
+    given = [cell.w_in, cell.w_rec, cell.bias, cell.recurrent_bias if isinstance(cell, GRU) else zero]
     with torch.no_grad():
         for parameter, value in zip(layer.parameters(), given, strict=True):
             parameter.copy_(value)
@@ -175,9 +173,12 @@ def test_the_gru_is_equation_48():
 
 
 def gru_by_torch(cell: GRU, x: Tensor, h: Tensor) -> Tensor:
-    """PyTorch's step, whose z is the share that is kept."""
-    given = (cell.w_in, cell.w_rec, cell.bias, cell.recurrent_bias)
-    return torch.gru_cell(x, h, *(torch.cat([w[:4], -w[4:8], w[8:]]) for w in given))
+    """The equations of `torch.nn.GRU` as its page prints them."""
+    (w_r, w_z, w_n), (u_r, u_z, u_n), (b_r, b_z, b_n), (c_r, c_z, c_n) = (p.chunk(3) for p in cell.parameters())
+    r = torch.sigmoid(x @ w_r.T + b_r + h @ u_r.T + c_r)
+    z = torch.sigmoid(x @ w_z.T + b_z + h @ u_z.T + c_z)
+    n = torch.tanh(x @ w_n.T + b_n + r * (h @ u_n.T + c_n))
+    return (1 - z) * n + z * h
 
 
 @pytest.mark.parametrize(("reset_after", "theirs"), [(False, gru_by_hand), (True, gru_by_torch)])
