@@ -91,7 +91,7 @@ def _arms(
     figures: tuple[str, ...] = ("firing_rate", "depth_radius", "survives"),
     beside: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> list[str]:
-    """A line an arm of a sweep, after those of others beside it: starts of theirs, at its depths."""
+    """A line an arm of a sweep, after those of some starts of others, at its depths."""
     own = _trials(name)
     depths = {row["layers"] for row in own}
     others = [row for other, starts in beside.items() for row in _trials(other) if row["start"] in starts]

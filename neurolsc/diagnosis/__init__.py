@@ -7,7 +7,7 @@ them with a few `updates` on copies.
 """
 
 from neurolsc.diagnosis.examine import diagnose
-from neurolsc.diagnosis.report import Diagnosis
-from neurolsc.diagnosis.trial import Trial, try_cures
+from neurolsc.diagnosis.report import Diagnosis, Trial
+from neurolsc.diagnosis.trial import try_cures
 
 __all__ = ["Diagnosis", "Trial", "diagnose", "try_cures"]

@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -11,6 +9,7 @@ from torch.optim import Optimizer
 from neurolsc.diagnosis.batch import Given
 from neurolsc.diagnosis.cures import Cure, cure_for
 from neurolsc.diagnosis.order import batch_first
+from neurolsc.diagnosis.report import Diagnosis, Trial
 from neurolsc.diagnosis.updates import copied, loss_of, updated
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead
@@ -18,49 +17,15 @@ from neurolsc.stability.findings import Finding
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive, whole
 
-if TYPE_CHECKING:
-    from neurolsc.diagnosis.report import Diagnosis
-
 BETTER = 0.995
 """a cure helps if the loss ends below this share of the untreated copy's: other orders of summation
 move it by a thousandth"""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What a cure did, next to an untreated copy of the network."""
-
-    name: str
-    """which kinds of fault were treated"""
-    layers: tuple[int, ...]
-    """in which layers, counted from 1; none where it is not one of layers"""
-    cure: str
-    """what was done"""
-    before: float
-    """loss of the treated copy before its updates"""
-    after: float
-    """and after them"""
-    untreated: float
-    """loss of the untreated copy after as many"""
-    helped: bool
-    """whether the treated one ends lower by more than half a hundredth"""
-
-    def __str__(self) -> str:
-        where = f" of layer {', '.join(map(str, self.layers))}" if self.layers else ""
-        told = "helped" if self.helped else "did not help"
-        return (
-            f"tried for {self.name}{where}: {self.cure}; {told}: loss {self.before:.4g} -> {self.after:.4g}, "
-            f"untreated {self.untreated:.4g}"
-        )
-
-    def __repr__(self) -> str:
-        return f"Trial({self})"
-
-
 def try_cures(
     network: Network,
     batch: Tensor | Sequence[Tensor],
-    diagnosis: "Diagnosis",
+    diagnosis: Diagnosis,
     *,
     task: Task = Classification(),
     lr: float = 1e-3,

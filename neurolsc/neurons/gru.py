@@ -24,19 +24,19 @@ class GRU(GatedCell):
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
-        reset_after: False: as above, the paper's eq. 48, with one bias a gate. True: the equations of
-            ``torch.nn.GRU``: the reset acts after the recurrent weights, which have a bias of their
-            own, :math:`r \circ (U_h h[t-1] + b'_h)` and likewise in the other gates, and z is the
-            share that is kept, :math:`h[t] = z \circ h[t-1] + (1 - z) \circ \hat h`. This form is what
-            the paper's Table S1 counts, and PyTorch's own kernels run it.
+        reset_after: False: as above, the paper's eq. 48, with one bias a gate. True: what
+            ``torch.nn.GRU`` does: the reset acts after the recurrent weights, which have a bias of
+            their own, :math:`r \circ (U_h h[t-1] + b'_h)` and likewise in the other gates, and z
+            is the share that is kept, :math:`h[t] = z \circ h[t-1] + (1 - z) \circ \hat h`. This
+            form is what the paper's Table S1 counts, and PyTorch's own kernels run it.
 
     Attributes:
         w_in: W of r, z and h (3 n_hidden, n_in), Glorot uniform.
         w_rec: U, likewise (3 n_hidden, n_hidden), orthogonal.
         bias: b (3 n_hidden,), zero.
         recurrent_bias: b' (3 n_hidden,), zero; None where the reset acts before.
-        kept: share of the state that is kept at input and state 0 (n_hidden,): 1 - sigmoid(b_z), and
-            sigmoid(b_z + b'_z) with ``reset_after``; settable, by ``bias``.
+        kept: share of the state that is kept at input and state 0 (n_hidden,): 1 - sigmoid(b_z),
+            and sigmoid(b_z + b'_z) with ``reset_after``; settable, by ``bias``.
 
     Raises:
         ValueError: if a size is below 1.

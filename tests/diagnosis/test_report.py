@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from neurolsc import LIF, Network, diagnose, try_cures, wrap
+from neurolsc import LIF, ALIFPlus, Network, diagnose, try_cures, wrap
 from neurolsc.diagnosis.updates import copied
+from neurolsc.initialisers import RateMatching, Relay
 from neurolsc.stability import lyapunov_exponents, radius_profile, signal_to_noise, state_gradients
 from neurolsc.tasks import ClassPerStep, cross_entropy
-from tests.diagnosis.networks import PLANTS, healthy
+from tests.diagnosis.networks import PLANTS, batch, healthy
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +46,26 @@ def test_what_is_below_epsilon_depends_on_it_and_is_no_finding(ill):
     fine = diagnose(*ill, epsilon=1e-30)
     assert not fine.notes
     assert all(layer.below_epsilon < 0.5 for layer in fine.figures.layers)
+
+
+@pytest.mark.parametrize(("start", "told"), [(RateMatching(0.15), True), (Relay(), False)], ids=["woken", "relays"])
+def test_an_input_that_depth_loses_is_a_note(start, told):
+    torch.manual_seed(0)
+    x, labels = batch("digits")
+    network = Network([ALIFPlus(140, 64), *(ALIFPlus(64, 64) for _ in range(4))], 20)
+    start.apply(network, [x])
+    lost = [note for note in diagnose(network, (x, labels)).notes if "tells samples apart" in note]
+    assert len(lost) == told
+    if told:
+        left = diagnose(network, (x, labels)).figures.layers
+        gone = [i for i, layer in enumerate(left, start=1) if layer.survives < 0.05]
+        assert gone and f"{left[0].survives:.0%} is left in layer 1" in lost[0]
+        assert f"less than 5% in layer {', '.join(map(str, gone))};" in lost[0]
+
+
+def test_a_silent_layer_is_not_said_to_lose_the_input(ill, diagnosis):
+    assert diagnosis.figures.layers[1].survives == 0
+    assert not any("tells samples apart" in note for note in diagnosis.notes)
 
 
 def test_the_figures_are_those_of_the_measures(ill, diagnosis):
