@@ -26,6 +26,7 @@ from neurolsc.datasets import Pixels, Words, collate, input_batches
 from neurolsc.datasets.batches import fetch
 from neurolsc.devices import usable
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
+from neurolsc.diagnosis.batch import Given
 from neurolsc.evaluation import Scores, evaluate
 from neurolsc.network import Network
 from neurolsc.runs import (
@@ -233,7 +234,7 @@ class Experiment:
         """Pre-train a network on the training data, with pictures and JSON in a folder."""
         seed = self.network.seed
         if not (folder / "radii_before.json").exists():  # else this goes on after a stop
-            x = self.first_samples("train", settings.pretrain_samples)[0]
+            x = Given.of(self.first_samples("train", settings.pretrain_samples), network).few(settings.pretrain_samples)
             steps = min(settings.pretrain_times, x.shape[0])
             before = radius_profile(network, x, steps=steps, seed=seed)
             write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")

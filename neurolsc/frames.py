@@ -23,6 +23,12 @@ def stretch(x: Tensor, start: int, length: int) -> Tensor:
     return x.narrow_copy(0, start, length) if x.is_sparse else x.narrow(0, start, length)
 
 
+def lasting(x: Tensor, lengths: Tensor, steps: int) -> Tensor:
+    """The samples of an input (T, B, N) that last at least so many steps (B,), cut to them."""
+    there = (lengths >= steps).nonzero().flatten()
+    return stretch(x, 0, min(steps, x.shape[0])).index_select(1, there.to(x.device))
+
+
 def frozen(after: Any, before: Any, alive: Tensor) -> Any:
     """The state after a step where a sample is alive (B,), the one before elsewhere."""
     return type(after)(*(keep(new, old, alive) for new, old in zip(after, before, strict=True)))

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from neurolsc.datasets.collate import collate
+from neurolsc.datasets.collate import Batch, collate, collate_padded
+from neurolsc.frames import lasting
 from neurolsc.validation import whole
 
 
@@ -21,8 +22,9 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
         seed: of the draw.
 
     Returns:
-        Inputs, each (T, B, N); those of utterances of unequal length with zeros behind the shorter
-        ones.
+        Inputs, each (T, B, N). Of items of unequal length those that last at least as long as the
+        middle one, cut to its T steps: every step is one of an item, none is padding, which would
+        be counted in radii and rates. These are half of the batches.
 
     Raises:
         ValueError: if the data set is empty, or batch_size or count is below 1.
@@ -34,7 +36,20 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
         raise ValueError("input_batches needs a data set with items, got an empty one.")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
     parts = order[: count * batch_size].split(batch_size)
-    return [collate(fetch(dataset, part.tolist()))[0] for part in parts]
+    drawn = [_with_lengths(fetch(dataset, part.tolist())) for part in parts]
+    lengths = torch.cat([each for _, each in drawn])
+    steps = int(lengths.median())
+    if (lengths == steps).all():
+        return [x for x, _ in drawn]
+    whole_ones = torch.cat([lasting(x, each, steps) for x, each in drawn if (each >= steps).any()], 1)
+    return [whole_ones.index_select(1, some) for some in torch.arange(whole_ones.shape[1]).split(batch_size)]
+
+
+def _with_lengths(items: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    """The inputs of some items (T, B, N), and how long each lasts (B,)."""
+    equal = isinstance(items, Batch) or len({len(x) for x, _ in items if isinstance(x, Tensor)}) <= 1
+    x, _, *mask = (collate if equal else collate_padded)(items)
+    return x, mask[0].sum(0) if mask else torch.full((x.shape[1],), x.shape[0])
 
 
 def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> Sequence[tuple[Tensor, int]]:

@@ -59,11 +59,9 @@ class GRU(GatedCell):
         self.register_parameter("recurrent_bias", nn.Parameter(torch.zeros(3 * n_hidden)) if reset_after else None)
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
-        if self.reset_after:
-            h = torch.gru_cell(x, z, self.w_in, self.w_rec, self.bias, self.recurrent_bias)
-        else:
-            h = self._after(linear(x, self.w_in, self.bias), z)
-        return HiddenState(h)
+        if self.recurrent_bias is None:
+            return HiddenState(self._after(linear(x, self.w_in, self.bias), z))
+        return HiddenState(torch.gru_cell(x, z, self.w_in, self.w_rec, self.bias, self.recurrent_bias))
 
     def _after(self, current: Tensor, h: Tensor) -> Tensor:
         """The next state by equation 48, from what the input does (B, 3 n_hidden) and the state."""
@@ -124,11 +122,11 @@ class GRU(GatedCell):
         if recompute:
             return super().run(x, state, first=first, lengths=lengths, recompute=True)
         read = read_by(x, first, state.h.dtype)
-        if self.reset_after:
+        if self.recurrent_bias is None:
+            outputs, h = one_by_one(self._after, linear(read, self.w_in, self.bias), state.h, lengths)
+        else:
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
             outputs, (h,) = by_kernel(torch.gru, read, state, weights, lengths)
-            return outputs, HiddenState(h)
-        outputs, h = one_by_one(self._after, linear(read, self.w_in, self.bias), state.h, lengths)
         return outputs, HiddenState(h)
 
     def config(self) -> dict[str, object]:

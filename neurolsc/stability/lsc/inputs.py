@@ -6,12 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neurolsc.frames import lasting
+
 
 class InputStream:
     """The inputs of a set of batches, again and again.
 
     Args:
-        batches: inputs x (T, B, n_in), or tuples that begin with one, such as (x, labels).
+        batches: inputs x (T, B, n_in), or tuples that begin with one, such as (x, labels) or (x,
+            targets, mask). Of a batch with a mask (T, B) the samples that last at least as long as
+            the middle one are taken, cut to it, so that no step is padding.
 
     Attributes:
         taken: how many were taken so far.
@@ -121,7 +125,7 @@ def _input(batch: Any, number: int) -> Tensor:
             f"a batch must be an input (T, B, n_in) or a tuple (input, labels), got {type(batch).__name__}{inside} "
             f"as batch {number}."
         )
-    x, labels = parts[0], parts[1] if len(parts) > 1 else None
+    x, labels, mask, *_ = *parts, None, None
     if x.ndim != 3:
         raise ValueError(f"inputs must be (T, B, n_in), got {tuple(x.shape)} in batch {number}.")
     if isinstance(labels, Tensor) and labels.ndim == 1 and x.shape[0] == len(labels) != x.shape[1]:
@@ -129,4 +133,12 @@ def _input(batch: Any, number: int) -> Tensor:
             f"inputs must be (T, B, n_in), but batch {number} has {len(labels)} labels and x {tuple(x.shape)}, which "
             "is batch first: give (x.transpose(0, 1), labels)."
         )
-    return x
+    if mask is None:
+        return x
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+        got = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"a mask must be bool {tuple(x.shape[:2])}, as x of batch {number}, got {got}.")
+    lengths = mask.long().cumprod(0).sum(0)
+    if not lengths.any():
+        raise ValueError(f"the mask of batch {number} leaves no sample a first step.")
+    return lasting(x, lengths, max(int(lengths.median()), 1))

@@ -65,8 +65,9 @@ def pretrain(
 
     Args:
         network: the network; its cells are changed, its readout is not.
-        batches: inputs x (T, B, n_in), or tuples (x, labels) whose labels are ignored; gone through
-            again and again.
+        batches: inputs x (T, B, n_in), or tuples (x, labels) whose labels are ignored, or (x,
+            targets, mask): of samples of unequal length those that last at least as long as the
+            middle one are taken, cut to its steps. Gone through again and again.
         target: the radius through time and depth, in (0, inf); ``"balanced"``: T/(T+L) and L/(T+L);
             or an object with ``aim(steps, layers)``, which returns both, such as ``Along(0.5,
             "time")``, which leaves the other as it is (:mod:`neurolsc.stability.lsc.targets`).

@@ -31,6 +31,31 @@ def test_inputs_come_again_and_again_and_are_counted():
     assert torch.equal(again.take(), inputs.take())
 
 
+def test_of_a_batch_with_a_mask_no_step_is_padding():
+    lengths = torch.tensor([2, 6, 4, 3, 5])
+    mask = torch.arange(6)[:, None] < lengths
+    x = (torch.arange(5.0) + 1).expand(6, 5).unsqueeze(2) * mask.unsqueeze(2)
+    taken = InputStream([(x, torch.zeros(5), mask)]).take()
+    assert taken[:, :, 0].tolist() == [[2, 3, 5]] * 4
+    mask[1, 1] = False  # what comes after a gap is not looked at
+    assert InputStream([[x.to_sparse(), torch.zeros(5), mask]]).take().to_dense()[:, :, 0].tolist() == [[3, 4, 5]] * 3
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"),
+    [
+        (torch.ones(6, 4, dtype=torch.bool), r"bool \(6, 5\), as x of batch 1, got torch.bool \(6, 4\)"),
+        (torch.ones(6, 5), r"bool \(6, 5\), as x of batch 1, got torch.float32 \(6, 5\)"),
+        ([6] * 5, r"bool \(6, 5\), as x of batch 1, got list"),
+        (torch.zeros(6, 5, dtype=torch.bool), r"the mask of batch 1 leaves no sample a first step"),
+    ],
+    ids=["shape", "dtype", "list", "empty"],
+)
+def test_a_mask_that_is_none_is_refused(mask, told):
+    with pytest.raises(ValueError, match=told):
+        InputStream([(torch.ones(6, 5, 2), torch.zeros(5), mask)])
+
+
 @pytest.mark.parametrize("taken", [0, 1, 2, 3])
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_those_that_follow_come_once_each(taken, rounds):
