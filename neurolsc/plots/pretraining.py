@@ -27,7 +27,7 @@ def plot_pretraining(
 
     Args:
         history: one row per step: step, and time, depth and firing_rate with a number per layer.
-            Rows without depth are left out, and the panel of rates where all are NaN.
+            Rows without depth are left out, rates that are None, and their panel where all are.
         target: radii (time, depth) that were aimed at; None: that one was left as it was.
         path: the picture; None: it is not written.
         title: of the whole.
@@ -43,12 +43,12 @@ def plot_pretraining(
         raise ValueError("only the history of pretrain can be drawn over steps.")
     steps = [row["step"] for row in rows]
     aims = {} if target is None else dict(zip(PANELS, target, strict=False))
-    drawn = {key: what for key, what in PANELS.items() if not np.isnan([row[key] for row in rows]).all()}
+    courses = {key: np.array([row[key] for row in rows], dtype=float) for key in PANELS}  # None is NaN
+    drawn = {key: what for key, what in PANELS.items() if not np.isnan(courses[key]).all()}
     with mpl.rc_context(STYLE):
         figure, ((*axes,),) = panels(1, len(drawn), figsize=(4.3 * len(drawn) + 0.1, 3.4))
         for ax, (key, what) in zip(axes, drawn.items(), strict=True):
-            for layer in range(len(rows[0][key])):
-                values = [row[key][layer] for row in rows]
+            for layer, values in enumerate(courses[key].T):
                 ax.plot(steps, values, **line_style(layer), label=f"layer {layer + 1}", linewidth=1.6)
             if (aim := aims.get(key)) is not None:
                 target_line(ax, aim, "target")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.identity import of_network
+from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network
 from neurolsc.stability.lsc.criteria import Measured
 from neurolsc.stability.lsc.inputs import Fresh, InputStream, pick
@@ -28,6 +29,9 @@ MOST, MOST_FRESH = 4, 16
 CLOSE_DOUBT, FRESH_DOUBT = 0.5, 0.25
 """Standard errors of the means, in tolerances, that a closer look and one at fresh inputs may have:
 a look takes as many samples as that needs."""
+
+Rates = list[float | None]
+"""Spikes per neuron and step of each layer; None of one that does not send spikes."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,11 @@ class Look:
         """Where a step draws from."""
         return torch.Generator().manual_seed(self.options.seed * 1_000_003 + step)
 
-    def measure(self, x: Tensor, step: int) -> tuple[Measured, list[float]]:
+    def measure(self, x: Tensor, step: int) -> tuple[Measured, Rates]:
         """Radii at the steps and samples drawn for a step, with gradient, and the firing rates."""
         return self._measure(self._sample(x, step, self.options.samples), step, self.count(x))
 
-    def closer(self, x: Tensor, step: int) -> tuple[Measured, list[float]]:
+    def closer(self, x: Tensor, step: int) -> tuple[Measured, Rates]:
         """The same without gradient: `CLOSER` times the steps, samples enough for the means."""
         count, steps = self.options.samples, self.count(x, CLOSER)
         with torch.no_grad():
@@ -114,7 +118,7 @@ class Look:
         """Samples of an input, drawn at random."""
         return pick(x, torch.randperm(x.shape[1], generator=self.generator(step))[:count])
 
-    def _measure(self, x: Tensor, step: int, count: int | None) -> tuple[Measured, list[float]]:
+    def _measure(self, x: Tensor, step: int, count: int | None) -> tuple[Measured, Rates]:
         generator = self.generator(step)
         transitions, outputs = follow(self.network, x, draw_steps(x.shape[0], count, generator))
         across = self.options.non_square
@@ -124,7 +128,7 @@ class Look:
         measured = Measured(along, across_layers)
         if self.options.lower_bound and torch.is_grad_enabled():
             measured = measured._replace(lower=lower_bound(transitions, self.options.include_input))
-        return measured, [z.ne(0).float().mean().item() for z in outputs]
+        return measured, [firing_rate(z) if is_binary(z) else None for z in outputs]
 
     def _profile(self, x: Tensor, step: int) -> RadiusProfile:
         return radius_profile(

@@ -11,7 +11,7 @@ from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.stability.lsc.criteria import Measured, deviation
 from neurolsc.stability.lsc.inputs import InputStream
 from neurolsc.stability.lsc.kappa import Damping, kappa
-from neurolsc.stability.lsc.look import Look
+from neurolsc.stability.lsc.look import Look, Rates
 from neurolsc.stability.lsc.loss import loss
 from neurolsc.stability.lsc.result import dead
 from neurolsc.stability.lsc.shuffle import draw_orders, shuffled
@@ -59,7 +59,7 @@ class Loop:
         self.history[-1]["seconds"] = clock.perf_counter() - started
         return profile if done else None
 
-    def _measure(self, x: Tensor) -> tuple[Measured, list[float]]:
+    def _measure(self, x: Tensor) -> tuple[Measured, Rates]:
         if not self.polishing:
             seen = self.look.measure(x, self.step)
             if not (self.polish and self._begins(seen[0])):
@@ -67,7 +67,7 @@ class Loop:
             self.polishing, self.best_error = True, [float("inf")] * 2  # closer looks are not compared with the others
         return self.look.closer(x, self.step)
 
-    def _note(self, measured: Measured, rates: list[float]) -> None:
+    def _note(self, measured: Measured, rates: Rates) -> None:
         """Keep what a look found, and the weights if they are the best so far."""
         options, goal = self.options, self.look.goal
         spread = deviation(measured, goal, options.include_input)

@@ -1,6 +1,5 @@
 """What came of setting the radii of a network."""
 
-import math
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,8 @@ class PretrainResult(Displayed):
     Attributes:
         converged: whether the criteria hold for the profile, and every layer fires.
         steps: pre-training steps taken (of :func:`neurolsc.scale_to_radius`: measurements made).
-        history: one row per step: loss, mean radii through time and depth, deviation, firing rates,
-            seconds.
+        history: one row per step: loss, mean radii through time and depth, deviation, firing rates
+            (None of a layer that does not send spikes), seconds.
         profile: radii of the network as it is now, on inputs that the last step did not look at, if
             there were such.
         time_error: standard error of the profile's mean radii through time, per layer.
@@ -65,13 +64,7 @@ class PretrainResult(Displayed):
         """
         from neurolsc.plots import plot_pretraining  # matplotlib is slow to import and few runs draw
 
-        known = [1.0 if rate == rate else math.nan for rate in self.profile.firing_rate.tolist()]
-        rows = [
-            row | {"firing_rate": [rate * is_known for rate, is_known in zip(row["firing_rate"], known, strict=True)]}
-            for row in self.history
-            if "depth" in row
-        ]
-        return plot_pretraining(rows, self.profile.target, path, title=title)
+        return plot_pretraining(self.history, self.profile.target, path, title=title)
 
     def parts(self) -> list[str | Table]:
         """What is shown: how it ended, the profile, how sure its means are, and the findings."""

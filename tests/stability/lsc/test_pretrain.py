@@ -377,6 +377,8 @@ def test_layers_of_other_outputs_than_spikes_are_not_asked_to_fire(batches):
     network = neurolsc.wrap(torch.nn.Sequential(torch.nn.RNN(30, 8), torch.nn.Linear(8, 2)))
     result = pretrain(network, batches, criteria=AT_ONCE, progress=False)
     assert result.profile.firing_rate.isnan().all()
+    assert [row["firing_rate"] for row in result.history] == [[None]] * len(result.history)
+    assert "Spikes per neuron and step" not in [ax.get_title() for ax in result.plot().axes]
     assert result.converged
 
 
