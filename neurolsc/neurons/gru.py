@@ -1,5 +1,7 @@
 """The gated recurrent unit."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -60,21 +62,24 @@ class GRU(GatedCell):
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
         if self.recurrent_bias is None:
-            return HiddenState(self._after(linear(x, self.w_in, self.bias), z))
+            return HiddenState(self._after(linear(x, self.w_in, self.bias), z, *self._heard_by()))
         return HiddenState(torch.gru_cell(x, z, self.w_in, self.w_rec, self.bias, self.recurrent_bias))
 
-    def _after(self, current: Tensor, h: Tensor) -> Tensor:
+    def _heard_by(self) -> tuple[Tensor, Tensor]:
+        """U of r and z (n_hidden, 2 n_hidden), and of h, turned for products from the right."""
+        both, last = self.w_rec.split_with_sizes((2 * self.n_hidden, self.n_hidden))
+        return both.t(), last.t()
+
+    def _after(self, current: Tensor, h: Tensor, by_both: Tensor, by_last: Tensor) -> Tensor:
         """The next state by equation 48, from what the input does (B, 3 n_hidden) and the state."""
-        _, z, candidate = self._gates(current, h)
+        _, z, candidate = self._gates(current, h, by_both, by_last)
         if candidate.dtype != h.dtype:  # under autocast
             z, candidate = z.to(h.dtype), candidate.to(h.dtype)
         return torch.lerp(h, candidate, z)
 
-    def _gates(self, current: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _gates(self, current: Tensor, h: Tensor, by_both: Tensor, by_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """r, z and the candidate of equation 48."""
-        sizes = (2 * self.n_hidden, self.n_hidden)
-        both, last = current.split_with_sizes(sizes, 1)
-        by_both, by_last = self.w_rec.t().split_with_sizes(sizes, 1)
+        both, last = current.split_with_sizes((2 * self.n_hidden, self.n_hidden), 1)
         r, z = torch.addmm(both, h, by_both).sigmoid_().chunk(2, 1)
         return r, z, torch.addmm(last, r * h, by_last).tanh_()
 
@@ -105,7 +110,7 @@ class GRU(GatedCell):
             of_r = of_h * own * r * (1 - r)
             gates, read = (Gates(torch.stack((of_r, of_z, by), 1).unsqueeze(1)) for by in (of_h * r, of_h))
             return GatedStep(z[:, None, None], gates, self.w_rec, read)
-        r, z, candidate = self._gates(current, h)
+        r, z, candidate = self._gates(current, h, *self._heard_by())
         k = torch.stack((torch.zeros_like(h), (candidate - h) * z * (1 - z), z * (1 - candidate.square())), 1)
         before = ResetBefore(k.unsqueeze(1), h * r * (1 - r), self.w_rec[2 * self.n_hidden :])
         return ResetBeforeStep((1 - z)[:, None, None], before, self.w_rec, r)
@@ -123,7 +128,9 @@ class GRU(GatedCell):
             return super().run(x, state, first=first, lengths=lengths, recompute=True)
         read = read_by(x, first, state.h.dtype)
         if self.recurrent_bias is None:
-            outputs, h = one_by_one(self._after, linear(read, self.w_in, self.bias), state.h, lengths)
+            by_both, by_last = self._heard_by()
+            after = partial(self._after, by_both=by_both, by_last=by_last)
+            outputs, h = one_by_one(after, linear(read, self.w_in, self.bias), state.h, lengths)
         else:
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
             outputs, (h,) = by_kernel(torch.gru, read, state, weights, lengths)
