@@ -26,8 +26,8 @@ from neurolsc.datasets import Pixels, Words, collate, input_batches
 from neurolsc.datasets.batches import fetch
 from neurolsc.devices import usable
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
-from neurolsc.diagnosis.batch import Given
 from neurolsc.evaluation import Scores, evaluate
+from neurolsc.frames import stretch
 from neurolsc.network import Network
 from neurolsc.runs import (
     NETWORK,
@@ -145,6 +145,11 @@ class Experiment:
         dataset = self.data.load(split)
         return collate(fetch(dataset, range(min(count, len(dataset)))))
 
+    def first_inputs(self, split: Literal["train", "validation"], count: int) -> Tensor:
+        """Their inputs x alone, as long as the shortest of them lasts."""
+        x, _, *mask = self.first_samples(split, count)
+        return stretch(x, 0, int(mask[0].sum(0).min())) if mask else x
+
     def run(
         self,
         out: str | PathLike[str],
@@ -234,7 +239,7 @@ class Experiment:
         """Pre-train a network on the training data, with pictures and JSON in a folder."""
         seed = self.network.seed
         if not (folder / "radii_before.json").exists():  # else this goes on after a stop
-            x = Given.of(self.first_samples("train", settings.pretrain_samples), network).few(settings.pretrain_samples)
+            x = self.first_inputs("train", settings.pretrain_samples)
             steps = min(settings.pretrain_times, x.shape[0])
             before = radius_profile(network, x, steps=steps, seed=seed)
             write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")

@@ -113,6 +113,16 @@ def test_a_start_comes_first_and_tells_what_it_did_not_reach(tmp_path):
     assert network.run(experiment.first_samples("train", 8)[0]).spikes[0].mean() > 0.05
 
 
+def test_radii_are_looked_at_where_no_sample_is_padding():
+    pieces = Experiment(NetworkSettings(cell="LSTM", width=8), DataSettings(data="jsb"))
+    x, _, mask = pieces.first_samples("train", 4)
+    assert not mask.all()
+    found = pieces.first_inputs("train", 4)
+    assert torch.equal(found, x[: mask.sum(0).min()])
+    digits = replace(pieces, data=DataSettings())
+    assert torch.equal(digits.first_inputs("train", 4).to_dense(), digits.first_samples("train", 4)[0].to_dense())
+
+
 @pytest.mark.slow
 def test_a_start_is_followed_by_the_pre_training(tmp_path):
     started = replace(STARTED, training=None).run(tmp_path / "run")

@@ -112,7 +112,7 @@ def _draw_radii(trials: dict[str, Trial], out: Path) -> None:
     for name, trial in trials.items():
         experiment: Experiment = trial.experiment
         network, _ = experiment.begin()
-        x = experiment.first_samples("train", 4)[0]
+        x = experiment.first_inputs("train", 4)
         profile = radius_profile(network, x, steps=min(32, len(x)), seed=experiment.network.seed)
         title = f"{_told(trial)}, before training, 4 digits, seed {experiment.network.seed}"
         profile.plot(out / f"radii_{name}.png", title=title)

@@ -28,7 +28,7 @@ def radii(
     reset, the feedback of a spike on the threshold, or the recurrent weights.
     """
     experiment = Experiment(network, data, device=device)
-    net, x = experiment.build(), experiment.first_samples("train", samples)[0]
+    net, x = experiment.build(), experiment.first_inputs("train", samples)
     profile = radius_profile(net, x, steps=min(times, x.shape[0]), seed=network.seed, progress=True)
     click.echo(profile)
     for finding in diagnose(net, x, seed=network.seed):
