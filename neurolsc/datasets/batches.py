@@ -23,8 +23,8 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
 
     Returns:
         Inputs, each (T, B, N). Of items of unequal length those that last at least as long as the
-        middle one, cut to its T steps: every step is one of an item, none is padding, which would
-        be counted in radii and rates. These are half of the batches.
+        middle one, cut to its T steps, which are half of the items or more: every step is one of an
+        item, none is padding, which would be counted in radii and rates.
 
     Raises:
         ValueError: if the data set is empty, or batch_size or count is below 1.
