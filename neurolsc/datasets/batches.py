@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from neurolsc.datasets.collate import Batch, collate, collate_padded
+from neurolsc.datasets.collate import together
 from neurolsc.frames import lasting
 from neurolsc.validation import whole
 
@@ -47,8 +47,7 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
 
 def _with_lengths(items: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     """The inputs of some items (T, B, N), and how long each lasts (B,)."""
-    equal = isinstance(items, Batch) or len({len(x) for x, _ in items if isinstance(x, Tensor)}) <= 1
-    x, _, *mask = (collate if equal else collate_padded)(items)
+    x, _, *mask = together(items)
     return x, mask[0].sum(0) if mask else torch.full((x.shape[1],), x.shape[0])
 
 

@@ -132,6 +132,12 @@ def collate_padded(items: Sequence[ItemT]) -> tuple[Tensor, Tensor, Tensor]:
     return pad_sequence([x for x, _ in items]), _targets(items), mask
 
 
+def together(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
+    """What :func:`collate` gives of items of equal length, and :func:`collate_padded` of others."""
+    equal = isinstance(items, Batch) or len({len(x) for x, _ in items if isinstance(x, Tensor)}) <= 1
+    return collate(items) if equal else collate_padded(items)
+
+
 def _first(items: Sequence[Item]) -> Tensor:
     if len(items) == 0:
         raise ValueError("a batch needs at least one item (x (T, N), label), got none.")

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from neurolsc.datasets.binning import MOST
-from neurolsc.datasets.collate import Batch, collate, collate_padded
+from neurolsc.datasets.collate import Batch, together
 from neurolsc.datasets.latency import count_bins
 from neurolsc.validation import number, one_of, whole
 
@@ -136,7 +136,7 @@ class TonicFrames(Dataset[tuple[Tensor, int]]):
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Return several items: what a ``DataLoader`` calls for a batch."""
         items = [self[i] for i in indices]
-        return Batch(*(collate if len({len(x) for x, _ in items}) == 1 else collate_padded)(items))
+        return Batch(*together(items))
 
     def _frames(self, index: int, data: Any) -> Tensor:
         """Frames that a transform made, (T, N)."""

@@ -22,7 +22,8 @@ HEAD = (
 HEARD, LOST = 0.2, 0.05
 """shares of what tells samples apart: where the first layer keeps more than the one and a later one
 less than the other, depth is what loses it. Over the starts of the study what is kept goes with the
-score more closely than any other figure; ten layers that lose it do not learn, five do, but less"""
+score more closely than any other figure; woken layers lose it, and learn less: five of ALIF+ by 7
+points than relays, ten of ALIF± by 13, ten of ALIF+ nothing at all"""
 
 
 @dataclass(frozen=True)
