@@ -1,8 +1,8 @@
 """The study: what came of each arm, and which figure of the start goes with the score."""
 
 import csv
-import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from statistics import mean, pstdev
 from types import MappingProxyType
 
@@ -54,6 +54,22 @@ def _layers(row: dict[str, str], name: str) -> list[float]:
     return [float(row[column]) for column in named if row.get(column)]
 
 
+def _by_arm(found: list[dict[str, str]]) -> list[list[dict[str, str]]]:
+    """The chosen trials of each arm; of one that has none yet all, by learning rate."""
+    arms = []
+    for runs in grouped(found, *_ARM).values():
+        chosen = [row for row in runs if row["chosen"] == "True"]
+        arms += grouped(chosen or runs, "lr").values()
+    return arms
+
+
+def _means(found: list[dict[str, str]], column: str) -> list[float]:
+    """Of a column each layer's mean over the trials that tell it; or the mean of its one number."""
+    names = [column] if found[0].get(column) else [f"{column}_{i}" for i in range(1, int(found[0]["layers"]) + 1)]
+    told = ([float(row[name]) for row in found if row.get(name)] for name in names)
+    return [mean(values) for values in told if values]
+
+
 def _range(values: list[float]) -> str:
     told = list(dict.fromkeys(f"{value:.2g}" for value in (min(values), max(values)))) if values else ["-"]
     return " to ".join(told)
@@ -96,11 +112,8 @@ def _arms(
     depths = {row["layers"] for row in own}
     others = [row for other, starts in beside.items() for row in _trials(other) if row["start"] in starts]
     found = [row for row in others if row["layers"] in depths] + own
-    left: list[dict[str, str]] = []
-    for runs in grouped(found, *_ARM).values():
-        left += [row for row in runs if row["chosen"] == "True"] or runs  # all, while none is chosen
     body = []
-    for runs in grouped(left, *_ARM, "lr").values():
+    for runs in _by_arm(found):
         arm = runs[0]
         odd = [told for tell in _TRAINED.values() if (told := tell(arm))]
         lr = arm["lr"] + (" (chosen)" if any(row["chosen"] == "True" for row in runs) else "")
@@ -149,6 +162,32 @@ def study_training() -> list[str]:
 
 
 @table
+def study_ends() -> list[str]:
+    """What chosen trials came to: how many learn, how soon, and what they are in the end."""
+    found = [row for name in ("depth", "starts", "cells") for row in _trials(name)]
+    body = []
+    for runs in _by_arm(found):
+        arm, count = runs[0], len(runs)
+        reached = [float(row["epochs_to_reach"]) for row in runs if row["epochs_to_reach"]]
+        epochs = f"{mean(reached):.0f}" if reached else "never"
+        if 0 < len(reached) < count:
+            epochs += f" ({len(reached)} of {count})"
+        cost = mean(
+            float(row["start_seconds"]) / (float(row["train_seconds"]) / float(row["epochs_run"])) for row in runs
+        )
+        line = [_network(arm), f"`{arm['start']}`", f"{sum(row['learns'] == 'True' for row in runs)} of {count}"]
+        line += [epochs, f"{cost:.1f}", _range(_layers(arm, "firing_rate")), _range(_means(runs, "end_firing_rate"))]
+        line += [_range(_means(runs, "start_silent_steps")), _range(_means(runs, "end_silent_steps"))]
+        body.append([*line, *(_range(_means(runs, f"end_{name}")) for name in ("tau_v", "tau_theta"))])
+    head = ["network", "start", "above 50 %", "epochs to 80 %", "start, epochs", "rates at the start", "at the end"]
+    head += ["silent steps at the start", "at the end", "tau_v at the end, steps", "tau_theta at the end, steps"]
+    about = (
+        "Means over chosen trials of benchmarks/study/depth.toml, starts.toml and cells.toml; layers, lowest to highest"
+    )
+    return [*rows(head, body), "", f"*{about}.*"]
+
+
+@table
 def study_cells() -> list[str]:
     """Starts of the other neurons."""
     return _arms("cells", (5, 10, 20))
@@ -185,18 +224,38 @@ def study_digits() -> list[str]:
 @table
 def study_correlations() -> list[str]:
     """Which figure of the start goes with the score, over chosen trials with the whole training."""
-    every = [row for name in ("depth", "speech", "starts") for row in _trials(name)]
-    found = [row for row in every if row["chosen"] == row["by_gain"] == row["centralize"] == "True"]
-    if len(found) < _LEAST:
-        raise MissingError(f"{len(found)} trials are over, too few for a correlation.")
-    scores = [float(row["validation_mode_accuracy"]) for row in found]
-    body = []
-    for name, told in _STATISTICS.items():
-        line = []
-        for of in (min, mean, lambda values: values[-1]):
-            values = [of(layers) if (layers := _layers(row, name)) else math.nan for row in found]
-            known = [(value, score) for value, score in zip(values, scores, strict=True) if not math.isnan(value)]
-            enough = len({value for value, _ in known}) > 2
-            line.append(f"{spearmanr(*zip(*known, strict=True)).statistic:.2f}" if enough else "-")
-        body.append([told, *line, len(found)])
-    return rows(["at the start", "lowest layer's", "mean over layers", "top layer's", "trials"], body)
+    speech = _chosen_whole("depth", "speech", "starts", "ablation", "cells")
+    of_one = [row for row in speech if row["cell"] == "ALIFPlus"]
+    asked = [
+        ("speech, ALIF+: mean over layers", of_one, mean),
+        ("lowest of the layers", of_one, min),
+        ("top layer", of_one, lambda layers: layers[-1]),
+        ("speech, all neurons: mean", speech, mean),
+        ("digits: mean", _chosen_whole("digits", "sl-mnist"), mean),
+        ("memory: mean", _chosen_whole("recall"), mean),
+    ]
+    told = [(title, found, of) for title, found, of in asked if len(found) >= _LEAST]
+    body = [[words, *(_rank(found, name, of) for _, found, of in told)] for name, words in _STATISTICS.items()]
+    body.append(["trials", *(len(found) for _, found, _ in told)])
+    return rows(["at the start", *(title for title, *_ in told)], body)
+
+
+def _chosen_whole(*sweeps: str) -> list[dict[str, str]]:
+    """The chosen trials of some sweeps that are over, with the training as the commands do it."""
+    found = []
+    for name in sweeps:
+        with suppress(MissingError):
+            found += _trials(name)
+    whole = {"chosen": "True", "by_gain": "True", "centralize": "True", "shift": "0"}
+    return [row for row in found if all(row[setting] == value for setting, value in whole.items())]
+
+
+def _rank(found: list[dict[str, str]], name: str, of: Callable[[list[float]], float]) -> str:
+    """Spearman's rank correlation with the validation score; of what varies."""
+    pairs = []
+    for row in found:
+        if layers := _layers(row, name):
+            pairs.append((of(layers), float(row["validation_mode_accuracy"])))
+    if len({value for value, _ in pairs}) <= 2 or len(pairs) < _LEAST:
+        return "-"
+    return f"{spearmanr(*zip(*pairs, strict=True)).statistic:.2f}"

@@ -1,5 +1,6 @@
 """Time constants of a cell: whether a gradient reaches them, and whether a step can move them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,6 +31,11 @@ class TimeConstant:
     """share of the neurons of which no step of an optimizer moves the decay"""
     gradient: float | None
     """norm of the gradient of the loss by the stored parameter; None where there is none"""
+
+    @property
+    def steps(self) -> float:
+        r"""The time constant in steps, :math:`-1 / \ln d` of the mean decay; 0 or infinite where d is 0 or 1."""
+        return -1 / math.log(self.decay) if 0 < self.decay < 1 else (math.inf if self.decay else 0.0)
 
 
 def time_constants(cell: Cell, gradients: Mapping[str, Tensor] | None = None) -> tuple[TimeConstant, ...]:

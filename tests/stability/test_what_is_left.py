@@ -163,6 +163,13 @@ def test_time_constants_say_whether_they_move(make_network):
     assert threshold.decay == pytest.approx((12 * math.exp(-1 / 20) + 4) / 16)
 
 
+@pytest.mark.parametrize("tau", [1e-9, 0.1, 20.0, 1e20])
+def test_a_time_constant_is_told_in_steps(make_network, tau: float):
+    cell = make_network().cells[0]
+    cell.tau_theta = torch.full((16,), tau)
+    assert time_constants(cell)[1].steps == pytest.approx({1e-9: 0.0, 1e20: math.inf}.get(tau, tau))
+
+
 def test_a_decay_that_was_given_as_a_number_is_neither_frozen_nor_stuck():
     snn = pytest.importorskip("snntorch")
     given, learnt = (

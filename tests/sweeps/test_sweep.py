@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import neurolsc
 from neurolsc.config import TrainSettings
-from neurolsc.experiment import Experiment
+from neurolsc.experiment import Experiment, load_network
 from neurolsc.locks import alone
 from neurolsc.runs import Stopped
 from neurolsc.sweeps import read_grid, read_sweep, run_sweep, start
@@ -54,6 +55,9 @@ def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
         assert row["epochs_to_reach"] == 1
         assert row["end_firing_rate_1"] == best["firing_rate"][0] > 0.01
         assert row["start_firing_rate_1"] > 0.01
+        decay = torch.exp(-1 / load_network(run).cells[0].tau_theta.double()).mean()
+        assert row["end_tau_theta_1"] == pytest.approx(-1 / decay.log().item())
+        assert row["end_tau_theta_1"] != pytest.approx(row["tau_theta"], abs=1e-3)  # it was trained
         assert 0 < row["start_time_radius_1"] < 1.5
         assert row["start_depth_radius_1"] > 0
         assert ("start_depth_radius_2" in row) is (row["layers"] == 2)
