@@ -1,6 +1,6 @@
 """Deep recurrent spiking networks made trainable: local stability is set before training."""
 
-from neurolsc import datasets, export, initialisers, metrics, schedule, surrogate, tasks
+from neurolsc import datasets, export, initialisers, metrics, schedule, surrogate, tasks, theory
 from neurolsc.checkpoint import load, save
 from neurolsc.conditioning import Conditioning
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
@@ -39,7 +39,6 @@ from neurolsc.stability import (
     random_submatrix,
     scale_to_radius,
     spectral_radius,
-    theory,
 )
 from neurolsc.training import Scores, TrainResult, evaluate, train
 

@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("network", "checkpoint", "conditioning", "identity", "measure", "metrics", "optimizer", "schedule"),
     ("datasets",),
     ("stability",),
-    ("interop", "tasks", "evaluation", "fit", "training", "export", "initialisers", "diagnosis"),
+    ("interop", "tasks", "evaluation", "fit", "training", "export", "initialisers", "diagnosis", "theory"),
     ("config", "runs", "experiment"),
     ("sweeps",),
     ("reproduce",),

@@ -108,7 +108,7 @@ PUBLIC = [
     "neurolsc.surrogate",
     "neurolsc.neurons",
     "neurolsc.stability",
-    "neurolsc.stability.theory",
+    "neurolsc.theory",
     "neurolsc.initialisers",
     "neurolsc.diagnosis",
     "neurolsc.datasets",

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from neurolsc import theory
 from neurolsc.config import DataSettings, NetworkSettings, make
 from neurolsc.datasets import Words, input_batches
 from neurolsc.initialisers import named
@@ -16,7 +17,7 @@ from neurolsc.reproduce.asked import Asked
 from neurolsc.reproduce.figure import PICTURE, Figure, Result
 from neurolsc.reproduce.parameters import TASKS, network
 from neurolsc.reproduce.reading import Judgement
-from neurolsc.stability import singular_values, theory
+from neurolsc.stability import singular_values
 
 CELLS = ("LSTM", "ALIF+")
 _SMALL: dict[str, dict[str, Any]] = {

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from neurolsc import theory
 from neurolsc.config import DataSettings
 from neurolsc.datasets import input_batches
 from neurolsc.initialisers import named
@@ -17,7 +18,6 @@ from neurolsc.plots import plot_pascal
 from neurolsc.reproduce.asked import Asked
 from neurolsc.reproduce.figure import PICTURE, Figure, Result
 from neurolsc.reproduce.reading import Judgement
-from neurolsc.stability import theory
 
 RADII = (0.5, 1.0)
 _DECADES = 1 / math.log(10)

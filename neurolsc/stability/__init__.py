@@ -9,8 +9,7 @@ what is wrong and what to change. `lsc/` sets radii: pre-training.
 More than radii: `lyapunov` has growth over a whole run, `singular` the largest singular values,
 `gradients` those of a loss by states and parameters, `noise` what batches do not share of them,
 `usable` which spikes have a derivative at all, `survival` what is left of the input in a layer,
-`activity` what its neurons do, `constants` whether its time constants can move. `theory/` is the
-paper's: what it counts and bounds, and how much of that is measured.
+`activity` what its neurons do, `constants` whether its time constants can move.
 """
 
 from neurolsc.eigen import (
@@ -20,7 +19,6 @@ from neurolsc.eigen import (
     random_submatrix,
     spectral_radius,
 )
-from neurolsc.stability import theory
 from neurolsc.stability.activity import Activity, activity
 from neurolsc.stability.constants import TimeConstant, time_constants
 from neurolsc.stability.findings import Finding
@@ -70,7 +68,6 @@ __all__ = [
     "spectral_radius",
     "state_gradients",
     "surviving_share",
-    "theory",
     "time_constants",
     "usable_share",
 ]

@@ -34,7 +34,7 @@ class TimeConstant:
 
     @property
     def steps(self) -> float:
-        r"""The time constant in steps, :math:`-1 / \ln d` of the mean decay; 0 or infinite where d is 0 or 1."""
+        r"""In steps: :math:`-1 / \ln d` of the mean decay, 0 or infinite at the ends."""
         return -1 / math.log(self.decay) if 0 < self.decay < 1 else (math.inf if self.decay else 0.0)
 
 

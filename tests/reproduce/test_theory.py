@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from neurolsc import theory
 from neurolsc.reproduce import Asked, find, reproduce
 from neurolsc.reproduce.covariance import CovarianceFigure, Decay, PretrainedCovariance
 from neurolsc.reproduce.parameters import Counted, ParametersTable
 from neurolsc.reproduce.pascal import Derivative, PascalFigure
 from neurolsc.reproduce.paths import GridFigure, Grids, Growth, PathsFigure, walks
 from neurolsc.reproduce.reading import Judgement
-from neurolsc.stability import theory
 from tests.sweeps.grids import Here
 
 

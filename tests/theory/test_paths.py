@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from neurolsc.stability.theory import (
+from neurolsc.theory import (
     log_bound_at_half,
     log_bound_at_one,
     log_derivative,

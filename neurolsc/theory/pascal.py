@@ -9,7 +9,7 @@ from torch import Tensor
 from neurolsc.display import state_repr
 from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.derivatives import Derivatives, Term
-from neurolsc.stability.theory.paths import Delay, checked, log_derivative
+from neurolsc.theory.paths import Delay, checked, log_derivative
 from neurolsc.validation import number, whole
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import integrate, special
 
-from neurolsc.stability.theory import (
+from neurolsc.theory import (
     chi_mean,
     expected_radius,
     gaussian,

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from neurolsc import ALIFPlus, Network, wrap
-from neurolsc.stability.theory import PascalRNN, perturbation_growth
 from neurolsc.stability.transition import flat
+from neurolsc.theory import PascalRNN, perturbation_growth
 from tests.stability.linear_cell import Linear
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -11,12 +11,12 @@ two wirings they are for has no default: eq. 1 of the paper is ``layer_delay=1``
 Fig. 1 are ``layer_delay=0``.
 """
 
-from neurolsc.stability.theory.bounds import log_bound_at_half, log_bound_at_one, log_mean_power, log_path_sums
-from neurolsc.stability.theory.covariance import CovarianceDecay, covariance_decay
-from neurolsc.stability.theory.growth import Growth, perturbation_growth
-from neurolsc.stability.theory.pascal import PascalRNN, PascalState, input_paths, log_input_derivatives
-from neurolsc.stability.theory.paths import log_derivative, log_paths, paths
-from neurolsc.stability.theory.radii import (
+from neurolsc.theory.bounds import log_bound_at_half, log_bound_at_one, log_mean_power, log_path_sums
+from neurolsc.theory.covariance import CovarianceDecay, covariance_decay
+from neurolsc.theory.growth import Growth, perturbation_growth
+from neurolsc.theory.pascal import PascalRNN, PascalState, input_paths, log_input_derivatives
+from neurolsc.theory.paths import log_derivative, log_paths, paths
+from neurolsc.theory.radii import (
     MeanRadius,
     chi_mean,
     expected_radius,

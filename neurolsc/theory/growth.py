@@ -63,7 +63,7 @@ def perturbation_growth(
     Example:
         >>> from torch import nn
         >>> from neurolsc import Network
-        >>> from neurolsc.stability.theory import PascalRNN
+        >>> from neurolsc.theory import PascalRNN
         >>> network = Network([PascalRNN(time=1.0, depth=1.0) for _ in range(2)], nn.Identity())
         >>> growth = perturbation_growth(network, torch.zeros(6, 1, 1))
         >>> growth.tangent[1, :, 0].tolist(), growth.gradient[0, :, 0].tolist()

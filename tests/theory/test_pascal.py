@@ -8,7 +8,6 @@ from torch import nn
 
 from neurolsc import Network, radius_profile
 from neurolsc.stability import lyapunov_exponents, singular_values
-from neurolsc.stability.theory import PascalRNN, input_paths, log_derivative, log_input_derivatives
 from neurolsc.stability.transition import (
     depth_derivative,
     follow,
@@ -17,6 +16,7 @@ from neurolsc.stability.transition import (
     time_derivative,
     time_derivative_by_autograd,
 )
+from neurolsc.theory import PascalRNN, input_paths, log_derivative, log_input_derivatives
 
 pytestmark = pytest.mark.usefixtures("float64")
 both = pytest.mark.parametrize("layer_delay", [0, 1])

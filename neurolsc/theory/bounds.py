@@ -12,7 +12,7 @@ with D of :func:`log_derivative`. What is proven and what is assumed is told whe
 import torch
 from torch import Tensor
 
-from neurolsc.stability.theory.paths import Count, Delay, checked, counts, log_choose, log_derivative
+from neurolsc.theory.paths import Count, Delay, checked, counts, log_choose, log_derivative
 from neurolsc.validation import number, whole
 
 

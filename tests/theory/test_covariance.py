@@ -6,8 +6,8 @@ from scipy import stats
 
 from neurolsc import radius_profile
 from neurolsc.stability import singular_values
-from neurolsc.stability.theory import covariance_decay
-from neurolsc.stability.theory.covariance import pearson_p
+from neurolsc.theory import covariance_decay
+from neurolsc.theory.covariance import pearson_p
 
 pytestmark = pytest.mark.usefixtures("float64")
 
