@@ -24,7 +24,7 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
         rows: its table.
         sweep: its folder.
         over: the setting along the axis of the scores, and of the panels of learning curves;
-            by default layers, or else the first that varies.
+            by default layers, or else the first that varies. What it decides is not named again.
 
     Raises:
         ValueError: if the setting does not vary, or no chosen trial is over.
@@ -33,7 +33,7 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
     over = over or ("layers" if "layers" in varied or not varied else varied[0])
     if varied and over not in varied:
         raise ValueError(f"over must be a setting that varies from arm to arm, {', '.join(varied)}, got {over!r}.")
-    rest = [name for name in varied if name != over]
+    rest = [name for name in varied if name != over and not _follows(grid, name, over)]
     column, share = f"validation_{grid.score}", grid.measure.share
     arms = [group for group in groups(grid, rows, [over, *rest]) if group.values(column)]
     if not arms:
@@ -67,6 +67,12 @@ def draw(grid: Grid, rows: Iterable[Row], sweep: Path, over: str | None = None) 
     runs_of = {told[name]: runs for name, runs in scores.items()}
     plot_scores(runs_of, paths[1], over=over, score=score, share=share, title=title)
     return paths if panels else paths[1:]
+
+
+def _follows(grid: Grid, name: str, other: str) -> bool:
+    """Whether another setting says what a setting is, in all trials of the grid."""
+    pairs = {(trial.settings[other], trial.settings[name]) for trial in grid.trials}
+    return len(pairs) == len({value for value, _ in pairs})
 
 
 def _late(curves: Iterable[list[float]]) -> tuple[float, float]:

@@ -170,3 +170,19 @@ def test_curves_of_a_measure_without_bounds_are_shown_where_they_end(tmp_path: P
         row = {"trial": made.trials[0].name, "chosen": True, "error": None, f"validation_{made.score}": 0.5}
         figures.draw(made, [row | made.trials[0].shown()], tmp_path)
         assert asked.pop() == (None if limits is None else pytest.approx(limits))
+
+
+def test_a_setting_that_the_axis_decides_is_not_named_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    drawn: list[dict[str, dict[str, list[float]]]] = []
+    monkeypatch.setattr(figures, "plot_scores", lambda runs, *_, **__: drawn.append(runs))
+    starts = {"start": ["Default", "Relay()"], "seed": [0, 1]}
+    lif, alif = {"cell": "LIF", "tau_v": 20.0}, {"cell": "ALIFPlus", "tau_v": 2.0}
+    for arms, names in (([lif, alif], ["start Default", "start Relay()"]), ([lif, lif | {"tau_v": 2.0}, alif], None)):
+        made = grid(tmp_path / "grids", grid=starts, either={"neuron": arms})
+        figures.draw(made, rows_of(made), tmp_path, "cell")
+        runs = drawn.pop()
+        if names is None:
+            assert any("tau_v 20" in name for name in runs)  # two of one cell: which is which has to be said
+        else:
+            assert list(runs) == names
+            assert all(list(values) == ["LIF", "ALIFPlus"] for values in runs.values())
