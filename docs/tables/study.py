@@ -31,7 +31,7 @@ _TRAINED: dict[str, Callable[[dict[str, str]], str]] = {
     "shift": lambda row: "" if row["shift"] == "0" else "images moved by a pixel",
 }
 """what differs in the training of an arm from what the commands do; empty where nothing does"""
-_ARM = ("cell", "tau_v", "layer_delay", "layers", "start", *_TRAINED)
+_ARM = ("cell", "tau_v", "dampening", "layer_delay", "layers", "start", *_TRAINED)
 _LEAST = 8
 """trials below which no correlation is told"""
 
@@ -96,8 +96,9 @@ def _spread(found: list[dict[str, str]], column: str) -> str:
 
 def _network(row: dict[str, str]) -> str:
     leak = f", tau_v {float(row['tau_v']):g}" if float(row["tau_v"]) > 1 else ""
+    damped = f", dampening {row['dampening']}" if row["dampening"] != "0.5" else ""
     at_once = ", no delay" if row["layer_delay"] == "0" else ""
-    return f"{row['layers']} x {row['width']} {row['cell']}{leak}{at_once}"
+    return f"{row['layers']} x {row['width']} {row['cell']}{leak}{damped}{at_once}"
 
 
 def _arms(
@@ -153,6 +154,18 @@ def study_starts() -> list[str]:
 def study_ablation() -> list[str]:
     """LSC whole, without one of its parts, and other ways to the same radius."""
     return _arms("ablation", (5, 10, 20), beside={"starts": ("LSC(0.5)",)})
+
+
+@table
+def study_dampening() -> list[str]:
+    """What a radius through depth does at the same spikes, and what the spikes do at a radius."""
+    return _arms("dampening", (5, 10, 20), beside={"depth": ("Relay()", "RateMatching(0.15)")})
+
+
+@table
+def study_synthetic() -> list[str]:
+    """Starts on synthetic speech."""
+    return _arms("synthetic", (5, 10, 20))
 
 
 @table
