@@ -132,6 +132,50 @@ def _arms(
     return [*rows(head, body), "", f"*{about}. Mean ± deviation over seeds.*"]
 
 
+_STARTS = {
+    "relays": ("Relay()", "Relay(recurrence=0, rate=0.1)"),
+    "radii by source": ("BySource()", "BySource(recurrence=0, rate=0.1)"),
+    "woken": ("RateMatching(0.15)", "RateMatching(0.1)", "RateMatching(0.2)"),
+    "LSC 0.5": ("LSC(0.5)",),
+    "LSC 0.5, thresholds held": (
+        "LSC(0.5, rule='hold-threshold', method='scale')",
+        "LSC(0.5, rule='hold-threshold')",
+    ),
+    "LSC 1": ("LSC(1.0)",),
+    "default": ("Default",),
+}
+"""starts that were tried on more than one task, by one name each"""
+_ROWS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "speech of people, ALIF+, 2 layers": (("depth",), {"layers": "2"}),
+    "5 layers": (("depth", "starts"), {"layers": "5"}),
+    "10 layers": (("depth",), {"layers": "10"}),
+    "ALIF±, 2 layers": (("cells",), {"layers": "2", "cell": "ALIFPlusMinus"}),
+    "ALIF±, 5 layers": (("cells",), {"layers": "5", "cell": "ALIFPlusMinus"}),
+    "ALIF±, 10 layers": (("cells",), {"layers": "10", "cell": "ALIFPlusMinus"}),
+    "LIF, 5 layers": (("cells",), {"layers": "5", "cell": "LIF"}),
+    "synthetic speech, ALIF+, 5 layers": (("synthetic",), {}),
+    "1,800 digits, ALIF+, 2 layers": (("digits",), {"cell": "ALIFPlus", "shift": "0"}),
+    "all of MNIST, ALIF+, 2 layers": (("sl-mnist",), {}),
+    "store and recall, ALIF+, 2 layers": (("recall",), {"layers": "2"}),
+    "store and recall, 5 layers": (("recall",), {"layers": "5"}),
+}
+"""what a row of the summary is of: sweeps, and settings of their trials"""
+
+
+@table
+def study_summary() -> list[str]:
+    """Test scores of the starts that were tried on more than one task."""
+    body = [[title, *(_scored(starts, *of) for starts in _STARTS.values())] for title, of in _ROWS.items()]
+    return rows(["test, %", *_STARTS], [line for line in body if set(line[1:]) != {"-"}])
+
+
+def _scored(starts: tuple[str, ...], sweeps: tuple[str, ...], wanted: dict[str, str]) -> str:
+    """The test score of the chosen trials of a start, and how many there are where not four."""
+    found = [row for row in _chosen_whole(*sweeps) if row["start"] in starts and wanted.items() <= row.items()]
+    few = "" if len(found) in (0, 4) else f" ({len(found)})"
+    return _spread(found, "test_mode_accuracy") + few
+
+
 @table
 def study_speech() -> list[str]:
     """Starts, depths and the parts of the training."""
