@@ -156,6 +156,7 @@ class Experiment:
         *,
         say: Callable[[object], object] = lambda _: None,
         look: Callable[[Network, Path], object] = lambda *_: None,
+        look_back: Callable[[Network, Path], object] = lambda *_: None,
         progress: bool = True,
     ) -> Outcome:
         """Build the network, start it, set its radii, train it, and keep all of that in a folder.
@@ -167,6 +168,7 @@ class Experiment:
             say: called with the findings of the start, one by one, and with the result of
                 pre-training, before the training.
             look: called with the network before the training, and the folder of the unfinished run.
+            look_back: the same after the training.
             progress: show bars.
 
         Raises:
@@ -188,6 +190,7 @@ class Experiment:
             look(network, folder)
             if self.training is not None:
                 training = self._train_or_leave_best(network, self.training, folder, progress)
+            look_back(network, folder)
             checkpoint.save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)
 

@@ -10,11 +10,10 @@ from typing import Any
 from neurolsc.config.data import DataTask
 from neurolsc.files import read_tree
 from neurolsc.identity import differences
-from neurolsc.runs import NETWORK, TRAINING, read_settings
-from neurolsc.stability.constants import time_constants
+from neurolsc.runs import TRAINING, read_settings
 from neurolsc.sweeps.grid import Figures
 from neurolsc.sweeps.trial import PATHS, Trial
-from neurolsc.sweeps.work import BEFORE, TEST
+from neurolsc.sweeps.work import AFTER, BEFORE, TEST
 from neurolsc.tasks import measure_of
 from neurolsc.untrusted.refusal import refusing
 
@@ -67,8 +66,8 @@ def _figures(trial: Trial, folder: Path, figures: Figures) -> Row:
         with refusing(folder, "damaged: its history is not that of a training"):
             budgets = [n for n in figures.budgets if n <= trial.settings["epochs"]]
             told |= _of_history(history, budgets, figures, trial.experiment.data.task)
-    if (folder / NETWORK).exists():
-        told |= _time_constants(trial, folder)
+    if (folder / AFTER).exists():
+        told |= {f"end_{name}": value for name, value in _read(folder / AFTER)["time_constants"].items()}
     if (folder / TEST).exists():
         test = _read(folder / TEST)
         names = ("loss", *trial.experiment.data.task.kinds, *_OF_A_TEST)
@@ -103,15 +102,6 @@ def _of_history(history: list[Row], budgets: Iterable[int], figures: Figures, ta
         told["learns"] = measure.better(best[score], figures.learns)
     told["train_seconds"] = sum(row["seconds"] for row in history)
     return told
-
-
-def _time_constants(trial: Trial, folder: Path) -> Row:
-    """In steps, a layer each, by the neurons' mean decay; of cells that have some."""
-    told: dict[str, list[float]] = {}
-    for cell in trial.experiment.network.load(folder / NETWORK).cells:
-        for constant in time_constants(cell):
-            told.setdefault(f"end_{constant.name}", []).append(constant.steps)
-    return dict(told)
 
 
 def best_so_far(history: list[Row]) -> list[Row]:

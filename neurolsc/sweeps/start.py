@@ -57,11 +57,11 @@ def statistics(network: Network, experiment: Experiment) -> dict[str, Statistic]
         "silent_steps": [metrics.silent_steps(layer, given.mask) for layer in spikes] if binary else None,
     }
     for name in ("exponent", "singular_time", "singular_depth", "usable", "survives", "gradient", "noise"):
-        told[name] = [_finite(getattr(layer, name)) for layer in found.layers]
+        told[name] = [finite(getattr(layer, name)) for layer in found.layers]
     return told
 
 
-def _finite(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
     """A finite number; None in the place of what is none, or not measured."""
     return value if value is not None and math.isfinite(value) else None
 

@@ -9,12 +9,13 @@ from neurolsc.experiment import Experiment, score
 from neurolsc.locks import alone
 from neurolsc.network import Network
 from neurolsc.runs import write_json
-from neurolsc.sweeps.start import environment, statistics
+from neurolsc.stability.constants import time_constants
+from neurolsc.sweeps.start import environment, finite, statistics
 from neurolsc.sweeps.trial import Trial
 
 Answer = Literal["over", "busy"]
 """Whether a trial is over, finished or failed, or another process is at it."""
-BEFORE, TEST = "before_training.json", "test.json"
+BEFORE, AFTER, TEST = "before_training.json", "after_training.json", "test.json"
 EXPECTED = (ArithmeticError, ValueError, RuntimeError)
 """what a trial may come to by its settings: a loss that diverges, settings that do not fit, radii
 that are not found"""
@@ -73,4 +74,16 @@ def _run(experiment: Experiment, folder: Path) -> None:
             told = {"environment": environment(experiment.device), "statistics": statistics(network, experiment)}
             write_json(unfinished / BEFORE, told)
 
-    experiment.run(folder, look=look, progress=False)
+    def look_back(network: Network, unfinished: Path) -> None:
+        write_json(unfinished / AFTER, {"time_constants": _time_constants(network)})
+
+    experiment.run(folder, look=look, look_back=look_back, progress=False)
+
+
+def _time_constants(network: Network) -> dict[str, list[float | None]]:
+    """In steps, a layer each, by the neurons' mean decay; of cells that have some."""
+    told: dict[str, list[float | None]] = {}
+    for cell in network.cells:
+        for constant in time_constants(cell):
+            told.setdefault(constant.name, []).append(finite(constant.steps))
+    return told
