@@ -37,15 +37,20 @@ _LEAST = 8
 
 
 def _trials(name: str) -> list[dict[str, str]]:
-    """The finished trials of a sweep of the study, as its table.csv has them."""
+    """The trials of a sweep of the study that are over, as its table.csv has them."""
     path = RESULTS / f"study_{name.replace('-', '_')}.csv"
     if not path.exists():
         raise MissingError(f"`neurolsc sweep benchmarks/study/{name}.toml` makes this table.")
     with path.open(encoding="utf-8", newline="") as file:
-        found = [row for row in csv.DictReader(file) if not row["error"]]
+        found = list(csv.DictReader(file))
     if not found:
         raise MissingError(f"no trial of benchmarks/study/{name}.toml is over.")
     return found
+
+
+def _whole(runs: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Those that came to no error, which in the study is a loss that diverges."""
+    return [row for row in runs if not row["error"]]
 
 
 def _layers(row: dict[str, str], name: str) -> list[float]:
@@ -115,12 +120,13 @@ def _arms(
     found = [row for row in others if row["layers"] in depths] + own
     body = []
     for runs in _by_arm(found):
-        arm = runs[0]
+        arm, whole = runs[0], _whole(runs)
         odd = [told for tell in _TRAINED.values() if (told := tell(arm))]
         lr = arm["lr"] + (" (chosen)" if any(row["chosen"] == "True" for row in runs) else "")
-        line = [_network(arm), f"`{arm['start']}`", ", ".join(odd) or "-", lr, len(runs)]
+        diverged = f" ({len(runs) - len(whole)} diverged)" if len(whole) < len(runs) else ""
+        line = [_network(arm), f"`{arm['start']}`", ", ".join(odd) or "-", lr, f"{len(runs)}{diverged}"]
         columns = [*(f"after_{n}_validation" for n in budgets), "validation", "test"]
-        line += [_spread(runs, f"{column}_{score}") for column in columns]
+        line += [_spread(whole, f"{column}_{score}") for column in columns]
         line += [_FIGURES[figure][1](_layers(arm, figure)) for figure in figures]
         body.append([*line, f"{float(arm['start_seconds']):.1f}"])
     head = ["network", "start", "training", "learning rate", "seeds", *(f"after {n} epochs" for n in budgets)]
@@ -171,9 +177,11 @@ def study_summary() -> list[str]:
 
 def _scored(starts: tuple[str, ...], sweeps: tuple[str, ...], wanted: dict[str, str]) -> str:
     """The test score of the chosen trials of a start, and how many there are where not four."""
-    found = [row for row in _chosen_whole(*sweeps) if row["start"] in starts and wanted.items() <= row.items()]
+    chosen = [row for row in _chosen(*sweeps) if row["start"] in starts and wanted.items() <= row.items()]
+    found = _whole(chosen)
     few = "" if len(found) in (0, 4) else f" ({len(found)})"
-    return _spread(found, "test_mode_accuracy") + few
+    diverged = f", {len(chosen) - len(found)} diverged" if len(found) < len(chosen) else ""
+    return _spread(found, "test_mode_accuracy") + few + diverged
 
 
 @table
@@ -222,20 +230,21 @@ def study_training() -> list[str]:
 def study_ends() -> list[str]:
     """What chosen trials came to: how many learn, how soon, and what they are in the end."""
     found = [row for name in ("depth", "starts", "cells") for row in _trials(name)]
-    body = []
+    body: list[list[object]] = []
     for runs in _by_arm(found):
-        arm, count = runs[0], len(runs)
+        whole, count = _whole(runs), len(runs)
+        arm = whole[0]
         reached = [float(row["epochs_to_reach"]) for row in runs if row["epochs_to_reach"]]
         epochs = f"{mean(reached):.0f}" if reached else "never"
         if 0 < len(reached) < count:
             epochs += f" ({len(reached)} of {count})"
         cost = mean(
-            float(row["start_seconds"]) / (float(row["train_seconds"]) / float(row["epochs_run"])) for row in runs
+            float(row["start_seconds"]) / (float(row["train_seconds"]) / float(row["epochs_run"])) for row in whole
         )
         line = [_network(arm), f"`{arm['start']}`", f"{sum(row['learns'] == 'True' for row in runs)} of {count}"]
-        line += [epochs, f"{cost:.1f}", _range(_layers(arm, "firing_rate")), _range(_means(runs, "end_firing_rate"))]
-        line += [_range(_means(runs, "start_silent_steps")), _range(_means(runs, "end_silent_steps"))]
-        body.append([*line, *(_range(_means(runs, f"end_{name}")) for name in ("tau_v", "tau_theta"))])
+        line += [epochs, f"{cost:.1f}", _range(_layers(arm, "firing_rate")), _range(_means(whole, "end_firing_rate"))]
+        line += [_range(_means(whole, "start_silent_steps")), _range(_means(whole, "end_silent_steps"))]
+        body.append([*line, *(_range(_means(whole, f"end_{name}")) for name in ("tau_v", "tau_theta"))])
     head = ["network", "start", "above 50 %", "epochs to 80 %", "start, epochs", "rates at the start", "at the end"]
     head += ["silent steps at the start", "at the end", "tau_v at the end, steps", "tau_theta at the end, steps"]
     about = (
@@ -281,23 +290,23 @@ def study_digits() -> list[str]:
 @table
 def study_correlations() -> list[str]:
     """Which figure of the start goes with the score, over chosen trials with the whole training."""
-    speech = _chosen_whole("depth", "speech", "starts", "ablation", "cells")
+    speech = _chosen("depth", "speech", "starts", "ablation", "cells")
     of_one = [row for row in speech if row["cell"] == "ALIFPlus"]
     asked = [
         ("speech, ALIF+: mean over layers", of_one, mean),
         ("lowest of the layers", of_one, min),
         ("top layer", of_one, lambda layers: layers[-1]),
         ("speech, all neurons: mean", speech, mean),
-        ("digits: mean", _chosen_whole("digits", "sl-mnist"), mean),
-        ("memory: mean", _chosen_whole("recall"), mean),
+        ("digits: mean", _chosen("digits", "sl-mnist"), mean),
+        ("memory: mean", _chosen("recall"), mean),
     ]
-    told = [(title, found, of) for title, found, of in asked if len(found) >= _LEAST]
+    told = [(title, _whole(found), of) for title, found, of in asked if len(_whole(found)) >= _LEAST]
     body = [[words, *(_rank(found, name, of) for _, found, of in told)] for name, words in _STATISTICS.items()]
     body.append(["trials", *(len(found) for _, found, _ in told)])
     return rows(["at the start", *(title for title, *_ in told)], body)
 
 
-def _chosen_whole(*sweeps: str) -> list[dict[str, str]]:
+def _chosen(*sweeps: str) -> list[dict[str, str]]:
     """The chosen trials of some sweeps that are over, with the training as the commands do it."""
     found = []
     for name in sweeps:
