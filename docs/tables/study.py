@@ -153,7 +153,7 @@ _STARTS = {
 """starts that were tried on more than one task, by one name each"""
 _ROWS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "speech of people, ALIF+, 2 layers": (("depth",), {"layers": "2"}),
-    "5 layers": (("depth", "starts"), {"layers": "5"}),
+    "5 layers": (("depth", "starts", "starts-higher"), {"layers": "5"}),
     "10 layers": (("depth",), {"layers": "10"}),
     "ALIF±, 2 layers": (("cells",), {"layers": "2", "cell": "ALIFPlusMinus"}),
     "ALIF±, 5 layers": (("cells",), {"layers": "5", "cell": "ALIFPlusMinus"}),
@@ -203,6 +203,12 @@ def study_starts() -> list[str]:
 
 
 @table
+def study_higher() -> list[str]:
+    """Those of the starts that were best at the highest of three rates, at higher ones."""
+    return _arms("starts-higher", (5, 10, 20))
+
+
+@table
 def study_ablation() -> list[str]:
     """LSC whole, without one of its parts, and other ways to the same radius."""
     return _arms("ablation", (5, 10, 20), beside={"starts": ("LSC(0.5)",)})
@@ -229,7 +235,7 @@ def study_training() -> list[str]:
 @table
 def study_ends() -> list[str]:
     """What chosen trials came to: how many learn, how soon, and what they are in the end."""
-    found = [row for name in ("depth", "starts", "cells") for row in _trials(name)]
+    found = [row for name in ("depth", "starts", "starts-higher", "cells") for row in _trials(name)]
     body: list[list[object]] = []
     for runs in _by_arm(found):
         whole, count = _whole(runs), len(runs)
@@ -247,10 +253,8 @@ def study_ends() -> list[str]:
         body.append([*line, *(_range(_means(whole, f"end_{name}")) for name in ("tau_v", "tau_theta"))])
     head = ["network", "start", "above 50 %", "epochs to 80 %", "start, epochs", "rates at the start", "at the end"]
     head += ["silent steps at the start", "at the end", "tau_v at the end, steps", "tau_theta at the end, steps"]
-    about = (
-        "Means over chosen trials of benchmarks/study/depth.toml, starts.toml and cells.toml; layers, lowest to highest"
-    )
-    return [*rows(head, body), "", f"*{about}.*"]
+    about = "Means over chosen trials of benchmarks/study/depth.toml, starts.toml, starts-higher.toml and cells.toml"
+    return [*rows(head, body), "", f"*{about}; layers, lowest to highest.*"]
 
 
 @table
@@ -290,7 +294,7 @@ def study_digits() -> list[str]:
 @table
 def study_correlations() -> list[str]:
     """Which figure of the start goes with the score, over chosen trials with the whole training."""
-    speech = _chosen("depth", "speech", "starts", "ablation", "cells")
+    speech = _chosen("depth", "speech", "starts", "starts-higher", "ablation", "cells")
     of_one = [row for row in speech if row["cell"] == "ALIFPlus"]
     asked = [
         ("speech, ALIF+: mean over layers", of_one, mean),
