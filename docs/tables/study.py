@@ -238,6 +238,8 @@ def study_ends() -> list[str]:
     found = [row for name in ("depth", "starts", "starts-higher", "cells") for row in _trials(name)]
     body: list[list[object]] = []
     for runs in _by_arm(found):
+        if runs[0]["chosen"] != "True":
+            continue  # nothing is chosen of this arm yet
         whole, count = _whole(runs), len(runs)
         arm = whole[0]
         reached = [float(row["epochs_to_reach"]) for row in runs if row["epochs_to_reach"]]

@@ -67,7 +67,9 @@ def _figures(trial: Trial, folder: Path, figures: Figures) -> Row:
             budgets = [n for n in figures.budgets if n <= trial.settings["epochs"]]
             told |= _of_history(history, budgets, figures, trial.experiment.data.task)
     if (folder / AFTER).exists():
-        told |= {f"end_{name}": value for name, value in _read(folder / AFTER)["time_constants"].items()}
+        after = _read(folder / AFTER)
+        with refusing(folder / AFTER, "damaged"):
+            told |= {f"end_{name}": value for name, value in after["time_constants"].items()}
     if (folder / TEST).exists():
         test = _read(folder / TEST)
         names = ("loss", *trial.experiment.data.task.kinds, *_OF_A_TEST)

@@ -2,8 +2,8 @@
 
     python -m tests.sweeps.ray_cluster GRID OUT
 
-The node is killed with all its processes, as a machine dies, in mid-trial, once the first
-trials are finished. Printed is what was finished then, as JSON. A process of its own, as Ray leaves
+The node is killed with all its processes, as a machine dies, in mid-trial, once the first trials
+are finished. Printed is what was finished then, as JSON. A process of its own, as Ray leaves
 threads and sockets behind.
 """
 

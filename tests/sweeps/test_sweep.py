@@ -226,11 +226,17 @@ def test_another_kind_of_error_stops_the_sweep(tmp_path: Path, monkeypatch):
         sweep(tmp_path / "s", Here(), **SMALL)
 
 
-@pytest.mark.parametrize("file", ["history.json", "before_training.json", "settings.toml"])
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        *((name, "{") for name in ("history.json", "before_training.json", "after_training.json", "settings.toml")),
+        ("after_training.json", "{}"),
+    ],
+)
 @pytest.mark.slow
-def test_a_damaged_trial_is_a_row_that_says_so_and_is_mended_by_retry(tmp_path: Path, file: str):
+def test_a_damaged_trial_is_a_row_that_says_so_and_is_mended_by_retry(tmp_path: Path, file: str, content: str):
     (first, *others) = sweep(tmp_path / "s", Here(), **SMALL)
-    (tmp_path / "s" / first["trial"] / file).write_text("{")
+    (tmp_path / "s" / first["trial"] / file).write_text(content)
     (row, *rest) = sweep(tmp_path / "s", pool := Here(), **SMALL)
     assert file in row["error"]
     assert pool.jobs == []
