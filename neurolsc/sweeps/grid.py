@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from os import PathLike
+from statistics import fmean
 from typing import Any
 
 from neurolsc.config.data import DataTask
@@ -26,19 +27,32 @@ _KEYS = ("name", "fixed", "grid", "either", "choose", "table", "test")
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting chosen for each arm, by its best value with one seed."""
+    """A setting chosen for each arm, by its best value with one seed, or mean over some."""
 
     setting: str
     by: str
     """validation_loss, or a measure of the task, such as validation_mode_accuracy"""
-    seed: int
+    seeds: tuple[int, ...]
     measure: Measure = SHARE
     """what decides, if it is no loss"""
 
-    def best(self, values: Mapping[Trial, float]) -> Trial | None:
-        """The trial with the best value, the first of equals; None of none."""
+    def best(self, found: Mapping[Trial, float | None]) -> Trial | None:
+        """A trial of an arm with the setting's best value, the first of equals; None of none.
+
+        Args:
+            found: of the arm's trials with these seeds what decides; None if one failed, and with
+                it the setting's value.
+        """
+        groups: dict[Any, list[Trial]] = {}
+        for trial in found:
+            groups.setdefault(trial.settings[self.setting], []).append(trial)
+        means = {
+            group[0]: fmean(values)
+            for group in groups.values()
+            if len(values := [value for trial in group if (value := found[trial]) is not None]) == len(group)
+        }
         sign = -1 if self.by == LOSS or self.measure.lower_is_better else 1
-        return max(values, key=lambda trial: sign * values[trial], default=None)
+        return max(means, key=lambda trial: sign * means[trial], default=None)
 
 
 @dataclass(frozen=True)
@@ -112,16 +126,14 @@ class Grid:
         """How many trials will have been run in the end, if each arm finds its choice."""
         if self.choice is None:
             return len(self.trials)
-        arms = {self.arm(trial) for trial in self.trials}
-        return sum(1 for t in self.trials if t.settings["seed"] == self.choice.seed) + sum(
-            len({t.settings["seed"] for t in self.trials if self.arm(t) == arm}) - 1 for arm in arms
-        )
+        deciding = sum(self._decides(trial) for trial in self.trials)
+        return deciding + len({(self.arm(t), t.settings["seed"]) for t in self.trials if not self._decides(t)})
 
     def wanted(self, found: Mapping[Trial, float | None]) -> dict[Trial, bool]:
         """The trials that are to be run as far as can be said, each with whether it is chosen.
 
         Without a choice these are all trials, and all are chosen. With one they are those of the
-        choosing seed first, and once all of an arm are found, those of the other seeds with the
+        choosing seeds first, and once all of an arm are found, those of the other seeds with the
         chosen value.
 
         Args:
@@ -129,18 +141,21 @@ class Grid:
         """
         if self.choice is None:
             return dict.fromkeys(self.trials, True)
-        first = [trial for trial in self.trials if trial.settings["seed"] == self.choice.seed]
-        chosen = set()
-        for _, group in _grouped(first, self.arm):
+        setting, chosen = self.choice.setting, set()
+        for arm, group in _grouped(filter(self._decides, self.trials), self.arm):
             if all(trial in found for trial in group):
-                best = self.choice.best({t: value for t in group if (value := found[t]) is not None})
-                chosen |= set() if best is None else {(self.arm(best), best.settings[self.choice.setting])}
+                best = self.choice.best({trial: found[trial] for trial in group})
+                chosen |= set() if best is None else {(arm, best.settings[setting])}
         plan = {}
         for trial in self.trials:
-            is_chosen = (self.arm(trial), trial.settings[self.choice.setting]) in chosen
-            if is_chosen or trial.settings["seed"] == self.choice.seed:
+            is_chosen = (self.arm(trial), trial.settings[setting]) in chosen
+            if is_chosen or self._decides(trial):
                 plan[trial] = is_chosen
         return plan
+
+    def _decides(self, trial: Trial) -> bool:
+        """Whether a trial has a seed that chooses."""
+        return self.choice is not None and trial.settings["seed"] in self.choice.seeds
 
 
 def read_grid(path: str | PathLike[str]) -> Grid:
@@ -148,7 +163,7 @@ def read_grid(path: str | PathLike[str]) -> Grid:
 
     Tables of the file: ``[fixed]``, settings that all trials share; ``[grid]``, lists of values;
     ``[[either]]`` or ``[[either.NAME]]``, alternatives of several settings at once; ``[choose]``,
-    the setting that is chosen for each arm (``setting``, ``by``, ``seed``); ``[table]``, what is
+    the setting that is chosen for each arm (``setting``, ``by``, ``seeds``); ``[table]``, what is
     told of a learning curve (``budgets``, ``reach``, ``learns``). Keys: ``name``, and ``test``,
     whether chosen trials are scored on the test set, by default those that were chosen.
 
@@ -195,7 +210,7 @@ def _choice(given: dict[str, Any], grid: Grid) -> Choice | None:
     if "choose" not in given:
         return None
     told = _table(given, "choose")
-    _known("key of [choose]", told, ("setting", "by", "seed"))
+    _known("key of [choose]", told, ("setting", "by", "seeds"))
     setting = told.get("setting")
     if setting == "seed" or setting not in grid.varied:
         raise ValueError(f"choose: setting must be one that varies, but not the seed, got {_told(setting)}.")
@@ -203,10 +218,10 @@ def _choice(given: dict[str, Any], grid: Grid) -> Choice | None:
     known = (*(f"validation_{name}" for name in task.kinds), LOSS)
     by = one_of("choose: by", told.get("by", f"validation_{task.score}"), known)
     seeds = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
-    seed = told.get("seed", seeds[0])
-    if seed not in seeds or isinstance(seed, bool):
-        raise ValueError(f"choose: seed must be one of {', '.join(map(str, seeds))}, got {_told(seed)}.")
-    return Choice(setting, by, seed, measure_of(task, by.removeprefix("validation_")))
+    with_seeds = told.get("seeds", seeds[:1])
+    if not isinstance(with_seeds, list) or not with_seeds or not {*map(repr, with_seeds)} <= {*map(repr, seeds)}:
+        raise ValueError(f"choose: seeds must be a list of {', '.join(map(str, seeds))}, got {_told(with_seeds)}.")
+    return Choice(setting, by, tuple(with_seeds), measure_of(task, by.removeprefix("validation_")))
 
 
 def _figures(given: dict[str, Any], measure: Measure) -> Figures:

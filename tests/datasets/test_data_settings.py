@@ -145,7 +145,7 @@ SWEEP: dict[str, Any] = {
     "name": "music",
     "fixed": {"data": "jsb", "width": 6, "layers": 1, "epochs": 2, "start": "Default", "batch_size": 15},
     "grid": {"lr": [1e-3, 5e-2], "seed": [0, 1]},
-    "choose": {"setting": "lr", "seed": 0},
+    "choose": {"setting": "lr", "seeds": [0]},
     "table": {"budgets": [1], "reach": 60.9, "learns": 60.5},
 }
 

@@ -55,8 +55,8 @@ def test_a_trial_is_named_by_what_differs_from_the_defaults_alone():
 
 @pytest.mark.parametrize(("by", "best"), [("validation_mode_accuracy", 1e-2), ("validation_loss", 1e-3)])
 def test_the_second_stage_is_of_the_best_value_of_each_arm(tmp_path: Path, by: str, best: float):
-    made = grid(tmp_path, **(CHOOSING | {"choose": {"setting": "lr", "by": by, "seed": 4}}))
-    assert made.choice == Choice("lr", by, 4)  # type: ignore[arg-type]
+    made = grid(tmp_path, **(CHOOSING | {"choose": {"setting": "lr", "by": by, "seeds": [4]}}))
+    assert made.choice == Choice("lr", by, (4,))  # type: ignore[arg-type]
     assert made.test
     assert made.arm_settings == ("layers",)
     first = made.wanted({})
@@ -71,6 +71,21 @@ def test_the_second_stage_is_of_the_best_value_of_each_arm(tmp_path: Path, by: s
     assert sorted(t.settings["seed"] for t in chosen) == [3, 4, 5]
     assert {t.settings["lr"] for t in chosen} == {best}
     assert made.total == 8
+
+
+def test_seeds_that_choose_together_do_so_by_their_mean(tmp_path: Path):
+    made = grid(tmp_path, **(CHOOSING | {"choose": {"setting": "lr", "seeds": [5, 3]}}))
+    low, high = 1e-3, 1e-2
+    scores = {(low, 3): 0.6, (high, 3): 0.9, (low, 5): 0.7, (high, 5): 0.3}  # one seed alone takes the high rate
+    deciding = [t for t in made.wanted({}) if t.settings["layers"] == 1]
+    found: dict[Trial, float | None] = {t: scores[t.settings["lr"], t.settings["seed"]] for t in deciding}
+    assert len(found) == 4
+    assert not any(made.wanted(dict(list(found.items())[:3])).values())
+    chosen = [t for t, is_chosen in made.wanted(found).items() if is_chosen]
+    assert sorted((t.settings["seed"], t.settings["lr"]) for t in chosen) == [(3, low), (4, low), (5, low)]
+    assert made.total == 2 * (2 * 2 + 1)
+    failed = {t: None if (t.settings["lr"], t.settings["seed"]) == (low, 5) else value for t, value in found.items()}
+    assert {t.settings["lr"] for t, is_chosen in made.wanted(failed).items() if is_chosen} == {high}
 
 
 def test_of_equals_the_first_is_chosen_and_a_failed_one_never(tmp_path: Path):
@@ -125,9 +140,18 @@ def test_whatever_ends_first_the_same_trials_are_run_in_the_end(tmp_path: Path, 
         ({"choose": {"setting": "lr"}}, "choose: setting must be one that varies, but not the seed, got 'lr'"),
         ({"grid": {"seed": [1]}, "choose": {"setting": "seed"}}, "choose: setting must be one that varies"),
         ({"grid": {"lr": [1.0]}, "choose": {}}, "choose: setting must be one that varies, but not the seed, got None"),
-        ({"grid": {"lr": [1.0]}, "choose": {"setting": "lr", "seed": 4}}, "choose: seed must be one of 0, got 4"),
+        (
+            {"grid": {"lr": [1.0]}, "choose": {"setting": "lr", "seeds": [4]}},
+            "choose: seeds must be a list of 0, got [4]",
+        ),
+        (
+            {"grid": {"lr": [1.0]}, "choose": {"setting": "lr", "seeds": []}},
+            "choose: seeds must be a list of 0, got []",
+        ),
+        ({"grid": {"lr": [1.0]}, "choose": {"setting": "lr", "seeds": [False]}}, "must be a list of 0, got [False]"),
+        ({"grid": {"lr": [1.0]}, "choose": {"setting": "lr", "seeds": 0}}, "choose: seeds must be a list of 0, got 0"),
         ({"grid": {"lr": [1.0]}, "choose": {"setting": "lr", "by": "test_loss"}}, "choose: by must be one of 'valid"),
-        ({"grid": {"lr": [1.0]}, "choose": {"set": "lr"}}, "unknown key of [choose] set; known are setting, by, seed"),
+        ({"grid": {"lr": [1.0]}, "choose": {"set": "lr"}}, "unknown key of [choose] set; known are setting, by, seeds"),
         ({"table": {"budgets": [0]}}, "table: budgets must be a list of numbers of epochs, got [0]"),
         ({"table": {"reach": 80}}, "table: reach must be a share from 0 to 1, got 80"),
         ({"table": {"score": 80}}, "unknown key of [table] score; known are budgets, reach, learns"),
