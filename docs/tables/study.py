@@ -32,6 +32,8 @@ _TRAINED: dict[str, Callable[[dict[str, str]], str]] = {
 }
 """what differs in the training of an arm from what the commands do; empty where nothing does"""
 _ARM = ("cell", "tau_v", "dampening", "layer_delay", "layers", "start", *_TRAINED)
+_SPEECH = ("depth", "speech", "starts", "starts-higher", "dampening", "ablation", "cells")
+"""sweeps on spoken digits of people with the training as the commands do it"""
 _LEAST = 8
 """trials below which no correlation is told"""
 
@@ -53,7 +55,7 @@ def _whole(runs: list[dict[str, str]]) -> list[dict[str, str]]:
     return [row for row in runs if not row["error"]]
 
 
-def _layers(row: dict[str, str], name: str) -> list[float]:
+def layers_of(row: dict[str, str], name: str) -> list[float]:
     """A column with one entry a layer; those that are there."""
     named = (f"start_{name}_{i}" for i in range(1, int(row["layers"]) + 1))
     return [float(row[column]) for column in named if row.get(column)]
@@ -127,7 +129,7 @@ def _arms(
         line = [_network(arm), f"`{arm['start']}`", ", ".join(odd) or "-", lr, f"{len(runs)}{diverged}"]
         columns = [*(f"after_{n}_validation" for n in budgets), "validation", "test"]
         line += [_spread(whole, f"{column}_{score}") for column in columns]
-        line += [_FIGURES[figure][1](_layers(arm, figure)) for figure in figures]
+        line += [_FIGURES[figure][1](layers_of(arm, figure)) for figure in figures]
         body.append([*line, f"{float(arm['start_seconds']):.1f}"])
     head = ["network", "start", "training", "learning rate", "seeds", *(f"after {n} epochs" for n in budgets)]
     unit = "%" if score == "mode_accuracy" else score
@@ -250,7 +252,7 @@ def study_ends() -> list[str]:
             float(row["start_seconds"]) / (float(row["train_seconds"]) / float(row["epochs_run"])) for row in whole
         )
         line = [_network(arm), f"`{arm['start']}`", f"{sum(row['learns'] == 'True' for row in runs)} of {count}"]
-        line += [epochs, f"{cost:.1f}", _range(_layers(arm, "firing_rate")), _range(_means(whole, "end_firing_rate"))]
+        line += [epochs, f"{cost:.1f}", _range(layers_of(arm, "firing_rate")), _range(_means(whole, "end_firing_rate"))]
         line += [_range(_means(whole, "start_silent_steps")), _range(_means(whole, "end_silent_steps"))]
         body.append([*line, *(_range(_means(whole, f"end_{name}")) for name in ("tau_v", "tau_theta"))])
     head = ["network", "start", "above 50 %", "epochs to 80 %", "start, epochs", "rates at the start", "at the end"]
@@ -302,12 +304,12 @@ def study_digits() -> list[str]:
 @table
 def study_correlations() -> list[str]:
     """Which figure of the start goes with the score, over chosen trials with the whole training."""
-    speech = _chosen("depth", "speech", "starts", "starts-higher", "ablation", "cells")
-    of_one = [row for row in speech if row["cell"] == "ALIFPlus"]
+    speech, of_one = _chosen(*_SPEECH), speech_of_one()
     asked = [
         ("speech, ALIF+: mean over layers", of_one, mean),
         ("lowest of the layers", of_one, min),
         ("top layer", of_one, lambda layers: layers[-1]),
+        ("five layers alone: mean", [row for row in of_one if row["layers"] == "5"], mean),
         ("speech, all neurons: mean", speech, mean),
         ("digits: mean", _chosen("digits", "sl-mnist"), mean),
         ("memory: mean", _chosen("recall", "recall-deep"), mean),
@@ -316,6 +318,11 @@ def study_correlations() -> list[str]:
     body = [[words, *(_rank(found, name, of) for _, found, of in told)] for name, words in _STATISTICS.items()]
     body.append(["trials", *(len(found) for _, found, _ in told)])
     return rows(["at the start", *(title for title, *_ in told)], body)
+
+
+def speech_of_one() -> list[dict[str, str]]:
+    """The chosen trials with ALIF+ on spoken digits of people that came to no error."""
+    return _whole([row for row in _chosen(*_SPEECH) if row["cell"] == "ALIFPlus"])
 
 
 def _chosen(*sweeps: str) -> list[dict[str, str]]:
@@ -332,7 +339,7 @@ def _rank(found: list[dict[str, str]], name: str, of: Callable[[list[float]], fl
     """Spearman's rank correlation with the validation score; of what varies."""
     pairs = []
     for row in found:
-        if layers := _layers(row, name):
+        if layers := layers_of(row, name):
             pairs.append((of(layers), float(row["validation_mode_accuracy"])))
     if len({value for value, _ in pairs}) <= 2 or len(pairs) < _LEAST:
         return "-"
