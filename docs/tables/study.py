@@ -302,6 +302,12 @@ def study_digits() -> list[str]:
 
 
 @table
+def study_mnist() -> list[str]:
+    """Starts on all of spike-latency MNIST."""
+    return _arms("sl-mnist", (1, 2, 4))
+
+
+@table
 def study_correlations() -> list[str]:
     """Which figure of the start goes with the score, over chosen trials with the whole training."""
     speech, of_one = _chosen(*_SPEECH), speech_of_one()
