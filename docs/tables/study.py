@@ -131,7 +131,14 @@ def _arms(
         line += [_spread(whole, f"{column}_{score}") for column in columns]
         line += [_FIGURES[figure][1](layers_of(arm, figure)) for figure in figures]
         body.append([*line, f"{float(arm['start_seconds']):.1f}"])
-    head = ["network", "start", "training", "learning rate", "seeds", *(f"after {n} epochs" for n in budgets)]
+    head = [
+        "network",
+        "start",
+        "training",
+        "learning rate",
+        "seeds",
+        *(f"after {n} {'epochs' if n > 1 else 'epoch'}" for n in budgets),
+    ]
     unit = "%" if score == "mode_accuracy" else score
     head += [f"validation, {unit}", f"test, {unit}", *(_FIGURES[figure][0] for figure in figures), "start, s"]
     versions = ", ".join(sorted({f"neurolsc {row['neurolsc']}, torch {row['torch']}" for row in found}))
