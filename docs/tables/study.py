@@ -324,7 +324,8 @@ def study_correlations() -> list[str]:
         ("top layer", of_one, lambda layers: layers[-1]),
         ("five layers alone: mean", [row for row in of_one if row["layers"] == "5"], mean),
         ("speech, all neurons: mean", speech, mean),
-        ("digits: mean", _chosen("digits", "sl-mnist"), mean),
+        ("1,800 digits: mean", _chosen("digits"), mean),
+        ("all of MNIST: mean", _chosen("sl-mnist"), mean),
         ("memory: mean", _chosen("recall", "recall-deep"), mean),
     ]
     told = [(title, _whole(found), of) for title, found, of in asked if len(_whole(found)) >= _LEAST]
