@@ -34,6 +34,8 @@ _TRAINED: dict[str, Callable[[dict[str, str]], str]] = {
 _ARM = ("cell", "tau_v", "dampening", "layer_delay", "layers", "start", *_TRAINED)
 _SPEECH = ("depth", "speech", "starts", "starts-higher", "dampening", "ablation", "cells")
 """sweeps on spoken digits of people with the training as the commands do it"""
+_DIVERGED = "FloatingPointError"
+"""what the error of a trial begins with whose loss, or validation loss, is not finite"""
 _LEAST = 8
 """trials below which no correlation is told"""
 
@@ -47,11 +49,13 @@ def _trials(name: str) -> list[dict[str, str]]:
         found = list(csv.DictReader(file))
     if not found:
         raise MissingError(f"no trial of benchmarks/study/{name}.toml is over.")
+    if other := [row["error"] for row in found if row["error"] and not row["error"].startswith(_DIVERGED)]:
+        raise ValueError(f"{path.name}: a trial failed, and not since its loss diverged: {other[0]}")
     return found
 
 
 def _whole(runs: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Those that came to no error, which in the study is a loss that diverges."""
+    """Those whose loss did not diverge."""
     return [row for row in runs if not row["error"]]
 
 
