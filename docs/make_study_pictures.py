@@ -5,9 +5,8 @@ from statistics import mean
 
 import matplotlib as mpl
 from matplotlib.lines import Line2D
-from scipy.stats import spearmanr
 
-from docs.tables.study import layers_of, speech_of_one
+from docs.tables.study import layers_of, rank_of, speech_of_one
 from neurolsc.plots.style import COLORS, STYLE, finish, panels
 
 PATH = Path(__file__).parent / "pictures" / "study_statistics.png"
@@ -43,13 +42,12 @@ def draw(path: Path) -> None:
     with mpl.rc_context(STYLE):
         figure, grid = panels(2, 2, figsize=(9.2, 7.4), sharey=True)
         for ax, (name, words) in zip(grid.flat, SHOWN.items(), strict=True):
-            points = [(mean(layers), row) for row in trials if (layers := layers_of(row, name))]
-            at, scores = [x for x, _ in points], [float(row["validation_mode_accuracy"]) for _, row in points]
-            for (x, row), score in zip(points, scores, strict=True):
-                look = {"marker": MARKERS[row["layers"]], "color": colors[family(row["start"])]}
-                ax.plot(x, score, linestyle="", markersize=6, alpha=0.65, markeredgewidth=0, **look)
-            rank = spearmanr(at, scores).statistic
-            ax.set(xlabel=words, ylim=(0, 1), title=f"rank correlation {rank:.2f}")
+            for row in trials:
+                if layers := layers_of(row, name):
+                    look = {"marker": MARKERS[row["layers"]], "color": colors[family(row["start"])]}
+                    score = float(row["validation_mode_accuracy"])
+                    ax.plot(mean(layers), score, linestyle="", markersize=6, alpha=0.65, markeredgewidth=0, **look)
+            ax.set(xlabel=words, ylim=(0, 1), title=f"rank correlation {rank_of(trials, name, mean)}")
         for row in grid:
             row[0].set_ylabel("validation mode accuracy")
         handles = [Line2D([], [], marker="o", linestyle="", color=colors[name], label=name) for name in FAMILIES]

@@ -333,7 +333,7 @@ def study_correlations() -> list[str]:
         ("memory: mean", _chosen("recall", "recall-deep"), mean),
     ]
     told = [(title, _whole(found), of) for title, found, of in asked if len(_whole(found)) >= _LEAST]
-    body = [[words, *(_rank(found, name, of) for _, found, of in told)] for name, words in _STATISTICS.items()]
+    body = [[words, *(rank_of(found, name, of) for _, found, of in told)] for name, words in _STATISTICS.items()]
     body.append(["trials", *(len(found) for _, found, _ in told)])
     return rows(["at the start", *(title for title, *_ in told)], body)
 
@@ -353,7 +353,7 @@ def _chosen(*sweeps: str) -> list[dict[str, str]]:
     return [row for row in found if all(row[setting] == value for setting, value in whole.items())]
 
 
-def _rank(found: list[dict[str, str]], name: str, of: Callable[[list[float]], float]) -> str:
+def rank_of(found: list[dict[str, str]], name: str, of: Callable[[list[float]], float]) -> str:
     """Spearman's rank correlation with the validation score; of what varies."""
     pairs = []
     for row in found:

@@ -219,7 +219,11 @@ def _choice(given: dict[str, Any], grid: Grid) -> Choice | None:
     by = one_of("choose: by", told.get("by", f"validation_{task.score}"), known)
     seeds = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
     with_seeds = told.get("seeds", seeds[:1])
-    if not isinstance(with_seeds, list) or not with_seeds or not {*map(repr, with_seeds)} <= {*map(repr, seeds)}:
+    if (
+        not isinstance(with_seeds, list)
+        or not with_seeds
+        or any(type(s) is not int or s not in seeds for s in with_seeds)
+    ):
         raise ValueError(f"choose: seeds must be a list of {', '.join(map(str, seeds))}, got {_told(with_seeds)}.")
     return Choice(setting, by, tuple(with_seeds), measure_of(task, by.removeprefix("validation_")))
 
