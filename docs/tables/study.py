@@ -171,7 +171,9 @@ _ROWS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "ALIF±, 2 layers": (("cells",), {"layers": "2", "cell": "ALIFPlusMinus"}),
     "ALIF±, 5 layers": (("cells",), {"layers": "5", "cell": "ALIFPlusMinus"}),
     "ALIF±, 10 layers": (("cells",), {"layers": "10", "cell": "ALIFPlusMinus"}),
+    "LIF, 2 layers": (("cells",), {"layers": "2", "cell": "LIF"}),
     "LIF, 5 layers": (("cells",), {"layers": "5", "cell": "LIF"}),
+    "LIF, 10 layers": (("cells",), {"layers": "10", "cell": "LIF"}),
     "synthetic speech, ALIF+, 5 layers": (("synthetic",), {}),
     "1,800 digits, ALIF+, 2 layers": (("digits",), {"cell": "ALIFPlus", "shift": "0"}),
     "all of MNIST, ALIF+, 2 layers": (("sl-mnist",), {}),
@@ -316,6 +318,12 @@ def study_digits() -> list[str]:
 def study_mnist() -> list[str]:
     """Starts on all of spike-latency MNIST."""
     return _arms("sl-mnist", (1, 2, 4))
+
+
+@table
+def study_released() -> list[str]:
+    """The neuron of the released code, from that code's loop and from other starts."""
+    return _arms("released", (3, 6))
 
 
 @table

@@ -1,4 +1,4 @@
-"""Layers that hand on what they read: however deep, a network starts as its first layer."""
+"""Layers that hand on what they read: however deep, a network starts as its first layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from neurolsc.network import Network
 from neurolsc.neurons.synapses import Synapses, synapses
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import bottom_up
-from neurolsc.validation import number
+from neurolsc.validation import number, whole
 
 _TOLD = 0.95
 """share of the spikes handed on below which it is told"""
@@ -24,30 +24,32 @@ _TOLD = 0.95
 @register
 @dataclass(frozen=True)
 class Relay(Initialiser):
-    r"""All layers above the first hand on every spike that they read.
+    r"""Layers above the lowest hand on every spike that they read.
 
     .. math:: W_{in, l} = 2\, \mathrm{diag}(\vartheta_l), \quad W_{rec, l} = -\mathrm{diag}(r_l)
         \quad\Rightarrow\quad v[t, l] = 2 \vartheta_l\, z[t', l-1], \quad z[t, l] = z[t', l-1]
 
     where r is the voltage that a neuron without recurrence has left one step after its spike, if it
     reads nothing: of a leaky neuron whose reset subtracts the threshold, :math:`(2 e^{-1/\tau_v} -
-    1)\, \vartheta`. So what the first layer sends leaves the last as it was. Every voltage is one
-    threshold above the threshold or one below it, so that the surrogate's derivative is one number,
-    and the gradient comes back as it was too, times :math:`2 \vartheta_l\, \gamma f(\omega
-    \vartheta_{l-1})` for each layer: 0.25 at a threshold of 1. Layers of random weights scatter
-    what they read instead: of what told samples apart, ten of them left 0.00 to 0.08 in the study,
-    relays 0.86.
+    1)\, \vartheta`. So what the last of the lowest layers sends leaves the network as it was. Every
+    voltage is one threshold above the threshold or one below it, so that the surrogate's derivative
+    is one number, and the gradient comes back as it was too, times :math:`2 \vartheta_l\, \gamma
+    f(\omega \vartheta_{l-1})` for each layer: 0.25 at a threshold of 1. Layers of random weights
+    scatter what they read instead: of what told samples apart, ten of them left 0.00 to 0.08 in the
+    study, relays 0.86.
 
-    The first layer fires at a given rate, and its recurrence has a given radius, as
-    :class:`BySource` sets them. Resting thresholds of the others, where they can be set, are set to
-    their mean, and what spikes add to a threshold to a share of what it was: else the spikes of a
-    series are not handed on. Recurrence and adaptation are there for the training to find. A layer
-    of another width than the one below reads its neurons in turn, some more than once or not all.
+    The lowest layers, whose weights stay as they were drawn, fire at a given rate, and their
+    recurrence has a given radius, as :class:`BySource` sets them. Resting thresholds of the others,
+    where they can be set, are set to their mean, and what spikes add to a threshold to a share of
+    what it was: else the spikes of a series are not handed on. Recurrence and adaptation are there
+    for the training to find. A layer of another width than the one below reads its neurons in turn,
+    some more than once or not all.
 
     Attributes:
-        rate: spikes per neuron and step; 0: the thresholds of the first layer stay.
-        recurrence: radius of the first layer's recurrence; 0: none.
+        rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
+        recurrence: radius of their recurrence; 0: none.
         adaptation: share that is left of what spikes add to the thresholds of relays.
+        drawn: how many are the lowest; a network of no more has no relays.
 
     Source: ours; after the identity as the start of rate networks, through time (Le, Jaitly &
     Hinton, arXiv:1504.00941) and through depth (Zhao, Schäfer & Anandkumar, arXiv:2110.12661).
@@ -56,26 +58,27 @@ class Relay(Initialiser):
     rate: float = 0.15
     recurrence: float = 0.2
     adaptation: float = 0.01
+    drawn: int = 1
 
     def __post_init__(self) -> None:
-        self._first()  # refuses a rate or a radius
+        self._lowest()  # refuses a rate or a radius
         number("adaptation", self.adaptation)
+        whole("drawn", self.drawn)
 
-    def _first(self) -> BySource:
-        """What sets the first layer."""
+    def _lowest(self) -> BySource:
+        """What sets the lowest layers."""
         return BySource(depth=0, recurrence=self.recurrence, rate=self.rate)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; told is what is missed, dropped or added."""
-        x, found, first = first_input(network, inputs), [], self._first()
-        first.refuse(network, 0)
-        for layer in range(1, len(network.cells)):
-            _refuse(network, layer)
-        some, times = first.drawn(x, seed)
+        x, found, lowest = first_input(network, inputs), [], self._lowest()
+        for layer in range(len(network.cells)):
+            (lowest.refuse if layer < self.drawn else _refuse)(network, layer)
+        some, times = lowest.drawn(x, seed)
         with evaluating(network), torch.no_grad():
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
-                if layer == 0:
-                    found += first.set_layer(points, read, some, times, layer, seed)
+                if layer < self.drawn:
+                    found += lowest.set_layer(points, read, some, times, layer, seed)
                 else:
                     self._set(network, layer)
                     found += _dropped(network, layer, read)

@@ -67,6 +67,20 @@ def test_the_first_layer_is_that_of_the_radii_by_source(x: Tensor):
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("drawn", [2, 5, 7])
+def test_the_lowest_layers_are_those_of_the_radii_by_source_and_the_others_hand_on(drawn: int, x: Tensor):
+    ours, theirs = deep(LIF), deep(LIF)
+    assert Relay(drawn=drawn).apply(ours, [x.double()], seed=3) == ()
+    BySource(depth=0).apply(theirs, [x.double()], seed=3)
+    for mine, other in zip(ours.cells[:drawn], theirs.cells, strict=False):
+        assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
+    spikes = ours.run(x.double()).spikes
+    assert [layer.mean().item() for layer in spikes] == pytest.approx(5 * [0.15], rel=0.05)
+    for below, layer in itertools.pairwise(spikes[drawn - 1 :]):
+        assert torch.equal(layer, below)
+    assert not torch.equal(spikes[0], spikes[1])
+
+
 def test_layers_of_other_widths_read_in_turn(x: Tensor):
     torch.manual_seed(0)
     widths = (N, 16, 24, 10, 8)
@@ -123,7 +137,12 @@ def test_a_convolution_is_refused_before_anything_is_changed():
 
 def test_as_a_text():
     assert named("Relay(rate=0.1)") == Relay(rate=0.1)
-    for wrong, told in (("recurrence=-1", "recurrence"), ("adaptation=0", "adaptation"), ("rate=2", "below 1")):
+    for wrong, told in (
+        ("recurrence=-1", "recurrence"),
+        ("adaptation=0", "adaptation"),
+        ("rate=2", "below 1"),
+        ("drawn=0", "at least 1"),
+    ):
         with pytest.raises(ValueError, match=told):
             named(f"Relay({wrong})")
 
