@@ -51,7 +51,8 @@ class BySource(Initialiser):
     Attributes:
         depth: wanted radius through depth of every layer but the first; 0: w_in stays.
         recurrence: wanted radius of the recurrence, see :mod:`neurolsc.stability.recurrence`; 0: no
-            recurrence at the start. Layers without recurrent matrices have none to set.
+            recurrence at the start; None: w_rec stays. Layers without recurrent matrices have none
+            to set.
         rate: spikes per neuron and step; 0: thresholds stay.
         samples: samples of the first batch at which radii are taken.
         steps: time steps at which they are.
@@ -61,14 +62,14 @@ class BySource(Initialiser):
     """
 
     depth: float = 0.6
-    recurrence: float = 0.2
+    recurrence: float | None = 0.2
     rate: float = 0.15
     samples: int = 4
     steps: int = 8
     rounds: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("depth", "recurrence", "rate"):
+        for name in ("depth", "rate", *(() if self.recurrence is None else ("recurrence",))):
             number(name, getattr(self, name), zero_allowed=True)
         if self.rate >= 1:
             raise ValueError(f"rate must be spikes per neuron and step, below 1, got {self.rate}.")
@@ -106,12 +107,16 @@ class BySource(Initialiser):
         below, own = synapses(cell, "depth") if layer else (), synapses(cell, "time")
         for matrix in own if self.recurrence == 0 else ():
             put(matrix, torch.zeros_like(matrix.weights))
-        wanted = {"depth": self.depth if below else 0.0, "recurrence": self.recurrence if own else 0.0}
+        moved = {"depth": (below, self.depth), "recurrence": (own, self.recurrence)}
+        wanted = {name: target for name, (matrices, target) in moved.items() if matrices and target}
 
         def radii() -> dict[str, float]:
             t = again(points, read[:, some], times)
-            across = depth_radius(t, layer, "submatrix", generator(seed, layer)).radius
-            return {"depth": across.mean().item(), "recurrence": recurrence_radius(t).mean().item()}
+            taken = {
+                "depth": lambda: depth_radius(t, layer, "submatrix", generator(seed, layer)).radius,
+                "recurrence": lambda: recurrence_radius(t),
+            }
+            return {name: taken[name]().mean().item() for name in wanted}
 
         for _ in range(self.rounds):
             self._wake(cell, read)
@@ -119,11 +124,11 @@ class BySource(Initialiser):
             factors = {name: _factor(found[name], target) for name, target in wanted.items()}
             if all(abs(factor - 1) < _SETTLED for factor in factors.values()):
                 break
-            for matrices, factor in ((below, factors["depth"]), (own, factors["recurrence"])):
-                for matrix in matrices:
+            for name, factor in factors.items():
+                for matrix in moved[name][0]:
                     put(matrix, factor * matrix.weights)
         fires, found = self._wake(cell, read), radii()
-        missed = [(f"radius of the {name}", found[name], target) for name, target in wanted.items() if target]
+        missed = [(f"radius of the {name}", found[name], target) for name, target in wanted.items()]
         missed += [("firing rate", fires, self.rate)] if self.rate else []
         return [
             Finding(layer + 1, f"{what} {is_now:.3g}, not {target:g}", _CURES[what])
@@ -140,5 +145,5 @@ class BySource(Initialiser):
 
 
 def _factor(found: float, target: float) -> float:
-    """What brings a linear radius to its target; 1 where none is wanted, or nothing moves it."""
-    return min(max(target / found, 1 / _WIDEST), _WIDEST) if found and target else 1.0
+    """What brings a linear radius to its target; 1 where nothing moves it."""
+    return min(max(target / found, 1 / _WIDEST), _WIDEST) if found else 1.0

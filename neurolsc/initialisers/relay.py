@@ -38,16 +38,17 @@ class Relay(Initialiser):
     scatter what they read instead: of what told samples apart, ten of them left 0.00 to 0.08 in the
     study, relays 0.86.
 
-    The lowest layers, whose weights stay as they were drawn, fire at a given rate, and their
-    recurrence has a given radius, as :class:`BySource` sets them. Resting thresholds of the others,
-    where they can be set, are set to their mean, and what spikes add to a threshold to a share of
-    what it was: else the spikes of a series are not handed on. Recurrence and adaptation are there
-    for the training to find. A layer of another width than the one below reads its neurons in turn,
-    some more than once or not all.
+    The lowest layers, whose weights are as they were drawn, are woken: their thresholds are scaled
+    to a firing rate. So there are two layers to code the input and to mix it, and those above do no
+    harm until they learn. Resting thresholds of relays, where they can be set, are set to their
+    mean, and what spikes add to a threshold to a share of what it was: else the spikes of a series
+    are not handed on. Recurrence and adaptation are there for the training to find. A layer of
+    another width than the one below reads its neurons in turn, some more than once or not all.
 
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
-        recurrence: radius of their recurrence; 0: none.
+        recurrence: radius that the recurrence of the lowest layers is scaled to, as
+            :class:`BySource` does; 0: they have none at the start; None: it stays.
         adaptation: share that is left of what spikes add to the thresholds of relays.
         drawn: how many are the lowest; a network of no more has no relays.
 
@@ -56,9 +57,9 @@ class Relay(Initialiser):
     """
 
     rate: float = 0.15
-    recurrence: float = 0.2
+    recurrence: float | None = None
     adaptation: float = 0.01
-    drawn: int = 1
+    drawn: int = 2
 
     def __post_init__(self) -> None:
         self._lowest()  # refuses a rate or a radius

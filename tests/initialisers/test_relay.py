@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
-from neurolsc.initialisers import BySource, Relay, named
+from neurolsc.initialisers import BySource, RateMatching, Relay, named
 from neurolsc.neurons import ALIFPositive
 from neurolsc.stability.transition import depth_derivative, follow
 
@@ -36,7 +36,7 @@ def shifted(spikes: Tensor, delay: int) -> Tensor:
 @pytest.mark.parametrize(("cell", "tau_v"), [(LIF, 0.1), (LIF, 3.0), (ALIFPlusMinus, 0.7), (ALIFPositive, 0.7)])
 def test_relays_hand_on_every_spike(cell: type, tau_v: float, reset: str, delay: int, x: Tensor):
     network = deep(cell, delay=delay, reset=reset, tau_v=tau_v)
-    assert Relay(rate=0.2, adaptation=1e-9).apply(network, [x.double()]) == ()
+    assert Relay(rate=0.2, adaptation=1e-9, drawn=1).apply(network, [x.double()]) == ()
     spikes = network.run(x.double()).spikes
     assert spikes[0].mean().item() == pytest.approx(0.2, rel=0.05)
     for below, layer in itertools.pairwise(spikes):
@@ -46,7 +46,7 @@ def test_relays_hand_on_every_spike(cell: type, tau_v: float, reset: str, delay:
 @pytest.mark.parametrize("cell", [LIF, ALIFPlus])
 def test_voltages_are_a_threshold_away_and_the_gradient_comes_back_as_it_was(cell: type, x: Tensor):
     network = deep(cell, tau_v=0.5)
-    Relay(adaptation=1e-9).apply(network, [x.double()])
+    Relay(adaptation=1e-9, drawn=1).apply(network, [x.double()])
     transitions, _ = follow(network, x.double(), torch.arange(T))
     for layer in (2, 3):
         of = [cell.membrane() for cell in network.cells]
@@ -61,17 +61,17 @@ def test_voltages_are_a_threshold_away_and_the_gradient_comes_back_as_it_was(cel
 
 def test_the_first_layer_is_that_of_the_radii_by_source(x: Tensor):
     ours, theirs = deep(ALIFPlus), deep(ALIFPlus)
-    Relay(recurrence=0.1).apply(ours, [x.double()], seed=3)
+    Relay(recurrence=0.1, drawn=1).apply(ours, [x.double()], seed=3)
     BySource(recurrence=0.1).apply(theirs, [x.double()], seed=3)
     for a, b in zip(ours.cells[0].parameters(), theirs.cells[0].parameters(), strict=True):
         assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("drawn", [2, 5, 7])
-def test_the_lowest_layers_are_those_of_the_radii_by_source_and_the_others_hand_on(drawn: int, x: Tensor):
+def test_the_lowest_layers_are_woken_and_the_others_hand_on(drawn: int, x: Tensor):
     ours, theirs = deep(LIF), deep(LIF)
     assert Relay(drawn=drawn).apply(ours, [x.double()], seed=3) == ()
-    BySource(depth=0).apply(theirs, [x.double()], seed=3)
+    RateMatching(0.15).apply(theirs, [x.double()])
     for mine, other in zip(ours.cells[:drawn], theirs.cells, strict=False):
         assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
     spikes = ours.run(x.double()).spikes
@@ -85,7 +85,7 @@ def test_layers_of_other_widths_read_in_turn(x: Tensor):
     torch.manual_seed(0)
     widths = (N, 16, 24, 10, 8)
     network = Network([LIF(a, b) for a, b in itertools.pairwise(widths)], 3, layer_delay=0)
-    assert Relay().apply(network, [x]) == ()
+    assert Relay(drawn=1).apply(network, [x]) == ()
     spikes = network.run(x).spikes
     assert torch.equal(spikes[1], torch.cat([spikes[0], spikes[0][..., :8]], -1))
     assert torch.equal(spikes[2], spikes[1][..., :10])
@@ -93,10 +93,10 @@ def test_layers_of_other_widths_read_in_turn(x: Tensor):
 
 def test_what_the_adaptation_takes_away_is_told(x: Tensor):
     network = deep(ALIFPlus)
-    found = Relay(adaptation=1.0).apply(network, [x.double()])
+    found = Relay(adaptation=1.0, drawn=1).apply(network, [x.double()])
     assert [f.layer for f in found][:1] == [2]
     assert "of its spikes" in found[0].problem
-    silent = Relay().apply(deep(ALIFPlus), [0 * x.double()])
+    silent = Relay(drawn=1).apply(deep(ALIFPlus), [0 * x.double()])
     assert [f.problem for f in silent if f.layer > 1] == ["reads no spikes"] * 4
 
 
@@ -111,7 +111,7 @@ def snntorch_network(**settings: object) -> Network:
 @pytest.mark.parametrize("reset", ["subtract", "zero"])
 def test_layers_of_snntorch_hand_on_too(reset: str, x: Tensor):
     network = snntorch_network(reset_mechanism=reset, learn_threshold=True)
-    assert Relay().apply(network, [x]) == ()
+    assert Relay(drawn=1).apply(network, [x]) == ()
     spikes = network.run(x).spikes
     assert spikes[0].mean() > 0.1
     for below, layer in itertools.pairwise(spikes):
@@ -122,7 +122,7 @@ def test_a_layer_whose_synapses_remember_is_told(x: Tensor):
     torch.manual_seed(0)
     layers = [norse.LIFRecurrent(N, 16), norse.LIFRecurrent(16, 16), norse.LIFRecurrent(16, 16)]
     network = wrap(norse.SequentialState(*layers, nn.Linear(16, 3)))
-    found = Relay(rate=0.0).apply(network, [10 * x])
+    found = Relay(rate=0.0, drawn=1).apply(network, [10 * x])
     assert any(f.layer == 2 for f in found)
 
 
@@ -131,7 +131,7 @@ def test_a_convolution_is_refused_before_anything_is_changed():
     network = wrap([*layers, nn.Linear(8, 4), snn.Leaky(0.5), nn.Linear(4, 2)], input_shape=(1, 6, 6))
     before = {name: p.clone() for name, p in network.state_dict().items()}
     with pytest.raises(TypeError, match=r"layer 2, .* is a convolution: a relay needs a matrix"):
-        Relay(rate=0.0).apply(network, [torch.rand(5, 3, network.n_in)])
+        Relay(rate=0.0, drawn=1).apply(network, [torch.rand(5, 3, network.n_in)])
     assert all(torch.equal(before[name], p) for name, p in network.state_dict().items())
 
 
@@ -152,6 +152,6 @@ def test_a_connection_that_does_not_exist_stays_none(x: Tensor):
     with torch.no_grad():
         network.cells[1].w_in[:, 3] = 0.0
         network.cells[1].w_rec.fill_diagonal_(0.0)
-    Relay().apply(network, [x.double()])
+    Relay(drawn=1).apply(network, [x.double()])
     assert not network.cells[1].w_rec.any()
     assert network.cells[1].w_in.nonzero().tolist() == [[i, i] for i in range(16) if i != 3]
