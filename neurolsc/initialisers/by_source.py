@@ -1,5 +1,6 @@
 """Local stability by source, at a given rate: what spikes do is set, leaks are left to the task."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,10 +15,11 @@ from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.synapses import synapses
 from neurolsc.stability.findings import Finding
-from neurolsc.stability.measure import depth_radius
+from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.one_layer import again, bottom_up, rate, scale_to_rate
 from neurolsc.stability.profile import draw_steps
 from neurolsc.stability.recurrence import recurrence_radius
+from neurolsc.stability.roots import settle
 from neurolsc.stability.transition import Transitions
 from neurolsc.validation import number, whole
 
@@ -28,6 +30,7 @@ _REACH = 1e4  # likewise of thresholds
 _CURES = {
     "radius of the depth": "no scale of w_in moves it: let the layer below fire, where its surrogate has a derivative",
     "radius of the recurrence": "voltages outgrow the surrogate, or no neuron has a derivative: ask for less",
+    "radius through time": "its leaks hold it, or its thresholds: no scale of the recurrence brings it to 1",
     "firing rate": "it moves in jumps: take a wider layer or a weaker recurrence",
 }
 
@@ -51,8 +54,9 @@ class BySource(Initialiser):
     Attributes:
         depth: wanted radius through depth of every layer but the first; 0: w_in stays.
         recurrence: wanted radius of the recurrence, see :mod:`neurolsc.stability.recurrence`; 0: no
-            recurrence at the start; None: w_rec stays. Layers without recurrent matrices have none
-            to set.
+            recurrence at the start; None: w_rec stays, but where it brings the mean radius through
+            time above 1 it is scaled down until it does not. Layers without recurrent matrices have
+            none to set.
         rate: spikes per neuron and step; 0: thresholds stay.
         samples: samples of the first batch at which radii are taken.
         steps: time steps at which they are.
@@ -110,25 +114,44 @@ class BySource(Initialiser):
         moved = {"depth": (below, self.depth), "recurrence": (own, self.recurrence)}
         wanted = {name: target for name, (matrices, target) in moved.items() if matrices and target}
 
-        def radii() -> dict[str, float]:
-            t = again(points, read[:, some], times)
-            taken = {
-                "depth": lambda: depth_radius(t, layer, "submatrix", generator(seed, layer)).radius,
-                "recurrence": lambda: recurrence_radius(t),
-            }
-            return {name: taken[name]().mean().item() for name in wanted}
+        def now() -> Transitions:
+            return again(points, read[:, some], times)
 
+        taken = {
+            "depth": lambda: depth_radius(now(), layer, "submatrix", generator(seed, layer)).radius,
+            "recurrence": lambda: recurrence_radius(now()),
+            "time": lambda: time_radius(now(), layer).radius,
+        }
+
+        def radius(name: str) -> float:
+            return taken[name]().mean().item()
+
+        def scaled_by(log: float, drawn: Sequence[Tensor]) -> None:
+            for matrix, weights in zip(own, drawn, strict=True):
+                put(matrix, math.exp(log) * weights)
+            self._wake(cell, read)
+
+        through_time = 0.0
         for _ in range(self.rounds):
             self._wake(cell, read)
-            found = radii()
-            factors = {name: _factor(found[name], target) for name, target in wanted.items()}
+            if own and self.recurrence is None and (through_time := radius("time")) > 1 + _SETTLED:
+                drawn = [matrix.weights.clone() for matrix in own]
+                through_time = settle(
+                    lambda log, drawn=drawn: scaled_by(log, drawn),
+                    lambda: radius("time"),
+                    1.0,
+                    reach=math.log(_REACH),
+                    close=_SETTLED,
+                )
+            factors = {name: _factor(radius(name), target) for name, target in wanted.items()}
             if all(abs(factor - 1) < _SETTLED for factor in factors.values()):
                 break
             for name, factor in factors.items():
                 for matrix in moved[name][0]:
                     put(matrix, factor * matrix.weights)
-        fires, found = self._wake(cell, read), radii()
-        missed = [(f"radius of the {name}", found[name], target) for name, target in wanted.items()]
+        fires = self._wake(cell, read)
+        missed = [(f"radius of the {name}", radius(name), target) for name, target in wanted.items()]
+        missed += [("radius through time", through_time, 1.0)] if through_time > 1 else []
         missed += [("firing rate", fires, self.rate)] if self.rate else []
         return [
             Finding(layer + 1, f"{what} {is_now:.3g}, not {target:g}", _CURES[what])

@@ -47,8 +47,8 @@ class Relay(Initialiser):
 
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
-        recurrence: radius that the recurrence of the lowest layers is scaled to, as
-            :class:`BySource` does; 0: they have none at the start; None: it stays.
+        recurrence: radius of the recurrence of the lowest layers, as :class:`BySource` sets it;
+            None: as it was drawn, but for no more than a radius of 1 through time.
         adaptation: share that is left of what spikes add to the thresholds of relays.
         drawn: how many are the lowest; a network of no more has no relays.
 

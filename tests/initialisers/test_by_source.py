@@ -1,11 +1,14 @@
 """Radii by source at a given rate, measured after they were set."""
 
+from typing import NamedTuple
+
 import pytest
 import snntorch
 import torch
 
-from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, radius_profile, wrap
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
 from neurolsc.initialisers import BySource, named
+from neurolsc.neurons import Answer, SpikingCell
 from neurolsc.stability.recurrence import recurrence_radius
 from neurolsc.stability.transition import follow
 
@@ -44,6 +47,50 @@ def test_zero_takes_the_recurrence_away_and_leaves_what_is_not_asked_for(make_ne
     assert BySource(depth=0, recurrence=0, rate=0).apply(network, [x]) == ()
     assert not network.cells[1].w_rec.any()
     assert torch.equal(network.cells[1].w_in, w_in) and torch.equal(network.cells[1].theta_rest, rest)
+
+
+@pytest.mark.parametrize(("gain", "stays"), [(0.02, True), (4.0, False)])
+def test_a_recurrence_that_is_left_is_no_more_than_a_radius_of_one_allows(gain, stays, make_network, make_spikes):
+    x = make_spikes(T=60, B=8, N=40)
+    network = make_network(LIF, n_in=40, width=32, tau_v=20.0)
+    with torch.no_grad():
+        for cell in network.cells:
+            cell.w_rec *= gain
+    drawn = [cell.w_rec.clone() for cell in network.cells]
+    assert BySource(depth=0, recurrence=None, samples=8, steps=20).apply(network, [x]) == ()
+    assert (radius_profile(network, x).time_mean <= 1.03).all()
+    for cell, before in zip(network.cells, drawn, strict=True):
+        scale = (cell.w_rec / before).mean()
+        assert (scale == 1) if stays else (0 < scale < 0.5)
+        torch.testing.assert_close(cell.w_rec, scale * before)
+    for spikes in network.run(x).spikes:
+        assert spikes.mean().item() == pytest.approx(0.15, rel=0.05)
+
+
+class State(NamedTuple):
+    v: torch.Tensor
+
+
+class Growing(SpikingCell):
+    """A voltage that grows by itself."""
+
+    answers = (Answer("w_in", "depth"), Answer("w_rec", "time"))
+
+    def initial_state(self, batch):
+        return State(torch.zeros(batch, self.n_hidden))
+
+    def distance(self, state):
+        return state.v - 1
+
+    def update(self, x, z, state):
+        return State(1.3 * state.v * (1 - z.detach()) + x @ self.w_in.T + z @ self.w_rec.T)
+
+
+def test_a_radius_that_no_recurrence_holds_is_told(x):
+    network = Network([Growing(40, 32)], 4)
+    found = BySource(recurrence=None, rate=0.0).apply(network, [x])
+    assert [f.problem for f in found] == ["radius through time 1.3, not 1"]
+    assert "no scale of the recurrence" in found[0].cure
 
 
 def test_what_is_missed_is_told(make_network, x):
