@@ -321,6 +321,12 @@ def study_digits() -> list[str]:
 
 
 @table
+def study_radius() -> list[str]:
+    """What the radius through time does at one firing rate."""
+    return _arms("radius", (3, 6), figures=("firing_rate", "time_radius", "survives"))
+
+
+@table
 def study_mnist() -> list[str]:
     """Starts on all of spike-latency MNIST."""
     return _arms("sl-mnist", (1, 2, 4))
