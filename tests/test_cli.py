@@ -250,7 +250,7 @@ def test_a_started_run_trains_and_says_what_was_not_reached(tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], {"tau_v": 50.0, "lr": 2e-3, "clip_weight": 3.0, "start": "Relay(recurrence=0, rate=0.1)"}),
+        ([], {"tau_v": 50.0, "lr": 2e-3, "clip_weight": 3.0, "start": "Relay(recurrence=0, rate=0.1, drawn=1)"}),
         (["--tau-v", "9"], {"tau_v": 9.0, "lr": 2e-3}),
     ],
 )

@@ -37,7 +37,7 @@ train_set, validation, test_set = (SpikeLatencyMNIST.embedded(split, encoding=co
 # %%
 torch.manual_seed(SEED)
 network = Network.exportable(784, (64, 64), 10, tau_v=25.0)
-Relay(recurrence=0, rate=0.1).apply(network, input_batches(train_set, 32, seed=SEED), seed=SEED)
+Relay(recurrence=0, rate=0.1, drawn=1).apply(network, input_batches(train_set, 32, seed=SEED), seed=SEED)
 small = Conditioning(clip_gradient=1.0, centralize=True, clip_weight=3.0)
 settings = {"conditioning": small, "seed": SEED, "progress": False}
 result = train(network, train_set, validation, epochs=3, lr=2e-3, **settings)

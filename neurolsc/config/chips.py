@@ -7,7 +7,7 @@ CHIPS: dict[str, dict[str, Any]] = {
     "netx": {
         "cell": "LIF",
         "tau_v": 50.0,
-        "start": "Relay(recurrence=0, rate=0.1)",
+        "start": "Relay(recurrence=0, rate=0.1, drawn=1)",
         "lr": 2e-3,
         "clip_weight": 3.0,
     }
