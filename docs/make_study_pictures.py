@@ -1,4 +1,4 @@
-"""Draw the picture of docs/study.md that no sweep draws, from the tables of the study."""
+"""Draw the pictures of docs/study.md that no sweep draws, from the tables of the study."""
 
 from pathlib import Path
 from statistics import mean
@@ -6,10 +6,15 @@ from statistics import mean
 import matplotlib as mpl
 from matplotlib.lines import Line2D
 
-from docs.tables.study import layers_of, rank_of, speech_of_one
+from docs.tables.study import STARTS, chosen_of, layers_of, rank_of, speech_of_one
 from neurolsc.plots.style import COLORS, STYLE, finish, panels
 
-PATH = Path(__file__).parent / "pictures" / "study_statistics.png"
+PICTURES = Path(__file__).parent / "pictures"
+NEURONS = {"ALIFPlus": ("ALIF+", "depth"), "ALIFPlusMinus": ("ALIF±", "cells"), "LIF": ("LIF", "cells")}
+"""what a neuron is called, and the sweep that has it at several depths"""
+DEPTHS = (2, 5, 10)
+COMPARED = ("relays", "from layer 2 on", "radii by source", "woken")
+"""the starts at several depths"""
 SHOWN = {
     "survives": "share of the input that survives",
     "depth_radius": "radius through depth",
@@ -26,6 +31,11 @@ FAMILIES = {
     "published starts": ("",),
 }
 """of each what its starts begin with; the first that fits counts"""
+WORDS = {name: name for name in COMPARED} | {
+    "relays": "relays from layer 3 on",
+    "from layer 2 on": "relays from layer 2 on",
+    "woken": "woken to the same rate",
+}
 MARKERS = {"2": "v", "5": "o", "10": "s"}
 """of networks with so many layers"""
 
@@ -35,7 +45,58 @@ def family(start: str) -> str:
     return next(name for name, words in FAMILIES.items() if start.startswith(words))
 
 
-def draw(path: Path) -> None:
+def draw_depth(path: Path) -> None:
+    """Score over the number of layers, a panel for each neuron, a mark for each trial."""
+    with mpl.rc_context(STYLE):
+        figure, grid = panels(1, len(NEURONS), figsize=(9.6, 3.7), sharey=True)
+        for ax, (cell, (title, sweep)) in zip(grid.flat, NEURONS.items(), strict=True):
+            trials = [row for row in chosen_of(sweep) if row["cell"] == cell and not row["error"]]
+            for place, name in enumerate(COMPARED):
+                scores = {depth: _scores(trials, name, depth) for depth in DEPTHS}
+                means = {depth: mean(found) for depth, found in scores.items() if found}
+                look = {"color": COLORS[place], "linestyle": ":" if name == "from layer 2 on" else "-"}
+                ax.plot([DEPTHS.index(depth) for depth in means], list(means.values()), **look)
+                for depth, found in scores.items():
+                    at = [DEPTHS.index(depth) + 0.04 * (place - 1.5)] * len(found)
+                    ax.plot(at, found, "o", color=COLORS[place], markersize=4, alpha=0.65, markeredgewidth=0)
+            ax.set(xticks=range(len(DEPTHS)), xticklabels=DEPTHS, xlim=(-0.3, len(DEPTHS) - 0.7))
+            ax.set(xlabel="layers", ylim=(0, 1), title=title)
+        grid.flat[0].set_ylabel("mode accuracy, test")
+        handles = [
+            Line2D([], [], color=COLORS[place], linestyle=":" if name == "from layer 2 on" else "-", label=WORDS[name])
+            for place, name in enumerate(COMPARED)
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize="small")
+        finish(figure, path, "digits that five people spoke; layers of 128 neurons, a mark for each seed")
+
+
+def draw_radius(path: Path) -> None:
+    """Score over the larger of two radii through time, a mark for each trial."""
+    with mpl.rc_context(STYLE):
+        figure, grid = panels(1, 1, figsize=(6.4, 3.7))
+        ax, trials = grid.flat[0], [row for row in chosen_of("radius") if not row["error"]]
+        for place, start in enumerate(dict.fromkeys(row["start"] for row in trials)):
+            of = [row for row in trials if row["start"] == start]
+            radii = [max(layers_of(row, "time_radius")) for row in of]
+            scores = [float(row["test_mode_accuracy"]) for row in of]
+            ax.plot(radii, scores, "o", color=COLORS[place], alpha=0.75, markeredgewidth=0, label=start)
+        ax.axvline(1, color="0.4", linestyle=":", linewidth=1)
+        ax.set(xlabel="radius through time at the start, the larger of two layers", ylim=(0, 1))
+        ax.set_ylabel("mode accuracy, test")
+        figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+        finish(figure, path, "1,800 digits, 2 x 64 LIF that fire 0.1, each at its chosen rate")
+
+
+def _scores(trials: list[dict[str, str]], name: str, depth: int) -> list[float]:
+    """Test scores of a start at a depth; two layers without a relay are the woken network."""
+    at = [row for row in trials if row["layers"] == str(depth)]
+    found = [row for row in at if row["start"] in STARTS[name]]
+    if name == "relays" and depth == 2 and not found:
+        return _scores(trials, "woken", depth)
+    return [float(row["test_mode_accuracy"]) for row in found]
+
+
+def draw_statistics(path: Path) -> None:
     """Score over four figures of the network before its training, a mark for each trial."""
     trials = speech_of_one()
     colors = dict(zip(FAMILIES, COLORS, strict=False))
@@ -60,4 +121,6 @@ def draw(path: Path) -> None:
         finish(figure, path, f"{about}; figures before training, means over layers")
 
 
-draw(PATH)
+draw_depth(PICTURES / "study_depth.png")
+draw_radius(PICTURES / "study_radius.png")
+draw_statistics(PICTURES / "study_statistics.png")

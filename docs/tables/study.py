@@ -153,7 +153,7 @@ def _arms(
     return [*rows(head, body), "", f"*{about}. Mean ± deviation over seeds.*"]
 
 
-_STARTS = {
+STARTS = {
     "relays": ("Relay()", "Relay(rate=0.1)"),
     "from layer 2 on": (_ALL_BUT_ONE, "Relay(recurrence=0, rate=0.1, drawn=1)"),
     "radii by source": ("BySource()", "BySource(recurrence=0, rate=0.1)"),
@@ -189,14 +189,14 @@ _ROWS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 @table
 def study_summary() -> list[str]:
     """Test scores of the starts that were tried on more than one task."""
-    body = [[title, *(_scored(name, *of) for name in _STARTS)] for title, of in _ROWS.items()]
-    return rows(["test, %", *_STARTS], [line for line in body if set(line[1:]) != {"-"}])
+    body = [[title, *(_scored(name, *of) for name in STARTS)] for title, of in _ROWS.items()]
+    return rows(["test, %", *STARTS], [line for line in body if set(line[1:]) != {"-"}])
 
 
 def _scored(name: str, sweeps: tuple[str, ...], wanted: dict[str, str]) -> str:
     """The test score of the chosen trials of a start, and how many there are where not four."""
-    trials = [row for row in _chosen(*sweeps) if wanted.items() <= row.items()]
-    chosen = [row for row in trials if row["start"] in _STARTS[name]]
+    trials = [row for row in chosen_of(*sweeps) if wanted.items() <= row.items()]
+    chosen = [row for row in trials if row["start"] in STARTS[name]]
     if name == "relays" and not chosen and {row["layers"] for row in trials} == {"2"}:
         return "= " + _scored("woken", sweeps, wanted)  # two layers without a relay
     found = _whole(chosen)
@@ -341,16 +341,16 @@ def study_released() -> list[str]:
 @table
 def study_correlations() -> list[str]:
     """Which figure of the start goes with the score, over chosen trials with the whole training."""
-    speech, of_one = _chosen(*_SPEECH), speech_of_one()
+    speech, of_one = chosen_of(*_SPEECH), speech_of_one()
     asked = [
         ("speech, ALIF+: mean over layers", of_one, mean),
         ("lowest of the layers", of_one, min),
         ("top layer", of_one, lambda layers: layers[-1]),
         ("five layers alone: mean", [row for row in of_one if row["layers"] == "5"], mean),
         ("speech, all neurons: mean", speech, mean),
-        ("1,800 digits: mean", _chosen("digits"), mean),
-        ("all of MNIST: mean", _chosen("sl-mnist"), mean),
-        ("memory: mean", _chosen("recall", "recall-deep"), mean),
+        ("1,800 digits: mean", chosen_of("digits"), mean),
+        ("all of MNIST: mean", chosen_of("sl-mnist"), mean),
+        ("memory: mean", chosen_of("recall", "recall-deep"), mean),
     ]
     told = [(title, _whole(found), of) for title, found, of in asked if len(_whole(found)) >= _LEAST]
     body = [[words, *(rank_of(found, name, of) for _, found, of in told)] for name, words in _STATISTICS.items()]
@@ -360,10 +360,10 @@ def study_correlations() -> list[str]:
 
 def speech_of_one() -> list[dict[str, str]]:
     """The chosen trials with ALIF+ on spoken digits of people that came to no error."""
-    return _whole([row for row in _chosen(*_SPEECH) if row["cell"] == "ALIFPlus"])
+    return _whole([row for row in chosen_of(*_SPEECH) if row["cell"] == "ALIFPlus"])
 
 
-def _chosen(*sweeps: str) -> list[dict[str, str]]:
+def chosen_of(*sweeps: str) -> list[dict[str, str]]:
     """The chosen trials of some sweeps that are over, with the training as the commands do it."""
     found = []
     for name in sweeps:

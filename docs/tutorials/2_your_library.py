@@ -100,10 +100,11 @@ print(*trials, sep="\n")
 # ## Start it right
 #
 # Three starts side by side: as snnTorch draws it; woken, which is the control; and `Relay`, which
-# wakes the two lowest layers, keeps their radius through time from being above 1, and lets the third
-# hand on the spikes that it reads. To do so a layer has to forget a spike of its own: it needs a
-# reset to zero, as here, or recurrence. Where that is missing `Relay` says so; `BySource()`, which
-# sets the radius through depth, needs neither. Two epochs show which way each goes.
+# wakes the two lowest layers, keeps their radius through time from being above 1, and lets the
+# third hand on the spikes that it reads. To do so a layer has to forget a spike of its own: it
+# needs a reset to zero, as here, or recurrence. Where that is missing `Relay` says so;
+# `BySource()`, which sets the radius through depth, needs neither. Two epochs show which way each
+# goes.
 
 # %%
 starts = {

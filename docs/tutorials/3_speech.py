@@ -90,7 +90,8 @@ for n in (20, 50, 250, 2264):
 # Five layers of 64 ALIF+, leaky neurons whose threshold rises with each of their spikes, start with
 # relays from the third on, which hand on the spikes that they read; and, the control, merely woken
 # to the same firing rate. Without a control a good score of any start may be owed to its firing
-# alone. Each has three seeds, which draw the weights, the order of the utterances and their changes.
+# alone. Each has three seeds, which draw the weights, the order of the utterances and their
+# changes.
 
 # %%
 starts = {"relays": Relay(), "woken": RateMatching(0.15)}
@@ -160,9 +161,9 @@ plt.show()
 
 # %% [markdown]
 # Relays are ahead in this short training, by more than the error of the difference, and not by much
-# more; the control is where guessing is. Do not conclude more: these are 20 epochs of 80 utterances.
-# In [the study](../study.md), with 2,025 utterances and forty epochs, both learn: relays of five
-# layers stay ahead to the end, and two layers need no more than to fire.
+# more; the control is where guessing is. Do not conclude more: these are 20 epochs of 80
+# utterances. In [the study](../study.md), with 2,025 utterances and forty epochs, both learn:
+# relays of five layers stay ahead to the end, and two layers need no more than to fire.
 #
 # What a report needs, then: seeds and their deviation, the control at the same learning rates,
 # firing rates, who chose the epoch, and the standard error of the test set.

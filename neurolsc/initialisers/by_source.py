@@ -1,7 +1,7 @@
 """Local stability by source, at a given rate: what spikes do is set, leaks are left to the task."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
-from neurolsc.neurons.synapses import synapses
+from neurolsc.neurons.synapses import Synapses, synapses
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.one_layer import again, bottom_up, rate, scale_to_rate
@@ -126,23 +126,11 @@ class BySource(Initialiser):
         def radius(name: str) -> float:
             return taken[name]().mean().item()
 
-        def scaled_by(log: float, drawn: Sequence[Tensor]) -> None:
-            for matrix, weights in zip(own, drawn, strict=True):
-                put(matrix, math.exp(log) * weights)
-            self._wake(cell, read)
-
         through_time = 0.0
         for _ in range(self.rounds):
             self._wake(cell, read)
-            if own and self.recurrence is None and (through_time := radius("time")) > 1 + _SETTLED:
-                drawn = [matrix.weights.clone() for matrix in own]
-                through_time = settle(
-                    lambda log, drawn=drawn: scaled_by(log, drawn),
-                    lambda: radius("time"),
-                    1.0,
-                    reach=math.log(_REACH),
-                    close=_SETTLED,
-                )
+            if own and self.recurrence is None:
+                through_time = self._calm(cell, own, read, lambda: radius("time"))
             factors = {name: _factor(radius(name), target) for name, target in wanted.items()}
             if all(abs(factor - 1) < _SETTLED for factor in factors.values()):
                 break
@@ -158,6 +146,19 @@ class BySource(Initialiser):
             for what, is_now, target in missed
             if abs(is_now / target - 1) > _MISSED
         ]
+
+    def _calm(self, cell: Cell, own: Sequence[Synapses], read: Tensor, radius: Callable[[], float]) -> float:
+        """Scale a recurrence down until the radius through time is at most 1; what it is then."""
+        found, drawn = radius(), [matrix.weights.clone() for matrix in own]
+        if found <= 1 + _SETTLED:
+            return found
+
+        def scale(log: float) -> None:
+            for matrix, weights in zip(own, drawn, strict=True):
+                put(matrix, math.exp(log) * weights)
+            self._wake(cell, read)
+
+        return settle(scale, radius, 1.0, reach=math.log(_REACH), close=_SETTLED)
 
     def _wake(self, cell: Cell, read: Tensor) -> float:
         """Scale the thresholds of a cell to the rate wanted; the rate reached."""
