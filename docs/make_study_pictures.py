@@ -36,6 +36,8 @@ WORDS = {name: name for name in COMPARED} | {
     "from layer 2 on": "relays from layer 2 on",
     "woken": "woken to the same rate",
 }
+DAMPED = ("o", "^", "s")
+"""marks of dampenings"""
 MARKERS = {"2": "v", "5": "o", "10": "s"}
 """of networks with so many layers"""
 
@@ -73,17 +75,25 @@ def draw_depth(path: Path) -> None:
 def draw_radius(path: Path) -> None:
     """Score over the larger of two radii through time, a mark for each trial."""
     with mpl.rc_context(STYLE):
-        figure, grid = panels(1, 1, figsize=(6.4, 3.7))
+        figure, grid = panels(1, 1, figsize=(7.6, 4.2))
         ax, trials = grid.flat[0], [row for row in chosen_of("radius") if not row["error"]]
-        for place, start in enumerate(dict.fromkeys(row["start"] for row in trials)):
-            of = [row for row in trials if row["start"] == start]
-            radii = [max(layers_of(row, "time_radius")) for row in of]
-            scores = [float(row["test_mode_accuracy"]) for row in of]
-            ax.plot(radii, scores, "o", color=COLORS[place], alpha=0.75, markeredgewidth=0, label=start)
+        starts, dampings = (list(dict.fromkeys(row[name] for row in trials)) for name in ("start", "dampening"))
+        for row in trials:
+            look = {"color": COLORS[starts.index(row["start"])], "marker": DAMPED[dampings.index(row["dampening"])]}
+            at = max(layers_of(row, "time_radius")), float(row["test_mode_accuracy"])
+            ax.plot(*at, linestyle="", alpha=0.75, markeredgewidth=0, **look)
+        handles = [
+            Line2D([], [], marker="o", linestyle="", color=color, label=start)
+            for start, color in zip(starts, COLORS, strict=False)
+        ]
+        handles += [
+            Line2D([], [], marker=marker, linestyle="", color="0.4", label=f"dampening {value}")
+            for value, marker in zip(dampings, DAMPED, strict=False)
+        ]
         ax.axvline(1, color="0.4", linestyle=":", linewidth=1)
         ax.set(xlabel="radius through time at the start, the larger of two layers", ylim=(0, 1))
         ax.set_ylabel("mode accuracy, test")
-        figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize="small")
         finish(figure, path, "1,800 digits, 2 x 64 LIF that fire 0.1, each at its chosen rate")
 
 

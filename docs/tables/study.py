@@ -83,14 +83,14 @@ def _means(found: list[dict[str, str]], column: str) -> list[float]:
     return [mean(values) for values in told if values]
 
 
-def _range(values: list[float]) -> str:
-    told = list(dict.fromkeys(f"{value:.2g}" for value in (min(values), max(values)))) if values else ["-"]
+def _range(values: list[float], form: str = ".2g") -> str:
+    told = list(dict.fromkeys(f"{value:{form}}" for value in (min(values), max(values)))) if values else ["-"]
     return " to ".join(told)
 
 
 _FIGURES = {
     "firing_rate": ("rates at the start", _range),
-    "time_radius": ("radii through time", _range),
+    "time_radius": ("radii through time", lambda layers: _range(layers, ".3g")),
     "depth_radius": ("radii through depth", _range),
     "survives": ("input left at the top", lambda layers: f"{layers[-1]:.2f}" if layers else "-"),
 }
