@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import neurolsc
-from neurolsc import LIF, ALIFPlus, Network, diagnose, try_cures
+from neurolsc import LIF, ALIFPlus, Network, diagnose, initialisers, try_cures
 from neurolsc.diagnosis.order import roughness
 from tests.diagnosis.networks import HEALTHY, PLANTS, batch, exploding, healthy
 
@@ -173,6 +173,15 @@ def test_feedback_that_explodes_is_named(adaptation, make_network, make_spikes):
     diagnosis = diagnose(network, make_spikes(T=60))
     grown = [f for f in diagnosis if f.name == "exploding through time"]
     assert grown and all("held by the feedback" in f.cause for f in grown)
+
+
+@pytest.mark.parametrize("start", ["RateMatching(0.1)", "Relay(rate=0.1)"])
+def test_a_recurrence_that_explodes_is_blamed_though_the_leak_is_the_largest_part(start, make_network, make_spikes):
+    network, x = make_network(LIF, n_in=40, width=32, tau_v=50.0), make_spikes(T=60, B=8, N=40)
+    initialisers.named(start).apply(network, [x])
+    grown = [f for f in diagnose(network, x) if f.name == "exploding through time"]
+    assert [f.layer for f in grown] == ([1, 2] if start == "RateMatching(0.1)" else [])
+    assert all("held by the leak" in f.cause and "scale w_rec down" in f.cure for f in grown)
 
 
 def test_gradients_that_explode_in_a_network_that_learnt_all_the_same_are_named():
