@@ -34,7 +34,7 @@ _TRAINED: dict[str, Callable[[dict[str, str]], str]] = {
 _ARM = ("cell", "tau_v", "dampening", "layer_delay", "layers", "start", *_TRAINED)
 _SPEECH = ("depth", "speech", "starts", "starts-higher", "dampening", "ablation", "cells")
 """sweeps on spoken digits of people with the training as the commands do it"""
-_ALL_BUT_ONE = "Relay(recurrence=0.2, drawn=1)"
+_ALL_BUT_ONE = "Relay(drawn=1)"
 """relays of all layers above the first"""
 _DIVERGED = "FloatingPointError"
 """what the error of a trial begins with whose loss, or validation loss, is not finite"""

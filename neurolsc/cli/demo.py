@@ -28,7 +28,7 @@ GIVEN: dict[str, Any] = {
         {"start": "Default", "lr": 5e-3},
         {"start": "LSC(0.5, rule='hold-threshold', method='scale')", "lr": 1e-2},
         {"start": "RateMatching(0.15)", "lr": 5e-3},
-        {"start": "Relay(recurrence=0.2, drawn=1)", "lr": 5e-3},
+        {"start": "Relay(drawn=1)", "lr": 5e-3},
         {"start": "Relay(recurrence=0, rate=0.1, drawn=1)", "lr": 2e-3, "cell": "LIF", "tau_v": 50.0, "shift": 1},
     ],
     "table": {"budgets": [3, 6]},

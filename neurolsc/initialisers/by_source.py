@@ -30,7 +30,7 @@ _REACH = 1e4  # likewise of thresholds
 _CURES = {
     "radius of the depth": "no scale of w_in moves it: let the layer below fire, where its surrogate has a derivative",
     "radius of the recurrence": "voltages outgrow the surrogate, or no neuron has a derivative: ask for less",
-    "radius through time": "its leaks hold it, or its thresholds: no scale of the recurrence brings it to 1",
+    "radius through time": "its leaks hold it, or its thresholds: no scale of the recurrence brings it down",
     "firing rate": "it moves in jumps: take a wider layer or a weaker recurrence",
 }
 
@@ -53,11 +53,12 @@ class BySource(Initialiser):
 
     Attributes:
         depth: wanted radius through depth of every layer but the first; 0: w_in stays.
-        recurrence: wanted radius of the recurrence, see :mod:`neurolsc.stability.recurrence`; 0: no
-            recurrence at the start; None: w_rec stays, but where it brings the mean radius through
-            time above 1 it is scaled down until it does not. Layers without recurrent matrices have
-            none to set.
+        recurrence: wanted radius of the recurrence, see :mod:`neurolsc.stability.recurrence`, or
+            what the bound on the radius through time leaves of it; 0: no recurrence at the start.
+            Layers without recurrent matrices have none to set.
         rate: spikes per neuron and step; 0: thresholds stay.
+        time: bound on the mean radius through time; where it is above, the recurrence is scaled
+            down until it is not.
         samples: samples of the first batch at which radii are taken.
         steps: time steps at which they are.
         rounds: most rounds for each layer.
@@ -66,15 +67,17 @@ class BySource(Initialiser):
     """
 
     depth: float = 0.6
-    recurrence: float | None = 0.2
+    recurrence: float = 0.2
     rate: float = 0.15
+    time: float = 1.0
     samples: int = 4
     steps: int = 8
     rounds: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("depth", "rate", *(() if self.recurrence is None else ("recurrence",))):
+        for name in ("depth", "recurrence", "rate"):
             number(name, getattr(self, name), zero_allowed=True)
+        number("time", self.time)
         if self.rate >= 1:
             raise ValueError(f"rate must be spikes per neuron and step, below 1, got {self.rate}.")
         for name in ("samples", "steps", "rounds"):
@@ -126,20 +129,25 @@ class BySource(Initialiser):
         def radius(name: str) -> float:
             return taken[name]().mean().item()
 
-        through_time = 0.0
-        for _ in range(self.rounds):
-            self._wake(cell, read)
-            if own and self.recurrence is None:
-                through_time = self._calm(cell, own, read, lambda: radius("time"))
-            factors = {name: _factor(radius(name), target) for name, target in wanted.items()}
-            if all(abs(factor - 1) < _SETTLED for factor in factors.values()):
-                break
-            for name, factor in factors.items():
-                for matrix in moved[name][0]:
-                    put(matrix, factor * matrix.weights)
+        def approach() -> None:
+            for _ in range(self.rounds):
+                self._wake(cell, read)
+                factors = {name: _factor(radius(name), target) for name, target in wanted.items()}
+                if all(abs(factor - 1) < _SETTLED for factor in factors.values()):
+                    break
+                for name, factor in factors.items():
+                    for matrix in moved[name][0]:
+                        put(matrix, factor * matrix.weights)
+
+        approach()
+        bounded = bool(own) and radius("time") > (1 + _SETTLED) * self.time
+        if bounded:
+            wanted.pop("recurrence", None)
+            self._calm(cell, own, read, lambda: radius("time"))
+            approach()
         fires = self._wake(cell, read)
         missed = [(f"radius of the {name}", radius(name), target) for name, target in wanted.items()]
-        missed += [("radius through time", through_time, 1.0)] if through_time > 1 else []
+        missed += [("radius through time", radius("time"), self.time)] if bounded else []
         missed += [("firing rate", fires, self.rate)] if self.rate else []
         return [
             Finding(layer + 1, f"{what} {is_now:.3g}, not {target:g}", _CURES[what])
@@ -147,18 +155,16 @@ class BySource(Initialiser):
             if abs(is_now / target - 1) > _MISSED
         ]
 
-    def _calm(self, cell: Cell, own: Sequence[Synapses], read: Tensor, radius: Callable[[], float]) -> float:
-        """Scale a recurrence down until the radius through time is at most 1; what it is then."""
-        found, drawn = radius(), [matrix.weights.clone() for matrix in own]
-        if found <= 1 + _SETTLED:
-            return found
+    def _calm(self, cell: Cell, own: Sequence[Synapses], read: Tensor, radius: Callable[[], float]) -> None:
+        """Scale a recurrence down until the radius through time is at its bound."""
+        drawn = [matrix.weights.clone() for matrix in own]
 
         def scale(log: float) -> None:
             for matrix, weights in zip(own, drawn, strict=True):
                 put(matrix, math.exp(log) * weights)
             self._wake(cell, read)
 
-        return settle(scale, radius, 1.0, reach=math.log(_REACH), close=_SETTLED)
+        settle(scale, radius, self.time, reach=math.log(_REACH), close=_SETTLED * self.time)
 
     def _wake(self, cell: Cell, read: Tensor) -> float:
         """Scale the thresholds of a cell to the rate wanted; the rate reached."""

@@ -38,17 +38,19 @@ class Relay(Initialiser):
     scatter what they read instead: of what told samples apart, ten of them left 0.00 to 0.08 in the
     study, relays 0.86.
 
-    The lowest layers, whose weights are as they were drawn, are woken: their thresholds are scaled
-    to a firing rate. So there are two layers to code the input and to mix it, and those above do no
-    harm until they learn. Resting thresholds of relays, where they can be set, are set to their
-    mean, and what spikes add to a threshold to a share of what it was: else the spikes of a series
-    are not handed on. Recurrence and adaptation are there for the training to find. A layer of
-    another width than the one below reads its neurons in turn, some more than once or not all.
+    The lowest layers keep their random weights. They fire at a given rate, and their recurrence has
+    a given radius, or what keeps their radius through time from being above a bound, as
+    :class:`BySource` sets them. So there are two layers to code the input and to mix it, and those
+    above do no harm until they learn. Resting thresholds of relays, where they can be set, are set
+    to their mean, and what spikes add to a threshold to a share of what it was: else the spikes of
+    a series are not handed on. Recurrence and adaptation are there for the training to find. A
+    layer of another width than the one below reads its neurons in turn, some more than once or not
+    all.
 
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
-        recurrence: radius of the recurrence of the lowest layers, as :class:`BySource` sets it;
-            None: as it was drawn, but for no more than a radius of 1 through time.
+        recurrence: radius of the recurrence of the lowest layers; 0: none.
+        time: bound on their mean radius through time.
         adaptation: share that is left of what spikes add to the thresholds of relays.
         drawn: how many are the lowest; a network of no more has no relays.
 
@@ -57,7 +59,8 @@ class Relay(Initialiser):
     """
 
     rate: float = 0.15
-    recurrence: float | None = None
+    recurrence: float = 0.2
+    time: float = 1.0
     adaptation: float = 0.01
     drawn: int = 2
 
@@ -68,7 +71,7 @@ class Relay(Initialiser):
 
     def _lowest(self) -> BySource:
         """What sets the lowest layers."""
-        return BySource(depth=0, recurrence=self.recurrence, rate=self.rate)
+        return BySource(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; told is what is missed, dropped or added."""

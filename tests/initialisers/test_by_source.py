@@ -1,5 +1,6 @@
 """Radii by source at a given rate, measured after they were set."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -49,22 +50,31 @@ def test_zero_takes_the_recurrence_away_and_leaves_what_is_not_asked_for(make_ne
     assert torch.equal(network.cells[1].w_in, w_in) and torch.equal(network.cells[1].theta_rest, rest)
 
 
-@pytest.mark.parametrize(("gain", "stays"), [(0.02, True), (4.0, False)])
-def test_a_recurrence_that_is_left_is_no_more_than_a_radius_of_one_allows(gain, stays, make_network, make_spikes):
+@pytest.mark.parametrize(("tau_v", "bounded"), [(0.1, False), (20.0, True)])
+@pytest.mark.parametrize("depth", [0.0, 0.4])
+def test_a_recurrence_is_no_more_than_the_bound_on_the_radius_through_time_allows(
+    tau_v, bounded, depth, make_network, make_spikes
+):
     x = make_spikes(T=60, B=8, N=40)
-    network = make_network(LIF, n_in=40, width=32, tau_v=20.0)
-    with torch.no_grad():
-        for cell in network.cells:
-            cell.w_rec *= gain
+    network, free = (make_network(LIF, n_in=40, width=32, tau_v=tau_v) for _ in range(2))
     drawn = [cell.w_rec.clone() for cell in network.cells]
-    assert BySource(depth=0, recurrence=None, samples=8, steps=20).apply(network, [x]) == ()
-    assert (radius_profile(network, x).time_mean <= 1.03).all()
-    for cell, before in zip(network.cells, drawn, strict=True):
-        scale = (cell.w_rec / before).mean()
-        assert (scale == 1) if stays else (0 < scale < 0.5)
-        torch.testing.assert_close(cell.w_rec, scale * before)
-    for spikes in network.run(x).spikes:
-        assert spikes.mean().item() == pytest.approx(0.15, rel=0.05)
+    start = BySource(depth=depth, samples=8, steps=20)
+    assert start.apply(network, [x]) == ()
+    assert replace(start, time=9.0).apply(free, [x]) == ()
+    ours, theirs = (radius_profile(found, x) for found in (network, free))
+    assert (ours.time_mean <= 1.03).all()
+    assert (theirs.time_mean > 1.03).all() == bounded
+    transitions, spikes = follow(network, x, torch.arange(60))
+    for t, before, layer in zip(transitions, drawn, spikes, strict=True):
+        scale = (t.cell.w_rec / before).mean()
+        torch.testing.assert_close(t.cell.w_rec, scale * before)
+        assert layer.mean().item() == pytest.approx(0.15, rel=0.05)
+        if bounded:
+            assert 0.01 < recurrence_radius(t).mean() < 0.15
+    if depth:
+        assert ours.depth_mean[1].item() == pytest.approx(depth, rel=0.06)
+    if not bounded:
+        assert all(map(torch.equal, network.state_dict().values(), free.state_dict().values()))
 
 
 class State(NamedTuple):
@@ -88,7 +98,7 @@ class Growing(SpikingCell):
 
 def test_a_radius_that_no_recurrence_holds_is_told(x):
     network = Network([Growing(40, 32)], 4)
-    found = BySource(recurrence=None, rate=0.0).apply(network, [x])
+    found = BySource(rate=0.0).apply(network, [x])
     assert [f.problem for f in found] == ["radius through time 1.3, not 1"]
     assert "no scale of the recurrence" in found[0].cure
 

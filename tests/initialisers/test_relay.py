@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
-from neurolsc.initialisers import BySource, RateMatching, Relay, named
+from neurolsc.initialisers import BySource, Relay, named
 from neurolsc.neurons import ALIFPositive
 from neurolsc.stability.transition import depth_derivative, follow
 
@@ -68,10 +68,10 @@ def test_the_first_layer_is_that_of_the_radii_by_source(x: Tensor):
 
 
 @pytest.mark.parametrize("drawn", [2, 5, 7])
-def test_the_lowest_layers_are_woken_and_the_others_hand_on(drawn: int, x: Tensor):
+def test_the_lowest_layers_are_those_of_the_radii_by_source_and_the_others_hand_on(drawn: int, x: Tensor):
     ours, theirs = deep(LIF), deep(LIF)
     assert Relay(drawn=drawn).apply(ours, [x.double()], seed=3) == ()
-    RateMatching(0.15).apply(theirs, [x.double()])
+    BySource(depth=0).apply(theirs, [x.double()], seed=3)
     for mine, other in zip(ours.cells[:drawn], theirs.cells, strict=False):
         assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
     spikes = ours.run(x.double()).spikes

@@ -155,4 +155,4 @@ def test_all_are_frozen_dataclasses_whose_fields_are_literals():
     for cls in INITIALISERS.values():
         assert cls.__dataclass_params__.frozen
         for f in fields(cls):
-            assert f.name == "rate" or isinstance(f.default, int | float | str | tuple | None), (cls, f.name)
+            assert f.name == "rate" or isinstance(f.default, int | float | str | tuple), (cls, f.name)
