@@ -98,11 +98,8 @@ def draw_radius(path: Path) -> None:
 
 
 def _scores(trials: list[dict[str, str]], name: str, depth: int) -> list[float]:
-    """Test scores of a start at a depth; two layers without a relay are the woken network."""
-    at = [row for row in trials if row["layers"] == str(depth)]
-    found = [row for row in at if row["start"] in STARTS[name]]
-    if name == "relays" and depth == 2 and not found:
-        return _scores(trials, "woken", depth)
+    """Test scores of a start at a depth."""
+    found = [row for row in trials if row["layers"] == str(depth) and row["start"] in STARTS[name]]
     return [float(row["test_mode_accuracy"]) for row in found]
 
 

@@ -195,10 +195,7 @@ def study_summary() -> list[str]:
 
 def _scored(name: str, sweeps: tuple[str, ...], wanted: dict[str, str]) -> str:
     """The test score of the chosen trials of a start, and how many there are where not four."""
-    trials = [row for row in chosen_of(*sweeps) if wanted.items() <= row.items()]
-    chosen = [row for row in trials if row["start"] in STARTS[name]]
-    if name == "relays" and not chosen and {row["layers"] for row in trials} == {"2"}:
-        return "= " + _scored("woken", sweeps, wanted)  # two layers without a relay
+    chosen = [row for row in chosen_of(*sweeps) if row["start"] in STARTS[name] and wanted.items() <= row.items()]
     found = _whole(chosen)
     few = "" if len(found) in (0, 4) else f" ({len(found)})"
     diverged = f", {len(chosen) - len(found)} diverged" if len(found) < len(chosen) else ""
