@@ -8,7 +8,7 @@ from neurolsc import ALIFPlus, Network, evaluate, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, input_batches
 from neurolsc.initialisers import Relay
 
-WIDTH, EPOCHS, BATCH, LR, SEED = 128, 60, 8, 2e-3, 0
+WIDTH, EPOCHS, BATCH, LR, SEED = 128, 60, 8, 5e-3, 0
 FORM = {"dt": 0.02, "window": 1.0, "channels": 140, "repeat": 1}
 
 # Digits said by five people, in SHD's layout, from the package; SHD itself: SHD(folder, ...).
