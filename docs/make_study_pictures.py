@@ -49,6 +49,8 @@ def family(start: str) -> str:
 
 def draw_depth(path: Path) -> None:
     """Score over the number of layers, a panel for each neuron, a mark for each trial."""
+    looks = {name: {"color": color, "linestyle": "-"} for name, color in zip(COMPARED, COLORS, strict=False)}
+    looks["from layer 2 on"]["linestyle"] = ":"
     with mpl.rc_context(STYLE):
         figure, grid = panels(1, len(NEURONS), figsize=(9.6, 3.7), sharey=True)
         for ax, (cell, (title, sweep)) in zip(grid.flat, NEURONS.items(), strict=True):
@@ -56,18 +58,14 @@ def draw_depth(path: Path) -> None:
             for place, name in enumerate(COMPARED):
                 scores = {depth: _scores(trials, name, depth) for depth in DEPTHS}
                 means = {depth: mean(found) for depth, found in scores.items() if found}
-                look = {"color": COLORS[place], "linestyle": ":" if name == "from layer 2 on" else "-"}
-                ax.plot([DEPTHS.index(depth) for depth in means], list(means.values()), **look)
+                ax.plot([DEPTHS.index(depth) for depth in means], list(means.values()), **looks[name])
                 for depth, found in scores.items():
                     at = [DEPTHS.index(depth) + 0.04 * (place - 1.5)] * len(found)
                     ax.plot(at, found, "o", color=COLORS[place], markersize=4, alpha=0.65, markeredgewidth=0)
             ax.set(xticks=range(len(DEPTHS)), xticklabels=DEPTHS, xlim=(-0.3, len(DEPTHS) - 0.7))
             ax.set(xlabel="layers", ylim=(0, 1), title=title)
         grid.flat[0].set_ylabel("mode accuracy, test")
-        handles = [
-            Line2D([], [], color=COLORS[place], linestyle=":" if name == "from layer 2 on" else "-", label=WORDS[name])
-            for place, name in enumerate(COMPARED)
-        ]
+        handles = [Line2D([], [], label=WORDS[name], **look) for name, look in looks.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize="small")
         finish(figure, path, "digits that five people spoke; layers of 128 neurons, a mark for each seed")
 

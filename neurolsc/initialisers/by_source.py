@@ -147,7 +147,7 @@ class BySource(Initialiser):
             approach()
         fires = self._wake(cell, read)
         missed = [(f"radius of the {name}", radius(name), target) for name, target in wanted.items()]
-        missed += [("radius through time", radius("time"), self.time)] if bounded else []
+        missed += [("radius through time", max(radius("time"), self.time), self.time)] if bounded else []
         missed += [("firing rate", fires, self.rate)] if self.rate else []
         return [
             Finding(layer + 1, f"{what} {is_now:.3g}, not {target:g}", _CURES[what])
