@@ -121,9 +121,9 @@ class Synaptic(SpikingCell):
 # Nothing in the package knows this neuron. Its radii come from automatic differentiation of the
 # step, over the whole state of current and voltage, and the starts are those of any network: here
 # the thresholds are scaled until both layers fire, the second layer's input weights until its
-# radius through depth is 0.6, and the recurrent ones until the recurrence has 0.2. The radius of
-# the whole step through time follows from these; it may be above 1, and what holds it is *not
-# known* without a closed form.
+# radius through depth is 0.6, and the recurrent ones until the recurrence has 0.2, or less where
+# the whole step's radius through time would be above 1. What holds that one is *not known*
+# without a closed form.
 
 
 # %%
@@ -197,7 +197,8 @@ print("the same outputs:", same)
 # %%
 assert error < 1e-12, "the shape is the derivative of its integral"
 assert not findings, "rates and radii are those that were asked for"
-assert started.firing_rate.min() > 0.1
+assert started.firing_rate.min() > 0.05, "a silent network has these radii, too"
+assert started.time_mean.max() < 1.05
 assert abs(started.depth_mean[1] - 0.6) < 0.05
 assert scores.accuracy > 0.5, "chance is 0.1"
 assert same
