@@ -88,7 +88,7 @@ class BySource(Initialiser):
         x, found = first_input(network, inputs), []
         for layer in range(len(network.cells)):
             self.refuse(network, layer)
-        some, times = self.drawn(x, seed)
+        some, times = self.sampled(x, seed)
         with evaluating(network), torch.no_grad():
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
                 found += self.set_layer(points, read, some, times, layer, seed)
@@ -100,7 +100,7 @@ class BySource(Initialiser):
         if self.rate and network.cells[layer].thresholds() is None:
             raise TypeError(f"{told(network, layer)} does not say how its thresholds scale.")
 
-    def drawn(self, x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    def sampled(self, x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """The samples and the steps of a batch at which radii are taken."""
         draw = generator(seed, "points")
         some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)

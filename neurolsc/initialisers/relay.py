@@ -78,7 +78,7 @@ class Relay(Initialiser):
         x, found, lowest = first_input(network, inputs), [], self._lowest()
         for layer in range(len(network.cells)):
             (lowest.refuse if layer < self.drawn else _refuse)(network, layer)
-        some, times = lowest.drawn(x, seed)
+        some, times = lowest.sampled(x, seed)
         with evaluating(network), torch.no_grad():
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
                 if layer < self.drawn:
