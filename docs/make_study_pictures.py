@@ -10,7 +10,7 @@ from docs.tables.study import STARTS, chosen_of, layers_of, rank_of, speech_of_o
 from neurolsc.plots.style import COLORS, STYLE, finish, panels
 
 PICTURES = Path(__file__).parent / "pictures"
-NEURONS = {"ALIFPlus": ("ALIF+", "depth"), "ALIFPlusMinus": ("ALIF±", "cells"), "LIF": ("LIF", "cells")}
+NEURONS = {"ALIFPlus": ("ALIF+", "depth"), "ALIFPlusMinus": ("ALIF±", "cells"), "LIF": ("LIF", "lif")}
 """what a neuron is called, and the sweep that has it at several depths"""
 DEPTHS = (2, 5, 10)
 COMPARED = ("relays", "from layer 2 on", "radii by source", "woken")

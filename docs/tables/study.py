@@ -32,7 +32,7 @@ _TRAINED: dict[str, Callable[[dict[str, str]], str]] = {
 }
 """what differs in the training of an arm from what the commands do; empty where nothing does"""
 _ARM = ("cell", "tau_v", "dampening", "layer_delay", "layers", "start", *_TRAINED)
-_SPEECH = ("depth", "speech", "starts", "starts-higher", "dampening", "ablation", "cells")
+_SPEECH = ("depth", "speech", "starts", "starts-higher", "dampening", "ablation", "cells", "lif")
 """sweeps on spoken digits of people with the training as the commands do it"""
 _ALL_BUT_ONE = "Relay(drawn=1)"
 """relays of all layers above the first"""
@@ -171,12 +171,12 @@ _ROWS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "speech of people, ALIF+, 2 layers": (("depth",), {"layers": "2"}),
     "5 layers": (("depth", "starts", "starts-higher"), {"layers": "5"}),
     "10 layers": (("depth",), {"layers": "10"}),
-    "ALIF±, 2 layers": (("cells",), {"layers": "2", "cell": "ALIFPlusMinus"}),
-    "ALIF±, 5 layers": (("cells",), {"layers": "5", "cell": "ALIFPlusMinus"}),
-    "ALIF±, 10 layers": (("cells",), {"layers": "10", "cell": "ALIFPlusMinus"}),
-    "LIF, 2 layers": (("cells",), {"layers": "2", "cell": "LIF"}),
-    "LIF, 5 layers": (("cells",), {"layers": "5", "cell": "LIF"}),
-    "LIF, 10 layers": (("cells",), {"layers": "10", "cell": "LIF"}),
+    "ALIF±, 2 layers": (("cells",), {"layers": "2"}),
+    "ALIF±, 5 layers": (("cells",), {"layers": "5"}),
+    "ALIF±, 10 layers": (("cells",), {"layers": "10"}),
+    "LIF, 2 layers": (("lif",), {"layers": "2"}),
+    "LIF, 5 layers": (("lif",), {"layers": "5"}),
+    "LIF, 10 layers": (("lif",), {"layers": "10"}),
     "synthetic speech, ALIF+, 5 layers": (("synthetic",), {}),
     "1,800 digits, ALIF+, 2 layers": (("digits",), {"cell": "ALIFPlus", "shift": "0"}),
     "all of MNIST, ALIF+, 2 layers": (("sl-mnist",), {}),
@@ -253,7 +253,7 @@ def study_training() -> list[str]:
 @table
 def study_ends() -> list[str]:
     """What chosen trials came to: how many learn, how soon, and what they are in the end."""
-    found = [row for name in ("depth", "starts", "starts-higher", "cells") for row in _trials(name)]
+    found = [row for name in ("depth", "starts", "starts-higher", "cells", "lif") for row in _trials(name)]
     body: list[list[object]] = []
     for runs in _by_arm(found):
         if runs[0]["chosen"] != "True":
@@ -273,14 +273,21 @@ def study_ends() -> list[str]:
         body.append([*line, *(_range(_means(whole, f"end_{name}")) for name in ("tau_v", "tau_theta"))])
     head = ["network", "start", "above 50 %", "epochs to 80 %", "start, epochs", "rates at the start", "at the end"]
     head += ["silent steps at the start", "at the end", "tau_v at the end, steps", "tau_theta at the end, steps"]
-    about = "Means over chosen trials of benchmarks/study/depth.toml, starts.toml, starts-higher.toml and cells.toml"
-    return [*rows(head, body), "", f"*{about}; layers, lowest to highest.*"]
+    grids = "depth.toml, starts.toml, starts-higher.toml, cells.toml and lif.toml"
+    about = f"Means over chosen trials of benchmarks/study/{grids}; layers, lowest to highest"
+    return [*rows(head, body), "", f"*{about}.*"]
 
 
 @table
 def study_cells() -> list[str]:
-    """Starts of the other neurons."""
+    """Starts of ALIF±."""
     return _arms("cells", (5, 10, 20))
+
+
+@table
+def study_lif() -> list[str]:
+    """Starts of LIF."""
+    return _arms("lif", (5, 10, 20), figures=("firing_rate", "time_radius", "depth_radius", "survives"))
 
 
 @table
