@@ -25,7 +25,7 @@ GIVEN: dict[str, Any] = {
     "test": True,
     "fixed": {"width": 64, "layer_delay": 0, "epochs": 12, "patience": 12},
     "either": [
-        {"start": "Default", "lr": 5e-3},
+        {"start": "Default", "lr": 1e-2},
         {"start": "LSC(0.5, rule='hold-threshold', method='scale')", "lr": 1e-2},
         {"start": "RateMatching(0.15)", "lr": 5e-3},
         {"start": "Relay()", "lr": 1e-2},
