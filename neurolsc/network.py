@@ -179,6 +179,11 @@ class Network(nn.Module):
         return f"{self.n_in} -> {hidden} -> {self.n_out}, layer_delay={self.layer_delay}, {parameters:,} parameters"
 
     @property
+    def spiking(self) -> tuple[int, ...]:
+        """The layers that starts set and rates are of, from 0: all but integrators, such as LI."""
+        return tuple(i for i, cell in enumerate(self.cells) if not cell.integrator)
+
+    @property
     def n_in(self) -> int:
         """Number of inputs; 1, the number of a word, where there is an embedding."""
         return self.cells[0].n_in if self.embedding is None else 1

@@ -61,11 +61,11 @@ def cure_for(name: str, layers: Sequence[int], network: Network, figures: Figure
 
 def _rates(layers: Sequence[int], network: Network, figures: Figures) -> Cure | None:
     """Thresholds of all layers, as what one fires another hears."""
-    if any(cell.thresholds() is None for cell in network.cells):
+    if not network.spiking or any(network.cells[i].thresholds() is None for i in network.spiking):
         return None
     measured = [layer.activity.rate for layer in figures.layers]
-    wanted = [RATE if i in layers or not RARE <= rate <= OFTEN else rate for i, rate in enumerate(measured)]
-    words = f"thresholds scaled to rates of {', '.join(f'{rate:.2g}' for rate in wanted)}"
+    wanted = [RATE if i in layers or rate < RARE or rate > OFTEN else rate for i, rate in enumerate(measured)]
+    words = f"thresholds scaled to rates of {', '.join(f'{wanted[i]:.2g}' for i in network.spiking)}"
     return Cure(words, partial(match_firing_rates, rates=wanted, tolerance=math.inf))
 
 

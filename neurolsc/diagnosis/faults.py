@@ -26,7 +26,7 @@ TENFOLD = math.log(10.0)
 """growth over a whole run above which gradients through time explode. A mean radius above 1 alone
 is none, where a few points have large ones and products shrink; nor is the growth of a few steps,
 by as much as the largest singular value, which is 1 to 3"""
-CALM = "scale w_rec down, as Relay() does: no leak is above 1 by itself"
+CALM = "scale w_rec down: no leak is above 1 by itself"
 """what to try where the leak is the largest part of a radius above 1"""
 LITTLE = 0.1
 """largest singular value through depth below which a layer lets through less than a tenth of any
@@ -41,8 +41,10 @@ def faults(network: Network, figures: Figures, *, learnt: bool) -> Iterator[Find
     Of a network that has learnt, layers may fire often, and gradients grow: it is not for that.
     """
     silent_below = False
+    scaled = all(network.cells[i].thresholds() is not None for i in network.spiking)
     for i, layer in enumerate(figures.layers):
-        yield from _activity(i + 1, layer, silent_below, BUSY if learnt else OFTEN)
+        if not network.cells[i].integrator:
+            yield from _activity(i + 1, layer, silent_below, BUSY if learnt else OFTEN, scaled)
         yield from () if learnt else _through_time(i, figures)
         if i and not silent_below:  # a silent one below has no derivatives to give
             yield from _through_depth(i + 1, layer)
@@ -50,9 +52,9 @@ def faults(network: Network, figures: Figures, *, learnt: bool) -> Iterator[Find
         silent_below = layer.activity.rate == 0
 
 
-def _activity(number: int, layer: LayerFigures, silent_below: bool, often: float) -> Iterator[Finding]:
+def _activity(number: int, layer: LayerFigures, silent_below: bool, often: float, scaled: bool) -> Iterator[Finding]:
     rate, dead, saturated, synchrony = layer.activity
-    to_rate = "scale its thresholds to a rate of 0.15 (match_firing_rates)"
+    to_rate = "scale its thresholds to a rate of 0.15 (match_firing_rates)" if scaled else "scale its input weights"
     if math.isnan(rate):
         return
     if rate == 0:

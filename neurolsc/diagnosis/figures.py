@@ -8,6 +8,7 @@ from torch import Tensor
 from neurolsc.diagnosis.batch import Given
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
+from neurolsc.neurons.synapses import synapses
 from neurolsc.stability import (
     Activity,
     RadiusProfile,
@@ -70,6 +71,8 @@ class Figures:
     back: Tensor | None
     """(L, T) norm of the gradient of the loss of a sample's last step by the state k steps back,
     mean over samples that are so long; NaN where none is"""
+    relays: bool = True
+    """whether ``Relay()`` takes these layers: they name input weights, voltage and thresholds"""
 
     def __repr__(self) -> str:
         return f"Figures({len(self.layers)} layers, {'no ' if self.loss is None else ''}loss and gradients)"
@@ -102,9 +105,18 @@ def measure(
         for i, cell in enumerate(network.cells)
     )
     if given.targets is None:
-        return Figures(layers, profile, len(few), None, None)
+        return Figures(layers, profile, len(few), None, None, _relays(network))
     loss = task.loss(run.logits, given.targets, given.mask).item()
-    return Figures(layers, profile, len(few), loss, _back(network, given, task))
+    return Figures(layers, profile, len(few), loss, _back(network, given, task), _relays(network))
+
+
+def _relays(network: Network) -> bool:
+    cells = [network.cells[i] for i in network.spiking]
+    known = all(cell.membrane() is not None and cell.thresholds() is not None for cell in cells)
+    below = [synapses(cell, "depth", inputs=True) for cell in cells]
+    own = [synapses(cell, "time") for cell in cells]
+    matrices = [m for layer in (*below[2:], *own[2:]) for m in layer]
+    return known and all(below) and all(m.weights.ndim == 2 for m in matrices)
 
 
 def _gradients(

@@ -106,7 +106,8 @@ class Diagnosis(Displayed, Sequence[Finding]):
         if lost and layers[0].survives > HEARD:
             told.append(
                 f"of what tells samples apart {layers[0].survives:.0%} is left in layer 1, and less than {LOST:.0%} "
-                f"in layer {_listed(lost)}; a network that starts as relays keeps it (initialisers.Relay)"
+                f"in layer {_listed(lost)}"
+                + ("; a network that starts as relays keeps it (initialisers.Relay)" if self.figures.relays else "")
             )
         return tuple(f"note: {note}" for note in told)
 

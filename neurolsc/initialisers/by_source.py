@@ -15,6 +15,7 @@ from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.synapses import Synapses, synapses
 from neurolsc.stability.findings import Finding
+from neurolsc.stability.lsc.rates import no_thresholds
 from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.one_layer import again, bottom_up, rate, scale_to_rate
 from neurolsc.stability.profile import draw_steps
@@ -86,19 +87,20 @@ class BySource(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; told are radii and rates that miss by 5 %."""
         x, found = first_input(network, inputs), []
-        for layer in range(len(network.cells)):
+        for layer in network.spiking:
             self.refuse(network, layer)
         some, times = self.sampled(x, seed)
         with evaluating(network), torch.no_grad():
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
-                found += self.set_layer(points, read, some, times, layer, seed)
+                if layer in network.spiking:
+                    found += self.set_layer(points, read, some, times, layer, seed)
         return tuple(found)
 
     def refuse(self, network: Network, layer: int) -> None:
         """Refuse a layer that cannot be set, before anything is changed."""
         input_synapses(network, layer)
         if self.rate and network.cells[layer].thresholds() is None:
-            raise TypeError(f"{told(network, layer)} does not say how its thresholds scale.")
+            raise TypeError(no_thresholds(told(network, layer)))
 
     def sampled(self, x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """The samples and the steps of a batch at which radii are taken."""

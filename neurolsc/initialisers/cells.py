@@ -20,7 +20,13 @@ def input_synapses(network: Network, layer: int) -> tuple[Synapses, ...]:
     Raises:
         TypeError: if its cell names none.
     """
-    return _some(network, layer, "depth", "input")
+    found = synapses(network.cells[layer], "depth", inputs=True)
+    if not found:
+        raise TypeError(
+            f"{told(network, layer)} names no input matrix among its answers: put an nn.Linear before it, or use a start "
+            "of thresholds alone, RateMatching(0.15)."
+        )
+    return found
 
 
 def recurrent_synapses(network: Network, layer: int) -> tuple[Synapses, ...]:
@@ -29,13 +35,12 @@ def recurrent_synapses(network: Network, layer: int) -> tuple[Synapses, ...]:
     Raises:
         TypeError: if its cell names none.
     """
-    return _some(network, layer, "time", "recurrent")
-
-
-def _some(network: Network, layer: int, radius: str, kind: str) -> tuple[Synapses, ...]:
-    found = synapses(network.cells[layer], radius)  # type: ignore[arg-type]
+    found = synapses(network.cells[layer], "time")
     if not found:
-        raise TypeError(f"{told(network, layer)} names no {kind} matrix among its answers.")
+        raise TypeError(
+            f"{told(network, layer)} names no recurrent matrix among its answers: use a start that needs none, such as "
+            "RateMatching(0.15), LSUV() or BySource()."
+        )
     return found
 
 
@@ -47,7 +52,10 @@ def membrane(network: Network, layer: int) -> Membrane:
     """
     found = network.cells[layer].membrane()
     if found is None:
-        raise TypeError(f"{told(network, layer)} does not say what its voltage and threshold are.")
+        raise TypeError(
+            f"{told(network, layer)} does not say what its voltage and threshold are: use a start of weights alone, "
+            "Glorot(), Orthogonal() or LSC(), or write its membrane()."
+        )
     return found
 
 

@@ -86,13 +86,13 @@ class FourConditions(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Draw the recurrent matrices, and set dampening and sharpness."""
-        x, count, found = first_input(network, inputs), len(network.cells), list[Finding]()
-        of = [membrane(network, i) for i in range(count)]
-        below, own = ([some(network, i) for i in range(count)] for some in (input_synapses, recurrent_synapses))
+        x, found = first_input(network, inputs), list[Finding]()
+        of = {i: membrane(network, i) for i in network.spiking}
+        below, own = ({i: some(network, i) for i in of} for some in (input_synapses, recurrent_synapses))
         spikes = self._surrogates(network)
         with evaluating(network), torch.no_grad():
-            for i, cell in enumerate(network.cells):
-                layer = _Layer(cell, of[i], below[i], own[i], reads(network, x, i))
+            for i in network.spiking:
+                layer = _Layer(network.cells[i], of[i], below[i], own[i], reads(network, x, i))
                 if {1, 2} & set(self.conditions):
                     found += [Finding(i + 1, *told) for told in self._weights(layer, i, seed)]
                 if 3 in self.conditions:
@@ -101,17 +101,20 @@ class FourConditions(Initialiser):
                     found += [Finding(i + 1, *told) for told in _sharpen(layer, spikes[i])]
         return tuple(found)
 
-    def _surrogates(self, network: Network) -> list[Surrogate]:
+    def _surrogates(self, network: Network) -> dict[int, Surrogate]:
         if not {3, 4} & set(self.conditions):
-            return []
-        found = []
-        for i, cell in enumerate(network.cells):
-            spike = next((part for part in cell.modules() if isinstance(part, Surrogate)), None)
+            return {}
+        found: dict[int, Surrogate] = {}
+        for i in network.spiking:
+            spike = next((part for part in network.cells[i].modules() if isinstance(part, Surrogate)), None)
             if spike is None:
-                raise TypeError(f"{told(network, i)} has no surrogate of neurolsc, whose dampening could be set.")
-            if spike in found:
+                raise TypeError(
+                    f"{told(network, i)} has no surrogate of neurolsc, whose dampening could be set: use "
+                    "FourConditions((1, 2)), or give the layer one of neurolsc.surrogate."
+                )
+            if spike in found.values():
                 raise ValueError(f"{told(network, i)} shares its surrogate with a layer below: give each its own.")
-            found.append(spike)
+            found[i] = spike
         return found
 
     def _weights(self, layer: "_Layer", place: int, seed: int) -> list[tuple[str, str]]:

@@ -72,9 +72,9 @@ class FluctuationDriven(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Draw all input and recurrent matrices anew, for the rates on the first batch."""
         x, found = first_input(network, inputs), list[Finding]()
-        wanted = [(membrane(network, i), input_synapses(network, i)) for i in range(len(network.cells))]
+        wanted = {i: (membrane(network, i), input_synapses(network, i)) for i in network.spiking}
         with evaluating(network):
-            for layer, (of, below) in enumerate(wanted):
+            for layer, (of, below) in wanted.items():
                 read = reads(network, x, layer)
                 if not read.any():
                     found.append(Finding(layer + 1, "reads no spikes", "let the layer below fire"))

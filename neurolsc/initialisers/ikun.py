@@ -44,14 +44,14 @@ class IKUN(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Draw all input and recurrent matrices anew; inputs are not looked at."""
-        layers = range(len(as_network(network).cells))
-        slopes = [mean_slope(membrane(network, i), network.cells[i].dtype_and_device) for i in layers]
-        below = [input_synapses(network, i) for i in layers]
+        layers = as_network(network).spiking
+        slopes = {i: mean_slope(membrane(network, i), network.cells[i].dtype_and_device) for i in layers}
+        below = {i: input_synapses(network, i) for i in layers}
         for i in layers:
             if not slopes[i] > 0:
                 raise ValueError(f"{told(network, i)} has a surrogate without a derivative within 1 of its threshold.")
-        for i, cell in enumerate(network.cells):
-            for matrix in (*below[i], *synapses(cell, "time")):
+        for i in layers:
+            for matrix in (*below[i], *synapses(network.cells[i], "time")):
                 fan = matrix.fan_in + (matrix.fan_out if self.version == "v2" else 0)
                 put(matrix, normal(matrix, generator(seed, i, matrix.name)) / math.sqrt(slopes[i] * fan))
         return ()

@@ -53,9 +53,9 @@ class LSUV(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; told are those whose variance misses by 5 %."""
         x, found = first_input(network, inputs), []
-        wanted = [(membrane(network, i), input_synapses(network, i)) for i in range(len(network.cells))]
+        wanted = {i: (membrane(network, i), input_synapses(network, i)) for i in network.spiking}
         with evaluating(network):
-            for layer, (of, below) in enumerate(wanted):
+            for layer, (of, below) in wanted.items():
                 reached = self._set(network, x, layer, of, below, seed)
                 if abs(reached / self.variance - 1) > 0.05:
                     problem = f"the variance of its voltages is {reached:.3g}, not {self.variance:g}"

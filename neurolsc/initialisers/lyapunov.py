@@ -59,10 +59,10 @@ class LSCLyapunov(Initialiser):
         """Scale the recurrence of all layers, on some samples of the first batch."""
         x = first_input(network, inputs)
         x = pick(x, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples])
-        own = [recurrent_synapses(network, layer) for layer in range(len(network.cells))]
+        own = {layer: recurrent_synapses(network, layer) for layer in network.spiking}
         found = []
         with evaluating(network):
-            for layer, matrices in enumerate(own):
+            for layer, matrices in own.items():
                 cell, read = network.cells[layer], reads(network, x, layer)
                 start = [matrix.weights.clone() for matrix in matrices]
 

@@ -41,9 +41,9 @@ class Orthogonal(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Draw the matrices anew; inputs are not looked at."""
-        layers = range(len(as_network(network).cells))
-        below = [input_synapses(network, layer) if self.inputs else () for layer in layers]
-        recurrent = [recurrent_synapses(network, layer) for layer in layers]
+        layers = as_network(network).spiking
+        below = {layer: input_synapses(network, layer) if self.inputs else () for layer in layers}
+        recurrent = {layer: recurrent_synapses(network, layer) for layer in layers}
         for layer in layers:
             for matrix in (*below[layer], *recurrent[layer]):
                 put(matrix, self.gain * orthogonal(matrix, generator(seed, layer, matrix.name)))

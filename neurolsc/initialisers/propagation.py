@@ -37,10 +37,11 @@ class ActivityPropagation(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Draw all input and recurrent matrices anew; of the inputs the mean square is taken."""
         power = first_input(network, inputs).double().square().mean().item()
-        wanted = [(membrane(network, i), input_synapses(network, i)) for i in range(len(network.cells))]
+        wanted = {i: (membrane(network, i), input_synapses(network, i)) for i in network.spiking}
         if not power:
             return (Finding(1, "reads nothing", "give inputs that are not all 0"),)
-        for layer, (cell, (of, below)) in enumerate(zip(network.cells, wanted, strict=True)):
+        for layer, (of, below) in wanted.items():
+            cell = network.cells[layer]
             own, fires = synapses(cell, "time"), _share_above(resting_threshold(cell, of))
             drive = sum(m.fan_in * power for m in below) + sum(m.fan_in * fires for m in own)
             for matrix in (*below, *own):

@@ -46,7 +46,7 @@ class RateMatching(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Scale the thresholds on the first batch."""
         x = first_input(network, inputs)
-        for layer in range(len(network.cells)):
+        for layer in network.spiking:
             _refuse_frozen(network, layer)
         reached = match_firing_rates(network, x, [self.rate] * len(network.cells), tolerance=math.inf)
         return tuple(

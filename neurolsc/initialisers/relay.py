@@ -76,11 +76,13 @@ class Relay(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; told is what is missed, dropped or added."""
         x, found, lowest = first_input(network, inputs), [], self._lowest()
-        for layer in range(len(network.cells)):
+        for layer in network.spiking:
             (lowest.refuse if layer < self.drawn else _refuse)(network, layer)
         some, times = lowest.sampled(x, seed)
         with evaluating(network), torch.no_grad():
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
+                if layer not in network.spiking:
+                    continue
                 if layer < self.drawn:
                     found += lowest.set_layer(points, read, some, times, layer, seed)
                 else:
@@ -112,7 +114,7 @@ def _refuse(network: Network, layer: int) -> None:
     membrane(network, layer)
     for matrix in (*input_synapses(network, layer), *synapses(network.cells[layer], "time")):
         if matrix.weights.ndim > 2:
-            raise TypeError(f"{told(network, layer)} is a convolution: a relay needs a matrix.")
+            raise TypeError(f"{told(network, layer)} is a convolution: a relay needs a matrix. Use RateMatching(0.15).")
 
 
 def _diagonal(matrix: Synapses, values: Tensor) -> Tensor:

@@ -86,10 +86,12 @@ class NorseCell(ForeignCell):
     def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
         name = type(layer).__name__
         self.has_time = not name.endswith("Cell")
-        self.reset_gradient = (
-            None if name.startswith("LI") and not name.startswith("LIF") else name not in DETACHED_RESET
-        )
+        self.integrator = name.startswith("LI") and not name.startswith("LIF")
+        self.reset_gradient = None if self.integrator else name not in DETACHED_RESET
         super().__init__(layer, before, input_shape)
+        if name.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
+            own = hasattr(layer, "input_weights")
+            self.input_matrices = ("layer.input_weights",) if own else tuple(a.parameter for a in self.weight_before())
 
     def find_answers(self) -> Iterable[Answer]:
         """The decays and recurrent weights for the time, the input weights for the depth."""
@@ -153,8 +155,7 @@ class NorseCell(ForeignCell):
         z = z[0] if self.has_time else z
         self.like = after  # for its NamedTuples, which may be nested
         names = _names(after)
-        integrates = self.reset_gradient is None  # a leaky integrator sends its voltage
-        known = "v" if integrates else next((name for name in names if name.rpartition("_")[2] == "z"), None)
+        known = "v" if self.integrator else next((name for name in names if name.rpartition("_")[2] == "z"), None)
         self.sent = known or "sent"
         self.variables = tuple(names) if known else (*names, self.sent)
         leaves = [leaf.detach().expand_as(z) for leaf in _leaves(after)]
@@ -180,6 +181,7 @@ class NorseCell(ForeignCell):
         return [torch.as_tensor(leak if name == "v" and leak is not None else 0.0) for name in _names(self.like)]
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        state = state if self.integrator else state._replace(**{self.sent: z})  # so that recurrence is seen apart
         before = _nest(self.like, iter(state))
         with borrowed(self.layer, **self._settings()):
             sent, after = self.layer.forward(current[None] if self.has_time else current, before)

@@ -71,11 +71,17 @@ class Cell(nn.Module, ABC):
         paper_answers: the same after the paper, Sec. II-D and App. H.
         recurrent_synapses: neurons of its own layer that hear a neuron; None where the cell does
             not say.
+        integrator: whether it has no threshold and sends its voltage, as norse's LI. Starts, rates
+            and diagnoses pass over such a layer.
+        input_matrices: names of input weights that set no radius through depth, since what a step
+            reads does not reach what it sends, as in norse's LSNN.
     """
 
     answers: tuple[Answer, ...] = ()
     paper_answers: tuple[Answer, ...] = ()
     recurrent_synapses: int | None = None
+    integrator: bool = False
+    input_matrices: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

@@ -48,12 +48,18 @@ class Synapses:
             set_value(*owner_of(self.cell, self.name), weights.to(self.weights))
 
 
-def synapses(cell: Cell, radius: Literal["time", "depth"]) -> tuple[Synapses, ...]:
-    """The matrices of a cell that answer for a radius: recurrent ones for time, input for depth.
+def synapses(cell: Cell, radius: Literal["time", "depth"], *, inputs: bool = False) -> tuple[Synapses, ...]:
+    """The matrices of a cell that set a radius: recurrent ones through time, input ones in depth.
 
     A cell names them in its ``answers``; what has fewer than two axes is no matrix.
+
+    Args:
+        cell: the cell.
+        radius: the radius.
+        inputs: also the input matrices that set no radius (:attr:`neurolsc.Cell.input_matrices`).
     """
-    named = (Synapses(cell, answer.parameter) for answer in cell.answers if answer.radius == radius)
+    named = [Synapses(cell, answer.parameter) for answer in cell.answers if answer.radius == radius]
+    named += [Synapses(cell, name) for name in cell.input_matrices] if inputs else []
     return tuple(dict.fromkeys(s for s in named if s.weights.ndim >= 2))
 
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, Network, initialisers
+from neurolsc import LIF, Network, diagnose, initialisers, wrap
 from neurolsc.initialisers import named
 from neurolsc.initialisers.spec import INITIALISERS
 from neurolsc.neurons.synapses import synapses
 from neurolsc.stability.findings import Finding
+from tests.interop.layers import norse
 from tests.initialisers.networks import N_IN, NETWORKS, WIDTH, rates, spikes, weights
 
 SPECS = [
@@ -156,3 +157,26 @@ def test_connections_that_do_not_exist_stay_absent():
     for spec in ("Glorot", "Orthogonal", "LSUV", "FluctuationDriven", "FourConditions((1, 2))", "LSCLyapunov"):
         named(spec).apply(network, [few()], seed=1)
         assert not any(cell.layer.recurrent_weights.diagonal().any() for cell in network.cells)
+
+
+@pytest.mark.parametrize("text", ["RateMatching(0.15)", "BySource()", "Relay()", "LSUV()", "IKUN()"])
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_norse_networks_with_a_leaky_integrator_at_the_end_are_set_and_it_stays(text, recurrent):
+    torch.manual_seed(0)
+    below = (
+        [norse.LSNNRecurrent(N_IN, WIDTH), norse.LSNNRecurrent(WIDTH, WIDTH)]
+        if recurrent
+        else [norse.Lift(nn.Linear(N_IN, WIDTH)), norse.LIF(), norse.Lift(nn.Linear(WIDTH, WIDTH)), norse.LIF()]
+    )
+    readout = nn.Linear(WIDTH, 5)
+    network = wrap(norse.SequentialState(*below, norse.Lift(readout), norse.LI()))
+    before = readout.weight.clone()
+    named(text).apply(network, [few()], seed=0)
+    first, second, voltage = network.run(few()).spikes
+    assert network.spiking == (0, 1)
+    assert first.any() and second.any() and voltage.any()
+    assert torch.equal(readout.weight, before)
+    if text == "RateMatching(0.15)":
+        assert second.mean().item() == pytest.approx(0.15, rel=0.1)
+        found = diagnose(network, few())
+        assert not [finding for finding in found if finding.layer == 3]

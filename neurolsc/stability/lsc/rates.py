@@ -29,32 +29,37 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
         network: layers whose cells say how their thresholds scale
             (:meth:`neurolsc.Cell.thresholds`).
         x: input (T, B, n_in).
-        rates: wanted spikes per neuron and step, one per layer.
+        rates: wanted spikes per neuron and step, one per layer; that of an integrator, such as
+            norse's LI, is not used.
         tolerance: how far a rate may end from the wanted one, as a share of that. A rate moves in
             jumps where a network is small or its spikes feed on each other. ``math.inf`` takes what
             comes nearest, whatever it is.
 
     Returns:
-        The rates reached.
+        The rates reached; NaN of an integrator.
 
     Raises:
         ValueError: if the number of rates is not that of the layers, a rate is outside [0, 1], or
             no scale in that range brings a layer within the tolerance; the network is then as
             before.
-        TypeError: if a cell has no threshold, or network is not one.
+        TypeError: if a cell does not say how its thresholds scale, all are integrators, or network
+            is not one.
     """
     cells = as_network(network).cells
-    if len(rates) != len(cells) or not all(0 <= rate <= 1 for rate in rates):
+    if len(rates) != len(cells) or not all(0 <= rates[i] <= 1 for i in network.spiking):
         raise ValueError(f"rates must be {len(cells)} numbers in [0, 1], got {list(rates)}.")
     if tolerance != math.inf:
         number("tolerance", tolerance, zero_allowed=True)
-    thresholds = [_thresholds(layer, network) for layer in range(len(cells))]
+    thresholds = {layer: _thresholds(layer, network) for layer in network.spiking}
+    if not thresholds:
+        raise TypeError("no layer spikes: all are integrators, whose thresholds nothing can scale.")
     reached: list[float] = []
     try:
         with evaluating(network):
             read = reads(network, x.to_dense() if x.is_sparse else x, 0)
             for layer, (cell, wanted) in enumerate(zip(cells, rates, strict=True)):
-                reached.append(scale_to_rate(cell, thresholds[layer], read, wanted, reach=REACH))
+                own = thresholds.get(layer)
+                reached.append(math.nan if own is None else scale_to_rate(cell, own, read, wanted, reach=REACH))
                 if abs(reached[-1] - wanted) > tolerance * wanted:
                     raise ValueError(
                         f"layer {layer + 1}: no scale of its thresholds from {1 / REACH:g} to {REACH:g} gives "
@@ -63,8 +68,8 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
                     )
                 read = next_reads(network, read, layer)
     except ValueError:
-        for kept in thresholds:
-            kept.scale(1.0)
+        for changed in thresholds.values():
+            changed.scale(1.0)
         raise
     return reached
 
@@ -73,5 +78,13 @@ def _thresholds(layer: int, network: Network) -> Thresholds:
     cell = network.cells[layer]
     thresholds = cell.thresholds()
     if thresholds is None:
-        raise TypeError(f"layer {layer + 1}, a {type(cell).__name__}, does not say how its thresholds scale.")
+        raise TypeError(no_thresholds(f"layer {layer + 1}, a {type(cell).__name__},"))
     return thresholds
+
+
+def no_thresholds(layer: str) -> str:
+    """The message for a layer without thresholds, and what to use instead."""
+    return (
+        f"{layer} does not say how its thresholds scale: use a start of weights alone, Glorot(), Orthogonal() or LSC(), "
+        "or write its thresholds()."
+    )
