@@ -12,8 +12,8 @@ from neurolsc.initialisers import named
 from neurolsc.initialisers.spec import INITIALISERS
 from neurolsc.neurons.synapses import synapses
 from neurolsc.stability.findings import Finding
-from tests.interop.layers import norse
 from tests.initialisers.networks import N_IN, NETWORKS, WIDTH, rates, spikes, weights
+from tests.interop.layers import norse
 
 SPECS = [
     "Default",
@@ -159,6 +159,7 @@ def test_connections_that_do_not_exist_stay_absent():
         assert not any(cell.layer.recurrent_weights.diagonal().any() for cell in network.cells)
 
 
+@pytest.mark.filterwarnings("ignore:LSNNRecurrent. at tau_adapt_inv")
 @pytest.mark.parametrize("text", ["RateMatching(0.15)", "BySource()", "Relay()", "LSUV()", "IKUN()"])
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_norse_networks_with_a_leaky_integrator_at_the_end_are_set_and_it_stays(text, recurrent):
