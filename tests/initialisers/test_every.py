@@ -160,7 +160,7 @@ def test_connections_that_do_not_exist_stay_absent():
 
 
 @pytest.mark.filterwarnings("ignore:LSNNRecurrent. at tau_adapt_inv")
-@pytest.mark.parametrize("text", ["RateMatching(0.15)", "BySource()", "Relay()", "LSUV()", "IKUN()"])
+@pytest.mark.parametrize("text", ["RateMatching(0.15)", "BySource()", "Relay()", "LSUV()", "FluctuationDriven()"])
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_norse_networks_with_a_leaky_integrator_at_the_end_are_set_and_it_stays(text, recurrent):
     torch.manual_seed(0)
