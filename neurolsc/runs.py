@@ -37,7 +37,8 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
     While the run goes on its files lie in ``<path>.partial``, and it alone may use the folder: see
     :func:`neurolsc.locks.alone`. If that folder is there already, from a run that was stopped, the
     new run takes it over and can go on from the checkpoints in it, provided that its settings are
-    the same. A run that fails before it leaves a checkpoint or a network leaves nothing.
+    the same. A run that fails before it leaves a checkpoint or a network leaves nothing, nor does one whose
+    training refuses a setting; what holds no more than a start is overwritten under other settings.
 
     Args:
         path: the folder that shall hold the finished run.
@@ -73,7 +74,8 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
         try:
             yield partial
         except BaseException as error:
-            if not (_checkpoints(partial) or (partial / NETWORK).exists()):
+            refused = isinstance(error, ValueError | TypeError) and not _progress(partial)
+            if refused or not (_checkpoints(partial) or (partial / NETWORK).exists()):
                 if fresh:
                     with contextlib.suppress(OSError):
                         _remove(partial)
@@ -119,6 +121,11 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.checkpoint"))
 
 
+def _progress(partial: Path) -> bool:
+    """Whether it holds more than a start, which takes seconds."""
+    return any(file.name != START for file in _checkpoints(partial)) or (partial / NETWORK).exists()
+
+
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
     """Let an error of the disk say what it was about."""
@@ -131,8 +138,16 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _claim(partial: Path, settings: dict[str, Any]) -> None:
-    """Make a folder that of a run, or see that it is."""
+    """Make a folder that of a run, or see that it is; one of other settings without progress is emptied."""
     written = partial / SETTINGS
+    if written.exists() and not _progress(partial):
+        try:
+            same = not differences(read_toml(written), settings)
+        except ValueError:
+            same = False
+        if not same:
+            _remove(partial)
+            partial.mkdir()
     if not written.exists():
         atomic_write(written, lambda file: file.write(tomli_w.dumps(settings).encode()))
     elif changed := differences(read_toml(written), settings):

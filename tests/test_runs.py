@@ -133,11 +133,29 @@ def test_on_a_disk_without_locks_a_file_stands_for_one(number: int, tmp_path: Pa
         run_folder(tmp_path / "far", {}).__enter__()
 
 
-def test_other_settings_are_refused_even_where_the_run_got_no_further_than_that(tmp_path: Path):
+@pytest.mark.parametrize("left", ["radii_before.json", "start.checkpoint"])
+@pytest.mark.parametrize("written", ["width = 8\nlr = 0.1\n", "width = "])
+def test_an_unfinished_run_that_holds_no_training_is_overwritten(left: str, written: str, tmp_path: Path):
+    (tmp_path / "run.partial").mkdir()
+    (tmp_path / "run.partial" / "settings.toml").write_text(written)
+    (tmp_path / "run.partial" / left).write_text("{}")
+    with run_folder(tmp_path / "run", {"width": 9}) as folder:
+        assert names(folder) == {"settings.toml"}
+    assert (tmp_path / "run" / "settings.toml").read_text() == "width = 9\n"
+
+
+def test_a_refused_training_leaves_nothing_of_its_start(tmp_path: Path):
+    with pytest.raises(ValueError, match="lr"), run_folder(tmp_path / "run", {}) as folder:
+        (folder / "start.checkpoint").touch()
+        raise ValueError("lr")
+    assert not names(tmp_path)
+
+
+def test_other_settings_than_those_of_a_training_are_refused(tmp_path: Path):
     """Radii of the old network would stand beside the new one."""
     (tmp_path / "run.partial").mkdir()
     (tmp_path / "run.partial" / "settings.toml").write_text("width = 8\nlr = 0.1\n")
-    (tmp_path / "run.partial" / "radii_before.json").write_text("{}")
+    (tmp_path / "run.partial" / "train.checkpoint").touch()
     with pytest.raises(ValueError, match=r"run\.partial holds .*\(width was 8, is now 9; lr was 0\.1, is now None\)"):
         run_folder(tmp_path / "run", {"width": 9}).__enter__()
     assert names(tmp_path) == {"run.partial"}
@@ -146,6 +164,7 @@ def test_other_settings_are_refused_even_where_the_run_got_no_further_than_that(
 def test_damaged_settings_are_refused_by_name(tmp_path: Path):
     (tmp_path / "run.partial").mkdir()
     (tmp_path / "run.partial" / "settings.toml").write_text("width = ")
+    (tmp_path / "run.partial" / "train.checkpoint").touch()
     with pytest.raises(ValueError, match=r"run\.partial/settings\.toml: not a TOML file"):
         run_folder(tmp_path / "run", {"width": 9}).__enter__()
 
