@@ -30,7 +30,7 @@ _WIDEST = 10.0  # a factor of weights in one round
 _REACH = 1e4  # likewise of thresholds
 _CURES = {
     "radius of the depth": "no scale of w_in moves it: let the layer below fire, where its surrogate has a derivative",
-    "radius of the recurrence": "voltages outgrow the surrogate, or no neuron has a derivative: ask for less",
+    "radius of the recurrence": "no smaller scale of the recurrence lowers it: set recurrence=0",
     "radius through time": "its leaks hold it, or its thresholds: no scale of the recurrence brings it down",
     "firing rate": "it moves in jumps: take a wider layer or a weaker recurrence",
 }
@@ -42,7 +42,7 @@ class BySource(Initialiser):
     r"""Radii of what spikes do, through depth and through the recurrence, at a given firing rate.
 
     .. math:: \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth},
-        \quad \mathrm{E}\,\rho(\mathrm{diag}(s_l)\, W_{rec, l}) = \rho_{rec},
+        \quad \mathrm{E}\,\rho(\mathrm{diag}(s_l)\, W_{rec, l}) \le \rho_{rec},
         \quad \mathrm{E}\, z_l = r
 
     bottom up, by a scale of the input matrices, one of the recurrent matrices and one of the
@@ -54,9 +54,11 @@ class BySource(Initialiser):
 
     Attributes:
         depth: wanted radius through depth of every layer but the first; 0: w_in stays.
-        recurrence: wanted radius of the recurrence, see :mod:`neurolsc.stability.recurrence`, or
-            what the bound on the radius through time leaves of it; 0: no recurrence at the start.
-            Layers without recurrent matrices have none to set.
+        recurrence: bound on the mean radius of the recurrence, see
+            :mod:`neurolsc.stability.recurrence`. Recurrent weights are only ever scaled down: a
+            narrow surrogate (snnTorch's ``fast_sigmoid(slope=25)``) passes next to no derivative,
+            and weights that were raised until the radius is there would drown the input. 0: no
+            recurrence at the start. Layers without recurrent matrices have none to set.
         rate: spikes per neuron and step; 0: thresholds stay.
         time: bound on the mean radius through time; where it is above, the recurrence is scaled
             down until it is not.
@@ -131,10 +133,16 @@ class BySource(Initialiser):
         def radius(name: str) -> float:
             return taken[name]().mean().item()
 
+        share = 1.0  # of the drawn recurrence
+
         def approach() -> None:
+            nonlocal share
             for _ in range(self.rounds):
                 self._wake(cell, read)
                 factors = {name: _factor(radius(name), target) for name, target in wanted.items()}
+                if "recurrence" in factors:  # a bound: at most the weights as they were drawn
+                    factors["recurrence"] = min(factors["recurrence"], 1 / share)
+                    share *= factors["recurrence"]
                 if all(abs(factor - 1) < _SETTLED for factor in factors.values()):
                     break
                 for name, factor in factors.items():
@@ -148,7 +156,10 @@ class BySource(Initialiser):
             self._calm(cell, own, read, lambda: radius("time"))
             approach()
         fires = self._wake(cell, read)
-        missed = [(f"radius of the {name}", radius(name), target) for name, target in wanted.items()]
+        reached = {name: radius(name) for name in wanted}
+        if "recurrence" in reached:
+            reached["recurrence"] = max(reached["recurrence"], self.recurrence)
+        missed = [(f"radius of the {name}", reached[name], target) for name, target in wanted.items()]
         missed += [("radius through time", max(radius("time"), self.time), self.time)] if bounded else []
         missed += [("firing rate", fires, self.rate)] if self.rate else []
         return [

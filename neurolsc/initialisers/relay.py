@@ -1,5 +1,6 @@
 """Layers that hand on what they read: however deep, a network starts as its first layers."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,12 @@ from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import bottom_up
 from neurolsc.validation import number, whole
 
-_TOLD = 0.95
-"""share of the spikes handed on below which it is told"""
+_WHOLE = 0.95
+"""share of the spikes handed on below which a relay gets a finding"""
+_WORTH_IT = 0.5
+"""share below which a layer starts from its drawn weights instead"""
+_CURE = "a relay needs recurrence, or a reset to zero, and a threshold that stays"
+_NO_RELAY = "nothing to do: its drawn weights stay, thresholds are scaled to the rate"
 
 
 @register
@@ -38,9 +43,9 @@ class Relay(Initialiser):
     scatter what they read instead: of what told samples apart, ten of them left 0.00 to 0.08 in the
     study, relays 0.86.
 
-    The lowest layers keep their random weights. They fire at a given rate, and their recurrence has
-    a given radius, or what keeps their radius through time from being above a bound, as
-    :class:`BySource` sets them. So there are two layers to code the input and to mix it, and those
+    The lowest layers keep their random weights. They fire at a given rate, and their recurrence is
+    scaled down to a radius, or until their radius through time is at a bound, as :class:`BySource`
+    sets them. So there are two layers to code the input and to mix it, and those
     above do no harm until they learn. Resting thresholds of relays, where they can be set, are set
     to their mean, and what spikes add to a threshold to a share of what it was: else the spikes of
     a series are not handed on. Recurrence and adaptation are there for the training to find. A
@@ -49,7 +54,7 @@ class Relay(Initialiser):
 
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
-        recurrence: radius of the recurrence of the lowest layers; 0: none.
+        recurrence: bound on the radius of the recurrence of the lowest layers; 0: none.
         time: bound on their mean radius through time.
         adaptation: share that is left of what spikes add to the thresholds of relays.
         drawn: how many are the lowest; a network of no more has no relays.
@@ -85,9 +90,18 @@ class Relay(Initialiser):
                     continue
                 if layer < self.drawn:
                     found += lowest.set_layer(points, read, some, times, layer, seed)
-                else:
-                    self._set(network, layer)
-                    found += _dropped(network, layer, read)
+                    continue
+                drawn = copy.deepcopy(network.cells[layer].state_dict())
+                self._set(network, layer)
+                same = _handed_on(network, layer, read)
+                if not read.any():
+                    found.append(Finding(layer + 1, "reads no spikes", "let the layer below fire"))
+                elif same < _WORTH_IT:
+                    network.cells[layer].load_state_dict(drawn)
+                    found.append(Finding(layer + 1, f"would hand on {same:.0%} of its spikes: no relay", _NO_RELAY))
+                    found += lowest.set_layer(points, read, some, times, layer, seed)
+                elif same < _WHOLE:
+                    found.append(Finding(layer + 1, f"hands on {same:.0%} of its spikes", _CURE))
         return tuple(found)
 
     def _set(self, network: Network, layer: int) -> None:
@@ -133,16 +147,10 @@ def _left_of_a_spike(network: Network, layer: int) -> Tensor:
     return of.voltage(cell.update(0 * one, cell.output(fired), fired))[0].double().cpu()
 
 
-def _dropped(network: Network, layer: int, read: Tensor) -> list[Finding]:
-    """What a relay does not hand on of what it reads, or adds."""
+def _handed_on(network: Network, layer: int, read: Tensor) -> float:
+    """The share of its spikes that a relay has read and sends; 0 if there are none."""
     cell = network.cells[layer]
     sent = cell.run(read, cell.initial_state(read.shape[1]))[0]
     wanted = read[..., torch.arange(cell.n_hidden, device=read.device) % read.shape[-1]]
     total = 0.5 * (sent.sum() + wanted.sum()).item()
-    if not total:
-        return [Finding(layer + 1, "reads no spikes", "let the layer below fire")]
-    same = (sent * wanted).sum().item() / total
-    if same >= _TOLD:
-        return []
-    cure = "a relay needs recurrence, or a reset to zero, and a threshold that stays"
-    return [Finding(layer + 1, f"hands on {same:.0%} of its spikes", cure)]
+    return (sent * wanted).sum().item() / total if total else 0.0

@@ -10,6 +10,7 @@ import torch
 from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
 from neurolsc.initialisers import BySource, named
 from neurolsc.neurons import Answer, SpikingCell
+from neurolsc.positive import set_value
 from neurolsc.stability.recurrence import recurrence_radius
 from neurolsc.stability.transition import follow
 
@@ -24,6 +25,8 @@ def x(make_spikes):
 def test_radii_and_rates_are_where_they_were_wanted(cell, make_network, x):
     network = make_network(cell, n_in=40, width=32, layers=3)
     taus = [c.tau_v.clone() for c in network.cells]
+    for c in network.cells:
+        set_value(c, "w_rec", 4 * c.w_rec.detach())  # so that the bound is reached from above
     all_points = BySource(depth=0.5, recurrence=0.3, rate=0.2, samples=8, steps=12)
     assert all_points.apply(network, [x], seed=3) == ()
     profile = radius_profile(network, x)
@@ -33,6 +36,21 @@ def test_radii_and_rates_are_where_they_were_wanted(cell, make_network, x):
         assert recurrence_radius(t).mean().item() == pytest.approx(0.3, rel=0.05)
         assert torch.equal(t.cell.tau_v, tau)
     torch.testing.assert_close(profile.depth_mean[1:], torch.full((2,), 0.5), rtol=0.05, atol=0)
+
+
+def test_recurrence_is_only_scaled_down_where_a_narrow_surrogate_passes_no_derivative(x):
+    narrow = snntorch.surrogate.fast_sigmoid(slope=25)
+    modules = [torch.nn.Linear(40, 32), snntorch.RLeaky(beta=0.9, linear_features=32, spike_grad=narrow)]
+    modules += [torch.nn.Linear(32, 32), snntorch.RLeaky(beta=0.9, linear_features=32, spike_grad=narrow)]
+    before = [module.recurrent.weight.clone() for module in modules[1::2]]
+    network = wrap([*modules, torch.nn.Linear(32, 4)])
+    BySource(depth=0).apply(network, [x])
+    for module, drawn, z in zip(modules[1::2], before, network.run(x).spikes, strict=True):
+        assert z.mean().item() == pytest.approx(0.15, rel=0.1)
+        scale = (module.recurrent.weight / drawn).detach()
+        torch.testing.assert_close(scale, scale.mean().expand_as(scale))
+        assert scale.mean() <= 1.0001
+    assert (radius_profile(network, x).time_mean <= 1.05).all()
 
 
 def test_the_first_input_matrix_stays(make_network, x):

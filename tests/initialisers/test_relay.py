@@ -110,12 +110,16 @@ def test_layers_of_snntorch_hand_on_too(reset: str, x: Tensor):
         assert (below - layer).abs().mean().item() < 0.05 * below.mean().item()
 
 
-def test_a_layer_whose_synapses_remember_is_told(x: Tensor):
+def test_a_layer_that_can_be_no_relay_starts_from_its_drawn_weights_at_the_rate(x: Tensor):
     torch.manual_seed(0)
     layers = [norse.LIFRecurrent(N, 16), norse.LIFRecurrent(16, 16), norse.LIFRecurrent(16, 16)]
+    drawn = [layer.input_weights.clone() for layer in layers]
     network = wrap(norse.SequentialState(*layers, nn.Linear(16, 3)))
-    found = Relay(rate=0.0, drawn=1).apply(network, [10 * x])
-    assert any(f.layer == 2 for f in found)
+    found = Relay(drawn=1).apply(network, [x])  # norse's synapses remember: a relay would repeat what it reads
+    assert {f.layer for f in found if "no relay" in f.problem} == {2, 3}
+    for layer, weights, spikes in zip(layers, drawn, network.run(x).spikes, strict=True):
+        assert torch.equal(layer.input_weights, weights)
+        assert spikes.mean().item() == pytest.approx(0.15, rel=0.1)
 
 
 def test_a_convolution_is_refused_before_anything_is_changed():
