@@ -30,7 +30,7 @@ AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.Batch
 NO_MEMORY = 1e-3
 """a time constant in steps of which exp(-1/tau) is 0"""
 FIRES = 1.04
-"""what drives a bias neuron in each step, in thresholds: above 1 after rounding to the weights' bits"""
+"""what drives a bias neuron in each step, in thresholds: above 1 even after rounding"""
 
 
 class _Neurons(NamedTuple):
@@ -87,18 +87,24 @@ def _cell(name: str, cell: Cell) -> Cell:
     kind = f"{type(layer).__module__.partition('.')[0]} {type(layer).__name__}"
     read = {"snntorch": _snntorch, "norse": _norse}.get(kind.partition(" ")[0])
     if read is None:
-        raise TypeError(f"{name} is a {kind}, which has no counterpart; Leaky, RLeaky, Synaptic, RSynaptic and norse's LIF do.")
+        raise TypeError(
+            f"{name} is a {kind}, which has no counterpart; Leaky, RLeaky, Synaptic, RSynaptic and norse's LIF do."
+        )
     neurons = read(f"{name} ({kind})", layer)
     weight, bias = _affine(f"before {name}", cell.before, cell.input_shape, **like)
     if hasattr(layer, "input_weights"):
-        w = layer.input_weights.detach().to(**like)
+        w: Tensor = layer.input_weights.detach().to(**like)  # type: ignore[operator]
         weight, bias = w @ weight, w @ bias
     n = cell.n_hidden
 
     def each(value: Any) -> Tensor:
         return torch.as_tensor(value).detach().to(**like).expand(n)
 
-    made = LIF(cell.n_in, n, reset=neurons.reset) if neurons.decay_i is None else CubaLIF(cell.n_in, n, reset=neurons.reset)
+    made = (
+        LIF(cell.n_in, n, reset=neurons.reset)
+        if neurons.decay_i is None
+        else CubaLIF(cell.n_in, n, reset=neurons.reset)
+    )
     made = made.to(**like)
     theta, gain = each(neurons.threshold), each(neurons.gain)
     if not (theta > 0).all():
@@ -120,7 +126,9 @@ def _tau(name: str, what: str, decay: Tensor) -> Tensor:
     """The time constants in steps of which so much is left after one."""
     if (decay < 0).any() or (decay >= 1).any():
         worst = decay.max() if (decay >= 1).any() else decay.min()
-        raise ValueError(f"{name}: its {what} keeps {worst:g} of itself in a step; a neuron that leaks keeps 0 to less than 1.")
+        raise ValueError(
+            f"{name}: its {what} keeps {worst:g} of itself in a step; a neuron that leaks keeps 0 to less than 1."
+        )
     return (-1 / decay.double().log()).clamp(min=NO_MEMORY).to(decay.dtype)
 
 
@@ -153,7 +161,9 @@ def _snntorch(name: str, layer: Any) -> _Neurons:
     if kind not in ("Leaky", "RLeaky", "Synaptic", "RSynaptic"):
         raise TypeError(f"{name} has no counterpart: use Leaky, RLeaky, Synaptic or RSynaptic.")
     if (layer.graded_spikes_factor != 1).any():
-        raise ValueError(f"{name}: its spikes are graded by {layer.graded_spikes_factor}, wanted graded_spikes_factor=1.")
+        raise ValueError(
+            f"{name}: its spikes are graded by {layer.graded_spikes_factor}, wanted graded_spikes_factor=1."
+        )
     for setting in ("inhibition", "state_quant"):
         if getattr(layer, setting):
             raise ValueError(f"{name}: {setting} has no counterpart: train without it.")
@@ -175,7 +185,7 @@ def _snntorch(name: str, layer: Any) -> _Neurons:
         )
     if reset != "zero" and current:
         raise ValueError(
-            f'{name}: reset_mechanism="{reset}" with a current of its own has no counterpart, as the chip resets a voltage to zero: '
+            f'{name}: reset_mechanism="{reset}" with a current of its own has no counterpart: a chip resets a voltage to zero, '
             'train with reset_mechanism="zero" and reset_delay=False, or use Leaky.'
         )
     if reset == "none":
@@ -196,12 +206,16 @@ def _snntorch(name: str, layer: Any) -> _Neurons:
 def _norse(name: str, layer: Any) -> _Neurons:
     """LIF, LIFRecurrent and LIFBox of norse."""
     kind = type(layer).__name__.removesuffix("Cell")
+    if kind.startswith("LI") and not kind.startswith("LIF"):
+        raise TypeError(f"{name}: a leaky integrator as readout cannot be exported: train with a Linear at the end.")
     if kind not in ("LIF", "LIFRecurrent", "LIFBox"):
         raise TypeError(f"{name} has no counterpart: use LIF, LIFRecurrent or LIFBox.")
     p = layer.p
     leak, v_reset = torch.as_tensor(p.v_leak), torch.as_tensor(p.v_reset)
     if (leak != v_reset).any():
-        raise ValueError(f"{name}: v_reset is {v_reset} and v_leak {leak}: a chip resets to rest, train with both equal.")
+        raise ValueError(
+            f"{name}: v_reset is {v_reset} and v_leak {leak}: a chip resets to rest, train with both equal."
+        )
     gain = layer.dt * torch.as_tensor(p.tau_mem_inv)
     decay_i = None if kind == "LIFBox" else 1 - layer.dt * torch.as_tensor(p.tau_syn_inv)
     return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, getattr(layer, "recurrent_weights", None))
@@ -222,12 +236,14 @@ def delayed(network: Network) -> Network:
         steps later as it has layers.
 
     Raises:
-        TypeError: if a layer with a bias at or above it is another cell.
+        TypeError: if a layer with a bias at or above it is another cell, or the readout not linear.
     """
     if network.layer_delay:
         return network
+    if not isinstance(network.readout, nn.Linear):
+        raise TypeError(f"the readout must be linear, got {type(network.readout).__name__}.")
     cells, readout = list(network.cells), network.readout
-    bias = getattr(readout, "bias", None)
+    bias: Tensor | None = readout.bias
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         biased = [i for i, cell in enumerate(cells) if getattr(cell, "b_v", torch.zeros(1)).any()]
         last = len(cells) - 1 if bias is not None and bias.any() else max(biased, default=-1)
@@ -263,7 +279,9 @@ def _with_bias_neuron(name: str, cell: Cell, wider: bool) -> Cell:
     """
     kind = step_of(type(cell))
     if kind not in (LIF, CubaLIF):
-        raise TypeError(f"{name} is a {type(cell).__name__}: only LIF and CubaLIF layers can have their biases delayed.")
+        raise TypeError(
+            f"{name} is a {type(cell).__name__}: only LIF and CubaLIF layers can have their biases delayed."
+        )
     n, like = cell.n_hidden, cell.dtype_and_device
     zero = isinstance(cell.reset, ZeroReset)  # type: ignore[union-attr]
     made: Any = kind(cell.n_in + wider, n + 1, reset="zero" if zero else "subtract").to(**like)  # type: ignore[call-arg]

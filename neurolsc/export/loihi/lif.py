@@ -104,7 +104,9 @@ def _check_current(name: str, cell: CubaLIF) -> None:
     if not isinstance(cell.reset, ZeroReset):
         raise ValueError(f'{name}: CUBA resets its voltage to zero, and so can a CubaLIF only with reset="zero".')
     if (cell.decay_i.double() > LONGEST).any():
-        raise ValueError(f"{name}: tau_i is {cell.tau_i.max():g} steps, but a decay has 12 bits, for at most 4096 steps.")
+        raise ValueError(
+            f"{name}: tau_i is {cell.tau_i.max():g} steps, but a decay has 12 bits, for at most 4096 steps."
+        )
     if cell.b_v[cell.decay_i > 1e-6].any():  # without memory the current is what the voltage gets
         raise ValueError(f"{name}: a bias of the current needs layer_delay=0, where a neuron of its own brings it.")
 

@@ -15,7 +15,9 @@ from neurolsc.neurons import ALIF, LIF, Cell, CubaLIF
 
 __all__ = ["NEURONS", "integer_layer"]
 
-NEURONS = Neurons[LoihiNeuron[Any]]("exported to Loihi's integers", {LIF: LoihiLif(), CubaLIF: LoihiLif(), ALIF: LoihiAlif()})
+NEURONS = Neurons[LoihiNeuron[Any]](
+    "exported to Loihi's integers", {LIF: LoihiLif(), CubaLIF: LoihiLif(), ALIF: LoihiAlif()}
+)
 """class that defines the step -> its mapping; your own neuron is one entry more"""
 
 

@@ -37,7 +37,9 @@ class NirLif(NirNeuron[LIF]):
         if isinstance(cell, CubaLIF):
             decays["tau_i"] = cell.decay_i
             if reset != "zero":
-                raise ValueError(f'{layer}: NIR resets a voltage to a constant; a CubaLIF needs reset="zero", got {reset!r}.')
+                raise ValueError(
+                    f'{layer}: NIR resets a voltage to a constant; a CubaLIF needs reset="zero", got {reset!r}.'
+                )
         check_voltage(layer, cell, decays, cell.theta, layer_delay)
 
     def check_reader(self, layer: str, cell: LIF, reader: str) -> None:
