@@ -3,6 +3,7 @@
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,7 +59,7 @@ def model(request) -> nn.Module:
     return MODELS[request.param]().double()
 
 
-def recorded(model: nn.Module, layers: list[nn.Module], x: Tensor) -> list[Tensor]:
+def recorded(model: nn.Module, layers: list[Any], x: Tensor) -> list[Tensor]:
     """The output of every layer of neurons over x, by the model's own calls, and the model's."""
     sent: list[list[Tensor]] = [[] for _ in layers]
     for layer, seen in zip(layers, sent, strict=True):
@@ -78,7 +79,7 @@ def recorded(model: nn.Module, layers: list[nn.Module], x: Tensor) -> list[Tenso
 
 def test_every_spike_is_that_of_their_own_library_and_with_delay_l_steps_later(model):
     x = spikes(STEPS, 3, N_IN, rate=0.3).double()
-    network = wrap(model)
+    network: Any = wrap(model)
     ours, late = from_wrapped(network), delayed(from_wrapped(network))
     *theirs, logits = recorded(model, [cell.layer for cell in network.cells], x)
     layers = len(network.cells)
