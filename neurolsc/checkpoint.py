@@ -59,7 +59,10 @@ def save(network: Network, path: str | PathLike[str]) -> None:
     if len(list(network.parameters())) != len(list(network.named_parameters(remove_duplicate=False))):
         raise ValueError("two parts of the network share a parameter, which a file cannot tell; make copies.")
     if not isinstance(network.readout, torch.nn.Linear | Tied):
-        raise TypeError(f"only a linear readout can be described in a file, got {type(network.readout).__name__}.")
+        raise TypeError(
+            f"only a linear readout can be described in a file, got {type(network.readout).__name__}; of a network of another "
+            "library save neurolsc.export.from_wrapped(network)."
+        )
     config = {
         "n_out": network.n_out,
         "layer_delay": network.layer_delay,

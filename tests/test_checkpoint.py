@@ -106,7 +106,7 @@ def test_what_a_file_cannot_describe_is_refused_when_it_is_saved(tmp_path: Path)
     path = tmp_path / "n"
     with pytest.raises(
         ValueError,
-        match=r"OtherCell is not a known cell; known are ALIFLowPass, ALIFPlus, ALIFPlusMinus, ALIFPositive, FeedForward, GRU, LIF",
+        match=r"OtherCell is not a known cell; known are ALIFLowPass, ALIFPlus, ALIFPlusMinus, ALIFPositive, CubaLIF",
     ):
         save(Network([OtherCell(2, 3)], 2), path)
     with pytest.raises(TypeError, match="only surrogates of neurolsc"):

@@ -92,7 +92,12 @@ def test_a_simulator_that_fails_leaves_no_export(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("network", "data", "words", "told"),
     [
-        ({"cell": "ALIFLowPass"}, {}, [], "whose step is not that of ALIF; only LIF and ALIF can be exported"),
+        (
+            {"cell": "ALIFLowPass"},
+            {},
+            [],
+            "whose step is not that of ALIF; only LIF and CubaLIF and ALIF can be exported",
+        ),
         ({"cell": "ALIFLowPass"}, {}, ["--to", "nir", "--dt", "0.001"], "whose step is not that of ALIF"),
         ({"cell": "ALIFPlusMinus"}, {}, [], "Train neurolsc.ALIFPositive (--cell ALIFPositive)"),
         ({"reset": "subtract"}, {}, [], "train with reset='static'"),

@@ -6,6 +6,7 @@
 - ``simulators/``: others that step what was written, each in a process of its own, and how they
   agree.
 - ``verify.py``: an exported file in the simulators beside the integers.
+- ``wrapped.py``: networks of other libraries in our cells, and the chip's delay between layers.
 - ``neurons.py``: a target's table of neurons, by the class that defines their step.
 
 A target of your own is a file with such a table and a function of a network and a path.
@@ -25,6 +26,7 @@ from neurolsc.export.simulators.agreement import LayerAgreement, LayerOpinion, O
 from neurolsc.export.simulators.norse import ask_norse
 from neurolsc.export.simulators.spikingjelly import ask_spikingjelly
 from neurolsc.export.verify import ask_nengo_loihi, verify
+from neurolsc.export.wrapped import delayed, from_wrapped
 
 __all__ = [
     "Decisions",
@@ -43,9 +45,11 @@ __all__ = [
     "ask_nengo_loihi",
     "ask_norse",
     "ask_spikingjelly",
+    "delayed",
     "dequantize",
     "fit_scales",
     "from_nir",
+    "from_wrapped",
     "quantize",
     "read_netx",
     "to_netx",

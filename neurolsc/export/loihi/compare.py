@@ -14,6 +14,7 @@ from neurolsc.export.loihi.mapping import LayerFloats
 from neurolsc.export.loihi.quantize import IntegerRun, QuantizedNetwork
 from neurolsc.export.loihi.report import ExportReport, LayerActivity, LayerReport, decisions
 from neurolsc.export.loihi.table import NEURONS
+from neurolsc.export.wrapped import delayed, from_wrapped
 from neurolsc.network import Network
 from neurolsc.stability import radius_profile
 
@@ -43,6 +44,7 @@ def make_report(
     Raises:
         ValueError: if samples or labels do not fit.
     """
+    network = delayed(from_wrapped(network))
     rounded = dequantize(network, quantized)
     layers = []
     for i, (cell, other, layer) in enumerate(zip(network.cells, rounded.cells, quantized.layers, strict=True), start=1):

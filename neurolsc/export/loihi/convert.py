@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from os import PathLike, fspath
 
 import torch
@@ -12,6 +13,7 @@ from neurolsc.export.loihi.fixed_point import LIMIT
 from neurolsc.export.loihi.netx import content, parse
 from neurolsc.export.loihi.quantize import IntegerRun, fit_scales, quantize
 from neurolsc.export.loihi.report import ExportReport
+from neurolsc.export.wrapped import delayed, from_wrapped
 from neurolsc.files import atomic_write
 from neurolsc.network import Network
 
@@ -60,8 +62,12 @@ def to_netx(
         >>> report.layers[0].clipped
         0
     """
+    given, network = network, delayed(from_wrapped(network))
     network = copy.deepcopy(network).cpu()
-    calibration = None if calibration is None else calibration.cpu()
+    latency = 0 if given.layer_delay else len(network.cells)
+    if calibration is not None:
+        calibration = calibration.to_dense() if calibration.is_sparse else calibration
+        calibration = torch.nn.functional.pad(calibration.cpu(), (0, 0, 0, 0, 0, latency))
     labels = None if labels is None else labels.cpu()
     halvings = None if calibration is None else fit_scales(network, calibration, force=force)
     quantized = quantize(network, force=force, halvings=halvings)
@@ -75,6 +81,7 @@ def to_netx(
             quantized = quantize(network, force=force, readout_scale=scale, halvings=halvings)
             run = quantized.run(calibration)
     report = make_report(network, quantized, calibration, labels, run)
+    report = replace(report, remarks=(*report.remarks, *_latency(given, network, calibration)))
     steps = TRIAL_STEPS if calibration is None else len(calibration)
     data = content(quantized, steps, json.dumps(report.to_dict()))
     trial = torch.rand(TRIAL_STEPS, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
@@ -83,6 +90,27 @@ def to_netx(
         raise RuntimeError(f"what would be written to {fspath(path)} does not step as the integers do.")
     atomic_write(path, lambda file: file.write(data))
     return report
+
+
+def _latency(given: Network, network: Network, calibration: Tensor | None) -> list[str]:
+    """What the delay of the layers means to who reads the file; equal spikes of a wrapped model."""
+    if given.layer_delay:
+        return []
+    layers = len(network.cells)
+    remarks = [
+        f"latency: layer l spikes l steps later than in the given network, and the readout {layers}: feed {layers} blank steps "
+        "after the input to see all of it."
+    ]
+    if calibration is not None:
+        x = calibration[: len(calibration) - layers].to(**given.dtype_and_device)
+        with torch.no_grad():
+            theirs, ours = given.run(x).spikes, network.run(calibration).spikes
+        shares = []
+        for late, (a, b) in enumerate(zip(theirs, ours, strict=True), start=1):
+            same = a.cpu() == b[late : late + len(x), :, : a.shape[2]]
+            shares.append(f"{same.double().mean():.4%} of {int(a.sum())}")
+        remarks.append(f"given network against its delayed form, before rounding: spikes equal in {', '.join(shares)}.")
+    return remarks
 
 
 def _refuse_overflows(run: IntegerRun) -> None:

@@ -6,6 +6,7 @@ import torch
 
 from neurolsc.export.loihi.quantize import QuantizedNetwork
 from neurolsc.export.loihi.table import NEURONS
+from neurolsc.export.wrapped import delayed, from_wrapped
 from neurolsc.network import Network
 
 __all__ = ["dequantize"]
@@ -32,7 +33,7 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
         >>> bool((rounded.cells[0].w_in - network.cells[0].w_in).abs().max() < 0.01)
         True
     """
-    rounded = copy.deepcopy(network).double()
+    rounded = copy.deepcopy(delayed(from_wrapped(network))).double()
     with torch.no_grad():
         for i, (cell, layer) in enumerate(zip(rounded.cells, quantized.layers, strict=True), start=1):
             NEURONS.of(f"layer {i}", cell).restore(cell, layer)

@@ -42,6 +42,11 @@ class QuantizationAware(Network):
     """
 
     def __init__(self, network: Network, calibration: Tensor | None = None, *, force: bool = False) -> None:
+        if network.layer_delay != 1:
+            raise ValueError(
+                "the network has layer_delay=0, and its form for the chip is a copy: train QuantizationAware(delayed("
+                "from_wrapped(network))), both of neurolsc.export."
+            )
         nn.Module.__init__(self)
         self.cells, self.readout, self.layer_delay = network.cells, network.readout, network.layer_delay
         self._n_out = network.n_out

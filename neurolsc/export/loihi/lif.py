@@ -6,6 +6,7 @@ the reset is a synapse of -1 to itself, a bias one from an extra neuron that fir
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from neurolsc.export.loihi.cuba import CubaLayer
 from neurolsc.export.loihi.fixed_point import UNIT, IntegerLayer
 from neurolsc.export.loihi.mapping import LayerFloats, LoihiNeuron
 from neurolsc.export.loihi.rounding import (
+    LONGEST,
     W_MAX,
     check_threshold,
     decay_bits,
@@ -25,7 +27,7 @@ from neurolsc.export.loihi.rounding import (
     time_constant,
 )
 from neurolsc.export.neurons import find_reset
-from neurolsc.neurons import LIF
+from neurolsc.neurons import LIF, CubaLIF
 from neurolsc.neurons.reset import Reset, StaticReset, ZeroReset
 
 __all__ = ["LoihiLif"]
@@ -47,7 +49,7 @@ class _Rows(NamedTuple):
 
 
 class LoihiLif(LoihiNeuron[LIF]):
-    """LIF with any reset."""
+    """LIF with any reset, CubaLIF with reset to zero."""
 
     def floats(self, cell: LIF) -> LayerFloats:
         return LayerFloats(
@@ -59,9 +61,14 @@ class LoihiLif(LoihiNeuron[LIF]):
         if not (theta > 0).all():
             raise ValueError(f"{name}: thresholds must be positive, got {theta.min():g}.")
         rows = 1 / theta.unsqueeze(1)
+        if isinstance(cell, CubaLIF):
+            _check_current(name, cell)
         weights = cell.w_in.double() * rows, cell.w_rec.double() * rows
         divided = _Rows(*weights, cell.b_v.double() / theta, decay_bits(cell.decay_v.double()), theta)
-        return find_reset(name, cell, _FORMS)(name, divided, force)
+        layer = find_reset(name, cell, _FORMS)(name, divided, force)
+        if isinstance(cell, CubaLIF):
+            return replace(layer, i_decay=decay_bits(cell.decay_i.double()).clamp(min=1))
+        return layer
 
     def leak(self, cell: LIF, layer: IntegerLayer) -> Tensor:
         assert isinstance(layer, CubaLayer)
@@ -77,6 +84,9 @@ class LoihiLif(LoihiNeuron[LIF]):
         cell.w_in.copy_(layer.weight[:m, :n] / rows)
         cell.w_rec.copy_(rec[:m, :m] / rows)
         cell.tau_v = time_constant(self.leak(cell, layer))
+        if isinstance(cell, CubaLIF):
+            assert isinstance(layer, CubaLayer)
+            cell.tau_i = time_constant(layer.i_decay)
         if isinstance(cell.reset, ZeroReset):
             cell.b_v.copy_(layer.bias / scale)
         else:
@@ -84,8 +94,21 @@ class LoihiLif(LoihiNeuron[LIF]):
             cell.b_v.copy_(rec[:m, m:].sum(1) / scale)
 
     def describe(self, cell: LIF) -> str:
+        if isinstance(cell, CubaLIF):
+            return "CubaLIF, reset to zero: CUBA, current in u and voltage in v"
         in_voltage = isinstance(cell.reset, ZeroReset)
         return "LIF, reset to zero: CUBA" if in_voltage else "LIF, reset by subtraction: CUBA, voltage in u"
+
+
+def _check_current(name: str, cell: CubaLIF) -> None:
+    if not isinstance(cell.reset, ZeroReset):
+        raise ValueError(f'{name}: CUBA resets its voltage to zero, and so can a CubaLIF only with reset="zero".')
+    if (cell.decay_i.double() > LONGEST).any():
+        raise ValueError(
+            f"{name}: tau_i is {cell.tau_i.max():g} steps, but a decay has 12 bits, for at most 4096 steps."
+        )
+    if cell.b_v[cell.decay_i > 1e-6].any():  # without memory the current is what the voltage gets
+        raise ValueError(f"{name}: a bias of the current needs layer_delay=0, where a neuron of its own brings it.")
 
 
 def _in_voltage(name: str, rows: _Rows, force: bool) -> CubaLayer:

@@ -12,6 +12,7 @@ from neurolsc.export.loihi.extremes import Extremes
 from neurolsc.export.loihi.fixed_point import LIMIT, UNIT, IntegerLayer, moments
 from neurolsc.export.loihi.rounding import W_MAX, check_matrix, even, largest
 from neurolsc.export.loihi.table import integer_layer
+from neurolsc.export.wrapped import delayed, from_wrapped
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
 
@@ -121,7 +122,9 @@ def quantize(
     nothing.
 
     Args:
-        network: LIF and ALIF layers, ``layer_delay=1``, no readout bias. Surrogates do not matter.
+        network: LIF, CubaLIF and ALIF layers, or those of :func:`neurolsc.wrap` that have the same
+            step. With ``layer_delay=1`` the readout has no bias; with 0 the layers get a delay of
+            one step, as in :func:`neurolsc.export.delayed`. Surrogates do not matter.
         force: accept fewer than 62 weight units per threshold.
         readout_scale: integer units per float unit of the readout; by default as many as fit.
         halvings: per layer how often to halve an ALIF's weight units, as :func:`fit_scales` finds
@@ -140,10 +143,7 @@ def quantize(
         >>> bool(quantized.layers[0].weight.abs().max() <= 254)
         True
     """
-    if network.layer_delay != 1:
-        raise ValueError(
-            "the network has layer_delay=0, but on the chip each layer reads the one below one step late: train with layer_delay=1."
-        )
+    network = delayed(from_wrapped(network))
     if not isinstance(network.readout, torch.nn.Linear):
         raise TypeError(f"the readout must be linear, got {type(network.readout).__name__}.")
     if network.readout.bias is not None:

@@ -17,6 +17,7 @@ from neurolsc.export.nir.readers import ROCKPOOL
 from neurolsc.export.simulators.agreement import Opinion, Verification
 from neurolsc.export.simulators.norse import ask_norse
 from neurolsc.export.simulators.spikingjelly import ask_spikingjelly
+from neurolsc.export.wrapped import delayed, from_wrapped
 from neurolsc.files import atomic_write
 from neurolsc.network import Network
 
@@ -150,6 +151,7 @@ class ExportReport(Displayed):
             found: what it returned.
             labels: classes (B,), for accuracies.
         """
+        network = delayed(from_wrapped(network))
         with torch.no_grad():
             logits = network.run(x).logits
         votes = decisions(logits, found.expected_logits, labels, found.logits)

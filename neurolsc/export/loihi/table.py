@@ -11,11 +11,13 @@ from neurolsc.export.loihi.lif import LoihiLif
 from neurolsc.export.loihi.mapping import LoihiNeuron
 from neurolsc.export.loihi.rounding import LONGEST, check_matrix, decay_bits
 from neurolsc.export.neurons import Neurons
-from neurolsc.neurons import ALIF, LIF, Cell
+from neurolsc.neurons import ALIF, LIF, Cell, CubaLIF
 
 __all__ = ["NEURONS", "integer_layer"]
 
-NEURONS = Neurons[LoihiNeuron[Any]]("exported to Loihi's integers", {LIF: LoihiLif(), ALIF: LoihiAlif()})
+NEURONS = Neurons[LoihiNeuron[Any]](
+    "exported to Loihi's integers", {LIF: LoihiLif(), CubaLIF: LoihiLif(), ALIF: LoihiAlif()}
+)
 """class that defines the step -> its mapping; your own neuron is one entry more"""
 
 

@@ -6,6 +6,9 @@ With one of its two time constants equal to dt, that node *is* our LIF:
   r = 1 / (1 - a), v_reset = 0;
 - reset by subtraction, the voltage in the current: tau_mem = dt, r = 1, tau_syn = dt / (1 - a),
   w_in = 1 / (1 - a), and minus the threshold on the diagonal of the recurrent weights.
+
+With two longer ones and a reset to zero it is our CubaLIF: tau_syn = dt / (1 - a_i) with
+w_in = 1 / (1 - a_i), and tau_mem = dt / (1 - a) with r = 1 / (1 - a).
 """
 
 import numpy as np
@@ -14,8 +17,8 @@ from neurolsc.export.neurons import RESET_NAMES, find_reset
 from neurolsc.export.nir.graph import ChainLayer
 from neurolsc.export.nir.mapping import NirNeuron
 from neurolsc.export.nir.nodes import CLOSE, array, check_constant, linear, load_nir, lost_share, values
-from neurolsc.export.nir.voltage import check_voltage, fill, fill_voltage, gain, recurrent, width
-from neurolsc.neurons import LIF
+from neurolsc.export.nir.voltage import check_voltage, fill, fill_tau, fill_voltage, gain, recurrent, width
+from neurolsc.neurons import LIF, CubaLIF
 from neurolsc.neurons.reset import ResetName, ZeroReset
 from neurolsc.positive import raw
 
@@ -23,14 +26,21 @@ __all__ = ["NirLif"]
 
 
 class NirLif(NirNeuron[LIF]):
-    """LIF with any reset."""
+    """LIF with any reset, CubaLIF with reset to zero."""
 
     word = "lif"
     starts = ("LIF", "CubaLIF")
 
     def check(self, layer: str, cell: LIF, layer_delay: int) -> None:
-        find_reset(layer, cell, RESET_NAMES)
-        check_voltage(layer, cell, {"tau_v": cell.decay_v}, cell.theta, layer_delay)
+        reset = find_reset(layer, cell, RESET_NAMES)
+        decays = {"tau_v": cell.decay_v}
+        if isinstance(cell, CubaLIF):
+            decays["tau_i"] = cell.decay_i
+            if reset != "zero":
+                raise ValueError(
+                    f'{layer}: NIR resets a voltage to a constant; a CubaLIF needs reset="zero", got {reset!r}.'
+                )
+        check_voltage(layer, cell, decays, cell.theta, layer_delay)
 
     def check_reader(self, layer: str, cell: LIF, reader: str) -> None:
         if reader == "norse":  # reads all of them
@@ -57,11 +67,16 @@ class NirLif(NirNeuron[LIF]):
         kept = gain(cell.decay_v)
         fast, slow, one, zero = np.full_like(kept, dt), dt * kept, np.ones_like(kept), np.zeros_like(kept)
         in_voltage = isinstance(cell.reset, ZeroReset)
-        if in_voltage:
+        if isinstance(cell, CubaLIF):
+            kept_i = gain(cell.decay_i)
+            constants = {"tau_syn": dt * kept_i, "w_in": kept_i, "tau_mem": slow, "r": kept}
+        elif in_voltage:
             constants = {"tau_syn": fast, "w_in": one, "tau_mem": slow, "r": kept}
         else:
             constants = {"tau_syn": slow, "w_in": kept, "tau_mem": fast, "r": one}
         about = {"reset": RESET_NAMES[type(cell.reset)], raw("tau_v"): array(cell.get_parameter(raw("tau_v")))}
+        if isinstance(cell, CubaLIF):
+            about[raw("tau_i")] = array(cell.get_parameter(raw("tau_i")))
         node = load_nir().CubaLIF(
             **constants, v_leak=zero, v_threshold=array(cell.theta), v_reset=zero, metadata={"neurolsc": about}
         )
@@ -72,20 +87,23 @@ class NirLif(NirNeuron[LIF]):
         n, n_in = width(layer)
         for name in ("v_leak", "v_reset"):
             check_constant(layer.name, layer.neuron, name, 0.0, n)
-        reset, lost, gained = (_lif if hasattr(layer.neuron, "tau") else _cuba)(layer, dt, n)
-        cell = LIF(n_in, n, reset=reset).to(layer.dtype)
+        reset, lost, gained, lost_i = (_lif if hasattr(layer.neuron, "tau") else _cuba)(layer, dt, n)
+        cell = (LIF if lost_i is None else CubaLIF)(n_in, n, reset=reset).to(layer.dtype)
         fill(cell.theta, values(layer.neuron, "v_threshold", (n,)))
         fill_voltage(cell, layer, lost, gained, cell.theta)
+        if lost_i is not None:
+            fill_tau(cell, "tau_i", lost_i, layer.about)
         return cell
 
 
-Steps = tuple[ResetName, np.ndarray, np.ndarray]
-"""the reset, the share of its voltage that a step loses, and what a unit of input adds to it"""
+Steps = tuple[ResetName, np.ndarray, np.ndarray, np.ndarray | None]
+"""the reset, the share of its voltage that a step loses, what a unit of input adds to it, and the
+share that a current besides loses"""
 
 
 def _lif(layer: ChainLayer, dt: float, n: int) -> Steps:
     lost = lost_share(layer.name, layer.neuron, "tau", dt, n)
-    return "zero", lost, lost * values(layer.neuron, "r", (n,))
+    return "zero", lost, lost * values(layer.neuron, "r", (n,)), None
 
 
 def _cuba(layer: ChainLayer, dt: float, n: int) -> Steps:
@@ -95,11 +113,7 @@ def _cuba(layer: ChainLayer, dt: float, n: int) -> Steps:
     in_current, in_voltage = np.allclose(mem, 1, rtol=CLOSE), np.allclose(syn, 1, rtol=CLOSE)
     noted = str(layer.about.get("reset", "zero"))
     if in_current and (not in_voltage or noted != "zero"):
-        return ("static" if noted == "static" else "subtract"), syn, gained
+        return ("static" if noted == "static" else "subtract"), syn, gained, None
     if in_voltage:
-        return "zero", mem, gained
-    raise ValueError(
-        f"node {layer.name} (CubaLIF) keeps a current and a voltage, where our LIF has one state: tau_syn = "
-        f"{values(node, 'tau_syn', (n,)).max():g} s and tau_mem = {values(node, 'tau_mem', (n,)).max():g} s, of "
-        f"which one must be dt = {dt:g} s."
-    )
+        return "zero", mem, gained, None
+    return "zero", mem, gained, syn

@@ -29,7 +29,9 @@ COPIES = 24
 """bytes of memory that a weight takes while a layer is made: as float64 twice, as float32 twice"""
 
 
-def from_nir(source: "nir.NIRGraph | str | PathLike[str]", *, dt: float | None = None) -> Network:
+def from_nir(
+    source: "nir.NIRGraph | str | PathLike[str]", *, dt: float | None = None, layer_delay: Literal[0, 1] | None = None
+) -> Network:
     """Make a network of a graph of NIR.
 
     A graph of :func:`neurolsc.export.to_nir` comes back with every parameter and ``layer_delay``,
@@ -42,6 +44,8 @@ def from_nir(source: "nir.NIRGraph | str | PathLike[str]", *, dt: float | None =
         dt: seconds per time step, for files that do not say it: 1e-4 for snnTorch's; norse 1.1
             writes time constants too small by the factor dt, so that its own (default 1e-3) takes
             1e-6 here.
+        layer_delay: 1 for layers that read the one below one step late, as on a chip; by default
+            what the graph was written with, else 0.
 
     Returns:
         The network. Without a readout in the graph it is the identity.
@@ -65,12 +69,12 @@ def from_nir(source: "nir.NIRGraph | str | PathLike[str]", *, dt: float | None =
     if not isinstance(source, str | PathLike):
         if not isinstance(source, nir.NIRGraph):
             raise TypeError(f"wanted a NIRGraph or the path of a file, got {type(source).__name__}.")
-        return _network(source, dt, None)
+        return _network(source, dt, None, layer_delay)
     with open(source, "rb") as file:
         data = file.read()
     with refusing(source, NOT_NIR):
         graph, room = _parsed(data)
-        return _network(graph, dt, room)
+        return _network(graph, dt, room, layer_delay)
 
 
 def read_nir(path: str | PathLike[str]) -> "nir.NIRGraph":
@@ -109,7 +113,7 @@ def _texts(tree: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _network(graph: "nir.NIRGraph", dt: float | None, room: Room | None) -> Network:
+def _network(graph: "nir.NIRGraph", dt: float | None, room: Room | None, delay: Literal[0, 1] | None) -> Network:
     """The network of a graph; of a file's, no larger than the file has room for."""
     about = notes(graph)
     dt = _step(about, dt)
@@ -119,7 +123,8 @@ def _network(graph: "nir.NIRGraph", dt: float | None, room: Room | None) -> Netw
         for layer in chain.layers:
             neurons, inputs = width(layer)
             room.take(COPIES * neurons * (neurons + inputs), f"the weights of {clean(layer.name)}")
-    delay: Literal[0, 1] = 1 if int(about.get("layer_delay", 0)) else 0
+    if delay is None:
+        delay = 1 if int(about.get("layer_delay", 0)) else 0
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         cells = [starts[type(layer.neuron).__name__].read(layer, dt) for layer in chain.layers]
         return Network(cells, _readout(chain.readout, cells[-1]), layer_delay=delay)

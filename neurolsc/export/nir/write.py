@@ -23,6 +23,7 @@ from neurolsc.export.nir.nodes import linear, load_nir
 from neurolsc.export.nir.readers import ReaderName, check_reader
 from neurolsc.export.nir.table import NEURONS
 from neurolsc.export.nir.voltage import check_finite
+from neurolsc.export.wrapped import from_wrapped
 from neurolsc.files import atomic_write
 from neurolsc.network import Network
 from neurolsc.neurons import Cell
@@ -47,8 +48,8 @@ def to_nir(
     left out.
 
     Args:
-        network: LIF layers with any reset, ALIF layers with ``reset="static"``, and a linear
-            readout.
+        network: LIF layers with any reset, CubaLIF with reset to zero, ALIF layers with
+            ``reset="static"``, and a linear readout; or what :func:`neurolsc.wrap` made of such.
         path: a file to write, usually ``*.nir``; written whole or not at all.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
         reader: ``"norse"``, ``"snntorch"`` or ``"spikingjelly"``: refuse what this program's reader
@@ -71,6 +72,7 @@ def to_nir(
     """
     nir = load_nir()
     dt = number("dt", dt)
+    network = from_wrapped(network)
     if reader is not None:
         check_reader(network, reader, dt)
     readout = _readout(network)

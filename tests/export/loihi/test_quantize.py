@@ -246,7 +246,6 @@ REFUSED = {
         r"layer 1: adaptation must be positive",
     ),
     "other neurons": (lambda: Network([lif(), Leak(WIDTH, 4)], 2), TypeError, r"layer 2 is a Leak"),
-    "layer_delay": (lambda: Network([lif()], 2, layer_delay=0), ValueError, r"layer_delay=0"),
     "readout": (
         lambda: Network([lif()], torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(lif().n_hidden, 2))),
         TypeError,

@@ -270,10 +270,6 @@ def linear(weight=W):
             r"node 1 \(LIF\): tau must be at least dt = 0\.0001 s and finite, got 5e-05",
         ),
         (lambda: chain(linear(), neurons(tau=math.inf)), r"node 1 \(LIF\): tau must be .* finite, got inf"),
-        (
-            lambda: chain(linear(), neurons(nir.CubaLIF, tau_syn=2e-3), linear(W_OUT)),
-            r"node 1 \(CubaLIF\) keeps a current and a voltage.* tau_syn = 0\.002 s and tau_mem = 0\.001 s",
-        ),
         (lambda: chain(linear()), r"has no layer of neurons"),
         (
             lambda: chain(linear(), neurons(nir.LI), linear(W_OUT)),

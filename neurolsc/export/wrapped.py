@@ -1,0 +1,302 @@
+"""Networks of snnTorch and norse as networks of our own cells, and one step of delay per layer.
+
+What each library computes in a step, with z the spikes and I what the layer reads:
+
+- snnTorch's Leaky: mem = beta mem + I - threshold z, or mem = beta (1 - z) mem + I: our LIF.
+- snnTorch's Synaptic and norse's LIF: a current, then the voltage: our CubaLIF. norse's voltage
+  takes the share dt tau_mem_inv of the current, which is a factor of all weights.
+- snnTorch's resets to zero with ``reset_delay=True`` blank the whole step after a spike, its input
+  included, in all layers but Leaky. Neither Loihi's CUBA nor NIR has that.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from neurolsc.interop.foreign import ForeignCell
+from neurolsc.modes import evaluating
+from neurolsc.network import Network
+from neurolsc.neurons import LIF, Cell, CubaLIF
+from neurolsc.neurons.offers import step_of
+from neurolsc.neurons.reset import ZeroReset
+
+__all__ = ["delayed", "from_wrapped"]
+
+AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)
+"""modules that are a matrix and a bias once training is over"""
+NO_MEMORY = 1e-3
+"""a time constant in steps of which exp(-1/tau) is 0"""
+FIRES = 1.04
+"""what drives a bias neuron in each step, in thresholds: above 1 even after rounding"""
+
+
+class _Neurons(NamedTuple):
+    """A layer's neurons in the terms of our cells, each value a number or (n_hidden,)."""
+
+    decay_v: Tensor
+    threshold: Tensor
+    reset: Literal["subtract", "zero"]
+    decay_i: Tensor | None = None
+    gain: Tensor | float = 1.0
+    """share of what the layer reads that reaches the current or voltage"""
+    w_rec: Tensor | None = None
+    """(n_hidden, n_hidden), or of one to one connections a number or (n_hidden,)"""
+    bias: Tensor | None = None
+    cancelled: Tensor | float = 0.0
+    """share of the threshold that a reset by subtraction leaves in the voltage"""
+
+
+def from_wrapped(network: Network) -> Network:
+    """The same network in our own cells: layer by layer, with the same spikes.
+
+    Linear layers before a neuron become its input weights, with Flatten, Dropout and BatchNorm1d
+    folded in as they are in evaluation; a Linear at the end becomes the readout. Surrogates are the
+    default: only training uses them.
+
+    Args:
+        network: what :func:`neurolsc.wrap` returned. One of our own cells is returned as it is.
+
+    Returns:
+        A network that shares no memory with the model, ``layer_delay`` as it was.
+
+    Raises:
+        TypeError: if a layer or module has no counterpart; the message names it.
+        ValueError: if a setting of it has none; the message says what to change.
+    """
+    if not any(isinstance(cell, ForeignCell) for cell in network.cells):
+        return network
+    like = network.dtype_and_device
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        cells = [_cell(f"layer {i}", cell) for i, cell in enumerate(network.cells, start=1)]
+        shape = getattr(network.readout, "shape", (cells[-1].n_hidden,))
+        weight, bias = _affine("the readout", network.readout, shape, **like)
+        readout = nn.Linear(weight.shape[1], weight.shape[0], bias=bool(bias.any()), **like)
+        readout.weight.copy_(weight)
+        if readout.bias is not None:
+            readout.bias.copy_(bias)
+        return Network(cells, readout, layer_delay=network.layer_delay)  # type: ignore[arg-type]
+
+
+def _cell(name: str, cell: Cell) -> Cell:
+    if not isinstance(cell, ForeignCell):
+        return cell.copy()
+    like, layer = cell.dtype_and_device, cell.layer
+    kind = f"{type(layer).__module__.partition('.')[0]} {type(layer).__name__}"
+    read = {"snntorch": _snntorch, "norse": _norse}.get(kind.partition(" ")[0])
+    if read is None:
+        raise TypeError(
+            f"{name} is a {kind}, which has no counterpart; Leaky, RLeaky, Synaptic, RSynaptic and norse's LIF do."
+        )
+    neurons = read(f"{name} ({kind})", layer)
+    weight, bias = _affine(f"before {name}", cell.before, cell.input_shape, **like)
+    if hasattr(layer, "input_weights"):
+        w: Tensor = layer.input_weights.detach().to(**like)  # type: ignore[operator]
+        weight, bias = w @ weight, w @ bias
+    n = cell.n_hidden
+
+    def each(value: Any) -> Tensor:
+        return torch.as_tensor(value).detach().to(**like).expand(n)
+
+    made = (
+        LIF(cell.n_in, n, reset=neurons.reset)
+        if neurons.decay_i is None
+        else CubaLIF(cell.n_in, n, reset=neurons.reset)
+    )
+    made = made.to(**like)
+    theta, gain = each(neurons.threshold), each(neurons.gain)
+    if not (theta > 0).all():
+        raise ValueError(f"{name} ({kind}): thresholds must be positive, got {theta.min():g}.")
+    w_rec = torch.as_tensor(0.0 if neurons.w_rec is None else neurons.w_rec).detach().to(**like)
+    w_rec = w_rec if w_rec.ndim == 2 else torch.diag(each(w_rec))  # of one to one connections
+    made.w_in.copy_(weight * gain.unsqueeze(1))
+    made.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(each(neurons.cancelled) * theta))
+    made.b_v.copy_(gain * (bias if neurons.bias is None else bias + each(neurons.bias)))
+    made.theta.copy_(theta)
+    made.tau_v = _tau(f"{name} ({kind})", "voltage", each(neurons.decay_v))
+    if isinstance(made, CubaLIF):
+        assert neurons.decay_i is not None
+        made.tau_i = _tau(f"{name} ({kind})", "current", each(neurons.decay_i))
+    return made
+
+
+def _tau(name: str, what: str, decay: Tensor) -> Tensor:
+    """The time constants in steps of which so much is left after one."""
+    if (decay < 0).any() or (decay >= 1).any():
+        worst = decay.max() if (decay >= 1).any() else decay.min()
+        raise ValueError(
+            f"{name}: its {what} keeps {worst:g} of itself in a step; a neuron that leaks keeps 0 to less than 1."
+        )
+    return (-1 / decay.double().log()).clamp(min=NO_MEMORY).to(decay.dtype)
+
+
+def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -> tuple[Tensor, Tensor]:
+    """Matrix and bias of modules, found by passing unit vectors through them in float64."""
+    for part in _leaves(module):
+        if not isinstance(part, AFFINE):
+            known = ", ".join(kind.__name__ for kind in AFFINE)
+            raise TypeError(f"{name}: {type(part).__name__} cannot be exported; a layer's weights are dense: {known}.")
+    n = int(torch.Size(shape).numel())
+    tensors = {k: v.detach().cpu().double() for k, v in module.state_dict().items() if v.is_floating_point()}
+    units = torch.cat((torch.zeros(1, n), torch.eye(n))).double().view(-1, *shape)
+    with evaluating(module):
+        out = functional_call(module, tensors, (units,)).flatten(1)
+    return (out[1:] - out[0]).T.to(**like), out[0].to(**like)
+
+
+def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+    children = list(module.children())
+    if isinstance(module, nn.Sequential) or (children and not isinstance(module, AFFINE)):
+        for child in children:
+            yield from _leaves(child)
+    else:
+        yield module
+
+
+def _snntorch(name: str, layer: Any) -> _Neurons:
+    """Leaky, RLeaky, Synaptic and RSynaptic of snnTorch."""
+    kind = type(layer).__name__
+    if kind not in ("Leaky", "RLeaky", "Synaptic", "RSynaptic"):
+        raise TypeError(f"{name} has no counterpart: use Leaky, RLeaky, Synaptic or RSynaptic.")
+    if (layer.graded_spikes_factor != 1).any():
+        raise ValueError(
+            f"{name}: its spikes are graded by {layer.graded_spikes_factor}, wanted graded_spikes_factor=1."
+        )
+    for setting in ("inhibition", "state_quant"):
+        if getattr(layer, setting):
+            raise ValueError(f"{name}: {setting} has no counterpart: train without it.")
+    recurrent = getattr(layer, "recurrent", None)
+    w_rec = bias = None
+    if isinstance(recurrent, nn.Linear):
+        w_rec, bias = recurrent.weight, recurrent.bias
+    elif recurrent is not None and not isinstance(recurrent, nn.Conv2d):
+        w_rec = torch.as_tensor(recurrent.V)
+    elif recurrent is not None:
+        raise TypeError(f"{name}: its recurrence is a convolution; use linear_features=.")
+    reset, current = layer.reset_mechanism, kind.endswith("Synaptic")
+    decay = layer.beta.detach().clamp(0, 1)
+    cancelled: Tensor | float = 0.0
+    if reset == "zero" and kind != "Leaky" and layer.reset_delay:
+        raise ValueError(
+            f'{name}: reset_mechanism="zero" with reset_delay=True drops the whole input of the step after a spike, which no '
+            "neuron of the chip does: train with reset_delay=False."
+        )
+    if reset != "zero" and current:
+        raise ValueError(
+            f'{name}: reset_mechanism="{reset}" with a current of its own has no counterpart: a chip resets a voltage to zero, '
+            'train with reset_mechanism="zero" and reset_delay=False, or use Leaky.'
+        )
+    if reset == "none":
+        cancelled = 1.0
+    elif reset == "subtract" and not layer.reset_delay:
+        cancelled = 1 - decay  # it leaks from the step of the spike on
+    return _Neurons(
+        decay,
+        layer.threshold,
+        "zero" if reset == "zero" else "subtract",
+        layer.alpha.detach().clamp(0, 1) if current else None,
+        w_rec=w_rec,
+        bias=bias,
+        cancelled=cancelled,
+    )
+
+
+def _norse(name: str, layer: Any) -> _Neurons:
+    """LIF, LIFRecurrent and LIFBox of norse."""
+    kind = type(layer).__name__.removesuffix("Cell")
+    if kind.startswith("LI") and not kind.startswith("LIF"):
+        raise TypeError(f"{name}: a leaky integrator as readout cannot be exported: train with a Linear at the end.")
+    if kind not in ("LIF", "LIFRecurrent", "LIFBox"):
+        raise TypeError(f"{name} has no counterpart: use LIF, LIFRecurrent or LIFBox.")
+    p = layer.p
+    leak, v_reset = torch.as_tensor(p.v_leak), torch.as_tensor(p.v_reset)
+    if (leak != v_reset).any():
+        raise ValueError(
+            f"{name}: v_reset is {v_reset} and v_leak {leak}: a chip resets to rest, train with both equal."
+        )
+    gain = layer.dt * torch.as_tensor(p.tau_mem_inv)
+    decay_i = None if kind == "LIFBox" else 1 - layer.dt * torch.as_tensor(p.tau_syn_inv)
+    return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, getattr(layer, "recurrent_weights", None))
+
+
+def delayed(network: Network) -> Network:
+    """The same network with ``layer_delay=1``: layer l, counted from 1, spikes l steps later.
+
+    Biases must not act before the input arrives. A layer with a bias gets one neuron more, the
+    last, that fires in every step from the one on in which the layer below could first fire, and
+    has the biases as its synapses; those of the layers below wake it in turn.
+
+    Args:
+        network: LIF and CubaLIF layers, ``layer_delay=0``, and a linear readout.
+
+    Returns:
+        The network: itself if it has ``layer_delay=1``. Its logits are those of the other so many
+        steps later as it has layers.
+
+    Raises:
+        TypeError: if a layer with a bias at or above it is another cell, or the readout not linear.
+    """
+    if network.layer_delay:
+        return network
+    if not isinstance(network.readout, nn.Linear):
+        raise TypeError(f"the readout must be linear, got {type(network.readout).__name__}.")
+    cells, readout = list(network.cells), network.readout
+    bias: Tensor | None = readout.bias
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        biased = [i for i, cell in enumerate(cells) if getattr(cell, "b_v", torch.zeros(1)).any()]
+        last = len(cells) - 1 if bias is not None and bias.any() else max(biased, default=-1)
+        made = [
+            _with_bias_neuron(f"layer {i + 1}", cell, i > 0) if i <= last else _wider(cell.copy(), i == last + 1 > 0)
+            for i, cell in enumerate(cells)
+        ]
+        extra = int(last == len(cells) - 1)
+        plain = nn.Linear(made[-1].n_hidden, network.n_out, bias=False, **network.dtype_and_device)
+        columns = [readout.weight] if not extra else [readout.weight, torch.zeros_like(readout.weight[:, :1])]
+        if extra and bias is not None:
+            columns[1] = bias.unsqueeze(1)
+        plain.weight.copy_(torch.cat(columns, 1))  # type: ignore[arg-type]
+        return Network(made, plain, layer_delay=1)
+
+
+def _wider(cell: Cell, wider: bool) -> Cell:
+    """A cell that reads one input more, to no effect."""
+    if wider:
+        cell.n_in += 1
+        cell.w_in = nn.Parameter(nn.functional.pad(cell.w_in, (0, 1)))  # type: ignore[assignment,arg-type]
+    return cell
+
+
+def _with_bias_neuron(name: str, cell: Cell, wider: bool) -> Cell:
+    """A cell with one neuron more, that fires in every step and has its biases as synapses.
+
+    Args:
+        name: of the layer.
+        cell: the cell.
+        wider: whether the layer below has such a neuron, which wakes this one; else it wakes by
+            itself in the first step.
+    """
+    kind = step_of(type(cell))
+    if kind not in (LIF, CubaLIF):
+        raise TypeError(
+            f"{name} is a {type(cell).__name__}: only LIF and CubaLIF layers can have their biases delayed."
+        )
+    n, like = cell.n_hidden, cell.dtype_and_device
+    zero = isinstance(cell.reset, ZeroReset)  # type: ignore[union-attr]
+    made: Any = kind(cell.n_in + wider, n + 1, reset="zero" if zero else "subtract").to(**like)  # type: ignore[call-arg]
+    old: Any = cell
+    for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
+        matrix.zero_()
+        matrix[:n, : before.shape[1]] = before
+    made.w_rec[:n, n] = old.b_v
+    if wider:
+        made.w_in[n, -1] = FIRES
+    made.w_rec[n, n] = 0.0 if zero else 1.0  # which cancels the reset
+    made.b_v.zero_()
+    made.b_v[n] = 0.0 if wider else FIRES
+    made.theta.copy_(torch.cat((old.theta, torch.ones(1, **like))))
+    made.spike = old.spike
+    for tau in ("tau_v", "tau_i") if kind is CubaLIF else ("tau_v",):
+        setattr(made, tau, torch.cat((getattr(old, tau), torch.full((1,), NO_MEMORY, **like))))
+    return made
