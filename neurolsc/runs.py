@@ -37,8 +37,9 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
     While the run goes on its files lie in ``<path>.partial``, and it alone may use the folder: see
     :func:`neurolsc.locks.alone`. If that folder is there already, from a run that was stopped, the
     new run takes it over and can go on from the checkpoints in it, provided that its settings are
-    the same. A run that fails before it leaves a checkpoint or a network leaves nothing, nor does one whose
-    training refuses a setting; what holds no more than a start is overwritten under other settings.
+    the same. A run that fails before it leaves a checkpoint or a network leaves nothing, nor does
+    one whose training refuses a setting; what has no more than a start is overwritten under other
+    settings.
 
     Args:
         path: the folder that shall hold the finished run.
@@ -138,7 +139,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _claim(partial: Path, settings: dict[str, Any]) -> None:
-    """Make a folder that of a run, or see that it is; one of other settings without progress is emptied."""
+    """Make a folder that of a run; one of other settings without progress is emptied."""
     written = partial / SETTINGS
     if written.exists() and not _progress(partial):
         try:

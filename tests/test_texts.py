@@ -72,6 +72,8 @@ def test_sessions_are_compared_by_lines_words_and_nearly_by_numbers():
     assert sessions.differences(shown, "missed after 8 steps, 4.1 s\nrate 0.152 23%\n") != []
     assert sessions.differences(shown, "converged after 8 steps, 4.1 s\nrate 0.452 23%\n") != []
     assert sessions.differences(shown, "converged after 8 steps, 4.1 s\n") != []
+    assert sessions.differences("differs at step 23; 16 ties", "differs at step 3; 7 ties") == []
+    assert sessions.differences("differs at step 23; 16 ties", "16 ties") != []
 
 
 def told_to_install() -> list[tuple[str, str]]:

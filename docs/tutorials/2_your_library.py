@@ -86,7 +86,7 @@ diagnosis.plot()
 
 # %% [markdown]
 # The layers hardly fire, and of what tells digits apart in the input next to nothing is left in
-# them. `try_cures` does what each finding says to a copy, and trains that for 20 updates beside an
+# them. `try_cures` does what each finding says to a copy, and trains that for 20 updates, next to an
 # untreated one:
 
 # %%
@@ -94,7 +94,7 @@ trials = neurolsc.try_cures(network, (x, labels), diagnosis, lr=LR)
 print(*trials, sep="\n")
 
 # %% [markdown]
-# After so few updates on one batch the cure is behind ([what a trial
+# So few updates on one batch decide little, and not alike on every machine ([what a trial
 # says](../diagnose.md#what-a-trial-says)), so we try ways to start on more data.
 #
 # ## Start it right
@@ -219,7 +219,6 @@ trainer.fit(model, DataLoader(Subset(train_set, range(64)), batch_size=32, colla
 
 # %%
 assert {finding.layer for finding in diagnosis} >= {1, 2, 3}, "all layers hardly fire"
-assert not trials[0].helped
 assert left["relays"][-1] > left["woken"][-1], "relays scatter less of the input"
 assert score["relays"] > max(score["as it comes"], score["woken"]) + 0.1
 

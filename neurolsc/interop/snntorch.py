@@ -331,10 +331,31 @@ class _ALIF(_Neuron):
         spk, mem = super().rest(like)
         return spk, self.threshold.to(like).expand_as(like).clone(), mem
 
+    def init_alif(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Put all states to rest and return spk, thr, mem.
+
+        Example:
+            >>> layer = ALIFPlus(beta=0.9, linear_features=3)
+            >>> spk, thr, mem = layer.init_alif()
+            >>> for cur in torch.ones(10, 2, 3):
+            ...     spk, thr, mem = layer(cur, spk, thr, mem)
+        """
+        spk, thr, mem = self.reset_mem()
+        return spk, thr, mem
+
     def forward(  # type: ignore[override]
         self, input_: Tensor, spk: Tensor | None = None, thr: Tensor | None = None, mem: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
-        """One step of a current (..., linear_features); states default to the last ones."""
+        """One step of a current (..., linear_features); states default to the last ones.
+
+        Raises:
+            TypeError: for spk without mem, as Leaky and RLeaky are called.
+        """
+        if spk is not None and mem is None:
+            raise TypeError(
+                f"{type(self).__name__} has three states: start with spk, thr, mem = layer.init_alif(), then "
+                "spk, thr, mem = layer(input_, spk, thr, mem)."
+            )
         spk, thr, mem = self._begin(input_, spk, thr, mem)
         z = spk / self.graded_spikes_factor
         mem = self._next_mem(input_, spk, z, mem, thr)
@@ -378,7 +399,8 @@ class ALIFPlus(_ALIF):
             spikes are equal either way.
 
     Raises:
-        TypeError: if linear_features is missing, or states are given with ``init_hidden=True``.
+        TypeError: if linear_features is missing, states are given with ``init_hidden=True``, or spk
+            without mem.
         ValueError: if a value has another shape, is not positive where it must be, or a name is
             unknown; at a call, if the input or a state has another shape.
 

@@ -660,3 +660,25 @@ def test_s17_a_view_is_in_snntorchs_registry_and_our_cells_are_not(view):
     del layer
     gc.collect()
     assert kept() is not None
+
+
+@pytest.mark.parametrize("view", [ALIFPlus, ALIFPlusMinus])
+def test_s1_the_usual_loop_starts_from_init_alif_and_is_the_run_without_states(view):
+    layer, current = view(beta=0.9, linear_features=4), torch.rand(12, 2, 4)
+    spk, thr, mem = layer.init_alif()
+    spikes = []
+    for cur in current:
+        spk, thr, mem = layer(cur, spk, thr, mem)
+        spikes.append(spk)
+    layer.init_alif()
+    again = [layer(cur)[0] for cur in current]
+    assert torch.stack(spikes).sum() > 0
+    assert torch.equal(torch.stack(spikes), torch.stack(again))
+
+
+def test_s1_an_alif_called_as_a_leaky_or_rleaky_shows_the_right_line():
+    layer, cur = ALIFPlus(beta=0.9, linear_features=4), torch.rand(2, 4)
+    line = r"spk, thr, mem = layer\(input_, spk, thr, mem\)"
+    for states in ([torch.zeros(2, 4)], layer.init_rleaky(), [torch.zeros(2, 4)] * 2):
+        with pytest.raises(TypeError, match=line):
+            layer(cur, *states)
