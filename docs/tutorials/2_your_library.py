@@ -86,8 +86,8 @@ diagnosis.plot()
 
 # %% [markdown]
 # The layers hardly fire, and of what tells digits apart in the input next to nothing is left in
-# them. `try_cures` does what each finding says to a copy, and trains that for 20 updates, next to an
-# untreated one:
+# them. `try_cures` does what each finding says to a copy, and trains that for 20 updates, next to
+# an untreated one:
 
 # %%
 trials = neurolsc.try_cures(network, (x, labels), diagnosis, lr=LR)
