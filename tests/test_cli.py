@@ -282,7 +282,6 @@ def test_a_run_for_a_chip_takes_spikes_and_what_a_file_says(tmp_path):
             ["--cell", "ALIFPositive"],
             "only of LIF it is sure before the training that netx can hold it, got ALIFPositive.",
         ),
-        (["--layer-delay", "0"], "not for netx: the network has layer_delay=0"),
         (["--readout-bias"], "not for netx: the readout has a bias"),
     ],
 )
