@@ -1,6 +1,7 @@
 """The site: formulas are drawn when it is built, no other host is asked, the API is whole."""
 
 import importlib
+import re
 from collections import Counter
 from types import ModuleType
 
@@ -10,7 +11,7 @@ pytest.importorskip("mkdocs", reason="the site needs the extra docs")
 
 from mkdocs.exceptions import PluginError
 
-from docs import api_names, formulas, own_host
+from docs import api_names, formulas, front_page, own_host
 
 
 class Page:
@@ -149,6 +150,30 @@ def test_every_page_of_the_api_is_in_its_table_and_its_names_in_the_list():
     assert "## More than radii\n" in text
     for name in ("neurolsc.pretrain", "neurolsc.stability.lsc.pretrain.pretrain", "neurolsc.surrogate.Arctan"):
         assert (f"{{ #{name} }}" in text) == (name != "neurolsc.pretrain")
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("dead neurons", "diagnose.md"),
+        ("exploding gradients", "diagnose.md"),
+        ("vanishing gradients", "diagnose.md"),
+        ("initialise", "initialisers.md"),
+        ("initialize", "initialisers.md"),
+        ("snntorch", "interop.md"),
+    ],
+)
+def test_the_search_finds_what_users_call_their_trouble(words: str, page: str):
+    """The search of the theme reads the text of pages, code and comments left out."""
+    text = (api_names.API.parent / page).read_text(encoding="utf-8")
+    assert words in re.sub(r"^```.*?^```|<!--.*?-->", "", text, flags=re.M | re.S).lower()
+
+
+def test_the_front_page_is_readme_with_the_links_of_the_site():
+    text = front_page.text()
+    assert "(docs/" not in text
+    assert "(diagnose.md)" in text
+    assert "CHANGELOG.md" not in text, "the site has no such page"
 
 
 def test_the_search_puts_functions_of_the_package_before_what_begins_like_them():

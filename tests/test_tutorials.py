@@ -49,7 +49,7 @@ def test_tutorials_are_numbered_and_stand_right_after_the_start_page():
     assert numbers == list(range(1, len(numbers) + 1))
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     listed = "".join(rf"      - {path.stem[0]}\. .*: tutorials/{path.stem}\.md\n" for path in notebooks.TUTORIALS)
-    assert re.search(rf"  - Start here: index\.md\n  - Tutorials:\n{listed}  - ", nav)
+    assert re.search(rf"  - Start:\n      - index\.md\n{listed}      - ", nav)
 
 
 def tutorial(folder: Path, code: str) -> Path:
