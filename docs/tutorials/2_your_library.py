@@ -1,9 +1,8 @@
 # %% [markdown]
 # # 2. Your network of snnTorch, norse or Lightning
 #
-# You have a network in snnTorch, and it does not learn. Here it is measured where it is, told what
-# is wrong with it, and started so that it learns. The same calls work for norse, and in a training
-# of Lightning.
+# After this page you can measure, diagnose and start a network that you wrote in snnTorch or norse,
+# and watch one that Lightning trains.
 
 # %%
 import logging
@@ -12,6 +11,7 @@ import warnings
 import matplotlib.pyplot as plt
 import snntorch as snn
 import torch
+from snntorch.surrogate import fast_sigmoid
 from torch import nn
 from torch.utils.data import DataLoader, Subset
 
@@ -21,10 +21,10 @@ from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input
 from neurolsc.stability import surviving_share
 from neurolsc.tasks import cross_entropy
 
-SEED, LR = 0, 1e-2
+SEEDS, LR = (0, 1), 5e-3
 coarse = LatencyEncoding(dt=2.0, repeat=1)  # 25 steps instead of 100, so that this page runs faster
 train_set, validation = (SpikeLatencyMNIST.embedded(split, encoding=coarse) for split in ("train", "validation"))
-batches = [x.float() for x in input_batches(train_set, 32, seed=SEED)]  # without labels
+batches = [x.float() for x in input_batches(train_set, 32, seed=0)]  # without labels
 x, labels = collate([train_set[i] for i in range(32)])
 x = x.float()
 plt.rcParams.update({"figure.figsize": (9, 3), "figure.dpi": 110, "axes.spines.top": False, "axes.spines.right": False})
@@ -33,16 +33,18 @@ plt.rcParams.update({"figure.figsize": (9, 3), "figure.dpi": 110, "axes.spines.t
 # ## The network, as you would write it
 #
 # Three hidden layers of 64 leaky neurons, the first one recurrent, with snnTorch's own names and
-# loop.
+# loop, and its `fast_sigmoid` at slope 25. This surrogate is narrow: of a neuron far from its
+# threshold next to no gradient comes back.
 
 
 # %%
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc1, self.lif1 = nn.Linear(784, 64), snn.RLeaky(beta=0.9, linear_features=64)
-        self.fc2, self.lif2 = nn.Linear(64, 64), snn.Leaky(beta=0.9, reset_mechanism="zero")
-        self.fc3, self.lif3 = nn.Linear(64, 64), snn.Leaky(beta=0.9, reset_mechanism="zero")
+        leaky = {"beta": 0.9, "spike_grad": fast_sigmoid(slope=25)}
+        self.fc1, self.lif1 = nn.Linear(784, 64), snn.RLeaky(linear_features=64, **leaky)
+        self.fc2, self.lif2 = nn.Linear(64, 64), snn.Leaky(reset_mechanism="zero", **leaky)
+        self.fc3, self.lif3 = nn.Linear(64, 64), snn.Leaky(reset_mechanism="zero", **leaky)
         self.out = nn.Linear(64, 10)
 
     def forward(self, x):
@@ -57,7 +59,7 @@ class Net(nn.Module):
         return torch.stack(logits)
 
 
-torch.manual_seed(SEED)
+torch.manual_seed(0)
 net = Net()
 
 # %% [markdown]
@@ -99,39 +101,41 @@ print(*trials, sep="\n")
 #
 # ## Start it right
 #
-# Three starts side by side: as snnTorch draws it; woken, which is the control; and `Relay`, which
-# wakes the two lowest layers, keeps their radius through time from being above 1, and lets the
-# third hand on the spikes that it reads. To do so a layer has to forget a spike of its own: it
-# needs a reset to zero, as here, or recurrence. Where that is missing `Relay` says so;
-# `BySource()`, which sets the radius through depth, needs neither. Two epochs show which way each
-# goes.
+# Three starts, with two seeds each: as snnTorch draws the network; *woken*, that is with thresholds
+# scaled until every layer fires 0.15 spikes per neuron and step; and `Relay`, which wakes the two
+# lowest layers, bounds their radius through time by 1, and lets the third begin by passing on the
+# spikes that it reads. A layer can do so if its reset is to zero, as here, or if it has recurrence;
+# otherwise `Relay` reports that and starts it from its drawn weights.
 
 # %%
 starts = {
-    "as it comes": initialisers.Default(),
+    "as built": initialisers.Default(),
     "woken": initialisers.RateMatching(0.15),
     "relays": initialisers.Relay(),
 }
-left, score = {}, {}
+settings = {"epochs": 3, "batch_size": 64, "lr": LR, "progress": False}
+left, scores = {}, {}
 for name, start in starts.items():
-    torch.manual_seed(SEED)
-    net = Net()
-    network = neurolsc.wrap(net)
-    for finding in start.apply(network, batches, seed=SEED):
-        print(finding)
-    spikes = network.run(batches[1]).spikes
-    left[name] = [surviving_share(batches[1], layer) for layer in spikes]
-    settings = {"epochs": 2, "batch_size": 64, "lr": LR, "seed": SEED, "progress": False}
-    result = neurolsc.train(network, train_set, validation, **settings)
-    score[name] = result.best["validation_mode_accuracy"]
+    scores[name] = []
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        net = Net()
+        network = neurolsc.wrap(net)
+        found = start.apply(network, batches, seed=seed)
+        spikes = network.run(batches[1]).spikes
+        left[name] = [surviving_share(batches[1], layer) for layer in spikes]
+        result = neurolsc.train(network, train_set, validation, seed=seed, **settings)
+        scores[name].append(result.best["validation_mode_accuracy"])
     print(
-        f"{name:<12} validation {score[name]:.1%}; "
+        f"{name:<9} validation {', '.join(f'{score:.1%}' for score in scores[name])}; "
         f"spikes per neuron and step {', '.join(f'{z.mean():.2f}' for z in spikes)} at the start, "
         f"{', '.join(f'{rate:.2f}' for rate in result.best['firing_rate'])} then"
     )
+    print(*found, sep="\n", end="\n" if found else "")
 
 # %% [markdown]
-# Left: the column *input*, for each start, on a batch that the starts have not seen.
+# Left: the column *input*, for each start with the last seed, on a batch that the starts have not
+# seen.
 
 # %%
 figure, (ax, bars) = plt.subplots(1, 2, layout="constrained")
@@ -139,12 +143,15 @@ for name, shares in left.items():
     ax.plot((1, 2, 3), shares, marker="o", label=name)
 ax.set(title="Input left, before training", xlabel="layer", xticks=(1, 2, 3), ylim=(0, None))
 ax.legend(frameon=False)
-bars.bar(list(score), list(score.values()), color=["C0", "C1", "C2"])
+bars.bar(list(scores), [sum(found) / len(found) for found in scores.values()], color=["C0", "C1", "C2"])
 bars.axhline(0.1, color="black", linestyle=":", linewidth=1)
-bars.set(title="Mode accuracy after two epochs, 200 digits", ylim=(0, 1))
+bars.set(title="Mode accuracy after three epochs, two seeds", ylim=(0, 1))
 plt.show()
 
 # %% [markdown]
+# With this narrow surrogate the woken network is ahead, and relays are behind it. `RateMatching` is
+# the start to try first, and to compare others with.
+#
 # `neurolsc.train` centralizes and clips gradients, which keeps what the start has set ([while
 # training](../initialisers.md#while-training)). You need not use it: the parameters are those of
 # your model, so your own loop goes on from here.
@@ -160,22 +167,38 @@ print(f"an update of your own: loss {loss:.2f} -> {cross_entropy(net(x), labels)
 # %% [markdown]
 # ## norse
 #
-# The same call, on a `SequentialState`, a list of layers or a module of your own. What is wrapped
-# and what is refused is listed in [other libraries](../interop.md). What holds a radius is *not
-# known* of layers without a closed form; the line below the table is about [how radii are
-# found](../method.md#a-grid-of-time-and-depth).
+# The same call, on a `SequentialState`, a list of layers or a module of your own. This network is
+# norse's usual one: a leaky integrator, `LI`, reads the spikes out. It has no threshold, so that a
+# start leaves it and the weights before it as they are; `network.spiking` names the layers that are
+# set. What is wrapped is listed in [other libraries](../interop.md).
 
 # %%
 warnings.filterwarnings("ignore", category=DeprecationWarning)  # norse's import uses torch.jit.script
 import norse.torch as norse  # noqa: E402
 
-torch.manual_seed(SEED)
-model = norse.SequentialState(norse.LIFRecurrent(784, 64), norse.LIFRecurrent(64, 64), nn.Linear(64, 10))
-wrapped = neurolsc.wrap(model)
-print(neurolsc.radius_profile(wrapped, x[:, :2], steps=4))
-for finding in initialisers.RateMatching(0.15).apply(wrapped, batches, seed=SEED):
-    print(finding)
-print("thresholds scaled; spikes per neuron and step:", ", ".join(f"{z.mean():.3f}" for z in wrapped.run(x).spikes))
+
+def norse_net():
+    return norse.SequentialState(
+        norse.LIFRecurrent(784, 64), nn.Linear(64, 64), norse.LIF(), nn.Linear(64, 10), norse.LI()
+    )
+
+
+torch.manual_seed(0)
+print(neurolsc.diagnose(neurolsc.wrap(norse_net()), (x, labels), labels=train_set.labels, lr=LR))
+integrated = {}
+for name in ("as built", "woken"):
+    integrated[name] = []
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        wrapped = neurolsc.wrap(norse_net())
+        starts[name].apply(wrapped, batches, seed=seed)
+        rates = [wrapped.run(batches[1]).spikes[layer].mean() for layer in wrapped.spiking]
+        result = neurolsc.train(wrapped, train_set, validation, seed=seed, **settings | {"epochs": 2})
+        integrated[name].append(result.best["validation_mode_accuracy"])
+    print(
+        f"{name:<9} validation {', '.join(f'{score:.1%}' for score in integrated[name])}; "
+        f"spikes per neuron and step {', '.join(f'{rate:.3f}' for rate in rates)} at the start"
+    )
 
 # %% [markdown]
 # ## Lightning
@@ -207,20 +230,20 @@ class Model(LightningModule):
         return torch.optim.Adam(self.parameters(), lr=5e-3)
 
 
-torch.manual_seed(SEED)
+torch.manual_seed(0)
 model, watch = Model(), Diagnosing("net", every=1)
 quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 trainer = Trainer(max_epochs=1, callbacks=[watch], accelerator="cpu", **quiet)
 trainer.fit(model, DataLoader(Subset(train_set, range(64)), batch_size=32, collate_fn=collate))
 
 # %% [markdown]
-# One seed and two epochs are an illustration. Over four seeds and forty epochs, on spoken digits,
-# [the study](../study.md) compares the three starts at two, five and ten layers.
+# Two seeds and three epochs are an illustration. [The study](../study.md) compares the three starts
+# at two, five and ten layers, and says how far its four seeds go.
 
 # %%
 assert {finding.layer for finding in diagnosis} >= {1, 2, 3}, "all layers hardly fire"
-assert left["relays"][-1] > left["woken"][-1], "relays scatter less of the input"
-assert score["relays"] > max(score["as it comes"], score["woken"]) + 0.1
+assert min(scores["woken"]) > max(scores["as built"]) + 0.05
+assert min(integrated["woken"]) > max(integrated["as built"]) + 0.05
 
 # %% [markdown]
 # **Next:** [speech](3_speech.md), and scores that can be trusted.
