@@ -77,6 +77,22 @@ def recorded(model: nn.Module, layers: list[Any], x: Tensor) -> list[Tensor]:
     return [torch.stack(frames) for frames in (*sent, out)]
 
 
+def test_a_batch_norm_before_a_layer_is_folded_into_its_weights():
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(WIDTH).double()
+    for values in (norm.running_var, norm.weight.data):
+        assert values is not None
+        values.uniform_(0.5, 2)
+    for values in (norm.running_mean, norm.bias.data):
+        assert values is not None
+        values.uniform_(-0.5, 0.5)
+    linear, tail = nn.Linear(N_IN, WIDTH).double(), nn.Linear(WIDTH, 4).double()
+    model = nn.Sequential(linear, norm, snn.Leaky(beta=0.9, init_hidden=True).double(), tail).eval()
+    cell: Any = from_wrapped(wrap(model)).cells[0]
+    x = torch.rand(7, N_IN, dtype=torch.float64)
+    torch.testing.assert_close(x @ cell.w_in.T + cell.b_v, norm(linear(x)))
+
+
 def test_every_spike_is_that_of_their_own_library_and_with_delay_l_steps_later(model):
     x = spikes(STEPS, 3, N_IN, rate=0.3).double()
     network: Any = wrap(model)
