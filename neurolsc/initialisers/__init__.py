@@ -12,7 +12,7 @@ from neurolsc.initialisers.conditions import FourConditions
 from neurolsc.initialisers.default import Default
 from neurolsc.initialisers.fluctuation import FluctuationDriven
 from neurolsc.initialisers.ikun import IKUN
-from neurolsc.initialisers.initialiser import Chain, Initialiser
+from neurolsc.initialisers.initialiser import Chain, Initialiser, StartReport
 from neurolsc.initialisers.lsc import LSC
 from neurolsc.initialisers.lsuv import LSUV
 from neurolsc.initialisers.lyapunov import LSCLyapunov
@@ -42,6 +42,7 @@ __all__ = [
     "Orthogonal",
     "RateMatching",
     "Relay",
+    "StartReport",
     "named",
     "register",
 ]

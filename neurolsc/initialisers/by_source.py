@@ -1,14 +1,15 @@
 """Local stability by source, at a given rate: what spikes do is set, leaks are left to the task."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from neurolsc.initialisers.cells import input_synapses, put, told
-from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
+from neurolsc.initialisers.initialiser import Initialiser, StartReport, first_input, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
@@ -18,8 +19,8 @@ from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc.rates import no_thresholds
 from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.one_layer import again, bottom_up, rate, scale_to_rate
-from neurolsc.stability.profile import draw_steps
-from neurolsc.stability.recurrence import recurrence_radius
+from neurolsc.stability.profile import draw_steps, radius_profile
+from neurolsc.stability.recurrence import recurrence_share
 from neurolsc.stability.roots import settle
 from neurolsc.stability.transition import Transitions
 from neurolsc.validation import number, whole
@@ -28,9 +29,12 @@ _SETTLED = 0.01  # of a radius, as a share
 _MISSED = 0.05  # likewise: told
 _WIDEST = 10.0  # a factor of weights in one round
 _REACH = 1e4  # likewise of thresholds
+_UNSEEN = 0.25  # of a rate on another batch, as a share
+_LARGER = "give the start a larger first batch"
+_NAMES = {"depth": "radius of the depth", "recurrence": "recurrent current as a share of the input's"}
 _CURES = {
-    "radius of the depth": "no scale of w_in moves it: let the layer below fire, where its surrogate has a derivative",
-    "radius of the recurrence": "no smaller scale of the recurrence lowers it: set recurrence=0",
+    _NAMES["depth"]: "no scale of w_in moves it: let the layer below fire, where its surrogate has a derivative",
+    _NAMES["recurrence"]: "no smaller scale of the recurrence lowers it: set recurrence=0",
     "radius through time": "its leaks hold it, or its thresholds: no scale of the recurrence brings it down",
     "firing rate": "it moves in jumps: take a wider layer or a weaker recurrence",
 }
@@ -39,10 +43,10 @@ _CURES = {
 @register
 @dataclass(frozen=True)
 class BySource(Initialiser):
-    r"""Radii of what spikes do, through depth and through the recurrence, at a given firing rate.
+    r"""The radius through depth, the strength of the recurrence and the firing rate of each layer.
 
     .. math:: \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth},
-        \quad \mathrm{E}\,\rho(\mathrm{diag}(s_l)\, W_{rec, l}) \le \rho_{rec},
+        \quad \lVert W_{rec, l}\, z_l \rVert \le c\, \lVert W_{in, l}\, z_{l-1} \rVert,
         \quad \mathrm{E}\, z_l = r
 
     bottom up, by a scale of the input matrices, one of the recurrent matrices and one of the
@@ -54,11 +58,10 @@ class BySource(Initialiser):
 
     Attributes:
         depth: wanted radius through depth of every layer but the first; 0: w_in stays.
-        recurrence: bound on the mean radius of the recurrence, see
-            :mod:`neurolsc.stability.recurrence`. Recurrent weights are only ever scaled down: a
-            narrow surrogate (snnTorch's ``fast_sigmoid(slope=25)``) passes next to no derivative,
-            and weights that were raised until the radius is there would drown the input. 0: no
-            recurrence at the start. Layers without recurrent matrices have none to set.
+        recurrence: c, a bound on the recurrent current as a share of the input current
+            (:func:`neurolsc.stability.recurrence.recurrence_share`). Recurrent weights are only
+            ever scaled down. As snnTorch draws them, the recurrent current of a first layer is
+            five times its input. 0: no recurrence at the start.
         rate: spikes per neuron and step; 0: thresholds stay.
         time: bound on the mean radius through time; where it is above, the recurrence is scaled
             down until it is not.
@@ -86,17 +89,51 @@ class BySource(Initialiser):
         for name in ("samples", "steps", "rounds"):
             whole(name, getattr(self, name))
 
-    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Set all layers on the first batch; told are radii and rates that miss by 5 %."""
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> StartReport:
+        """Set all layers on the first batch; radii and rates that miss by 5 % are findings."""
         x, found = first_input(network, inputs), []
         for layer in network.spiking:
             self.refuse(network, layer)
+        before = self.measured(network, inputs, seed)
         some, times = self.sampled(x, seed)
         with evaluating(network), torch.no_grad():
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
                 if layer in network.spiking:
                     found += self.set_layer(points, read, some, times, layer, seed)
-        return tuple(found)
+        return self.report(before, self.measured(network, inputs, seed), found, range(1, len(network.cells) + 1))
+
+    def measured(self, network: Network, inputs: Sequence[Tensor], seed: int) -> "Measured":
+        """Rates and radii of the spiking layers on the last batch, which sets nothing if there are more than one."""
+        x = first_input(network, inputs[-1:])
+        some, times = self.sampled(x, seed)
+        layers = list(network.spiking)
+        with evaluating(network), torch.no_grad():
+            rates = [network.run(x).spikes[layer].double().mean().item() for layer in layers]
+            radii = radius_profile(network, x[:, some], steps=len(times), seed=seed).time_mean[layers]
+        return Measured([layer + 1 for layer in layers], rates, radii.max().item())
+
+    def report(
+        self, before: "Measured", after: "Measured", found: Sequence[Finding], at_rate: Container[int], done: str = ""
+    ) -> StartReport:
+        """The findings, those on the last batch among them, and the line that says what was done.
+
+        Args:
+            before: measured before the start.
+            after: measured after it.
+            found: what the first batch showed.
+            at_rate: the layers, counted from 1, that were set to the rate.
+            done: the end of the line.
+        """
+        known = {finding.layer for finding in found}
+        unseen = [
+            Finding(layer, f"fires {rate:.2g} spikes per neuron and step on another batch, not {self.rate:g}", _LARGER)
+            for layer, rate in zip(after.layers, after.rates, strict=True)
+            if self.rate and layer in at_rate and layer not in known and abs(rate / self.rate - 1) > _UNSEEN
+        ]
+        rates = " -> ".join(_span(m.rates) for m in (before, after))
+        radii = " -> ".join(f"{m.radius:.3g}" for m in (before, after))
+        summary = f"spikes per neuron and step {rates}, largest radius through time {radii}{done}"
+        return StartReport([*found, *unseen], summary)
 
     def refuse(self, network: Network, layer: int) -> None:
         """Refuse a layer that cannot be set, before anything is changed."""
@@ -125,21 +162,17 @@ class BySource(Initialiser):
             return again(points, read[:, some], times)
 
         taken = {
-            "depth": lambda: depth_radius(now(), layer, "submatrix", generator(seed, layer)).radius,
-            "recurrence": lambda: recurrence_radius(now()),
-            "time": lambda: time_radius(now(), layer).radius,
+            "depth": lambda: depth_radius(now(), layer, "submatrix", generator(seed, layer)).radius.mean().item(),
+            "recurrence": lambda: recurrence_share(now()),
+            "time": lambda: time_radius(now(), layer).radius.mean().item(),
         }
-
-        def radius(name: str) -> float:
-            return taken[name]().mean().item()
-
         share = 1.0  # of the drawn recurrence
 
         def approach() -> None:
             nonlocal share
             for _ in range(self.rounds):
                 self._wake(cell, read)
-                factors = {name: _factor(radius(name), target) for name, target in wanted.items()}
+                factors = {name: _factor(taken[name](), target) for name, target in wanted.items()}
                 if "recurrence" in factors:  # a bound: at most the weights as they were drawn
                     factors["recurrence"] = min(factors["recurrence"], 1 / share)
                     share *= factors["recurrence"]
@@ -150,17 +183,17 @@ class BySource(Initialiser):
                         put(matrix, factor * matrix.weights)
 
         approach()
-        bounded = bool(own) and radius("time") > (1 + _SETTLED) * self.time
+        bounded = bool(own) and taken["time"]() > (1 + _SETTLED) * self.time
         if bounded:
             wanted.pop("recurrence", None)
-            self._calm(cell, own, read, lambda: radius("time"))
+            self._calm(cell, own, read, taken["time"])
             approach()
         fires = self._wake(cell, read)
-        reached = {name: radius(name) for name in wanted}
+        reached = {name: taken[name]() for name in wanted}
         if "recurrence" in reached:
             reached["recurrence"] = max(reached["recurrence"], self.recurrence)
-        missed = [(f"radius of the {name}", reached[name], target) for name, target in wanted.items()]
-        missed += [("radius through time", max(radius("time"), self.time), self.time)] if bounded else []
+        missed = [(_NAMES[name], reached[name], target) for name, target in wanted.items()]
+        missed += [("radius through time", max(taken["time"](), self.time), self.time)] if bounded else []
         missed += [("firing rate", fires, self.rate)] if self.rate else []
         return [
             Finding(layer + 1, f"{what} {is_now:.3g}, not {target:g}", _CURES[what])
@@ -185,6 +218,22 @@ class BySource(Initialiser):
         if not self.rate or thresholds is None:
             return rate(cell, read)
         return scale_to_rate(cell, thresholds, read, self.rate, reach=_REACH)
+
+
+class Measured(NamedTuple):
+    """What a start changes: see :meth:`BySource.measured`."""
+
+    layers: list[int]
+    """the spiking layers, counted from 1"""
+    rates: list[float]
+    """spikes per neuron and step of each"""
+    radius: float
+    """the largest of their mean radii through time"""
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _factor(found: float, target: float) -> float:

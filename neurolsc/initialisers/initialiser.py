@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields
 
 import torch
@@ -10,6 +10,25 @@ from torch import Tensor
 
 from neurolsc.network import Network, as_network
 from neurolsc.stability.findings import Finding
+
+
+class StartReport(tuple[Finding, ...]):
+    """What a start did and what it could not reach: a tuple of findings with a first line.
+
+    Attributes:
+        summary: firing rates and radii before and after, on a batch that the start did not set them
+            on, where it measures them; else empty.
+    """
+
+    summary: str
+
+    def __new__(cls, findings: Iterable[Finding] = (), summary: str = "") -> "StartReport":
+        report = super().__new__(cls, findings)
+        report.summary = summary
+        return report
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary, *map(str, self)] if self.summary else map(str, self))
 
 
 class Initialiser(ABC):
@@ -35,7 +54,8 @@ class Initialiser(ABC):
             seed: of what is drawn.
 
         Returns:
-            What could not be reached, and where; empty if all is well.
+            What could not be reached, and where; empty if all is well. Some return a
+            :class:`StartReport`, whose text also says what the start did.
 
         Raises:
             TypeError: if a cell lacks what the method needs.
@@ -64,8 +84,10 @@ class Chain(Initialiser):
     parts: tuple[Initialiser, ...]
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Apply all parts; their findings, in the same order."""
-        return tuple(finding for part in self.parts for finding in part.apply(network, inputs, seed=seed))
+        """Apply all parts; their findings and summaries, in the same order."""
+        reports = [part.apply(network, inputs, seed=seed) for part in self.parts]
+        summaries = [report.summary for report in reports if isinstance(report, StartReport) and report.summary]
+        return StartReport([finding for report in reports for finding in report], "; then ".join(summaries))
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.parts))

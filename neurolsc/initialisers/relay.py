@@ -5,25 +5,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.initialisers.by_source import BySource
 from neurolsc.initialisers.cells import by_neuron, input_synapses, membrane, put, resting_threshold, told
-from neurolsc.initialisers.initialiser import Initialiser, first_input
+from neurolsc.initialisers.initialiser import Initialiser, StartReport, first_input, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
+from neurolsc.neurons.cell import Cell
+from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.synapses import Synapses, synapses
 from neurolsc.stability.findings import Finding
-from neurolsc.stability.one_layer import bottom_up
+from neurolsc.stability.one_layer import bottom_up, gradient_gain
 from neurolsc.validation import number, whole
 
 _WHOLE = 0.95
-"""share of the spikes handed on below which a relay gets a finding"""
-_WORTH_IT = 0.5
-"""share below which a layer starts from its drawn weights instead"""
-_CURE = "a relay needs recurrence, or a reset to zero, and a threshold that stays"
-_NO_RELAY = "nothing to do: its drawn weights stay, thresholds are scaled to the rate"
+"""share of the spikes handed on below which a layer starts from its drawn weights instead"""
+_QUARTER = 0.25
+"""of its largest value: where the surrogate's derivative is at a spike of a relay"""
+_CLOSEST = 0.02
+"""least distance from the threshold at a spike of a relay, in thresholds"""
+_PASSED = 0.1
+"""factor of the gradient on its way back through a relay, see gradient_gain, below which it is compared with ..."""
+_OF_DRAWN = 0.5
+"""... this share of the factor with drawn weights"""
+_NO_RELAY = "nothing to do: it keeps its drawn weights and is woken"
 
 
 @register
@@ -31,30 +38,40 @@ _NO_RELAY = "nothing to do: its drawn weights stay, thresholds are scaled to the
 class Relay(Initialiser):
     r"""Layers above the lowest hand on every spike that they read.
 
-    .. math:: W_{in, l} = 2\, \mathrm{diag}(\vartheta_l), \quad W_{rec, l} = -\mathrm{diag}(r_l)
-        \quad\Rightarrow\quad v[t, l] = 2 \vartheta_l\, z[t', l-1], \quad z[t, l] = z[t', l-1]
+    .. math:: W_{in, l} = (1 + m_l)\, \mathrm{diag}(\vartheta_l), \quad W_{rec, l} = -\mathrm{diag}(r_l)
+        \quad\Rightarrow\quad v[t, l] = (1 + m_l)\, \vartheta_l\, z[t', l-1], \quad
+        z[t, l] = z[t', l-1]
 
     where r is the voltage that a neuron without recurrence has left one step after its spike, if it
-    reads nothing: of a leaky neuron whose reset subtracts the threshold, :math:`(2 e^{-1/\tau_v} -
-    1)\, \vartheta`. So what the last of the lowest layers sends leaves the network as it was. Every
-    voltage is one threshold above the threshold or one below it, so that the surrogate's derivative
-    is one number, and the gradient comes back as it was too, times :math:`2 \vartheta_l\, \gamma
-    f(\omega \vartheta_{l-1})` for each layer: 0.25 at a threshold of 1. Layers of random weights
-    scatter what they read instead: of what told samples apart, ten of them left 0.00 to 0.08 in the
-    study, relays 0.86.
+    reads nothing: of a leaky neuron whose reset subtracts the threshold,
+    :math:`((1 + m) e^{-1/\tau_v} - 1)\, \vartheta`. A neuron without recurrent weights gets the m
+    that leaves nothing, :math:`m = e^{1/\tau_v} - 1`. Biases of relays are 0. So what the last of
+    the lowest layers sends leaves the network as it was.
+
+    The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of
+    its largest, at most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1, 0.04 for
+    snnTorch's ``fast_sigmoid(slope=25)``, which at a margin of 1 would pass 1/676 of the gradient.
+    Layers of random weights scatter what they read instead: of what set samples apart, ten of them
+    left 0.00 to 0.08 in the study, relays 0.86.
 
     The lowest layers keep their random weights. They fire at a given rate, and their recurrence is
-    scaled down to a radius, or until their radius through time is at a bound, as :class:`BySource`
-    sets them. So there are two layers to code the input and to mix it, and those
+    scaled down to a share of their input, and until their radius through time is at a bound, as
+    :class:`BySource` sets them. So there are two layers to code the input and to mix it, and those
     above do no harm until they learn. Resting thresholds of relays, where they can be set, are set
     to their mean, and what spikes add to a threshold to a share of what it was: else the spikes of
     a series are not handed on. Recurrence and adaptation are there for the training to find. A
     layer of another width than the one below reads its neurons in turn, some more than once or not
     all.
 
+    Each relay is run before the next layer is set. A layer keeps its drawn weights, and is set as
+    the lowest are, where a relay would hand on less than 95 % of its spikes (a neuron that
+    remembers, such as norse's LIF), or pass back less than a tenth of the gradient, and less than half
+    of what the drawn weights pass (a leaky neuron without recurrence under a narrow surrogate).
+
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
-        recurrence: bound on the radius of the recurrence of the lowest layers; 0: none.
+        recurrence: bound on the recurrent current of the lowest layers, as a share of their input
+            current; 0: none.
         time: bound on their mean radius through time.
         adaptation: share that is left of what spikes add to the thresholds of relays.
         drawn: how many are the lowest; a network of no more has no relays.
@@ -78,11 +95,12 @@ class Relay(Initialiser):
         """What sets the lowest layers."""
         return BySource(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
 
-    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Set all layers on the first batch; told is what is missed, dropped or added."""
-        x, found, lowest = first_input(network, inputs), [], self._lowest()
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> StartReport:
+        """Set all layers on the first batch; layers that are no relays, and what is missed, are findings."""
+        x, found, lowest, relays = first_input(network, inputs), [], self._lowest(), []
         for layer in network.spiking:
             (lowest.refuse if layer < self.drawn else _refuse)(network, layer)
+        before = lowest.measured(network, inputs, seed)
         some, times = lowest.sampled(x, seed)
         with evaluating(network), torch.no_grad():
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
@@ -91,36 +109,64 @@ class Relay(Initialiser):
                 if layer < self.drawn:
                     found += lowest.set_layer(points, read, some, times, layer, seed)
                     continue
-                drawn = copy.deepcopy(network.cells[layer].state_dict())
-                self._set(network, layer)
-                same = _handed_on(network, layer, read)
                 if not read.any():
                     found.append(Finding(layer + 1, "reads no spikes", "let the layer below fire"))
-                elif same < _WORTH_IT:
-                    network.cells[layer].load_state_dict(drawn)
-                    found.append(Finding(layer + 1, f"would hand on {same:.0%} of its spikes: no relay", _NO_RELAY))
-                    found += lowest.set_layer(points, read, some, times, layer, seed)
-                elif same < _WHOLE:
-                    found.append(Finding(layer + 1, f"hands on {same:.0%} of its spikes", _CURE))
-        return tuple(found)
+                    continue
+                cell = network.cells[layer]
+                drawn = copy.deepcopy(cell.state_dict())
+                woken = lowest.set_layer(points, read, some, times, layer, seed)
+                gain, as_woken = gradient_gain(cell, read, generator(seed, layer)), copy.deepcopy(cell.state_dict())
+                cell.load_state_dict(drawn)
+                same = self._set(network, layer, read)
+                passed = gradient_gain(cell, read, generator(seed, layer))
+                if same >= _WHOLE and passed >= min(_PASSED, _OF_DRAWN * gain):
+                    relays.append(layer + 1)
+                    continue
+                cell.load_state_dict(as_woken)
+                lacks = f"hand on {same:.0%} of its spikes"
+                if same >= _WHOLE:
+                    lacks = f"pass back {passed:.2g} of the gradient, with drawn weights {gain:.2g}"
+                found += [Finding(layer + 1, f"as a relay it would {lacks}", _NO_RELAY), *woken]
+        done = f"; relays: layer {', '.join(map(str, relays))}" if relays else "; no relays"
+        at_rate = set(range(1, len(network.cells) + 1)) - set(relays)
+        return lowest.report(before, lowest.measured(network, inputs, seed), found, at_rate, done)
 
-    def _set(self, network: Network, layer: int) -> None:
-        """Make a relay of a layer."""
+    def _set(self, network: Network, layer: int, read: Tensor) -> float:
+        """Make a relay of a layer; the share of its spikes that it hands on."""
         cell, of = network.cells[layer], membrane(network, layer)
-        thresholds, own = cell.thresholds(), synapses(cell, "time")
+        thresholds, own, below = cell.thresholds(), synapses(cell, "time"), input_synapses(network, layer)
         rest = None if thresholds is None else thresholds.rest()
         if thresholds is not None and rest is not None:
             thresholds.scale(self.adaptation)
             thresholds.set_rest(rest.mean().expand_as(rest))
-        for matrix in input_synapses(network, layer):
-            put(matrix, _diagonal(matrix, 2 * resting_threshold(cell, of)))
-        drawn = [matrix.weights.clone() for matrix in own]
-        for matrix in own:
-            matrix.set(torch.zeros_like(matrix.weights))
-        left = _left_of_a_spike(network, layer)
-        for matrix, weights in zip(own, drawn, strict=True):
-            matrix.set(weights)  # what is 0 in them is no connection, and stays
-            put(matrix, _diagonal(matrix, -left))
+        for module in cell.modules():
+            if isinstance(module, nn.Linear) and module.bias is not None and module.bias.requires_grad:
+                module.bias.zero_()
+        theta, drawn = resting_threshold(cell, of), [matrix.weights.clone() for matrix in own]
+
+        def left(drive: Tensor) -> Tensor:
+            """Set the input weights, in thresholds; what a spike leaves without recurrence."""
+            for matrix in below:
+                put(matrix, _diagonal(matrix, drive * theta))
+            for matrix in own:
+                matrix.set(torch.zeros_like(matrix.weights))
+            return _left_of_a_spike(network, layer)
+
+        def handed_on(drive: Tensor) -> float:
+            remains = left(drive)
+            for matrix, weights in zip(own, drawn, strict=True):
+                matrix.set(weights)  # what is 0 in them is no connection, and stays
+                put(matrix, _diagonal(matrix, -remains))
+            return _handed_on(network, layer, read)
+
+        widest = torch.full_like(theta, 2.0)
+        drive = torch.full_like(theta, 1 + max(margin(cell, of), _CLOSEST))
+        if not own:
+            at_two, at_less = left(widest), left(widest - 0.5)  # linear in the drive, or 0 at both
+            exact = widest - 0.5 * at_two / (at_two - at_less)
+            drive = torch.where((exact > 1 + _CLOSEST) & (exact < 2), exact, drive)
+        same = handed_on(drive)
+        return same if same >= _WHOLE else handed_on(widest)
 
 
 def _refuse(network: Network, layer: int) -> None:
@@ -145,6 +191,20 @@ def _left_of_a_spike(network: Network, layer: int) -> Tensor:
     one = torch.ones(1, cell.n_in, **cell.dtype_and_device)
     fired = cell.update(one, cell.output(rest), rest)
     return of.voltage(cell.update(0 * one, cell.output(fired), fired))[0].double().cpu()
+
+
+def margin(cell: Cell, of: Membrane) -> float:
+    """The distance above a threshold up to which the surrogate passes a quarter of its most.
+
+    In thresholds, at most 1: of a fast sigmoid of sharpness 1 at a threshold of 1 it is 1, of
+    snnTorch's ``fast_sigmoid(slope=25)`` 0.04. 1 where no derivative is finite and positive.
+    """
+    along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**cell.dtype_and_device)[:, None, None]
+    with torch.enable_grad():
+        distance = (resting_threshold(cell, of).mean().to(along) * along).requires_grad_()
+        (slope,) = torch.autograd.grad(of.spike(distance).sum(), distance)
+    passed = slope.flatten().nan_to_num(0, 0, 0).clamp(min=0)
+    return along.flatten()[passed >= _QUARTER * passed.max()][-1].item()
 
 
 def _handed_on(network: Network, layer: int, read: Tensor) -> float:

@@ -79,6 +79,21 @@ def rate(cell: Cell, read: Tensor) -> float:
         return cell.run(read, cell.initial_state(read.shape[1]))[0].ne(0).double().mean().item()
 
 
+def gradient_gain(cell: Cell, read: Tensor, generator: torch.Generator) -> float:
+    r"""By how much a gradient grows or shrinks on its way back through a layer, over a whole run.
+
+    .. math:: \frac{\lVert \partial (g \cdot z) / \partial x \rVert}{\lVert g \rVert}
+
+    with a random gradient g on all outputs z (T, B, n_hidden), and x what the layer reads.
+    """
+    x = read.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        z = cell.run(x, cell.initial_state(x.shape[1]))[0]
+        g = torch.randn(z.shape, generator=generator, dtype=torch.float64).to(z)
+        (back,) = torch.autograd.grad((g * z).sum(), x)
+    return (back.norm() / g.norm()).item()
+
+
 def again(t: Transitions, read: Tensor, times: Tensor) -> Transitions:
     """The points of a layer after it alone has changed, at the same steps (K,) of what it reads."""
     wanted = set(times.tolist())

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
-from neurolsc.initialisers import BySource, Relay, named
+from neurolsc.initialisers import BySource, RateMatching, Relay, named
 from neurolsc.neurons import ALIFPositive
+from neurolsc.stability.one_layer import gradient_gain, rate
 from neurolsc.stability.transition import depth_derivative, follow
+from neurolsc.surrogate import FastSigmoid
 
 T, B, N = 30, 8, 40
 
@@ -43,20 +45,28 @@ def test_relays_hand_on_every_spike(cell: type, tau_v: float, reset: str, delay:
         assert torch.equal(layer, shifted(below, delay))
 
 
+@pytest.mark.parametrize("sharpness", [1.0, 25.0])
 @pytest.mark.parametrize("cell", [LIF, ALIFPlus])
-def test_voltages_are_a_threshold_away_and_the_gradient_comes_back_as_it_was(cell: type, x: Tensor):
-    network = deep(cell, tau_v=0.5)
+def test_spikes_are_where_the_surrogate_passes_a_quarter_and_the_gradient_comes_back(
+    cell: type, sharpness: float, x: Tensor
+):
+    network = deep(cell, tau_v=0.5, spike=FastSigmoid(sharpness=sharpness, dampening=0.5))
     Relay(adaptation=1e-9, drawn=1).apply(network, [x.double()])
     transitions, _ = follow(network, x.double(), torch.arange(T))
     for layer in (2, 3):
-        of = [cell.membrane() for cell in network.cells]
-        below, theta = (of[i].thresholds(transitions[i].before) for i in (layer - 1, layer))
-        torch.testing.assert_close(theta, torch.full_like(theta, theta.mean().item()))
-        v = of[layer].voltage(transitions[layer].before)
-        torch.testing.assert_close((v - theta).abs(), theta, rtol=1e-6, atol=0)
-        expected = 2 * theta.mean() * 0.5 / (1 + below.mean()) ** 2 * torch.eye(16, dtype=torch.float64)
+        below, of = network.cells[layer - 1].membrane(), network.cells[layer].membrane()
+        theta = of.thresholds(transitions[layer].before).mean().item()
+        v = of.voltage(transitions[layer].before)
+        fired = v > theta
+        assert fired.double().mean().item() > 0.1
+        # (1 + sharpness m theta)^-2 = 1/4 at a spike, and never more than a threshold away
+        margin = min(1 / sharpness, theta)
+        torch.testing.assert_close(v[fired], torch.full_like(v[fired], theta + margin), rtol=0, atol=0.02 * margin)
+        torch.testing.assert_close(v[~fired], torch.zeros_like(v[~fired]), rtol=0, atol=1e-6)
+        state = transitions[layer].state_below
+        slope = 0.5 / (1 + sharpness * (below.voltage(state) - below.thresholds(state)).abs()) ** 2
         by_voltage = depth_derivative(transitions[layer])[:, :16, :16]
-        torch.testing.assert_close(by_voltage, expected.expand_as(by_voltage))
+        torch.testing.assert_close(by_voltage, (theta + margin) * torch.diag_embed(slope), rtol=0.02, atol=1e-9)
 
 
 @pytest.mark.parametrize("drawn", [1, 2, 5, 7])
@@ -83,7 +93,7 @@ def test_layers_of_other_widths_read_in_turn(x: Tensor):
     assert torch.equal(spikes[2], spikes[1][..., :10])
 
 
-def test_what_the_adaptation_takes_away_is_told(x: Tensor):
+def test_a_layer_whose_adaptation_takes_spikes_away_is_no_relay(x: Tensor):
     network = deep(ALIFPlus)
     found = Relay(adaptation=1.0, drawn=1).apply(network, [x.double()])
     assert [f.layer for f in found][:1] == [2]
@@ -92,22 +102,58 @@ def test_what_the_adaptation_takes_away_is_told(x: Tensor):
     assert [f.problem for f in silent if f.layer > 1] == ["reads no spikes"] * 4
 
 
-def snntorch_network(**settings: object) -> Network:
+def snntorch_network(kind: type = snn.RLeaky, beta: float = 0.3, **settings: object) -> Network:
     torch.manual_seed(0)
     layers: list[nn.Module] = []
+    settings |= {"linear_features": 16} if kind is snn.RLeaky else {}
     for i in range(4):
-        layers += [nn.Linear(N if i == 0 else 16, 16), snn.RLeaky(0.3, linear_features=16, **settings)]
+        layers += [nn.Linear(N if i == 0 else 16, 16), kind(beta, **settings)]
     return wrap([*layers, nn.Linear(16, 3)])
 
 
 @pytest.mark.parametrize("reset", ["subtract", "zero"])
-def test_layers_of_snntorch_hand_on_too(reset: str, x: Tensor):
-    network = snntorch_network(reset_mechanism=reset, learn_threshold=True)
-    assert Relay(drawn=1).apply(network, [x]) == ()
+@pytest.mark.parametrize("kind", [snn.RLeaky, snn.Leaky])
+def test_layers_of_snntorch_hand_on_every_spike_with_and_without_recurrence(kind: type, reset: str, x: Tensor):
+    network = snntorch_network(kind, 0.9, reset_mechanism=reset, learn_threshold=True)
+    report = Relay(drawn=1).apply(network, [x])
+    assert report == ()
+    assert "relays: layer 2, 3, 4" in report.summary
     spikes = network.run(x).spikes
     assert spikes[0].mean() > 0.1
     for below, layer in itertools.pairwise(spikes):
-        assert (below - layer).abs().mean().item() < 0.05 * below.mean().item()
+        assert torch.equal(below, layer)
+
+
+def test_a_relay_that_would_pass_no_gradient_keeps_its_drawn_weights_woken(x: Tensor):
+    # without recurrence w = threshold / beta, so a spike is 25 * 0.11 widths of the surrogate away
+    network = snntorch_network(snn.Leaky, 0.9, spike_grad=snn.surrogate.fast_sigmoid(slope=100))
+    woken = snntorch_network(snn.Leaky, 0.9, spike_grad=snn.surrogate.fast_sigmoid(slope=100))
+    report = Relay(drawn=1).apply(network, [x])
+    RateMatching(0.15).apply(woken, [x])
+    assert {f.layer for f in report if "of the gradient, with drawn weights" in f.problem} >= {2}
+    assert "no relays" in report.summary
+    for ours, theirs in zip(network.run(x).spikes, woken.run(x).spikes, strict=True):
+        assert ours.mean().item() == pytest.approx(theirs.mean().item(), abs=0.01)
+        assert ours.mean() > 0.1
+
+
+def test_the_report_is_of_a_batch_that_set_nothing(x: Tensor):
+    network = deep(LIF, 3)
+    report = Relay().apply(network, [x.double(), 0 * x.double()])
+    missed = [f.layer for f in report if "fires 0 spikes per neuron and step on another batch" in f.problem]
+    assert missed == [1, 2]  # the third hands on what it reads
+    assert "-> 0," in report.summary
+    assert str(report).splitlines()[0] == report.summary
+
+
+def test_the_gain_of_a_gradient_is_that_of_the_dense_derivative(x: Tensor):
+    cell, read = deep(LIF, 1).cells[0], x[:4, :1].double()
+    cell.thresholds().scale(0.2)
+    assert rate(cell, read) > 0.05
+    dense = torch.autograd.functional.jacobian(lambda r: cell.run(r, cell.initial_state(1))[0].flatten(), read)
+    g = torch.randn(4, 1, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    expected = (g.flatten() @ dense.flatten(1)).norm() / g.norm()
+    assert gradient_gain(cell, read, torch.Generator().manual_seed(1)) == pytest.approx(expected.item(), rel=1e-9)
 
 
 def test_a_layer_that_can_be_no_relay_starts_from_its_drawn_weights_at_the_rate(x: Tensor):
@@ -116,7 +162,7 @@ def test_a_layer_that_can_be_no_relay_starts_from_its_drawn_weights_at_the_rate(
     drawn = [layer.input_weights.clone() for layer in layers]
     network = wrap(norse.SequentialState(*layers, nn.Linear(16, 3)))
     found = Relay(drawn=1).apply(network, [x])  # norse's synapses remember: a relay would repeat what it reads
-    assert {f.layer for f in found if "no relay" in f.problem} == {2, 3}
+    assert {f.layer for f in found if "as a relay" in f.problem} == {2, 3}
     for layer, weights, spikes in zip(layers, drawn, network.run(x).spikes, strict=True):
         assert torch.equal(layer.input_weights, weights)
         assert spikes.mean().item() == pytest.approx(0.15, rel=0.1)

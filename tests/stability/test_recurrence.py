@@ -6,7 +6,7 @@ import snntorch
 import torch
 
 from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, wrap
-from neurolsc.stability.recurrence import recurrence_radius
+from neurolsc.stability.recurrence import recurrence_radius, recurrence_share
 from neurolsc.stability.transition import follow
 
 
@@ -50,3 +50,13 @@ def test_without_recurrent_synapses_it_is_zero(make_spikes):
     network = wrap([torch.nn.Linear(30, 8), norse.torch.LIFCell(), torch.nn.Linear(8, 2)])
     (t,), _ = follow(network, 5 * make_spikes(), torch.tensor([5, 12]))
     assert recurrence_radius(t).tolist() == [0] * 12
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("cell", [LIF, ALIFPlus])
+def test_the_share_is_that_of_the_currents(cell, make_network, make_spikes):
+    t = follow(make_network(cell, gain=4), make_spikes(), torch.tensor([5, 12, 19]))[0][1]
+    z = t.cell.output(t.before)
+    assert z.any() and t.x.any()
+    wanted = (z @ t.cell.w_rec.T).norm() / (t.x @ t.cell.w_in.T).norm()
+    assert recurrence_share(t) == pytest.approx(wanted.item())

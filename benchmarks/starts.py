@@ -1,0 +1,312 @@
+"""Which start for which surrogate and neuron? Other libraries' networks on the embedded digits.
+
+    python benchmarks/starts.py [--networks snntorch] [--arms built woken "Relay()"] [--epochs 6]
+
+Each row is one network, one start, one seed and one learning rate: digits as 25 steps of
+latencies, Adam, cross-entropy at every step. The networks of all seeds and rates of an arm are
+trained at once, on the same batches. Appends to results/starts.csv and passes over rows that are
+there, so that it goes on after a kill. About half a minute of one core an arm.
+"""
+
+import argparse
+import csv
+import itertools
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import norse.torch as norse
+import snntorch as snn
+import torch
+from snntorch import surrogate as theirs
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import neurolsc
+from neurolsc import surrogate as ours
+from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input_batches
+from neurolsc.initialisers import named
+from neurolsc.metrics import mode_accuracy
+
+RESULTS = Path(__file__).parent / "results" / "starts.csv"
+WIDTH, CLASSES, BATCH, PIXELS = 64, 10, 64, 784
+SEEDS, RATES = (0, 1, 2), (1e-3, 3e-3, 1e-2)
+STARTS = {"built": "Default()", "woken": "RateMatching(0.15)"}
+SURROGATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "fast_sigmoid(5)": theirs.fast_sigmoid(5),
+    "fast_sigmoid(10)": theirs.fast_sigmoid(10),
+    "fast_sigmoid(25)": theirs.fast_sigmoid(25),
+    "fast_sigmoid(50)": theirs.fast_sigmoid(50),
+    "atan": theirs.atan(),
+    "sigmoid(5)": theirs.sigmoid(5),
+    "triangular": theirs.triangular(),
+    "FastSigmoid(1)": ours.FastSigmoid(sharpness=1.0),
+    "FastSigmoid(3)": ours.FastSigmoid(sharpness=3.0),
+    "FastSigmoid(10)": ours.FastSigmoid(sharpness=10.0),
+}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A network and its start."""
+
+    neuron: str
+    reset: str
+    surrogate: str
+    depth: int
+    start: str
+
+
+COMMON, WIDE = "fast_sigmoid(25)", "atan"  # snnTorch's default slope, and its neurons' default surrogate
+NETWORKS: list[tuple[str, str, str, int]] = [
+    *itertools.product(("RLeaky", "Leaky"), ("subtract",), (COMMON, WIDE, "FastSigmoid(1)", "fast_sigmoid(5)"), (4,)),
+    *itertools.product(("RLeaky", "Leaky"), ("subtract",), (COMMON, WIDE), (8,)),
+    *itertools.product(("RLeaky", "Leaky"), ("zero",), (COMMON, WIDE), (4,)),
+    *itertools.product(("RLeaky", "Leaky"), ("subtract",), (COMMON,), (2,)),
+    *itertools.product(("norse LIF",), ("zero",), ("super",), (4,)),
+    *itertools.product(("RLeaky",), ("subtract",), ("fast_sigmoid(50)", "fast_sigmoid(10)", "FastSigmoid(10)"), (4,)),
+    *itertools.product(("RLeaky",), ("subtract",), ("sigmoid(5)", "triangular"), (4,)),
+    *itertools.product(("Leaky",), ("none",), (COMMON,), (4,)),
+    *itertools.product(("Synaptic",), ("subtract",), (COMMON,), (4,)),
+    *itertools.product(("our LIF", "our ALIF+"), ("subtract",), (COMMON, "FastSigmoid(1)"), (4,)),
+    *itertools.product(("norse LIFRecurrent",), ("zero",), ("super",), (4,)),
+    *itertools.product(("Leaky",), ("subtract",), ("fast_sigmoid(50)",), (4,)),
+]
+
+
+def build(arm: Arm, seed: int) -> nn.Sequential:
+    """A network of the library as its users write it."""
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for i in range(arm.depth):
+        n_in = WIDTH if i else PIXELS
+        if arm.neuron.startswith("norse"):
+            p = norse.LIFParameters(method=arm.surrogate)  # which does not read alpha
+            if arm.neuron == "norse LIF":
+                layers += [nn.Linear(n_in, WIDTH), norse.LIFCell(p)]
+            else:
+                layers += [norse.LIFRecurrentCell(n_in, WIDTH, p)]
+            continue
+        spike = SURROGATES[arm.surrogate]
+        if arm.neuron.startswith("our"):
+            kind = {"our LIF": neurolsc.LIF, "our ALIF+": neurolsc.ALIFPlus}[arm.neuron]
+            layers += [
+                kind(n_in, WIDTH, spike=spike, reset=arm.reset, **({"tau_v": 9.5} if "LIF" in arm.neuron else {}))
+            ]
+            continue
+        kind = getattr(snn, arm.neuron)
+        extra = {"linear_features": WIDTH} if arm.neuron == "RLeaky" else {}
+        extra |= {"alpha": 0.8} if arm.neuron == "Synaptic" else {}
+        layers += [nn.Linear(n_in, WIDTH), kind(beta=0.9, spike_grad=spike, reset_mechanism=arm.reset, **extra)]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES))
+
+
+class Side(nn.Module):
+    """Linear layers of several networks as one, over their stacked weights.
+
+    The weights are stacked once a run by :meth:`stack`, since a recurrent layer reads them in every step.
+    """
+
+    def __init__(self, linears: list[nn.Linear]) -> None:
+        super().__init__()
+        self.linears = tuple(linears)  # not registered: the parameters belong to the networks
+
+    def stack(self) -> None:
+        """Read the networks' parameters."""
+        self.weight = torch.stack([each.weight.T for each in self.linears])  # (R, n, m)
+        self.bias = None if self.linears[0].bias is None else torch.stack([each.bias for each in self.linears])[:, None]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, n), the same for all, or (R, B, n) -> (R, B, m)."""
+        if x.ndim == 2:
+            n_in, networks = x.shape[1], len(self.linears)
+            y = (x @ self.weight.transpose(0, 1).reshape(n_in, -1)).view(len(x), networks, -1).transpose(0, 1)
+            return y if self.bias is None else y + self.bias
+        return x @ self.weight if self.bias is None else torch.baddbmm(self.bias, x, self.weight)
+
+
+class Stack:
+    """Networks of one kind that step side by side; each has its own parameters."""
+
+    def __init__(self, networks: list[nn.Sequential]) -> None:
+        self.networks = networks
+        self.neurons: list[nn.Module] = []
+        for i, first in enumerate(networks[0]):
+            peers = [network[i] for network in networks]
+            if isinstance(first, nn.Linear):
+                self.neurons.append(Side(peers))
+            elif isinstance(first, norse.LIFCell):
+                p = first.p._replace(v_th=torch.stack([torch.as_tensor(n.p.v_th).view(1, -1) for n in peers]))
+                self.neurons.append(norse.LIFCell(p))
+            else:
+                extra = {"linear_features": WIDTH} if isinstance(first, snn.RLeaky) else {}
+                extra |= {"alpha": first.alpha} if isinstance(first, snn.Synaptic) else {}
+                threshold = torch.stack([n.threshold.detach().view(1, -1) for n in peers])
+                layer = type(first)(
+                    beta=first.beta,
+                    spike_grad=first.spike_grad,
+                    threshold=threshold,
+                    reset_mechanism=first.reset_mechanism,
+                    **extra,
+                )
+                if extra and isinstance(first, snn.RLeaky):
+                    layer.recurrent = Side([n.recurrent for n in peers])
+                self.neurons.append(layer)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, list[float]]:
+        """Logits (R, T, B, classes) and the firing rate of each layer."""
+        for module in self.neurons:
+            for side in (module, getattr(module, "recurrent", None)):
+                if isinstance(side, Side):
+                    side.stack()
+        steps, batch, _ = x.shape
+        networks = len(self.networks)
+        rates: list[float] = []
+        z: Tensor = x.flatten(0, 1)  # (T B, n), then (R, T B, n)
+        for module in self.neurons:
+            if isinstance(module, Side):
+                z = module(z)
+                continue
+            currents = z.view(networks, steps, batch, -1).unbind(1)
+            state: tuple = ()
+            if isinstance(module, snn.SpikingNeuron):
+                kinds = 2 if isinstance(module, snn.RLeaky | snn.Synaptic) else 1
+                state = tuple(torch.zeros_like(currents[0]) for _ in range(kinds))
+            out = []
+            for current in currents:
+                if isinstance(module, snn.SpikingNeuron):
+                    spikes, *after = module(current, *state)
+                    state = (spikes, *after) if isinstance(module, snn.RLeaky) else tuple(after)
+                else:
+                    spikes, state = module(current, state or None)
+                out.append(spikes)
+            z = torch.stack(out, 1).flatten(1, 2)
+            rates.append(z.detach().mean().item())
+        return z.view(networks, steps, batch, -1), rates
+
+
+class Loop:
+    """Networks of any kind, one after the other."""
+
+    def __init__(self, networks: list[neurolsc.Network]) -> None:
+        self.networks = networks
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, list[float]]:
+        runs = [network.run(x) for network in self.networks]
+        rates = torch.stack([torch.stack([z.detach().mean() for z in run.spikes]) for run in runs]).mean(0)
+        return torch.stack([run.logits for run in runs]), rates.tolist()
+
+
+def train_arm(arm: Arm, epochs: int, data: dict, start_batches: list[Tensor]) -> list[dict]:
+    """Train all seeds and rates of an arm; a row for each."""
+    built, wrapped, findings = [], [], []
+    began = time.perf_counter()
+    for seed, _ in itertools.product(SEEDS, RATES):
+        net = build(arm, seed)
+        network = neurolsc.wrap(net)
+        found = named(STARTS.get(arm.start, arm.start)).apply(network, start_batches, seed=seed)
+        built.append(net)
+        wrapped.append(network)
+        findings.append("; ".join(map(str, found)))
+    sequential = arm.neuron == "norse LIFRecurrent" or arm.neuron.startswith("our")
+    stack = Loop(wrapped) if sequential else Stack(built)
+    groups = [
+        {"params": [p for p in net.parameters() if p.requires_grad], "lr": lr}
+        for net, (_, lr) in zip(built, itertools.product(SEEDS, RATES), strict=True)
+    ]
+    optimizer = torch.optim.Adam(groups)
+    x, labels = data["train"]
+    rates = []
+    draw = torch.Generator().manual_seed(0)
+    started = time.perf_counter()
+    with torch.no_grad():
+        rates = stack(x[:, :256])[1]
+    curve: list[list[float]] = []
+    for _ in range(epochs):
+        for some in torch.randperm(len(labels), generator=draw).split(BATCH):
+            logits, _ = stack(x[:, some])
+            losses = nn.functional.cross_entropy(
+                logits.reshape(-1, CLASSES),
+                labels[some].repeat(logits.shape[0] * logits.shape[1]),
+                reduction="none",
+            )
+            loss = losses.view(len(built), -1).mean(1)
+            optimizer.zero_grad()
+            loss[loss.isfinite()].sum().backward()
+            optimizer.step()
+        curve.append(score(stack, *data["validation"]))
+    test = score(stack, *data["test"])
+    best = [max(scores) for scores in zip(*curve, strict=True)]
+    return [
+        asdict(arm)
+        | {
+            "seed": seed,
+            "lr": lr,
+            "epochs": epochs,
+            "validation": curve[-1][i],
+            "best_validation": best[i],
+            "test": test[i],
+            "rates": " ".join(f"{r:.3f}" for r in rates),
+            "findings": findings[i],
+            "seconds": round(time.perf_counter() - started, 1),
+            "start_seconds": round((started - began) / len(built), 2),
+        }
+        for i, (seed, lr) in enumerate(itertools.product(SEEDS, RATES))
+    ]
+
+
+@torch.no_grad()
+def score(stack: Callable, x: Tensor, labels: Tensor) -> list[float]:
+    """Mode accuracy of every network."""
+    logits = torch.cat([stack(part)[0] for part in x.split(250, dim=1)], dim=2)
+    return [round(float(mode_accuracy(each, labels)), 4) for each in logits]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default="", help="only those that contain all these words, separated by spaces")
+    parser.add_argument("--arms", nargs="+", default=["built", "woken", "Relay()"])
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    steps = LatencyEncoding(dt=2.0, repeat=1)
+    data = {}
+    for split in ("train", "validation", "test"):
+        digits = SpikeLatencyMNIST.embedded(split, encoding=steps)
+        x, labels = collate([digits[i] for i in range(len(digits))])
+        data[split] = (x.float(), labels)
+    digits = SpikeLatencyMNIST.embedded("train", encoding=steps)
+    start_batches = [x.float() for x in input_batches(digits, 32, seed=0)][:8]
+    done = set()
+    if args.out.exists():
+        with args.out.open() as file:
+            done = {
+                Arm(r["neuron"], r["reset"], r["surrogate"], int(r["depth"]), r["start"]) for r in csv.DictReader(file)
+            }
+    arms = [Arm(*network, start) for network in NETWORKS for start in args.arms]
+    arms = [
+        arm
+        for arm in arms
+        if arm not in done
+        and all(word in f"{arm.neuron} {arm.reset} {arm.surrogate} depth={arm.depth}" for word in args.networks.split())
+    ]
+    for arm in tqdm(arms):
+        rows = train_arm(arm, args.epochs, data, start_batches)
+        new = not args.out.exists()
+        with args.out.open("a", newline="") as file:
+            writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerows(rows)
+        by_rate = {lr: [r["validation"] for r in rows if r["lr"] == lr] for lr in RATES}
+        tqdm.write(
+            f"{arm.neuron} {arm.reset} {arm.surrogate} x{arm.depth} {arm.start}: {by_rate} rates {rows[0]['rates']} {rows[0]['seconds']} s"
+        )
+
+
+if __name__ == "__main__":
+    main()
