@@ -37,7 +37,8 @@ def to_netx(
     takes its name. :func:`neurolsc.export.verify` then runs the file in Lava itself.
 
     Args:
-        network: LIF and ALIF layers, an LI at the end; what can be expressed is in :func:`neurolsc.export.quantize`.
+        network: LIF and ALIF layers, perhaps an LI at the end; what can be expressed is in
+            :func:`neurolsc.export.quantize`.
         path: the file, usually ``*.net``. Lava keeps an open file open: give each export a new
             path.
         calibration: samples (T, B, n_in), 0 or 1. Without them overflows are not looked for.

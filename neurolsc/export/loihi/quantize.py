@@ -199,8 +199,8 @@ def fit_scales(network: Network, calibration: Tensor, *, force: bool = False) ->
     """How often to halve the weight units of an ALIF or LI so that half of its bits are enough.
 
     That is the bits of its states and inputs. Thresholds and states get coarser by that, weights of
-    an ALIF do not: it stops where they would. Where that is not enough, the run on the calibration data
-    overflows.
+    an ALIF do not: it stops where they would. Where that is not enough, the run on the calibration
+    data overflows.
 
     Args:
         network: as in :func:`quantize`.
