@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from neurolsc.checkpoint import FORMS
 from neurolsc.interop.foreign import ForeignCell
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
@@ -84,6 +85,26 @@ def from_wrapped(network: Network) -> Network:
         if not list(network.readout.parameters()):
             readout.requires_grad_(False)
         return Network(cells, readout, layer_delay=network.layer_delay)  # type: ignore[arg-type]
+
+
+def _saved(network: Network) -> Network:
+    """The network as :func:`neurolsc.save` writes it."""
+    instead = "A file cannot describe this model: keep its weights with torch.save(model.state_dict(), path)."
+    for i, cell in enumerate(network.cells, start=1):
+        layer: Any = cell.layer if isinstance(cell, ForeignCell) else None
+        at_once = not getattr(layer, "reset_delay", True) and getattr(layer, "reset_mechanism", "") == "subtract"
+        if at_once:
+            raise TypeError(
+                f"layer {i}: with reset_delay=False a reset by subtraction is ours only while no membrane passes twice its "
+                f"threshold. {instead} Where none does, save neurolsc.export.from_wrapped(network)."
+            )
+    try:
+        return from_wrapped(network)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{error} {instead}") from error
+
+
+FORMS.append(_saved)
 
 
 def _cell(name: str, cell: Cell) -> Cell:

@@ -161,7 +161,7 @@ def test_a_file_holds_it_and_comes_back(model, tmp_path):
     assert report.activity is not None
     assert all(abs(a.rate_float - a.rate_integer) < 0.02 < a.rate_float for a in report.activity)
     to_nir(network, tmp_path / "a.nir", dt=1e-3)
-    save(ours, tmp_path / "a.safetensors")
+    save(network, tmp_path / "a.safetensors")
     with torch.no_grad():
         spikes_, z = ours.run(x.double()).spikes, from_nir(tmp_path / "a.nir").run(x.double()).spikes
         again = load(tmp_path / "a.safetensors").run(x.double()).spikes
@@ -321,3 +321,18 @@ def test_an_integrator_of_another_program_is_read_as_its_euler_step(kind):
         expected.append(v)
     torch.testing.assert_close(run.logits, torch.stack(expected))
     assert not network.readout.weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("neuron", "said"),
+    [
+        (lambda: snn.Synaptic(alpha=0.8, beta=0.9), 'layer 1 .*train with reset_mechanism="zero"'),
+        (lambda: snn.Leaky(beta=0.9, reset_delay=False), r"layer 1: .*save neurolsc\.export\.from_wrapped\(network\)"),
+        (norse.LIFRefracCell, r"layer 1 \(norse LIFRefracCell\) has no counterpart"),
+    ],
+)
+def test_save_refuses_what_it_cannot_describe_and_names_torch_save(neuron, said, tmp_path):
+    with pytest.raises(TypeError, match=said) as error:
+        save(wrap([nn.Linear(N_IN, WIDTH), neuron(), nn.Linear(WIDTH, 4)]), tmp_path / "a")
+    assert "torch.save(model.state_dict(), path)" in str(error.value)
+    assert not list(tmp_path.iterdir())
