@@ -153,7 +153,7 @@ def _to_netx(
         rate = experiment.training.lr / SLOWER if lr is None else lr
         told |= {"samples": x.shape[1], "fine_tune": fine_tune, "lr": rate}
     with run_folder(out, told) as folder:
-        if fine_tune and experiment is not None and experiment.training is not None:
+        if fine_tune and x is not None and experiment is not None and experiment.training is not None:
             halvings = fit_scales(network, x, force=force)
             before = make_report(network, quantize(network, force=force, halvings=halvings), x, labels)
             before.to_json(folder / "report_before.json")

@@ -305,7 +305,8 @@ def delayed(network: Network) -> Network:
     leaky = integrates(network)
     if network.layer_delay:
         return network
-    cells, readout = list(network.cells), copy.deepcopy(network.readout)
+    cells = list(network.cells)
+    readout: Any = copy.deepcopy(network.readout)
     tail: Any = cells.pop().copy() if leaky else None
     weight, bias = (tail.w_in, tail.b_v) if leaky else (readout.weight, readout.bias)
     bias = torch.zeros(1) if bias is None else bias

@@ -186,7 +186,7 @@ def quantize(
     if leaky:
         scale, readout = layers[-1].unit[0].item(), layers[-1].weight.new_zeros(0, network.n_out)
     else:
-        w = network.readout.weight.double()
+        w = network.readout.get_parameter("weight").double()
         most = W_MAX / largest("the readout", w)
         scale = most if readout_scale is None else min(readout_scale, most)
         readout = even(w * scale)
