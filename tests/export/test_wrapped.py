@@ -336,3 +336,19 @@ def test_save_refuses_what_it_cannot_describe_and_names_torch_save(neuron, said,
         save(wrap([nn.Linear(N_IN, WIDTH), neuron(), nn.Linear(WIDTH, 4)]), tmp_path / "a")
     assert "torch.save(model.state_dict(), path)" in str(error.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_norse_layers_with_time_are_exported_as_they_run_over_all_steps():
+    torch.manual_seed(0)
+    lift = norse.Lift
+    model = norse.SequentialState(
+        lift(nn.Linear(N_IN, WIDTH)), norse.LIFRecurrent(WIDTH, WIDTH), lift(nn.Linear(WIDTH, 4)), norse.LI()
+    ).double()
+    with torch.no_grad():
+        model[0].lifted_module.weight.mul_(12)
+        model[1].input_weights.mul_(20)
+    x = spikes(STEPS, 3, N_IN, rate=0.3).double()
+    with torch.no_grad():
+        run, (voltages, _) = from_wrapped(wrap(model)).run(x), model(x)
+    assert run.spikes[0].sum() > 50
+    torch.testing.assert_close(run.logits, voltages)
