@@ -8,6 +8,7 @@ the old file as it was.
 
 import errno
 import os
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from neurolsc.untrusted.words import clean
 __all__ = ["file_of", "load", "save", "trained"]
 
 TRAINED = Path(__file__).parent / "trained"
+FORMS: list[Callable[[Network], Network]] = []
+"""what makes our cells of those of another library, for a file; `export.wrapped` enters its own"""
 
 
 def save(network: Network, path: str | PathLike[str]) -> None:
@@ -35,12 +38,14 @@ def save(network: Network, path: str | PathLike[str]) -> None:
 
     Args:
         network: cells and surrogates of this package, and registered ones
-            (:func:`neurolsc.register`); those of other libraries cannot be described in a file.
+            (:func:`neurolsc.register`). Of what :func:`neurolsc.wrap` made the same network in our
+            own cells is written (:func:`neurolsc.export.from_wrapped`), where it has the same
+            spikes: :func:`load` gives that, with default surrogates.
         path: the file to write, usually ``*.safetensors``.
 
     Raises:
-        TypeError: if a surrogate or the readout is not one of ours, or a tensor has no form in a
-            file (sparse, complex128).
+        TypeError: if a surrogate, the readout or a wrapped layer cannot be described in a file, or
+            a tensor has no form in one (sparse, complex128).
         ValueError: if a cell is not registered, two share a parameter, or the network has tensors
             that its layout does not explain.
         OSError: if the file cannot be written; the message names it.
@@ -55,14 +60,13 @@ def save(network: Network, path: str | PathLike[str]) -> None:
         >>> torch.equal(again.cells[0].tau_v, network.cells[0].tau_v)
         True
     """
-    as_network(network)
+    network = as_network(network)
+    for in_our_cells in FORMS:
+        network = in_our_cells(network)
     if len(list(network.parameters())) != len(list(network.named_parameters(remove_duplicate=False))):
         raise ValueError("two parts of the network share a parameter, which a file cannot tell; make copies.")
     if not isinstance(network.readout, torch.nn.Linear | Tied):
-        raise TypeError(
-            f"only a linear readout can be described in a file, got {type(network.readout).__name__}; of a network of another "
-            "library save neurolsc.export.from_wrapped(network)."
-        )
+        raise TypeError(f"only a linear readout can be described in a file, got {type(network.readout).__name__}.")
     config = {
         "n_out": network.n_out,
         "layer_delay": network.layer_delay,

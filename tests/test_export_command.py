@@ -4,15 +4,18 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from torch import nn
 
 import neurolsc
-from neurolsc import runs
+from neurolsc import LIF, Network, runs
 from neurolsc.cli import app
 from neurolsc.config import DataSettings, NetworkSettings, TrainSettings, as_dict
 from neurolsc.export import from_nir, read_netx
+from neurolsc.neurons import LI
 
 DATA = DataSettings(data="shd", dt=0.05, channels=70, repeat=1, binary=True)
 NETWORK = NetworkSettings(cell="ALIFPositive", width=8, tau_v=5.0, b_theta=0.002, adaptation=0.1, reset="static")
@@ -96,7 +99,7 @@ def test_a_simulator_that_fails_leaves_no_export(tmp_path, monkeypatch):
             {"cell": "ALIFLowPass"},
             {},
             [],
-            "whose step is not that of ALIF; only LIF and CubaLIF and ALIF can be exported",
+            "whose step is not that of ALIF; only LIF and CubaLIF and ALIF and LI can be exported",
         ),
         ({"cell": "ALIFLowPass"}, {}, ["--to", "nir", "--dt", "0.001"], "whose step is not that of ALIF"),
         ({"cell": "ALIFPlusMinus"}, {}, [], "Train neurolsc.ALIFPositive (--cell ALIFPositive)"),
@@ -129,3 +132,55 @@ def test_an_existing_export_is_not_written_over(tmp_path):
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
     assert "is not the folder of a finished run" in export(tmp_path, "--to", "netx").output
+
+
+def a_file(folder: Path) -> Path:
+    """A network that reads 20 inputs and ends in an integrator, as neurolsc.save writes it."""
+    torch.manual_seed(0)
+    network = Network([LIF(20, 12, tau_v=5.0), LI(12, 4)], nn.Linear(4, 4, bias=False))
+    with torch.no_grad():
+        network.readout.weight.copy_(torch.eye(4))
+        network.cells[0].w_in.mul_(4)
+    neurolsc.save(network, folder / "net.safetensors")
+    return folder / "net.safetensors"
+
+
+def test_a_saved_network_becomes_a_file_compared_on_samples_that_are_given(tmp_path):
+    file, x = a_file(tmp_path), (torch.rand(50, 3, 20) < 0.3).numpy()
+    np.save(tmp_path / "x.npy", x)
+    result = export(file, "--to", "netx", "--inputs", tmp_path / "x.npy")
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "net-netx" / "report.json").read_text())
+    assert report["decisions"]["samples"] == 3
+    assert report["activity"][0]["rate_integer"] > 0.05
+    run = read_netx(tmp_path / "net-netx" / "network.net").run(torch.from_numpy(x))
+    assert run.logits.abs().max() > 1000
+    assert export(file, "--to", "netx", "--out", tmp_path / "without").exit_code == 0
+    assert export(file, "--to", "nir", "--dt", "0.001").exit_code == 0
+    again = from_nir(tmp_path / "net-nir" / "network.nir")
+    before = neurolsc.load(file).state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in again.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--samples", "3"], "--samples needs the data of a run"),
+        (["--fine-tune", "1"], "--fine-tune needs the data of a run"),
+        (["--verify"], "give --inputs"),
+        (["--inputs", "wide.npy"], "of shape (T, B, 20), got (5, 1, 30)"),
+        (["--inputs", "graded.npy"], "with values from 0.5 to 0.5"),
+        (["--inputs", "net.safetensors"], "must be an .npy file of spikes"),
+    ],
+)
+def test_what_does_not_fit_a_saved_network_is_one_clear_line_and_leaves_no_file(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = a_file(tmp_path)
+    np.save(tmp_path / "wide.npy", np.zeros((5, 1, 30)))
+    np.save(tmp_path / "graded.npy", np.full((5, 1, 20), 0.5))
+    before = {*tmp_path.iterdir()}
+    result = export(file, "--to", "netx", *words)
+    assert result.exit_code != 0
+    assert said in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+    assert {*tmp_path.iterdir()} == before

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+import torch
 from click.core import ParameterSource
 from torch import Tensor
 
 from neurolsc import checkpoint
-from neurolsc.cli import options
 from neurolsc.experiment import Experiment, load_network
 from neurolsc.export import ExportReport, QuantizationAware, fit_scales, quantize, to_netx, verify
 from neurolsc.export.loihi.compare import make_report
@@ -24,17 +25,32 @@ SIMULATED = 20
 """samples that Lava runs, a second or two each"""
 SLOWER = 5
 """fine-tuning starts from a trained network, by default at the run's learning rate over this"""
-FLAGS = {"samples": "netx", "fine_tune": "netx", "lr": "netx", "simulate": "netx", "force": "netx", "dt": "nir"}
+FLAGS = {
+    "inputs": "netx",
+    "samples": "netx",
+    "fine_tune": "netx",
+    "lr": "netx",
+    "simulate": "netx",
+    "force": "netx",
+    "dt": "nir",
+}
 """which format a flag is for"""
+OF_A_RUN = ("samples", "fine_tune", "lr")
+"""flags that need the data of a run"""
 
 
 @click.command()
-@options.run
+@click.argument("run", metavar="RUN|FILE", type=click.Path(exists=True, path_type=Path))
 @click.option("--to", "target", type=click.Choice(["netx", "nir"]), required=True, help="Lava's format, or NIR.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder for the results; must not exist. [default: RUN/netx, RUN/nir]",
+    help="Folder for the results; must not exist. [default: RUN/netx, RUN/nir; of a FILE beside it]",
+)
+@click.option(
+    "--inputs",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="netx, of a FILE: an .npy file of samples (T, B, inputs), 0 or 1, to compare on.",
 )
 @click.option(
     "--samples", type=click.IntRange(1), default=200, show_default=True, help="netx: validation samples compared."
@@ -54,7 +70,7 @@ FLAGS = {"samples": "netx", "fine_tune": "netx", "lr": "netx", "simulate": "netx
 @click.option("--dt", type=float, help="nir: seconds per time step; must be given.")
 @click.pass_context
 def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: float | None, **netx: Any) -> None:
-    """Carry the network of a finished run to the tool chains of neuromorphic chips.
+    """Carry the network of a finished run, or one that neurolsc.save wrote, to neuromorphic chips.
 
     netx: the network becomes integers, written as network.net for Lava, with a report (report.json,
     .txt and .png) of what that changed on validation samples of the run. The test set is not
@@ -64,19 +80,31 @@ def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: flo
     same command goes on where it was.
 
     nir: the network is written as network.nir.
+
+    A FILE has no data: of netx its samples come from --inputs; without them overflows are not
+    looked for.
     """
     for flag in ctx.command.params:
-        if (
-            FLAGS.get(str(flag.name), target) != target
-            and ctx.get_parameter_source(str(flag.name)) is ParameterSource.COMMANDLINE
-        ):
+        name = str(flag.name)
+        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        if FLAGS.get(name, target) != target:
             raise click.UsageError(f"{flag.opts[0]} is not for --to {target}.")
-    experiment, network = Experiment.of(run), load_network(run)
-    out = run / target if out is None else out
+        if name in OF_A_RUN and run.is_file():
+            raise click.UsageError(f"{flag.opts[0]} needs the data of a run, got the file {run}: give --inputs.")
+        if name == "inputs" and not run.is_file():
+            raise click.UsageError(f"--inputs is for a file of a network; the samples of {run} are those of its run.")
+    experiment: Experiment | None = None
+    if run.is_file():
+        network = checkpoint.load(run)
+        out = run.with_name(f"{run.stem}-{target}") if out is None else out
+    else:
+        experiment, network = Experiment.of(run), load_network(run)
+        out = run / target if out is None else out
     if target == "nir":
         _to_nir(network, out, dt)
     else:
-        _to_netx(network, experiment, out, **netx)
+        _to_netx(network, experiment, out, title=run.name if experiment is None else experiment.title, **netx)
     click.echo(f"written to {out}")
 
 
@@ -100,9 +128,11 @@ def _to_nir(network: Network, out: Path, dt: float | None) -> None:
 
 def _to_netx(
     network: Network,
-    experiment: Experiment,
+    experiment: Experiment | None,
     out: Path,
     *,
+    title: str,
+    inputs: Path | None,
     samples: int,
     fine_tune: int,
     lr: float | None,
@@ -111,35 +141,42 @@ def _to_netx(
 ) -> None:
     with _one_line():
         quantize(network, force=force)  # what cannot be expressed is told before any data are read
-    data, training = experiment.data, experiment.training
-    assert training is not None
-    x, labels = _binary_samples(experiment, samples)
-    rate = training.lr / SLOWER if lr is None else lr
-    told = {"to": "netx", "samples": x.shape[1], "fine_tune": fine_tune, "lr": rate, "force": force}
+    told: dict[str, Any] = {"to": "netx", "force": force}
+    if experiment is None:
+        if simulate and inputs is None:
+            raise click.UsageError("--verify runs samples, and a file of a network has none: give --inputs.")
+        x, labels = None if inputs is None else _samples_of(inputs, network.n_in), None
+        told |= {} if inputs is None else {"inputs": str(inputs)}
+    else:
+        x, labels = _binary_samples(experiment, samples)
+        assert experiment.training is not None
+        rate = experiment.training.lr / SLOWER if lr is None else lr
+        told |= {"samples": x.shape[1], "fine_tune": fine_tune, "lr": rate}
     with run_folder(out, told) as folder:
-        if fine_tune:
+        if fine_tune and x is not None and experiment is not None and experiment.training is not None:
             halvings = fit_scales(network, x, force=force)
             before = make_report(network, quantize(network, force=force, halvings=halvings), x, labels)
             before.to_json(folder / "report_before.json")
             click.echo(f"before fine-tuning: {before.decisions}")
-            replace(training, epochs=fine_tune, lr=rate).run(
+            replace(experiment.training, epochs=fine_tune, lr=told["lr"]).run(
                 QuantizationAware(network, x, force=force),
-                data.load("train"),
-                data.load("validation"),
+                experiment.data.load("train"),
+                experiment.data.load("validation"),
                 seed=experiment.network.seed,
                 checkpoint=folder / TRAINING,
             )
             checkpoint.save(network, folder / NETWORK)
         report = to_netx(network, folder / "network.net", x, labels=labels, force=force)
-        if simulate:
-            report = _simulate(report, network, folder / "network.net", x[:, :SIMULATED], labels[:SIMULATED])
+        if simulate and x is not None:
+            some = None if labels is None else labels[:SIMULATED]
+            report = _simulate(report, network, folder / "network.net", x[:, :SIMULATED], some)
         report.to_json(folder / "report.json")
         write_text(folder / "report.txt", f"{report}\n")
-        report.plot(folder / "report.png", title=f"{experiment.title}, in integers")
+        report.plot(folder / "report.png", title=f"{title}, in integers")
     click.echo(report)
 
 
-def _simulate(report: ExportReport, network: Network, path: Path, x: Tensor, labels: Tensor) -> ExportReport:
+def _simulate(report: ExportReport, network: Network, path: Path, x: Tensor, labels: Tensor | None) -> ExportReport:
     try:
         find_python("Lava")
     except FileNotFoundError as error:
@@ -163,3 +200,22 @@ def _binary_samples(experiment: Experiment, count: int) -> tuple[Tensor, Tensor]
     if not is_binary(x):
         raise ValueError(f"an input of the run is {x.max()}, but exported networks take 0 or 1: train with --binary.")
     return x, labels
+
+
+def _samples_of(path: Path, n_in: int) -> Tensor:
+    """Samples (T, B, n_in), 0 or 1, of an .npy file.
+
+    Raises:
+        ValueError: if it holds anything else.
+    """
+    wanted = f"{path} must be an .npy file of spikes, 0 or 1, of shape (T, B, {n_in})"
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{wanted}: {error}") from error
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "buif" or not found.size:
+        raise ValueError(f"{wanted}, got {'no' if isinstance(found, np.ndarray) else 'an archive of'} numbers.")
+    x = torch.from_numpy(found.astype(np.float32))
+    if x.ndim != 3 or x.shape[2] != n_in or not is_binary(x):
+        raise ValueError(f"{wanted}, got {tuple(x.shape)} with values from {x.min():g} to {x.max():g}.")
+    return x

@@ -1,5 +1,6 @@
 """The exported file against simulators that share no code with us, spike by spike."""
 
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -51,22 +52,27 @@ def verify(
     result = simulate("Lava", find_python("Lava", python), path, x, timeout, progress=progress)
     run = list(moments(quantized.layers, x))
     ours, theirs = _spikes(run), _simulated(quantized, result)
-    expected_logits, logits = (z[-1].double() @ quantized.readout.T for z in (ours, theirs))
-    sums = torch.from_numpy(result[f"v_{len(quantized.layers) + 1}"])
-    expected = UNIT * (logits.cumsum(0) - logits)  # the readout reads the last layer one step late
-    inside = (expected - 1 + LIMIT) % (2 * LIMIT) + 1 - LIMIT  # a sum may wrap more than once
+    expected_logits, logits = (quantized.logits(z[-1].double()) for z in (ours, theirs))
+    agreements = [
+        _agreement(LayerOpinion.of(a, b), [moment.states[i] for moment in run], i + 1, result)
+        for i, (a, b) in enumerate(zip(ours, theirs, strict=True))
+    ]
+    if quantized.integrates:
+        readout_agreement = agreements.pop().state_agreement
+    else:
+        sums = torch.from_numpy(result[f"v_{len(quantized.layers) + 1}"])
+        expected = UNIT * (logits.cumsum(0) - logits)  # the readout reads the last layer one step late
+        inside = (expected - 1 + LIMIT) % (2 * LIMIT) + 1 - LIMIT  # a sum may wrap more than once
+        readout_agreement = (clip(inside) == sums).double().mean().item()
     return Verification(
-        tuple(
-            _agreement(LayerOpinion.of(a, b), [moment.states[i] for moment in run], i + 1, result)
-            for i, (a, b) in enumerate(zip(ours, theirs, strict=True))
-        ),
+        tuple(agreements),
         steps=spikes.shape[0],
         samples=spikes.shape[1],
         tools=tuple(str(tool) for tool in result["versions"]),
         spikes=quantized.cropped(theirs),
         logits=logits[quantized.blank_steps :],
         expected_logits=expected_logits[quantized.blank_steps :],
-        readout_agreement=(clip(inside) == sums).double().mean().item(),
+        readout_agreement=readout_agreement,
         opinions=(ask_nengo_loihi(path, spikes, timeout=timeout),),
     )
 
@@ -105,16 +111,21 @@ def ask_nengo_loihi(
         return Opinion("nengo-loihi", reason=str(error))
     ours = _spikes(list(moments(quantized.layers, x)))
     tool = ", ".join(str(version) for version in result["versions"])
-    return Opinion.of(f"{tool} beside the integers", ours, _simulated(quantized, result))
+    theirs, readout = _simulated(quantized, result), None
+    if quantized.integrates:
+        readout = (ours.pop() == theirs.pop()).double().mean().item()
+    return replace(Opinion.of(f"{tool} beside the integers", ours, theirs), readout=readout)
 
 
 def _spikes(run: list[IntegerMoment]) -> list[Tensor]:
-    """Of every layer, (T, B, M)."""
+    """Of every layer, (T, B, M); of an integrator its voltages."""
     return [torch.stack(layer) for layer in zip(*(moment.spikes for moment in run), strict=True)]
 
 
 def _simulated(quantized: QuantizedNetwork, result: dict[str, Any]) -> list[Tensor]:
-    return [torch.from_numpy(result[f"spikes_{i}"]) for i in range(1, len(quantized.layers) + 1)]
+    last = len(quantized.layers)
+    names = [f"v_{i}" if quantized.integrates and i == last else f"spikes_{i}" for i in range(1, last + 1)]
+    return [torch.from_numpy(result[name]) for name in names]
 
 
 def _agreement(spikes: LayerOpinion, states: list[Any], i: int, result: dict[str, Any]) -> LayerAgreement:

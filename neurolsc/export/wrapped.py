@@ -5,10 +5,12 @@ What each library computes in a step, with z the spikes and I what the layer rea
 - snnTorch's Leaky: mem = beta mem + I - threshold z, or mem = beta (1 - z) mem + I: our LIF.
 - snnTorch's Synaptic and norse's LIF: a current, then the voltage: our CubaLIF. norse's voltage
   takes the share dt tau_mem_inv of the current, which is a factor of all weights.
+- norse's LI, and as the last layer snnTorch's Leaky and Synaptic without reset: our LI.
 - snnTorch's resets to zero with ``reset_delay=True`` blank the whole step after a spike, its input
   included, in all layers but Leaky. Neither Loihi's CUBA nor NIR has that.
 """
 
+import copy
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -16,14 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from neurolsc.checkpoint import FORMS
 from neurolsc.interop.foreign import ForeignCell
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
-from neurolsc.neurons import LIF, Cell, CubaLIF
+from neurolsc.neurons import LI, LIF, Cell, CubaLIF
 from neurolsc.neurons.offers import step_of
 from neurolsc.neurons.reset import ZeroReset
 
-__all__ = ["delayed", "from_wrapped"]
+__all__ = ["delayed", "from_wrapped", "integrates"]
 
 AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)
 """modules that are a matrix and a bias once training is over"""
@@ -38,7 +41,8 @@ class _Neurons(NamedTuple):
 
     decay_v: Tensor
     threshold: Tensor
-    reset: Literal["subtract", "zero"]
+    reset: Literal["subtract", "zero", "none"]
+    """none: they never fire, and send their voltage"""
     decay_i: Tensor | None = None
     gain: Tensor | float = 1.0
     """share of what the layer reads that reaches the current or voltage"""
@@ -53,8 +57,9 @@ def from_wrapped(network: Network) -> Network:
     """The same network in our own cells: layer by layer, with the same spikes.
 
     Linear layers before a neuron become its input weights, with Flatten, Dropout and BatchNorm1d
-    folded in as they are in evaluation; a Linear at the end becomes the readout. Surrogates are the
-    default: only training uses them.
+    folded in as they are in evaluation; a Linear at the end becomes the readout. A leaky integrator
+    at the end becomes an LI, and a frozen identity its readout. Surrogates are the default: only
+    training uses them.
 
     Args:
         network: what :func:`neurolsc.wrap` returned. One of our own cells is returned as it is.
@@ -77,7 +82,29 @@ def from_wrapped(network: Network) -> Network:
         readout.weight.copy_(weight)
         if readout.bias is not None:
             readout.bias.copy_(bias)
+        if not list(network.readout.parameters()):
+            readout.requires_grad_(False)
         return Network(cells, readout, layer_delay=network.layer_delay)  # type: ignore[arg-type]
+
+
+def _saved(network: Network) -> Network:
+    """The network as :func:`neurolsc.save` writes it."""
+    instead = "A file cannot describe this model: keep its weights with torch.save(model.state_dict(), path)."
+    for i, cell in enumerate(network.cells, start=1):
+        layer: Any = cell.layer if isinstance(cell, ForeignCell) else None
+        at_once = not getattr(layer, "reset_delay", True) and getattr(layer, "reset_mechanism", "") == "subtract"
+        if at_once:
+            raise TypeError(
+                f"layer {i}: with reset_delay=False a reset by subtraction is ours only while no membrane passes twice its "
+                f"threshold. {instead} Where none does, save neurolsc.export.from_wrapped(network)."
+            )
+    try:
+        return from_wrapped(network)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{error} {instead}") from error
+
+
+FORMS.append(_saved)
 
 
 def _cell(name: str, cell: Cell) -> Cell:
@@ -88,9 +115,9 @@ def _cell(name: str, cell: Cell) -> Cell:
     read = {"snntorch": _snntorch, "norse": _norse}.get(kind.partition(" ")[0])
     if read is None:
         raise TypeError(
-            f"{name} is a {kind}, which has no counterpart; Leaky, RLeaky, Synaptic, RSynaptic and norse's LIF do."
+            f"{name} is a {kind}, which has no counterpart; Leaky, RLeaky, Synaptic and norse's LIF and LI do."
         )
-    neurons = read(f"{name} ({kind})", layer)
+    neurons = read(f"{name} ({kind})", layer, cell.integrator)
     weight, bias = _affine(f"before {name}", cell.before, cell.input_shape, **like)
     if hasattr(layer, "input_weights"):
         w: Tensor = layer.input_weights.detach().to(**like)  # type: ignore[operator]
@@ -100,25 +127,27 @@ def _cell(name: str, cell: Cell) -> Cell:
     def each(value: Any) -> Tensor:
         return torch.as_tensor(value).detach().to(**like).expand(n)
 
-    made = (
-        LIF(cell.n_in, n, reset=neurons.reset)
-        if neurons.decay_i is None
-        else CubaLIF(cell.n_in, n, reset=neurons.reset)
-    )
+    gain = each(neurons.gain)
+    if neurons.reset == "none":
+        made: Any = LI(cell.n_in, n)
+    else:
+        made = (LIF if neurons.decay_i is None else CubaLIF)(cell.n_in, n, reset=neurons.reset)
     made = made.to(**like)
-    theta, gain = each(neurons.threshold), each(neurons.gain)
+    made.w_in.copy_(weight * gain.unsqueeze(1))
+    made.b_v.copy_(gain * (bias if neurons.bias is None else bias + each(neurons.bias)))
+    made.tau_v = _tau(f"{name} ({kind})", "voltage", each(neurons.decay_v))
+    if isinstance(made, LI | CubaLIF):
+        decay_i = 0.0 if neurons.decay_i is None else neurons.decay_i
+        made.tau_i = _tau(f"{name} ({kind})", "current", each(decay_i))
+    if isinstance(made, LI):
+        return made
+    theta = each(neurons.threshold)
     if not (theta > 0).all():
         raise ValueError(f"{name} ({kind}): thresholds must be positive, got {theta.min():g}.")
     w_rec = torch.as_tensor(0.0 if neurons.w_rec is None else neurons.w_rec).detach().to(**like)
     w_rec = w_rec if w_rec.ndim == 2 else torch.diag(each(w_rec))  # of one to one connections
-    made.w_in.copy_(weight * gain.unsqueeze(1))
     made.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(each(neurons.cancelled) * theta))
-    made.b_v.copy_(gain * (bias if neurons.bias is None else bias + each(neurons.bias)))
     made.theta.copy_(theta)
-    made.tau_v = _tau(f"{name} ({kind})", "voltage", each(neurons.decay_v))
-    if isinstance(made, CubaLIF):
-        assert neurons.decay_i is not None
-        made.tau_i = _tau(f"{name} ({kind})", "current", each(neurons.decay_i))
     return made
 
 
@@ -155,11 +184,12 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
         yield module
 
 
-def _snntorch(name: str, layer: Any) -> _Neurons:
-    """Leaky, RLeaky, Synaptic and RSynaptic of snnTorch."""
+def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
+    """Leaky, RLeaky and Synaptic of snnTorch."""
     kind = type(layer).__name__
-    if kind not in ("Leaky", "RLeaky", "Synaptic", "RSynaptic"):
-        raise TypeError(f"{name} has no counterpart: use Leaky, RLeaky, Synaptic or RSynaptic.")
+    if kind not in ("Leaky", "RLeaky", "Synaptic"):
+        why = ", whose current and reset with a delay no chip has together" if kind == "RSynaptic" else ""
+        raise TypeError(f"{name} has no counterpart{why}: use Leaky, RLeaky or Synaptic.")
     if (layer.graded_spikes_factor != 1).any():
         raise ValueError(
             f"{name}: its spikes are graded by {layer.graded_spikes_factor}, wanted graded_spikes_factor=1."
@@ -177,6 +207,9 @@ def _snntorch(name: str, layer: Any) -> _Neurons:
         raise TypeError(f"{name}: its recurrence is a convolution; use linear_features=.")
     reset, current = layer.reset_mechanism, kind.endswith("Synaptic")
     decay = layer.beta.detach().clamp(0, 1)
+    decay_i = layer.alpha.detach().clamp(0, 1) if current else None
+    if integrator:
+        return _Neurons(decay, layer.threshold, "none", decay_i)
     cancelled: Tensor | float = 0.0
     if reset == "zero" and kind != "Leaky" and layer.reset_delay:
         raise ValueError(
@@ -196,29 +229,59 @@ def _snntorch(name: str, layer: Any) -> _Neurons:
         decay,
         layer.threshold,
         "zero" if reset == "zero" else "subtract",
-        layer.alpha.detach().clamp(0, 1) if current else None,
+        decay_i,
         w_rec=w_rec,
         bias=bias,
         cancelled=cancelled,
     )
 
 
-def _norse(name: str, layer: Any) -> _Neurons:
-    """LIF, LIFRecurrent and LIFBox of norse."""
+def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
+    """LIF, LIFRecurrent, LIFBox and the integrators of norse."""
     kind = type(layer).__name__.removesuffix("Cell")
-    if kind.startswith("LI") and not kind.startswith("LIF"):
-        raise TypeError(f"{name}: a leaky integrator as readout cannot be exported: train with a Linear at the end.")
-    if kind not in ("LIF", "LIFRecurrent", "LIFBox"):
-        raise TypeError(f"{name} has no counterpart: use LIF, LIFRecurrent or LIFBox.")
+    if not integrator and kind not in ("LIF", "LIFRecurrent", "LIFBox"):
+        raise TypeError(f"{name} has no counterpart: use LIF, LIFRecurrent, LIFBox, or LI as the last layer.")
     p = layer.p
-    leak, v_reset = torch.as_tensor(p.v_leak), torch.as_tensor(p.v_reset)
+    leak = torch.as_tensor(p.v_leak)
+    gain = (layer.dt * torch.as_tensor(p.tau_mem_inv)).double()  # a share of 1 - gain in float32 is another
+    decay_i = None if kind.endswith("Box") else 1 - (layer.dt * torch.as_tensor(p.tau_syn_inv)).double()
+    if integrator:
+        if leak.any():
+            raise ValueError(f"{name}: its v_leak is {leak}: a chip leaks to 0, train with v_leak=0.")
+        return _Neurons(1 - gain, torch.ones(()), "none", decay_i, gain)
+    v_reset = torch.as_tensor(p.v_reset)
     if (leak != v_reset).any():
         raise ValueError(
             f"{name}: v_reset is {v_reset} and v_leak {leak}: a chip resets to rest, train with both equal."
         )
-    gain = layer.dt * torch.as_tensor(p.tau_mem_inv)
-    decay_i = None if kind == "LIFBox" else 1 - layer.dt * torch.as_tensor(p.tau_syn_inv)
     return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, getattr(layer, "recurrent_weights", None))
+
+
+def integrates(network: Network) -> bool:
+    """Whether the readout is a leaky integrator: the last cell, with nothing after it.
+
+    Raises:
+        TypeError: if an integrator is followed by something, or the readout is not linear.
+    """
+    if all(cell.integrator for cell in network.cells):
+        raise TypeError("no layer spikes: all are integrators.")
+    for i, cell in enumerate(network.cells, start=1):
+        if cell.integrator and i < len(network.cells):
+            raise TypeError(
+                f"layer {i} is an integrator, which sends a voltage and no spikes: it can only be the last."
+            )
+    readout = network.readout
+    if network.cells[-1].integrator:
+        weight = getattr(readout, "weight", None)
+        alone = weight is not None and torch.equal(weight, torch.eye(*weight.shape).to(weight))
+        if not isinstance(readout, nn.Identity) and not (alone and getattr(readout, "bias", None) is None):
+            raise TypeError(
+                f"the readout after an integrator must be the identity, got {readout}: put its weights before the integrator."
+            )
+        return True
+    if not isinstance(readout, nn.Linear):
+        raise TypeError(f"the readout must be linear, got {type(readout).__name__}.")
+    return False
 
 
 def delayed(network: Network) -> Network:
@@ -226,37 +289,47 @@ def delayed(network: Network) -> Network:
 
     Biases must not act before the input arrives. A layer with a bias gets one neuron more, the
     last, that fires in every step from the one on in which the layer below could first fire, and
-    has the biases as its synapses; those of the layers below wake it in turn.
+    has the biases as its synapses; those of the layers below wake it in turn. The bias of an
+    integrator at the end comes from a second such neuron below it, which the first one wakes.
 
     Args:
-        network: LIF and CubaLIF layers, ``layer_delay=0``, and a linear readout.
+        network: LIF and CubaLIF layers, ``layer_delay=0``, and a linear readout or an LI.
 
     Returns:
         The network: itself if it has ``layer_delay=1``. Its logits are those of the other so many
-        steps later as it has layers.
+        steps later as it has layers, an LI included.
 
     Raises:
         TypeError: if a layer with a bias at or above it is another cell, or the readout not linear.
     """
+    leaky = integrates(network)
     if network.layer_delay:
         return network
-    if not isinstance(network.readout, nn.Linear):
-        raise TypeError(f"the readout must be linear, got {type(network.readout).__name__}.")
-    cells, readout = list(network.cells), network.readout
-    bias: Tensor | None = readout.bias
+    cells = list(network.cells)
+    readout: Any = copy.deepcopy(network.readout)
+    tail: Any = cells.pop().copy() if leaky else None
+    weight, bias = (tail.w_in, tail.b_v) if leaky else (readout.weight, readout.bias)
+    bias = torch.zeros(1) if bias is None else bias
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         biased = [i for i, cell in enumerate(cells) if getattr(cell, "b_v", torch.zeros(1)).any()]
-        last = len(cells) - 1 if bias is not None and bias.any() else max(biased, default=-1)
+        top = len(cells) - 1
+        last = top if bias.any() else max(biased, default=-1)
         made = [
-            _with_bias_neuron(f"layer {i + 1}", cell, i > 0) if i <= last else _wider(cell.copy(), i == last + 1 > 0)
+            _with_bias_neurons(f"layer {i + 1}", cell, i > 0, 1 + (i == top and leaky and bool(bias.any())))
+            if i <= last
+            else _wider(cell.copy(), i == last + 1 > 0)
             for i, cell in enumerate(cells)
         ]
-        extra = int(last == len(cells) - 1)
-        plain = nn.Linear(made[-1].n_hidden, network.n_out, bias=False, **network.dtype_and_device)
-        columns = [readout.weight] if not extra else [readout.weight, torch.zeros_like(readout.weight[:, :1])]
-        if extra and bias is not None:
-            columns[1] = bias.unsqueeze(1)
-        plain.weight.copy_(torch.cat(columns, 1))  # type: ignore[arg-type]
+        width = made[-1].n_hidden
+        wider = nn.functional.pad(weight, (0, width - weight.shape[1]))
+        if bias.any():
+            wider[:, -1] = bias
+        if leaky:
+            tail.n_in, tail.w_in = width, nn.Parameter(wider)
+            tail.b_v.zero_()
+            return Network([*made, tail], readout, layer_delay=1)
+        plain = nn.Linear(width, network.n_out, bias=False, **network.dtype_and_device)
+        plain.weight.copy_(wider)
         return Network(made, plain, layer_delay=1)
 
 
@@ -268,7 +341,7 @@ def _wider(cell: Cell, wider: bool) -> Cell:
     return cell
 
 
-def _with_bias_neuron(name: str, cell: Cell, wider: bool) -> Cell:
+def _with_bias_neurons(name: str, cell: Cell, wider: bool, count: int) -> Cell:
     """A cell with one neuron more, that fires in every step and has its biases as synapses.
 
     Args:
@@ -276,6 +349,7 @@ def _with_bias_neuron(name: str, cell: Cell, wider: bool) -> Cell:
         cell: the cell.
         wider: whether the layer below has such a neuron, which wakes this one; else it wakes by
             itself in the first step.
+        count: 2 for one more that is woken by the first, one step later, for the layer above.
     """
     kind = step_of(type(cell))
     if kind not in (LIF, CubaLIF):
@@ -284,7 +358,7 @@ def _with_bias_neuron(name: str, cell: Cell, wider: bool) -> Cell:
         )
     n, like = cell.n_hidden, cell.dtype_and_device
     zero = isinstance(cell.reset, ZeroReset)  # type: ignore[union-attr]
-    made: Any = kind(cell.n_in + wider, n + 1, reset="zero" if zero else "subtract").to(**like)  # type: ignore[call-arg]
+    made: Any = kind(cell.n_in + wider, n + count, reset="zero" if zero else "subtract").to(**like)  # type: ignore[call-arg]
     old: Any = cell
     for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
         matrix.zero_()
@@ -292,11 +366,12 @@ def _with_bias_neuron(name: str, cell: Cell, wider: bool) -> Cell:
     made.w_rec[:n, n] = old.b_v
     if wider:
         made.w_in[n, -1] = FIRES
-    made.w_rec[n, n] = 0.0 if zero else 1.0  # which cancels the reset
+    made.w_rec[n:, n:] = torch.eye(count) * (not zero)  # which cancels the reset
+    made.w_rec[n + 1 :, n] = FIRES
     made.b_v.zero_()
     made.b_v[n] = 0.0 if wider else FIRES
-    made.theta.copy_(torch.cat((old.theta, torch.ones(1, **like))))
+    made.theta.copy_(torch.cat((old.theta, torch.ones(count, **like))))
     made.spike = old.spike
     for tau in ("tau_v", "tau_i") if kind is CubaLIF else ("tau_v",):
-        setattr(made, tau, torch.cat((getattr(old, tau), torch.full((1,), NO_MEMORY, **like))))
+        setattr(made, tau, torch.cat((getattr(old, tau), torch.full((count,), NO_MEMORY, **like))))
     return made

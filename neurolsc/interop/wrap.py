@@ -32,6 +32,9 @@ def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | Sequence
     Pre-training the network pre-trains the model. Every recurrent layer becomes a cell, together
     with the Linear, Conv2d, pooling and other modules without state before it; what follows the
     last one becomes the readout. Layers read the layer below in the same step (``layer_delay=0``).
+    A last layer without a reset is read by its voltage: norse's LI, and snnTorch's Leaky
+    or Synaptic with ``reset_mechanism="none"`` (unless with ``init_hidden=True, output=False`` it
+    returns its spikes alone). Of a last layer that resets the spikes are read.
     Neither snnTorch nor norse is imported unless the model is made of it.
 
     Args:
@@ -76,7 +79,7 @@ def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | Sequence
             continue
         with _in_order(parts):
             _refuse_state(before, shape)
-            cells += _cells(part, before, shape)
+            cells += _cells(part, before, shape, last=part is parts[-1])
         shape, before = getattr(cells[-1], "output_shape", (cells[-1].n_hidden,)), []
     with _in_order(parts):
         _refuse_state(before, shape)
@@ -139,14 +142,14 @@ def _library(module: nn.Module) -> str | None:
     return next((root for root in roots if root in ("snntorch", "norse")), None)
 
 
-def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...]) -> list[Cell]:
+def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *, last: bool) -> list[Cell]:
     if isinstance(layer, Cell):
         return [own_cell(layer, before, shape)]
     match _library(layer):
         case "snntorch":
             from neurolsc.interop.wrap_snntorch import snntorch_cell  # which imports snnTorch
 
-            return [snntorch_cell(layer, before, shape)]
+            return [snntorch_cell(layer, before, shape, last=last)]
         case "norse":
             from neurolsc.interop.wrap_norse import norse_cell
 

@@ -42,6 +42,7 @@ class SnnTorchCell(ForeignCell):
         names = self.names_of(layer)
         self.spike_is_state = not getattr(layer, "reset_delay", True)
         self.variables = (*names, "spk") if self.spike_is_state else names
+        self.integrator = False
         self.reset_gradient = None if int(layer.reset_mechanism_val) == 2 else self.spike_is_state  # type: ignore[arg-type]
         super().__init__(layer, before, input_shape)
 
@@ -84,11 +85,12 @@ class SnnTorchCell(ForeignCell):
 
     def thresholds(self) -> Thresholds | None:
         """The threshold; None where it is not positive, and a factor does not raise it."""
-        return Thresholds(self, ("threshold",)) if bool((self.threshold > 0).all()) else None
+        usable = not self.integrator and bool((self.threshold > 0).all())
+        return Thresholds(self, ("threshold",)) if usable else None
 
     def membrane(self) -> Membrane | None:
         """Its mem, as it was before the reset of the next step."""
-        if self.leaf_shapes[self.variables.index("mem")] != self.output_shape:
+        if self.integrator or self.leaf_shapes[self.variables.index("mem")] != self.output_shape:
             return None  # pooled before it fires
         return Membrane("mem", self.threshold_in, self._settings().get("spike_grad", self.layer.spike_grad))
 
@@ -129,6 +131,8 @@ class SnnTorchCell(ForeignCell):
         return {} if isinstance(spike, nn.Module) else {"spike_grad": lambda v: spike(v).to(v.dtype)}
 
     def emitted(self, state: State) -> Tensor:
+        if self.integrator:
+            return state.mem
         if self.spike_is_state:
             return state.spk
         with borrowed(self.layer, **self._settings()):
@@ -345,8 +349,10 @@ KINDS = {
 }
 
 
-def snntorch_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> SnnTorchCell:
-    """The cell of a layer of snnTorch.
+def snntorch_cell(
+    layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...], *, last: bool = False
+) -> SnnTorchCell:
+    """The cell of a layer of snnTorch; of a last one without reset its membrane is what it sends.
 
     Raises:
         TypeError: if it cannot be wrapped; the message says why.
@@ -363,7 +369,11 @@ def snntorch_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tu
     if kind.__name__ == "RSynaptic" and not layer.reset_delay:
         raise TypeError("snnTorch's RSynaptic cannot be wrapped with reset_delay=False: its own forward fails.")
     _warn_of_falling_surrogate(layer)
-    return KINDS.get(kind.__name__, SnnTorchCell)(layer, before, input_shape)
+    cell = KINDS.get(kind.__name__, SnnTorchCell)(layer, before, input_shape)
+    spikes_alone = layer.init_hidden and not layer.output
+    if last and kind.__name__ in ("Leaky", "Synaptic") and layer.reset_mechanism == "none" and not spikes_alone:
+        cell.integrator = True
+    return cell
 
 
 def _warn_of_falling_surrogate(layer: nn.Module) -> None:

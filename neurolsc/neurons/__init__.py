@@ -4,9 +4,9 @@ Map: `cell` is what all have, `offers` what a subclass keeps of what its base sa
 and `registry` the table of names. `derivatives`, `thresholds` and `membrane` are kinds of offers;
 `synapses` are the matrices that a cell names in its answers. `spiking` is what spiking cells share
 (`reset`); `lif` and `alif` are the cells of eq. 49 (`equations`), and `cuba` is a LIF with a
-current. Their offers stand in `leaky`: derivatives from `linearised`, as products in `linear_maps`,
-with what each neuron does `alone`; and the run over all steps at once in `scan/`. `alif_low_pass`
-is the cell of the paper's released code.
+current, and an integrator that never fires. Their offers stand in `leaky`: derivatives from
+`linearised`, as products in `linear_maps`, with what each neuron does `alone`; and the run over all
+steps at once in `scan/`. `alif_low_pass` is the cell of the paper's released code.
 
 The paper's other cells send numbers: `feedforward`, `rnn`, `gru` and `lstm` (what these three share
 is `gated`, with derivatives in `gate_maps`), and `lru` with `lru_maps`, whose run is a
@@ -16,7 +16,7 @@ is `gated`, with derivatives in `gate_maps`), and `lru` with `lru_maps`, whose r
 from neurolsc.neurons.alif import ALIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, ALIFState
 from neurolsc.neurons.alif_low_pass import ALIFLowPass
 from neurolsc.neurons.cell import Answer, Cell, State
-from neurolsc.neurons.cuba import CubaLIF
+from neurolsc.neurons.cuba import LI, CubaLIF
 from neurolsc.neurons.derivatives import Derivatives, StepMap, Term
 from neurolsc.neurons.feedforward import FeedForward
 from neurolsc.neurons.gated import HiddenState
@@ -34,6 +34,7 @@ from neurolsc.positive import Positive
 __all__ = [
     "ALIF",
     "GRU",
+    "LI",
     "LIF",
     "LRU",
     "LSTM",

@@ -1,12 +1,12 @@
-"""The leaky integrate-and-fire cell with a synaptic current."""
+"""Cells with a synaptic current: one that fires, and one that only integrates."""
 
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from neurolsc.display import state_repr
-from neurolsc.neurons.cell import Answer, truncated_normal
+from neurolsc.neurons.cell import Answer, Cell, truncated_normal
 from neurolsc.neurons.lif import LIF
 from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.registry import register
@@ -16,7 +16,7 @@ from neurolsc.validation import number
 
 
 class CubaState(NamedTuple):
-    """State of a CubaLIF cell."""
+    """State of a CubaLIF or LI cell."""
 
     i: Tensor
     """synaptic current (B, n_hidden)"""
@@ -89,3 +89,77 @@ class CubaLIF(LIF):
 
     def membrane(self) -> Membrane:
         return Membrane("v", lambda _: self.theta, self.spike)
+
+
+@register
+class LI(Cell):
+    r"""A leaky integrator with a synaptic current: norse's LI, a readout that never fires.
+
+    .. math::
+        i[t] = e^{-1/\tau_i} i[t-1] + W_{in} x[t] + b_v, \quad v[t] = e^{-1/\tau_v} v[t-1] + i[t]
+
+    It sends its voltage v. As a readout it is the last cell of a network whose own readout is the
+    identity: ``Network([LIF(784, 64), LI(64, 10)], nn.Identity())``.
+
+    Args:
+        n_in: number of inputs.
+        n_hidden: number of voltages, such as classes.
+        tau_i: starting time constant of the current, in steps; 0.001 is a current without memory.
+        tau_v: starting time constant of the voltage, in steps.
+
+    Attributes:
+        w_in: input weights (n_hidden, n_in), Glorot uniform.
+        b_v: constant input (n_hidden,), zero and not trainable.
+        tau_i: time constants of the current (n_hidden,), in steps; settable.
+        tau_v: those of the voltage.
+
+    Raises:
+        ValueError: if a size or a time constant is not positive.
+
+    Example:
+        >>> cell = LI(3, 2, tau_v=20.0)
+        >>> v, state = cell.step(torch.ones(5, 3), cell.initial_state(5))
+        >>> v.shape, torch.equal(v, state.v)
+        (torch.Size([5, 2]), True)
+    """
+
+    tau_i = Positive()
+    tau_v = Positive()
+    b_v: Tensor
+    integrator = True
+    recurrent_synapses = 0
+    answers = (
+        Answer("w_in", "depth"),
+        Answer("tau_v", "time", through="decay"),
+        Answer("tau_i", "time", through="decay"),
+    )
+
+    def __init__(self, n_in: int, n_hidden: int, *, tau_i: float = 5.0, tau_v: float = 10.0) -> None:
+        super().__init__(n_in, n_hidden)
+        self.w_in = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
+        self.tau_v = torch.full((n_hidden,), number("tau_v", tau_v))
+        self.tau_i = torch.full((n_hidden,), number("tau_i", tau_i))
+        self.register_buffer("b_v", torch.zeros(n_hidden))
+
+    @property
+    def decay_i(self) -> Tensor:
+        """Share of the current kept from one step to the next, exp(-1/tau_i), (n_hidden,)."""
+        return torch.exp(-1 / self.tau_i)
+
+    @property
+    def decay_v(self) -> Tensor:
+        """The same of the voltage, exp(-1/tau_v), (n_hidden,)."""
+        return torch.exp(-1 / self.tau_v)
+
+    def initial_state(self, batch: int) -> CubaState:
+        """At rest: i = v = 0."""
+        zero = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
+        return CubaState(zero, zero.clone())
+
+    def output(self, state: CubaState) -> Tensor:
+        """The voltage."""
+        return state.v
+
+    def update(self, x: Tensor, z: Tensor, state: CubaState) -> CubaState:
+        i = self.decay_i * state.i + x @ self.w_in.T + self.b_v
+        return CubaState(i, self.decay_v * state.v + i)

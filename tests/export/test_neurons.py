@@ -53,14 +53,14 @@ class Slanted(Reset):
 def test_a_subclass_with_a_step_of_its_own_is_refused_by_name(export):
     network = Network([lif(), QIF(WIDTH, 4)], N_OUT)
     with pytest.raises(
-        TypeError, match=r"layer 2 is a QIF, whose step is not that of LIF; only LIF and CubaLIF and ALIF can be"
+        TypeError, match=r"layer 2 is a QIF, whose step is not that of LIF; only LIF and CubaLIF and ALIF and LI can be"
     ):
         export(network)
 
 
 @each_export
 def test_an_unknown_cell_is_refused_by_name(export):
-    with pytest.raises(TypeError, match=r"layer 2 is a Leak; only LIF and CubaLIF and ALIF can be"):
+    with pytest.raises(TypeError, match=r"layer 2 is a Leak; only LIF and CubaLIF and ALIF and LI can be"):
         export(Network([lif(), Leak(WIDTH, 4)], N_OUT))
 
 

@@ -1,16 +1,33 @@
 """Networks of snnTorch and norse, exported: their own spikes, then ours, then the file's."""
 
+import itertools
 import os
 import warnings
 from pathlib import Path
 from typing import Any
 
+import h5py
+import nir
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from neurolsc import load, save, wrap
-from neurolsc.export import QuantizationAware, delayed, from_nir, from_wrapped, to_netx, to_nir, verify
+from neurolsc.export import (
+    QuantizationAware,
+    delayed,
+    dequantize,
+    fit_scales,
+    from_nir,
+    from_wrapped,
+    quantize,
+    read_netx,
+    to_netx,
+    to_nir,
+    verify,
+    write_netx,
+)
 from neurolsc.export.simulators import find_python
 from tests.export.networks import spikes
 
@@ -24,22 +41,29 @@ ROOT = Path(__file__).parents[2]
 AT_ONCE = {"reset_mechanism": "zero", "reset_delay": False}
 
 
-def stack(neuron, gain: float = 4.0) -> nn.Module:
+def stack(neuron, gain: float = 4.0, tail: nn.Module | None = None) -> nn.Module:
     parts = [nn.Linear(N_IN, WIDTH), neuron(), nn.Linear(WIDTH, WIDTH), neuron(), nn.Linear(WIDTH, 4)]
+    parts += [] if tail is None else [tail]
     with torch.no_grad():
         for linear in parts[::2]:
             linear.weight.mul_(gain)
     return norse.SequentialState(*parts)
 
 
-def recurrent_norse() -> nn.Module:
+def recurrent_norse(*tail: nn.Module) -> nn.Module:
     layer = norse.LIFRecurrentCell(N_IN, WIDTH)
     with torch.no_grad():
         layer.input_weights.mul_(20)
         layer.recurrent_weights.mul_(5)
-    return norse.SequentialState(layer, nn.Linear(WIDTH, 4))
+    return norse.SequentialState(layer, nn.Linear(WIDTH, 4), *tail)
 
 
+def leaky(**settings: Any) -> nn.Module:
+    return snn.Leaky(beta=0.9, init_hidden=True, **settings)
+
+
+READ = {"init_hidden": True, "output": True, "reset_mechanism": "none"}
+"""of a snnTorch layer at the end whose membrane is read"""
 MODELS = {
     "Leaky": lambda: stack(lambda: snn.Leaky(beta=torch.linspace(0.5, 0.95, WIDTH), init_hidden=True)),
     "Leaky, zero": lambda: stack(lambda: snn.Leaky(beta=0.9, reset_mechanism="zero", init_hidden=True)),
@@ -50,6 +74,19 @@ MODELS = {
     "LIF": lambda: stack(norse.LIFCell, 12.0),
     "LIFBox": lambda: stack(norse.LIFBoxCell, 20.0),
     "LIFRecurrent": recurrent_norse,
+    "Leaky, then a Leaky without reset": lambda: stack(leaky, tail=snn.Leaky(beta=0.95, **READ)),
+    "Leaky, zero, then a Synaptic without reset": lambda: stack(
+        lambda: leaky(reset_mechanism="zero"), tail=snn.Synaptic(alpha=0.7, beta=torch.linspace(0.5, 0.95, 4), **READ)
+    ),
+    "RLeaky, then a Leaky that fires": lambda: stack(
+        lambda: snn.RLeaky(beta=0.9, linear_features=WIDTH, init_hidden=True), tail=leaky()
+    ),
+    "Synaptic, then a Leaky without reset": lambda: stack(
+        lambda: snn.Synaptic(alpha=0.8, beta=0.9, init_hidden=True, **AT_ONCE), tail=snn.Leaky(beta=0.9, **READ)
+    ),
+    "LIF, then LI": lambda: stack(norse.LIFCell, 12.0, norse.LICell()),
+    "LIFBox, then LIBox": lambda: stack(norse.LIFBoxCell, 20.0, norse.LIBoxCell()),
+    "LIFRecurrent, then LI": lambda: recurrent_norse(norse.LICell()),
 }
 
 
@@ -60,20 +97,25 @@ def model(request) -> nn.Module:
 
 
 def recorded(model: nn.Module, layers: list[Any], x: Tensor) -> list[Tensor]:
-    """The output of every layer of neurons over x, by the model's own calls, and the model's."""
+    """The output of every layer of neurons over x, by the model's own calls, and the model's.
+
+    Of a snnTorch layer that returns (spk, mem) it is mem.
+    """
+
+    def read(layer: nn.Module, out: Any) -> Tensor:
+        return out[-1 if isinstance(layer, snn.SpikingNeuron) else 0] if isinstance(out, tuple) else out
+
     sent: list[list[Tensor]] = [[] for _ in layers]
     for layer, seen in zip(layers, sent, strict=True):
         if isinstance(layer, snn.SpikingNeuron):  # whose spikes are float32 of whatever input
             spike = layer.spike_grad
             layer.spike_grad = lambda v, spike=spike: spike(v).to(v.dtype)
-        layer.register_forward_hook(
-            lambda _m, _x, out, seen=seen: seen.append(out[0] if isinstance(out, tuple) else out)
-        )
+        layer.register_forward_hook(lambda layer, _x, out, seen=seen: seen.append(read(layer, out)))
     state, out = None, []
     with torch.no_grad():
         for frame in x:
             y, state = model(frame, state)
-            out.append(y)
+            out.append(read(layers[-1], y))
     return [torch.stack(frames) for frames in (*sent, out)]
 
 
@@ -102,10 +144,11 @@ def test_every_spike_is_that_of_their_own_library_and_with_delay_l_steps_later(m
     with torch.no_grad():
         run = ours.run(x)
         later = late.run(torch.cat((x, x.new_zeros(layers, 3, N_IN))))
-    for i, z in enumerate(theirs, start=1):
+    for i in network.spiking:
+        z = theirs[i]
         assert z.sum() > 50
-        assert torch.equal(run.spikes[i - 1], z)
-        assert torch.equal(later.spikes[i - 1][i : i + STEPS, :, : z.shape[2]], z)
+        assert torch.equal(run.spikes[i], z)
+        assert torch.equal(later.spikes[i][i + 1 : i + 1 + STEPS, :, : z.shape[2]], z)
     torch.testing.assert_close(run.logits, logits)
     torch.testing.assert_close(later.logits[layers:], logits)
 
@@ -118,7 +161,7 @@ def test_a_file_holds_it_and_comes_back(model, tmp_path):
     assert report.activity is not None
     assert all(abs(a.rate_float - a.rate_integer) < 0.02 < a.rate_float for a in report.activity)
     to_nir(network, tmp_path / "a.nir", dt=1e-3)
-    save(ours, tmp_path / "a.safetensors")
+    save(network, tmp_path / "a.safetensors")
     with torch.no_grad():
         spikes_, z = ours.run(x.double()).spikes, from_nir(tmp_path / "a.nir").run(x.double()).spikes
         again = load(tmp_path / "a.safetensors").run(x.double()).spikes
@@ -153,7 +196,12 @@ def test_lava_and_nengo_loihi_make_every_spike_of_the_integers(model, tmp_path):
         ),
         (lambda: snn.Leaky(beta=1.0), r"layer 1 .*its voltage keeps 1 of itself"),
         (lambda: snn.Leaky(beta=0.9, graded_spikes_factor=2.0), r"layer 1 .*wanted graded_spikes_factor=1"),
-        (lambda: snn.Alpha(alpha=0.9, beta=0.8), r"layer 1 .*use Leaky, RLeaky, Synaptic or RSynaptic"),
+        (lambda: snn.Alpha(alpha=0.9, beta=0.8), r"layer 1 .*use Leaky, RLeaky or Synaptic"),
+        (
+            lambda: snn.RSynaptic(alpha=0.8, beta=0.9, linear_features=WIDTH),
+            r"layer 1 \(snntorch RSynaptic\) has no counterpart, .* use Leaky, RLeaky or Synaptic",
+        ),
+        (norse.LICell, r"layer 1 is an integrator, .* it can only be the last|no layer spikes"),
         (
             lambda: norse.LIFCell(norse.LIFParameters(v_reset=torch.tensor(0.5))),
             r"layer 1 .*v_reset is 0\.5 and v_leak 0",
@@ -173,3 +221,134 @@ def test_a_relu_is_refused_by_name_and_fine_tuning_of_a_copy_too():
         from_wrapped(wrap([nn.Linear(N_IN, WIDTH), nn.ReLU(), snn.Leaky(beta=0.9)]))
     with pytest.raises(ValueError, match=r"delayed\(from_wrapped\(network\)\)"):
         QuantizationAware(wrap([nn.Linear(N_IN, WIDTH), snn.Leaky(beta=0.9)]))
+
+
+def lif_and(*tail: nn.Module) -> Any:
+    return wrap(norse.SequentialState(nn.Linear(N_IN, WIDTH), norse.LIFCell(), nn.Linear(WIDTH, 4), *tail))
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        ([norse.LICell(), nn.Linear(4, 3)], "the readout after an integrator must be the identity"),
+        ([norse.LICell(), nn.Linear(4, 3), norse.LICell()], "layer 2 is an integrator, .* it can only be the last"),
+        ([norse.LICell(norse.LIParameters(v_leak=torch.tensor(0.5)))], r"layer 2 .*its v_leak is 0\.5"),
+    ],
+)
+@pytest.mark.parametrize("to", [to_netx, to_nir])
+def test_an_integrator_that_is_no_plain_readout_is_refused_by_name(tail, said, to, tmp_path):
+    with pytest.raises((TypeError, ValueError), match=said):
+        to(lif_and(*tail), tmp_path / "a", **({"dt": 1e-3} if to is to_nir else {}))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("output", "read"), [(True, "mem"), (False, "spk")])
+def test_what_a_snntorch_layer_without_reset_returns_at_the_end_is_the_readout(output, read):
+    torch.manual_seed(0)
+    tail = snn.Leaky(beta=0.9, threshold=0.1, reset_mechanism="none", init_hidden=True, output=output)
+    model = nn.Sequential(nn.Linear(N_IN, 4), snn.Leaky(beta=0.5, init_hidden=True), nn.Linear(4, 2), tail)
+    network, x = wrap(model), spikes(STEPS, 3, N_IN, rate=0.3)
+    with torch.no_grad():
+        theirs = [model(frame) for frame in x]
+        assert torch.equal(network(x), torch.stack([out[1] if output else out for out in theirs]))
+    assert network.cells[-1].integrator == (read == "mem")
+
+
+def test_an_integrator_with_a_long_memory_gets_the_scale_that_its_sums_leave(tmp_path):
+    torch.manual_seed(0)
+    p = norse.LIParameters(tau_mem_inv=torch.tensor(20.0), tau_syn_inv=torch.tensor(50.0))
+    network = lif_and(norse.LICell(p))
+    with torch.no_grad():
+        network.cells[0].before[0].weight.mul_(12)
+        network.cells[1].before[0].weight.abs_()  # all of one sign: 50 steps of memory add up
+    x = spikes(200, 2, N_IN, rate=0.5)
+    assert quantize(network).run(x).extremes[-1].reach > 0.9
+    report = to_netx(network, tmp_path / "a.net", x)
+    assert report.readout is not None
+    assert report.readout_error is not None
+    assert 0.2 < report.readout.reach <= 0.5
+    assert report.readout_error < 0.05
+    ours = delayed(from_wrapped(network))
+    run = QuantizationAware(ours, x).run(x)
+    run.logits.sum().backward()
+    assert ours.cells[-1].get_parameter("w_in").grad.any()
+    with torch.no_grad():
+        exact = dequantize(network, quantize(network, halvings=fit_scales(network, x))).run(x.double()).logits
+    assert (run.logits - exact).abs().max() < 0.1 * exact.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda layer: layer.create_dataset("weight_rec", data=torch.zeros(4, 4)), "must be CUBA neurons without rec"),
+        (lambda layer: layer["neuron/vThMant"].write_direct(np.array(100)), "damaged"),
+    ],
+)
+def test_a_file_with_another_readout_is_refused(change, said, tmp_path):
+    write_netx(quantize(lif_and(norse.LICell())), tmp_path / "a.net")
+    with h5py.File(tmp_path / "a.net", "r+") as file:
+        change(file["layer/2"])
+    with pytest.raises(ValueError, match=said):
+        read_netx(tmp_path / "a.net")
+
+
+@pytest.mark.parametrize("kind", [nir.LI, nir.CubaLI])
+def test_an_integrator_of_another_program_is_read_as_its_euler_step(kind):
+    like = {"r": np.array([3.0, 5.0]), "v_leak": np.zeros(2)}
+    if kind is nir.LI:
+        node = kind(tau=np.array([1e-2, 2e-2]), **like)
+    else:
+        node = kind(tau_mem=np.array([1e-2, 2e-2]), tau_syn=np.array([5e-3, 4e-3]), w_in=np.array([2.0, 4.0]), **like)
+    ones = np.ones(3)
+    lif = nir.LIF(tau=2e-3 * ones, r=2 * ones, v_leak=0 * ones, v_threshold=0.5 * ones, v_reset=0 * ones)
+    weight = np.linspace(-1, 1, 6).reshape(2, 3)
+    nodes = {"input": nir.Input(np.array([3])), "a": nir.Linear(np.eye(3)), "lif": lif, "b": nir.Linear(weight)}
+    nodes |= {"li": node, "output": nir.Output(np.array([2]))}
+    network = from_nir(nir.NIRGraph(nodes, [*itertools.pairwise(nodes)]), dt=1e-3)
+    x = spikes(STEPS, 2, 3, rate=0.5).double()
+    with torch.no_grad():
+        run = network.run(x)
+    i, v, expected = torch.zeros(2, 2), torch.zeros(2, 2), []
+    assert run.spikes[0].sum() > 20
+    for z in run.spikes[0]:
+        if kind is nir.LI:
+            i = z @ torch.tensor(weight).T
+        else:  # as norse steps a current: what arrives acts at once
+            lost = 1e-3 / torch.tensor(node.tau_syn)
+            i = (1 - lost) * i + lost * torch.tensor(node.w_in) * (z @ torch.tensor(weight).T)
+        lost = 1e-3 / torch.tensor(getattr(node, "tau" if kind is nir.LI else "tau_mem"))
+        v = (1 - lost) * v + lost * torch.tensor(node.r) * i
+        expected.append(v)
+    torch.testing.assert_close(run.logits, torch.stack(expected))
+    assert not network.readout.weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("neuron", "said"),
+    [
+        (lambda: snn.Synaptic(alpha=0.8, beta=0.9), 'layer 1 .*train with reset_mechanism="zero"'),
+        (lambda: snn.Leaky(beta=0.9, reset_delay=False), r"layer 1: .*save neurolsc\.export\.from_wrapped\(network\)"),
+        (norse.LIFRefracCell, r"layer 1 \(norse LIFRefracCell\) has no counterpart"),
+    ],
+)
+def test_save_refuses_what_it_cannot_describe_and_names_torch_save(neuron, said, tmp_path):
+    with pytest.raises(TypeError, match=said) as error:
+        save(wrap([nn.Linear(N_IN, WIDTH), neuron(), nn.Linear(WIDTH, 4)]), tmp_path / "a")
+    assert "torch.save(model.state_dict(), path)" in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_norse_layers_with_time_are_exported_as_they_run_over_all_steps():
+    torch.manual_seed(0)
+    lift = norse.Lift
+    model = norse.SequentialState(
+        lift(nn.Linear(N_IN, WIDTH)), norse.LIFRecurrent(WIDTH, WIDTH), lift(nn.Linear(WIDTH, 4)), norse.LI()
+    ).double()
+    with torch.no_grad():
+        model[0].lifted_module.weight.mul_(12)
+        model[1].input_weights.mul_(20)
+    x = spikes(STEPS, 3, N_IN, rate=0.3).double()
+    with torch.no_grad():
+        run, (voltages, _) = from_wrapped(wrap(model)).run(x), model(x)
+    assert run.spikes[0].sum() > 50
+    torch.testing.assert_close(run.logits, voltages)

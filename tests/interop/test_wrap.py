@@ -228,9 +228,11 @@ def test_modules_of_ones_own_without_state_are_taken():
     torch.testing.assert_close(wrap([Scale(), lstm, out], input_shape=7)(x), out(lstm(3 * x)[0]))
 
 
-def test_a_wrapped_network_is_not_saved_but_refused(tmp_path):
-    with pytest.raises(TypeError, match="only a linear readout"):
-        save(wrap(Tutorial()), tmp_path / "net.safetensors")
+def test_a_wrapped_network_that_no_file_can_describe_is_refused(tmp_path):
+    model = [nn.Conv2d(1, 2, 3), nn.Flatten(), snn.Leaky(0.9), nn.Linear(8, 2)]
+    with pytest.raises(TypeError, match=r"Conv2d cannot be exported.*torch\.save\(model\.state_dict\(\), path\)"):
+        save(wrap(model, input_shape=(1, 4, 4)), tmp_path / "net.safetensors")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from neurolsc import LIF, LIFState
+from neurolsc.neurons import LI
 from neurolsc.surrogate import FastSigmoid
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -37,6 +38,14 @@ def test_below_threshold_follows_the_geometric_sum():
     v, z = drive(one_neuron(decay_v=0.9), [0.05] * 40)  # tends to 0.5 < 1: no spike
     assert v == pytest.approx([0.05 * (1 - 0.9**t) / (1 - 0.9) for t in range(1, 41)], rel=1e-12)
     assert not any(z)
+
+
+def test_an_integrator_answers_one_input_with_the_difference_of_two_decays():
+    cell = LI(1, 1, tau_v=-1 / math.log(0.9), tau_i=-1 / math.log(0.5))
+    with torch.no_grad():
+        cell.w_in.fill_(2.0)
+    v, _ = cell.run(torch.eye(30)[:, :1, None], cell.initial_state(1))
+    assert v.flatten().tolist() == pytest.approx([2 * (0.9**t - 0.5**t) / (0.9 - 0.5) for t in range(1, 31)])
 
 
 def test_voltage_at_the_threshold_does_not_spike():

@@ -56,10 +56,15 @@ def make_report(
     run = quantized.run(calibration) if run is None else run
     with torch.no_grad():
         exact = network.run(calibration)
+    readout_error = None
+    if quantized.integrates:
+        off = run.logits / quantized.readout_scale - exact.logits
+        readout_error = (off.square().mean() / exact.logits.double().square().mean()).sqrt().item()
     return replace(
         report,
-        activity=tuple(_activity(a, b, e) for a, b, e in zip(exact.spikes, run.spikes, run.extremes, strict=False)),
+        activity=tuple(_activity(exact.spikes[i], run.spikes[i], run.extremes[i]) for i in network.spiking),
         readout=run.extremes[-1],
+        readout_error=readout_error,
         radii=_radii("float", network, calibration) | _radii("integer", rounded, calibration),
         decisions=decisions(exact.logits, run.logits, labels),
     )

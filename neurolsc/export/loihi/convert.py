@@ -37,7 +37,8 @@ def to_netx(
     takes its name. :func:`neurolsc.export.verify` then runs the file in Lava itself.
 
     Args:
-        network: LIF and ALIF layers; what can be expressed is in :func:`neurolsc.export.quantize`.
+        network: LIF and ALIF layers, perhaps an LI at the end; what can be expressed is in
+            :func:`neurolsc.export.quantize`.
         path: the file, usually ``*.net``. Lava keeps an open file open: give each export a new
             path.
         calibration: samples (T, B, n_in), 0 or 1. Without them overflows are not looked for.
@@ -75,7 +76,7 @@ def to_netx(
     if calibration is not None:
         run = quantized.run(calibration)
         _refuse_overflows(run)
-        if run.extremes[-1].wraps:
+        if run.extremes[-1].wraps and not quantized.integrates:
             peak = max(map(abs, run.extremes[-1].v))
             scale = quantized.readout_scale * LIMIT / 2 / peak
             quantized = quantize(network, force=force, readout_scale=scale, halvings=halvings)
@@ -106,9 +107,9 @@ def _latency(given: Network, network: Network, calibration: Tensor | None) -> li
         with torch.no_grad():
             theirs, ours = given.run(x).spikes, network.run(calibration).spikes
         shares = []
-        for late, (a, b) in enumerate(zip(theirs, ours, strict=True), start=1):
-            same = a.cpu() == b[late : late + len(x), :, : a.shape[2]]
-            shares.append(f"{same.double().mean():.4%} of {int(a.sum())}")
+        for i in given.spiking:
+            a, b = theirs[i].cpu(), ours[i][i + 1 : i + 1 + len(x), :, : theirs[i].shape[2]]
+            shares.append(f"{(a == b).double().mean():.4%} of {int(a.sum())}")
         remarks.append(f"given network against its delayed form, before rounding: spikes equal in {', '.join(shares)}.")
     return remarks
 

@@ -17,7 +17,10 @@ from torch import Tensor
 
 from neurolsc.export.loihi.fixed_point import UNIT, IntegerLayer, Seen, Spike, clip, decay, wrap
 
-__all__ = ["CubaLayer", "CubaState"]
+__all__ = ["NEVER", "CubaLayer", "CubaState", "IntegratorLayer"]
+
+NEVER = 2**17 - 1
+"""the largest threshold, in weight units: 64 times it is a step below the largest voltage"""
 
 
 class CubaState(NamedTuple):
@@ -69,3 +72,13 @@ class CubaLayer(IntegerLayer):
         cls, vector: Callable[[str, int, int], Tensor], number: Callable[[str], int], shared: dict[str, Any]
     ) -> "CubaLayer":
         return cls(i_decay=vector("neuron/iDecay", 1, 4096), **shared)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class IntegratorLayer(CubaLayer):
+    """A readout: CUBA neurons with the largest threshold, whose voltages are read."""
+
+    def step(self, drive: Tensor, state: CubaState, spike: Spike) -> tuple[Tensor, CubaState, Seen]:
+        """As any CUBA layer's, with the voltage after the step in place of spikes."""
+        _, after, seen = super().step(drive, state, spike)
+        return after.v, after, seen

@@ -37,6 +37,7 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
     with torch.no_grad():
         for i, (cell, layer) in enumerate(zip(rounded.cells, quantized.layers, strict=True), start=1):
             NEURONS.of(f"layer {i}", cell).restore(cell, layer)
-        readout = quantized.readout[:, : rounded.cells[-1].n_hidden] / quantized.readout_scale
-        rounded.readout.get_parameter("weight").copy_(readout)
+        if not quantized.integrates:
+            readout = quantized.readout[:, : rounded.cells[-1].n_hidden] / quantized.readout_scale
+            rounded.readout.get_parameter("weight").copy_(readout)
     return rounded

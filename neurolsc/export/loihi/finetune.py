@@ -76,6 +76,6 @@ class QuantizationAware(Network):
         surrogates = [neuron.floats(cell).spike for neuron, cell in zip(neurons, self.cells, strict=True)]
         run = moments(quantized.layers, quantized.padded(x), surrogates)
         spikes = [torch.stack(layer) for layer in zip(*(moment.spikes for moment in run), strict=True)]
-        logits = spikes[-1] @ quantized.readout.T / quantized.readout_scale
+        logits = quantized.logits(spikes[-1]) / quantized.readout_scale
         cut = quantized.cropped(spikes)
         return Run(logits[quantized.blank_steps :], cut, self.initial_states(x.shape[1]))

@@ -50,7 +50,7 @@ class IntegerMoment(NamedTuple):
     """One step of all layers, first layer first."""
 
     spikes: tuple[Tensor, ...]
-    """(B, M) each"""
+    """(B, M) each; of an integrator the voltages"""
     states: tuple[Any, ...]
     """after the step: a named tuple of tensors (B, M) each"""
     seen: tuple[Seen, ...]

@@ -1,4 +1,4 @@
-"""LIF as CUBA neurons, both ways.
+"""LIF and LI as CUBA neurons, both ways.
 
 With reset to zero the voltage is CUBA's voltage. With reset by subtraction it is CUBA's *current*:
 the reset is a synapse of -1 to itself, a bias one from an extra neuron that fires at every step.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neurolsc.export.loihi.cuba import CubaLayer
+from neurolsc.export.loihi.cuba import NEVER, CubaLayer, IntegratorLayer
 from neurolsc.export.loihi.fixed_point import UNIT, IntegerLayer
 from neurolsc.export.loihi.mapping import LayerFloats, LoihiNeuron
 from neurolsc.export.loihi.rounding import (
@@ -27,10 +27,10 @@ from neurolsc.export.loihi.rounding import (
     time_constant,
 )
 from neurolsc.export.neurons import find_reset
-from neurolsc.neurons import LIF, CubaLIF
+from neurolsc.neurons import LI, LIF, CubaLIF
 from neurolsc.neurons.reset import Reset, StaticReset, ZeroReset
 
-__all__ = ["LoihiLif"]
+__all__ = ["LoihiLi", "LoihiLif"]
 
 COARSE = 62
 """fewest weight units per threshold; with half as many rounding decides what fires"""
@@ -100,8 +100,50 @@ class LoihiLif(LoihiNeuron[LIF]):
         return "LIF, reset to zero: CUBA" if in_voltage else "LIF, reset by subtraction: CUBA, voltage in u"
 
 
-def _check_current(name: str, cell: CubaLIF) -> None:
-    if not isinstance(cell.reset, ZeroReset):
+class LoihiLi(LoihiNeuron[LI]):
+    """A leaky integrator as the readout. All rows have one scale: their voltages are compared."""
+
+    def floats(self, cell: LI) -> LayerFloats:
+        return LayerFloats(
+            w_in=cell.w_in,
+            w_rec=cell.w_in[:, :0],
+            bias=cell.b_v,
+            threshold=torch.ones_like(cell.b_v),
+            tau_v=cell.tau_v,
+            spike=torch.zeros_like,
+        )
+
+    def integers(self, name: str, cell: LI, *, force: bool, halvings: int) -> IntegratorLayer:
+        _check_current(name, cell)
+        weight = cell.w_in.double()
+        scale = W_MAX / largest(name, weight) / 2**halvings
+        v_decay = decay_bits(cell.decay_v.double())
+        return IntegratorLayer(
+            weight=nearest(weight * scale) if halvings else even(weight * scale),  # odd ones fit up to 127
+            weight_rec=None,
+            bias=_native(name, cell.b_v.double() * scale),
+            i_decay=decay_bits(cell.decay_i.double()).clamp(min=1),
+            v_decay=v_decay.clamp(1, 4095),
+            threshold=torch.full_like(v_decay, NEVER),
+            unit=torch.full_like(v_decay, UNIT * scale),
+        )
+
+    def leak(self, cell: LI, layer: IntegerLayer) -> Tensor:
+        return layer.v_decay
+
+    def restore(self, cell: LI, layer: IntegerLayer) -> None:
+        assert isinstance(layer, CubaLayer)
+        scale = layer.unit / UNIT
+        cell.w_in.copy_(layer.weight[:, : cell.n_in] / scale.unsqueeze(1))
+        cell.b_v.copy_(layer.bias / scale)
+        cell.tau_v, cell.tau_i = time_constant(layer.v_decay), time_constant(layer.i_decay)
+
+    def describe(self, cell: LI) -> str:
+        return "LI: CUBA that never fires, its voltage is read"
+
+
+def _check_current(name: str, cell: CubaLIF | LI) -> None:
+    if isinstance(cell, CubaLIF) and not isinstance(cell.reset, ZeroReset):
         raise ValueError(f'{name}: CUBA resets its voltage to zero, and so can a CubaLIF only with reset="zero".')
     if (cell.decay_i.double() > LONGEST).any():
         raise ValueError(
@@ -115,18 +157,22 @@ def _in_voltage(name: str, rows: _Rows, force: bool) -> CubaLayer:
     """Reset to zero: v is the voltage, u has no memory."""
     scale = math.floor(W_MAX / largest(name, rows.w_in, rows.w_rec))
     threshold = torch.full_like(rows.leak, check_threshold(name, scale, COARSE, force))
-    bias = nearest(rows.b * scale)
-    if (bias < -4096).any() or (bias > 4095).any():
-        raise ValueError(f"{name}: a bias of {extreme(bias):.0f} weight units does not fit 13 bits (-4096 to 4095).")
     return CubaLayer(
         weight=even(rows.w_in * scale),
         weight_rec=even(rows.w_rec * scale) if rows.w_rec.any() else None,
-        bias=bias,
+        bias=_native(name, rows.b * scale),
         i_decay=torch.full_like(rows.leak, 4096),
         v_decay=rows.leak.clamp(1, 4095),
         threshold=threshold,
         unit=UNIT * scale / rows.theta,
     )
+
+
+def _native(name: str, b: Tensor) -> Tensor:
+    bias = nearest(b)
+    if (bias < -4096).any() or (bias > 4095).any():
+        raise ValueError(f"{name}: a bias of {extreme(bias):.0f} weight units does not fit 13 bits (-4096 to 4095).")
+    return bias
 
 
 def _in_current(name: str, rows: _Rows, force: bool) -> CubaLayer:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.export.loihi.atrlif import AtrlifLayer
-from neurolsc.export.loihi.cuba import CubaLayer
+from neurolsc.export.loihi.cuba import CubaLayer, IntegratorLayer
 from neurolsc.export.loihi.fixed_point import UNIT, IntegerLayer
 from neurolsc.export.loihi.quantize import QuantizedNetwork
 from neurolsc.files import atomic_write
@@ -54,7 +54,8 @@ def content(quantized: QuantizedNetwork, steps: int, report: str | None = None) 
         _write(layers, 0, {"type": _words("input"), "shape": np.array([quantized.n_in])})
         for i, layer in enumerate(quantized.layers, start=1):
             _write(layers, i, _of_layer(layer))
-        _write(layers, len(quantized.layers) + 1, _of_matrix(quantized.readout))
+        if not quantized.integrates:
+            _write(layers, len(quantized.layers) + 1, _of_matrix(quantized.readout))
         file["simulation/Ts"] = 1
         file["simulation/tSample"] = steps + quantized.blank_steps
         own = file.create_group("neurolsc")
@@ -113,7 +114,9 @@ def _parsed(file: Content) -> QuantizedNetwork:
     reader = _Reader(file)
     if (found := reader.whole("format")) != FORMAT:
         raise ValueError(f"format {found}, this version reads {FORMAT}.")
-    count = len(file.group("layer")) - 2
+    count = len(file.group("layer")) - 1
+    integrates = count > 1 and "neuron" in file.group(f"layer/{count}")
+    count -= not integrates  # else the last one is a sum
     if not 1 <= count <= MOST_LAYERS:
         raise ValueError(f"it has {count} layers, 1 to {MOST_LAYERS} are read.")
     width = reader.width("layer/0/shape")
@@ -121,7 +124,14 @@ def _parsed(file: Content) -> QuantizedNetwork:
     for i in range(1, count + 1):
         layers.append(reader.layer(i, width))
         width = layers[-1].size
-    readout = reader.numbers(f"layer/{count + 1}/weight", (None, width))
+    if integrates:
+        last = layers[-1]
+        if type(last) is not CubaLayer or last.weight_rec is not None:
+            raise ValueError(f"layer/{count} is the readout, which must be CUBA neurons without recurrence.")
+        layers[-1] = IntegratorLayer(**{field.name: getattr(last, field.name) for field in fields(last)})
+        readout = torch.zeros(0, width).double()
+    else:
+        readout = reader.numbers(f"layer/{count + 1}/weight", (None, width))
     bias_neurons = reader.attribute("bias_neurons")
     if bias_neurons.shape != (count,) or not np.isin(bias_neurons, (0, 1)).all():
         raise ValueError(f"neurolsc, bias_neurons must be 0 or 1 for each of {count} layers, got {bias_neurons}.")

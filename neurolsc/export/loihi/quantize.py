@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from neurolsc.display import shapes
+from neurolsc.export.loihi.cuba import IntegratorLayer
 from neurolsc.export.loihi.extremes import Extremes
 from neurolsc.export.loihi.fixed_point import LIMIT, UNIT, IntegerLayer, moments
 from neurolsc.export.loihi.rounding import W_MAX, check_matrix, even, largest
 from neurolsc.export.loihi.table import integer_layer
-from neurolsc.export.wrapped import delayed, from_wrapped
+from neurolsc.export.wrapped import delayed, from_wrapped, integrates
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
 
@@ -26,9 +27,11 @@ class IntegerRun:
     logits: Tensor
     """integer readout at every step (T, B, C), in units of the readout's scale"""
     spikes: tuple[Tensor, ...]
-    """of every layer (T, B, M), without bias neurons and blank steps"""
+    """of every layer (T, B, M), without bias neurons and blank steps; of an integrator the
+    voltages"""
     extremes: tuple[Extremes, ...]
-    """of every layer, and last of the readout, whose v is the sum of its logits over time"""
+    """of every layer, and last of the readout: an integrator, which is a layer, or one whose v is
+    the sum of its logits over time"""
 
     def __repr__(self) -> str:
         return f"IntegerRun({shapes('TB', logits=self.logits, spikes=self.spikes)})"
@@ -38,9 +41,11 @@ class IntegerRun:
 class QuantizedNetwork:
     """A network in integers. The last layer's spikes go to a readout that adds them up.
 
+    Or the last layer is an integrator, whose voltages are the logits.
+
     Attributes:
         layers: first layer first.
-        readout: integer weights (C, M of the last layer).
+        readout: integer weights (C, M of the last layer); (0, M) after an integrator.
         readout_scale: integer units per float unit of the readout.
         bias_neurons: per layer 1 if its last neuron fires at every step to stand for a bias, else
             0.
@@ -57,8 +62,14 @@ class QuantizedNetwork:
     remarks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        sizes = " -> ".join(map(str, (self.n_in, *(layer.size for layer in self.layers), len(self.readout))))
+        out = () if self.integrates else (len(self.readout),)
+        sizes = " -> ".join(map(str, (self.n_in, *(layer.size for layer in self.layers), *out)))
         return f"QuantizedNetwork({sizes}, {self.blank_steps} blank steps)"
+
+    @property
+    def integrates(self) -> bool:
+        """Whether the last layer is an integrator."""
+        return isinstance(self.layers[-1], IntegratorLayer)
 
     @property
     def n_in(self) -> int:
@@ -84,10 +95,15 @@ class QuantizedNetwork:
                 out.append(moment.spikes)
                 extremes = [so_far | Extremes.of(now) for so_far, now in zip(extremes, moment.seen, strict=True)]
             spikes = [torch.stack(layer) for layer in zip(*out, strict=True)]
-            logits = spikes[-1] @ self.readout.T
+            logits = self.logits(spikes[-1])
+        if not self.integrates:
             total = UNIT * logits.cumsum(0)
-        extremes.append(Extremes(v=(int(total.min()), int(total.max())), wraps=int((total.abs() >= LIMIT).sum())))
+            extremes.append(Extremes(v=(int(total.min()), int(total.max())), wraps=int((total.abs() >= LIMIT).sum())))
         return IntegerRun(logits[self.blank_steps :], self.cropped(spikes), tuple(extremes))
+
+    def logits(self, last: Tensor) -> Tensor:
+        """The readout of what the last layer sends (T, B, M), integers (T, B, C)."""
+        return last if self.integrates else last @ self.readout.T
 
     def cropped(self, spikes: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Spikes (T, B, M) without blank steps and the neurons that stand for a bias."""
@@ -122,19 +138,20 @@ def quantize(
     nothing.
 
     Args:
-        network: LIF, CubaLIF and ALIF layers, or those of :func:`neurolsc.wrap` that have the same
-            step. With ``layer_delay=1`` the readout has no bias; with 0 the layers get a delay of
-            one step, as in :func:`neurolsc.export.delayed`. Surrogates do not matter.
+        network: LIF, CubaLIF and ALIF layers and at the end a Linear readout or an LI, or those of
+            :func:`neurolsc.wrap` that have the same step. With ``layer_delay=1`` the readout has no
+            bias; with 0 the layers get a delay of one step, as in :func:`neurolsc.export.delayed`.
+            Surrogates do not matter.
         force: accept fewer than 62 weight units per threshold.
-        readout_scale: integer units per float unit of the readout; by default as many as fit.
-        halvings: per layer how often to halve an ALIF's weight units, as :func:`fit_scales` finds
-            them; weights keep their 8 bits.
+        readout_scale: integer units per float unit of a Linear readout; by default as many as fit.
+        halvings: per layer how often to halve the weight units of an ALIF, whose weights keep their
+            8 bits, or of an LI, as :func:`fit_scales` finds them.
 
     Returns:
         The integers; with a gradient to the network's parameters where these want one.
 
     Raises:
-        TypeError: if a layer is neither LIF nor ALIF, or the readout not linear.
+        TypeError: if a layer is neither LIF nor ALIF, or the readout neither linear nor an LI.
         ValueError: if something cannot be expressed; the message names the layer and the number.
 
     Example:
@@ -144,9 +161,8 @@ def quantize(
         True
     """
     network = delayed(from_wrapped(network))
-    if not isinstance(network.readout, torch.nn.Linear):
-        raise TypeError(f"the readout must be linear, got {type(network.readout).__name__}.")
-    if network.readout.bias is not None:
+    leaky = integrates(network)
+    if getattr(network.readout, "bias", None) is not None:
         raise ValueError("the readout has a bias, which a sum of spikes cannot hold: train with readout_bias=False.")
     for name, value in network.state_dict().items():
         if not value.isfinite().all():
@@ -167,21 +183,24 @@ def quantize(
             f"layer {bias_neurons.index(1) + 1} has a bias and a reset by subtraction, which needs a blank first step, and in that "
             f"step the bias of layer {native[0]} would act already: give all layers with a bias the same kind of reset."
         )
-    w = network.readout.weight.double()
-    most = W_MAX / largest("the readout", w)
-    scale = most if readout_scale is None else min(readout_scale, most)
-    readout = even(w * scale)
-    check_matrix("the readout", readout)
-    readout = torch.nn.functional.pad(readout, (0, wider))
+    if leaky:
+        scale, readout = layers[-1].unit[0].item(), layers[-1].weight.new_zeros(0, network.n_out)
+    else:
+        w = network.readout.get_parameter("weight").double()
+        most = W_MAX / largest("the readout", w)
+        scale = most if readout_scale is None else min(readout_scale, most)
+        readout = even(w * scale)
+        check_matrix("the readout", readout)
+        readout = torch.nn.functional.pad(readout, (0, wider))
     return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, int(any(bias_neurons)), tuple(remarks))
 
 
 def fit_scales(network: Network, calibration: Tensor, *, force: bool = False) -> tuple[int, ...]:
-    """How often to halve each ALIF layer's weight units so that half of its bits are enough.
+    """How often to halve the weight units of an ALIF or LI so that half of its bits are enough.
 
-    That is the bits of its states and inputs. Thresholds and states get coarser by that, weights do
-    not: it stops where they would. Where that is not enough, the run on the calibration data
-    overflows.
+    That is the bits of its states and inputs. Thresholds and states get coarser by that, weights of
+    an ALIF do not: it stops where they would. Where that is not enough, the run on the calibration
+    data overflows.
 
     Args:
         network: as in :func:`quantize`.
@@ -198,7 +217,7 @@ def fit_scales(network: Network, calibration: Tensor, *, force: bool = False) ->
     halvings = [0] * len(network.cells)
     quantized = quantize(network, force=force)
     while True:
-        extremes = quantized.run(calibration).extremes[:-1]
+        extremes = quantized.run(calibration).extremes[: len(halvings)]
         trial = [
             h + (math.ceil(math.log2(2 * e.reach)) if e.reach > 0.5 else 0)
             for h, e in zip(halvings, extremes, strict=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from neurolsc import metrics
 from neurolsc.display import Displayed, Table
+from neurolsc.export.loihi.cuba import NEVER
 from neurolsc.export.loihi.extremes import Extremes
 from neurolsc.export.nir.readers import ROCKPOOL
 from neurolsc.export.simulators.agreement import Opinion, Verification
@@ -125,7 +126,7 @@ class ExportReport(Displayed):
     activity: tuple[LayerActivity, ...] | None
     """None without calibration data"""
     readout: Extremes | None
-    """of the readout's sums"""
+    """of the readout's sums, or its voltages"""
     radii: dict[str, list[float]] | None
     """mean radii per layer: float_time, float_depth, integer_time, integer_depth; the integers' are
     those of the float network that the rounded parameters describe"""
@@ -137,6 +138,8 @@ class ExportReport(Displayed):
     tools: tuple[str, ...] = ()
     opinions: tuple[Opinion, ...] = ()
     """of other simulators: on the file, and on the float network through NIR"""
+    readout_error: float | None = None
+    """RMS of what the voltages of an integrator are off the floats', as a share of their RMS"""
 
     def with_simulator(
         self, network: Network, x: Tensor, found: Verification, labels: Tensor | None = None
@@ -221,7 +224,7 @@ class ExportReport(Displayed):
                 str(layer.neurons),
                 str(layer.cores),
                 f"{layer.synapse_bits / 8192:.0f}",
-                f"{low}" if low == high else f"{low} to {high}",
+                "none" if low == NEVER else f"{low}" if low == high else f"{low} to {high}",
                 f"{layer.weight_error_max:.4f}, {layer.weight_error_rms:.5f}",
                 f"{layer.rounded_to_zero:.1%}",
                 f"{layer.threshold_error:.4f}, {layer.reset_error:.4f}, {layer.decay_error:.5f}",
@@ -239,6 +242,10 @@ class ExportReport(Displayed):
                 f"layer {i}: rate {a.rate_float:.4f} float, {a.rate_integer:.4f} integer; {a.agreement:.2%} of spikes equal, "
                 f"first differs {first}; largest input {max(map(abs, e.drive))} of 32767, state {_share(e):.0%} of 24 bits, "
                 f"{e.wraps} wraps, {e.saturations} saturations, {e.ties} ties"
+            )
+        if self.readout_error is not None and self.readout is not None:
+            lines.append(
+                f"readout: voltages {self.readout_error:.2%} (RMS) off the floats'; state {_share(self.readout):.0%} of 24 bits"
             )
         if self.radii is not None:
             lines += [

@@ -7,16 +7,16 @@ from torch import Tensor
 
 from neurolsc.export.loihi.alif import LoihiAlif
 from neurolsc.export.loihi.fixed_point import UNIT, IntegerLayer
-from neurolsc.export.loihi.lif import LoihiLif
+from neurolsc.export.loihi.lif import LoihiLi, LoihiLif
 from neurolsc.export.loihi.mapping import LoihiNeuron
 from neurolsc.export.loihi.rounding import LONGEST, check_matrix, decay_bits
 from neurolsc.export.neurons import Neurons
-from neurolsc.neurons import ALIF, LIF, Cell, CubaLIF
+from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF
 
 __all__ = ["NEURONS", "integer_layer"]
 
 NEURONS = Neurons[LoihiNeuron[Any]](
-    "exported to Loihi's integers", {LIF: LoihiLif(), CubaLIF: LoihiLif(), ALIF: LoihiAlif()}
+    "exported to Loihi's integers", {LIF: LoihiLif(), CubaLIF: LoihiLif(), ALIF: LoihiAlif(), LI: LoihiLi()}
 )
 """class that defines the step -> its mapping; your own neuron is one entry more"""
 

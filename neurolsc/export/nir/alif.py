@@ -1,4 +1,4 @@
-r"""ALIF with a static reset as a sub-graph of NIR's own primitives, both ways.
+r"""ALIF with a static reset as a sub-graph of NIR's own primitives, and LI as one, both ways.
 
 With A the rise of the threshold above its rest,
 
@@ -6,7 +6,9 @@ With A the rise of the threshold above its rest,
     v[t] &= a\, v[t-1] + W_{in} x[t] + b_v + (W_{rec} - \mathrm{diag}\,\vartheta_0)\, z[t-1] \\
     -A[t] &= -a_\vartheta A[t-1] - \beta z[t-1], \quad z[t] = H(v[t] - A[t] - \vartheta_0)
 
-are a leaky integrator ``LI`` each for v and for -A, summed in a ``Threshold``.
+are a leaky integrator ``LI`` each for v and for -A, summed in a ``Threshold``. Our LI, the readout,
+is a ``CubaLI`` with tau_syn = dt / (1 - a_i), w_in = 1 / (1 - a_i), tau_mem = dt / (1 - a) and
+r = 1 / (1 - a), without a current an ``LI``; it is the last node before the output.
 """
 
 from typing import Any
@@ -19,20 +21,20 @@ from neurolsc.export.nir.graph import ChainLayer, Walk
 from neurolsc.export.nir.mapping import NirNeuron
 from neurolsc.export.nir.nodes import array, check_constant, linear, load_nir, lost_share, values
 from neurolsc.export.nir.voltage import agree, check_voltage, fill, fill_tau, fill_voltage, gain, recurrent, width
-from neurolsc.neurons import ALIF, ALIFPlus, SpikingCell
+from neurolsc.neurons import ALIF, LI, ALIFPlus, SpikingCell
 from neurolsc.neurons.offers import step_of
 from neurolsc.neurons.registry import CELLS
 from neurolsc.neurons.reset import StaticReset
 from neurolsc.positive import raw, set_value
 
-__all__ = ["NirAlif"]
+__all__ = ["NirAlif", "NirLi"]
 
 
 class NirAlif(NirNeuron[ALIF]):
     """ALIF with ``reset="static"``."""
 
     word = "alif"
-    starts = ("LI",)
+    starts = ()  # an LI, which NirLi hands over
 
     def check(self, layer: str, cell: ALIF, layer_delay: int) -> None:
         if type(cell.reset) is not StaticReset:
@@ -103,6 +105,54 @@ class NirAlif(NirNeuron[ALIF]):
         for quantity, said in (("adaptation", "adaptation"), ("b_theta", "theta_rest")):
             _prefer_noted(cell, quantity, said, layer.about)
         fill_voltage(cell, layer, lost, lost * values(layer.neuron, "r", (n,)), cell.theta_rest)
+        return cell
+
+
+class NirLi(NirNeuron[LI]):
+    """A leaky integrator as the readout."""
+
+    word = "li"
+    starts = ("LI", "CubaLI")
+
+    def check(self, layer: str, cell: LI, layer_delay: int) -> None:
+        decays = {"tau_v": cell.decay_v, "tau_i": cell.decay_i}
+        check_voltage(layer, cell, decays, torch.ones(1), layer_delay)
+
+    def check_reader(self, layer: str, cell: LI, reader: str) -> None:
+        raise ValueError(f"{layer} is an LI, and the NIR reader of {reader} knows no node LI or CubaLI.")
+
+    def write(self, name: str, cell: LI, dt: float) -> ChainLayer:
+        nir = load_nir()
+        kept, kept_i = gain(cell.decay_v), gain(cell.decay_i)
+        about = {raw(tau): array(cell.get_parameter(raw(tau))) for tau in ("tau_v", "tau_i")}
+        rest: dict[str, Any] = {"r": kept, "v_leak": np.zeros_like(kept), "metadata": {"neurolsc": about}}
+        if (kept_i == 1).all():
+            node = nir.LI(tau=dt * kept, **rest)
+        else:
+            node = nir.CubaLI(tau_mem=dt * kept, tau_syn=dt * kept_i, w_in=kept_i, **rest)
+        return ChainLayer(name, linear(cell.w_in, cell.b_v), node)
+
+    def inside(self, walk: Walk, start: str) -> tuple[str, dict[str, str]]:
+        if walk.after(start) == {walk.output}:
+            return start, {}
+        if type(walk.nodes[start]).__name__ == "LI":
+            return NirAlif().inside(walk, start)
+        raise ValueError(f"{walk.named(start)} sends a voltage: it can only stand before the output.")
+
+    def read(self, layer: ChainLayer, dt: float) -> ALIF | LI:
+        if layer.parts:
+            return NirAlif().read(layer, dt)
+        n, n_in = width(layer)
+        node, cuba = layer.neuron, hasattr(layer.neuron, "tau_syn")
+        check_constant(layer.name, node, "v_leak", 0.0, n)
+        if layer.recurrent is not None:
+            raise ValueError(f"node {layer.name} ({type(node).__name__}) is the readout, and reads itself.")
+        lost = lost_share(layer.name, node, "tau_mem" if cuba else "tau", dt, n)
+        lost_i = lost_share(layer.name, node, "tau_syn", dt, n) if cuba else np.ones(n)
+        gained = lost * lost_i * values(node, "r", (n,)) * (values(node, "w_in", (n,)) if cuba else 1)
+        cell = LI(n_in, n).to(layer.dtype)
+        fill_tau(cell, "tau_i", lost_i, layer.about)
+        fill_voltage(cell, layer, lost, gained, torch.ones(1))
         return cell
 
 

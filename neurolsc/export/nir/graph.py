@@ -46,7 +46,7 @@ class ChainLayer:
 
 @dataclass(frozen=True)
 class Chain:
-    """Layers in depth, and a readout if there is one."""
+    """Layers in depth, and a readout if there is one; else the last layer is it."""
 
     layers: tuple[ChainLayer, ...]
     readout: Any | None
@@ -55,8 +55,7 @@ class Chain:
 def write_chain(chain: Chain, about: dict[str, Any]) -> "nir.NIRGraph":
     """Make a graph of layers and a readout, with a note beside it."""
     nir = load_nir()
-    first, last = chain.layers[0], chain.readout
-    assert last is not None
+    first = chain.layers[0]
     nodes: dict[str, Any] = {"input": nir.Input(np.array([first.weight.weight.shape[1]]))}
     edges: list[tuple[str, str]] = []
     source = "input"
@@ -70,8 +69,12 @@ def write_chain(chain: Chain, about: dict[str, Any]) -> "nir.NIRGraph":
             # for the output
             edges += [(neuron, w_rec), (w_rec, neuron)]
         source = neuron
-    nodes |= {"readout": last, "output": nir.Output(np.array([last.weight.shape[0]]))}
-    edges += [(source, "readout"), ("readout", "output")]
+    last = chain.layers[-1].weight
+    if chain.readout is not None:
+        last, nodes["readout"] = chain.readout, chain.readout
+        edges, source = [*edges, (source, "readout")], "readout"
+    nodes["output"] = nir.Output(np.array([last.weight.shape[0]]))
+    edges.append((source, "output"))
     return nir.NIRGraph(nodes, edges, metadata={"neurolsc": about})
 
 

@@ -36,8 +36,9 @@ def from_nir(
 
     A graph of :func:`neurolsc.export.to_nir` comes back with every parameter and ``layer_delay``,
     in its dtype; surrogates are the default. Of other programs' graphs, chains of ``Linear`` or
-    ``Affine`` and ``LIF`` or ``CubaLIF`` nodes can be read, each with its own recurrence, as their
-    Euler step of dt seconds does them; layers then read the one below in the same step.
+    ``Affine`` and ``LIF`` or ``CubaLIF`` nodes can be read, each with its own recurrence, and an
+    ``LI`` or ``CubaLI`` at the end, as their Euler step of dt seconds does them; layers then read
+    the one below in the same step.
 
     Args:
         source: the graph, or the file that holds it.
@@ -48,7 +49,7 @@ def from_nir(
             what the graph was written with, else 0.
 
     Returns:
-        The network. Without a readout in the graph it is the identity.
+        The network. Without a readout in the graph it is the identity, as after an LI.
 
     Raises:
         ValueError: if the file is damaged, dt is missing or contradicts the file, or our cells
@@ -155,4 +156,4 @@ def _readout(node: Any | None, cell: Cell) -> nn.Linear:
     fill(readout.weight, weight)
     if bias is not None:
         fill(readout.bias, np.asarray(bias))
-    return readout
+    return readout.requires_grad_(not cell.integrator)

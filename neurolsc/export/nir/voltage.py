@@ -8,7 +8,7 @@ from torch import Tensor
 
 from neurolsc.export.nir.graph import ChainLayer
 from neurolsc.export.nir.nodes import CLOSE, array, load_nir, notes, values
-from neurolsc.neurons import SpikingCell
+from neurolsc.neurons import LI, SpikingCell
 from neurolsc.neurons.reset import ZeroReset
 from neurolsc.positive import raw
 
@@ -28,7 +28,7 @@ def check_finite(layer: str, name: str, value: Tensor) -> None:
         raise ValueError(f"{layer}: {name} must be finite, got {value[~value.isfinite()][0].item()}.")
 
 
-def check_voltage(layer: str, cell: SpikingCell, decays: dict[str, Tensor], threshold: Tensor, delay: int) -> None:
+def check_voltage(layer: str, cell: SpikingCell | LI, decays: dict[str, Tensor], threshold: Tensor, delay: int) -> None:
     """Refuse what NIR cannot say of a voltage.
 
     Args:
@@ -87,7 +87,9 @@ def width(layer: ChainLayer) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def fill_voltage(cell: SpikingCell, layer: ChainLayer, lost: np.ndarray, gain: np.ndarray, threshold: Tensor) -> None:
+def fill_voltage(
+    cell: SpikingCell | LI, layer: ChainLayer, lost: np.ndarray, gain: np.ndarray, threshold: Tensor
+) -> None:
     """Set weights, bias and time constant.
 
     Args:
@@ -105,10 +107,11 @@ def fill_voltage(cell: SpikingCell, layer: ChainLayer, lost: np.ndarray, gain: n
         gain = np.ones(n)
     fill_tau(cell, "tau_v", lost, layer.about)
     fill(cell.w_in, _scaled(np.asarray(layer.weight.weight), gain))
-    fill(cell.w_rec, _scaled(_matrix(layer, n), gain))
     fill(cell.b_v, gain * (_bias(layer.weight, n) + _bias(layer.recurrent, n)))
-    if not isinstance(cell.reset, ZeroReset):
-        _restore_diagonal(cell, layer.recurrent, threshold)
+    if isinstance(cell, SpikingCell):
+        fill(cell.w_rec, _scaled(_matrix(layer, n), gain))
+        if not isinstance(cell.reset, ZeroReset):
+            _restore_diagonal(cell, layer.recurrent, threshold)
     if not (threshold > 0).all():
         raise ValueError(f"node {layer.name}: thresholds must be positive, got {threshold.min():g}.")
     for name, value in cell.state_dict().items():
@@ -116,7 +119,7 @@ def fill_voltage(cell: SpikingCell, layer: ChainLayer, lost: np.ndarray, gain: n
             raise ValueError(f"node {layer.name}: {name} would not be finite.")
 
 
-def fill_tau(cell: SpikingCell, name: str, lost: np.ndarray, about: dict[str, Any]) -> None:
+def fill_tau(cell: SpikingCell | LI, name: str, lost: np.ndarray, about: dict[str, Any]) -> None:
     """Set a time constant by the share that a step loses; the one we noted, if it is that one."""
     with np.errstate(divide="ignore"):
         tau = np.maximum(-1 / np.log1p(-lost), NO_MEMORY)

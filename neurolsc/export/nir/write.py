@@ -14,16 +14,14 @@ Source: Pedersen et al., "Neuromorphic intermediate representation", Nature Comm
 
 import io
 from os import PathLike
-from typing import TYPE_CHECKING
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from neurolsc.export.nir.graph import Chain, ChainLayer, write_chain
 from neurolsc.export.nir.nodes import linear, load_nir
 from neurolsc.export.nir.readers import ReaderName, check_reader
 from neurolsc.export.nir.table import NEURONS
 from neurolsc.export.nir.voltage import check_finite
-from neurolsc.export.wrapped import from_wrapped
+from neurolsc.export.wrapped import from_wrapped, integrates
 from neurolsc.files import atomic_write
 from neurolsc.network import Network
 from neurolsc.neurons import Cell
@@ -41,7 +39,8 @@ def to_nir(
     """Describe a network as a graph of NIR, and write it to a file if one is named.
 
     Nodes are ``w_in_1``, ``lif_1`` (or the sub-graph ``alif_1``), ``w_rec_1`` and so on,
-    ``readout``; layers without recurrent weights and with reset to zero have no ``w_rec``.
+    ``readout`` (or ``li_3``); layers without recurrent weights and with reset to zero have no
+    ``w_rec``.
     Connections between layers have no latency in NIR, recurrent ones one step: of a network with
     ``layer_delay=1`` other readers send the spikes of layer l, counted from 1, l steps earlier.
     Metadata keep what :func:`neurolsc.export.from_nir` needs to restore every bit; surrogates are
@@ -49,7 +48,8 @@ def to_nir(
 
     Args:
         network: LIF layers with any reset, CubaLIF with reset to zero, ALIF layers with
-            ``reset="static"``, and a linear readout; or what :func:`neurolsc.wrap` made of such.
+            ``reset="static"``, and a linear readout or an LI at the end; or what
+            :func:`neurolsc.wrap` made of such.
         path: a file to write, usually ``*.nir``; written whole or not at all.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
         reader: ``"norse"``, ``"snntorch"`` or ``"spikingjelly"``: refuse what this program's reader
@@ -59,7 +59,7 @@ def to_nir(
         The graph.
 
     Raises:
-        TypeError: if a layer is neither LIF nor ALIF, or the readout not linear.
+        TypeError: if a layer is neither LIF nor ALIF, or the readout neither linear nor an LI.
         ValueError: if something cannot be expressed; the message names the layer and the number.
         ImportError: if nir is not installed.
         OSError: if the file cannot be written.
@@ -75,10 +75,12 @@ def to_nir(
     network = from_wrapped(network)
     if reader is not None:
         check_reader(network, reader, dt)
-    readout = _readout(network)
+    for name, value in network.readout.named_parameters():
+        check_finite("readout", name, value)
+    readout: Any = None if integrates(network) else network.readout
     layers = [_layer(i, cell, network.layer_delay, dt) for i, cell in enumerate(network.cells, start=1)]
     about = {"dt": dt, "layer_delay": network.layer_delay}
-    graph = write_chain(Chain(tuple(layers), linear(readout.weight, readout.bias)), about)
+    graph = write_chain(Chain(tuple(layers), readout and linear(readout.weight, readout.bias)), about)
     if path is not None:
         buffer = io.BytesIO()
         nir.write(buffer, graph)
@@ -90,11 +92,3 @@ def _layer(i: int, cell: Cell, layer_delay: int, dt: float) -> ChainLayer:
     neuron = NEURONS.of(f"layer {i}", cell)
     neuron.check(f"layer {i}", cell, layer_delay)
     return neuron.write(neuron.name(i), cell, dt)
-
-
-def _readout(network: Network) -> torch.nn.Linear:
-    if not isinstance(network.readout, torch.nn.Linear):
-        raise TypeError(f"the readout must be linear, got {type(network.readout).__name__}.")
-    for name, value in network.readout.named_parameters():
-        check_finite("readout", name, value)
-    return network.readout

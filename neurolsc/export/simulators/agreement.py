@@ -61,6 +61,8 @@ class Opinion:
     samples: int = 0
     reason: str | None = None
     """why it did not run; None if it did"""
+    readout: float | None = None
+    """share of (step, sample, class) triples with the same voltage of an integrator at the end"""
 
     @classmethod
     def of(cls, tool: str, ours: Sequence[Tensor], theirs: Sequence[Tensor], latency: int = 0) -> "Opinion":
@@ -79,7 +81,7 @@ class Opinion:
     @property
     def exact(self) -> bool:
         """Whether it ran and every spike is the same."""
-        return self.reason is None and all(layer.agreement == 1 for layer in self.layers)
+        return self.reason is None and self.readout in (None, 1) and all(layer.agreement == 1 for layer in self.layers)
 
     def __str__(self) -> str:
         """One line."""
@@ -89,6 +91,7 @@ class Opinion:
             f"layer {i}: {layer.spikes} spikes, {layer.agreement:.4%} equal{_where(layer.first_difference)}"
             for i, layer in enumerate(self.layers, start=1)
         ]
+        said += [] if self.readout is None else [f"readout: {self.readout:.4%} of the voltages equal"]
         return f"{self.tool}, {self.samples} samples of {self.steps} steps: {'; '.join(said)}"
 
 
@@ -110,7 +113,7 @@ class Verification(Displayed):
     """the same of the integer model's spikes"""
     readout_agreement: float
     """share of (step, sample, class) triples in which the simulator's readout holds the sum of the
-    logits so far"""
+    logits so far, or the same current and voltage of an integrator"""
     opinions: tuple[Opinion, ...] = ()
     """of other simulators on the same file and spikes"""
 
@@ -127,7 +130,7 @@ class Verification(Displayed):
         for i, layer in enumerate(self.layers, start=1):
             equal = f"{layer.spikes} spikes, {layer.agreement:.4%} equal; states {layer.state_agreement:.4%} equal"
             lines.append(f"layer {i}: {equal}{_where(layer.first_difference)}")
-        lines.append(f"readout: {self.readout_agreement:.4%} of the sums equal")
+        lines.append(f"readout: {self.readout_agreement:.4%} of the sums or voltages equal")
         lines += [f"second opinion: {opinion}" for opinion in self.opinions]
         return lines
 

@@ -255,7 +255,7 @@ def linear(weight=W):
     [
         (
             lambda: chain(linear(), neurons(nir.IF), linear(W_OUT)),
-            r"node 1 \(IF\) stands where LIF or CubaLIF or LI was expected",
+            r"node 1 \(IF\) stands where LIF or CubaLIF or LI or CubaLI was expected",
         ),
         (
             lambda: chain(nir.Flatten({"input": np.array([3])}, 0, -1), linear()),
