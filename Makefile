@@ -119,7 +119,7 @@ $(LAVA)/.ready: lava-requirements.txt
 	@$(LAVA_PIP) --no-deps --ignore-requires-python lava-nc==0.10.0 lava-dl==0.6.0
 	@touch $@
 
-nengo-env: $(NENGO)/.ready ## nengo-loihi's emulator in .nengo-env (280 MB), the second opinion on exports
+nengo-env: $(NENGO)/.ready ## nengo-loihi's emulator in .nengo-env (280 MB), which steps exported files, too
 
 $(NENGO)/.ready: nengo-requirements.txt
 	@test -n "$(LAVA_PYTHON)" || { \

@@ -24,7 +24,7 @@ from PIL import Image
 from docs import gallery
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("cli.md", "diagnose.md", "theory.md"))]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("cli.md", "diagnose.md", "theory.md", "to_loihi.md"))]
 _BLOCK = re.compile(
     r"^```python\n(?P<code>(?:(?!^```).)*?)^```\n\n```text\n(?P<out>.*?)^```|^```text\n(?P<console>\$ .*?)^```",
     re.M | re.S,

@@ -80,7 +80,8 @@ def test_without_lava_the_file_is_written_and_the_report_says_what_to_run(tmp_pa
     monkeypatch.setenv("NEUROLSC_LAVA_PYTHON", str(tmp_path / "nothing"))
     result = export(finished(tmp_path / "run"), "--to", "netx", "--samples", "2", "--verify")
     assert result.exit_code == 0, result.output
-    assert "verified by: not run: no Lava environment" in result.output
+    assert "verified by: golden samples through the integers of the file: 2 samples of 20 steps" in result.output
+    assert "Lava: not run: no Lava environment" in result.output
     assert "make lava-env" in (tmp_path / "run/netx/report.txt").read_text()
 
 

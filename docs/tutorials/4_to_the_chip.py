@@ -16,7 +16,6 @@ import torch
 from neurolsc import Conditioning, Network, evaluate, train
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input_batches
 from neurolsc.export import QuantizationAware, from_nir, quantize, to_netx, to_nir, verify
-from neurolsc.export.simulators import find_python
 from neurolsc.initialisers import Relay
 
 SEED = 0
@@ -116,25 +115,19 @@ axes[0].set_ylabel("integers")
 plt.show()
 
 # %% [markdown]
-# ## Lava
+# ## Verified
 #
-# `verify` runs the file in Lava's own simulator and compares every spike and state with those of
-# the integers. Lava wants an environment of its own: `make lava-env` makes it in a checkout, as
-# `.lava-env`, which is looked for in the current folder; `NEUROLSC_LAVA_PYTHON` names the Python of
-# another one. Without it this cell says so and goes on; what was verified is in
-# [export](../export.md#results).
+# The file holds the input and the spikes of a few samples, and `verify` replays them: a changed
+# weight shows in its layer. With spikes of yours it also runs the file in Intel's simulator Lava
+# where [that is installed](../export.md#frozen-checks-lava-and-nengo-loihi), and else says that
+# Lava was not run.
 
 # %%
 tuned = Path(folder.name, "tuned.net")
 to_netx(network, tuned, calibration, labels=known)
-try:
-    find_python("Lava")
-except FileNotFoundError:
-    print("Lava is not installed here.")
-else:
-    found = verify(tuned, x[:, :2])
-    print(found)
-    assert found.exact
+found = verify(tuned, x[:, :2])
+print(found)
+assert found.exact
 
 # %% [markdown]
 # ## NIR

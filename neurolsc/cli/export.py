@@ -16,7 +16,6 @@ from neurolsc import checkpoint
 from neurolsc.experiment import Experiment, load_network
 from neurolsc.export import ExportReport, QuantizationAware, fit_scales, quantize, to_netx, verify
 from neurolsc.export.loihi.compare import make_report
-from neurolsc.export.simulators import find_python
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
 from neurolsc.runs import NETWORK, TRAINING, run_folder, write_text
@@ -64,7 +63,10 @@ OF_A_RUN = ("samples", "fine_tune", "lr")
 )
 @click.option("--lr", type=float, help=f"netx: learning rate of --fine-tune. [default: the run's / {SLOWER}]")
 @click.option(
-    "--verify", "simulate", is_flag=True, help=f"netx: run {SIMULATED} of the samples in Lava's simulator, too."
+    "--verify",
+    "simulate",
+    is_flag=True,
+    help=f"netx: replay the file's golden samples, and run {SIMULATED} samples in Lava where it is installed.",
 )
 @click.option("--force", is_flag=True, help="netx: accept few weight units per threshold.")
 @click.option("--dt", type=float, help="nir: seconds per time step; must be given.")
@@ -76,8 +78,8 @@ def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: flo
     .txt and .png) of what that changed on validation samples of the run. The test set is not
     opened. With --fine-tune the network is first trained through its integers on the run's training
     samples, and kept as network.safetensors. With --verify Lava's own simulator runs the file,
-    compared spike by spike, if its environment is there (make lava-env). If this is stopped, the
-    same command goes on where it was.
+    compared spike by spike, if its environment is there (make lava-env); the golden samples in the
+    file are replayed without it. If this is stopped, the same command goes on where it was.
 
     nir: the network is written as network.nir.
 
@@ -177,10 +179,6 @@ def _to_netx(
 
 
 def _simulate(report: ExportReport, network: Network, path: Path, x: Tensor, labels: Tensor | None) -> ExportReport:
-    try:
-        find_python("Lava")
-    except FileNotFoundError as error:
-        return replace(report, verification=f"not run: {error}")
     try:
         found = verify(path, x, progress=True)
     except RuntimeError as error:

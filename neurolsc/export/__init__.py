@@ -5,7 +5,7 @@
 - ``nir/``: graphs of NIR, written and read (``to_nir``, ``from_nir``).
 - ``simulators/``: others that step what was written, each in a process of its own, and how they
   agree.
-- ``verify.py``: an exported file in the simulators beside the integers.
+- ``verify.py``: what a file still does: its golden samples through its integers, and simulators.
 - ``wrapped.py``: networks of other libraries in our cells, and the chip's delay between layers.
 - ``neurons.py``: a target's table of neurons, by the class that defines their step.
 
@@ -22,10 +22,10 @@ from neurolsc.export.loihi.report import Decisions, ExportReport, LayerActivity,
 from neurolsc.export.neurons import Neurons
 from neurolsc.export.nir.read import from_nir
 from neurolsc.export.nir.write import to_nir
-from neurolsc.export.simulators.agreement import LayerAgreement, LayerOpinion, Opinion, Verification
+from neurolsc.export.simulators.agreement import LayerAgreement, Opinion, Verification
 from neurolsc.export.simulators.norse import ask_norse
 from neurolsc.export.simulators.spikingjelly import ask_spikingjelly
-from neurolsc.export.verify import ask_nengo_loihi, verify
+from neurolsc.export.verify import ask_nengo_loihi, verify, verify_nir
 from neurolsc.export.wrapped import delayed, from_wrapped
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "IntegerRun",
     "LayerActivity",
     "LayerAgreement",
-    "LayerOpinion",
     "LayerReport",
     "Neurons",
     "Opinion",
@@ -55,5 +54,6 @@ __all__ = [
     "to_netx",
     "to_nir",
     "verify",
+    "verify_nir",
     "write_netx",
 ]

@@ -79,6 +79,22 @@ def test_equal_spikes_states_and_sums_are_exact(kind, told, tmp_path):
     assert found.opinions[0].exact == ("ALIF" not in kind)
 
 
+def test_layers_that_get_a_delay_are_run_with_blank_steps_and_given_on_time(told, tmp_path):
+    said, asked = told
+    network = make("bias, zero")
+    network.layer_delay = 0
+    to_netx(network, tmp_path / "a.net", X)
+    said.update(answers(tmp_path / "a.net"))
+    found, integer = verify(tmp_path / "a.net", X), read_netx(tmp_path / "a.net").run(X)
+    assert found.exact
+    assert asked["x"].shape[0] == STEPS + 1
+    assert not asked["x"][STEPS:].any()
+    assert torch.equal(found.logits, integer.logits)
+    assert found.spikes[0].shape == integer.spikes[0].shape == (STEPS, SAMPLES, network.cells[0].n_hidden)
+    assert torch.equal(found.spikes[0].double(), integer.spikes[0])
+    assert found.layers[0].spikes > integer.spikes[0].sum() > 200  # the neuron that stands for biases fires, too
+
+
 @pytest.mark.parametrize("i", [1, 2])
 def test_one_spike_that_differs_is_found_at_its_layer_and_step(i, told, tmp_path):
     said, _ = told

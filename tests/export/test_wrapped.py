@@ -281,7 +281,7 @@ def test_an_integrator_with_a_long_memory_gets_the_scale_that_its_sums_leave(tmp
     ("change", "said"),
     [
         (lambda layer: layer.create_dataset("weight_rec", data=torch.zeros(4, 4)), "must be CUBA neurons without rec"),
-        (lambda layer: layer["neuron/vThMant"].write_direct(np.array(100)), "damaged"),
+        (lambda layer: layer["neuron/vThMant"].write_direct(np.array(100)), "that never fire"),
     ],
 )
 def test_a_file_with_another_readout_is_refused(change, said, tmp_path):

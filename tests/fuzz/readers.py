@@ -22,12 +22,14 @@ from neurolsc.datasets import Binning, EventCache, EventFile, FrameCache, JSBCho
 from neurolsc.datasets.cifar_files import CIFAR100_FILES, read_records
 from neurolsc.datasets.summary import summarize
 from neurolsc.datasets.words import read_words
-from neurolsc.export import from_nir, quantize, read_netx, to_nir, write_netx
+from neurolsc.export import from_nir, quantize, to_nir, write_netx
+from neurolsc.export.loihi.netx import parse
 from neurolsc.files import read_tree, write_tree
 from neurolsc.sweeps.known import read_known
 from neurolsc.sweeps.table import write_table
 from neurolsc.untrusted.toml import read_toml
 from tests.export.networks import make as make_exported
+from tests.export.networks import spikes as input_spikes
 from tests.fuzz import mutations
 from tests.fuzz.mutations import Change, any_bytes
 from tests.words import draw_words, write_words
@@ -98,9 +100,10 @@ def _words_sound(found: Any) -> bool:
 
 
 def _integers(path: Path) -> Any:
-    found = read_netx(path)
+    found, golden = parse(path.read_bytes(), str(path))
     layers = [{name: value for name, value in vars(layer).items()} for layer in found.layers]
-    return [layers, found.readout, found.readout_scale, found.bias_neurons, found.blank_steps, found.remarks]
+    about = [found.readout, found.readout_scale, found.bias_neurons, found.blank_steps, found.remarks]
+    return [layers, *about, golden]
 
 
 def _graph(path: Path) -> Any:
@@ -241,8 +244,9 @@ def all_readers(folder: Path) -> list[Reader]:
         "c": {"d": (torch.zeros(3, dtype=torch.int32), -1)},
     }
     trees = (made(lambda p: write_tree(p, tree)),)
+    golden = input_spikes(8, 2)
     exported = [make_exported(kind) for kind in ("ALIF", "recurrent, zero")]
-    netx = tuple(made(lambda p, n=n: write_netx(quantize(n), p)) for n in exported)
+    netx = tuple(made(lambda p, n=n: write_netx(quantize(n), p, golden=golden)) for n in exported)
     graphs = (Network([ALIFPlus(6, 5, reset="static")], 3), exported[1])
     nir = tuple(made(lambda p, n=n: to_nir(n, p, dt=1e-3)) for n in graphs)
     settings = {name: value for kind in KINDS for name, value in vars(kind()).items()}
@@ -282,7 +286,7 @@ def all_readers(folder: Path) -> list[Reader]:
         Reader("network, checksum forged", networks, _network, (header,), sound=_finite),
         Reader("tree of a resume file", trees, read_tree, (any_bytes,), sealed=True),
         Reader("tree, checksum forged", trees, read_tree, (header,)),
-        Reader("NetX", netx, _integers, hdf5, sealed=True),
+        Reader("NetX", netx, _integers, hdf5),
         Reader("NIR", nir, _graph, hdf5, sound=_finite),
         Reader("TOML", (toml,), _settings, (any_bytes, mutations.toml_line)),
         Reader("music (JSON)", (few,), _music, (any_bytes, _about), sound=_music_sound),

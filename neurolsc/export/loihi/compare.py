@@ -44,7 +44,8 @@ def make_report(
     Raises:
         ValueError: if samples or labels do not fit.
     """
-    network = delayed(from_wrapped(network))
+    given = from_wrapped(network)
+    network = delayed(given)
     rounded = dequantize(network, quantized)
     layers = []
     for i, (cell, other, layer) in enumerate(zip(network.cells, rounded.cells, quantized.layers, strict=True), start=1):
@@ -55,7 +56,7 @@ def make_report(
         return report
     run = quantized.run(calibration) if run is None else run
     with torch.no_grad():
-        exact = network.run(calibration)
+        exact = given.run(calibration)
     readout_error = None
     if quantized.integrates:
         off = run.logits / quantized.readout_scale - exact.logits

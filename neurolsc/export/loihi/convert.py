@@ -10,10 +10,10 @@ from torch import Tensor
 
 from neurolsc.export.loihi.compare import make_report
 from neurolsc.export.loihi.fixed_point import LIMIT
-from neurolsc.export.loihi.netx import content, parse
+from neurolsc.export.loihi.netx import GOLDEN_SAMPLES, Golden, content, parse
 from neurolsc.export.loihi.quantize import IntegerRun, fit_scales, quantize
 from neurolsc.export.loihi.report import ExportReport
-from neurolsc.export.wrapped import delayed, from_wrapped
+from neurolsc.export.wrapped import from_wrapped
 from neurolsc.files import atomic_write
 from neurolsc.network import Network
 
@@ -30,11 +30,13 @@ def to_netx(
     *,
     labels: Tensor | None = None,
     force: bool = False,
+    golden: int = GOLDEN_SAMPLES,
 ) -> ExportReport:
     """Export a network to Lava: quantise it, check it on data, and write a NetX file.
 
     The content is read back and stepped beside the integers that it was made from before the file
-    takes its name. :func:`neurolsc.export.verify` then runs the file in Lava itself.
+    takes its name. The file holds the input and the spikes of a few samples, which
+    :func:`neurolsc.export.verify` replays without a simulator.
 
     Args:
         network: LIF and ALIF layers, perhaps an LI at the end; what can be expressed is in
@@ -44,6 +46,8 @@ def to_netx(
         calibration: samples (T, B, n_in), 0 or 1. Without them overflows are not looked for.
         labels: their classes (B,), for accuracies in the report.
         force: accept fewer than 62 weight units per threshold.
+        golden: how many of the samples, from the first one on, the file holds with their spikes;
+            without calibration data it holds one of 50 steps of random spikes. 0: none.
 
     Returns:
         The report: errors, rates, ranges, resources. It is in the file as well.
@@ -63,12 +67,12 @@ def to_netx(
         >>> report.layers[0].clipped
         0
     """
-    given, network = network, delayed(from_wrapped(network))
-    network = copy.deepcopy(network).cpu()
-    latency = 0 if given.layer_delay else len(network.cells)
+    if golden < 0:
+        raise ValueError(f"golden must be a number of samples, 0 or more, got {golden}.")
+    given, own = network, from_wrapped(network)
+    network = copy.deepcopy(own).cpu()
     if calibration is not None:
-        calibration = calibration.to_dense() if calibration.is_sparse else calibration
-        calibration = torch.nn.functional.pad(calibration.cpu(), (0, 0, 0, 0, 0, latency))
+        calibration = (calibration.to_dense() if calibration.is_sparse else calibration).cpu()
     labels = None if labels is None else labels.cpu()
     halvings = None if calibration is None else fit_scales(network, calibration, force=force)
     quantized = quantize(network, force=force, halvings=halvings)
@@ -82,35 +86,36 @@ def to_netx(
             quantized = quantize(network, force=force, readout_scale=scale, halvings=halvings)
             run = quantized.run(calibration)
     report = make_report(network, quantized, calibration, labels, run)
-    report = replace(report, remarks=(*report.remarks, *_latency(given, network, calibration)))
+    report = replace(
+        report, remarks=(*report.remarks, *_latency(network, calibration, None if own is given else given))
+    )
     steps = TRIAL_STEPS if calibration is None else len(calibration)
-    data = content(quantized, steps, json.dumps(report.to_dict()))
     trial = torch.rand(TRIAL_STEPS, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
     x = trial if calibration is None else calibration
-    if not torch.equal(parse(data, fspath(path)).run(x).logits, quantized.run(x).logits):
+    samples = Golden.of(quantized, x[:, :golden]) if golden else None
+    data = content(quantized, steps, json.dumps(report.to_dict()), samples)
+    if not torch.equal(parse(data, fspath(path))[0].run(x).logits, quantized.run(x).logits):
         raise RuntimeError(f"what would be written to {fspath(path)} does not step as the integers do.")
     atomic_write(path, lambda file: file.write(data))
     return report
 
 
-def _latency(given: Network, network: Network, calibration: Tensor | None) -> list[str]:
+def _latency(network: Network, calibration: Tensor | None, wrapped: Network | None) -> list[str]:
     """What the delay of the layers means to who reads the file; equal spikes of a wrapped model."""
-    if given.layer_delay:
+    if network.layer_delay:
         return []
     layers = len(network.cells)
     remarks = [
-        f"latency: layer l spikes l steps later than in the given network, and the readout {layers}: feed {layers} blank steps "
-        "after the input to see all of it."
+        f"latency: layer l spikes l steps later than in the given network, and the readout {layers}: in a simulator feed {layers} "
+        "blank steps after the input to see all of it."
     ]
-    if calibration is not None:
-        x = calibration[: len(calibration) - layers].to(**given.dtype_and_device)
+    if calibration is not None and wrapped is not None:
         with torch.no_grad():
-            theirs, ours = given.run(x).spikes, network.run(calibration).spikes
-        shares = []
-        for i in given.spiking:
-            a, b = theirs[i].cpu(), ours[i][i + 1 : i + 1 + len(x), :, : theirs[i].shape[2]]
-            shares.append(f"{(a == b).double().mean():.4%} of {int(a.sum())}")
-        remarks.append(f"given network against its delayed form, before rounding: spikes equal in {', '.join(shares)}.")
+            theirs = wrapped.run(calibration.to(**wrapped.dtype_and_device)).spikes
+            ours = network.run(calibration).spikes
+        pairs = [(theirs[i].cpu(), ours[i]) for i in network.spiking]
+        shares = [f"{(a == b).double().mean():.4%} of {int(a.sum())}" for a, b in pairs]
+        remarks.append(f"wrapped network against our cells, before rounding: spikes equal in {', '.join(shares)}.")
     return remarks
 
 

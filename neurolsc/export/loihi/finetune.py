@@ -1,9 +1,8 @@
 """Training through the integers: what is trained is what is exported."""
 
-import torch
 from torch import Tensor, nn
 
-from neurolsc.export.loihi.fixed_point import moments
+from neurolsc.export.loihi.fixed_point import spikes_of
 from neurolsc.export.loihi.quantize import fit_scales, quantize
 from neurolsc.export.loihi.table import NEURONS
 from neurolsc.network import Network, NetworkState, Run
@@ -74,8 +73,7 @@ class QuantizationAware(Network):
         quantized = quantize(self, force=self.force, halvings=self.halvings)
         neurons = [NEURONS.of(f"layer {i}", cell) for i, cell in enumerate(self.cells, start=1)]
         surrogates = [neuron.floats(cell).spike for neuron, cell in zip(neurons, self.cells, strict=True)]
-        run = moments(quantized.layers, quantized.padded(x), surrogates)
-        spikes = [torch.stack(layer) for layer in zip(*(moment.spikes for moment in run), strict=True)]
+        spikes = spikes_of(quantized.layers, quantized.padded(x), surrogates)
         logits = quantized.logits(spikes[-1]) / quantized.readout_scale
         cut = quantized.cropped(spikes)
-        return Run(logits[quantized.blank_steps :], cut, self.initial_states(x.shape[1]))
+        return Run(quantized.on_time(logits, quantized.latency), cut, self.initial_states(x.shape[1]))

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
-__all__ = ["IntegerLayer", "IntegerMoment", "Seen", "clip", "decay", "moments", "wrap"]
+__all__ = ["IntegerLayer", "IntegerMoment", "Seen", "clip", "decay", "moments", "spikes_of", "wrap"]
 
 UNIT = 64
 """state units per weight unit"""
@@ -189,3 +190,8 @@ def moments(
         out, states, seen = ([*each] for each in zip(*made, strict=True))
         yield IntegerMoment(tuple(out), tuple(states), tuple(seen))
         drives = [layer.drive(below, own) for layer, below, own in zip(layers, [frame, *out[:-1]], out, strict=True)]
+
+
+def spikes_of(layers: Sequence[IntegerLayer], x: Tensor, spikes: Sequence[Spike] | None = None) -> list[Tensor]:
+    """The spikes of every layer over time, (T, B, M) each; arguments as in :func:`moments`."""
+    return [torch.stack(layer) for layer in zip(*(moment.spikes for moment in moments(layers, x, spikes)), strict=True)]

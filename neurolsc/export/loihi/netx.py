@@ -3,11 +3,11 @@
 import io
 import json
 import math
-import zlib
+from collections.abc import Sequence
 from dataclasses import fields
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -15,38 +15,78 @@ import torch
 from torch import Tensor
 
 from neurolsc.export.loihi.atrlif import AtrlifLayer
-from neurolsc.export.loihi.cuba import CubaLayer, IntegratorLayer
-from neurolsc.export.loihi.fixed_point import UNIT, IntegerLayer
+from neurolsc.export.loihi.cuba import NEVER, CubaLayer, IntegratorLayer
+from neurolsc.export.loihi.fixed_point import UNIT, IntegerLayer, moments
 from neurolsc.export.loihi.quantize import QuantizedNetwork
 from neurolsc.files import atomic_write
 from neurolsc.untrusted.hdf5 import Content, text
 from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.words import clean
 
-__all__ = ["content", "parse", "read_netx", "write_netx"]
+__all__ = ["GOLDEN_SAMPLES", "Golden", "content", "parse", "read_netx", "replay", "write_netx"]
 
 FORMAT = 2
 MOST_LAYERS = 1000
+GOLDEN_SAMPLES = 4
+"""calibration samples of which a file holds the input and the spikes"""
 KINDS: dict[str, type[IntegerLayer]] = {layer.kind: layer for layer in (CubaLayer, AtrlifLayer)}
 """what a file calls its neurons -> the layer"""
 
 
-def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, steps: int = 1) -> None:
+class Golden(NamedTuple):
+    """What integers did on a few samples, with blank steps and bias neurons.
+
+    Layer by layer it holds what a layer read and what it fired, so that each can be replayed alone.
+    """
+
+    spikes: tuple[Tensor, ...]
+    """of the input, then of every layer that fires, (T, B, N) each, uint8"""
+    states: tuple[Tensor, ...]
+    """sum of a layer's states (u and v, or v and theta) after each step, (T, B) each: it shows a
+    changed weight that changes no spike"""
+    readout: Tensor
+    """integer sum of each class at every step, or voltage of an integrator, (T, B, C)"""
+
+    @classmethod
+    def of(cls, quantized: QuantizedNetwork, x: Tensor) -> "Golden":
+        """Run integers on samples (T, B, n_in), 0 or 1."""
+        with torch.no_grad():
+            x = quantized.padded(x)
+            spikes, states = replay(quantized.layers, x)
+            readout = quantized.logits(spikes[-1])
+            fired = spikes[: len(spikes) - quantized.integrates]
+            return cls(tuple(z.to(torch.uint8) for z in (x, *fired)), tuple(states), readout)
+
+
+def replay(layers: Sequence[IntegerLayer], x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Spikes (T, B, M), of an integrator voltages, and sums of states (T, B), by layer."""
+    run = list(moments(layers, x))
+    spikes = [torch.stack(layer) for layer in zip(*(moment.spikes for moment in run), strict=True)]
+    states = zip(*(moment.states for moment in run), strict=True)
+    return spikes, [torch.stack([torch.stack(state).sum((0, 2)) for state in layer]) for layer in states]
+
+
+def write_netx(
+    quantized: QuantizedNetwork, path: str | PathLike[str], *, steps: int = 1, golden: Tensor | None = None
+) -> None:
     """Write integers as a NetX file, whole or not at all.
 
     Args:
         quantized: the integers.
         path: the file, usually ``*.net``.
         steps: length of a sample, blank steps left out; a note for readers that ask for it.
+        golden: samples (T, B, n_in), 0 or 1: the file holds them with the spikes that the integers
+            fire on them, for :func:`neurolsc.export.verify`.
 
     Raises:
+        ValueError: if the samples do not fit.
         OSError: if the file cannot be written.
     """
-    data = content(quantized, steps)
+    data = content(quantized, steps, golden=None if golden is None else Golden.of(quantized, golden))
     atomic_write(path, lambda file: file.write(data))
 
 
-def content(quantized: QuantizedNetwork, steps: int, report: str | None = None) -> bytes:
+def content(quantized: QuantizedNetwork, steps: int, report: str | None = None, golden: Golden | None = None) -> bytes:
     """What :func:`write_netx` writes, with a report as JSON."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
@@ -57,18 +97,25 @@ def content(quantized: QuantizedNetwork, steps: int, report: str | None = None) 
         if not quantized.integrates:
             _write(layers, len(quantized.layers) + 1, _of_matrix(quantized.readout))
         file["simulation/Ts"] = 1
-        file["simulation/tSample"] = steps + quantized.blank_steps
+        file["simulation/tSample"] = steps + quantized.blank_steps + quantized.latency
         own = file.create_group("neurolsc")
         own.attrs["format"] = FORMAT
         own.attrs["blank_steps"] = quantized.blank_steps
+        own.attrs["latency"] = quantized.latency
         own.attrs["bias_neurons"] = np.array(quantized.bias_neurons)
         own.attrs["readout_scale"] = quantized.readout_scale
         own.attrs["remarks"] = np.bytes_(json.dumps(quantized.remarks))
-        own.attrs["crc32"] = np.bytes_(_checksum(quantized))
         if report is not None:
             own["report"] = report
         for i, layer in enumerate(quantized.layers, start=1):
             own[f"scale_{i}"] = (layer.unit / UNIT).detach().numpy()
+        if golden is not None:
+            group = own.create_group("golden")
+            for i, z in enumerate(golden.spikes):
+                group.create_dataset(f"spikes_{i}", data=np.packbits(z.numpy(), axis=2), compression="gzip")
+            sums = {f"states_{i}": (total, np.int64) for i, total in enumerate(golden.states, start=1)}
+            for name, (values, kind) in (sums | {"readout": (golden.readout, np.int32)}).items():
+                group.create_dataset(name, data=values.numpy().astype(kind), compression="gzip", shuffle=True)
     return buffer.getvalue()
 
 
@@ -95,11 +142,11 @@ def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
         ...     read_netx(f"{folder}/a.net").layers[0].weight.shape
         torch.Size([2, 3])
     """
-    return parse(Path(path).read_bytes(), fspath(path))
+    return parse(Path(path).read_bytes(), fspath(path))[0]
 
 
-def parse(data: bytes, name: str) -> QuantizedNetwork:
-    """What :func:`read_netx` reads from a file of that name."""
+def parse(data: bytes, name: str) -> tuple[QuantizedNetwork, Golden | None]:
+    """The integers in a file of that name, and its golden samples if it holds some."""
     with refusing(name, "not a network of this version"):
         if not data.startswith(b"\x89HDF"):
             raise ValueError("not an HDF5 file.")
@@ -107,8 +154,7 @@ def parse(data: bytes, name: str) -> QuantizedNetwork:
             return _parsed(file)
 
 
-def _parsed(file: Content) -> QuantizedNetwork:
-    """The integers of an open file."""
+def _parsed(file: Content) -> tuple[QuantizedNetwork, Golden | None]:
     if not file.has("neurolsc"):
         raise ValueError("there is no group 'neurolsc': another program wrote it.")
     reader = _Reader(file)
@@ -126,15 +172,20 @@ def _parsed(file: Content) -> QuantizedNetwork:
         width = layers[-1].size
     if integrates:
         last = layers[-1]
-        if type(last) is not CubaLayer or last.weight_rec is not None:
-            raise ValueError(f"layer/{count} is the readout, which must be CUBA neurons without recurrence.")
+        if type(last) is not CubaLayer or last.weight_rec is not None or (last.threshold != NEVER).any():
+            raise ValueError(
+                f"layer/{count} is the readout, which must be CUBA neurons without recurrence that never fire."
+            )
         layers[-1] = IntegratorLayer(**{field.name: getattr(last, field.name) for field in fields(last)})
         readout = torch.zeros(0, width).double()
     else:
         readout = reader.numbers(f"layer/{count + 1}/weight", (None, width))
     bias_neurons = reader.attribute("bias_neurons")
-    if bias_neurons.shape != (count,) or not np.isin(bias_neurons, (0, 1)).all():
-        raise ValueError(f"neurolsc, bias_neurons must be 0 or 1 for each of {count} layers, got {bias_neurons}.")
+    if bias_neurons.shape != (count,) or not np.isin(bias_neurons, range(4)).all():
+        raise ValueError(f"neurolsc, bias_neurons must be 0 to 3 for each of {count} layers, got {bias_neurons}.")
+    latency = reader.whole("latency") if "latency" in reader.notes else 0  # files from before it was noted
+    if latency not in (0, count):
+        raise ValueError(f"neurolsc, latency must be 0 or {count}, a step for each layer, got {latency}.")
     scale = float(reader.attribute("readout_scale"))
     if not (np.isfinite(scale) and scale > 0):
         raise ValueError(f"neurolsc, readout_scale must be positive and finite, got {scale}.")
@@ -148,27 +199,9 @@ def _parsed(file: Content) -> QuantizedNetwork:
         tuple(bias_neurons.tolist()),
         reader.whole("blank_steps"),
         tuple(clean(r, 1000) for r in remarks),
+        latency,
     )
-    if str(reader.attribute("crc32")) != _checksum(read):
-        raise ValueError("damaged: its checksum is not that of its content.")
-    return read
-
-
-def _checksum(quantized: QuantizedNetwork) -> str:
-    """CRC-32 of everything that a file says of a network."""
-    found = 0
-    for layer in quantized.layers:
-        for field in fields(layer):
-            value = getattr(layer, field.name)
-            said = _bytes(value) if isinstance(value, Tensor) else repr(value).encode()
-            found = zlib.crc32(said, zlib.crc32(f"{layer.kind} {field.name}".encode(), found))
-    bias_neurons = [int(n) for n in quantized.bias_neurons]
-    rest = (float(quantized.readout_scale), bias_neurons, int(quantized.blank_steps), quantized.remarks)
-    return f"{zlib.crc32(json.dumps(rest).encode(), zlib.crc32(_bytes(quantized.readout), found)):08x}"
-
-
-def _bytes(value: Tensor) -> bytes:
-    return (value.detach().double() + 0.0).numpy().tobytes()  # -0.0 becomes 0.0, as in integers
+    return read, reader.golden(read) if file.has("neurolsc/golden") else None
 
 
 class _Reader:
@@ -209,6 +242,24 @@ class _Reader:
         if not (values == np.rint(values)).all() or (values < low).any() or (values > high).any():
             raise ValueError(f"{name} must hold integers from {low} to {high}.")
         return torch.from_numpy(values.copy())
+
+    def golden(self, quantized: QuantizedNetwork) -> Golden:
+        """The golden samples of the network that was read."""
+        spikes: list[np.ndarray] = []
+        steps, samples = self.file.dataset("neurolsc/golden/spikes_0", 3).shape[:2]
+        sizes = [quantized.n_in, *(layer.size for layer in quantized.layers)]
+        classes = sizes.pop() if quantized.integrates else len(quantized.readout)
+        for i, n in enumerate(sizes):
+            name = f"neurolsc/golden/spikes_{i}"
+            packed = self.file.values(name, 3, "u")
+            if packed.dtype != np.uint8 or packed.shape != (steps, samples, -(-n // 8)) or 0 in packed.shape:
+                raise ValueError(f"{name} has shape {packed.shape}, wanted bytes ({steps}, {samples}, {-(-n // 8)}).")
+            self.file.room.take(8 * packed.size, name)
+            spikes.append(np.unpackbits(packed, axis=2, count=n))
+        names = [f"neurolsc/golden/states_{i}" for i in range(1, len(quantized.layers) + 1)]
+        states = [self.numbers(name, (steps, samples), -(2**53), 2**53) for name in names]
+        readout = self.numbers("neurolsc/golden/readout", (steps, samples, classes))
+        return Golden(tuple(map(torch.from_numpy, spikes)), tuple(states), readout)
 
     def layer(self, i: int, n: int) -> IntegerLayer:
         """Layer i, which reads n neurons."""

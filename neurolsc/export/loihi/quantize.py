@@ -47,10 +47,13 @@ class QuantizedNetwork:
         layers: first layer first.
         readout: integer weights (C, M of the last layer); (0, M) after an integrator.
         readout_scale: integer units per float unit of the readout.
-        bias_neurons: per layer 1 if its last neuron fires at every step to stand for a bias, else
-            0.
+        bias_neurons: how many neurons at the end of each layer fire at every step to stand for
+            biases.
         blank_steps: steps without input that come before the first one, for the bias neurons to
             start firing.
+        latency: steps without input that come after the last one. 0, or of a network with
+            ``layer_delay=0`` the number of its layers: layer l then spikes l steps later than
+            there. :meth:`run` takes that back.
         remarks: what is worth knowing but no error, one sentence each.
     """
 
@@ -60,6 +63,7 @@ class QuantizedNetwork:
     bias_neurons: tuple[int, ...]
     blank_steps: int
     remarks: tuple[str, ...] = ()
+    latency: int = 0
 
     def __repr__(self) -> str:
         out = () if self.integrates else (len(self.readout),)
@@ -99,28 +103,33 @@ class QuantizedNetwork:
         if not self.integrates:
             total = UNIT * logits.cumsum(0)
             extremes.append(Extremes(v=(int(total.min()), int(total.max())), wraps=int((total.abs() >= LIMIT).sum())))
-        return IntegerRun(logits[self.blank_steps :], self.cropped(spikes), tuple(extremes))
+        return IntegerRun(self.on_time(logits, self.latency), self.cropped(spikes), tuple(extremes))
+
+    def on_time(self, values: Tensor, late: int) -> Tensor:
+        """The steps of (T, ...) that belong to the input, of what comes so many steps later."""
+        first = self.blank_steps + late
+        return values[first : len(values) + late - self.latency]
 
     def logits(self, last: Tensor) -> Tensor:
         """The readout of what the last layer sends (T, B, M), integers (T, B, C)."""
         return last if self.integrates else last @ self.readout.T
 
     def cropped(self, spikes: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Spikes (T, B, M) without blank steps and the neurons that stand for a bias."""
+        """Spikes (T, B, M) on time, without blank steps and the neurons that stand for a bias."""
         return tuple(
-            layer[self.blank_steps :, :, : layer.shape[2] - extra]
-            for layer, extra in zip(spikes, self.bias_neurons, strict=True)
+            self.on_time(layer, i if self.latency else 0)[:, :, : layer.shape[2] - extra]
+            for i, (layer, extra) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1)
         )
 
     def padded(self, x: Tensor) -> Tensor:
-        """The input of :meth:`run` as the layers read it: float64, dense, blank steps first."""
+        """The input of :meth:`run` as the layers read it: float64, dense, with blank steps."""
         x = x.to_dense() if x.is_sparse else x
         if x.ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"input spikes must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         if not is_binary(x):
             other = x[(x != 0) & (x != 1)][0].item()
             raise ValueError(f"input spikes must be 0 or 1, got {other:g}: graded spikes are not supported.")
-        return torch.nn.functional.pad(x.to(self.readout).double(), (0, 0, 0, 0, self.blank_steps, 0))
+        return torch.nn.functional.pad(x.to(self.readout).double(), (0, 0, 0, 0, self.blank_steps, self.latency))
 
 
 def quantize(
@@ -160,7 +169,8 @@ def quantize(
         >>> bool(quantized.layers[0].weight.abs().max() <= 254)
         True
     """
-    network = delayed(from_wrapped(network))
+    given = from_wrapped(network)
+    network = delayed(given)
     leaky = integrates(network)
     if getattr(network.readout, "bias", None) is not None:
         raise ValueError("the readout has a bias, which a sum of spikes cannot hold: train with readout_bias=False.")
@@ -176,11 +186,11 @@ def quantize(
         wider = layer.size - cell.n_hidden
         layers.append(layer)
         remarks += said
-    bias_neurons = tuple(layer.size - cell.n_hidden for layer, cell in zip(layers, network.cells, strict=True))
-    native = [i for i, layer in enumerate(layers, start=1) if not bias_neurons[i - 1] and layer.bias.any()]
-    if any(bias_neurons) and native:
+    extra = [layer.size - cell.n_hidden for layer, cell in zip(layers, network.cells, strict=True)]
+    native = [i for i, layer in enumerate(layers, start=1) if not extra[i - 1] and layer.bias.any()]
+    if any(extra) and native:
         raise ValueError(
-            f"layer {bias_neurons.index(1) + 1} has a bias and a reset by subtraction, which needs a blank first step, and in that "
+            f"layer {extra.index(1) + 1} has a bias and a reset by subtraction, which needs a blank first step, and in that "
             f"step the bias of layer {native[0]} would act already: give all layers with a bias the same kind of reset."
         )
     if leaky:
@@ -192,7 +202,9 @@ def quantize(
         readout = even(w * scale)
         check_matrix("the readout", readout)
         readout = torch.nn.functional.pad(readout, (0, wider))
-    return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, int(any(bias_neurons)), tuple(remarks))
+    bias_neurons = tuple(layer.size - cell.n_hidden for layer, cell in zip(layers, given.cells, strict=True))
+    latency = 0 if given.layer_delay else len(layers)
+    return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, int(any(extra)), tuple(remarks), latency)
 
 
 def fit_scales(network: Network, calibration: Tensor, *, force: bool = False) -> tuple[int, ...]:

@@ -14,11 +14,8 @@ from neurolsc import metrics
 from neurolsc.display import Displayed, Table
 from neurolsc.export.loihi.cuba import NEVER
 from neurolsc.export.loihi.extremes import Extremes
-from neurolsc.export.nir.readers import ROCKPOOL
-from neurolsc.export.simulators.agreement import Opinion, Verification
-from neurolsc.export.simulators.norse import ask_norse
-from neurolsc.export.simulators.spikingjelly import ask_spikingjelly
-from neurolsc.export.wrapped import delayed, from_wrapped
+from neurolsc.export.simulators.agreement import Verification
+from neurolsc.export.wrapped import from_wrapped
 from neurolsc.files import atomic_write
 from neurolsc.network import Network
 
@@ -136,31 +133,27 @@ class ExportReport(Displayed):
     verification: str = "not run"
     """what was compared with what, and how much of it was equal"""
     tools: tuple[str, ...] = ()
-    opinions: tuple[Opinion, ...] = ()
-    """of other simulators: on the file, and on the float network through NIR"""
+    """names and versions of the simulator that ran"""
     readout_error: float | None = None
     """RMS of what the voltages of an integrator are off the floats', as a share of their RMS"""
 
     def with_simulator(
         self, network: Network, x: Tensor, found: Verification, labels: Tensor | None = None
     ) -> "ExportReport":
-        """The report with what the simulator found, and what readers of NIR say of the floats.
-
-        norse and spikingjelly are asked; why rockpool is not, is in it.
+        """The report with what :func:`neurolsc.export.verify` found.
 
         Args:
             network: the float network.
-            x: the samples (T, B, n_in) that :func:`neurolsc.export.verify` ran.
-            found: what it returned.
+            x: the samples (T, B, n_in) that were verified.
+            found: what was found.
             labels: classes (B,), for accuracies.
         """
-        network = delayed(from_wrapped(network))
+        if not found.simulated:
+            return replace(self, verification=str(found))
         with torch.no_grad():
-            logits = network.run(x).logits
+            logits = from_wrapped(network).run(x).logits
         votes = decisions(logits, found.expected_logits, labels, found.logits)
-        through_nir = (ask_norse(network, x), ask_spikingjelly(network, x), Opinion("rockpool", reason=ROCKPOOL))
-        found = replace(found, opinions=(*found.opinions, *through_nir))
-        return replace(self, simulator=votes, verification=str(found), tools=found.tools, opinions=found.opinions)
+        return replace(self, simulator=votes, verification=str(found), tools=found.tools)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values."""

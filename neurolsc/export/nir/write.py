@@ -16,6 +16,10 @@ import io
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+import h5py
+import torch
+from torch import Tensor
+
 from neurolsc.export.nir.graph import Chain, ChainLayer, write_chain
 from neurolsc.export.nir.nodes import linear, load_nir
 from neurolsc.export.nir.readers import ReaderName, check_reader
@@ -23,6 +27,7 @@ from neurolsc.export.nir.table import NEURONS
 from neurolsc.export.nir.voltage import check_finite
 from neurolsc.export.wrapped import from_wrapped, integrates
 from neurolsc.files import atomic_write
+from neurolsc.metrics import is_binary
 from neurolsc.network import Network
 from neurolsc.neurons import Cell
 from neurolsc.validation import number
@@ -34,7 +39,12 @@ __all__ = ["to_nir"]
 
 
 def to_nir(
-    network: Network, path: str | PathLike[str] | None = None, *, dt: float, reader: ReaderName | None = None
+    network: Network,
+    path: str | PathLike[str] | None = None,
+    *,
+    dt: float,
+    reader: ReaderName | None = None,
+    golden: Tensor | None = None,
 ) -> "nir.NIRGraph":
     """Describe a network as a graph of NIR, and write it to a file if one is named.
 
@@ -54,13 +64,17 @@ def to_nir(
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
         reader: ``"norse"``, ``"snntorch"`` or ``"spikingjelly"``: refuse what this program's reader
             cannot hold, such as an ALIF; ``"rockpool"`` is refused, with the reason.
+        golden: samples (T, B, n_in) that the file holds with the spikes of every layer and the
+            readout, where no layer has a delay; ``nir.read_data`` (nir 1.0.8) gives them, and
+            :func:`neurolsc.export.verify_nir` replays them.
 
     Returns:
         The graph.
 
     Raises:
         TypeError: if a layer is neither LIF nor ALIF, or the readout neither linear nor an LI.
-        ValueError: if something cannot be expressed; the message names the layer and the number.
+        ValueError: if something cannot be expressed; the message names the layer and the number;
+            or if there are golden samples and no path.
         ImportError: if nir is not installed.
         OSError: if the file cannot be written.
 
@@ -72,6 +86,8 @@ def to_nir(
     """
     nir = load_nir()
     dt = number("dt", dt)
+    if golden is not None and path is None:
+        raise ValueError("golden samples are written to a file: give its path.")
     network = from_wrapped(network)
     if reader is not None:
         check_reader(network, reader, dt)
@@ -84,8 +100,31 @@ def to_nir(
     if path is not None:
         buffer = io.BytesIO()
         nir.write(buffer, graph)
+        if golden is not None:
+            data = io.BytesIO()
+            nir.write_data(data, _golden(network, [layer.name for layer in layers], golden, dt))
+            with h5py.File(data) as source, h5py.File(buffer, "r+") as file:  # they share no name
+                source.copy("nodes", file)
+                file.attrs.update(source.attrs)
         atomic_write(path, lambda file: file.write(buffer.getvalue()))
     return graph
+
+
+def _golden(network: Network, names: list[str], x: Tensor, dt: float) -> "nir.NIRGraphData":
+    """What nodes send on samples (T, B, n_in)."""
+    nir = load_nir()
+    if not hasattr(nir, "write_data"):
+        raise ImportError(f"golden samples need nir 1.0.8 or later, got {nir.__version__}: pip install 'nir>=1.0.8'.")
+    network = Network(list(network.cells), network.readout, layer_delay=0)
+    x = (x.to_dense() if x.is_sparse else x).to(**network.dtype_and_device)
+    with torch.no_grad():
+        run = network.run(x)
+    nodes = {}
+    for name, sent in zip(("input", *names, "output"), (x, *run.spikes, run.logits), strict=True):
+        values, binary = sent.transpose(0, 1).cpu().numpy(), is_binary(sent)
+        grid = nir.TimeGriddedData(values.astype(bool) if binary else values, dt)
+        nodes[name] = nir.NIRNodeData({"spikes" if binary else "values": grid})
+    return nir.NIRGraphData(nodes)
 
 
 def _layer(i: int, cell: Cell, layer_delay: int, dt: float) -> ChainLayer:

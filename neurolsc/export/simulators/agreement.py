@@ -8,45 +8,33 @@ from torch import Tensor
 
 from neurolsc.display import Displayed
 
-__all__ = ["LayerAgreement", "LayerOpinion", "Opinion", "Verification"]
+__all__ = ["LayerAgreement", "Opinion", "Verification", "first_step"]
 
 
 @dataclass(frozen=True)
 class LayerAgreement:
-    """One layer of the integer model beside the same layer in the simulator."""
-
-    spikes: int
-    """spikes of the integer model; agreement of silence says little"""
-    agreement: float
-    """share of (step, sample, neuron) triples with the same spike"""
-    state_agreement: float
-    """the same of current and voltage, or voltage and threshold, after every step"""
-    first_difference: int | None
-    """the first step at which a spike differs, counted from 0 with blank steps; None if none
-    does"""
-
-
-@dataclass(frozen=True)
-class LayerOpinion:
-    """One layer here and there."""
+    """One layer of ours and the same layer of another run."""
 
     spikes: int
     """ours; agreement of silence says little"""
     agreement: float
     """share of (step, sample, neuron) triples with the same spike"""
-    first_difference: int | None
-    """the first of our steps at which a spike differs, counted from 0; None if none does"""
+    state_agreement: float | None = None
+    """the same of current and voltage, or voltage and threshold, after every step; of golden
+    samples, the share of steps and samples with the same sum of a layer's states; None where only
+    spikes are compared"""
+    first_difference: int | None = None
+    """the first of our steps at which a spike differs (of golden samples: or a sum of states),
+    counted from 0 with blank steps; None if none does"""
 
     @classmethod
-    def of(cls, ours: Tensor, theirs: Tensor, late: int = 0) -> "LayerOpinion":
+    def of(cls, ours: Tensor, theirs: Tensor, late: int = 0) -> "LayerAgreement":
         """Compare spikes (T, B, M); there each comes so many steps earlier than here."""
         same = ours[late:] == theirs[: len(theirs) - late]
         # what ours sent before anything of the input could arrive there has no counterpart: it must
         # be silence
         equal = torch.cat((ours[:late] == 0, same))
-        differs = (~equal).flatten(1).any(1).nonzero()
-        first = int(differs[0]) if len(differs) else None
-        return cls(int(ours.sum()), equal.double().mean().item(), first)
+        return cls(int(ours.sum()), equal.double().mean().item(), first_difference=first_step(~equal))
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,7 @@ class Opinion:
 
     tool: str
     """names and versions, and which of our models it was compared with"""
-    layers: tuple[LayerOpinion, ...] = ()
+    layers: tuple[LayerAgreement, ...] = ()
     """first layer first"""
     steps: int = 0
     samples: int = 0
@@ -75,7 +63,7 @@ class Opinion:
             latency: layer l, counted from 1, fires there this many times l steps earlier than here.
         """
         pairs = enumerate(zip(ours, theirs, strict=True), start=1)
-        layers = tuple(LayerOpinion.of(a, b, i * latency) for i, (a, b) in pairs)
+        layers = tuple(LayerAgreement.of(a, b, i * latency) for i, (a, b) in pairs)
         return cls(tool, layers, ours[0].shape[0], ours[0].shape[1])
 
     @property
@@ -106,33 +94,49 @@ class Verification(Displayed):
     tools: tuple[str, ...]
     """names and versions of what ran"""
     spikes: tuple[Tensor, ...]
-    """the simulator's, each (T, B, M), without blank steps and bias neurons"""
+    """of what ran, each (T, B, M), without blank steps and bias neurons"""
     logits: Tensor
     """integer readout of them at every step (T, B, C)"""
     expected_logits: Tensor
-    """the same of the integer model's spikes"""
+    """the same of the spikes that they are compared with: the integer model's, or the golden"""
     readout_agreement: float
     """share of (step, sample, class) triples in which the simulator's readout holds the sum of the
-    logits so far, or the same current and voltage of an integrator"""
+    logits so far, or the same current and voltage of an integrator; of golden samples, those with
+    the same logit"""
     opinions: tuple[Opinion, ...] = ()
     """of other simulators on the same file and spikes"""
+    readout_difference: int | None = None
+    """the first step at which a logit of a golden sample differs; None if none does"""
+    golden: "Verification | None" = None
+    """of the golden samples, where a simulator ran on other spikes"""
+    simulated: bool = True
+    """False where only the golden samples were replayed, without a simulator"""
 
     @property
     def exact(self) -> bool:
         """Whether every spike and every state is the same, and the readout's sums are."""
-        return self.readout_agreement == 1 and all(
-            layer.agreement == layer.state_agreement == 1 for layer in self.layers
+        return (
+            self.readout_agreement == 1
+            and all(layer.agreement == 1 and layer.state_agreement in (None, 1) for layer in self.layers)
+            and (self.golden is None or self.golden.exact)
         )
 
     def parts(self) -> list[str]:
         """What is shown: a line for each layer."""
-        lines = [f"{', '.join(self.tools)}: {self.samples} samples of {self.steps} steps"]
+        lines = self.golden.parts() if self.golden is not None else []
+        lines.append(f"{', '.join(self.tools)}: {self.samples} samples of {self.steps} steps")
         for i, layer in enumerate(self.layers, start=1):
-            equal = f"{layer.spikes} spikes, {layer.agreement:.4%} equal; states {layer.state_agreement:.4%} equal"
+            states = "" if layer.state_agreement is None else f"; states {layer.state_agreement:.4%} equal"
+            equal = f"{layer.spikes} spikes, {layer.agreement:.4%} equal{states}"
             lines.append(f"layer {i}: {equal}{_where(layer.first_difference)}")
-        lines.append(f"readout: {self.readout_agreement:.4%} of the sums or voltages equal")
-        lines += [f"second opinion: {opinion}" for opinion in self.opinions]
-        return lines
+        lines.append(f"readout: {self.readout_agreement:.4%} equal{_where(self.readout_difference)}")
+        return lines + [str(opinion) for opinion in self.opinions]
+
+
+def first_step(differs: Tensor) -> int | None:
+    """The first step of (T, ...) at which something differs; None if nothing does."""
+    steps = differs.flatten(1).any(1).nonzero()
+    return int(steps[0]) if len(steps) else None
 
 
 def _where(first_difference: int | None) -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network
-from neurolsc.export import dequantize, fit_scales, quantize, to_netx
+from neurolsc.export import delayed, dequantize, fit_scales, quantize, read_netx, to_netx, verify, write_netx
 from neurolsc.export.loihi.atrlif import AtrlifLayer
 from neurolsc.export.loihi.cuba import CubaLayer
 from neurolsc.export.loihi.rounding import check_matrix
@@ -418,3 +418,27 @@ def test_one_threshold_without_memory_is_enough_to_refuse():
     network.cells[1].tau_theta = tau
     with pytest.raises(ValueError, match=r"layer 2: tau_theta is 0.1 to \d\d"):
         quantize(network)
+
+
+@pytest.mark.parametrize("kind", ["recurrent, zero", "bias, subtract", "bias, zero"])
+def test_layers_that_get_a_delay_are_given_on_time(kind, tmp_path):
+    given, x = make(kind), spikes(80)
+    given.layer_delay = 0
+    layers, late = len(given.cells), quantize(delayed(given))
+    there = late.run(torch.cat((x, x.new_zeros(layers, *x.shape[1:]))))  # blank steps by hand
+    write_netx(quantize(given), tmp_path / "a.net", golden=x)
+    for quantized in (quantize(given), read_netx(tmp_path / "a.net")):
+        run = quantized.run(x)
+        assert (quantized.latency, late.latency) == (layers, 0)
+        assert torch.equal(run.logits, there.logits[layers:])
+        for i, (z, later, cell) in enumerate(zip(run.spikes, there.spikes, given.cells, strict=True), start=1):
+            assert z.sum() > 500
+            assert torch.equal(z, later[i : i + len(x), :, : cell.n_hidden])
+    with torch.no_grad():
+        exact = given.run(x)
+    assert all(abs(a.mean() - b.mean()) < 0.02 for a, b in zip(run.spikes, exact.spikes, strict=True))
+    assert abs(run.logits / quantized.readout_scale - exact.logits).mean() < 0.3 * exact.logits.std()
+    found = verify(tmp_path / "a.net")
+    assert found.exact
+    assert found.steps == len(x)
+    assert torch.equal(found.logits, run.logits)

@@ -81,7 +81,7 @@ def test_the_emulator_finds_an_input_that_is_too_large_for_the_chip(nengo, tmp_p
 
 
 @pytest.mark.slow
-def test_verify_and_the_report_bring_both_second_opinions(nengo, tmp_path, monkeypatch):
+def test_verify_and_the_report_say_what_nengo_loihi_found(nengo, tmp_path, monkeypatch):
     lava = python_of("Lava", "NEUROLSC_LAVA_PYTHON", ".lava-env")
     monkeypatch.setenv("NEUROLSC_NENGO_PYTHON", str(nengo))
     network, x = make("recurrent, subtract"), spikes(100, 2)
@@ -91,9 +91,7 @@ def test_verify_and_the_report_bring_both_second_opinions(nengo, tmp_path, monke
     assert [opinion.exact for opinion in found.opinions] == [True]
     told = str(report.with_simulator(network, x, found))
     print(told)
-    assert re.search(r"second opinion: nengo-loihi 1\.1\.\d.*100\.0000% equal", told)
-    assert re.search(r"second opinion: norse 1\.\d.* through nir .*100\.0000% equal", told)
-    assert re.search(r"second opinion: spikingjelly: not run: layer 1 has theta from 0\.8 to 1\.2", told)
+    assert re.search(r"nengo-loihi 1\.1\.\d.*100\.0000% equal", told)
 
 
 def test_an_alif_is_not_asked(tmp_path):
