@@ -11,7 +11,7 @@ from neurolsc.experiment import score
 
 @click.command()
 @options.run
-@click.option("--split", type=click.Choice(["test", "validation"]), default="test", show_default=True)
+@click.option("--split", type=options.Choice(["test", "validation"]), default="test", show_default=True)
 @click.option("--batch-size", default=256, show_default=True)
 @options.device
 def evaluate(run: Path, split: Literal["test", "validation"], batch_size: int, device: str) -> None:

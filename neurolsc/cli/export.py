@@ -1,7 +1,5 @@
 """The command ``neurolsc export``."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ FLAGS = {"samples": "netx", "fine_tune": "netx", "lr": "netx", "simulate": "netx
 
 @click.command()
 @options.run
-@click.option("--to", "target", type=click.Choice(["netx", "nir"]), required=True, help="Lava's format, or NIR.")
+@click.option("--to", "target", type=options.Choice(["netx", "nir"]), required=True, help="Lava's format, or NIR.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -80,21 +78,12 @@ def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: flo
     click.echo(f"written to {out}")
 
 
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """What is said of a neuron that the format does not know, without the place in the code."""
-    try:
-        yield
-    except TypeError as error:
-        raise click.ClickException(str(error)) from error
-
-
 def _to_nir(network: Network, out: Path, dt: float | None) -> None:
     if dt is None:
         raise click.UsageError("--to nir needs --dt, the seconds that a time step stands for.")
     from neurolsc.export import to_nir
 
-    with _one_line(), run_folder(out, {"to": "nir", "dt": dt}) as folder:
+    with run_folder(out, {"to": "nir", "dt": dt}) as folder:
         to_nir(network, folder / "network.nir", dt=dt)
 
 
@@ -109,8 +98,7 @@ def _to_netx(
     simulate: bool,
     force: bool,
 ) -> None:
-    with _one_line():
-        quantize(network, force=force)  # what cannot be expressed is told before any data are read
+    quantize(network, force=force)  # what cannot be expressed is told before any data are read
     data, training = experiment.data, experiment.training
     assert training is not None
     x, labels = _binary_samples(experiment, samples)

@@ -3,11 +3,13 @@
 import os
 import shlex
 import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
 import click
 
-from neurolsc import __version__
+import neurolsc
 from neurolsc.cli.data import data
 from neurolsc.cli.demo import demo
 from neurolsc.cli.diagnose import diagnose
@@ -43,10 +45,15 @@ class _Group(click.Group):
             ctx.exit(INTERRUPTED)
         except (ValueError, FloatingPointError, OSError) as error:
             raise click.ClickException(str(error)) from error
+        except TypeError as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            if Path(neurolsc.__file__).parent not in Path(last.filename).parents or not last.line.startswith("raise "):
+                raise  # no refusal of this package, but a mistake: maybe in a cell of one's own
+            raise click.ClickException(str(error)) from error
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__)
+@click.version_option(neurolsc.__version__)
 def app() -> None:
     """Make deep recurrent spiking networks trainable by setting their local stability first.
 

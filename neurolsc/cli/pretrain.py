@@ -9,7 +9,7 @@ from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, Sta
 from neurolsc.experiment import Experiment
 
 
-@click.command()
+@click.command(cls=options.Command)
 @options.settings(NetworkSettings, DataSettings, StartSettings, PretrainSettings)
 @options.device
 @options.out

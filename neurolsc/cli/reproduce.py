@@ -22,7 +22,7 @@ from neurolsc.sweeps import Processes
 @click.argument("figure")
 @click.option(
     "--size",
-    type=click.Choice(SIZES),
+    type=options.Choice(SIZES),
     default="small",
     show_default=True,
     help="Minutes on a CPU, or the paper's own grid, which takes days.",
