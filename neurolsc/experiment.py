@@ -267,7 +267,7 @@ class Experiment:
         if not (folder / "radii_before.json").exists():  # else this goes on after a stop
             x = self.first_inputs("train", settings.pretrain_samples)
             steps = min(settings.pretrain_times, x.shape[0])
-            before = radius_profile(network, x, steps=steps, seed=seed)
+            before = radius_profile(network, x, steps=steps, seed=seed, progress=None if progress else False)
             write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")
         result = settings.run(network, self._inputs(), seed=seed, checkpoint=folder / PRETRAINING, progress=progress)
         write_profile(result.profile, folder / "radii_after", f"{self.title}, after pre-training")

@@ -152,7 +152,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _claim(partial: Path, settings: dict[str, Any], say: Callable[[str], object]) -> None:
-    """Make a folder that of a run; one of other settings that holds nothing but a start is emptied."""
+    """Make a folder that of a run; of other settings one with nothing but a start is emptied."""
     written = partial / SETTINGS
     if written.exists() and {entry.name for entry in partial.iterdir()} <= OF_A_START:
         try:

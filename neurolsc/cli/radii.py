@@ -17,7 +17,7 @@ KINDS = (NetworkSettings, DataSettings, StartSettings)
 
 
 def _use_saved(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path | None:
-    """Let the settings of a run say what no flag says; the file of its network, or the file given."""
+    """Take the settings of a run where no flag is given; return the file of the network."""
     if saved is not None and saved.is_dir():
         read_settings(saved)  # refuses what is no finished run
         options.use_file(ctx, saved / SETTINGS, KINDS)
@@ -44,11 +44,11 @@ def radii(
     times: int,
     out: Path | None,
 ) -> None:
-    """Measure the radii of a network: how much of a gradient is left from step to step, and from layer to layer.
+    """Measure radii: what is left of a gradient from step to step, and from layer to layer.
 
-    RUN is the folder of a finished run, or a file that neurolsc.save wrote, or the name of a trained
-    network in the package. Without it the network is a new one of the settings, as its weights are
-    drawn; with --start as that start leaves it.
+    RUN is the folder of a finished run, a file of neurolsc.save, or the name of a trained network
+    in the package. Without it the network is a new one of the settings, as its weights are drawn,
+    or as --start leaves it.
 
     One row per layer: the mean radius through time and through depth (the largest eigenvalue of the
     derivative of a state by the one before it, and by that of the layer below), how much the layer
