@@ -15,13 +15,13 @@ from neurolsc.datasets.summary import summarize
 
 @click.group()
 def data() -> None:
-    """Look at data."""
+    """Say what the data hold."""
 
 
 @data.command(cls=options.Command)
 @options.settings(DataSettings)
 def splits(settings: DataSettings) -> None:
-    """Say what there is to train on and to validate with, and what is asked of a network.
+    """Show the training and validation data of the settings, and the task.
 
     The files are read and checked as `neurolsc train` does. The test set is not opened.
     """

@@ -28,7 +28,13 @@ FLAGS = {"samples": "netx", "fine_tune": "netx", "lr": "netx", "simulate": "netx
 
 @click.command()
 @options.run
-@click.option("--to", "target", type=options.Choice(["netx", "nir"]), required=True, help="Lava's format, or NIR.")
+@click.option(
+    "--to",
+    "target",
+    type=options.Choice(["netx", "nir"]),
+    required=True,
+    help="netx: Lava's format for Loihi; nir: the interchange format.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -52,7 +58,7 @@ FLAGS = {"samples": "netx", "fine_tune": "netx", "lr": "netx", "simulate": "netx
 @click.option("--dt", type=float, help="nir: seconds per time step; must be given.")
 @click.pass_context
 def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: float | None, **netx: Any) -> None:
-    """Carry the network of a finished run to the tool chains of neuromorphic chips.
+    """Export the network of a finished run for neuromorphic chips.
 
     netx: the network becomes integers, written as network.net for Lava, with a report (report.json,
     .txt and .png) of what that changed on validation samples of the run. The test set is not

@@ -60,14 +60,16 @@ def app() -> None:
     A usual day, on the digits that come with the package:
 
     \b
-      neurolsc radii                                  what an untrained network looks like
+      neurolsc radii                                  the radii of an untrained network
+      neurolsc radii --start "Relay()"                and after a start
       neurolsc pretrain --target 0.5 --out runs/half  set its radii
       neurolsc train --for netx --epochs 10 --out runs/digits
                                                       train one that fits a chip
+      neurolsc radii runs/digits                      the radii of that one
       neurolsc diagnose runs/digits                   what is wrong with it, if anything
       neurolsc evaluate runs/digits                   open the test set, once
       neurolsc export runs/digits --to netx           integers for a neuromorphic chip
-      neurolsc demo                                   what the start does, with a report
+      neurolsc demo                                   five starts side by side, with a report
       neurolsc data info train.h5                     what is in a file of spoken words
       neurolsc reproduce 1b                           a figure of the paper, in small
 

@@ -23,7 +23,7 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for flag in self.get_params(ctx):
-            if (shown := flag.get_help_record(ctx)) is not None:
+            if isinstance(flag, click.Option) and (shown := flag.get_help_record(ctx)) is not None:
                 sections.setdefault(getattr(flag, "section", "Options"), []).append(shown)
         for title, rows in sections.items():
             with formatter.section(title):

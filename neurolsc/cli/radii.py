@@ -44,16 +44,16 @@ def radii(
     times: int,
     out: Path | None,
 ) -> None:
-    """Measure radii: what is left of a gradient from step to step, and from layer to layer.
+    """Measure the radii of a new network, a run or a saved network.
 
     RUN is the folder of a finished run, a file of neurolsc.save, or the name of a trained network
     in the package. Without it the network is a new one of the settings, as its weights are drawn,
     or as --start leaves it.
 
-    One row per layer: the mean radius through time and through depth (the largest eigenvalue of the
-    derivative of a state by the one before it, and by that of the layer below), how much the layer
-    fires, and which term holds the radius through time; of the cells in the package the leaks
-    exp(-1/tau), the reset, the feedback of a spike on the threshold, or the recurrent weights.
+    A radius is what is left of a gradient after one step back in time, or one layer down. One row
+    per layer: the mean radius through time and through depth, how much the layer fires, and which
+    term holds the radius through time; of the cells in the package the leaks exp(-1/tau), the
+    reset, the feedback of a spike on the threshold, or the recurrent weights.
     """
     source = click.get_current_context().get_parameter_source
     if saved is not None:

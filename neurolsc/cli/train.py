@@ -26,13 +26,14 @@ def train(
     device: str,
     out: Path,
 ) -> None:
-    """Train a network, after a --start, and after setting its radii if a --target is given.
+    """Train a network, after a start.
 
-    Cross-entropy at every time step, early stopping on the validation loss.
-    The folder gets network.safetensors (the best epoch), history.csv and .json, and the learning
-    curves. The test set is not opened: neurolsc evaluate does that. If this is stopped, the same
-    command goes on where it was. If the loss becomes NaN, the network of the best epoch is left in
-    the folder of the unfinished run.
+    First --start sets it, then its radii are set if a --target is given. The loss is that of the
+    task (for labels cross-entropy at every time step); training stops early on the validation
+    loss. The folder gets network.safetensors (the best epoch), history.csv
+    and .json, and the learning curves. The test set is not opened: neurolsc evaluate does that. If
+    this is stopped, the same command goes on where it was. If the loss becomes NaN, the network of
+    the best epoch is left in the folder of the unfinished run.
     """
     experiment = Experiment(network, data, pretraining, training, start, device)
     if chip is not None:
