@@ -32,8 +32,9 @@ def sweep(
 ) -> None:
     """Train a network for every trial of a grid file.
 
-    A trial is a combination of settings. Each is a run with a folder of its own in the sweep's; all of them are rows of table.csv.
-    Whatever stops the sweep, the same command goes on where it was: no finished trial is repeated.
+    A trial is a combination of settings. Each is a run with a folder of its own in the sweep's; all
+    of them are rows of table.csv. Whatever stops the sweep, the same command goes on where it was:
+    no finished trial is repeated.
     """
     read = read_grid(grid)
     out = Path("runs") / read.name if out is None else out
