@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
+from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.synapses import synapses
 from neurolsc.validation import number
 
@@ -39,8 +40,8 @@ class Conditioning:
 
     Raises:
         ValueError: if a bound is negative or not finite.
-        TypeError: on the first update, if weights are to be clipped of a cell that does not name
-            its voltage.
+        TypeError: in :meth:`check`, which a training begins with, if weights are to be clipped of a
+            cell that does not name its voltage.
 
     Source: Pascanu et al., arXiv:1211.5063, algorithm 1 (gradient); Miller & Hardt,
     arXiv:1805.10369, Sec. 4.2 (spectrum: projection onto the ball of the spectral norm); Yong et
@@ -55,6 +56,15 @@ class Conditioning:
     def __post_init__(self) -> None:
         for name in ("clip_gradient", "clip_spectrum", "clip_weight"):
             number(name, getattr(self, name), zero_allowed=True)
+
+    def check(self, network: Network) -> None:
+        """Refuse a network whose weights cannot be clipped, before it is trained.
+
+        Raises:
+            TypeError: if weights are to be clipped of a cell that does not name its voltage.
+        """
+        for cell in network.cells if self.clip_weight else ():
+            _membrane_of(cell)
 
     def before_update(self, network: Network) -> None:
         """Centralize and clip the gradient, before the optimizer's step."""
@@ -76,15 +86,19 @@ class Conditioning:
                 matrix.set(clip_singular_values(matrix.weights, self.clip_spectrum))
 
 
+def _membrane_of(cell: Cell) -> Membrane:
+    if (of := cell.membrane()) is None:
+        raise TypeError(f"clip_weight needs a cell that names its voltage, which a {type(cell).__name__} does not.")
+    return of
+
+
 def clip_weights(cell: Cell, most: float) -> None:
     """Bound the weights of a cell, in place, to so many resting thresholds of their neurons.
 
     Raises:
         TypeError: if the cell does not name its voltage.
     """
-    of = cell.membrane()
-    if of is None:
-        raise TypeError(f"clip_weight needs a cell that names its voltage, which a {type(cell).__name__} does not.")
+    of = _membrane_of(cell)
     with torch.no_grad():
         threshold = of.thresholds(cell.initial_state(1))[0].clamp(min=0)
         for matrix in dict.fromkeys((*synapses(cell, "depth"), *synapses(cell, "time"))):

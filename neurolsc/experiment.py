@@ -24,6 +24,7 @@ from neurolsc.config import (
 )
 from neurolsc.datasets import Pixels, Words, collate, input_batches
 from neurolsc.datasets.batches import fetch
+from neurolsc.datasets.splits import who_is_where
 from neurolsc.devices import usable
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.evaluation import Scores, evaluate
@@ -120,12 +121,17 @@ class Experiment:
         """The network before anything is done to it; its weights are the same on every device.
 
         Raises:
-            ValueError: if torch cannot use the device, or the data last one step and no layer would
-                see them in it.
+            ValueError: if torch cannot use the device, the network of a file reads other data, or
+                the data last one step and no layer would see them in it.
         """
         training = self.data.load("train")
         words = training.n_words if isinstance(training, Words) else None
         network = self.network.build(training.n_in, training.n_classes, words)
+        if words is None and network.n_in != training.n_in:
+            raise ValueError(
+                f"the network of {self.network.weights} reads {network.n_in} inputs, and data = {self.data.data} have "
+                f"{training.n_in}: give the data that it was made for."
+            )
         if isinstance(training, Pixels) and network.layer_delay:
             raise ValueError(
                 f"data = {self.data.data} last one step, in which no layer reads the one below unless layer_delay = 0."
@@ -182,8 +188,11 @@ class Experiment:
         """
         pretraining = training = None
         noted = replace(self, network=self.network.noted())  # the file may change between the next two lines
-        with run_folder(out, noted.settings()) as folder:
+        with run_folder(out, noted.settings(), say) as folder:
+            noted.check(say)
             network = noted.started(folder, say)
+            if self.training is not None:
+                self.training.conditioning.check(network)
             if self.pretraining is not None and self.pretraining.parsed_target() is not None:
                 pretraining = self.set_radii(network, self.pretraining, folder, progress=progress)
                 say(pretraining)
@@ -194,6 +203,18 @@ class Experiment:
             checkpoint.save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)
 
+    def check(self, say: Callable[[object], object] = lambda _: None) -> None:
+        """Refuse, before any work, a device that cannot be used and data that cannot be read.
+
+        Args:
+            say: called with the speakers that are held out, if they are.
+        """
+        usable(self.device)
+        if self.training is not None:
+            training, validation = self.data.load("train"), self.data.load("validation")
+            if self.data.split_by == "speaker":
+                say(who_is_where(training, validation))
+
     def begin(self) -> tuple[Network, tuple[Finding, ...]]:
         """A fresh network after its start, and what that could not reach.
 
@@ -201,6 +222,8 @@ class Experiment:
             TypeError: if its cells lack what the start needs.
         """
         network = self.build()
+        if self.beginning.start == "Default":
+            return network, ()
         return network, self.beginning.run(network, self._inputs(), self.network.seed)
 
     def started(self, folder: Path, say: Callable[[object], object]) -> Network:
@@ -244,7 +267,7 @@ class Experiment:
         if not (folder / "radii_before.json").exists():  # else this goes on after a stop
             x = self.first_inputs("train", settings.pretrain_samples)
             steps = min(settings.pretrain_times, x.shape[0])
-            before = radius_profile(network, x, steps=steps, seed=seed)
+            before = radius_profile(network, x, steps=steps, seed=seed, progress=None if progress else False)
             write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")
         result = settings.run(network, self._inputs(), seed=seed, checkpoint=folder / PRETRAINING, progress=progress)
         write_profile(result.profile, folder / "radii_after", f"{self.title}, after pre-training")

@@ -44,6 +44,7 @@ def reporting(
     shown: bool = True,
     initial: float = 0,
     often: bool = True,
+    delay: float = 0.0,
     **bar: Any,
 ) -> Progress:
     """Show how far some work is, on standard error.
@@ -55,11 +56,12 @@ def reporting(
         shown: False: nothing is shown.
         initial: how much is done already.
         often: whether plain lines come every :data:`EVERY` seconds; else there is one at the end.
+        delay: seconds of work before anything is shown; what takes less is never shown.
         bar: more keywords for a bar of tqdm's.
     """
     if not shown or sys.stderr.isatty() or _WIDGETS:
-        return _Bar(tqdm(total=total, initial=initial, desc=desc, unit=unit, disable=not shown, **bar))
-    return _Lines(total, desc, unit, initial, often)
+        return _Bar(tqdm(total=total, initial=initial, desc=desc, unit=unit, disable=not shown, delay=delay, **bar))
+    return _Lines(total, desc, unit, initial, often, delay)
 
 
 class _Bar:
@@ -91,8 +93,8 @@ class _Bar:
 class _Lines:
     """A line of its own each time, for files and pipes: no line is written over."""
 
-    def __init__(self, total: float | None, desc: str, unit: str, initial: float, often: bool) -> None:
-        self.n, self.total, self.often = initial, total, often
+    def __init__(self, total: float | None, desc: str, unit: str, initial: float, often: bool, delay: float) -> None:
+        self.n, self.initial, self.total, self.often, self.delay = initial, initial, total, often, delay
         self.desc, self.unit, self.text = desc, unit, ""
         self.started = self.told = time.monotonic()
 
@@ -100,12 +102,13 @@ class _Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._tell()
+        if time.monotonic() - self.started >= self.delay:
+            self._tell()
 
     def update(self, n: float = 1) -> None:
         self.n += n
         if self.often and time.monotonic() - self.told >= EVERY:
-            self._tell()
+            self._tell(going_on=True)
 
     def note(self, text: str) -> None:
         self.text = text
@@ -113,8 +116,12 @@ class _Lines:
     def complete(self) -> None:
         self.total = self.n
 
-    def _tell(self) -> None:
+    def _tell(self, going_on: bool = False) -> None:
         self.told = time.monotonic()
-        of = "" if self.total is None else f"/{self.total:.0f}"
-        parts = [f"{self.unit} {self.n:.0f}{of}", f"{self.told - self.started:.1f} s", self.text]
+        taken, of, left = self.told - self.started, "", ""
+        if self.total is not None:
+            of = f"/{self.total:.0f}"
+            if going_on and self.total > self.n > self.initial:
+                left = f"about {taken * (self.total - self.n) / (self.n - self.initial):.0f} s left"
+        parts = [f"{self.unit} {self.n:.0f}{of}", f"{taken:.1f} s", left, self.text]
         print(f"{self.desc}: {', '.join(filter(None, parts))}", file=sys.stderr, flush=True)

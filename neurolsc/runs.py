@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,16 @@ UNFINISHED = ".partial"
 START, PRETRAINING, TRAINING = "start.checkpoint", "pretrain.checkpoint", "train.checkpoint"
 """What an unfinished run goes on from, as any file ``*.checkpoint`` in it; removed once it is
 finished."""
+OF_A_START = {
+    SETTINGS,
+    START,
+    "start.json",
+    "split.json",
+    "radii_before.png",
+    "radii_before.json",
+    "report_before.json",
+}
+"""What a run writes before the first checkpoint that took longer than a start."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -31,20 +41,23 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[Path]:
+def run_folder(
+    path: str | PathLike[str], settings: dict[str, Any], say: Callable[[str], object] = lambda _: None
+) -> Iterator[Path]:
     """Give a folder to work in, and its final name once the work is done.
 
     While the run goes on its files lie in ``<path>.partial``, and it alone may use the folder: see
     :func:`neurolsc.locks.alone`. If that folder is there already, from a run that was stopped, the
     new run takes it over and can go on from the checkpoints in it, provided that its settings are
     the same. A run that fails before it leaves a checkpoint or a network leaves nothing, nor does
-    one whose training refuses a setting; what has no more than a start is overwritten under other
-    settings.
+    one whose training refuses a setting. Under other settings a folder in which nothing but a start
+    is, which takes seconds, is overwritten; any other is refused.
 
     Args:
         path: the folder that shall hold the finished run.
         settings: what the run is made of; written to ``settings.toml``, and compared with those of
             an unfinished run.
+        say: called with a line about a start that is overwritten.
 
     Yields:
         The folder to write into. The checkpoints in it, ``*.checkpoint``, are removed at the end.
@@ -71,7 +84,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
         with _explained(partial):
             partial.mkdir(exist_ok=True)
             remove_dead(partial)
-            _claim(partial, settings)
+            _claim(partial, settings, say)
         try:
             yield partial
         except BaseException as error:
@@ -138,15 +151,16 @@ def _explained(path: Path) -> Iterator[None]:
         raise OSError(error.errno, f"cannot write the run folder ({error.strerror})", str(path)) from error
 
 
-def _claim(partial: Path, settings: dict[str, Any]) -> None:
-    """Make a folder that of a run; one of other settings without progress is emptied."""
+def _claim(partial: Path, settings: dict[str, Any], say: Callable[[str], object]) -> None:
+    """Make a folder that of a run; of other settings one with nothing but a start is emptied."""
     written = partial / SETTINGS
-    if written.exists() and not _progress(partial):
+    if written.exists() and {entry.name for entry in partial.iterdir()} <= OF_A_START:
         try:
-            same = not differences(read_toml(written), settings)
+            changed = differences(read_toml(written), settings)
         except ValueError:
-            same = False
-        if not same:
+            changed = "they cannot be read"
+        if changed:
+            say(f"{partial} holds no more than the start of other settings, and is overwritten ({changed}).")
             _remove(partial)
             partial.mkdir()
     if not written.exists():
@@ -185,7 +199,7 @@ def write_split(folder: Path, *parts: Any) -> None:
     told = {
         part.split: {"utterances": len(part), "speakers": part.speakers.unique().tolist()}
         for part in parts
-        if hasattr(part, "speakers")
+        if hasattr(part, "speakers") and (part.speakers >= 0).all()
     }
     if told:
         write_json(folder / "split.json", told)

@@ -238,6 +238,7 @@ def train(
     if not callable(schedule) and not isinstance(schedule, FromTorch):
         kind = type(schedule).__name__
         raise TypeError(f"schedule must be a function of the share done, or of torch as FromTorch(make), got a {kind}.")
+    conditioning.check(network)
     order, measure = torch.Generator(), measure_of(task, task.score)
     train_batches = batches("training", training, batch_size, order)
     batches("validation", validation, batch_size)  # refuses before the first epoch, not after it

@@ -1,6 +1,8 @@
 """Checks of arguments that more than one room makes: they say what came and what was wanted."""
 
+import difflib
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -76,5 +78,17 @@ def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
         ValueError: if it is not; the message lists the known ones.
     """
     if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}.")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}{meant(known, value)}")
     return value
+
+
+def meant(known: Iterable[str], *unknown: object) -> str:
+    """The end of a message about unknown names: the known names nearest to them, if any are near.
+
+    Example:
+        >>> meant(["cell", "width"], "widht"), meant(["cell", "width"], "depth_of_it")
+        ('; did you mean width?', '.')
+    """
+    lower = {name.lower(): name for name in known}
+    near = [lower[n] for name in unknown for n in difflib.get_close_matches(str(name)[:80].lower(), lower, n=1)]
+    return f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else "."

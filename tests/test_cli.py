@@ -51,6 +51,28 @@ def test_radii_prints_a_line_per_layer_and_writes_what_it_prints(tmp_path):
     assert (tmp_path / "run/profile.png").stat().st_size > 1000
 
 
+def test_radii_measures_a_finished_run_a_saved_network_and_what_a_start_leaves(tmp_path):
+    """Each as the library measures it: the run with its own data, split and seed."""
+    data = DataSettings("shd", channels=70, dt=0.05, repeat=1)
+    fresh = Experiment(NetworkSettings(width=8, seed=3), data, start=StartSettings("RateMatching(0.2)"))
+    network = fresh.run(tmp_path / "run").network
+    x = fresh.first_inputs("train", 2)
+    ours = str(neurolsc.radius_profile(network, x, steps=4, seed=3))
+    few = ["--samples", "2", "--times", "4"]
+    flags = ["--data", "shd", "--channels", "70", "--dt", "0.05", "--repeat", "1", "--seed", "3"]
+    measured = [
+        call("radii", tmp_path / "run", *few),
+        call("radii", tmp_path / "run" / "network.safetensors", *few, *flags),
+        call("radii", "--width", "8", "--start", "RateMatching(0.2)", *few, *flags),
+    ]
+    assert all(ours in result.output for result in measured), measured[0].output
+    drawn = call("radii", "--width", "8", *few, *flags)
+    assert drawn.exit_code == 0 and ours not in drawn.output
+    woken = call("radii", tmp_path / "run", "--start", "RateMatching(0.4)", *few, "--out", tmp_path / "woken")
+    assert woken.exit_code == 0 and ours not in woken.output
+    assert 'start = "RateMatching(0.4)"' in (tmp_path / "woken" / "settings.toml").read_text()
+
+
 @pytest.mark.slow
 def test_pretrain_keeps_the_network_whose_radii_it_reports(tmp_path):
     result = call("pretrain", *QUICK, "--target", "0.5", "--out", tmp_path / "run")
@@ -99,7 +121,10 @@ def test_settings_come_from_the_file_and_flags_go_before_it(tmp_path):
     [
         ("widht = 6", "unknown setting widht; known are cell, layers, width"),
         ("width = 'six'", "width must be int, got 'six'"),
+        ("widht = 6\nepoch = 3", "start; did you mean width, epochs?"),
+        ("reset = 'substract'", "one of subtract, static, zero, got 'substract'; did you mean subtract?"),
         ("cell = 'ALIV'", "unknown cell 'ALIV'; known are ALIFLowPass, ALIFPlus, ALIFPlusMinus, ALIFPositive"),
+        ("cell = 'lfi'", "RNN; did you mean LIF? One of your own is known after"),
         ("surrogate = 'Slow'", "unknown surrogate 'Slow'; known are Arctan, Exponential, FastSigmoid"),
         ("width = ", "settings.toml: not a TOML file"),
     ],
@@ -132,10 +157,31 @@ def test_a_wrong_settings_file_is_refused_by_name(tmp_path, content, told):
         (["radii", "--cell", "neurolsc.neurons:LIFState"], "must be a class of Cell"),
         (["evaluate", "{tmp}"], "is not the folder of a finished run"),
         (["radii", "--out", "{tmp}"], "exists already"),
-        (["train", "--device", "abacus", "--out", "{tmp}/run"], "torch cannot use the device 'abacus' here: Expected"),
+        (
+            ["train", "--device", "gpu", "--out", "{tmp}/run"],
+            "unknown device 'gpu': write cuda for a GPU (cuda:1 for the second), cpu for none.",
+        ),
         (["pretrain", "--target", "1", "--device", "meta", "--out", "{tmp}/run"], "torch cannot use the device"),
         (["radii", "--device", "cuda:99"], "torch cannot use the device 'cuda:99' here"),
         (["radii", "--channels", "70", "--dt", "0.01"], "dt, channels: for data = shd only, got data = sl-mnist"),
+        (["train", "--optimizer", "adan", "--out", "{tmp}/run"], "'adabelief-lookahead', 'adam'; did you mean adam?"),
+        (["train", "--target", "0.5", "--lr", "-1", "--out", "{tmp}/run"], "lr must be positive and finite, got -1."),
+        (
+            ["train", "--target", "1", "--pretrain-times", "0", "--out", "{tmp}/run"],
+            "pretrain_times must be at least 1",
+        ),
+        (
+            ["train", "--cell", "RNN", *SMALL, "--clip-weight", "3", "--out", "{tmp}/run"],
+            "clip_weight needs a cell that names its voltage, which a RNN does not.",
+        ),
+        (
+            ["train", "--split-by", "speaker", "--out", "{tmp}/run"],
+            "split_by: for data = shd only, got data = sl-mnist",
+        ),
+        (["radii", "{tmp}"], "is not the folder of a finished run"),
+        (["radii", "{tmp}/nothing"], "neither a file nor one of the trained networks in the package (sl-mnist-alif"),
+        (["radii", "sl-mnist-alif", "--width", "8"], "sl-mnist-alif is a whole network; leave out --width."),
+        (["radii", "spoken-digits-alif"], "reads 140 inputs, and data = sl-mnist have 784"),
         (["radii", "--data", "shd", "--channels", "60"], "channels must divide 700"),
         (["train", "--data", "shd", "--time-stretch", "1.5", "--out", "{tmp}/run"], "low must be positive"),
     ],
@@ -258,7 +304,7 @@ def test_a_started_run_trains_and_says_what_was_not_reached(tmp_path):
 def test_a_run_for_a_chip_is_exported_as_it_is(tmp_path, words, told):
     result = call("train", "--for", "netx", *SMALL, "--epochs", "1", *words, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    assert "not for a chip" not in result.output
+    assert "--for netx sets --cell LIF " in result.output
     settings = Experiment.of(tmp_path / "run").settings()
     assert {name: settings[name] for name in told} == told
     assert settings["cell"] == "LIF"
@@ -292,10 +338,26 @@ def test_what_cannot_be_exported_is_refused_at_once_where_it_is_for_a_chip(tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_exported_is_told_before_the_training(tmp_path):
-    result = call("train", *SMALL, "--epochs", "1", "--out", tmp_path / "run")
-    assert result.exit_code == 0
-    assert result.output.startswith("not for a chip: layer 1: an ALIF with reset='subtract' has no counterpart")
+QUIET = Outcome(None, None, TrainResult([{"train_loss": 1.0, "validation_mode_accuracy": 0.1}], 1, False))
+
+
+def test_a_run_for_a_chip_prints_the_flags_that_it_sets_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(Experiment, "run", lambda *_, **__: QUIET)
+    words = ["--data", "shd", "--lr", "0.002", "--tau-v", "9", "--out", tmp_path / "run"]
+    said = call("train", "--for", "netx", *words).output.splitlines()[0]
+    start = "Relay(recurrence=0, rate=0.1, drawn=1)"
+    flags = ["--cell", "LIF", "--binary", "--start", start, "--clip-weight", "3.0"]
+    assert said.startswith("--for netx sets ")
+    assert sorted(shlex.split(said.removeprefix("--for netx sets "))) == sorted(flags)
+
+
+def test_of_chips_nothing_is_said_unless_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(StartSettings, "run", lambda *_: ())
+    monkeypatch.setattr(Experiment, "train", lambda *_, **__: QUIET.training)
+    result = call("train", *SMALL, "--out", tmp_path / "run")  # of ALIF, which no chip takes
+    assert result.exit_code == 0, result.output
+    said = result.output.replace(str(tmp_path), "")
+    assert "chip" not in said and "netx" not in said
 
 
 def test_a_loss_that_only_grows_is_told(tmp_path, monkeypatch):
@@ -451,6 +513,34 @@ def test_a_cell_gets_what_its_constructor_takes_and_what_that_hands_on(own_cells
 SPOKEN = [*SMALL, "--data", "shd", "--channels", "70", "--dt", "0.05", "--repeat", "1"]
 
 
+def test_help_shows_each_setting_under_the_heading_of_its_kind():
+    headings = ["Options", "The network", "The data", "The start", "Radii before training", "The training"]
+    text = call("train", "--help").output
+    parts = [text.index(f"\n{heading}:\n") for heading in headings]
+    assert parts == sorted(parts)
+    sections = [text[a:b] for a, b in zip(parts, [*parts[1:], len(text)], strict=True)]
+    flags = {"--out": 0, "--width": 1, "--split-by": 2, "--start": 3, "--rule": 4, "--lr": 5}
+    assert all([f"\n  {flag} " in section for section in sections].index(True) == i for flag, i in flags.items())
+
+
+def test_speakers_that_are_held_out_are_named_and_unknown_ones_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(Experiment, "started", lambda *_: None)
+    monkeypatch.setattr("neurolsc.experiment.checkpoint.save", lambda *_: None)
+    monkeypatch.setattr(Experiment, "train", lambda *_, **__: QUIET.training)
+    words = [*SPOKEN, "--split-by", "speaker", "--root", tmp_path]
+    write_words(tmp_path / "train.h5", draw_words(40), speakers=[(7, 2, 5)[i % 3] for i in range(40)])
+    told = "trained on: speakers 2, 5 (26 utterances); held out for validation: speaker 7 (14 utterances)"
+    result = call("train", *words, "--out", tmp_path / "run")
+    assert result.exit_code == 0 and told in result.output, result.output
+    assert told in call("data", "splits", *words[len(SMALL) :]).output
+    write_words(tmp_path / "train.h5", draw_words(40), spoil=lambda file: file.__delitem__("extra/speaker"))
+    result = call("train", *words, "--out", tmp_path / "other")
+    assert result.exit_code == 1
+    assert "validation by speaker needs to know who speaks, and the data do not say" in result.output
+    assert not list(tmp_path.glob("other*"))
+    assert call("train", *SPOKEN, "--root", tmp_path, "--out", tmp_path / "other").exit_code == 0  # at random it can
+
+
 @pytest.mark.parametrize("by", ["random", "speaker"])
 def test_a_run_on_spoken_digits_keeps_its_split_and_opens_the_test_file_in_evaluate_only(tmp_path, by):
     root, run = tmp_path / "root", tmp_path / "run"
@@ -584,7 +674,7 @@ def test_diagnose_refuses_what_is_no_run(tmp_path):
     assert "is not the folder of a finished run" in result.output
 
 
-def test_other_cells_are_trained_by_name_and_no_chip_is_spoken_of(tmp_path):
+def test_other_cells_are_trained_by_name(tmp_path):
     words = [
         "train",
         "--cell",
@@ -600,7 +690,6 @@ def test_other_cells_are_trained_by_name_and_no_chip_is_spoken_of(tmp_path):
     ]
     result = call(*words, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    assert "chip" not in result.output
     assert load_network(tmp_path / "run").cells[0].activation == "sigmoid"
     result = call("train", "--cell", "GRU", "--activation", "tanh", "--out", tmp_path / "other")
     assert result.exit_code == 1

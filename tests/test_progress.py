@@ -1,12 +1,16 @@
 """Progress: bars on a terminal, plain lines in files and pipes, nothing where it is not wanted."""
 
+import itertools
 import os
 import re
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
+import torch
 
+from neurolsc import Cell, Network, radius_profile
 from neurolsc.progress import reporting
 
 WORK = """
@@ -112,8 +116,42 @@ def test_plain_lines_come_some_seconds_apart_and_once_at_the_end(capsys, monkeyp
             now[0] += 4
             bar.update()
         assert bar.n == 8
-    assert capsys.readouterr().err == "work: piece 4/9, 12.0 s\nwork: piece 7/9, 24.0 s\nwork: piece 8/9, 28.0 s\n"
+    assert capsys.readouterr().err == (
+        "work: piece 4/9, 12.0 s, about 20 s left\nwork: piece 7/9, 24.0 s, about 8 s left\nwork: piece 8/9, 28.0 s\n"
+    )
     with reporting(9, desc="work", unit="piece", shown=False) as bar:
         bar.update()
         bar.complete()
+    assert capsys.readouterr().err == ""
+
+
+class Memory(NamedTuple):
+    h: torch.Tensor
+
+
+class Tanh(Cell):
+    """A cell without a closed form."""
+
+    def initial_state(self, batch):
+        return Memory(torch.zeros(batch, self.n_hidden))
+
+    def output(self, state):
+        return state.h
+
+    def update(self, x, z, state):
+        return Memory(torch.tanh(0.5 * z + x))
+
+
+def test_a_profile_shows_nothing_unless_it_is_slow_and_then_what_is_left(capsys, monkeypatch):
+    network, x = Network([Tanh(80, 80)], n_out=2), torch.rand(6, 2, 80)
+    radius_profile(network, x)
+    assert capsys.readouterr().err == ""
+    now = itertools.count(0.0, 6.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    monkeypatch.setattr("neurolsc.stability.profile.SLOW", 80)
+    radius_profile(network, x)
+    lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"radii: step [24]/6, \d+\.0 s, about \d+ s left", lines[0]), lines
+    assert re.fullmatch(r"radii: step 6/6, \d+\.0 s", lines[-1])
+    radius_profile(network, x, progress=False)
     assert capsys.readouterr().err == ""

@@ -144,6 +144,23 @@ def test_an_unfinished_run_that_holds_no_training_is_overwritten(left: str, writ
     assert (tmp_path / "run" / "settings.toml").read_text() == "width = 9\n"
 
 
+def test_a_start_that_is_overwritten_is_named_and_what_is_no_start_is_not_removed(tmp_path: Path):
+    (tmp_path / "run.partial").mkdir()
+    (tmp_path / "run.partial" / "settings.toml").write_text("lr = 0.1\n")
+    (tmp_path / "run.partial" / "start.checkpoint").touch()
+    (tmp_path / "run.partial" / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"run\.partial holds an unfinished run .*lr was 0\.1, is now 0\.2"):
+        run_folder(tmp_path / "run", {"lr": 0.2}).__enter__()
+    assert names(tmp_path / "run.partial") == {"settings.toml", "start.checkpoint", "notes.txt"}
+    (tmp_path / "run.partial" / "notes.txt").unlink()
+    said: list[str] = []
+    with run_folder(tmp_path / "run", {"lr": 0.2}, said.append):
+        pass
+    assert names(tmp_path / "run") == {"settings.toml"}
+    (line,) = said
+    assert "run.partial holds no more than the start of other settings, and is overwritten (lr was 0.1, is" in line
+
+
 def test_a_refused_training_leaves_nothing_of_its_start(tmp_path: Path):
     with pytest.raises(ValueError, match="lr"), run_folder(tmp_path / "run", {}) as folder:
         (folder / "start.checkpoint").touch()

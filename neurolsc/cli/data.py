@@ -2,30 +2,35 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
 from neurolsc.cli import options
 from neurolsc.config import DataSettings
 from neurolsc.datasets import EventFile
+from neurolsc.datasets.splits import who_is_where
 from neurolsc.datasets.summary import summarize
 
 
 @click.group()
 def data() -> None:
-    """Look at data."""
+    """Say what the data hold."""
 
 
-@data.command()
+@data.command(cls=options.Command)
 @options.settings(DataSettings)
 def splits(settings: DataSettings) -> None:
-    """Say what there is to train on and to validate with, and what is asked of a network.
+    """Show the training and validation data of the settings, and the task.
 
     The files are read and checked as `neurolsc train` does. The test set is not opened.
     """
     click.echo(f"{settings.title}: {settings.task}, scored by {settings.task.score.replace('_', ' ')}")
-    for name in ("train", "validation"):
-        click.echo(settings.load(name))
+    parts: list[Any] = [settings.load("train"), settings.load("validation")]
+    for part in parts:
+        click.echo(part)
+    if settings.split_by == "speaker":
+        click.echo(who_is_where(*parts))
 
 
 @data.command()
@@ -50,7 +55,8 @@ def info(file: Path, picture: Path | None, utterance: int) -> None:
     if not 0 <= utterance < len(events):
         raise click.UsageError(f"--utterance must lie in 0 ... {len(events) - 1}, got {utterance}.")
     summary = summarize(events)
-    word = f'utterance {utterance}, "{events.names[events.labels[utterance]]}" by speaker {events.speakers[utterance]}'
+    who = f"by speaker {speaker}" if (speaker := events.speakers[utterance]) >= 0 else "by nobody named"
+    word = f'utterance {utterance}, "{events.names[events.labels[utterance]]}" {who}'
     summary.plot(picture, example=events.read([utterance]), example_title=word)
     click.echo(summary)
     click.echo(f"\ndrawn in {picture}")

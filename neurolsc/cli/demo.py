@@ -39,12 +39,30 @@ same."""
 
 
 @click.command()
-@click.option("--out", default=Path("runs/demo"), show_default=True, type=click.Path(path_type=Path))
-@click.option("--epochs", type=click.IntRange(1), default=GIVEN["fixed"]["epochs"], show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--out",
+    default=Path("runs/demo"),
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder for report, pictures and runs.",
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    default=GIVEN["fixed"]["epochs"],
+    show_default=True,
+    help="Most epochs of every training.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Of weights and order, the same for all starts.",
+)
 @options.workers
 def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
-    """Show what the start does, on the digits in the package.
+    """Compare five starts on the digits in the package.
 
     Networks of two layers start in five ways and are trained alike, each at its best learning rate.
     A table, pictures and a report, in a minute or two. If this is stopped, the same command goes on

@@ -1,7 +1,5 @@
 """The command ``neurolsc export``."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from click.core import ParameterSource
 from torch import Tensor
 
 from neurolsc import checkpoint
+from neurolsc.cli import options
 from neurolsc.experiment import Experiment, load_network
 from neurolsc.export import ExportReport, QuantizationAware, fit_scales, quantize, to_netx, verify
 from neurolsc.export.loihi.compare import make_report
@@ -40,7 +39,13 @@ OF_A_RUN = ("samples", "fine_tune", "lr")
 
 @click.command()
 @click.argument("run", metavar="RUN|FILE", type=click.Path(exists=True, path_type=Path))
-@click.option("--to", "target", type=click.Choice(["netx", "nir"]), required=True, help="Lava's format, or NIR.")
+@click.option(
+    "--to",
+    "target",
+    type=options.Choice(["netx", "nir"]),
+    required=True,
+    help="netx: Lava's format for Loihi; nir: the interchange format.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -72,7 +77,7 @@ OF_A_RUN = ("samples", "fine_tune", "lr")
 @click.option("--dt", type=float, help="nir: seconds per time step; must be given.")
 @click.pass_context
 def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: float | None, **netx: Any) -> None:
-    """Carry the network of a finished run, or one that neurolsc.save wrote, to neuromorphic chips.
+    """Export the network of a finished run, or one that neurolsc.save wrote, for neuromorphic chips.
 
     netx: the network becomes integers, written as network.net for Lava, with a report (report.json,
     .txt and .png) of what that changed on validation samples of the run. The test set is not
@@ -110,21 +115,12 @@ def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: flo
     click.echo(f"written to {out}")
 
 
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """What is said of a neuron that the format does not know, without the place in the code."""
-    try:
-        yield
-    except TypeError as error:
-        raise click.ClickException(str(error)) from error
-
-
 def _to_nir(network: Network, out: Path, dt: float | None) -> None:
     if dt is None:
         raise click.UsageError("--to nir needs --dt, the seconds that a time step stands for.")
     from neurolsc.export import to_nir
 
-    with _one_line(), run_folder(out, {"to": "nir", "dt": dt}) as folder:
+    with run_folder(out, {"to": "nir", "dt": dt}) as folder:
         to_nir(network, folder / "network.nir", dt=dt)
 
 
@@ -141,8 +137,7 @@ def _to_netx(
     simulate: bool,
     force: bool,
 ) -> None:
-    with _one_line():
-        quantize(network, force=force)  # what cannot be expressed is told before any data are read
+    quantize(network, force=force)  # what cannot be expressed is refused before any data are read
     told: dict[str, Any] = {"to": "netx", "force": force}
     if experiment is None:
         if simulate and inputs is None:

@@ -15,10 +15,10 @@ from neurolsc.sweeps.figures import draw
     "--over", help="The setting along the axis, and of the panels. [default: layers, or the first that varies]"
 )
 def figure(sweep: Path, over: str | None) -> None:
-    """Draw the learning curves of a sweep's arms, and their scores over a setting.
+    """Draw learning curves and scores of a sweep.
 
-    Bands and bars reach from the lowest to the highest seed. The pictures are learning.png and
-    scores.png in the sweep's folder.
+    A curve for each combination of settings but the seed. Bands and bars reach from the lowest to
+    the highest seed. The pictures are learning.png and scores.png in the sweep's folder.
     """
     grid, rows = read_sweep(sweep)
     for path in draw(grid, rows, sweep, over):

@@ -3,11 +3,13 @@
 import os
 import shlex
 import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
 import click
 
-from neurolsc import __version__
+import neurolsc
 from neurolsc.cli.data import data
 from neurolsc.cli.demo import demo
 from neurolsc.cli.diagnose import diagnose
@@ -43,24 +45,31 @@ class _Group(click.Group):
             ctx.exit(INTERRUPTED)
         except (ValueError, FloatingPointError, OSError) as error:
             raise click.ClickException(str(error)) from error
+        except TypeError as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            if Path(neurolsc.__file__).parent not in Path(last.filename).parents or not str(last.line).startswith("raise "):
+                raise  # no refusal of this package, but a mistake: maybe in a cell of one's own
+            raise click.ClickException(str(error)) from error
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__)
+@click.version_option(neurolsc.__version__)
 def app() -> None:
     """Make deep recurrent spiking networks trainable by setting their local stability first.
 
     A usual day, on the digits that come with the package:
 
     \b
-      neurolsc radii                                  what an untrained network looks like
+      neurolsc radii                                  the radii of an untrained network
+      neurolsc radii --start "Relay()"                and after a start
       neurolsc pretrain --target 0.5 --out runs/half  set its radii
       neurolsc train --for netx --epochs 10 --out runs/digits
                                                       train one that fits a chip
+      neurolsc radii runs/digits                      the radii of that one
       neurolsc diagnose runs/digits                   what is wrong with it, if anything
       neurolsc evaluate runs/digits                   open the test set, once
       neurolsc export runs/digits --to netx           integers for a neuromorphic chip
-      neurolsc demo                                   what the start does, with a report
+      neurolsc demo                                   five starts side by side, with a report
       neurolsc data info train.h5                     what is in a file of spoken words
       neurolsc reproduce 1b                           a figure of the paper, in small
 

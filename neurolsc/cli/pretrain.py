@@ -9,7 +9,7 @@ from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, Sta
 from neurolsc.experiment import Experiment
 
 
-@click.command()
+@click.command(cls=options.Command)
 @options.settings(NetworkSettings, DataSettings, StartSettings, PretrainSettings)
 @options.device
 @options.out
@@ -21,11 +21,11 @@ def pretrain(
     device: str,
     out: Path,
 ) -> None:
-    """Set the radii of a network, and keep it.
+    """Set the radii of a network by pre-training, and save it.
 
     The folder gets network.safetensors, the radii before and after (JSON and pictures) and the
     course of pre-training. A target that is not reached is reported with the reason; the best
-    network is kept all the same. If this is stopped, the same command goes on where it was.
+    network is saved all the same. If this is stopped, the same command goes on where it was.
     """
     if pretraining.parsed_target() is None:
         raise click.UsageError("pretrain needs a --target: a number such as 0.5, or balanced.")

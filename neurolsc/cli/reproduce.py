@@ -12,7 +12,9 @@ from neurolsc.sweeps import Processes
 
 @click.command(
     "reproduce",
-    help=f"""Make a figure or a table of the paper again: {", ".join(FIGURES)}.
+    help=f"""Make a figure or a table of the paper again.
+
+    FIGURE is one of {", ".join(FIGURES)}.
 
     What it trains are the trials of a sweep, in OUT/trials; whatever stops it, the same command goes
     on where it was. Then the picture is drawn, or the table written, and reading.txt says in one line
@@ -22,7 +24,7 @@ from neurolsc.sweeps import Processes
 @click.argument("figure")
 @click.option(
     "--size",
-    type=click.Choice(SIZES),
+    type=options.Choice(SIZES),
     default="small",
     show_default=True,
     help="Minutes on a CPU, or the paper's own grid, which takes days.",

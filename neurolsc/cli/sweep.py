@@ -30,10 +30,11 @@ from neurolsc.sweeps.table import TABLE
 def sweep(
     grid: Path, out: Path | None, workers: int, device: str, ray: str | None, retry: bool, known: Path | None
 ) -> None:
-    """Run all trials of a grid file.
+    """Train a network for every trial of a grid file.
 
-    Each trial is a run with a folder of its own in the sweep's; all of them are rows of table.csv.
-    Whatever stops the sweep, the same command goes on where it was: no finished trial is repeated.
+    A trial is a combination of settings. Each is a run with a folder of its own in the sweep's; all
+    of them are rows of table.csv. Whatever stops the sweep, the same command goes on where it was:
+    no finished trial is repeated.
     """
     read = read_grid(grid)
     out = Path("runs") / read.name if out is None else out

@@ -14,7 +14,9 @@ from neurolsc.sweeps.summary import groups, markdown
 @options.sweep
 @click.option("--by", multiple=True, help="A setting that makes an arm; more than once for more. [default: all varied]")
 def table(sweep: Path, by: tuple[str, ...]) -> None:
-    """Print the arms of a sweep as a table, mean ± deviation over seeds, and write it as table.md.
+    """Print a sweep as a table, and write it as table.md.
+
+    A line for each combination of settings but the seed: mean ± deviation over seeds.
 
     Of a grid with [choose] the chosen trials are counted alone. While the sweep goes on the table
     is that of the trials that are over.

@@ -58,7 +58,7 @@ WITHOUT_SAMPLE = ("ptb", "wikitext-2", "cifar10", "cifar100")
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Which data."""
+    """The data."""
 
     data: Name = setting(
         "sl-mnist",

@@ -10,6 +10,7 @@ from neurolsc.config.pretraining import PretrainSettings
 from neurolsc.config.start import StartSettings
 from neurolsc.config.training import TrainSettings
 from neurolsc.untrusted.words import clean
+from neurolsc.validation import meant
 
 Settings = NetworkSettings | DataSettings | PretrainSettings | TrainSettings | StartSettings
 KINDS = (NetworkSettings, DataSettings, PretrainSettings, TrainSettings, StartSettings)
@@ -25,7 +26,7 @@ def check_names(given: dict[str, Any], kinds: tuple[type[Settings], ...], where:
     unknown = [name for name in given if name not in known]
     if unknown:
         told = clean(", ".join(unknown))
-        raise ValueError(f"{where}: unknown setting {told}; known are {', '.join(known)}.")
+        raise ValueError(f"{where}: unknown setting {told}; known are {', '.join(known)}{meant(known, *unknown)}")
 
 
 def make(kind: type[Any], given: dict[str, Any]) -> Any:
@@ -48,7 +49,8 @@ def make(kind: type[Any], given: dict[str, Any]) -> Any:
         if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
             raise ValueError(f"{f.name} must be {wanted.__name__}, got {clean(reprlib.repr(value))}.")
         if words and value not in words:
-            raise ValueError(f"{f.name} must be one of {', '.join(words)}, got {clean(repr(value))}.")
+            end = meant(words, value)
+            raise ValueError(f"{f.name} must be one of {', '.join(words)}, got {clean(repr(value))}{end}")
         values[f.name] = value
     return kind(**values)
 

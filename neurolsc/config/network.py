@@ -26,7 +26,7 @@ OF_A_SPIKE = ("surrogate", "dampening", "sharpness", "learnable")
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """Which network."""
+    """The network."""
 
     cell: str = setting("ALIFPlus", "neuron of every layer: a known one, or package.module:Class")
     layers: int = setting(2, "number of layers")

@@ -11,14 +11,19 @@ from neurolsc.network import Network
 from neurolsc.stability import PretrainResult, pretrain, scale_to_radius
 from neurolsc.stability.lsc import RELEASED
 from neurolsc.stability.lsc.rules import RULES
-from neurolsc.stability.lsc.targets import Target
+from neurolsc.stability.lsc.targets import Target, as_target
+from neurolsc.validation import whole
 
 RuleName = Literal["default", "transition", "hold-threshold", "paper"]
 
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """How radii are set before training."""
+    """Radii before training.
+
+    Raises:
+        ValueError: if the target is none, or a number is out of range.
+    """
 
     target: str = setting("none", "radius to pre-train to: a number, 'balanced', or 'none'")
     rule: RuleName = setting(
@@ -31,6 +36,14 @@ class PretrainSettings:
     pretrain_steps: int = setting(200, "give up after this many pre-training steps (not of scale)")
     pretrain_samples: int = setting(4, "samples looked at in each pre-training step")
     pretrain_times: int = setting(8, "time steps looked at in each pre-training step")
+
+    def __post_init__(self) -> None:
+        if (target := self.parsed_target()) is not None:
+            as_target(target)
+        for name in ("pretrain_steps", "pretrain_samples", "pretrain_times"):
+            whole(name, getattr(self, name), at_least=int(name != "pretrain_steps"))
+        if self.method == "scale" and self.pretrain_steps != PretrainSettings.pretrain_steps:
+            raise ValueError("pretrain_steps: of a loop, which method = scale does without.")
 
     def parsed_target(self) -> Target | None:
         """The target as pretrain() takes it; None for no pre-training.
@@ -73,6 +86,4 @@ class PretrainSettings:
             more = {**RELEASED} | more
         if self.method != "scale":
             return pretrain(network, inputs, max_steps=self.pretrain_steps, **more)
-        if self.pretrain_steps != PretrainSettings.pretrain_steps:
-            raise ValueError("pretrain_steps: of a loop, which method = scale does without.")
         return scale_to_radius(network, inputs[0], **more)

@@ -13,7 +13,7 @@ from neurolsc.stability.findings import Finding
 
 @dataclass(frozen=True)
 class StartSettings:
-    """How the network is set before its radii are, and before it is trained.
+    """The start. It comes before the radii and the training.
 
     Raises:
         ValueError: if the text names no initialiser.

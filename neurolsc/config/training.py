@@ -12,6 +12,7 @@ from neurolsc.network import Network
 from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.schedule import Constant, Cosine, CosineTo, Schedule
 from neurolsc.training import TrainResult, train
+from neurolsc.validation import positive, whole
 
 SCHEDULES: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine(), "cosine-to-tenth": CosineTo(0.1)}
 OPTIMIZERS = {"adabelief-lookahead": adabelief_lookahead, "adam": torch.optim.Adam}
@@ -19,7 +20,11 @@ OPTIMIZERS = {"adabelief-lookahead": adabelief_lookahead, "adam": torch.optim.Ad
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How the network is trained."""
+    """The training.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
 
     epochs: int = setting(20, "most epochs")
     batch_size: int = setting(32, "samples per batch")
@@ -40,11 +45,23 @@ class TrainSettings:
     clip_spectrum: float = setting(0.0, "largest singular value of the recurrent weights; 0: not clipped")
     clip_weight: float = setting(0.0, "largest weight of a cell, in resting thresholds of its neuron; 0: not clipped")
 
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "patience"):
+            whole(name, getattr(self, name))
+        whole("average_from", self.average_from, at_least=0)
+        positive("lr", self.lr)
+        _ = self.conditioning  # which refuses bounds
+
+    @property
+    def conditioning(self) -> Conditioning:
+        """What is done to gradients and weights at every update."""
+        names = ("clip_gradient", "clip_spectrum", "centralize", "clip_weight")
+        return Conditioning(**{name: getattr(self, name) for name in names})
+
     def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:
         """Train a network; more: keywords of :func:`neurolsc.train`."""
         own = {name: getattr(self, name) for name in ("epochs", "batch_size", "lr", "by_gain", "patience")}
         own |= {"average_from": self.average_from or None}
         own |= {"optimizer": OPTIMIZERS[self.optimizer], "schedule": SCHEDULES[self.schedule]}
-        bounds = {name: getattr(self, name) for name in ("clip_gradient", "clip_spectrum", "centralize", "clip_weight")}
-        own["conditioning"] = Conditioning(**bounds)
+        own["conditioning"] = self.conditioning
         return train(network, training, validation, seed=seed, **own, **more)

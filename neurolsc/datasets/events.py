@@ -22,7 +22,8 @@ CLASSES = 20
 """Classes of a file that does not name them: those of SHD."""
 MOST_CLASSES = 10_000
 MOST_SPEAKERS = 100_000
-LAYOUT = ("spikes/times", "spikes/units", "labels", "extra/speaker")
+SPEAKERS = "extra/speaker"
+LAYOUT = ("spikes/times", "spikes/units", "labels", SPEAKERS)
 NOT_WHOLE = "not a whole HDF5 file"
 
 
@@ -55,10 +56,10 @@ class EventFile:
     """An HDF5 file in SHD's layout, plain or packed by xz (told by its first bytes).
 
     The layout: ``spikes/times`` (n,), variable-length floats in seconds, ascending;
-    ``spikes/units`` (n,), variable-length integers from 0 to 699; ``labels`` (n,) and
-    ``extra/speaker`` (n,), integers from 0 on (below 100,000); ``extra/keys``, the name of each
-    class (at most 10,000), which may be missing: there are 20 classes then. Names are cut at 80
-    characters, and what is not printable in them is shown as an escape.
+    ``spikes/units`` (n,), variable-length integers from 0 to 699; ``labels`` (n,),
+    integers from 0 on. These may be missing: ``extra/speaker`` (n,), integers from 0 on (below
+    100,000); ``extra/keys``, the name of each class (at most 10,000; else there are 20 classes).
+    Names are cut at 80 characters, and what is not printable in them is shown as an escape.
 
     The file is taken for one that anybody may have made. What it states is compared with its length
     before memory is taken for it (packed by xz it may be 16 times its length and 64 MiB more), and
@@ -73,7 +74,7 @@ class EventFile:
     Attributes:
         path: the file.
         labels: class of each utterance (n,), int64.
-        speakers: speaker of each utterance (n,), int64.
+        speakers: speaker of each utterance (n,), int64; -1 where the file does not say.
         names: name of each class.
 
     Raises:
@@ -96,7 +97,8 @@ class EventFile:
     def _check(self, content: Content) -> None:
         """Look at all of the layout but the spikes."""
         parts: dict[str, Part] = {}
-        for name in LAYOUT:
+        spoken = content.has(SPEAKERS)
+        for name in LAYOUT if spoken else LAYOUT[:-1]:
             if not content.has(name):
                 raise ValueError(f"a file in SHD's layout has a data set {name}, this one has none.")
             parts[name] = content.dataset(name)
@@ -115,14 +117,14 @@ class EventFile:
                 self.times_dtype: np.dtype = inside.newbyteorder("=")
         self.names = _names(content)
         self.labels = _integers(content, "labels", len(self.names))
-        self.speakers = _integers(content, "extra/speaker", MOST_SPEAKERS)
+        self.speakers = _integers(content, SPEAKERS, MOST_SPEAKERS) if spoken else np.full(len(self.labels), -1)
 
     def __len__(self) -> int:
         """Number of utterances."""
         return len(self.labels)
 
     def __repr__(self) -> str:
-        speakers = len(np.unique(self.speakers))
+        speakers = len(np.unique(self.speakers[self.speakers >= 0]))
         name = clean(self.path.name)
         return f"EventFile({name}, {len(self)} utterances, {len(self.names)} classes, {speakers} speakers)"
 

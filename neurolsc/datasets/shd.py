@@ -77,7 +77,7 @@ class SHD(Dataset[tuple[Tensor, int]]):
         binning: the numbers of the grid.
         indices: place of every item in the file (n,).
         labels: classes (n,), int64.
-        speakers: speaker of every item (n,), int64.
+        speakers: speaker of every item (n,), int64; -1 where the file does not say.
         names: name of each class.
         n_in: number of inputs N.
         n_classes: number of classes.

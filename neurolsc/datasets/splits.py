@@ -1,6 +1,6 @@
 """Parts of a data set: drawn at random, or by speaker."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
     all speakers, at least one.
 
     Args:
-        speakers: speaker of each utterance (n,), integers.
+        speakers: speaker of each utterance (n,), integers; negative where it is not known.
         by: what is drawn, utterances (``"random"``) or speakers (``"speaker"``).
         share: of the utterances or speakers held out, between 0 and 1.
         seed: of the draw; the generator is NumPy's ``RandomState``, whose stream is frozen (NEP
@@ -41,7 +41,7 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
     Raises:
         TypeError: if the seed is not an int.
         ValueError: if ``by`` is unknown, the share is not between 0 and 1, the seed is negative, or
-            a part would be empty.
+            a part would be empty, or speakers that are not known are to be held out.
 
     Example:
         >>> parts = hold_out(np.array([0, 0, 1, 1, 2, 2]), "speaker", share=0.4, seed=0)
@@ -51,6 +51,11 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
     one_of("by", by, WAYS)
     if not 0 < share < 1:
         raise ValueError(f"share must be between 0 and 1, got {share}.")
+    if by == "speaker" and (speakers < 0).any():
+        raise ValueError(
+            "validation by speaker needs to know who speaks, and the data do not say (extra/speaker of SHD's layout): "
+            "draw it at random."
+        )
     things = np.arange(len(speakers)) if by == "random" else np.unique(speakers)
     size = max(1, round(share * len(things)))
     if size >= len(things):
@@ -59,6 +64,16 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
     drawn = things[order[:size]]
     out = np.isin(np.arange(len(speakers)) if by == "random" else speakers, drawn)
     return Parts(np.flatnonzero(~out), np.flatnonzero(out))
+
+
+def who_is_where(training: Any, validation: Any) -> str:
+    """Which speakers two parts of a data set hold, in one line."""
+    told = []
+    for name, part in (("trained on", training), ("held out for validation", validation)):
+        speakers = part.speakers.unique().tolist()
+        word = "speaker" if len(speakers) == 1 else "speakers"
+        told.append(f"{name}: {word} {', '.join(map(str, speakers))} ({len(part)} utterances)")
+    return "; ".join(told)
 
 
 def carve(n: int, sizes: dict[str, int], seed: int) -> dict[str, Tensor]:

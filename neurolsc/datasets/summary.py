@@ -63,7 +63,7 @@ class Summary(Displayed):
             spikes=self.spikes,
             duration=self.duration,
             classes=np.bincount(self.labels, minlength=len(self.names)),
-            speakers=np.unique(self.speakers, return_counts=True),
+            speakers=np.unique(self.speakers[self.speakers >= 0], return_counts=True),
             activity=self.activity,
             example=None if example is None else (example.times, example.units),
             example_title=example_title,
@@ -72,11 +72,11 @@ class Summary(Displayed):
     def parts(self) -> list[str | Table]:
         """What is shown: lines for the whole, and a table of its classes and speakers."""
         silent = int((self.activity == 0).sum())
-        speakers = np.unique(self.speakers)
+        speakers = np.unique(self.speakers[self.speakers >= 0])
         rows = [self._row(f"{label:>3} {name}", self.labels == label) for label, name in enumerate(self.names)]
         rows += [self._row(f"speaker {speaker}", self.speakers == speaker) for speaker in speakers]
         return [
-            f"{self.title}: {len(self.labels)} utterances, {len(self.names)} classes, {len(speakers)} speakers",
+            f"{self.title}: {len(self.labels)} utterances, {len(self.names)} classes, {len(speakers) or 'unnamed'} speakers",
             f"spikes per utterance  mean {self.spikes.mean():.0f}, {self.spikes.min()} to {self.spikes.max()}",
             f"last spike            mean {self.duration.mean():.3f} s, {self.duration.min():.3f} to {self.duration.max():.3f} s, "
             f"{(self.duration >= 1).mean():.1%} at 1 s or later; times are {self.resolution * 1e3:.2g} ms apart there",

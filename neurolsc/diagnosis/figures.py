@@ -79,12 +79,20 @@ class Figures:
 
 
 def measure(
-    network: Network, given: Given, task: Task, *, samples: int, steps: int, epsilon: float, seed: int
+    network: Network,
+    given: Given,
+    task: Task,
+    *,
+    samples: int,
+    steps: int,
+    epsilon: float,
+    seed: int,
+    progress: bool | None = None,
 ) -> Figures:
     """Measure all figures; what they mean stands at each measure."""
     few = given.few(samples)
     some = min(steps, few.shape[0])
-    profile = radius_profile(network, few, steps=some, seed=seed)
+    profile = radius_profile(network, few, steps=some, seed=seed, progress=progress)
     exponents = lyapunov_exponents(network, few, seed=seed)[:, :, 0].mean(1)
     through_time, through_depth = (sigma.mean((1, 2)) for sigma in singular_values(network, few, steps=some, seed=seed))
     usable = usable_share(network, few, steps=some, seed=seed)

@@ -1,12 +1,12 @@
 """Initialisers as texts: in a grid file, in settings, on a command line."""
 
 import ast
-import difflib
 from dataclasses import MISSING, fields, is_dataclass
 from typing import TypeVar
 
 from neurolsc.initialisers.initialiser import Initialiser
 from neurolsc.untrusted.words import clean
+from neurolsc.validation import meant
 
 I = TypeVar("I", bound=type[Initialiser])  # noqa: E741
 
@@ -83,10 +83,8 @@ def _made(tree: ast.expr, spec: str) -> Initialiser:
 
 def _called(name: str, values: list[object], words: dict[str, object]) -> Initialiser:
     if name not in INITIALISERS:
-        lower = {known.lower(): known for known in INITIALISERS}
-        near = difflib.get_close_matches(name.lower(), lower, n=1)
-        hint = f"; did you mean {lower[near[0]]}?" if near else "."
-        raise ValueError(f"unknown initialiser {clean(name)}; known are {', '.join(sorted(INITIALISERS))}{hint}")
+        known = sorted(INITIALISERS)
+        raise ValueError(f"unknown initialiser {clean(name)}; known are {', '.join(known)}{meant(known, name)}")
     cls = INITIALISERS[name]
     known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
     takes = f"{name} takes {', '.join(known) or 'nothing'}"
@@ -95,8 +93,7 @@ def _called(name: str, values: list[object], words: dict[str, object]) -> Initia
     given = dict(zip(known, values, strict=False))
     for word, value in words.items():
         if word not in known:
-            near = difflib.get_close_matches(word, known, n=1)
-            raise ValueError(f"{takes}, not {clean(word)}{f'; did you mean {near[0]}?' if near else '.'}")
+            raise ValueError(f"{takes}, not {clean(word)}{meant(known, word)}")
         if word in given:
             raise ValueError(f"{name} got {word} twice.")
         given[word] = value

@@ -12,6 +12,7 @@ from torch import nn
 from neurolsc import surrogate
 from neurolsc.neurons.cell import Cell
 from neurolsc.surrogate import Surrogate
+from neurolsc.validation import meant
 
 T = TypeVar("T", bound=nn.Module)
 C = TypeVar("C", bound=type[nn.Module])
@@ -39,7 +40,7 @@ class Table(dict[str, type[T]]):
         if name not in self:
             known = ", ".join(sorted(self))
             raise ValueError(
-                f"unknown {self.kind} {name!r}; known are {known}. One of your own is known after "
+                f"unknown {self.kind} {name!r}; known are {known}{meant(self, name)} One of your own is known after "
                 "neurolsc.register(ITS_CLASS), so import its module first."
             )
         return self[name]

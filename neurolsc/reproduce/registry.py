@@ -11,6 +11,7 @@ from neurolsc.reproduce.pascal import PascalFigure
 from neurolsc.reproduce.paths import GridFigure, PathsFigure
 from neurolsc.reproduce.rates import RatesFigure
 from neurolsc.reproduce.recurrent import RecurrentFigure
+from neurolsc.validation import meant
 
 _ALL: tuple[Figure[Any], ...] = (
     GridFigure(),
@@ -38,4 +39,4 @@ def find(name: str) -> Figure[Any]:
     for known, figure in FIGURES.items():
         if known.lower() == name.strip().lower():
             return figure
-    raise ValueError(f"the paper has no figure {name!r} here; known are {', '.join(FIGURES)}.")
+    raise ValueError(f"the paper has no figure {name!r} here; known are {', '.join(FIGURES)}{meant(FIGURES, name)}")

@@ -15,7 +15,7 @@ from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.derivatives import Term
-from neurolsc.progress import reporting
+from neurolsc.progress import EVERY, reporting
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.measure import NON_SQUARE, chunks, depth_radius, is_non_square, sources_of, states, time_radius
 from neurolsc.stability.transition import follow
@@ -23,6 +23,10 @@ from neurolsc.validation import one_of, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+SLOW, FEW = 1024, 4
+"""from so many state variables on, a few points of a cell without closed form take seconds: so many
+are done between two reports of progress"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,7 +160,7 @@ def radius_profile(
     tolerance: float = TOLERANCE,
     target: tuple[float | None, float | None] | None = None,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> RadiusProfile:
     """Measure the radii of every transition derivative of a network.
 
@@ -174,7 +178,8 @@ def radius_profile(
             dense eigenvalues.
         target: radii through time and depth to show beside the measured ones.
         seed: of the steps and sub-matrices that are drawn.
-        progress: show a progress bar.
+        progress: show a progress bar, with an estimate of the time left, or plain lines off a
+            terminal (:mod:`neurolsc.progress`); None: once it has taken ten seconds.
 
     Returns:
         The profile.
@@ -198,10 +203,13 @@ def radius_profile(
         transitions, outputs = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
         time, depth, sources, exact = [], [], [], []
-        with reporting(len(transitions) * shape[0], desc="radii", unit="step", shown=progress) as bar:
+        shown, delay = progress is not False, 0.0 if progress else EVERY
+        with reporting(len(transitions) * shape[0], desc="radii", unit="step", shown=shown, delay=delay) as bar:
             for layer, t in enumerate(transitions):
                 pieces, across = [], []
                 together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))
+                if t.cell.derivatives() is None and states(t) >= SLOW:
+                    together = min(together, FEW)
                 for piece in chunks(t, together):
                     pieces.append(time_radius(piece, layer, method, tolerance))
                     across.append(depth_radius(piece, layer, non_square, generator, method, tolerance))

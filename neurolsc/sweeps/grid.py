@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from os import PathLike
@@ -16,7 +16,7 @@ from neurolsc.sweeps.trial import Trial
 from neurolsc.tasks import measure_of
 from neurolsc.untrusted.toml import read_toml
 from neurolsc.untrusted.words import clean
-from neurolsc.validation import one_of
+from neurolsc.validation import meant, one_of
 
 LOSS = "validation_loss"
 Arm = tuple[tuple[str, Any], ...]
@@ -262,9 +262,10 @@ def _table(given: dict[str, Any], name: str) -> dict[str, Any]:
     return table
 
 
-def _known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+def _known(what: str, given: Iterable[str], known: Sequence[str]) -> None:
     if unknown := [name for name in given if name not in known]:
-        raise ValueError(f"unknown {what} {clean(', '.join(unknown))}; known are {', '.join(known)}.")
+        told = clean(", ".join(unknown))
+        raise ValueError(f"unknown {what} {told}; known are {', '.join(known)}{meant(known, *unknown)}")
 
 
 def _told(value: Any) -> str:

@@ -43,7 +43,8 @@ def statistics(network: Network, experiment: Experiment) -> dict[str, Statistic]
     """
     given = Given.of(experiment.first_samples("train", SAMPLES), network)
     few, seed = given.few(FEW), experiment.network.seed
-    found = measure(network, given, experiment.data.task, samples=FEW, steps=TIMES, epsilon=1e-8, seed=seed)
+    how: dict[str, Any] = {"samples": FEW, "steps": TIMES, "epsilon": 1e-8, "seed": seed, "progress": False}
+    found = measure(network, given, experiment.data.task, **how)
     with evaluating(network), torch.no_grad():
         spikes = network.run(given.x, mask=given.mask).spikes
         times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))

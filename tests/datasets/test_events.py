@@ -36,6 +36,9 @@ def test_labels_speakers_and_names_are_those_of_the_file(path: Path):
     assert len(file) == 12
     assert file.labels.tolist() == [3 * i % 20 for i in range(12)]
     assert file.speakers.tolist() == [i % 4 for i in range(12)]
+    assert (
+        EventFile(write_words(path.with_name("nobody.h5"), spoil=replace("extra/speaker", None))).speakers.max() == -1
+    )
     assert file.names[7] == "word 7"
     assert EventFile(write_words(path.with_name("without_keys.h5"), keys=False)).names == [str(i) for i in range(20)]
 
@@ -102,7 +105,6 @@ def one_more(file: h5py.File) -> None:
         (replace("spikes", None), "has a data set spikes/times, this one has none"),
         (replace("spikes/units", None), "has a data set spikes/units, this one has none"),
         (replace("labels", None), "has a data set labels, this one has none"),
-        (replace("extra/speaker", None), "has a data set extra/speaker, this one has none"),
         (one_more, "as many entries.*12 in spikes/times, 12 in spikes/units, 13 in labels, 12 in extra/speaker"),
         (fixed_length, "spikes/times must hold floats of variable length, got float16"),
         (replace("labels", np.zeros(12)), "labels must hold integers, got float64"),

@@ -45,6 +45,13 @@ def test_what_cannot_be_held_out_is_refused(arguments, kind, told: str):
         hold_out(SPEAKERS, **arguments)
 
 
+def test_unknown_speakers_are_not_held_out_but_their_utterances_are():
+    nobody = np.full(20, -1)
+    assert len(hold_out(nobody, "random", share=0.25).validation) == 5
+    with pytest.raises(ValueError, match="the data do not say"):
+        hold_out(nobody, "speaker", share=0.25)
+
+
 def test_carved_parts_are_the_permutation_cut_one_after_another():
     parts = carve(20, {"validation": 4, "train": 10}, 3)
     permutation = np.random.RandomState(3).permutation(20)

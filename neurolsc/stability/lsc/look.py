@@ -138,4 +138,5 @@ class Look:
             non_square=self.options.non_square,
             target=self.goal,
             seed=self.options.seed * 1_000_003 - 2 - step,
+            progress=False,
         )
