@@ -79,6 +79,8 @@ def test_sessions_are_compared_by_lines_words_and_nearly_by_numbers():
     assert not same(shown, "converged after 8 steps, 4.1 s\n")
     assert same("best epoch 5; differs at step 23; 16 ties", "best epoch 1; differs at step 3; 7 ties")
     assert not same("differs at step 23; 16 ties", "16 ties")
+    assert same("1  0.968  leak 95%, feedback 5%", "1  0.968  leak 100%")
+    assert not same("1  0.968  leak 95%, feedback 5%", "1  0.968  feedback 100%")
     assert same("gradient 1.1e+00, 2e-08", "gradient 3.6e+00, 9e-09")
     assert not same("gradient 1.1e+00", "gradient 1.2e+01")
 
