@@ -16,6 +16,7 @@ from torch import Tensor
 
 _SEED = os.environ.get("NEUROLSC_ORDER", "0")
 """another one is another machine"""
+_library = torch.library.Library("aten", "IMPL")
 
 
 @functools.cache
@@ -42,8 +43,9 @@ def _mv(a: Tensor, v: Tensor) -> Tensor:
     return _mm(a, v[:, None])[:, 0]
 
 
-_library = torch.library.Library("aten", "IMPL")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # they replace torch's own
-    for _name, _product in {"mm": _mm, "addmm": _addmm, "mv": _mv}.items():
-        _library.impl(_name, _product, "CPU")
+def pytest_configure() -> None:
+    """Replace torch's products."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that they are replaced
+        for name, product in {"mm": _mm, "addmm": _addmm, "mv": _mv}.items():
+            _library.impl(name, product, "CPU")
