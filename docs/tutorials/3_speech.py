@@ -161,8 +161,9 @@ plt.show()
 
 # %% [markdown]
 # Relays are ahead in this short training. Compare the difference with its error, a few of which it
-# is at most, and do not conclude more: these are 20 epochs of 80 utterances. In [the study](../study.md), with 2,025 utterances and forty epochs, both learn:
-# relays of five layers stay ahead to the end, and two layers need no more than to fire.
+# is at most, and do not conclude more: these are 20 epochs of 80 utterances. In [the
+# study](../study.md), with 2,025 utterances and forty epochs, both learn: relays of five layers
+# stay ahead to the end, and two layers need no more than to fire.
 #
 # What a report needs, then: seeds and their deviation, the control at the same learning rates,
 # firing rates, who chose the epoch, and the standard error of the test set.
