@@ -76,8 +76,8 @@ slow: $(READY) ## the tests marked slow
 
 # Plain kernels, two threads, no instructions of this processor's own, and every product summed in another order.
 elsewhere: $(READY) ## the quick tests as on another machine (ELSEWHERE=tests/neurons for some of them)
-	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
-		$(BIN)/python -m pytest -n $(WORKERS) -p tests.elsewhere -m "not slow" $(ELSEWHERE)
+	PYTHONPATH=. ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
+		$(BIN)/pytest -n $(WORKERS) -p tests.elsewhere -m "not slow" $(ELSEWHERE)
 
 fuzz: $(READY) ## an hour of damaged files for every reader, from a seed of the day (SEED=... to repeat)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds 3600 --seed $(SEED)
