@@ -4,6 +4,7 @@
 #   TORCH_INDEX=...   the package index to take torch from, e.g. PyTorch's CPU index on Linux, where the default
 #                     build brings several GB of CUDA libraries
 #   WORKERS=...       test processes
+#   ELSEWHERE=...     what `make elsewhere` tests; all quick tests where it is empty
 #   SEED=...          of the first file of `make fuzz`
 #   KILLS=...         how often `make torture` kills
 
@@ -17,6 +18,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c '$(SUPPORTED)' 2>/dev/null && { echo "$$p"; break; }; done)
 TORCH_INDEX ?=
 WORKERS ?= 2
+ELSEWHERE ?=
 SEED ?= $(shell date +%Y%m%d000000)
 KILLS ?= 100
 BENCHMARKS ?= $(sort $(wildcard benchmarks/[a-z]*.py))
@@ -37,7 +39,7 @@ LAVA_PIP := $(LAVA)/bin/python -m pip --disable-pip-version-check install --quie
 export MPLBACKEND ?= Agg
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo test quick slow fuzz torture check lint types bench docs tables sessions wheel lava-env nengo-env peers-env clean
+.PHONY: help setup demo test quick slow elsewhere fuzz torture check lint types bench docs tables sessions wheel lava-env nengo-env peers-env clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -71,6 +73,11 @@ quick: $(READY) ## the tests that are not marked slow
 
 slow: $(READY) ## the tests marked slow
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m slow
+
+# Plain kernels, two threads, no instructions of this processor's own, and every product summed in another order.
+elsewhere: $(READY) ## the quick tests as on another machine (ELSEWHERE=tests/neurons for some of them)
+	PYTHONPATH=. ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
+		$(BIN)/pytest -n $(WORKERS) -p tests.elsewhere -m "not slow" $(ELSEWHERE)
 
 fuzz: $(READY) ## an hour of damaged files for every reader, from a seed of the day (SEED=... to repeat)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds 3600 --seed $(SEED)

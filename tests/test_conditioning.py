@@ -123,7 +123,8 @@ def test_a_gradient_is_scaled_down_to_the_norm():
     free, bound = moves
     assert free.norm() > 0.05
     assert bound.norm().item() == pytest.approx(0.01, rel=1e-3)
-    torch.testing.assert_close(bound / bound.norm(), free / free.norm(), rtol=1e-3, atol=1e-5)
+    # moves of 0.01 in all are differences of weights of 1, which float32 rounds by 6e-8
+    torch.testing.assert_close(bound / bound.norm(), free / free.norm(), rtol=1e-3, atol=1e-4)
 
 
 def test_a_centralized_gradient_moves_no_sum_of_a_row_but_those_of_the_readout():

@@ -122,8 +122,8 @@ def test_steps_one_by_one_equal_the_run(layer_delay, make_network, make_spikes):
     states, run = network.initial_states(x.shape[1]), network.run(x)
     for t, frame in enumerate(x):
         logits, states = network.step(frame, states)
-        assert torch.equal(logits, run.logits[t])
-    torch.testing.assert_close(states, run.states, rtol=0, atol=0)
+        torch.testing.assert_close(logits, run.logits[t])
+    torch.testing.assert_close(states, run.states)
     assert run.spikes[-1].any()
 
 
@@ -132,8 +132,8 @@ def test_a_run_in_two_parts_equals_the_whole(layer_delay, make_network, make_spi
     network, x = make_network(layer_delay=layer_delay, gain=2), make_spikes()
     whole, first = network.run(x), network.run(x[:7])
     second = network.run(x[7:], first.states)
-    assert torch.equal(torch.cat((first.logits, second.logits)), whole.logits)
-    torch.testing.assert_close(second.states, whole.states, rtol=0, atol=0)
+    torch.testing.assert_close(torch.cat((first.logits, second.logits)), whole.logits)
+    torch.testing.assert_close(second.states, whole.states)
     assert whole.spikes[-1].any()
 
 

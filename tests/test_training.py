@@ -129,10 +129,11 @@ def test_weights_are_averaged_over_epochs_while_the_training_goes_on(tmp_path: P
         return network, result
 
     network, result = trained(5, average_from=3)
-    assert result.best_epoch == 5
-    wanted = {name: torch.stack([epoch[name] for epoch in seen[2:]]).mean(0) for name in seen[0]}
+    assert result.best_epoch > 3
+    averaged = seen[2 : result.best_epoch]
+    wanted = {name: torch.stack([epoch[name] for epoch in averaged]).mean(0) for name in seen[0]}
     torch.testing.assert_close(weights(network), wanted)
-    assert not same_bits(weights(network), seen[4])
+    assert not same_bits(weights(network), averaged[-1])
     assert evaluate(network, sets["validation"], batch_size=8).loss == result.best["validation_loss"]
     plain = list(seen)
     seen.clear()

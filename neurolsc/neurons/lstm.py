@@ -113,8 +113,9 @@ class LSTM(GatedCell):
         lengths: Tensor | None = None,
         recompute: bool = False,
     ) -> tuple[Tensor, LSTMState]:
-        if recompute:
-            return super().run(x, state, first=first, lengths=lengths, recompute=True)
+        half = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+        if recompute or (half and not torch.ops.mkldnn._is_mkldnn_bf16_supported()):  # there torch.lstm fails
+            return super().run(x, state, first=first, lengths=lengths, recompute=recompute)
         weights = (self.w_in, self.w_rec, self.bias, self._no_bias())
         outputs, last = by_kernel(torch.lstm, read_by(x, first, state.h.dtype), state, weights, lengths)
         return outputs, LSTMState(*last)

@@ -126,7 +126,7 @@ def test_rates_are_matched_by_thresholds_that_scale(name):
     torch.manual_seed(1)
     network = wrap(OURS[name]()) if name in OURS else wrapped(name)
     (cell,) = network.cells
-    x = 8 * torch.randn(60, 16, cell.n_in)
+    x = 8 * torch.randn(40, 8, cell.n_in)
     before = network.run(x)
     thresholds = cell.thresholds()
     thresholds.scale(4.0)
