@@ -17,6 +17,7 @@ from neurolsc.eigen.radius import (
 )
 from neurolsc.neurons.derivatives import StepMap
 from neurolsc.stability.cycles import NonSquare, by_input, depth_cycle, time_cycle
+from neurolsc.stability.findings import surrogate_fault
 from neurolsc.stability.transition import Transitions, depth_factors, flat, sum_of, time_derivative
 
 NON_SQUARE: tuple[NonSquare, ...] = ("submatrix", "singular")
@@ -29,11 +30,11 @@ everywhere"""
 def time_radius(t: Transitions, layer: int, method: Method = "krylov", tolerance: float = TOLERANCE) -> Radii:
     """Radii through time at the points of t, shape (K B,), differentiable by the parameters."""
     if method == "exact":
-        return _dense(spectral_radius(_finite(time_derivative(t), layer, "time")))
+        return _dense(spectral_radius(_finite(time_derivative(t), t, layer, "time")))
     known = t.cell.derivatives()
     with_input = known is None or known.reads_input
     some, which = _distinct(t, flat(t.before), *((t.x,) if with_input else ()))
-    with _named(layer, "time"):
+    with _named(t, layer, "time"):
         return radii(time_cycle(some), t.x, tolerance).at(which)
 
 
@@ -55,7 +56,7 @@ def depth_radius(
         alike = all(part.same for part in by_input(t))
         t, which = _distinct(t, *below, *(() if alike else (t.x, flat(t.before))))
     cycle = depth_cycle(t, non_square, generator)
-    with _named(layer, "depth"):
+    with _named(t, layer, "depth"):
         found = radii(cycle, t.x, tolerance)
     if unequal and non_square == "singular":  # the cycle is M times its transpose
         found = found._replace(radius=root(found.radius))
@@ -86,8 +87,8 @@ def _dense_depth_radius(t: Transitions, layer: int, non_square: NonSquare, gener
     if not is_non_square(t):
         # A B and B A have the same eigenvalues but for zeros, and B A is no larger than the layer
         # below
-        return spectral_radius(_finite(by_input if below is None else below @ by_input, layer, "depth"))
-    m = _finite(by_input if below is None else by_input @ below, layer, "depth")
+        return spectral_radius(_finite(by_input if below is None else below @ by_input, t, layer, "depth"))
+    m = _finite(by_input if below is None else by_input @ below, t, layer, "depth")
     if non_square == "singular":
         return largest_singular_value(m)
     return spectral_radius(random_submatrix(m.expand(t.x.shape[0], -1, -1), generator))
@@ -135,7 +136,7 @@ def _dense_sources(t: Transitions, layer: int) -> list[str]:
     known = t.cell.derivatives()
     assert known is not None  # asked before
     terms = known.by_state(t.x, t.before)
-    gradient = radius_and_gradient(_finite(sum_of(terms), layer, "time")).gradient
+    gradient = radius_and_gradient(_finite(sum_of(terms), t, layer, "time")).gradient
     parts = torch.stack([(gradient * term).sum((-2, -1)) for term in terms.values()])
     names = list(terms)
     return [names[i] for i in parts.argmax(0).tolist()]
@@ -152,21 +153,24 @@ def states(t: Transitions) -> int:
     return flat(t.before).shape[1]
 
 
-def _finite(m: Tensor, layer: int, direction: str) -> Tensor:
+def _finite(m: Tensor, t: Transitions, layer: int, direction: str) -> Tensor:
     if not m.isfinite().all():
-        raise _run_away(layer, direction)
+        raise _not_finite(t, layer, direction)
     return m
 
 
 @contextmanager
-def _named(layer: int, direction: str) -> Iterator[None]:
+def _named(t: Transitions, layer: int, direction: str) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
-        raise _run_away(layer, direction) from error
+        raise _not_finite(t, layer, direction) from error
 
 
-def _run_away(layer: int, direction: str) -> FloatingPointError:
+def _not_finite(t: Transitions, layer: int, direction: str) -> FloatingPointError:
+    of, number = (t.cell, layer) if direction == "time" or t.below is None else (t.below, layer - 1)
+    if fault := surrogate_fault(of, number):
+        return FloatingPointError(str(fault))
     return FloatingPointError(
         f"layer {layer + 1}: the derivative through {direction} holds NaN or infinity. Its weights or states have "
         "run away; lower the learning rate, or start from smaller weights."
