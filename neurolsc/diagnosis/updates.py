@@ -1,7 +1,9 @@
 """A few updates on copies of a network."""
 
 import copy
+import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +40,9 @@ def finite(network: Network) -> Network:
     for cell in network.cells:
         low, high = (SAFE * end for end in finite_distances(cell))
         for module in (cell, getattr(cell, "layer", None)):
-            for name in SPIKE_NAMES:
-                if callable(spike := getattr(module, name, None)):
+            for name in SPIKE_NAMES if (low, high) != (-math.inf, math.inf) else ():
+                spike: Any = getattr(module, name, None)
+                if spike is not None:
                     setattr(module, name, _Clamped(spike, low, high))
     return network
 

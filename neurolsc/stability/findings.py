@@ -88,7 +88,7 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
     ends = []
     for side in (-1.0, 1.0):
         good, bad = 0.0, side * REACH * threshold
-        if finite(good) and finite(bad):
+        if finite(bad):
             ends.append(side * math.inf)
             continue
         for _ in range(24):
