@@ -16,15 +16,17 @@ from neurolsc.eigen.radius import (
     spectral_radius,
 )
 from neurolsc.neurons.derivatives import StepMap
+from neurolsc.neurons.synapses import synapses
 from neurolsc.stability.cycles import NonSquare, by_input, depth_cycle, time_cycle
 from neurolsc.stability.findings import surrogate_fault
+from neurolsc.stability.recurrence import without
 from neurolsc.stability.transition import Transitions, depth_factors, flat, sum_of, time_derivative
 
 NON_SQUARE: tuple[NonSquare, ...] = ("submatrix", "singular")
 
-SOURCES = 64
+SOURCES, BY_AUTOGRAD = 64, 16
 """points of a layer at which the terms of the derivative are compared where that is not done
-everywhere"""
+everywhere, and those of a cell without a closed form, whose products are slower"""
 
 
 def time_radius(t: Transitions, layer: int, method: Method = "krylov", tolerance: float = TOLERANCE) -> Radii:
@@ -94,24 +96,49 @@ def _dense_depth_radius(t: Transitions, layer: int, non_square: NonSquare, gener
     return spectral_radius(random_submatrix(m.expand(t.x.shape[0], -1, -1), generator))
 
 
-def sources_of(t: Transitions, layer: int, method: Method) -> dict[str, float]:
-    """The share of the points at which each term contributes most to the radius through time.
+def contributions_of(t: Transitions, layer: int, method: Method, radius: Tensor) -> dict[str, Tensor]:
+    """What each term contributes to the radius through time, at some or all points; they sum to it.
 
-    Empty if not known. The contribution of a term is its product with the gradient of the radius;
-    contributions sum up to the radius.
+    The contribution of a term is its product with the gradient of the radius. Without a closed form
+    the terms are the recurrent weights and the rest, where the cell says what its voltage is.
+
+    Args:
+        t: the points.
+        layer: number of the layer, for errors.
+        method: as in :func:`time_radius`.
+        radius: the radii at the points (P,).
+
+    Returns:
+        Contributions by name; empty if nothing is known.
     """
     known = t.cell.derivatives()
-    if known is None or not known.terms:
+    if known is not None and not known.terms:
         return {}
-    if method == "exact" or small(states(t)):
-        held = [part for piece in chunks(t, with_matrices(states(t))) for part in _dense_sources(piece, layer)]
-    else:
-        points = t.x.shape[0]
-        some = torch.arange(min(points, SOURCES)) * points // min(points, SOURCES)
-        parts = contributions(time_cycle(at_points(t, some)), t.x)
-        names = list(parts)
-        held = [names[i] for i in torch.stack(list(parts.values())).argmax(0).tolist()]
-    return {name: held.count(name) / len(held) for name in sorted(set(held))}
+    if known is not None and (method == "exact" or small(states(t))):
+        pieces = [_dense_contributions(piece, layer) for piece in chunks(t, with_matrices(states(t)))]
+        return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+    count = min(len(t.x), BY_AUTOGRAD if known is None else SOURCES)
+    some = at_points(t, torch.arange(count) * len(t.x) // count)
+    if known is not None:
+        return contributions(time_cycle(some), t.x)
+    thresholds, reset = t.cell.thresholds(), getattr(t.cell, "reset", t.cell)
+    if t.cell.membrane() is None and not t.cell.integrator:
+        return {}
+    carries = getattr(reset, "gradient", getattr(reset, "reset_gradient", None))
+    adapts = thresholds is not None and len(thresholds.names) > 1
+    own = " and ".join(["leak", *(["reset"] if carries else []), *(["adaptation"] if adapts else [])])
+    matrices = synapses(t.cell, "time")
+    if not matrices:
+        return {own: radius}
+    cycle = time_cycle(some)
+    pairs = leading_pairs(cycle, t.x)
+    with without(matrices), torch.no_grad():
+        (step,) = time_cycle(some).maps
+        x, y = pairs.right, pairs.left.conj()
+        rest = (y * torch.complex(step.times(x.real), step.times(x.imag))).sum(1)
+    size = pairs.value.abs()
+    leak = (rest * pairs.value.conj() / size.clamp(min=torch.finfo(t.x.dtype).tiny)).real
+    return {own: leak, "recurrence": size - leak}
 
 
 def contributions(cycle: Cycle, like: Tensor) -> dict[str, Tensor]:
@@ -132,14 +159,12 @@ def contributions(cycle: Cycle, like: Tensor) -> dict[str, Tensor]:
         }
 
 
-def _dense_sources(t: Transitions, layer: int) -> list[str]:
+def _dense_contributions(t: Transitions, layer: int) -> dict[str, Tensor]:
     known = t.cell.derivatives()
-    assert known is not None  # asked before
+    assert known is not None
     terms = known.by_state(t.x, t.before)
     gradient = radius_and_gradient(_finite(sum_of(terms), t, layer, "time")).gradient
-    parts = torch.stack([(gradient * term).sum((-2, -1)) for term in terms.values()])
-    names = list(terms)
-    return [names[i] for i in parts.argmax(0).tolist()]
+    return {name: (gradient * term).sum((-2, -1)).expand(len(t.x)) for name, term in terms.items()}
 
 
 def is_non_square(t: Transitions) -> bool:

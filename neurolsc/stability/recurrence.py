@@ -10,13 +10,14 @@ is the part of the derivative through time that is owed to W, seen between outpu
 is linear in W so is R: a factor of the weights is a factor of its radius.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from neurolsc.eigen.radius import spectral_radius
-from neurolsc.neurons.synapses import owner_of, synapses
+from neurolsc.neurons.synapses import Synapses, owner_of, synapses
 from neurolsc.positive import set_value
 from neurolsc.stability.transition import Transitions, flat, jacobian, unflat
 from neurolsc.surrogate import exact_values
@@ -32,15 +33,22 @@ def recurrence_radius(t: Transitions) -> Tensor:
         return t.x.new_zeros(len(t.x))
     output = jacobian(_output(t), flat(t.before)).detach()
     whole = _by_output(t)
+    with without(matrices):
+        rest = _by_output(t)
+    return spectral_radius(output @ (whole - rest))
+
+
+@contextmanager
+def without(matrices: Sequence[Synapses]) -> Iterator[None]:
+    """Weights are 0 for a while."""
     kept = [(owner_of(matrix.cell, matrix.name), matrix.weights.clone()) for matrix in matrices]
     try:
         for place, weights in kept:
             set_value(*place, torch.zeros_like(weights))
-        rest = _by_output(t)
+        yield
     finally:
         for place, weights in kept:
             set_value(*place, weights)
-    return spectral_radius(output @ (whole - rest))
 
 
 def _output(t: Transitions) -> Callable[[Tensor], Tensor]:
