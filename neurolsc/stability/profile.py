@@ -27,7 +27,7 @@ from neurolsc.stability.measure import (
     time_radius,
 )
 from neurolsc.stability.transition import follow
-from neurolsc.validation import one_of, whole
+from neurolsc.validation import one_of, tensor, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -206,7 +206,7 @@ def radius_profile(
     one_of("non_square", non_square, NON_SQUARE)
     one_of("method", method, METHODS)
     generator = torch.Generator().manual_seed(seed)
-    chosen = draw_steps(x.shape[0], steps, generator)
+    chosen = draw_steps(len(tensor("x", x)), steps, generator)
     with evaluating(as_network(network)), torch.no_grad():
         transitions, outputs = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
