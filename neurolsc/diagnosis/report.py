@@ -96,7 +96,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is worth knowing and no fault: a loss of guessing, small gradients, an input that depth loses."""
+        """What is no fault: a loss of guessing, small gradients, an input that depth loses."""
         layers = self.figures.layers
         low = [i for i, layer in enumerate(layers, start=1) if (layer.below_epsilon or 0) > 0.5]
         lost = [i for i, layer in enumerate(layers, start=1) if layer.survives < LOST and layer.activity.rate > 0]

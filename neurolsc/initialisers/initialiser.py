@@ -31,8 +31,8 @@ class Initialiser(ABC):
 
         Args:
             network: the network; :func:`neurolsc.wrap` makes one of other modules.
-            inputs: batches x (T, B, n_in), as :func:`neurolsc.datasets.input_batches` gives them, or
-                (x, labels), whose labels tell a batch that comes first. A method that needs one
+            inputs: batches x (T, B, n_in), as :func:`neurolsc.datasets.input_batches` gives them,
+                or (x, labels), whose labels tell a batch that comes first. A method that needs one
                 takes the first; one that needs none takes an empty list.
             seed: of what is drawn.
 

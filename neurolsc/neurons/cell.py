@@ -210,7 +210,7 @@ class Cell(nn.Module, ABC):
         return dtype_and_device(self)
 
     def __new__(cls, *args: Any, **settings: Any) -> "Cell":
-        """Refuse words of other libraries, with what they are here; other words are Python's matter.
+        """Refuse words of other libraries, and say what they are here.
 
         Raises:
             TypeError: if a setting has the name that it has elsewhere.
