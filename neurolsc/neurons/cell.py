@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -209,7 +209,7 @@ class Cell(nn.Module, ABC):
         """The dtype and device of the parameters, as keywords for a tensor's constructor."""
         return dtype_and_device(self)
 
-    def __new__(cls, *args: Any, **settings: Any) -> "Cell":
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
         """Refuse words of other libraries, and say what they are here.
 
         Raises:
