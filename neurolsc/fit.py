@@ -18,6 +18,7 @@ from neurolsc.measure import Part
 from neurolsc.network import Network
 from neurolsc.progress import Progress
 from neurolsc.schedule import FromTorch, Schedule
+from neurolsc.stability.findings import surrogate_fault
 from neurolsc.tasks import Task, measure_of
 from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.tensors import check_finite
@@ -140,10 +141,9 @@ class Fit:
     def diverged(self, what: str, lr: float) -> str:
         """What to say of a loss that is no number any more, and what to try."""
         held = f"epoch {self.best_epoch}, its best" if self.best_epoch else "before the training"
-        return (
-            f"{what}: lower the learning rate (now {lr:g}), or set the radii first (neurolsc.pretrain). "
-            f"The network holds the weights of {held}."
-        )
+        fault = next(filter(None, (surrogate_fault(cell, i) for i, cell in enumerate(self.network.cells))), None)
+        cure = str(fault or f"lower the learning rate (now {lr:g}), or set the radii first (neurolsc.pretrain).")
+        return f"{what}: {cure} The network holds the weights of {held}."
 
     def state(self) -> dict[str, Any]:
         """What :meth:`restore` needs."""

@@ -14,7 +14,7 @@ from neurolsc.frames import frames, frozen, keep, last_seen, running_lengths, st
 from neurolsc.modes import evaluating
 from neurolsc.neurons.cell import Cell, State, dtype_and_device
 from neurolsc.neurons.lif import LIF
-from neurolsc.validation import whole
+from neurolsc.validation import tensor, whole
 
 
 class NetworkState(NamedTuple):
@@ -220,7 +220,7 @@ class Network(nn.Module):
                 of this network.
             TypeError: if x is complex.
         """
-        if x.ndim != 2 or x.shape[1] != self.n_in:
+        if tensor("x", x).ndim != 2 or x.shape[1] != self.n_in:
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
         _refuse_complex(x)
         self._check_states(states, x.shape[0])
@@ -334,7 +334,7 @@ class Network(nn.Module):
 
     def _checked(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Both, on the network's device."""
-        if x.ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
+        if tensor("x", x).ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         _refuse_complex(x)
         if self.embedding is not None:

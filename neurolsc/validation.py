@@ -13,6 +13,19 @@ optimizer does to them, they, their squares and the reciprocals of both stay fin
 float32."""
 
 
+def tensor(name: str, value: object) -> Tensor:
+    """Return the value if it is a tensor.
+
+    Raises:
+        TypeError: if it is not; of an array of numpy the message says what to write.
+    """
+    if isinstance(value, Tensor):
+        return value
+    cure = f": give torch.from_numpy({name})" if type(value).__module__ == "numpy" else ""
+    cure = f": give {name} alone" if isinstance(value, tuple | list) else cure
+    raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}{cure}.")
+
+
 def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) -> Tensor:
     """Return the value as a detached float tensor if every entry is positive and finite.
 

@@ -45,7 +45,7 @@ def test_every_command_explains_itself(command):
 def test_radii_prints_a_line_per_layer_and_writes_what_it_prints(tmp_path):
     result = call("radii", *SMALL, "--samples", "2", "--times", "4", "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    assert "radius through time is held by" in result.output
+    assert "time radius due to" in result.output
     written = json.loads((tmp_path / "run/profile.json").read_text())
     assert len(written["time_mean"]) == 2
     assert (tmp_path / "run/profile.png").stat().st_size > 1000

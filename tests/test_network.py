@@ -8,11 +8,49 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Cell, Network, NetworkState, radius_profile
+from neurolsc import (
+    LIF,
+    ALIFLowPass,
+    ALIFPlus,
+    ALIFPlusMinus,
+    Cell,
+    Network,
+    NetworkState,
+    datasets,
+    diagnose,
+    evaluate,
+    initialisers,
+    match_firing_rates,
+    pretrain,
+    radius_profile,
+)
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 both_delays = pytest.mark.parametrize("layer_delay", [0, 1])
+
+
+ARRAY = torch.zeros(4, 2, 3).numpy()
+WITH_ARRAYS = {
+    "network": lambda n: n(ARRAY),
+    "run": lambda n: n.run(ARRAY),
+    "network step": lambda n: n.step(ARRAY[0], n.initial_states(2)),
+    "cell step": lambda n: n.cells[0].step(ARRAY[0], n.cells[0].initial_state(2)),
+    "radius_profile": lambda n: radius_profile(n, ARRAY),
+    "diagnose": lambda n: diagnose(n, ARRAY),
+    "diagnose with labels": lambda n: diagnose(n, (torch.tensor(ARRAY), torch.zeros(2).numpy())),
+    "pretrain": lambda n: pretrain(n, [ARRAY]),
+    "match_firing_rates": lambda n: match_firing_rates(n, ARRAY, [0.1]),
+    "a start": lambda n: initialisers.Relay().apply(n, [ARRAY]),
+    "collate": lambda n: datasets.collate([(ARRAY[:, 0], 1)]),
+    "evaluate": lambda n: evaluate(n, [(ARRAY[:, 0], 1)]),
+}
+
+
+@pytest.mark.parametrize("name", WITH_ARRAYS)
+def test_an_array_of_numpy_is_refused_with_what_to_write(name):
+    with pytest.raises(TypeError, match=r"torch\.from_numpy\((x|targets)\)"):
+        WITH_ARRAYS[name](Network([LIF(3, 5)], 2))
 
 
 def by_hand(network: Network, x: Tensor) -> tuple[list[Tensor], list[list[Tensor]]]:

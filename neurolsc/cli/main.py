@@ -47,7 +47,9 @@ class _Group(click.Group):
             raise click.ClickException(str(error)) from error
         except TypeError as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
-            if Path(neurolsc.__file__).parent not in Path(last.filename).parents or not str(last.line).startswith("raise "):
+            if Path(neurolsc.__file__).parent not in Path(last.filename).parents or not str(last.line).startswith(
+                "raise "
+            ):
                 raise  # no refusal of this package, but a mistake: maybe in a cell of one's own
             raise click.ClickException(str(error)) from error
 

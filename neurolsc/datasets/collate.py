@@ -143,7 +143,8 @@ def _first(items: Sequence[Item]) -> Tensor:
         raise ValueError("a batch needs at least one item (x (T, N), label), got none.")
     first = items[0][0]
     if not isinstance(first, Tensor):
-        raise TypeError(f"items must be pairs (x, label) with a tensor x (T, N), got a {type(first).__name__}.")
+        cure = ": give (torch.from_numpy(x), label)" if type(first).__module__ == "numpy" else ""
+        raise TypeError(f"items must be pairs (x, label) with a tensor x (T, N), got a {type(first).__name__}{cure}.")
     if first.ndim != 2:
         raise ValueError(f"items must have the shape (T, N), got {tuple(first.shape)} in item 0.")
     return first

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network
+from neurolsc.validation import tensor
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,12 @@ class Given:
             TypeError: if it is something else.
             ValueError: if x is not (T, B, n_in) of the network.
         """
-        parts = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+        if isinstance(batch, Tensor) or not isinstance(batch, tuple | list):
+            batch = (tensor("x", batch),)
+        parts = tuple(batch)
+        for name, part in zip(("x", "targets", "mask"), parts, strict=False):
+            if type(part).__module__ == "numpy":
+                tensor(name, part)
         if not 1 <= len(parts) <= 3 or not all(isinstance(part, Tensor) for part in parts):
             got = ", ".join(type(part).__name__ for part in parts)
             raise TypeError(f"batch must be x, (x, targets) or (x, targets, mask) of tensors, got ({got}).")

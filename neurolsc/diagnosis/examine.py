@@ -12,9 +12,10 @@ from neurolsc.diagnosis.figures import measure
 from neurolsc.diagnosis.order import batch_first
 from neurolsc.diagnosis.report import Diagnosis
 from neurolsc.diagnosis.training_faults import Attempts, learnt, missing_classes, tells, too_fast, wrong_axes
-from neurolsc.diagnosis.updates import UPDATES, MakeOptimizer, copied, loss_of, updated
+from neurolsc.diagnosis.updates import UPDATES, MakeOptimizer, copied, finite, loss_of, updated
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.stability.findings import surrogate_fault
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import positive, whole
 
@@ -40,7 +41,9 @@ def diagnose(
     gradients of the loss, how far back and down they reach, and how much batches agree on them.
     Found are layers that are dead, saturated, synchronous or out of scale, gradients that explode
     through time or vanish through depth, time constants that are frozen or cannot move, classes
-    that are missing, a learning rate that is too high, and an input whose axes are swapped. A
+    that are missing, a learning rate that is too high, an input whose axes are swapped, and a
+    surrogate whose derivative is NaN or infinite somewhere (all else is then measured as if it were
+    0 there). A
     radius through time just below 1 is a memory and no fault.
 
     Args:
@@ -80,8 +83,11 @@ def diagnose(
     turned = batch_first(given)
     if turned:  # all that follows is said of the input as it should be
         given = given.turned()
+    unfit = [fault for layer, cell in enumerate(network.cells) if (fault := surrogate_fault(cell, layer))]
+    if unfit:  # the rest is said of the network with other surrogates
+        network = finite(network)
     figures = measure(network, given, task, samples=samples, steps=steps, epsilon=epsilon, seed=seed)
-    found = [*wrong_axes(turned), *faults(network, figures, learnt=learnt(history))]
+    found = [*wrong_axes(turned), *unfit, *faults(network, figures, learnt=learnt(history))]
     known = given.targets if labels is None else labels
     if known is not None and known.ndim == 1:
         found += missing_classes(known, network.n_out)

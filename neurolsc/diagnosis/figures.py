@@ -25,7 +25,7 @@ from neurolsc.stability import (
     usable_share,
 )
 from neurolsc.stability.gradients import together
-from neurolsc.tasks import Task
+from neurolsc.tasks import Classification, Task
 
 PIECES = 8
 """pieces of a batch whose gradients are compared"""
@@ -71,6 +71,8 @@ class Figures:
     back: Tensor | None
     """(L, T) norm of the gradient of the loss of a sample's last step by the state k steps back,
     mean over samples that are so long; NaN where none is"""
+    classes: int | None = None
+    """among which each sample's target is one; None where the targets are no classes"""
     relays: bool = True
     """whether ``Relay()`` takes these layers: they name input weights, voltage and thresholds"""
 
@@ -113,9 +115,10 @@ def measure(
         for i, cell in enumerate(network.cells)
     )
     if given.targets is None:
-        return Figures(layers, profile, len(few), None, None, _relays(network))
+        return Figures(layers, profile, len(few), None, None, relays=_relays(network))
+    classes = network.n_out if isinstance(task, Classification) else None
     loss = task.loss(run.logits, given.targets, given.mask).item()
-    return Figures(layers, profile, len(few), loss, _back(network, given, task), _relays(network))
+    return Figures(layers, profile, len(few), loss, _back(network, given, task), classes, _relays(network))
 
 
 def _relays(network: Network) -> bool:

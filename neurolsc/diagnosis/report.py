@@ -19,6 +19,9 @@ HEAD = (
 )
 
 
+CHANCE = 0.02
+"""distance of a loss from ln(classes), as a share, within which nothing is learnt yet: a silent
+network is there exactly"""
 HEARD, LOST = 0.2, 0.05
 """shares of what tells samples apart: where the first layer keeps more than the one and a later one
 less than the other, depth is what loses it. Over the starts of the study what is kept goes with the
@@ -93,11 +96,14 @@ class Diagnosis(Displayed, Sequence[Finding]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is worth knowing and no fault: small gradients, and an input that depth loses."""
+        """What is no fault: a loss of guessing, small gradients, an input that depth loses."""
         layers = self.figures.layers
         low = [i for i, layer in enumerate(layers, start=1) if (layer.below_epsilon or 0) > 0.5]
         lost = [i for i, layer in enumerate(layers, start=1) if layer.survives < LOST and layer.activity.rate > 0]
+        loss, classes = self.figures.loss, self.figures.classes or 0
         told = []
+        if loss is not None and classes > 1 and abs(loss - math.log(classes)) < CHANCE * math.log(classes):
+            told.append(f"loss {loss:.3g} is that of guessing among {classes} classes ({math.log(classes):.3g})")
         if low:
             told.append(
                 f"most of the gradient of layer {_listed(low)} is below the optimizer's epsilon of "

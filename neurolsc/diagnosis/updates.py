@@ -1,7 +1,9 @@
 """A few updates on copies of a network."""
 
 import copy
+import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +12,17 @@ from torch.optim import Optimizer
 from neurolsc.diagnosis.batch import Given
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
+from neurolsc.stability.findings import finite_distances
 from neurolsc.tasks import Task
 
 UPDATES = 10
 """updates on one batch after which its loss has moved if it moves at all"""
+
+SPIKE_NAMES = ("spike", "spike_grad")
+"""where cells of ours and layers of snnTorch have their surrogate"""
+
+SAFE = 0.8
+"""share of the distances with a finite derivative that is also finite times a large gradient"""
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter], float], Optimizer]
 
@@ -23,6 +32,30 @@ def copied(network: Network) -> Network:
     held = [tensor for module in network.modules() for tensor in (*module._buffers.values(), *vars(module).values())]
     memo = {id(t): t.detach().clone() for t in held if isinstance(t, Tensor) and not t.is_leaf}
     return copy.deepcopy(network, memo)
+
+
+def finite(network: Network) -> Network:
+    """A copy whose surrogates have derivative 0 where they have none that is finite."""
+    network = copied(network)
+    for cell in network.cells:
+        low, high = (SAFE * end for end in finite_distances(cell))
+        for module in (cell, getattr(cell, "layer", None)):
+            for name in SPIKE_NAMES if (low, high) != (-math.inf, math.inf) else ():
+                spike: Any = getattr(module, name, None)
+                if spike is not None:
+                    setattr(module, name, _Clamped(spike, low, high))
+    return network
+
+
+class _Clamped(nn.Module):
+    """A surrogate that sees no distance from the threshold beyond a range."""
+
+    def __init__(self, spike: Callable[[Tensor], Tensor], low: float, high: float) -> None:
+        super().__init__()
+        self.spike, self.low, self.high = spike, low, high
+
+    def forward(self, v: Tensor) -> Tensor:
+        return self.spike(v.clamp(self.low, self.high))
 
 
 def updated(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from neurolsc.network import Network, as_network
 from neurolsc.stability.findings import Finding
+from neurolsc.stability.lsc.inputs import input_of
 
 
 class StartReport(tuple[Finding, ...]):
@@ -49,8 +50,9 @@ class Initialiser(ABC):
 
         Args:
             network: the network; :func:`neurolsc.wrap` makes one of other modules.
-            inputs: batches x (T, B, n_in), as :func:`neurolsc.datasets.input_batches` gives them. A
-                method that needs one takes the first; one that needs none takes an empty list.
+            inputs: batches x (T, B, n_in), as :func:`neurolsc.datasets.input_batches` gives them,
+                or (x, labels), whose labels tell a batch that comes first. A method that needs one
+                takes the first; one that needs none takes an empty list.
             seed: of what is drawn.
 
         Returns:
@@ -108,7 +110,8 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
     """The first batch, in the network's dtype and on its device.
 
     Raises:
-        TypeError: if network is no network, or inputs is no sequence of tensors.
+        TypeError: if network is no network, or inputs is no sequence of tensors, or of tuples that
+            begin with one.
         ValueError: if there is none, or it does not fit the network.
     """
     n_in = as_network(network).n_in
@@ -117,8 +120,11 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
     if not inputs:
         raise ValueError("this initialiser needs at least one batch of inputs, got none.")
     x = inputs[0]
+    if isinstance(x, tuple | list) and x:
+        x = input_of(x, 1)  # without its labels, which tell whether it is batch first
     if not isinstance(x, Tensor):
-        raise TypeError(f"inputs must be a list of batches (T, B, n_in), got a list of {type(x).__name__}.")
+        cure = ": give torch.from_numpy(x)" if type(x).__module__ == "numpy" else ""
+        raise TypeError(f"inputs must be a list of batches (T, B, n_in), got a list of {type(x).__name__}{cure}.")
     if x.ndim != 3 or x.shape[2] != n_in or 0 in x.shape:
         raise ValueError(f"inputs must be (T, B, {n_in}), got {tuple(x.shape)}.")
     if network.embedding is not None:

@@ -1,4 +1,4 @@
-"""Pre-training, radii and a diagnosis as callbacks of Lightning."""
+"""A start, pre-training, radii and a diagnosis as callbacks of Lightning."""
 
 import math
 from collections.abc import Iterator
@@ -8,8 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from neurolsc.diagnosis import Diagnosis, diagnose
+from neurolsc.initialisers import LSC, Initialiser
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network
+from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc.pretrain import PretrainResult, pretrain
 from neurolsc.stability.lsc.targets import Target
 from neurolsc.stability.profile import radius_profile
@@ -34,39 +36,127 @@ class _OnNetwork(Callback):
         return module if isinstance(module, Network) else wrap(module, input_shape=self.input_shape)
 
     def batches(self, loader: Any, pl_module: LightningModule) -> Iterator[tuple[Tensor, ...]]:
-        """The training data, inputs flat and time first, where the model is."""
+        """The training data, inputs flat and time first, where the model is.
+
+        Raises:
+            ValueError: if the labels say that the inputs lie the other way.
+        """
         for batch in loader:
             x, *more = batch if isinstance(batch, tuple | list) else (batch,)
+            samples, other = x.shape[:2] if self.batch_first else x.shape[1::-1]
+            if more and isinstance(more[0], Tensor) and more[0].ndim == 1 and other == len(more[0]) != samples:
+                raise ValueError(
+                    f"the training data have {len(more[0])} labels and inputs {tuple(x.shape)}, which are "
+                    f"{'time' if self.batch_first else 'batch'} first: give "
+                    f"{type(self).__name__}(..., batch_first={not self.batch_first})."
+                )
             x = x.transpose(0, 1) if self.batch_first else x
             yield tuple(part.to(pl_module.device) for part in (x.flatten(2), *more))
 
 
-class LSCPretraining(_OnNetwork):
-    """Pre-train a model before its first epoch, and log its radii after every epoch.
+class Starting(_OnNetwork):
+    """Start a model before its first epoch, and log its radii after every epoch.
 
     Radii are logged as ``radius_time_1``, ``radius_depth_1``, ... (layers counted from 1), once
-    before the first step and after each epoch. A run that goes on from a checkpoint is not
-    pre-trained again. For training in one process: several would each pre-train on their own share
-    of the data and start from different weights.
+    before the first step and after each epoch. A run that goes on from a checkpoint is not started
+    again. For training in one process: several would each start on their own share of the data and
+    from different weights.
 
     Args:
+        start: any of :mod:`neurolsc.initialisers`, such as ``Relay()``.
         module: name of the attribute of the LightningModule that holds the network, a
             :class:`neurolsc.Network` or what :func:`neurolsc.wrap` takes; dotted names reach
             further down. Empty: the LightningModule itself.
-        target: the radius, as in :func:`neurolsc.pretrain`.
-        batches: pre-train on so many batches of the training data, gone through again and again.
-        batch_first: whether the inputs are (B, T, ...) instead of (T, B, ...).
+        batches: start on so many batches of the training data.
+        batch_first: whether the inputs are (B, T, ...), as most loaders have them, instead of
+            (T, B, ...); where labels tell otherwise it is an error.
         input_shape: shape of one sample of a step's input, as in :func:`neurolsc.wrap`.
+        steps: time steps of a batch at which the logged radii are measured.
+        samples: samples at which they are measured.
+        seed: of what the start draws.
+
+    Attributes:
+        findings: what the start missed, printed as well; None before it.
+
+    Raises:
+        ImportError: when this file is imported without Lightning; the message names the extra to
+            install.
+
+    Example:
+        >>> Trainer(callbacks=[Starting(Relay(), "net", batch_first=True)])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        start: Initialiser,
+        module: str = "",
+        *,
+        batches: int = 4,
+        batch_first: bool = False,
+        input_shape: int | tuple[int, ...] | None = None,
+        steps: int = 8,
+        samples: int = 4,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(module, batch_first, input_shape)
+        if not isinstance(start, Initialiser):
+            raise TypeError(f"start must be an initialiser, such as Relay(), got {type(start).__name__}.")
+        self.start_by, self.seed = start, seed
+        self.count, self.steps, self.samples = whole("batches", batches), steps, samples
+        self.findings: tuple[Finding, ...] | None = None
+        self._inputs: list[Tensor] = []
+
+    def start(self, network: Network, inputs: list[Tensor]) -> tuple[Finding, ...]:
+        """Start a network; what was missed."""
+        return self.start_by.apply(network, inputs, seed=self.seed)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start, unless training goes on from a checkpoint, and log the radii.
+
+        Raises:
+            ValueError: if there is more than one process, or the inputs lie the other way.
+        """
+        if trainer.world_size > 1:
+            raise ValueError(
+                f"{type(self).__name__} works in one process, got {trainer.world_size}; start the network beforehand."
+            )
+        network = self.network(pl_module)
+        self._inputs = [x for x, *_ in islice(self.batches(trainer.train_dataloader, pl_module), self.count)]
+        if trainer.global_step == 0:
+            self.findings = self.start(network, self._inputs)
+            for finding in self.findings:
+                pl_module.print(finding)
+        radii = self._radii(network)
+        for logger in trainer.loggers:  # log_dict would wait for the end of the epoch
+            logger.log_metrics(radii, step=trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the radii."""
+        pl_module.log_dict(self._radii(self.network(pl_module)))
+
+    def _radii(self, network: Network) -> dict[str, float]:
+        x = self._inputs[0][:, : self.samples]
+        profile = radius_profile(network, x, steps=min(self.steps, len(x)))
+        means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
+        return {f"radius_{d}_{i}": mean for d in means for i, mean in enumerate(means[d], start=1)}
+
+
+class LSCPretraining(Starting):
+    """:class:`Starting` by :func:`neurolsc.pretrain`, on batches gone through again and again.
+
+    Args:
+        module: as in :class:`Starting`, as are batches, batch_first, input_shape, steps and
+            samples.
+        target: the radius, as in :func:`neurolsc.pretrain`.
+        batches: pre-train on so many batches of the training data.
+        batch_first: whether the inputs are (B, T, ...) instead of (T, B, ...).
+        input_shape: shape of one sample of a step's input.
         steps: time steps of a batch at which the logged radii are measured.
         samples: samples at which they are measured.
         settings: more arguments of :func:`neurolsc.pretrain`, such as ``max_steps`` or ``seed``.
 
     Attributes:
         result: what pre-training did; None before it.
-
-    Raises:
-        ImportError: when this file is imported without Lightning; the message names the extra to
-            install.
 
     Example:
         >>> Trainer(callbacks=[LSCPretraining("net", target=0.5)])  # doctest: +SKIP
@@ -84,41 +174,15 @@ class LSCPretraining(_OnNetwork):
         samples: int = 4,
         **settings: Any,
     ) -> None:
-        super().__init__(module, batch_first, input_shape)
-        self.target: Target = target
-        self.count = batches
-        self.steps, self.samples = steps, samples
-        self.settings: dict[str, Any] = {"progress": False} | settings
+        where: dict[str, Any] = {"batch_first": batch_first, "input_shape": input_shape}
+        super().__init__(LSC(), module, batches=batches, steps=steps, samples=samples, **where)
+        self.settings: dict[str, Any] = {"progress": False, "target": target} | settings
         self.result: PretrainResult | None = None
-        self._inputs: list[Tensor] = []
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Pre-train, unless training goes on from a checkpoint, and log the radii.
-
-        Raises:
-            ValueError: if there is more than one process.
-        """
-        if trainer.world_size > 1:
-            raise ValueError(
-                f"LSCPretraining works in one process, got {trainer.world_size}; call pretrain beforehand."
-            )
-        network = self.network(pl_module)
-        self._inputs = [x for x, *_ in islice(self.batches(trainer.train_dataloader, pl_module), self.count)]
-        if trainer.global_step == 0:
-            self.result = pretrain(network, self._inputs, target=self.target, **self.settings)
-        radii = self._radii(network)
-        for logger in trainer.loggers:  # log_dict would wait for the end of the epoch
-            logger.log_metrics(radii, step=trainer.global_step)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the radii."""
-        pl_module.log_dict(self._radii(self.network(pl_module)))
-
-    def _radii(self, network: Network) -> dict[str, float]:
-        x = self._inputs[0][:, : self.samples]
-        profile = radius_profile(network, x, steps=min(self.steps, len(x)))
-        means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
-        return {f"radius_{d}_{i}": mean for d in means for i, mean in enumerate(means[d], start=1)}
+    def start(self, network: Network, inputs: list[Tensor]) -> tuple[Finding, ...]:
+        """Pre-train a network; what was missed."""
+        self.result = pretrain(network, inputs, **self.settings)
+        return self.result.findings
 
 
 class Diagnosing(_OnNetwork):
@@ -129,7 +193,7 @@ class Diagnosing(_OnNetwork):
     made. The batch is always the first one of the training data.
 
     Args:
-        module: as in :class:`LSCPretraining`.
+        module: as in :class:`Starting`.
         every: look after so many epochs.
         task: what is asked of the network at the batch's targets; None: nothing that needs a loss
             is measured.

@@ -1,12 +1,13 @@
 """What a cell is: its state, its pure step, and the parameters that answer for its radii."""
 
 import copy
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.neurons.membrane import Membrane
 from neurolsc.neurons.offers import withdraw, withdraw_here
 from neurolsc.neurons.thresholds import Thresholds
-from neurolsc.validation import whole
+from neurolsc.validation import tensor, whole
 
 State = Any
 """The state of a cell: a NamedTuple of tensors of shape (B, ...)."""
@@ -121,7 +122,7 @@ class Cell(nn.Module, ABC):
         Raises:
             ValueError: if x has not the shape (B, n_in).
         """
-        if x.ndim != 2 or x.shape[1] != self.n_in:
+        if tensor("x", x).ndim != 2 or x.shape[1] != self.n_in:
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
         state = self.update(x, self.output(state), state)
         return self.output(state), state
@@ -208,9 +209,44 @@ class Cell(nn.Module, ABC):
         """The dtype and device of the parameters, as keywords for a tensor's constructor."""
         return dtype_and_device(self)
 
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        """Refuse words of other libraries, and say what they are here.
+
+        Raises:
+            TypeError: if a setting has the name that it has elsewhere.
+        """
+        for word in settings:
+            if word in ELSEWHERE and word not in inspect.signature(cls.__init__).parameters:
+                raise TypeError(f"{cls.__name__} takes no {word}: {ELSEWHERE[word]}.")
+        return super().__new__(cls)
+
     def copy(self) -> "Cell":
         """An independent copy."""
         return copy.deepcopy(self)
+
+
+ELSEWHERE = {
+    "beta": "snnTorch's beta is a decay: give tau_v = -1 / ln(beta), in steps (the beta of an LSNN is adaptation here)",
+    "alpha": "snnTorch's alpha is the decay of a synapse, which neurons here have not (neurolsc.wrap takes its layers); "
+    "norse's is a sharpness: give spike=FastSigmoid(sharpness=alpha)",
+    "threshold": "set the resting threshold afterwards: cell.theta_rest = threshold",
+    "v_th": "norse's v_th is threshold here; of an ALIF set cell.theta_rest afterwards",
+    "v_threshold": "spikingjelly's v_threshold is threshold here; of an ALIF set cell.theta_rest afterwards",
+    "tau": "spikingjelly's tau is an Euler step: give tau_v = -1 / ln(1 - 1 / tau), in steps",
+    "tau_mem_inv": "norse's tau_mem_inv is a rate per second: give tau_v = -1 / ln(1 - dt * tau_mem_inv), in steps",
+    "tau_syn_inv": "neurons here have no synaptic current: neurolsc.wrap takes norse's layers",
+    "tau_adapt_inv": "norse's rate per second: give tau_theta = -1 / ln(1 - dt * tau_adapt_inv), in steps",
+    "spike_grad": "snnTorch's spike_grad is spike here",
+    "surrogate_function": "spikingjelly's surrogate_function is spike here",
+    "method": "norse's method is spike here, a surrogate object such as FastSigmoid()",
+    "reset_mechanism": "snnTorch's reset_mechanism is reset here: 'subtract' or 'zero'",
+    "learn_beta": "tau_v is learnt here; cell.log_tau_v.requires_grad_(False) freezes it",
+    "init_hidden": "a state is an argument and a result here: z, state = cell.step(x, state)",
+    "linear_features": "snnTorch's linear_features is n_hidden here, and n_in comes before it",
+    "input_size": "input_size is n_in here",
+    "hidden_size": "hidden_size is n_hidden here",
+}
+"""Words of snnTorch, norse, spikingjelly and PyTorch in constructors, and what they are here."""
 
 
 def dtype_and_device(module: nn.Module) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class Thresholds:
     """
 
     def __init__(self, cell: nn.Module, names: tuple[str, ...], rest: str | None = None) -> None:
-        self._cell, self._rest = cell, rest
+        self._cell, self._rest, self.names = cell, rest, names
         self._start = {name: getattr(cell, name).detach().clone() for name in names}
 
     def scale(self, factor: float) -> None:

@@ -1,13 +1,23 @@
 """What is wrong, by name, and what to change; and what keeps radii from their targets."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
+from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.derivatives import Term
-from neurolsc.stability.profile import RadiusProfile
+
+if TYPE_CHECKING:
+    from neurolsc.stability.profile import RadiusProfile
 
 _UNKNOWN = Term("unknown")
-DEAD = "dead layer"
+DEAD, NOT_FINITE = "dead layer", "surrogate not finite"
+REACH = 20.0
+"""thresholds from the threshold up to which the derivative of a surrogate has to be finite"""
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,63 @@ class Finding:
         return f"Finding({self})"
 
 
-def dead_layers(profile: RadiusProfile) -> Iterable[Finding]:
+def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
+    """The finding of a layer whose surrogate has a derivative that is NaN or infinite somewhere.
+
+    A single neuron whose voltage gets there makes the gradient of every weight NaN, at any learning
+    rate: snnTorch's ``sigmoid(slope=25)`` does so from 3.5 below the threshold on, in float32.
+
+    Args:
+        cell: the layer; it stays as it is.
+        layer: its number, counted from 0.
+
+    Returns:
+        The finding, or None: all is finite up to 20 thresholds from the threshold, the surrogate
+        has no derivative at all, or the cell does not say what its voltage is.
+    """
+    low, high = finite_distances(cell)
+    where = {"below": -low, "above": high}
+    side = min(where, key=lambda name: where[name])
+    if where[side] == math.inf:
+        return None
+    problem = f"the derivative of its surrogate is not finite {where[side]:.3g} or more {side} the threshold"
+    cure = "use fast_sigmoid or atan"
+    cause = "a voltage there makes all gradients NaN, at any learning rate"
+    return Finding(layer + 1, problem, cure, cause, NOT_FINITE)
+
+
+def finite_distances(cell: Cell) -> tuple[float, float]:
+    """The range of v - theta in which the derivative of a cell's surrogate is finite.
+
+    An end is infinite where the derivative is finite up to :data:`REACH`.
+    """
+    membrane = cell.membrane()
+    if membrane is None:
+        return -math.inf, math.inf
+    rest = cell.initial_state(1)
+    voltage = getattr(rest, membrane.name).detach()
+    threshold = membrane.thresholds(rest).detach().abs().max().item() or 1.0
+
+    def finite(distance: float) -> bool:
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            v = torch.full_like(voltage, distance).requires_grad_()
+            z: Tensor = membrane.spike(v)
+            return not z.requires_grad or bool(torch.autograd.grad(z.sum(), v)[0].isfinite().all())
+
+    ends = []
+    for side in (-1.0, 1.0):
+        good, bad = 0.0, side * REACH * threshold
+        if finite(bad):
+            ends.append(side * math.inf)
+            continue
+        for _ in range(24):
+            middle = (good + bad) / 2
+            good, bad = (middle, bad) if finite(middle) else (good, middle)
+        ends.append(good)
+    return ends[0], ends[1]
+
+
+def dead_layers(profile: "RadiusProfile") -> Iterable[Finding]:
     """The layers that did not fire at all."""
     for i, rate in enumerate(profile.firing_rate.tolist()):
         if rate == 0:
@@ -41,7 +107,7 @@ def dead_layers(profile: RadiusProfile) -> Iterable[Finding]:
 
 
 def missed_targets(
-    profile: RadiusProfile,
+    profile: "RadiusProfile",
     misses: Iterable[tuple[int, str, float, float]],
     standard_errors: tuple[list[float], list[float]],
 ) -> Iterable[Finding]:
@@ -66,7 +132,7 @@ def missed_targets(
             yield Finding(layer + 1, problem, held.too_large if mean > target else held.too_small)
 
 
-def wide_spread(profile: RadiusProfile, include_input: bool = True) -> Finding:
+def wide_spread(profile: "RadiusProfile", include_input: bool = True) -> Finding:
     """Where radii spread most, for a profile with means on target and a deviation that is not."""
     spread = {
         (layer, direction): radii[layer].std(correction=0).item()
@@ -81,7 +147,7 @@ def wide_spread(profile: RadiusProfile, include_input: bool = True) -> Finding:
     return Finding(layer + 1, problem, "take more steps, soften the surrogate (sharpness), or allow a wider deviation")
 
 
-def held_by(profile: RadiusProfile, layer: int) -> Term:
+def held_by(profile: "RadiusProfile", layer: int) -> Term:
     """The term that contributes most to a layer's radius through time at most points.
 
     Unknown without a closed form.

@@ -16,24 +16,27 @@ from neurolsc.eigen.radius import (
     spectral_radius,
 )
 from neurolsc.neurons.derivatives import StepMap
+from neurolsc.neurons.synapses import synapses
 from neurolsc.stability.cycles import NonSquare, by_input, depth_cycle, time_cycle
+from neurolsc.stability.findings import surrogate_fault
+from neurolsc.stability.recurrence import without
 from neurolsc.stability.transition import Transitions, depth_factors, flat, sum_of, time_derivative
 
 NON_SQUARE: tuple[NonSquare, ...] = ("submatrix", "singular")
 
-SOURCES = 64
+SOURCES, BY_AUTOGRAD = 64, 16
 """points of a layer at which the terms of the derivative are compared where that is not done
-everywhere"""
+everywhere, and those of a cell without a closed form, whose products are slower"""
 
 
 def time_radius(t: Transitions, layer: int, method: Method = "krylov", tolerance: float = TOLERANCE) -> Radii:
     """Radii through time at the points of t, shape (K B,), differentiable by the parameters."""
     if method == "exact":
-        return _dense(spectral_radius(_finite(time_derivative(t), layer, "time")))
+        return _dense(spectral_radius(_finite(time_derivative(t), t, layer, "time")))
     known = t.cell.derivatives()
     with_input = known is None or known.reads_input
     some, which = _distinct(t, flat(t.before), *((t.x,) if with_input else ()))
-    with _named(layer, "time"):
+    with _named(t, layer, "time"):
         return radii(time_cycle(some), t.x, tolerance).at(which)
 
 
@@ -55,7 +58,7 @@ def depth_radius(
         alike = all(part.same for part in by_input(t))
         t, which = _distinct(t, *below, *(() if alike else (t.x, flat(t.before))))
     cycle = depth_cycle(t, non_square, generator)
-    with _named(layer, "depth"):
+    with _named(t, layer, "depth"):
         found = radii(cycle, t.x, tolerance)
     if unequal and non_square == "singular":  # the cycle is M times its transpose
         found = found._replace(radius=root(found.radius))
@@ -86,31 +89,56 @@ def _dense_depth_radius(t: Transitions, layer: int, non_square: NonSquare, gener
     if not is_non_square(t):
         # A B and B A have the same eigenvalues but for zeros, and B A is no larger than the layer
         # below
-        return spectral_radius(_finite(by_input if below is None else below @ by_input, layer, "depth"))
-    m = _finite(by_input if below is None else by_input @ below, layer, "depth")
+        return spectral_radius(_finite(by_input if below is None else below @ by_input, t, layer, "depth"))
+    m = _finite(by_input if below is None else by_input @ below, t, layer, "depth")
     if non_square == "singular":
         return largest_singular_value(m)
     return spectral_radius(random_submatrix(m.expand(t.x.shape[0], -1, -1), generator))
 
 
-def sources_of(t: Transitions, layer: int, method: Method) -> dict[str, float]:
-    """The share of the points at which each term contributes most to the radius through time.
+def contributions_of(t: Transitions, layer: int, method: Method, radius: Tensor) -> dict[str, Tensor]:
+    """What each term contributes to the radius through time, at some or all points; they sum to it.
 
-    Empty if not known. The contribution of a term is its product with the gradient of the radius;
-    contributions sum up to the radius.
+    The contribution of a term is its product with the gradient of the radius. Without a closed form
+    the terms are the recurrent weights and the rest, where the cell says what its voltage is.
+
+    Args:
+        t: the points.
+        layer: number of the layer, for errors.
+        method: as in :func:`time_radius`.
+        radius: the radii at the points (P,).
+
+    Returns:
+        Contributions by name; empty if nothing is known.
     """
     known = t.cell.derivatives()
-    if known is None or not known.terms:
+    if known is not None and not known.terms:
         return {}
-    if method == "exact" or small(states(t)):
-        held = [part for piece in chunks(t, with_matrices(states(t))) for part in _dense_sources(piece, layer)]
-    else:
-        points = t.x.shape[0]
-        some = torch.arange(min(points, SOURCES)) * points // min(points, SOURCES)
-        parts = contributions(time_cycle(at_points(t, some)), t.x)
-        names = list(parts)
-        held = [names[i] for i in torch.stack(list(parts.values())).argmax(0).tolist()]
-    return {name: held.count(name) / len(held) for name in sorted(set(held))}
+    if known is not None and (method == "exact" or small(states(t))):
+        pieces = [_dense_contributions(piece, layer) for piece in chunks(t, with_matrices(states(t)))]
+        return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+    count = min(len(t.x), BY_AUTOGRAD if known is None else SOURCES)
+    some = at_points(t, torch.arange(count) * len(t.x) // count)
+    if known is not None:
+        return contributions(time_cycle(some), t.x)
+    thresholds, reset = t.cell.thresholds(), getattr(t.cell, "reset", t.cell)
+    if t.cell.membrane() is None and not t.cell.integrator:
+        return {}
+    carries = getattr(reset, "gradient", getattr(reset, "reset_gradient", None))
+    adapts = thresholds is not None and len(thresholds.names) > 1
+    own = " and ".join(["leak", *(["reset"] if carries else []), *(["adaptation"] if adapts else [])])
+    matrices = synapses(t.cell, "time")
+    if not matrices:
+        return {own: radius}
+    cycle = time_cycle(some)
+    pairs = leading_pairs(cycle, t.x)
+    with without(matrices), torch.no_grad():
+        (step,) = time_cycle(some).maps
+        x, y = pairs.right, pairs.left.conj()
+        rest = (y * torch.complex(step.times(x.real), step.times(x.imag))).sum(1)
+    size = pairs.value.abs()
+    leak = (rest * pairs.value.conj() / size.clamp(min=torch.finfo(t.x.dtype).tiny)).real
+    return {own: leak, "recurrence": size - leak}
 
 
 def contributions(cycle: Cycle, like: Tensor) -> dict[str, Tensor]:
@@ -131,14 +159,12 @@ def contributions(cycle: Cycle, like: Tensor) -> dict[str, Tensor]:
         }
 
 
-def _dense_sources(t: Transitions, layer: int) -> list[str]:
+def _dense_contributions(t: Transitions, layer: int) -> dict[str, Tensor]:
     known = t.cell.derivatives()
-    assert known is not None  # asked before
+    assert known is not None
     terms = known.by_state(t.x, t.before)
-    gradient = radius_and_gradient(_finite(sum_of(terms), layer, "time")).gradient
-    parts = torch.stack([(gradient * term).sum((-2, -1)) for term in terms.values()])
-    names = list(terms)
-    return [names[i] for i in parts.argmax(0).tolist()]
+    gradient = radius_and_gradient(_finite(sum_of(terms), t, layer, "time")).gradient
+    return {name: (gradient * term).sum((-2, -1)).expand(len(t.x)) for name, term in terms.items()}
 
 
 def is_non_square(t: Transitions) -> bool:
@@ -152,21 +178,24 @@ def states(t: Transitions) -> int:
     return flat(t.before).shape[1]
 
 
-def _finite(m: Tensor, layer: int, direction: str) -> Tensor:
+def _finite(m: Tensor, t: Transitions, layer: int, direction: str) -> Tensor:
     if not m.isfinite().all():
-        raise _run_away(layer, direction)
+        raise _not_finite(t, layer, direction)
     return m
 
 
 @contextmanager
-def _named(layer: int, direction: str) -> Iterator[None]:
+def _named(t: Transitions, layer: int, direction: str) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
-        raise _run_away(layer, direction) from error
+        raise _not_finite(t, layer, direction) from error
 
 
-def _run_away(layer: int, direction: str) -> FloatingPointError:
+def _not_finite(t: Transitions, layer: int, direction: str) -> FloatingPointError:
+    of, number = (t.cell, layer) if direction == "time" or t.below is None else (t.below, layer - 1)
+    if fault := surrogate_fault(of, number):
+        return FloatingPointError(str(fault))
     return FloatingPointError(
         f"layer {layer + 1}: the derivative through {direction} holds NaN or infinity. Its weights or states have "
         "run away; lower the learning rate, or start from smaller weights."

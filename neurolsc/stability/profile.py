@@ -17,9 +17,17 @@ from neurolsc.network import Network, as_network
 from neurolsc.neurons.derivatives import Term
 from neurolsc.progress import EVERY, reporting
 from neurolsc.stability.cycles import NonSquare
-from neurolsc.stability.measure import NON_SQUARE, chunks, depth_radius, is_non_square, sources_of, states, time_radius
+from neurolsc.stability.measure import (
+    NON_SQUARE,
+    chunks,
+    contributions_of,
+    depth_radius,
+    is_non_square,
+    states,
+    time_radius,
+)
 from neurolsc.stability.transition import follow
-from neurolsc.validation import one_of, whole
+from neurolsc.validation import one_of, tensor, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,6 +60,9 @@ class RadiusProfile(Displayed):
             squares did settle.
         target: the radii (time, depth) that were aimed at, if any; None: left as it was.
         terms: per layer, what its cell says of these terms: what to change, and their colours.
+        due_to: per layer, the mean contribution of each term to the radius through time, which sum
+            up to its mean; without a closed form, as of wrapped layers, of the recurrent weights
+            and of the rest. Of some of the points, as the sources, and of 16 without a closed form.
     """
 
     time: Tensor
@@ -64,6 +75,7 @@ class RadiusProfile(Displayed):
     exact: Tensor
     target: tuple[float | None, float | None] | None = None
     terms: tuple[tuple[Term, ...], ...] = ()
+    due_to: tuple[dict[str, float], ...] = ()
 
     @property
     def time_mean(self) -> Tensor:
@@ -84,6 +96,7 @@ class RadiusProfile(Displayed):
             "time_mean": self.time_mean.tolist(),
             "depth_mean": self.depth_mean.tolist(),
             "sources": list(self.sources),
+            "due_to": list(self.due_to),
             "firing_rate": [_number_or_none(rate) for rate in self.firing_rate.tolist()],
             "silent_steps": [_number_or_none(share) for share in self.silent_steps.tolist()],
             "non_square": list(self.non_square),
@@ -124,7 +137,7 @@ class RadiusProfile(Displayed):
 
     def parts(self) -> list[str | Table]:
         """What is shown: a table with a line for each layer, and what its signs mean."""
-        head = ("layer", "time radius", "depth radius", "spikes/step", "silent", "radius through time is held by")
+        head = ("layer", "time radius", "depth radius", "spikes/step", "silent", "time radius due to")
         star = " " if any(self.non_square) else ""
         rows = [
             (
@@ -133,7 +146,7 @@ class RadiusProfile(Displayed):
                 _mean_std(self.depth[i]) + ("*" if self.non_square[i] else star),
                 or_dash(self.firing_rate[i].item(), ".4f"),
                 or_dash(self.silent_steps[i].item(), ".0%"),
-                _held(self.sources[i]),
+                _sum(self.due_to[i]) if self.due_to else "not known",
             )
             for i in range(len(self.time))
         ]
@@ -198,11 +211,11 @@ def radius_profile(
     one_of("non_square", non_square, NON_SQUARE)
     one_of("method", method, METHODS)
     generator = torch.Generator().manual_seed(seed)
-    chosen = draw_steps(x.shape[0], steps, generator)
+    chosen = draw_steps(len(tensor("x", x)), steps, generator)
     with evaluating(as_network(network)), torch.no_grad():
         transitions, outputs = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
-        time, depth, sources, exact = [], [], [], []
+        time, depth, sources, due_to, exact = [], [], [], [], []
         shown, delay = progress is not False, 0.0 if progress else EVERY
         with reporting(len(transitions) * shape[0], desc="radii", unit="step", shown=shown, delay=delay) as bar:
             for layer, t in enumerate(transitions):
@@ -217,14 +230,20 @@ def radius_profile(
                 for found, kept in ((pieces, time), (across, depth)):
                     kept.append(torch.cat([r.radius for r in found]).view(shape).cpu())
                     exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
-                sources.append(sources_of(t, layer, method))
+                parts = contributions_of(t, layer, method, time[-1].flatten())
+                due_to.append({name: part.mean().item() for name, part in parts.items()})
+                most = torch.stack(list(parts.values())).argmax(0).tolist() if t.cell.derivatives() and parts else []
+                held = [list(parts)[i] for i in most]
+                sources.append({name: held.count(name) / len(held) for name in sorted(set(held))})
     spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
     silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])
     treated: tuple[NonSquare | None, ...] = tuple(non_square if is_non_square(t) else None for t in transitions)
     shares = torch.tensor(exact).view(-1, 2).T
     times, depths = torch.stack(time), torch.stack(depth)
     terms = tuple(known.terms if (known := cell.derivatives()) else () for cell in network.cells)
-    return RadiusProfile(times, depths, chosen, tuple(sources), spikes, silent, treated, shares, target, terms)
+    return RadiusProfile(
+        times, depths, chosen, tuple(sources), spikes, silent, treated, shares, target, terms, tuple(due_to)
+    )
 
 
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
@@ -248,10 +267,11 @@ def _number_or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _held(sources: dict[str, float]) -> str:
-    """The terms that hold a radius, the largest share first."""
-    ordered = sorted(sources.items(), key=lambda item: -item[1])
-    return ", ".join(f"{name} {share:.0%}" for name, share in ordered if share >= 0.005) or "not known"
+def _sum(parts: dict[str, float]) -> str:
+    """A sum in words, the largest part first; parts that round to 0 are left out."""
+    ordered = [item for item in sorted(parts.items(), key=lambda item: -abs(item[1])) if abs(item[1]) >= 0.005]
+    told = "".join(f" {'-' if value < 0 else '+'} {name} {abs(value):.2f}" for name, value in ordered)
+    return told.removeprefix(" + ").strip() or "not known"
 
 
 def _mean_std(x: Tensor) -> str:

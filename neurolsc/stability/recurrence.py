@@ -34,7 +34,7 @@ def recurrence_radius(t: Transitions) -> Tensor:
         return t.x.new_zeros(len(t.x))
     output = jacobian(_output(t), flat(t.before)).detach()
     whole = _by_output(t)
-    with _without(matrices):
+    with without(matrices):
         rest = _by_output(t)
     return spectral_radius(output @ (whole - rest))
 
@@ -53,13 +53,13 @@ def recurrence_share(t: Transitions) -> float:
         z = t.cell.output(t.before)
         step = flat(t.cell.update(t.x, z, t.before))
         by_input = (step - flat(t.cell.update(torch.zeros_like(t.x), z, t.before))).norm().item()
-        with _without(matrices):
+        with without(matrices):
             by_spikes = (step - flat(t.cell.update(t.x, z, t.before))).norm().item()
     return by_spikes / by_input if by_input else math.inf if by_spikes else 0.0
 
 
 @contextmanager
-def _without(matrices: Sequence[Synapses]) -> Iterator[None]:
+def without(matrices: Sequence[Synapses]) -> Iterator[None]:
     """Set recurrent weights to 0 for a while."""
     places = [(owner_of(matrix.cell, matrix.name), matrix.weights.clone()) for matrix in matrices]
     try:

@@ -33,18 +33,19 @@ def diagnosis(ill):
 
 
 def test_the_text_has_a_line_per_layer_and_the_findings_below(ill, diagnosis):
-    head, first, second, loss, finding, note = str(diagnosis).splitlines()
+    head, first, second, loss, finding, guess, note = str(diagnosis).splitlines()
     assert head.split()[:3] == ["layer", "spikes", "dead"]
     assert first.split()[:4] == ["1", "0.150", "0%", "0%"]
     assert second.split()[:5] == ["2", "0.000", "100%", "0%", "-"]
     assert loss == f"loss {math.log(20):.4g}"
     assert finding == str(diagnosis[0])
+    assert guess == "note: loss 3 is that of guessing among 20 classes (3)"
     assert note.startswith("note: most of the gradient of layer 1, 2 is below the optimizer's epsilon of 1e-08")
 
 
 def test_what_is_below_epsilon_depends_on_it_and_is_no_finding(ill):
     fine = diagnose(*ill, epsilon=1e-30)
-    assert not fine.notes
+    assert not any("epsilon" in note for note in fine.notes)
     assert all(layer.below_epsilon < 0.5 for layer in fine.figures.layers)
 
 
@@ -66,6 +67,19 @@ def test_an_input_that_depth_loses_is_a_note(start, told):
 def test_a_silent_layer_is_not_said_to_lose_the_input(ill, diagnosis):
     assert diagnosis.figures.layers[1].survives == 0
     assert not any("tells samples apart" in note for note in diagnosis.notes)
+
+
+def test_a_loss_at_chance_is_a_note_and_a_better_one_is_not(make_network, make_spikes):
+    network, x, labels = make_network(LIF, gain=3), make_spikes(), torch.arange(6) % 3
+    with torch.no_grad():
+        network.readout.weight.mul_(1e-3)
+    guess = diagnose(network, (x, labels))
+    assert f"note: loss {math.log(network.n_out):.3g} is that of guessing among {network.n_out} classes" in str(guess)
+    assert not any("guess" in str(finding) for finding in guess)
+    with torch.no_grad():
+        network.readout.weight.mul_(1e4)
+    assert "guessing" not in str(diagnose(network, (x, labels)))
+    assert "guessing" not in str(diagnose(network, x))
 
 
 def test_the_figures_are_those_of_the_measures(ill, diagnosis):

@@ -136,8 +136,9 @@ def test_inputs_that_do_not_fit_are_refused(spec):
     for wrong, kind, told in (
         ([], ValueError, "at least one batch"),
         (few(), TypeError, r"got Tensor: give \[x\]"),
+        ([(few().transpose(0, 1), torch.arange(4))], ValueError, r"4 labels and x \(4, 20, 40\), which is batch first"),
         ([few()[..., :7]], ValueError, r"inputs must be \(T, B, 40\), got \(20, 4, 7\)"),
-        ([(few(), 1)], TypeError, "a list of tuple"),
+        ([("x", 1)], TypeError, "got tuple of str"),
     ):
         with pytest.raises(kind, match=told):
             named(spec).apply(network, wrong)  # type: ignore[arg-type]

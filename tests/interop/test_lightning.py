@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import snntorch as snn
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
@@ -12,7 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from neurolsc import LIF, Network, radius_profile, wrap
-from neurolsc.interop.lightning import Diagnosing, LSCPretraining
+from neurolsc.initialisers import RateMatching, Relay
+from neurolsc.interop.lightning import Diagnosing, LSCPretraining, Starting
 from neurolsc.tasks import cross_entropy
 
 pytestmark = [
@@ -38,6 +40,17 @@ class Classifier(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+class OfSnnTorch(Classifier):
+    """Layers of snnTorch, at a learning rate of 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 16), snn.Leaky(0.9), nn.Linear(16, 16), snn.Leaky(0.9), nn.Linear(16, 3))
+
+    def training_step(self, batch, _):
+        return self.net[0](batch[0]).sum()
 
 
 def fit(model: LightningModule, callback: Callback, folder, **settings) -> Trainer:
@@ -67,6 +80,26 @@ def test_the_callback_pretrains_before_the_first_epoch_and_logs_radii(tmp_path):
         assert float(row["radius_time_1"]) == pytest.approx(0.5, abs=0.06)
         assert float(row["radius_depth_1"]) > 0
     assert trainer.callback_metrics["radius_time_1"] == pytest.approx(float(logged[-1]["radius_time_1"]))
+
+
+def test_any_start_is_applied_before_the_first_epoch_to_the_users_own_layers(tmp_path):
+    torch.manual_seed(0)
+    model = OfSnnTorch()
+    callback = Starting(RateMatching(0.15), "net", batch_first=True)
+    trainer = fit(model, callback, tmp_path, max_epochs=1, enable_checkpointing=False)
+    profile = radius_profile(wrap(model.net), torch.randn(10, 64, 6))
+    assert profile.firing_rate.tolist() == pytest.approx([0.15, 0.15], abs=0.03)
+    assert callback.findings == ()
+    assert len([row for row in rows(trainer) if row["radius_time_2"]]) == 2
+    with pytest.raises(TypeError, match="start must be an initialiser, such as Relay"):
+        Starting("Relay()", "net")
+
+
+@pytest.mark.parametrize("callback", [LSCPretraining("net"), Starting(Relay(), "net"), Diagnosing("net")])
+def test_a_loader_whose_labels_say_that_it_is_batch_first_is_refused(callback, tmp_path):
+    told = rf"16 labels and inputs \(16, 10, 6\), which are batch first: give {type(callback).__name__}\(..., batch_first=True\)"
+    with pytest.raises(ValueError, match=told):
+        fit(Classifier(), callback, tmp_path, max_epochs=1, enable_checkpointing=False)
 
 
 def test_a_resumed_training_is_not_pretrained_again(tmp_path):

@@ -676,6 +676,30 @@ def test_s1_the_usual_loop_starts_from_init_alif_and_is_the_run_without_states(v
     assert torch.equal(torch.stack(spikes), torch.stack(again))
 
 
+@pytest.mark.parametrize("view", [ALIFPlus, ALIFPlusMinus])
+def test_s1_the_usual_loop_trains(view):
+    torch.manual_seed(0)
+    fc1, lif1, fc2, lif2 = nn.Linear(6, 16), view(beta=0.9, linear_features=16), nn.Linear(16, 3), snn.Leaky(beta=0.9)
+    net, x, labels = nn.ModuleList([fc1, lif1, fc2, lif2]), 3 * torch.rand(15, 12, 6), torch.arange(12) % 3
+    optimizer, losses, fired = torch.optim.Adam(net.parameters(), lr=1e-2), [], 0.0
+    for _ in range(8):
+        spk1, thr1, mem1 = lif1.init_alif()
+        mem2, record = lif2.init_leaky(), []
+        for step in x:
+            spk1, thr1, mem1 = lif1(fc1(step), spk1, thr1, mem1)
+            _, mem2 = lif2(fc2(spk1), mem2)
+            record.append(mem2)
+            fired += spk1.sum().item()
+        loss = nn.functional.cross_entropy(torch.stack(record).mean(0), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert fired > 0 and losses[-1] < 0.95 * losses[0]
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in lif1.parameters())
+    assert lif1.recurrent.weight.grad.any()
+
+
 def test_s1_an_alif_called_as_a_leaky_or_rleaky_shows_the_right_line():
     layer, cur = ALIFPlus(beta=0.9, linear_features=4), torch.rand(2, 4)
     line = r"spk, thr, mem = layer\(input_, spk, thr, mem\)"

@@ -12,7 +12,8 @@ from torch import nn
 from torch.func import jacfwd, jacrev, vjp, vmap
 from torch.testing import assert_close
 
-from neurolsc import LIF, ALIFPlus, Network, pretrain, radius_profile
+from neurolsc import LIF, ALIFPlus, Network, diagnose, pretrain, radius_profile, train, wrap
+from neurolsc.stability.findings import finite_distances, surrogate_fault
 from neurolsc.surrogate import (
     Arctan,
     Exponential,
@@ -98,6 +99,44 @@ THEIRS = [pytest.param(spike, id=f"snntorch {name}") for name, spike in SNNTORCH
     *(pytest.param(lambda x, m=method: threshold(x, m, 2.0), id=f"norse {method}") for method in NORSE),
     pytest.param(Straight(), id="nn.Module"),
 ]
+
+
+@pytest.fixture
+def overflows():
+    """Two layers of snnTorch whose second has its sigmoid, whose voltages go far below."""
+    torch.manual_seed(0)
+    first, second = (snn.Leaky(0.9, spike_grad=spike) for spike in (theirs.atan(), theirs.sigmoid(slope=25)))
+    network = wrap([nn.Linear(30, 16), first, nn.Linear(16, 16), second, nn.Linear(16, 4)])
+    with torch.no_grad():
+        network.cells[1].before[0].weight.mul_(20)
+    return network
+
+
+def test_g1_a_derivative_that_is_not_finite_is_a_finding_of_its_layer(overflows, make_spikes):
+    x, labels = make_spikes(T=10, B=4), torch.arange(4)
+    spike = overflows.cells[1].layer.spike_grad
+    distance = -finite_distances(overflows.cells[1])[0]
+    assert derivative(spike, torch.tensor(-1.001 * distance)).isnan()
+    assert derivative(spike, torch.tensor(-0.999 * distance)).isfinite()
+    found = diagnose(overflows, (x, labels), samples=1, steps=2)
+    (fault,) = [f for f in found if f.name == "surrogate not finite"]
+    assert str(fault).startswith(f"layer 2: the derivative of its surrogate is not finite {distance:.3g} or more below")
+    assert fault.cure == "use fast_sigmoid or atan"
+    assert all(layer.activity.rate > 0 and 0 < layer.gradient < math.inf for layer in found.figures.layers)
+    items = list(zip(x.unbind(1), labels, strict=True))
+    with pytest.raises(FloatingPointError, match=r"layer 2: the derivative of its surrogate is not finite 3\.4"):
+        train(overflows, items, items, epochs=2, progress=False)
+    overflows.cells[1].layer.spike_grad = theirs.atan()
+    assert surrogate_fault(overflows.cells[1], 1) is None
+
+
+@pytest.mark.parametrize("spike", [*THEIRS, *OURS, *(type(spike)(sharpness=1e3) for spike in OURS)])
+def test_g1_other_surrogates_are_no_finding(spike):
+    fault = surrogate_fault(LIF(2, 3, spike=spike), 0)
+    if spike is SNNTORCH["sigmoid"]:  # a slope of 5
+        assert "not finite 17.4 or more below the threshold" in str(fault)
+    else:
+        assert fault is None
 
 
 @pytest.mark.parametrize("cell", [LIF, ALIFPlus])

@@ -1,6 +1,7 @@
 """`wrap`: which modules become which cells, that the network computes what the model does, and that
 the model is changed."""
 
+import math
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from neurolsc import ALIFPlus, Network, pretrain, radius_profile, save, wrap
+from neurolsc import LIF, ALIFPlus, Network, pretrain, radius_profile, save, wrap
 from tests.interop.layers import norse
 
 
@@ -133,6 +134,29 @@ def test_radii_are_those_of_the_evaluated_network_and_its_modes_are_kept():
     assert torch.equal(net.norm.running_mean, running)
     assert net.norm.training
     assert network.training
+
+
+def test_what_a_wrapped_radius_is_due_to_is_what_our_cell_of_equal_weights_says():
+    torch.manual_seed(0)
+    cell = LIF(7, 12, tau_v=-1 / math.log(0.9))
+    cell.tau_v = torch.full((12,), -1 / math.log(0.9))
+    layer, before = snn.RLeaky(0.9, linear_features=12, spike_grad=cell.spike), nn.Linear(7, 12, bias=False)
+    with torch.no_grad():
+        cell.w_in.mul_(3)
+        before.weight.copy_(cell.w_in)
+        layer.recurrent.weight.copy_(cell.w_rec)
+        layer.recurrent.bias.zero_()
+    x = torch.rand(12, 3, 7)
+    ours, theirs = (
+        radius_profile(n, x) for n in (Network([cell], 2, layer_delay=0), wrap([before, layer, nn.Linear(12, 2)]))
+    )
+    assert ours.firing_rate > 0.05
+    assert theirs.due_to[0]["leak"] == pytest.approx(0.9, abs=0.01)
+    assert theirs.due_to[0]["recurrence"] == pytest.approx(ours.due_to[0]["recurrence"], abs=0.02)
+    assert theirs.due_to[0]["recurrence"] > 0.02
+    assert "leak 0.90 + recurrence" in str(theirs)
+    (recurrent,) = radius_profile(wrap([norse.LIFRecurrent(7, 12)]), 5 * x).due_to
+    assert set(recurrent) == {"leak", "recurrence"}
 
 
 def test_layers_out_of_order_are_an_error_that_says_what_to_pass():

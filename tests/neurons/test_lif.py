@@ -1,14 +1,18 @@
 """LIF: closed forms, eq. 49 written out in numpy, starting values, arguments."""
 
+import inspect
 import math
+import re
 
 import numpy as np
 import pytest
+import snntorch
 import torch
 from numpy.typing import NDArray
 
-from neurolsc import LIF, LIFState
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, LIFState
 from neurolsc.neurons import LI
+from neurolsc.neurons.cell import ELSEWHERE
 from neurolsc.surrogate import FastSigmoid
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -32,6 +36,25 @@ def drive(cell: LIF, inputs: list[float]) -> tuple[list[float], list[float]]:
         v.append(state.v.item())
         z.append(out.item())
     return v, z
+
+
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.parametrize("word", ELSEWHERE)
+def test_a_word_of_another_library_is_refused_with_what_it_is_here(kind, word):
+    if word in inspect.signature(kind).parameters:  # a LIF's threshold
+        assert kind(2, 3, **{word: 0.5}).theta[0] == 0.5
+        return
+    with pytest.raises(TypeError, match=re.escape(f"{kind.__name__} takes no {word}: {ELSEWHERE[word]}")):
+        kind(2, 3, **{word: 0.9})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bta'"):
+        kind(2, 3, bta=0.9)
+
+
+def test_the_decay_of_a_beta_that_is_refused_is_that_of_the_tau_v_that_is_named():
+    layer, cell = snntorch.Leaky(beta=0.9), LIF(1, 1, tau_v=-1 / math.log(0.9))
+    cell.tau_v = torch.full((1,), -1 / math.log(0.9))
+    assert "tau_v = -1 / ln(beta)" in ELSEWHERE["beta"]
+    assert cell.decay_v.item() == pytest.approx(layer.beta.item())
 
 
 def test_below_threshold_follows_the_geometric_sum():

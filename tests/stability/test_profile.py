@@ -105,10 +105,25 @@ def test_cells_without_a_closed_form_give_the_same_radii(kind, make_network, mak
     autograd = radius_profile(opaque, x)
     torch.testing.assert_close((autograd.time, autograd.depth), (closed.time, closed.depth))
     assert autograd.sources == ({}, {})
-    assert "not known" in str(autograd)
+    for own, known in zip(autograd.due_to, closed.due_to, strict=True):
+        assert own["recurrence"] == pytest.approx(known["recurrence"], abs=1e-4)
+        assert sum(own.values()) == pytest.approx(sum(known.values()), abs=1e-4)
+        assert next(iter(own)) == ("leak and reset" if kind is LIF else "leak and reset and adaptation")
 
 
 # ---- what holds the radius
+
+
+def test_the_table_says_which_sum_a_mean_radius_is(make_network, make_spikes):
+    network = make_network(LIF, layers=1, gain=4)
+    with torch.no_grad():
+        network.cells[0].tau_v = torch.full_like(network.cells[0].tau_v, 50.0)
+    profile = radius_profile(network, make_spikes())
+    (parts,) = profile.due_to
+    assert sum(parts.values()) == pytest.approx(profile.time_mean.item(), rel=1e-4)
+    assert parts["leak"] == pytest.approx(math.exp(-1 / 50), rel=1e-2)
+    assert parts["recurrence"] > 0.01
+    assert f"leak 0.98 + recurrence {parts['recurrence']:.2f}" in str(profile)
 
 
 def only_source(network: Network, x: torch.Tensor) -> str:
@@ -277,9 +292,9 @@ def test_what_is_no_network_is_refused_and_wrap_is_named_where_it_helps(function
 
 def test_the_table_leaves_out_terms_that_hold_next_to_nothing(make_network, make_spikes):
     profile = radius_profile(make_network(gain=3), make_spikes(T=3, B=2))
-    held = ({"leak": 0.997, "reset": 0.003},) * 2
-    shown = str(dataclasses.replace(profile, sources=held))
-    assert shown.count("leak 100%") == 2
+    parts = ({"leak": 0.98, "reset": -0.004, "recurrence": -0.03},) * 2
+    shown = str(dataclasses.replace(profile, due_to=parts))
+    assert shown.count("leak 0.98 - recurrence 0.03") == 2
     assert "reset" not in shown
 
 

@@ -82,7 +82,7 @@ class InputStream:
         if batch is None:
             return None
         self._read += 1
-        return _input(batch, self._read)
+        return input_of(batch, self._read)
 
 
 class Fresh:
@@ -116,14 +116,20 @@ def pick(x: Tensor, samples: Tensor) -> Tensor:
     return x.index_select(1, samples.to(x.device))
 
 
-def _input(batch: Any, number: int) -> Tensor:
-    """The input of a batch."""
+def input_of(batch: Any, number: int) -> Tensor:
+    """The input of a batch x, (x, labels) or (x, targets, mask).
+
+    Raises:
+        TypeError: if it is none of these.
+        ValueError: if x is not (T, B, n_in), or as many labels as its first axis say so.
+    """
     parts = batch if isinstance(batch, tuple | list) else (batch,)
     if not parts or not isinstance(parts[0], Tensor):
+        cure = ": torch.from_numpy(x)" if type(parts[0] if parts else None).__module__ == "numpy" else ""
         inside = f" of {type(parts[0]).__name__}" if parts and parts is batch else ""
         raise TypeError(
             f"a batch must be an input (T, B, n_in) or a tuple (input, labels), got {type(batch).__name__}{inside} "
-            f"as batch {number}."
+            f"as batch {number}{cure}."
         )
     x, labels, mask, *_ = *parts, None, None
     if x.ndim != 3:

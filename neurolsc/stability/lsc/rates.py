@@ -9,7 +9,7 @@ from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.thresholds import Thresholds
 from neurolsc.stability.one_layer import next_reads, reads, scale_to_rate
-from neurolsc.validation import number
+from neurolsc.validation import number, tensor
 
 REACH = 1e3
 """Largest scale of thresholds, and one over the least: beyond, no threshold is left that means
@@ -45,7 +45,7 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
         TypeError: if a cell does not say how its thresholds scale, all are integrators, or network
             is not one.
     """
-    cells = as_network(network).cells
+    cells, x = as_network(network).cells, tensor("x", x)
     if len(rates) != len(cells) or not all(0 <= rates[i] <= 1 for i in network.spiking):
         raise ValueError(f"rates must be {len(cells)} numbers in [0, 1], got {list(rates)}.")
     if tolerance != math.inf:
