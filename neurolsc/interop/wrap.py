@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,12 @@ class Tail(nn.Sequential):
         return super().forward(input.view(-1, *self.shape)).flatten(1)
 
 
-def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | Sequence[int] | None = None) -> Network:
+def wrap(
+    module: nn.Module | Iterable[nn.Module],
+    *,
+    input_shape: int | Sequence[int] | None = None,
+    output: Literal["spikes", "membrane"] = "spikes",
+) -> Network:
     """Make a network of cells over the parameters of a model of snnTorch, norse or PyTorch.
 
     Pre-training the network pre-trains the model. Every recurrent layer becomes a cell, together
@@ -42,6 +47,9 @@ def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | Sequence
         input_shape: shape of one sample of a step's input, such as 784 or (1, 28, 28); by default
             that of the first Linear or recurrent layer. The network itself reads flat inputs (T, B,
             n_in), time first.
+        output: what is read of a layer of snnTorch at the very end: its spikes, or its membrane.
+            With ``"membrane"`` its cell sends mem, resets as ever, and is an
+            :attr:`~neurolsc.Cell.integrator`, like norse's LI: starts and rates pass over it.
 
     Returns:
         The network. What it computes at each step is what the model computes; its states are its
@@ -51,7 +59,7 @@ def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | Sequence
         TypeError: if what is given is no module or list of modules, or a layer cannot be wrapped;
             the message says which and why.
         ValueError: if there is no recurrent layer, one is used twice, the modules do not fit in
-            this order, or the input's shape is needed and not given.
+            this order, the input's shape is needed and not given, or there is no membrane to read.
 
     Example:
         >>> model = nn.ModuleDict({"lstm": nn.LSTM(8, 16, num_layers=2), "out": nn.Linear(16, 4)})
@@ -78,6 +86,10 @@ def wrap(module: nn.Module | Iterable[nn.Module], *, input_shape: int | Sequence
             _refuse_state(before, shape)
             cells += _cells(part, before, shape)
         shape, before = getattr(cells[-1], "output_shape", (cells[-1].n_hidden,)), []
+    if output == "membrane":
+        _read_membrane(cells[-1], before)
+    elif output != "spikes":
+        raise ValueError(f"output must be 'spikes' or 'membrane', got {output!r}.")
     with _in_order(parts):
         _refuse_state(before, shape)
         return Network(cells, Tail(before, shape), layer_delay=0)
@@ -152,6 +164,16 @@ def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...]) ->
 
             return [norse_cell(layer, before, shape)]
     return list(torch_cells(layer, before, shape))
+
+
+def _read_membrane(cell: Cell, after: list[nn.Module]) -> None:
+    """Let the last cell send its membrane."""
+    layer = getattr(cell, "layer", cell)
+    mem = cell.membrane() if _library(layer) == "snntorch" else None
+    if after or mem is None:
+        end = type(after[-1] if after else layer).__name__
+        raise ValueError(f'output="membrane" reads a layer of snnTorch that has a mem at the very end, got {end}.')
+    cell.integrator = True
 
 
 def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
