@@ -2,8 +2,8 @@
 
 Their spike is a function of the membrane, spk = H(mem - threshold), and so is no state of its own:
 inside a step it is computed anew, with its surrogate. Only with ``reset_delay=False`` the membrane
-has been reset since, and the spike stays in the state. A layer whose membrane is read sends its mem,
-resets as ever, and is an integrator (:attr:`neurolsc.Cell.integrator`).
+has been reset since, and the spike stays in the state. A layer whose membrane is read sends its
+mem, resets as ever, and is an integrator (:attr:`neurolsc.Cell.integrator`).
 """
 
 import warnings

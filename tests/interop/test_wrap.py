@@ -75,9 +75,9 @@ def test_a_tutorial_network_computes_the_same_wrapped_bit_for_bit():
 
 @pytest.mark.parametrize("kind", ["Leaky", "Leaky-zero", "Leaky-now", "RLeaky", "RLeaky-now", "Synaptic"])
 def test_a_membrane_that_is_read_is_that_of_the_librarys_loop_and_no_start_sets_its_layer(kind):
-    modules = SNNTORCH[f"{kind}-hidden"][0]
     torch.manual_seed(0)
-    fc, lif, *tail = nn.Linear(7, 7), snn.Leaky(beta=0.9, init_hidden=True), *modules()
+    fc, lif, *tail = nn.Linear(7, 7), snn.Leaky(beta=0.9, init_hidden=True), *SNNTORCH[f"{kind}-hidden"][0]()
+    nn.init.uniform_(tail[0].weight, 0, 1)
     network, x, mems, fired = wrap([fc, lif, *tail], output="membrane"), 3 * torch.rand(20, 5, 7), [], 0
     for step in x:
         fired += tail[1](tail[0](lif(fc(step)))).sum()
