@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from neurolsc.initialisers.by_source import BySource
-from neurolsc.initialisers.cells import by_neuron, input_synapses, membrane, put, resting_threshold, told
+from neurolsc.initialisers.cells import (
+    by_neuron,
+    impulse_response,
+    input_synapses,
+    membrane,
+    put,
+    resting_threshold,
+    told,
+)
 from neurolsc.initialisers.initialiser import Initialiser, first_input
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
@@ -36,7 +44,8 @@ class Relay(Initialiser):
 
     where r is the voltage that a neuron without recurrence has left one step after its spike, if it
     reads nothing: of a leaky neuron whose reset subtracts the threshold, :math:`(2 e^{-1/\tau_v} -
-    1)\, \vartheta`. So what the last of the lowest layers sends leaves the network as it was. Every
+    1)\, \vartheta`; :math:`W_{in}` is divided by the share of a current that a voltage takes, such
+    as spikingjelly's :math:`1/\tau`. So what the last of the lowest layers sends leaves the network as it was. Every
     voltage is one threshold above the threshold or one below it, so that the surrogate's derivative
     is one number, and the gradient comes back as it was too, times :math:`2 \vartheta_l\, \gamma
     f(\omega \vartheta_{l-1})` for each layer: 0.25 at a threshold of 1. Layers of random weights
@@ -112,8 +121,13 @@ class Relay(Initialiser):
         if thresholds is not None and rest is not None:
             thresholds.scale(self.adaptation)
             thresholds.set_rest(rest.mean().expand_as(rest))
-        for matrix in input_synapses(network, layer):
-            put(matrix, _diagonal(matrix, 2 * resting_threshold(cell, of)))
+        inputs = input_synapses(network, layer)
+        # a voltage may take a share of what it reads, such as 1/tau; a current that lasts adds up
+        first, second = impulse_response(cell, of, inputs, 2).round(decimals=3)
+        share = torch.where((first > 0) & (second <= first), first, 1.0)
+        drive = 2 * resting_threshold(cell, of) / share
+        for matrix in inputs:
+            put(matrix, _diagonal(matrix, drive))
         drawn = [matrix.weights.clone() for matrix in own]
         for matrix in own:
             matrix.set(torch.zeros_like(matrix.weights))

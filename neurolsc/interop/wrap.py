@@ -1,4 +1,4 @@
-"""Networks of snnTorch, norse and PyTorch as networks of cells over the same parameters."""
+"""Models of snnTorch, norse, spikingjelly and PyTorch as networks over the same parameters."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from neurolsc.interop.foreign import ForeignCell, borrowed
 from neurolsc.interop.own import own_cell
 from neurolsc.interop.torch_nn import torch_cells
+from neurolsc.interop.wrap_spikingjelly import is_dropout, spikingjelly_cell, step_of
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
@@ -35,7 +36,7 @@ def wrap(
     input_shape: int | Sequence[int] | None = None,
     output: Literal["spikes", "membrane"] | None = None,
 ) -> Network:
-    """Make a network of cells over the parameters of a model of snnTorch, norse or PyTorch.
+    """Make a network of cells over a model of snnTorch, norse, spikingjelly or PyTorch.
 
     Pre-training the network pre-trains the model. Every recurrent layer becomes a cell, together
     with the Linear, Conv2d, pooling and other modules without state before it; what follows the
@@ -93,7 +94,7 @@ def wrap(
     recurrent = [part for part in parts if _library(part)]
     if not recurrent:
         raise ValueError(
-            "there is no recurrent layer to wrap: none of snnTorch, norse, ours or torch.nn's RNN, GRU, LSTM."
+            "there is no recurrent layer to wrap: none of snnTorch, norse, spikingjelly, ours or torch.nn's RNN, GRU, LSTM."
         )
     if len(set(recurrent)) < len(recurrent):
         raise ValueError("a recurrent layer occurs twice: its two uses would share a hidden state.")
@@ -104,7 +105,7 @@ def wrap(
     before: list[nn.Module] = []
     for part in parts:
         if not _library(part):
-            before.append(part)
+            before.append(step_of(part))
             continue
         with _in_order(parts):
             _refuse_state(before, shape)
@@ -139,7 +140,7 @@ class _Forward:
         layers = dict.fromkeys(use.module for use in uses if _library(use.module))
         if not layers:
             raise ValueError(
-                f"{type(model).__name__}'s forward calls no recurrent layer of snnTorch, norse or PyTorch."
+                f"{type(model).__name__}'s forward calls no recurrent layer of snnTorch, norse, spikingjelly or PyTorch."
             )
         self.read, self.sent, self.passed = (
             {layer: _by_step(layer, [getattr(use, what) for use in uses if use.module is layer]) for layer in layers}
@@ -154,13 +155,15 @@ class _Forward:
                     f"{self.steps} of {self.batch}: every layer must be used once in each step."
                 )
         self.parts: list[nn.Module] = []
+        self.before: dict[nn.Module, list[nn.Module]] = {}
         between: list[nn.Module] = []
         for use in uses:
             if not _library(use.module):
                 between.append(use.module)
                 continue
-            if use.module not in self.parts:
-                self.parts += [*self._once(between), use.module]
+            if use.module not in self.before:
+                self.before[use.module] = self._once(between)
+                self.parts += [*self.before[use.module], use.module]
             between = []
         self.parts += self._once(between)
         self.x = self._input(x, [use.read for use in uses if use.module is self.parts[0]])
@@ -216,9 +219,9 @@ class _Forward:
                 name, came = self.names[layer], self.read[layer].flatten(2)
                 read = torch.stack([first.current(z) for z in below]) if isinstance(first, ForeignCell) else below
                 if _differ(came, read.flatten(2)):
-                    chain = ", ".join(self.names[m] for m in getattr(first, "before", ()) if m in self.names)
+                    chain = ", ".join(self.names[m] for m in self.before[layer]) or "nothing"
                     raise ValueError(
-                        f"between {place} and {name}: {name} reads values {_range(came)}, but {chain or 'nothing'} after "
+                        f"between {place} and {name}: {name} reads values {_range(came)}, but {chain} after "
                         f"{place} gives {_range(read)}. forward does something there that no module does (a function, a sum "
                         "of two layers): let it call a module, such as nn.ReLU(), or pass a list of modules in order."
                     )
@@ -285,13 +288,13 @@ def _followed(model: nn.Module, x: Tensor, names: dict[nn.Module, str]) -> tuple
             stack.enter_context(context)
         for module in model.modules():
             stack.enter_context(borrowed(module))  # also gives back its hidden state
-        for module in dict.fromkeys(_watched(model)):
-            stack.callback(module.register_forward_pre_hook(lambda module, _: inside.append(module)).remove)
-            stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
             if hasattr(module, "_memories"):  # spikingjelly's
                 module._memories.update(copy.deepcopy(module._memories_rv))  # type: ignore[operator,arg-type]
             elif _library(module) == "snntorch" and hasattr(module, "reset_mem"):
                 module.reset_mem()  # type: ignore[operator]
+        for module in dict.fromkeys(_watched(model)):
+            stack.callback(module.register_forward_pre_hook(lambda module, _: inside.append(module)).remove)
+            stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
         returned = model(x)
     return uses, list(_tensors(returned))
 
@@ -303,7 +306,7 @@ def _watched(module: nn.Module) -> Iterator[nn.Module]:
     if _library(module) and not hasattr(module, "lifted_module"):
         yield module
         return
-    if not isinstance(module, nn.ModuleList | nn.ModuleDict) and not any(map(_library, module.modules())):
+    if not _opened(module):
         yield module
     for child in module.children():
         yield from _watched(child)
@@ -386,10 +389,17 @@ def _parts(modules: Iterable[nn.Module]) -> Iterator[nn.Module]:
             yield from _parts([module.lifted_module])  # type: ignore[list-item]
         elif _library(module):
             yield module
-        elif isinstance(module, nn.ModuleList | nn.ModuleDict) or any(map(_library, module.modules())):
+        elif _opened(module):
             yield from _parts(module.children())
         elif not isinstance(module, nn.modules.loss._Loss):
             yield module
+
+
+def _opened(module: nn.Module) -> bool:
+    """Whether a module is a container that a step is not given to as a whole."""
+    if isinstance(module, nn.ModuleList | nn.ModuleDict):
+        return True
+    return any(_library(part) or (part is not module and is_dropout(part)) for part in module.modules())
 
 
 def _library(module: nn.Module) -> str | None:
@@ -398,10 +408,12 @@ def _library(module: nn.Module) -> str | None:
         return "neurolsc"
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         return "torch"
-    roots = [kind.__module__.partition(".")[0] for kind in type(module).__mro__]
+    roots = {kind.__name__: kind.__module__.partition(".")[0] for kind in type(module).__mro__}
     if isinstance(module, nn.Sequential):  # norse's SequentialState is one
         return None
-    return next((root for root in roots if root in ("snntorch", "norse")), None)
+    if "spikingjelly" in (roots.get("MemoryModule"), roots.get("NonSpikingBaseNode")) and not is_dropout(module):
+        return "spikingjelly"
+    return next((root for root in roots.values() if root in ("snntorch", "norse")), None)
 
 
 def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...]) -> list[Cell]:
@@ -416,6 +428,8 @@ def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...]) ->
             from neurolsc.interop.wrap_norse import norse_cell
 
             return [norse_cell(layer, before, shape)]
+        case "spikingjelly":
+            return [spikingjelly_cell(layer, before, shape)]
     return list(torch_cells(layer, before, shape))
 
 
