@@ -45,12 +45,12 @@ class Relay(Initialiser):
     where r is the voltage that a neuron without recurrence has left one step after its spike, if it
     reads nothing: of a leaky neuron whose reset subtracts the threshold, :math:`(2 e^{-1/\tau_v} -
     1)\, \vartheta`; :math:`W_{in}` is divided by the share of a current that a voltage takes, such
-    as spikingjelly's :math:`1/\tau`. So what the last of the lowest layers sends leaves the network as it was. Every
-    voltage is one threshold above the threshold or one below it, so that the surrogate's derivative
-    is one number, and the gradient comes back as it was too, times :math:`2 \vartheta_l\, \gamma
-    f(\omega \vartheta_{l-1})` for each layer: 0.25 at a threshold of 1. Layers of random weights
-    scatter what they read instead: of what told samples apart, ten of them left 0.00 to 0.08 in the
-    study, relays 0.86.
+    as spikingjelly's :math:`1/\tau`. So what the last of the lowest layers sends leaves the network
+    as it was. Every voltage is one threshold above the threshold or one below it, so that the
+    surrogate's derivative is one number, and the gradient comes back as it was too, times :math:`2
+    \vartheta_l\, \gamma f(\omega \vartheta_{l-1})` for each layer: 0.25 at a threshold of 1. Layers
+    of random weights scatter what they read instead: of what told samples apart, ten of them left
+    0.00 to 0.08 in the study, relays 0.86.
 
     The lowest layers keep their random weights. They fire at a given rate, and their recurrence is
     scaled down to a radius, or until their radius through time is at a bound, as :class:`BySource`
