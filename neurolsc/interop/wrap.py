@@ -3,7 +3,8 @@
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal, NamedTuple
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -107,11 +108,11 @@ def wrap(
         if not _library(part):
             before.append(step_of(part))
             continue
-        with _in_order(parts):
+        with _in_order(parts, seen, len(cells) + 1):
             _refuse_state(before, shape)
             cells[part] = _cells(part, before, shape)
         shape, before = getattr(cells[part][-1], "output_shape", (cells[part][-1].n_hidden,)), []
-    with _in_order(parts):
+    with _in_order(parts, seen, len(cells) + 1):
         _refuse_state(before, shape)
         network = Network([cell for of in cells.values() for cell in of], Tail(before, shape), layer_delay=0)
     returned = "spikes" if seen is None else seen.compare(network, cells)
@@ -155,24 +156,39 @@ class _Forward:
                     f"{self.steps} of {self.batch}: every layer must be used once in each step."
                 )
         self.parts: list[nn.Module] = []
-        self.before: dict[nn.Module, list[nn.Module]] = {}
-        between: list[nn.Module] = []
+        self.chains: list[list[_Use]] = []  # of every layer, from the one below to it; and of what follows
+        chain = list[_Use]()
         for use in uses:
-            if not _library(use.module):
-                between.append(use.module)
-                continue
-            if use.module not in self.before:
-                self.before[use.module] = self._once(between)
-                self.parts += [*self.before[use.module], use.module]
-            between = []
-        self.parts += self._once(between)
+            if _library(use.module) and use.module not in self.parts:
+                self._add(chain, use)
+            chain = [use] if _library(use.module) else [*chain, use]
+        self._add(chain)
         self.x = self._input(x, [use.read for use in uses if use.module is self.parts[0]])
         self.shape = tuple(self.x.shape[2:])
 
-    def _once(self, modules: list[nn.Module]) -> list[nn.Module]:
-        """The modules of one step, where all steps go through them before the next layer begins."""
-        count = len(modules) // self.steps
-        return modules[:count] if modules == modules[:count] * self.steps else modules
+    def _add(self, chain: list[_Use], *layer: _Use) -> None:
+        """Add a layer and the modules before it: once, where all steps go through them at once."""
+        below = chain[:1] if self.parts else []
+        between = chain[len(below) :]
+        modules, count = [use.module for use in between], len(between) // self.steps
+        if modules == modules[:count] * self.steps:
+            between = between[:count]
+        self.chains.append([*below, *between, *layer])
+        self.parts += [use.module for use in (*between, *layer)]
+
+    def refuse(self, *chains: list[_Use]) -> NoReturn:
+        """Say between which two modules forward does something else: the first that do not meet."""
+        a, b = chains[-1][0], chains[-1][-1]
+        for below, above in (pair for chain in reversed(chains) for pair in reversed(list(pairwise(chain)))):
+            sent = (below.passed, below.passed[0], below.passed[:, 0])
+            if not any(above.read.shape == s.shape and torch.equal(above.read, s) for s in sent):
+                a, b = below, above
+        first, second = self.names[a.module], self.names[b.module]
+        raise ValueError(
+            f"between {first} and {second} forward does what no module does: {second} reads {tuple(b.read.shape)}, "
+            f"{_range(b.read)}, and {first} sends {tuple(a.passed.shape)}, {_range(a.passed)}. Let it call a module there in place "
+            "of a function, such as nn.ReLU(), without a sum of two layers; or pass a list of modules in order."
+        )
 
     def _layouts(self, x: Tensor) -> Iterator[Tensor]:
         """An input as (T, B, ...) in all ways in which that can be meant."""
@@ -213,31 +229,24 @@ class _Forward:
 
     def compare(self, network: Network, cells: dict[nn.Module, list[Cell]]) -> str:
         """Refuse a network that computes something else; find out which output the model has."""
-        place, reads, below = "the input", self.x, self.x.flatten(2)
+        reads, below = self.x, self.x.flatten(2)
         with evaluating(network), torch.no_grad():
-            for layer, (first, *more) in cells.items():
-                name, came = self.names[layer], self.read[layer].flatten(2)
+            for place, (layer, (first, *more)) in enumerate(cells.items()):
                 read = torch.stack([first.current(z) for z in below]) if isinstance(first, ForeignCell) else below
-                if _differ(came, read.flatten(2)):
-                    chain = ", ".join(self.names[m] for m in self.before[layer]) or "nothing"
-                    raise ValueError(
-                        f"between {place} and {name}: {name} reads values {_range(came)}, but {chain} after "
-                        f"{place} gives {_range(read)}. forward does something there that no module does (a function, a sum "
-                        "of two layers): let it call a module, such as nn.ReLU(), or pass a list of modules in order."
-                    )
+                if _differ(self.read[layer].flatten(2), read.flatten(2)):
+                    self.refuse(self.chains[place])
                 for cell in (first, *more):
                     reads, below = below, cell.run(below, cell.initial_state(self.batch))[0]
                 if _differ(self.sent[layer].flatten(2), below):
                     raise ValueError(
-                        f"{name} sends values {_range(self.sent[layer])}, and its own steps from rest {_range(below)}: forward "
-                        "sets or changes its state."
+                        f"{self.names[layer]} sends values {_range(self.sent[layer])}, and its own steps from rest "
+                        f"{_range(below)}: forward sets or changes its state."
                     )
-                place, below = name, self.passed[layer].flatten(2)
+                below = self.passed[layer].flatten(2)
             ways = {"spikes": torch.stack([network.readout(z) for z in below])}
-            tail = list(network.readout)  # type: ignore[call-overload]
             cell = network.cells[-1]
-            of = None if tail or _library(getattr(cell, "layer", cell)) != "snntorch" else cell.membrane()
-            if of is not None:
+            last = self.parts[-1]
+            if _library(last) == "snntorch" and (of := cell.membrane()) is not None:
                 state, mems = cell.initial_state(self.batch), []
                 for z in reads:
                     _, state = cell.step(z, state)
@@ -248,10 +257,10 @@ class _Forward:
                 forms = (out, out.transpose(0, 1), out[-1], out.sum(0), out.mean(0), out.amax(0))
                 if any(not _differ(returned.flatten(), form.flatten()) for form in forms):
                     return way
-        last = self.names.get(tail[-1], "") if tail else place
+        name = self.names[last]
         shapes = ", ".join(str(tuple(r.shape)) for r in self.returned) or "no tensor"
         raise ValueError(
-            f"between {last} and what forward returns ({shapes}): it is neither what {last} sends in every step, nor its last, "
+            f"between {name} and what forward returns ({shapes}): it is neither what {name} sends in every step, nor its last, "
             "sum, mean or largest value over time. Let forward call a module for what it does there, such as "
             "nn.LogSoftmax(-1), or leave it to the loss."
         )
@@ -260,7 +269,8 @@ class _Forward:
 def _followed(model: nn.Module, x: Tensor, names: dict[nn.Module, str]) -> tuple[list[_Use], list[Tensor]]:
     """Call a model from rest: each use of a layer or outermost module, and what it returns."""
     uses, inside = list[_Use](), list[nn.Module]()
-    random = torch.Generator().manual_seed(0)
+    random, flatten = torch.Generator().manual_seed(0), nn.Flatten()
+    names[flatten] = "a flatten"
 
     def leave(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         inside.pop()
@@ -279,6 +289,10 @@ def _followed(model: nn.Module, x: Tensor, names: dict[nn.Module, str]) -> tuple
         if library not in (None, "torch") and not sent.any() and not hasattr(module, "recurrent"):
             passed = torch.randint(2, sent.shape, generator=random).to(sent)
             out = passed.clone() if isinstance(out, Tensor) else (passed.clone(), *out[1:])
+        below = uses[-1].passed if uses else read[0]
+        for start in (1, 2):  # x.view(len(x), -1), or of all steps
+            if below.ndim > start + 1 and (flat := below.flatten(start)).shape == read[0].shape and flat.equal(read[0]):
+                uses.append(_Use(flatten, below, flat, flat))
         uses.append(_Use(module, read[0].clone(), sent, passed))
         return out
 
@@ -472,10 +486,12 @@ def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
 
 
 @contextmanager
-def _in_order(parts: list[nn.Module]) -> Iterator[None]:
+def _in_order(parts: list[nn.Module], seen: _Forward | None, built: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        if seen is not None:
+            seen.refuse(*seen.chains[:built])
         order = ", ".join(type(part).__name__ for part in parts)
         raise ValueError(
             f"the modules do not fit in the order {order} ({error}). Pass an example of the model's input, wrap(net, x), "

@@ -4,7 +4,7 @@ import pytest
 import snntorch as snn
 import torch
 from torch import nn
-from torch.nn.functional import log_softmax, relu
+from torch.nn.functional import log_softmax, max_pool2d, relu
 from torch.testing import assert_close
 
 from neurolsc import wrap
@@ -55,9 +55,7 @@ def test_neurons_before_their_linears_are_put_in_the_order_of_use():
 @pytest.mark.parametrize("threshold", [1.0, 100.0], ids=["firing", "silent"])
 @pytest.mark.parametrize("change", [relu, torch.tanh, lambda x: x * (x > -0.05)], ids=["relu", "tanh", "cut"])
 def test_a_function_in_forward_is_an_error_that_names_the_place(change, threshold):
-    with pytest.raises(
-        ValueError, match=r"between lif1 \(Leaky\) and lif2 \(Leaky\): .* drop .*, fc2 .*let it call a module"
-    ):
+    with pytest.raises(ValueError, match=r"between fc2 \(Linear\) and drop \(Dropout\) .*Let it call a module"):
         wrap(Net(change, threshold=threshold), steps())
 
 
@@ -125,8 +123,8 @@ class Encoded(Net):
 @pytest.mark.parametrize(
     ("net", "told"),
     [
-        (Skip, r"between lif1 \(Leaky\) and lif2 .*a sum of two layers"),
-        (InPlace, r"between lif1 \(Leaky\) and lif2 .*"),
+        (Skip, r"between fc2 \(Linear\) and lif2 .*a sum of two layers"),
+        (InPlace, r"between lif1 \(Leaky\) and fc2 .*from 0 to 2, and .*from 0 to 1\."),
         (Twice, r"in the 40 steps that lif1 \(Leaky\) takes, .*use every layer once in a step"),
         (TwiceBelow, r"lif2 \(Leaky\) reads 20 steps of 5 samples, and lif1 \(Leaky\) 40 of 5: .*once in each step"),
         (Charged, r"lif1 \(Leaky\) sends values .*forward sets or changes its state"),
@@ -166,6 +164,38 @@ def test_the_output_is_what_the_model_returns_first_spikes_or_membrane(end, way)
 def test_an_output_that_is_chosen_is_taken():
     net, x = Net().eval(), steps()
     assert_close(wrap(net, x, output="membrane").eval()(x), net(x)[1])
+
+
+class Images(nn.Module):
+    """snnTorch's tutorial 6 with a view in forward, and as it is with its pooling as a function."""
+
+    def __init__(self, pool) -> None:
+        super().__init__()
+        self.conv1, self.lif1 = nn.Conv2d(1, 3, 3), snn.Leaky(beta=0.5)
+        self.conv2, self.lif2 = nn.Conv2d(3, 5, 3), snn.Leaky(beta=0.5)
+        self.fc, self.lif3 = nn.Linear(20, 4), snn.Leaky(beta=0.5)
+        self.pool = pool
+
+    def forward(self, x):
+        mem1, mem2, mem3, out = self.lif1.init_leaky(), self.lif2.init_leaky(), self.lif3.init_leaky(), []
+        for _ in range(STEPS):
+            spk1, mem1 = self.lif1(self.pool(self.conv1(x)), mem1)
+            spk2, mem2 = self.lif2(self.pool(self.conv2(spk1)), mem2)
+            _, mem3 = self.lif3(self.fc(spk2.view(len(x), -1)), mem3)
+            out.append(mem3)
+        return torch.stack(out)
+
+
+def test_a_view_is_followed_and_a_module_may_be_used_behind_several_layers():
+    net, x = Images(nn.MaxPool2d(2)), 9 * torch.rand(BATCH, 1, 14, 14)
+    network = wrap(net, x)
+    run = network.run(x.flatten(1).expand(STEPS, -1, -1))
+    assert run.spikes[0].any() and run.spikes[1].any()
+    assert_close(run.logits, net(x))
+    with pytest.raises(
+        ValueError, match=r"between conv1 \(Conv2d\) and lif1 \(Leaky\) .*\(5, 3, 6, 6\).*\(5, 3, 12, 12\)"
+    ):
+        wrap(Images(lambda x: max_pool2d(x, 2)), x)
 
 
 class Static(Net):
