@@ -6,6 +6,8 @@ What each library computes in a step, with z the spikes and I what the layer rea
 - snnTorch's Synaptic and norse's LIF: a current, then the voltage: our CubaLIF. norse's voltage
   takes the share dt tau_mem_inv of the current, which is a factor of all weights.
 - norse's LI, and as the last layer snnTorch's Leaky and Synaptic without reset: our LI.
+- spikingjelly's LIFNode: v = (1 - 1/tau) v + x / tau, or + x, above its rest: our LIF. It resets in
+  the step that fires, so that what it subtracts leaks, and it fires at its threshold, too.
 - snnTorch's resets to zero with ``reset_delay=True`` blank the whole step after a spike, its input
   included, in all layers but Leaky. Neither Loihi's CUBA nor NIR has that.
 """
@@ -51,6 +53,8 @@ class _Neurons(NamedTuple):
     bias: Tensor | None = None
     cancelled: Tensor | float = 0.0
     """share of the threshold that a reset by subtraction leaves in the voltage"""
+    fires_at_threshold: bool = False
+    """whether a voltage at the threshold fires, where ours fires above it"""
 
 
 def from_wrapped(network: Network) -> Network:
@@ -112,15 +116,20 @@ def _cell(name: str, cell: Cell) -> Cell:
         return cell.copy()
     like, layer = cell.dtype_and_device, cell.layer
     kind = f"{type(layer).__module__.partition('.')[0]} {type(layer).__name__}"
-    read = {"snntorch": _snntorch, "norse": _norse}.get(kind.partition(" ")[0])
+    read = {"snntorch": _snntorch, "norse": _norse, "spikingjelly": _spikingjelly}.get(kind.partition(" ")[0])
     if read is None:
         raise TypeError(
             f"{name} is a {kind}, which has no counterpart; Leaky, RLeaky, Synaptic and norse's LIF and LI do."
         )
+    if cell.integrator and getattr(layer, "reset_mechanism", "none") != "none":
+        raise ValueError(
+            f'{name} ({kind}): its membrane is read, and spikes that nothing reads reset it: train with reset_mechanism="none".'
+        )
     neurons = read(f"{name} ({kind})", layer, cell.integrator)
     weight, bias = _affine(f"before {name}", cell.before, cell.input_shape, **like)
-    if hasattr(layer, "input_weights"):
-        w: Tensor = layer.input_weights.detach().to(**like)  # type: ignore[operator]
+    own = getattr(layer, "input_weights", getattr(cell, "w_in", None))
+    if own is not None:
+        w: Tensor = own.detach().to(**like)
         weight, bias = w @ weight, w @ bias
     n = cell.n_hidden
 
@@ -142,6 +151,8 @@ def _cell(name: str, cell: Cell) -> Cell:
     if isinstance(made, LI):
         return made
     theta = each(neurons.threshold)
+    if neurons.fires_at_threshold:
+        theta = torch.nextafter(theta, torch.zeros_like(theta))
     if not (theta > 0).all():
         raise ValueError(f"{name} ({kind}): thresholds must be positive, got {theta.min():g}.")
     w_rec = torch.as_tensor(0.0 if neurons.w_rec is None else neurons.w_rec).detach().to(**like)
@@ -255,6 +266,25 @@ def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
             f"{name}: v_reset is {v_reset} and v_leak {leak}: a chip resets to rest, train with both equal."
         )
     return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, getattr(layer, "recurrent_weights", None))
+
+
+def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
+    """LIFNode and ParametricLIFNode of spikingjelly, alone or in a LinearRecurrentContainer."""
+    recurrent = hasattr(layer, "rc")
+    node = layer.sub_module if recurrent else layer
+    if type(node).__name__ not in ("LIFNode", "ParametricLIFNode"):
+        raise TypeError(f"{name} has no counterpart: use LIFNode or ParametricLIFNode, which leak.")
+    moved = torch.sigmoid(node.w.double()) if hasattr(node, "w") else torch.tensor(1 / node.tau, dtype=torch.float64)
+    return _Neurons(
+        1 - moved,
+        torch.tensor(node.v_threshold - (node.v_reset or 0.0), dtype=torch.float64),
+        "subtract" if node.v_reset is None else "zero",
+        gain=moved if node.decay_input else 1.0,
+        w_rec=layer.rc.weight[:, -layer.sub_module_out_features :] if recurrent else None,
+        bias=layer.rc.bias if recurrent else None,
+        cancelled=moved if node.v_reset is None else 0.0,
+        fires_at_threshold=True,
+    )
 
 
 def integrates(network: Network) -> bool:

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.initialisers.by_source import BySource
-from neurolsc.initialisers.cells import by_neuron, input_synapses, membrane, put, resting_threshold, told
+from neurolsc.initialisers.cells import (
+    by_neuron,
+    impulse_response,
+    input_synapses,
+    membrane,
+    put,
+    resting_threshold,
+    told,
+)
 from neurolsc.initialisers.initialiser import Initialiser, StartReport, first_input, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
@@ -45,7 +53,8 @@ class Relay(Initialiser):
     where r is the voltage that a neuron without recurrence has left one step after its spike, if it
     reads nothing: of a leaky neuron whose reset subtracts the threshold,
     :math:`((1 + m) e^{-1/\tau_v} - 1)\, \vartheta`. A neuron without recurrent weights gets the m
-    that leaves nothing, :math:`m = e^{1/\tau_v} - 1`. Biases of relays are 0. So what the last of
+    that leaves nothing, :math:`m = e^{1/\tau_v} - 1`. :math:`W_{in}` is divided by the share of a
+    current that a voltage takes, such as spikingjelly's :math:`1/\tau`. Biases of relays are 0. So what the last of
     the lowest layers sends leaves the network as it was.
 
     The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of
@@ -143,11 +152,14 @@ class Relay(Initialiser):
             if isinstance(module, nn.Linear) and module.bias is not None and module.bias.requires_grad:
                 module.bias.zero_()
         theta, drawn = resting_threshold(cell, of), [matrix.weights.clone() for matrix in own]
+        # a voltage may take a share of what it reads, such as 1/tau; a current that lasts adds up
+        first, second = impulse_response(cell, of, below, 2).round(decimals=3)
+        taken = torch.where((first > 0) & (second <= first), first, 1.0)
 
         def left(drive: Tensor) -> Tensor:
             """Set the input weights, in thresholds; what a spike leaves without recurrence."""
             for matrix in below:
-                put(matrix, _diagonal(matrix, drive * theta))
+                put(matrix, _diagonal(matrix, drive * theta / taken))
             for matrix in own:
                 matrix.set(torch.zeros_like(matrix.weights))
             return _left_of_a_spike(network, layer)

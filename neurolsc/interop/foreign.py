@@ -33,7 +33,9 @@ def state_type(*names: str) -> type:
 @contextmanager
 def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
     """Give a layer other attributes and buffers for a while; then all are as they were."""
-    attributes, buffers = dict(vars(layer)), dict(layer._buffers)
+    attributes = dict(vars(layer))
+    inner = [attributes[name] for name in ("_buffers", "_memories") if name in attributes]  # the second: spikingjelly's
+    before = [dict(values) for values in inner]
     try:
         for name, value in values.items():
             setattr(layer, name, value)
@@ -41,8 +43,9 @@ def borrowed(layer: nn.Module, **values: object) -> Iterator[None]:
     finally:
         vars(layer).clear()
         vars(layer).update(attributes)
-        layer._buffers.clear()
-        layer._buffers.update(buffers)
+        for now, then in zip(inner, before, strict=True):
+            now.clear()
+            now.update(then)
 
 
 class ForeignCell(Cell):

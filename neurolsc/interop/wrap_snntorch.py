@@ -2,7 +2,8 @@
 
 Their spike is a function of the membrane, spk = H(mem - threshold), and so is no state of its own:
 inside a step it is computed anew, with its surrogate. Only with ``reset_delay=False`` the membrane
-has been reset since, and the spike stays in the state.
+has been reset since, and the spike stays in the state. A layer whose membrane is read sends its
+mem, resets as ever, and is an integrator (:attr:`neurolsc.Cell.integrator`).
 """
 
 import warnings
@@ -70,6 +71,8 @@ class SnnTorchCell(ForeignCell):
         recurrent = getattr(self.layer, "recurrent", None)
         if recurrent is None:
             return 0
+        if self.integrator:
+            return None  # its spikes are not what it sends
         if isinstance(recurrent, nn.Linear):
             return self.n_hidden
         return None if isinstance(recurrent, nn.Conv2d) else 1
@@ -115,7 +118,7 @@ class SnnTorchCell(ForeignCell):
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
         values = state._asdict()
         if "spk" in self.layer._buffers:  # the recurrent ones read it
-            values["spk"] = z
+            values["spk"] = self.spikes(state) if self.integrator else z
         return self._step(current, values)
 
     def _step(self, current: Tensor, values: dict[str, Tensor]) -> State:
@@ -131,8 +134,10 @@ class SnnTorchCell(ForeignCell):
         return {} if isinstance(spike, nn.Module) else {"spike_grad": lambda v: spike(v).to(v.dtype)}
 
     def emitted(self, state: State) -> Tensor:
-        if self.integrator:
-            return state.mem
+        return state.mem if self.integrator else self.spikes(state)
+
+    def spikes(self, state: State) -> Tensor:
+        """The spikes of a state, in their shape."""
         if self.spike_is_state:
             return state.spk
         with borrowed(self.layer, **self._settings()):

@@ -72,8 +72,8 @@ class Cell(nn.Module, ABC):
         paper_answers: the same after the paper, Sec. II-D and App. H.
         recurrent_synapses: neurons of its own layer that hear a neuron; None where the cell does
             not say.
-        integrator: whether it has no threshold and sends its voltage, as norse's LI. Starts, rates
-            and diagnoses pass over such a layer.
+        integrator: whether it sends its voltage and no spikes, as norse's LI. Starts, rates and
+            diagnoses pass over such a layer.
         input_matrices: names of input weights that set no radius through depth, since what a step
             reads does not reach what it sends, as in norse's LSNN.
     """

@@ -36,6 +36,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # norse's import uses torch.jit
     norse = pytest.importorskip("norse.torch")
 
+neuron = pytest.importorskip("spikingjelly.activation_based.neuron")
+containers = pytest.importorskip("spikingjelly.activation_based.layer")
+
 STEPS, N_IN, WIDTH = 60, 30, 24
 ROOT = Path(__file__).parents[2]
 AT_ONCE = {"reset_mechanism": "zero", "reset_delay": False}
@@ -64,6 +67,17 @@ def leaky(**settings: Any) -> nn.Module:
 
 READ = {"init_hidden": True, "output": True, "reset_mechanism": "none"}
 """of a snnTorch layer at the end whose membrane is read"""
+
+
+def recurrent_spikingjelly() -> nn.Module:
+    layer = containers.LinearRecurrentContainer(neuron.LIFNode(v_reset=None), WIDTH, WIDTH)
+    linear = nn.Linear(N_IN, WIDTH)
+    with torch.no_grad():
+        layer.rc.weight.mul_(4)
+        linear.weight.mul_(4)
+    return norse.SequentialState(linear, layer, nn.Linear(WIDTH, 4))
+
+
 MODELS = {
     "Leaky": lambda: stack(lambda: snn.Leaky(beta=torch.linspace(0.5, 0.95, WIDTH), init_hidden=True)),
     "Leaky, zero": lambda: stack(lambda: snn.Leaky(beta=0.9, reset_mechanism="zero", init_hidden=True)),
@@ -87,6 +101,11 @@ MODELS = {
     "LIF, then LI": lambda: stack(norse.LIFCell, 12.0, norse.LICell()),
     "LIFBox, then LIBox": lambda: stack(norse.LIFBoxCell, 20.0, norse.LIBoxCell()),
     "LIFRecurrent, then LI": lambda: recurrent_norse(norse.LICell()),
+    "LIFNode": lambda: stack(lambda: neuron.LIFNode(tau=3.0), 8.0),
+    "LIFNode, subtract": lambda: stack(lambda: neuron.LIFNode(tau=3.0, v_reset=None), 8.0),
+    "LIFNode, number": lambda: stack(lambda: neuron.LIFNode(tau=3.0, v_reset=-0.2, decay_input=False)),
+    "ParametricLIFNode": lambda: stack(lambda: neuron.ParametricLIFNode(init_tau=4.0, v_threshold=0.8), 8.0),
+    "LinearRecurrentContainer": recurrent_spikingjelly,
 }
 
 
@@ -153,6 +172,15 @@ def test_every_spike_is_that_of_their_own_library_and_with_delay_l_steps_later(m
     torch.testing.assert_close(later.logits[layers:], logits)
 
 
+def test_a_voltage_at_the_threshold_fires_as_in_spikingjelly():
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), neuron.LIFNode(decay_input=False), nn.Linear(1, 1)).double()
+    nn.init.ones_(model[0].weight)
+    x = torch.ones(5, 1, 1, dtype=torch.float64)
+    network = wrap(model)
+    for net in (network, from_wrapped(network), delayed(from_wrapped(network))):
+        assert net.run(torch.cat((x, x))).spikes[0][1:6, 0, 0].tolist() == [1.0] * 5
+
+
 def test_a_file_holds_it_and_comes_back(model, tmp_path):
     x, network = spikes(STEPS, 3, N_IN, rate=0.3), wrap(model)
     ours = from_wrapped(network)
@@ -202,6 +230,7 @@ def test_lava_and_nengo_loihi_make_every_spike_of_the_integers(model, tmp_path):
             r"layer 1 \(snntorch RSynaptic\) has no counterpart, .* use Leaky, RLeaky or Synaptic",
         ),
         (norse.LICell, r"layer 1 is an integrator, .* it can only be the last|no layer spikes"),
+        (lambda: neuron.IFNode(), r"layer 1 .*use LIFNode or ParametricLIFNode, which leak"),
         (
             lambda: norse.LIFCell(norse.LIFParameters(v_reset=torch.tensor(0.5))),
             r"layer 1 .*v_reset is 0\.5 and v_leak 0",
@@ -214,6 +243,12 @@ def test_what_has_no_counterpart_is_refused_by_name_and_leaves_nothing(neuron, t
     with pytest.raises((TypeError, ValueError), match=told):
         to(network, tmp_path / "a", **({"dt": 1e-3} if to is to_nir else {}))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_membrane_that_is_read_and_reset_is_refused():
+    network = wrap([nn.Linear(N_IN, WIDTH), snn.Leaky(beta=0.9)], output="membrane")
+    with pytest.raises(ValueError, match=r'layer 1 .*train with reset_mechanism="none"'):
+        from_wrapped(network)
 
 
 def test_a_relu_is_refused_by_name_and_fine_tuning_of_a_copy_too():

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.mark.slow
 def test_i2_importing_the_package_loads_none_of_them():
-    others = "{'snntorch', 'norse', 'nir', 'nirtorch'}"
+    others = "{'snntorch', 'norse', 'nir', 'nirtorch', 'spikingjelly'}"
     code = f"import sys, neurolsc, neurolsc.interop, neurolsc.export; print({others} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -13,7 +13,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from neurolsc import LIF, ALIFPlus, Network, pretrain, radius_profile, save, wrap
-from tests.interop.layers import norse
+from neurolsc.initialisers import RateMatching
+from tests.interop.layers import SNNTORCH, norse
 
 
 class Tutorial(nn.Module):
@@ -71,6 +72,35 @@ def test_a_tutorial_network_computes_the_same_wrapped_bit_for_bit():
     run = wrap(net).run(x)
     assert run.logits.any()
     assert torch.equal(run.logits, net(x))
+
+
+@pytest.mark.parametrize("kind", ["Leaky", "Leaky-zero", "Leaky-now", "RLeaky", "RLeaky-now", "Synaptic"])
+def test_a_membrane_that_is_read_is_that_of_the_librarys_loop_and_no_start_sets_its_layer(kind):
+    torch.manual_seed(0)
+    fc, lif, *tail = nn.Linear(7, 7), snn.Leaky(beta=0.9, init_hidden=True), *SNNTORCH[f"{kind}-hidden"][0]()
+    nn.init.uniform_(tail[0].weight, 0, 1)
+    network, x, mems, fired = wrap([fc, lif, *tail], output="membrane"), 3 * torch.rand(20, 5, 7), [], 0
+    for step in x:
+        fired += tail[1](tail[0](lif(fc(step)))).sum()
+        mems.append(tail[1].mem)
+    assert fired > 0
+    assert_close(network(x), torch.stack(mems), rtol=1e-5, atol=1e-6)
+    assert network.spiking == (0,)
+    before = tail[1].threshold.clone()
+    RateMatching(0.3).apply(network, [x])
+    assert network.run(x).spikes[0].mean().item() == pytest.approx(0.3, abs=0.03)
+    assert torch.equal(tail[1].threshold, before)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [(lambda: nn.Linear(12, 3), "got Linear"), (lambda: nn.LSTM(12, 3), "got LSTM"), (nn.Identity, "got Identity")],
+)
+def test_a_membrane_where_there_is_none_to_read_is_refused(end, told):
+    with pytest.raises(ValueError, match=rf"has a mem at the very end, {told}"):
+        wrap([nn.Linear(7, 12), snn.Leaky(0.9), end()], output="membrane")
+    with pytest.raises(ValueError, match="output must be 'spikes' or 'membrane', got 'mem'"):
+        wrap([nn.Linear(7, 12), snn.Leaky(0.9)], output="mem")
 
 
 def test_a_convolutional_network_computes_the_same_wrapped_bit_for_bit():

@@ -1,0 +1,207 @@
+"""spikingjelly's neurons as our cells.
+
+The v that spikingjelly keeps is the voltage after the reset. Here the state is the voltage before
+it, so that the spike s = H(v - v_threshold) is no state of its own, as in snnTorch; the reset acts
+at the start of the next step:
+
+- ``v_reset=None``: v - v_threshold s; else (1 - s) v + s v_reset;
+- then, with rest at v_reset or 0, v + (x - (v - rest)) / tau, or with ``decay_input=False``
+  v - (v - rest) / tau + x; an IFNode has v + x.
+
+A neuron fires at its threshold, too, where ours and snnTorch's fire above it. ``step_mode`` changes
+nothing: a cell takes one step, and modules in multi-step mode before it read sequences of one.
+Nothing here imports spikingjelly.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.interop.foreign import ForeignCell, state_type
+from neurolsc.neurons.cell import Answer, State
+from neurolsc.neurons.membrane import Membrane
+from neurolsc.neurons.thresholds import Thresholds
+
+NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
+"""The neurons that are wrapped, alone or in a LinearRecurrentContainer."""
+
+
+class SpikingJellyCell(ForeignCell):
+    """A neuron of spikingjelly, or a LinearRecurrentContainer around one."""
+
+    def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
+        self.reset_gradient = not _inside(layer)[-1].detach_reset
+        super().__init__(layer, before, input_shape)
+
+    @property
+    def node(self) -> Any:
+        """The neuron itself."""
+        return _inside(self.layer)[-1]
+
+    @property
+    def rest(self) -> float:
+        """The voltage at rest."""
+        return self.node.v_reset or 0.0
+
+    def find_answers(self) -> Iterable[Answer]:
+        """The decay and recurrent weights for the time, the input weights for the depth."""
+        recurrent = hasattr(self.layer, "rc")
+        yield from [Answer("w_in", "depth"), Answer("w_rec", "time")] if recurrent else self.weight_before()
+        if not type(self.node).__name__.startswith("IF"):
+            yield Answer("decay", "time", through="share")
+
+    def pretrained(self) -> Iterable[nn.Parameter]:
+        yield from super().pretrained()
+        if hasattr(self.layer, "rc"):
+            yield self.layer.rc.weight  # type: ignore[union-attr,misc]
+
+    @property
+    def recurrent_synapses(self) -> int | None:  # type: ignore[override]
+        """All neurons in a LinearRecurrentContainer of a neuron alone, else 0."""
+        recurrent = hasattr(self.layer, "rc")
+        if not self.dense_input(weights=int(recurrent)) or len(_inside(self.layer)) > 1:
+            return None
+        return self.n_hidden if recurrent else 0
+
+    def thresholds(self) -> Thresholds | None:
+        """The threshold above rest; None where it is not positive."""
+        return Thresholds(self, ("threshold",)) if self.threshold > 0 else None
+
+    def membrane(self) -> Membrane:
+        """Its voltage before the reset."""
+        return Membrane("v", lambda state: state.v.new_tensor(self.node.v_threshold), self.node.surrogate_function)
+
+    # tau and v_threshold are numbers, which the layer neither registers nor saves
+    @property
+    def threshold(self) -> Tensor:
+        """The threshold above rest, to read and to set."""
+        return torch.tensor(self.node.v_threshold - self.rest, dtype=torch.float64)
+
+    @threshold.setter
+    def threshold(self, value: Tensor) -> None:
+        self.node.v_threshold = self.rest + float(value)
+
+    @property
+    def decay(self) -> Tensor:
+        """The share 1 - 1/tau that a step keeps, to read and to set; the input's gain follows."""
+        if hasattr(self.node, "w"):
+            return torch.sigmoid(-self.node.w)
+        return torch.tensor(1 - 1 / getattr(self.node, "tau", torch.inf), dtype=torch.float64)
+
+    @decay.setter
+    def decay(self, value: Tensor) -> None:
+        if hasattr(self.node, "w"):
+            with torch.no_grad():
+                self.node.w.copy_(-torch.logit(value))
+        elif hasattr(self.node, "tau"):
+            self.node.tau = 1 / (1 - float(value))
+
+    @property
+    def w_in(self) -> Tensor:
+        """The part of a container's weights that reads the input."""
+        return self.layer.rc.weight[:, : -self.layer.sub_module_out_features]  # type: ignore[index,operator,union-attr]
+
+    @w_in.setter
+    def w_in(self, value: Tensor) -> None:
+        with torch.no_grad():
+            self.w_in.copy_(value)
+
+    @property
+    def w_rec(self) -> Tensor:
+        """The part of a container's weights that reads its own last output."""
+        return self.layer.rc.weight[:, -self.layer.sub_module_out_features :]  # type: ignore[index,operator,union-attr]
+
+    @w_rec.setter
+    def w_rec(self, value: Tensor) -> None:
+        with torch.no_grad():
+            self.w_rec.copy_(value)
+
+    def initial_state(self, batch: int) -> State:
+        """At rest."""
+        return state_type("v")(torch.full((batch, *self.leaf_shapes[0]), self.rest, **self.dtype_and_device))
+
+    def first_step(self, current: Tensor) -> State:
+        shape = (*current.shape[:-1], getattr(self.layer, "sub_module_out_features", current.shape[-1]))
+        return self.advance(current, current.new_zeros(shape), state_type("v")(current.new_tensor(self.rest)))
+
+    def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        node, rest = self.node, self.rest
+        if hasattr(self.layer, "rc"):
+            current = self.layer.rc(torch.cat((current, z), -1))  # type: ignore[operator]
+            for module in _inside(self.layer)[:-1]:
+                current = module(current)
+        s = z.detach() if node.detach_reset else z
+        v = state.v - s * node.v_threshold if node.v_reset is None else (1 - s) * state.v + s * node.v_reset
+        if not hasattr(node, "decay_input"):
+            return state_type("v")(v + current)
+        moved = current - (v - rest) if node.decay_input else -(v - rest)
+        moved = moved * node.w.sigmoid() if hasattr(node, "w") else moved / node.tau
+        return state_type("v")(v + moved if node.decay_input else v + moved + current)
+
+    def emitted(self, state: State) -> Tensor:
+        return self.node.surrogate_function(state.v - self.node.v_threshold)
+
+    def get_extra_state(self) -> Tensor:
+        """Decay and threshold above rest."""
+        return torch.stack((self.decay.detach().double().cpu(), self.threshold))
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Set them to those of a state_dict."""
+        self.decay, self.threshold = state
+
+
+class OneStep(nn.Sequential):
+    """A module of a network in multi-step mode, given one step at a time."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input[None])[0]
+
+
+def is_dropout(module: nn.Module) -> bool:
+    """Whether a module is a dropout of spikingjelly, whose mask is its state."""
+    return type(module).__name__ in ("Dropout", "Dropout2d") and type(module).__module__.startswith("spikingjelly.")
+
+
+def step_of(module: nn.Module) -> nn.Module:
+    """What a module without state does in one step: itself, unless it takes sequences.
+
+    A dropout of spikingjelly becomes torch's, which draws a mask in every step.
+    """
+    if is_dropout(module):
+        return getattr(nn, type(module).__name__)(module.p)
+    modes = [
+        getattr(part, "_step_mode", part.supported_step_mode()[0])  # type: ignore[operator]
+        for part in module.modules()
+        if hasattr(part, "supported_step_mode") and not isinstance(part, nn.Linear)
+    ]
+    return OneStep(module) if "m" in modes else module
+
+
+def spikingjelly_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> SpikingJellyCell:
+    """The cell of a neuron of spikingjelly, or of a LinearRecurrentContainer.
+
+    Raises:
+        TypeError: if it cannot be wrapped; the message says why.
+        ValueError: if its threshold is not above the voltage to which it is reset.
+    """
+    node = _inside(layer)[-1]
+    kind = type(node).__name__
+    if kind not in NODES or not type(node).__module__.startswith("spikingjelly.activation_based."):
+        where = "" if node is layer else f" in a {type(layer).__name__}"
+        raise TypeError(
+            f"spikingjelly's {kind}{where} cannot be wrapped: only {', '.join(NODES)} themselves are, alone or at the end of a "
+            "LinearRecurrentContainer."
+        )
+    if node.v_threshold <= (node.v_reset or 0.0):
+        raise ValueError(f"{kind}: v_threshold must be above rest, got {node.v_threshold} and v_reset={node.v_reset}.")
+    return SpikingJellyCell(layer, before, input_shape)
+
+
+def _inside(layer: nn.Module) -> list[Any]:
+    """The modules of a LinearRecurrentContainer after its weights; of another layer, itself."""
+    if type(layer).__name__ != "LinearRecurrentContainer":
+        return [layer]
+    inner = layer.sub_module
+    return list(inner) if isinstance(inner, nn.Sequential) else [inner]

@@ -1,0 +1,243 @@
+"""spikingjelly's neurons as our cells: their own steps, starts and diagnoses; and its users' silent
+fifth layer."""
+
+import copy
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from neurolsc import Network, diagnose, pretrain, radius_profile, wrap
+from neurolsc.initialisers import BySource, RateMatching, Relay
+
+sj = pytest.importorskip("spikingjelly.activation_based")
+from spikingjelly.activation_based import functional, layer, neuron, surrogate  # noqa: E402
+
+STEPS, BATCH, N_IN, N = 25, 6, 7, 9
+NODES = {
+    "LIF": lambda **k: neuron.LIFNode(tau=3.0, **k),
+    "LIF-input-whole": lambda **k: neuron.LIFNode(tau=3.0, decay_input=False, **k),
+    "PLIF": lambda **k: neuron.ParametricLIFNode(init_tau=3.0, **k),
+    "PLIF-input-whole": lambda **k: neuron.ParametricLIFNode(init_tau=3.0, decay_input=False, **k),
+    "IF": lambda **k: neuron.IFNode(**k),
+}
+RESETS = {"subtract": None, "zero": 0.0, "number": -0.3}
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+def theirs(net: nn.Module, x: Tensor) -> Tensor:
+    """What the model itself sends over x, from rest, in its own mode."""
+    functional.reset_net(net)
+    multi = isinstance(net, layer.MultiStepContainer) or any(getattr(m, "step_mode", "s") == "m" for m in net.modules())
+    out = net(x) if multi else torch.stack([net(step) for step in x])
+    functional.reset_net(net)
+    return out
+
+
+@pytest.mark.parametrize("mode", ["s", "m"])
+@pytest.mark.parametrize("reset", RESETS)
+@pytest.mark.parametrize("kind", NODES)
+def test_every_neuron_steps_as_spikingjelly_does(kind, reset, mode):
+    node = NODES[kind](v_reset=RESETS[reset], step_mode=mode, store_v_seq=True)
+    net = nn.Sequential(layer.Linear(N_IN, N, step_mode=mode), node).double()
+    x = 4 * torch.randn(STEPS, BATCH, N_IN, dtype=torch.float64)
+    functional.reset_net(net)
+    outputs = net(x) if mode == "m" else torch.stack([net(step) for step in x])
+    kept = node.v
+    network = wrap(net)
+    run = network.run(x)
+    assert 0.02 < run.spikes[0].mean() < 0.9
+    assert torch.equal(run.logits, outputs)
+    after = run.states.layers[0].v
+    z = run.spikes[0][-1]
+    v = after - z * node.v_threshold if node.v_reset is None else (1 - z) * after + z * node.v_reset
+    assert_close(v, node.v_seq[-1], rtol=1e-12, atol=1e-12)
+    assert node.v is kept  # nobody's hidden state but their own
+
+
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize("reset", RESETS)
+@pytest.mark.parametrize("kind", NODES)
+def test_gradients_are_those_of_spikingjelly(kind, reset, detach):
+    node = NODES[kind](v_reset=RESETS[reset], detach_reset=detach, surrogate_function=surrogate.ATan())
+    net = nn.Sequential(nn.Linear(N_IN, N), node).double()
+    x = 4 * torch.randn(STEPS, BATCH, N_IN, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(STEPS, BATCH, N, dtype=torch.float64)
+    (wanted,) = torch.autograd.grad((theirs(net, x) * weights).sum(), x)
+    (came,) = torch.autograd.grad((wrap(net)(x) * weights).sum(), x)
+    assert wanted.any()
+    assert_close(came, wanted)
+    assert wrap(net).cells[0].reset_gradient is not detach
+
+
+@pytest.mark.parametrize("mode", ["s", "m"])
+@pytest.mark.parametrize("inner", ["node", "linear and node"])
+def test_a_recurrent_container_steps_as_spikingjelly_does(mode, inner):
+    node = neuron.LIFNode()
+    sub = node if inner == "node" else nn.Sequential(nn.Linear(5, N), node)
+    net = nn.Sequential(layer.LinearRecurrentContainer(sub, N if inner == "node" else 5, N, step_mode=mode)).double()
+    with torch.no_grad():
+        net[0].rc.weight.mul_(4)
+    x = 3 * torch.rand(STEPS, BATCH, N if inner == "node" else 5, dtype=torch.float64)
+    network = wrap(net, input_shape=x.shape[2])
+    out = network(x)
+    assert out.any()
+    assert torch.equal(out, theirs(net, x))
+    cell = network.cells[0]
+    assert cell.recurrent_synapses == (N if inner == "node" else None)
+    before = net[0].rc.weight.clone()
+    cell.w_rec = 2 * cell.w_rec
+    changed = (net[0].rc.weight != before).any(0)
+    assert changed.tolist() == [False] * x.shape[2] + [True] * N
+
+
+class Deep(nn.Module):
+    """A convolution, a batch norm and a dropout before Linears, in multi-step mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            layer.Conv2d(1, 3, 3, step_mode="m"),
+            layer.BatchNorm2d(3, step_mode="m"),
+            neuron.LIFNode(step_mode="m"),
+            layer.MaxPool2d(2, step_mode="m"),
+            layer.Flatten(step_mode="m"),
+        )
+        self.head = nn.Sequential(
+            layer.Dropout(0.5, step_mode="m"), layer.Linear(12, N, step_mode="m"), neuron.LIFNode(step_mode="m")
+        )
+
+    def forward(self, x):
+        functional.reset_net(self)
+        return self.head(self.features(x)).mean(0)
+
+
+def test_a_convolutional_network_in_multi_step_mode_is_followed_and_computes_the_same():
+    net, x = Deep(), 6 * torch.rand(STEPS, BATCH, 1, 6, 6)
+    with torch.no_grad():
+        net.head[1].weight.mul_(6)
+    network = wrap(net, x).eval()
+    assert network.n_in == 36
+    run = network.run(x.flatten(2))
+    assert all(z.any() for z in run.spikes)
+    assert_close(run.logits.mean(0), net.eval()(x))
+    network.train()
+    assert not torch.equal(network(x.flatten(2)), network(x.flatten(2)))  # the dropout draws
+    assert net.head[0].mask is None
+    assert (
+        len(
+            wrap(
+                nn.Sequential(layer.SeqToANNContainer(nn.Linear(N_IN, N), nn.ReLU()), neuron.LIFNode(step_mode="m")),
+                x=torch.rand(STEPS, BATCH, N_IN),
+            ).cells
+        )
+        == 1
+    )
+
+
+def test_single_steps_and_a_multi_step_container_are_followed_too():
+    x = 4 * torch.rand(STEPS, BATCH, N_IN)
+    inner = nn.Sequential(nn.Linear(N_IN, N), neuron.LIFNode())
+    multi = layer.MultiStepContainer(*copy.deepcopy(inner))
+    for net, given in ((inner, x[0]), (multi, x)):
+        network = wrap(net, given)
+        out = network(x)
+        assert out.any()
+        assert_close(out, theirs(multi, x))
+
+
+@pytest.mark.parametrize(
+    ("module", "error", "told"),
+    [
+        (lambda: neuron.QIFNode(), TypeError, "QIFNode cannot be wrapped: only LIFNode, ParametricLIFNode, IFNode"),
+        (lambda: type("Own", (neuron.LIFNode,), {})(), TypeError, "spikingjelly's Own cannot be wrapped"),
+        (lambda: layer.SynapseFilter(), TypeError, "SynapseFilter cannot be wrapped"),
+        (lambda: neuron.NonSpikingLIFNode(), TypeError, "NonSpikingLIFNode cannot be wrapped"),
+        (
+            lambda: layer.LinearRecurrentContainer(nn.Linear(N_IN, N_IN), N_IN, N_IN),
+            TypeError,
+            "Linear in a LinearRecurrentContainer cannot be wrapped",
+        ),
+        (
+            lambda: layer.ElementWiseRecurrentContainer(neuron.LIFNode(), torch.add),
+            TypeError,
+            "ElementWiseRecurrentContainer cannot be wrapped",
+        ),
+        (lambda: neuron.IFNode(v_threshold=0.5, v_reset=0.5), ValueError, "v_threshold must be above rest, got 0.5"),
+    ],
+)
+def test_what_cannot_be_wrapped_is_refused_by_name(module, error, told):
+    with pytest.raises(error, match=told):
+        wrap(module(), input_shape=N_IN)
+
+
+def test_radii_below_threshold_are_the_decay_and_pretraining_moves_tau_and_weights():
+    net = nn.Sequential(
+        nn.Linear(N_IN, N), neuron.LIFNode(tau=4.0, v_threshold=50.0, surrogate_function=surrogate.ATan(alpha=1e-6))
+    )
+    assert_close(radius_profile(wrap(net), torch.rand(5, 3, N_IN), steps=2).time_mean, torch.tensor([0.75]))
+    net[1] = neuron.LIFNode(tau=4.0, v_threshold=0.3, detach_reset=True)
+    x = 3 * torch.rand(STEPS, BATCH, N_IN)
+    result = pretrain(wrap(net), [x], target=0.6, max_steps=200, progress=False)
+    assert result.profile.firing_rate.min() > 0
+    assert result.converged
+    assert net[1].tau == pytest.approx(2.5, abs=0.2)
+    assert isinstance(net[1].tau, float)
+
+
+def test_what_a_state_dict_holds_is_given_back_with_tau_and_threshold():
+    net = nn.Sequential(nn.Linear(N_IN, N), neuron.LIFNode())
+    network, x = wrap(net), 3 * torch.rand(STEPS, BATCH, N_IN)
+    saved = copy.deepcopy(network.state_dict())
+    RateMatching(0.3).apply(network, [x])
+    assert network.run(x).spikes[0].mean().item() == pytest.approx(0.3, abs=0.02)
+    assert net[1].v_threshold != 1.0
+    network.load_state_dict(saved)
+    assert net[1].v_threshold == 1.0
+
+
+# spikingjelly's issues 29, 190 and 285: rates that go to zero from layer to layer
+def deep(depth: int = 6, width: int = 40) -> nn.Module:
+    widths = [30, *[width] * depth]
+    modules = [m for below, n in pairwise(widths) for m in (layer.Linear(below, n), neuron.LIFNode())]
+    net = nn.Sequential(*modules, layer.Linear(width, 10))
+    functional.set_step_mode(net, "m")
+    return net
+
+
+def firing(network: Network, x: Tensor) -> list[float]:
+    return [z.mean().item() for z in network.run(x).spikes]
+
+
+def test_the_silent_fifth_layer_is_named_with_its_cure():
+    net, x = deep(), 4 * (torch.rand(STEPS, 4, 30) < 0.3).float()
+    network = wrap(net, x)
+    rates = firing(network, x)
+    assert rates[0] > 0.02
+    assert rates[4] == rates[5] == 0
+    report = diagnose(network, x)
+    dead = {finding.layer for finding in report.findings if finding.problem == "never fires"}
+    assert dead == {i for i, rate in enumerate(rates, start=1) if rate == 0}
+    assert "match_firing_rates" in str(report)
+
+
+@pytest.mark.parametrize("start", [RateMatching(0.15), Relay(), BySource()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("node", ["LIF", "PLIF-input-whole"])
+def test_a_start_lets_every_layer_of_the_model_fire(start, node):
+    net, x = deep(), 4 * (torch.rand(STEPS, 8, 30) < 0.3).float()
+    for place in range(1, len(net), 2):
+        net[place] = NODES[node](step_mode="m")
+    network = wrap(net, x)
+    before = firing(network, x)
+    assert start.apply(network, [x]) == ()  # every relay hands on what it reads
+    after = firing(network, x)
+    print(f"{type(start).__name__}: " + ", ".join(f"{b:.2f} -> {a:.2f}" for b, a in zip(before, after, strict=True)))
+    assert before[4] == 0
+    assert all(rate == pytest.approx(0.15, abs=0.02) for rate in after)
+    assert_close(theirs(net, x), network(x))  # the model itself is what has changed
