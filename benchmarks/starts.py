@@ -108,7 +108,7 @@ def build(arm: Arm, seed: int) -> nn.Sequential:
 class Side(nn.Module):
     """Linear layers of several networks as one, over their stacked weights.
 
-    The weights are stacked once a run by :meth:`stack`, since a recurrent layer reads them in every step.
+    :meth:`stack` reads their weights once a run, since a recurrent layer uses them in every step.
     """
 
     def __init__(self, linears: list[nn.Linear]) -> None:

@@ -77,7 +77,7 @@ OF_A_RUN = ("samples", "fine_tune", "lr")
 @click.option("--dt", type=float, help="nir: seconds per time step; must be given.")
 @click.pass_context
 def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: float | None, **netx: Any) -> None:
-    """Export the network of a finished run, or one that neurolsc.save wrote, for neuromorphic chips.
+    """Export the network of a finished run, or a saved one, for neuromorphic chips.
 
     netx: the network becomes integers, written as network.net for Lava, with a report (report.json,
     .txt and .png) of what that changed on validation samples of the run. The test set is not

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.initialisers.cells import input_synapses, put, told
-from neurolsc.initialisers.initialiser import Initialiser, StartReport, first_input, generator
+from neurolsc.initialisers.initialiser import Initialiser, StartReport, first_input, generator, surrogate_faults
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
@@ -100,15 +100,17 @@ class BySource(Initialiser):
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
                 if layer in network.spiking:
                     found += self.set_layer(points, read, some, times, layer, seed)
-        return self.report(before, self.measured(network, inputs, seed), found, range(1, len(network.cells) + 1))
+        after = self.measured(network, inputs, seed)
+        return self.report(before, after, surrogate_faults(network) + found, range(1, len(network.cells) + 1))
 
     def measured(self, network: Network, inputs: Sequence[Tensor], seed: int) -> "Measured":
-        """Rates and radii of the spiking layers on the last batch, which sets nothing if there are more than one."""
+        """Rates and radii of the spiking layers on the last batch: of several it sets nothing."""
         x = first_input(network, inputs[-1:])
         some, times = self.sampled(x, seed)
         layers = list(network.spiking)
         with evaluating(network), torch.no_grad():
-            rates = [network.run(x).spikes[layer].double().mean().item() for layer in layers]
+            spikes = network.run(x).spikes
+            rates = [spikes[layer].double().mean().item() for layer in layers]
             radii = radius_profile(network, x[:, some], steps=len(times), seed=seed).time_mean[layers]
         return Measured([layer + 1 for layer in layers], rates, radii.max().item())
 

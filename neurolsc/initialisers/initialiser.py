@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network, as_network
-from neurolsc.stability.findings import Finding
+from neurolsc.stability.findings import Finding, surrogate_fault
 from neurolsc.stability.lsc.inputs import input_of
 
 
@@ -130,3 +130,9 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
     if network.embedding is not None:
         return x.to(network.dtype_and_device["device"])  # numbers of words stay whole
     return (x.to_dense() if x.is_sparse else x).to(**network.dtype_and_device)
+
+
+def surrogate_faults(network: Network) -> list[Finding]:
+    """The layers whose surrogate has a derivative that is not finite everywhere."""
+    found = (surrogate_fault(network.cells[layer], layer) for layer in network.spiking)
+    return [finding for finding in found if finding is not None]

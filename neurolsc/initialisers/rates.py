@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.initialisers.cells import told
-from neurolsc.initialisers.initialiser import Initialiser, first_input
+from neurolsc.initialisers.initialiser import Initialiser, first_input, surrogate_faults
 from neurolsc.initialisers.spec import register
 from neurolsc.network import Network
 from neurolsc.stability import match_firing_rates
@@ -49,7 +49,7 @@ class RateMatching(Initialiser):
         for layer in network.spiking:
             _refuse_frozen(network, layer)
         reached = match_firing_rates(network, x, [self.rate] * len(network.cells), tolerance=math.inf)
-        return tuple(
+        return tuple(surrogate_faults(network)) + tuple(
             Finding(
                 layer,
                 f"fires {rate:.3g} spikes per neuron and step, not {self.rate:g}",

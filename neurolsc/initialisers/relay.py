@@ -17,7 +17,7 @@ from neurolsc.initialisers.cells import (
     resting_threshold,
     told,
 )
-from neurolsc.initialisers.initialiser import Initialiser, StartReport, first_input, generator
+from neurolsc.initialisers.initialiser import Initialiser, StartReport, first_input, generator, surrogate_faults
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
@@ -35,9 +35,9 @@ _QUARTER = 0.25
 _CLOSEST = 0.02
 """least distance from the threshold at a spike of a relay, in thresholds"""
 _PASSED = 0.1
-"""factor of the gradient on its way back through a relay, see gradient_gain, below which it is compared with ..."""
+"""factor of the gradient on its way back through a relay (gradient_gain) that always will do"""
 _OF_DRAWN = 0.5
-"""... this share of the factor with drawn weights"""
+"""share of the factor with drawn weights that will do as well"""
 _NO_RELAY = "nothing to do: it keeps its drawn weights and is woken"
 
 
@@ -46,16 +46,17 @@ _NO_RELAY = "nothing to do: it keeps its drawn weights and is woken"
 class Relay(Initialiser):
     r"""Layers above the lowest hand on every spike that they read.
 
-    .. math:: W_{in, l} = (1 + m_l)\, \mathrm{diag}(\vartheta_l), \quad W_{rec, l} = -\mathrm{diag}(r_l)
-        \quad\Rightarrow\quad v[t, l] = (1 + m_l)\, \vartheta_l\, z[t', l-1], \quad
-        z[t, l] = z[t', l-1]
+    .. math:: W_{in, l} = (1 + m_l)\, \mathrm{diag}(\vartheta_l), \quad
+        W_{rec, l} = -\mathrm{diag}(r_l)
+
+    .. math:: v[t, l] = (1 + m_l)\, \vartheta_l\, z[t', l-1], \quad z[t, l] = z[t', l-1]
 
     where r is the voltage that a neuron without recurrence has left one step after its spike, if it
     reads nothing: of a leaky neuron whose reset subtracts the threshold,
     :math:`((1 + m) e^{-1/\tau_v} - 1)\, \vartheta`. A neuron without recurrent weights gets the m
     that leaves nothing, :math:`m = e^{1/\tau_v} - 1`. :math:`W_{in}` is divided by the share of a
-    current that a voltage takes, such as spikingjelly's :math:`1/\tau`. Biases of relays are 0. So what the last of
-    the lowest layers sends leaves the network as it was.
+    current that a voltage takes, such as spikingjelly's :math:`1/\tau`. Biases of relays are 0. So
+    what the last of the lowest layers sends leaves the network as it was.
 
     The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of
     its largest, at most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1, 0.04 for
@@ -72,10 +73,10 @@ class Relay(Initialiser):
     layer of another width than the one below reads its neurons in turn, some more than once or not
     all.
 
-    Each relay is run before the next layer is set. A layer keeps its drawn weights, and is set as
-    the lowest are, where a relay would hand on less than 95 % of its spikes (a neuron that
-    remembers, such as norse's LIF), or pass back less than a tenth of the gradient, and less than half
-    of what the drawn weights pass (a leaky neuron without recurrence under a narrow surrogate).
+    A layer keeps its drawn weights, and is set as the lowest are, where as a relay it would hand on
+    less than 95 % of its spikes (a neuron that remembers, such as norse's LIF), or pass back less
+    than a tenth of the gradient and less than half of what its drawn weights pass (a leaky neuron
+    without recurrence under a narrow surrogate).
 
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
@@ -105,7 +106,7 @@ class Relay(Initialiser):
         return BySource(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> StartReport:
-        """Set all layers on the first batch; layers that are no relays, and what is missed, are findings."""
+        """Set all layers on the first batch; what is no relay, or is missed, is a finding."""
         x, found, lowest, relays = first_input(network, inputs), [], self._lowest(), []
         for layer in network.spiking:
             (lowest.refuse if layer < self.drawn else _refuse)(network, layer)
@@ -138,7 +139,8 @@ class Relay(Initialiser):
                 found += [Finding(layer + 1, f"as a relay it would {lacks}", _NO_RELAY), *woken]
         done = f"; relays: layer {', '.join(map(str, relays))}" if relays else "; no relays"
         at_rate = set(range(1, len(network.cells) + 1)) - set(relays)
-        return lowest.report(before, lowest.measured(network, inputs, seed), found, at_rate, done)
+        after = lowest.measured(network, inputs, seed)
+        return lowest.report(before, after, surrogate_faults(network) + found, at_rate, done)
 
     def _set(self, network: Network, layer: int, read: Tensor) -> float:
         """Make a relay of a layer; the share of its spikes that it hands on."""

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import snntorch
 import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, Network, diagnose, initialisers, wrap
-from neurolsc.initialisers import named
+from neurolsc.initialisers import BySource, RateMatching, Relay, named
 from neurolsc.initialisers.spec import INITIALISERS
 from neurolsc.neurons.synapses import synapses
 from neurolsc.stability.findings import Finding
@@ -182,3 +183,18 @@ def test_norse_networks_with_a_leaky_integrator_at_the_end_are_set_and_it_stays(
         assert second.mean().item() == pytest.approx(0.15, rel=0.1)
         found = diagnose(network, few())
         assert not [finding for finding in found if finding.layer == 3]
+
+
+@pytest.mark.parametrize("start", [Relay(drawn=1), BySource(), RateMatching(0.15)], ids=str)
+def test_a_surrogate_whose_derivative_is_not_finite_is_a_finding(start, make_spikes):
+    def network(spike) -> Network:
+        torch.manual_seed(0)
+        layers = [nn.Linear(20, 16), snntorch.Leaky(0.5, spike_grad=spike)]
+        layers += [nn.Linear(16, 16), snntorch.Leaky(0.5, spike_grad=spike)]
+        return wrap([*layers, nn.Linear(16, 3)])
+
+    x = make_spikes(T=12, B=8, N=20).float()
+    found = start.apply(network(snntorch.surrogate.sigmoid(slope=25)), [x])
+    faults = [f for f in found if "derivative of its surrogate is not finite" in f.problem]
+    assert faults and all("use fast_sigmoid or atan" in str(f) for f in faults)
+    assert not any("surrogate" in f.problem for f in start.apply(network(snntorch.surrogate.atan()), [x]))
