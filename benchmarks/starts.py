@@ -1,6 +1,6 @@
 """Which start for which surrogate and neuron? Other libraries' networks on the embedded digits.
 
-    python benchmarks/starts.py [--networks snntorch] [--arms built woken "Relay()"] [--epochs 6]
+    python benchmarks/starts.py [--networks snntorch] [--arms built woken "Relay()"] [--epochs 5]
 
 Each row is one network, one start, one seed and one learning rate: digits as 25 steps of
 latencies, Adam, cross-entropy at every step. The networks of all seeds and rates of an arm are
@@ -10,9 +10,11 @@ there, so that it goes on after a kill. About half a minute of one core an arm.
 
 import argparse
 import csv
+import datetime
 import itertools
 import os
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -94,9 +96,7 @@ def build(arm: Arm, seed: int) -> nn.Sequential:
         spike = SURROGATES[arm.surrogate]
         if arm.neuron.startswith("our"):
             kind = {"our LIF": neurolsc.LIF, "our ALIF+": neurolsc.ALIFPlus}[arm.neuron]
-            layers += [
-                kind(n_in, WIDTH, spike=spike, reset=arm.reset, **({"tau_v": 9.5} if "LIF" in arm.neuron else {}))
-            ]
+            layers += [kind(n_in, WIDTH, spike=spike, reset=arm.reset, tau_v=9.5)]  # which keeps 0.9 a step
             continue
         kind = getattr(snn, arm.neuron)
         extra = {"linear_features": WIDTH} if arm.neuron == "RLeaky" else {}
@@ -220,12 +220,10 @@ def train_arm(arm: Arm, epochs: int, data: dict, start_batches: list[Tensor]) ->
     ]
     optimizer = torch.optim.Adam(groups)
     x, labels = data["train"]
-    rates = []
     draw = torch.Generator().manual_seed(0)
     started = time.perf_counter()
     with torch.no_grad():
         rates = stack(x[:, :256])[1]
-    curve: list[list[float]] = []
     for _ in range(epochs):
         for some in torch.randperm(len(labels), generator=draw).split(BATCH):
             logits, _ = stack(x[:, some])
@@ -238,22 +236,20 @@ def train_arm(arm: Arm, epochs: int, data: dict, start_batches: list[Tensor]) ->
             optimizer.zero_grad()
             loss[loss.isfinite()].sum().backward()
             optimizer.step()
-        curve.append(score(stack, *data["validation"]))
-    test = score(stack, *data["test"])
-    best = [max(scores) for scores in zip(*curve, strict=True)]
+    validation, test = (score(stack, *data[split]) for split in ("validation", "test"))
     return [
         asdict(arm)
         | {
             "seed": seed,
             "lr": lr,
             "epochs": epochs,
-            "validation": curve[-1][i],
-            "best_validation": best[i],
+            "validation": validation[i],
             "test": test[i],
             "rates": " ".join(f"{r:.3f}" for r in rates),
             "findings": findings[i],
             "seconds": round(time.perf_counter() - started, 1),
             "start_seconds": round((started - began) / len(built), 2),
+            "date": datetime.date.today().isoformat(),
         }
         for i, (seed, lr) in enumerate(itertools.product(SEEDS, RATES))
     ]
@@ -268,11 +264,14 @@ def score(stack: Callable, x: Tensor, labels: Tensor) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", default="", help="only those that contain all these words, separated by spaces")
-    parser.add_argument("--arms", nargs="+", default=["built", "woken", "Relay()"])
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument(
+        "--networks", default="", help="only those whose arm contains all these words, such as 'RLeaky depth=4'"
+    )
+    parser.add_argument("--arms", nargs="+", default=["built", "woken", "Relay()"], help="starts, by name or text")
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
+    warnings.simplefilter("ignore", neurolsc.ForeignNeuronWarning)
     steps = LatencyEncoding(dt=2.0, repeat=1)
     data = {}
     for split in ("train", "validation", "test"):
@@ -287,13 +286,8 @@ def main() -> None:
             done = {
                 Arm(r["neuron"], r["reset"], r["surrogate"], int(r["depth"]), r["start"]) for r in csv.DictReader(file)
             }
-    arms = [Arm(*network, start) for network in NETWORKS for start in args.arms]
-    arms = [
-        arm
-        for arm in arms
-        if arm not in done
-        and all(word in f"{arm.neuron} {arm.reset} {arm.surrogate} depth={arm.depth}" for word in args.networks.split())
-    ]
+    every = [Arm(*network, start) for network in NETWORKS for start in args.arms]
+    arms = [arm for arm in every if arm not in done and all(word in str(arm) for word in args.networks.split())]
     for arm in tqdm(arms):
         rows = train_arm(arm, args.epochs, data, start_batches)
         new = not args.out.exists()
@@ -303,9 +297,7 @@ def main() -> None:
                 writer.writeheader()
             writer.writerows(rows)
         by_rate = {lr: [r["validation"] for r in rows if r["lr"] == lr] for lr in RATES}
-        tqdm.write(
-            f"{arm.neuron} {arm.reset} {arm.surrogate} x{arm.depth} {arm.start}: {by_rate} rates {rows[0]['rates']} {rows[0]['seconds']} s"
-        )
+        tqdm.write(f"{arm}: {by_rate}, spikes per neuron and step {rows[0]['rates']}")
 
 
 if __name__ == "__main__":

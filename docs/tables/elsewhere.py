@@ -1,8 +1,9 @@
 """Networks of other libraries, and exports."""
 
-from statistics import mean
+import csv
+from statistics import mean, stdev
 
-from docs.tables.results import caption, ends, grouped, percent, read, rows, table
+from docs.tables.results import RESULTS, MissingError, caption, ends, grouped, percent, read, rows, table
 
 
 @table
@@ -32,6 +33,49 @@ def interop_trained() -> list[str]:
         body.append([*line, percent([run["test_mean"] for run in runs]), rates])
     head = ["network", "radius", "test, mode accuracy", "test, mean of outputs", "rates after"]
     return [*rows(head, body), *caption(found["about"], "a value a seed")]
+
+
+STARTS = ("built", "woken", "Relay()")
+
+
+def starts(deep: str = "") -> list[str]:
+    """Starts of other libraries' networks: test scores at the rate that validation chose.
+
+    Args:
+        deep: not empty: only those that make the point, four and eight layers with the two
+            surrogates that snnTorch's users take.
+    """
+    path = RESULTS / "starts.csv"
+    if not path.exists():
+        raise MissingError("`python benchmarks/starts.py` makes this table.")
+    with path.open() as file:
+        found = list(csv.DictReader(file))
+    body = []
+    for (neuron, reset, surrogate, depth), runs in grouped(found, "neuron", "reset", "surrogate", "depth").items():
+        if deep and (surrogate not in ("fast_sigmoid(25)", "atan") or reset != "subtract" or depth == "2"):
+            continue
+        arms = {start: _at_best_rate(arm) for (start,), arm in grouped(runs, "start").items()}
+        rates = [float(rate) for run in runs if run["start"] == "built" for rate in run["rates"].split()]
+        spikes = f"{min(rates):.3f} to {max(rates):.3f}" if rates else "-"
+        body.append([f"{depth} {neuron}, {reset}, {surrogate}", spikes, *(arms.get(a, "-") for a in STARTS)])
+    kinds = len(body)
+    about = {
+        "date": max(run["date"] for run in found),
+        "data": f"{kinds} networks, 64 wide, 25 steps, 5 epochs, 3 seeds",
+    }
+    head = ["layers, reset, surrogate", "rates as built", "built", "woken", "`Relay()`"]
+    return [*rows(head, body), *caption(about, "test, %, mean ± deviation; woken and relays fire 0.15")]
+
+
+table(starts)
+table(starts, "starts-deep", "deep")
+
+
+def _at_best_rate(runs: list[dict]) -> str:
+    by_rate = grouped(runs, "lr").values()
+    best = max(by_rate, key=lambda some: mean(float(run["validation"]) for run in some))
+    scores = [100 * float(run["test"]) for run in best]
+    return f"{mean(scores):.0f} ± {stdev(scores):.0f}"
 
 
 @table
