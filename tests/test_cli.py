@@ -124,7 +124,7 @@ def test_settings_come_from_the_file_and_flags_go_before_it(tmp_path):
         ("widht = 6\nepoch = 3", "start; did you mean width, epochs?"),
         ("reset = 'substract'", "one of subtract, static, zero, got 'substract'; did you mean subtract?"),
         ("cell = 'ALIV'", "unknown cell 'ALIV'; known are ALIFLowPass, ALIFPlus, ALIFPlusMinus, ALIFPositive"),
-        ("cell = 'lfi'", "RNN; did you mean LIF? One of your own is known after"),
+        ("cell = 'lfi'", "RNN; did you mean LI? One of your own is known after"),
         ("surrogate = 'Slow'", "unknown surrogate 'Slow'; known are Arctan, Exponential, FastSigmoid"),
         ("width = ", "settings.toml: not a TOML file"),
     ],

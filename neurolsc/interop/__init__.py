@@ -2,9 +2,9 @@
 
 - ``wrap``: a model as a network of cells over the same parameters, whatever library it is of.
 - ``foreign``: what all wrapped layers have in common; ``wrap_snntorch``, ``wrap_norse``,
-  ``torch_nn``: the layers of a library; ``own``: a cell of ours behind other modules.
+  ``wrap_spikingjelly``, ``torch_nn``: the layers of a library; ``own``: a cell of ours behind other modules.
 - ``snntorch``, ``norse``: our LIF, ALIF+ and ALIF± with the surface of that library's layers.
-- ``lightning``: pre-training and radii as a callback.
+- ``lightning``: starts and radii as callbacks.
 
 Each needs the library that it is named after, and is imported by whoever has it.
 """

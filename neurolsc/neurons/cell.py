@@ -215,8 +215,9 @@ class Cell(nn.Module, ABC):
         Raises:
             TypeError: if a setting has the name that it has elsewhere.
         """
+        known = {name for each in cls.__mro__ for name in inspect.signature(each.__init__).parameters}
         for word in settings:
-            if word in ELSEWHERE and word not in inspect.signature(cls.__init__).parameters:
+            if word in ELSEWHERE and word not in known:
                 raise TypeError(f"{cls.__name__} takes no {word}: {ELSEWHERE[word]}.")
         return super().__new__(cls)
 

@@ -78,6 +78,8 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
     rest = cell.initial_state(1)
     voltage = getattr(rest, membrane.name).detach()
     threshold = membrane.thresholds(rest).detach().abs().max().item() or 1.0
+    if not math.isfinite(threshold):
+        return -math.inf, math.inf
 
     def finite(distance: float) -> bool:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):

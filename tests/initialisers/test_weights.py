@@ -108,7 +108,7 @@ def test_activity_passes_through_ten_layers_at_a_variance_of_one():
     """Memoryless neurons without reset, as the paper has them: all layers fire at P(u > 1)."""
     torch.manual_seed(0)
     layers = [m for _ in range(10) for m in (nn.Linear(600, 600, bias=False), snn.Leaky(0.0, reset_mechanism="none"))]
-    network, x = wrap(layers), spikes(10, 32, 600, rate=0.3)
+    network, x = wrap(layers, output="spikes"), spikes(10, 32, 600, rate=0.3)
     assert rates(network, x)[-1] == 0
     assert ActivityPropagation().apply(network, [x], seed=1) == ()
     for mem, fires in zip(all_voltages(network, x, "snntorch"), rates(network, x), strict=True):

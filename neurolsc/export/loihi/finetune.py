@@ -33,6 +33,7 @@ class QuantizationAware(Network):
         TypeError: likewise.
 
     Example:
+        >>> import torch
         >>> from neurolsc import LIF
         >>> network = Network([LIF(3, 2, reset="zero")], n_out=2)
         >>> QuantizationAware(network)(torch.ones(5, 1, 3)).sum().backward()
