@@ -29,6 +29,7 @@ from neurolsc.devices import usable
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.evaluation import Scores, evaluate
 from neurolsc.frames import stretch
+from neurolsc.initialisers import StartReport
 from neurolsc.network import Network
 from neurolsc.runs import (
     NETWORK,
@@ -240,7 +241,8 @@ class Experiment:
             began = time.perf_counter()
             network, found = self.begin()
             seconds = time.perf_counter() - began
-            write_json(told, {"start": self.beginning.start, "seconds": seconds, "findings": [str(f) for f in found]})
+            lines = str(found).splitlines() if isinstance(found, StartReport) else [str(f) for f in found]
+            write_json(told, {"start": self.beginning.start, "seconds": seconds, "findings": lines})
             checkpoint.save(network, kept)
         for finding in json.loads(told.read_text())["findings"]:
             say(finding)

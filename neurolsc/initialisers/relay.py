@@ -137,7 +137,8 @@ class Relay(Initialiser):
                 if same >= _WHOLE:
                     lacks = f"pass back {passed:.2g} of the gradient, with drawn weights {gain:.2g}"
                 found += [Finding(layer + 1, f"as a relay it would {lacks}", _NO_RELAY), *woken]
-        done = f"; relays: layer {', '.join(map(str, relays))}" if relays else "; no relays"
+        none = "; no relays" if any(layer >= self.drawn for layer in network.spiking) else ""
+        done = f"; relays: layer {', '.join(map(str, relays))}" if relays else none
         at_rate = set(range(1, len(network.cells) + 1)) - set(relays)
         after = lowest.measured(network, inputs, seed)
         return lowest.report(before, after, surrogate_faults(network) + found, at_rate, done)
