@@ -104,8 +104,8 @@ print(*trials, sep="\n")
 # Three starts, with two seeds each: as snnTorch draws the network; *woken*, that is with thresholds
 # scaled until every layer fires 0.15 spikes per neuron and step; and `Relay`, which wakes the two
 # lowest layers, bounds their radius through time by 1, and lets the third begin by passing on the
-# spikes that it reads. A layer can do so if its reset is to zero, as here, or if it has recurrence;
-# otherwise `Relay` reports that and starts it from its drawn weights.
+# spikes that it reads. Of a layer that cannot do that well `Relay` keeps the drawn weights, and says
+# so.
 
 # %%
 starts = {
@@ -149,8 +149,8 @@ bars.set(title="Mode accuracy after three epochs, two seeds", ylim=(0, 1))
 plt.show()
 
 # %% [markdown]
-# With this narrow surrogate the woken network is ahead, and relays are behind it. `RateMatching` is
-# the start to try first, and to compare others with.
+# Both starts wake the network, and relays are level with it or ahead. More networks, and which start
+# learns how much in them, are in [ways to start](../initialisers.md#which-one-to-take).
 #
 # `neurolsc.train` centralizes and clips gradients, which keeps what the start has set ([while
 # training](../initialisers.md#while-training)). You need not use it: the parameters are those of

@@ -154,7 +154,7 @@ validation and 500 test digits, a standard error of 1.5 to 3 points. Made in {se
 {table}
 *Default*: the paper's starting values, which hardly fire. *LSC*: radii through time and depth brought to 0.5, thresholds
 held. *RateMatching*: thresholds scaled until a layer fires 0.15 spikes per neuron and step; the control, since what
-merely being awake does is not owed to a radius. *Relay()*: the same rate, and a recurrence of radius 0.2; from the
+merely being awake does is not owed to a radius. *Relay()*: the same rate, recurrent currents of a fifth of the input's; from the
 third layer on, which is not here, it hands on every spike, and with `drawn=1` from the second. In the last arm, which
 is so started, the neuron keeps its voltage for 50 steps and has no recurrence, and training images are moved by up to
 a pixel.
