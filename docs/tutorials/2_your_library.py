@@ -104,8 +104,7 @@ print(*trials, sep="\n")
 # Three starts, with two seeds each: as snnTorch draws the network; *woken*, that is with thresholds
 # scaled until every layer fires 0.15 spikes per neuron and step; and `Relay`, which wakes the two
 # lowest layers, bounds their radius through time by 1, and lets the third begin by passing on the
-# spikes that it reads. Of a layer that cannot do that well `Relay` keeps the drawn weights, and says
-# so.
+# spikes that it reads. A layer that cannot do that well keeps its drawn weights; `Relay` says so.
 
 # %%
 starts = {
@@ -149,8 +148,8 @@ bars.set(title="Mode accuracy after three epochs, two seeds", ylim=(0, 1))
 plt.show()
 
 # %% [markdown]
-# Both starts wake the network, and relays are level with it or ahead. More networks, and which start
-# learns how much in them, are in [ways to start](../initialisers.md#which-one-to-take).
+# Both starts wake the network, and relays are level with it or ahead. [Ways to
+# start](../initialisers.md#which-one-to-take) has more networks.
 #
 # `neurolsc.train` centralizes and clips gradients, which keeps what the start has set ([while
 # training](../initialisers.md#while-training)). You need not use it: the parameters are those of
