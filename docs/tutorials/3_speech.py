@@ -16,7 +16,7 @@ from neurolsc import ALIFPlus, Network, evaluate, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, collate, input_batches
 from neurolsc.initialisers import RateMatching, Relay
 
-EPOCHS, SEEDS = 20, (0, 1, 2)
+EPOCHS, SEEDS = 40, (0, 1, 2)
 plt.rcParams.update({"figure.figsize": (9, 3), "figure.dpi": 110, "axes.spines.top": False, "axes.spines.right": False})
 
 # %% [markdown]
@@ -161,7 +161,7 @@ plt.show()
 
 # %% [markdown]
 # Relays are ahead in this short training. Compare the difference with its error, a few of which it
-# is at most, and do not conclude more: these are 20 epochs of 80 utterances. In [the
+# is at most, and do not conclude more: these are 40 epochs of 80 utterances. In [the
 # study](../study.md), with 2,025 utterances and forty epochs, both learn: relays of five layers
 # stay ahead to the end, and two layers need no more than to fire.
 #
