@@ -106,8 +106,8 @@ print(untrained)
 #
 # `Relay` looks at a batch of inputs and at no label. It scales the thresholds of the two lowest
 # layers until they fire at a rate, and their recurrence until it is a fifth of what the input does,
-# and their radius through time no more than 1. Every layer above them is a *relay*: it hands on each
-# spike that it reads, until it learns better.
+# and their radius through time no more than 1. Every layer above them is a *relay*: it hands on
+# each spike that it reads, until it learns better.
 
 # %%
 missed = Relay(rate=0.1).apply(network, inputs, seed=SEED)
