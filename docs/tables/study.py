@@ -193,18 +193,6 @@ def study_summary() -> list[str]:
     return rows(["test, %", *STARTS], [line for line in body if set(line[1:]) != {"-"}])
 
 
-@table
-def study_start() -> list[str]:
-    """Test scores of networks of spoken digits as built, woken and started as relays."""
-    columns = {"as built": "default", "woken": "woken", "`Relay()`": "relays"}
-    speech = {
-        f"{'ALIF+, ' * title[0].isdigit()}{title.removeprefix('speech of people, ')}": of
-        for title, of in list(_ROWS.items())[:9]
-    }
-    body = [[title, *(_scored(start, *of) for start in columns.values())] for title, of in speech.items()]
-    return rows(["test, %", *columns], body)
-
-
 def _scored(name: str, sweeps: tuple[str, ...], wanted: dict[str, str]) -> str:
     """The test score of the chosen trials of a start, and how many there are where not four."""
     chosen = [row for row in chosen_of(*sweeps) if row["start"] in STARTS[name] and wanted.items() <= row.items()]
