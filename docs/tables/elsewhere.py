@@ -52,7 +52,8 @@ def starts(deep: str = "") -> list[str]:
         found = list(csv.DictReader(file))
     body = []
     for (neuron, reset, surrogate, depth), runs in grouped(found, "neuron", "reset", "surrogate", "depth").items():
-        if deep and (surrogate not in ("fast_sigmoid(25)", "atan") or reset != "subtract" or depth == "2"):
+        usual = neuron in ("Leaky", "RLeaky") and surrogate in ("fast_sigmoid(25)", "atan") and reset == "subtract"
+        if deep and not (usual and int(depth) > 2):
             continue
         arms = {start: _at_best_rate(arm) for (start,), arm in grouped(runs, "start").items()}
         rates = [float(rate) for run in runs if run["start"] == "built" for rate in run["rates"].split()]
