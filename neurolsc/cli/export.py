@@ -49,7 +49,7 @@ OF_A_RUN = ("samples", "fine_tune", "lr")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder for the results; must not exist. [default: RUN/netx, RUN/nir; of a FILE beside it]",
+    help="Folder for the results; must not exist. [default: RUN/netx, RUN/nir; of a FILE: in its folder]",
 )
 @click.option(
     "--inputs",
@@ -138,24 +138,24 @@ def _to_netx(
     force: bool,
 ) -> None:
     quantize(network, force=force)  # what cannot be expressed is refused before any data are read
-    told: dict[str, Any] = {"to": "netx", "force": force}
+    settings: dict[str, Any] = {"to": "netx", "force": force}
     if experiment is None:
         if simulate and inputs is None:
             raise click.UsageError("--verify runs samples, and a file of a network has none: give --inputs.")
         x, labels = None if inputs is None else _samples_of(inputs, network.n_in), None
-        told |= {} if inputs is None else {"inputs": str(inputs)}
+        settings |= {} if inputs is None else {"inputs": str(inputs)}
     else:
         x, labels = _binary_samples(experiment, samples)
         assert experiment.training is not None
         rate = experiment.training.lr / SLOWER if lr is None else lr
-        told |= {"samples": x.shape[1], "fine_tune": fine_tune, "lr": rate}
-    with run_folder(out, told) as folder:
+        settings |= {"samples": x.shape[1], "fine_tune": fine_tune, "lr": rate}
+    with run_folder(out, settings) as folder:
         if fine_tune and x is not None and experiment is not None and experiment.training is not None:
             halvings = fit_scales(network, x, force=force)
             before = make_report(network, quantize(network, force=force, halvings=halvings), x, labels)
             before.to_json(folder / "report_before.json")
             click.echo(f"before fine-tuning: {before.decisions}")
-            replace(experiment.training, epochs=fine_tune, lr=told["lr"]).run(
+            replace(experiment.training, epochs=fine_tune, lr=settings["lr"]).run(
                 QuantizationAware(network, x, force=force),
                 experiment.data.load("train"),
                 experiment.data.load("validation"),
