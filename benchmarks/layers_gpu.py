@@ -30,7 +30,7 @@ from _layers_report import against
 from layers import RATE, RESULTS, noise, there_and_back
 from torch import Tensor
 
-from neurolsc.neurons.scan import fused
+from neurolsc.neurons.fast import fused
 
 LOOP = "neurolsc ALIF+, loop"
 FIRST, RECOMPUTED, *_ = OURS

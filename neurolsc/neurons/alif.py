@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.display import state_repr
-from neurolsc.neurons import scan
+from neurolsc.neurons import fast
 from neurolsc.neurons.cell import Answer, truncated_normal
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
@@ -167,7 +167,7 @@ class ALIF(SpikingCell):
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state))
         return Linearised(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
 
-    run = scan.run
+    run = fast.run
     recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:

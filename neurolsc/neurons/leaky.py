@@ -19,10 +19,10 @@ from torch.nn.functional import pad
 from neurolsc.eigen.maps import Map
 from neurolsc.neurons.cell import Answer, Cell, State
 from neurolsc.neurons.derivatives import Derivatives, Term
+from neurolsc.neurons.fast import known_reset
 from neurolsc.neurons.linear_maps import Spikes, SpikingStep, Voltage, Weights
 from neurolsc.neurons.linearised import Linearised
 from neurolsc.neurons.reset import Reset
-from neurolsc.neurons.scan import resets
 from neurolsc.neurons.spiking import Spike, known_derivative
 
 LEAK = Term(
@@ -107,7 +107,7 @@ class LeakyDerivatives(Derivatives):
     @classmethod
     def of(cls, cell: Leaky, adapts: bool) -> "LeakyDerivatives | None":
         """Those of a cell, if its spikes and its reset are of a known kind."""
-        return cls(cell, adapts) if known_derivative(cell.spike) and resets.known(cell.reset) else None
+        return cls(cell, adapts) if known_derivative(cell.spike) and known_reset(cell.reset) else None
 
     def __init__(self, cell: Leaky, adapts: bool) -> None:
         self.cell, self.adapts = cell, adapts

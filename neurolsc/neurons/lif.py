@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.display import state_repr
-from neurolsc.neurons import scan
+from neurolsc.neurons import fast
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.leaky import ALL_NEURONS, ANSWERS, PAPER_ANSWERS, LeakyDerivatives
 from neurolsc.neurons.linearised import Linearised
@@ -105,7 +105,7 @@ class LIF(SpikingCell):
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.theta)
         return Linearised(self.w_rec, s, d, e, r, None, None)
 
-    run = scan.run
+    run = fast.run
     recurrent_synapses: int | None = ALL_NEURONS
 
     def derivatives(self) -> LeakyDerivatives | None:

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.neurons.cell import Cell, State, truncated_normal
+from neurolsc.neurons.fast import hooked, overridden
 from neurolsc.neurons.registry import SURROGATES
 from neurolsc.neurons.reset import ResetName, make_reset
-from neurolsc.neurons.scan.surrogates import overridden
-from neurolsc.neurons.scan.watched import hooked
 from neurolsc.positive import Positive
 from neurolsc.surrogate import FastSigmoid, Surrogate
 from neurolsc.validation import number, one_of

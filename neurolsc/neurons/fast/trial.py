@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
+from neurolsc.neurons.fast.function import scan
+from neurolsc.neurons.fast.inputs import Inputs, Plan, pack
+from neurolsc.neurons.fast.plain import by_plain_steps
+from neurolsc.neurons.fast.surrogates import held
 from neurolsc.neurons.reset import Reset, StaticReset, ZeroReset
-from neurolsc.neurons.scan.function import scan
-from neurolsc.neurons.scan.inputs import Inputs, Plan, pack
-from neurolsc.neurons.scan.plain import by_plain_steps
-from neurolsc.neurons.scan.surrogates import held
 from neurolsc.surrogate import FastSigmoid
 
 STEPS, BATCH, INPUTS, HIDDEN = 4, 3, 5, 6

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
+from neurolsc.neurons.fast.entries import Entries
+from neurolsc.neurons.fast.reading import Reading
+from neurolsc.neurons.fast.resets import in_place
 from neurolsc.neurons.reset import Reset
-from neurolsc.neurons.scan.entries import Entries
-from neurolsc.neurons.scan.reading import Reading
-from neurolsc.neurons.scan.resets import in_place
 
 ALIGNMENT = 64
 """Bytes of a cache line, at whose start torch's own memory starts."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, NetworkState, surrogate
-from neurolsc.neurons.scan import chunks, entries, function, on_cpu
+from neurolsc.neurons.fast import chunks, entries, function, on_cpu
 from neurolsc.neurons.spiking import SpikingCell
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -15,7 +15,7 @@ WORTH = 2**20
 @cache
 def kernels() -> ModuleType:
     """The kernels, which a first call of each compiles, or finds compiled on disk."""
-    from neurolsc.neurons.scan import compiled_kernels  # the import of Numba takes half a second
+    from neurolsc.neurons.fast import compiled_kernels  # the import of Numba takes half a second
 
     return compiled_kernels
 

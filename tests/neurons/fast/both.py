@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neurolsc import Cell
-from neurolsc.neurons.scan import function
+from neurolsc.neurons.fast import function
 from neurolsc.neurons.spiking import SpikingCell
 
 BATCH, STEPS, INPUTS, HIDDEN = 3, 7, 12, 8

@@ -1,6 +1,6 @@
 """The passes of the loop as Triton kernels, each of which takes all steps.
 
-They are those of :mod:`neurolsc.neurons.scan.forward` and :mod:`neurolsc.neurons.scan.reverse`. A
+They are those of :mod:`neurolsc.neurons.fast.forward` and :mod:`neurolsc.neurons.fast.reverse`. A
 program has R samples and all n neurons (as C columns, a power of two) and takes all steps. What a
 neuron remembers stays in registers. The vectors that are multiplied with the recurrent weights go
 through global memory, where they are wanted anyway: a program writes them, waits for all its
@@ -130,7 +130,7 @@ def reverse(
     C: tl.constexpr,
     K: tl.constexpr,
 ):
-    """The gradients, by the equations of :mod:`neurolsc.neurons.scan.reverse`."""
+    """The gradients, by the equations of :mod:`neurolsc.neurons.fast.reverse`."""
     first = tl.program_id(0) * R
     sample, column = first + tl.arange(0, R), tl.arange(0, C)
     within, real = sample < batch, column < n

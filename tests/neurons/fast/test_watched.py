@@ -6,9 +6,9 @@ from torch import nn
 from torch.nn.modules import module as modules
 
 from neurolsc import ALIFPlus
-from neurolsc.neurons.scan.watched import watched
+from neurolsc.neurons.fast.watched import watched
 from neurolsc.surrogate import FastSigmoid
-from tests.neurons.scan.both import assert_as_plain_steps, firing, spikes
+from tests.neurons.fast.both import assert_as_plain_steps, firing, spikes
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.scan import chunks
-from neurolsc.neurons.scan.surrogates import holding
+from neurolsc.neurons.fast import chunks
+from neurolsc.neurons.fast.surrogates import holding
 from neurolsc.surrogate import Surrogate
 
 

@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.scan.inputs import Inputs
-from neurolsc.neurons.scan.steps import Trace, room
+from neurolsc.neurons.fast.inputs import Inputs
+from neurolsc.neurons.fast.steps import Trace, room
 
 VECTORS = Constants._fields[2:]
 """the constants that are one number per neuron"""

@@ -28,7 +28,7 @@ class Inputs(NamedTuple):
     c: Constants
     """the constants"""
     spike: tuple[Any, ...]
-    """what the surrogate holds, as :func:`~neurolsc.neurons.scan.surrogates.held` lists it"""
+    """what the surrogate holds, as :func:`~neurolsc.neurons.fast.surrogates.held` lists it"""
 
 
 @dataclass(frozen=True)

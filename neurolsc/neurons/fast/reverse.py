@@ -9,7 +9,7 @@ With :math:`g_x = \partial L / \partial x`, s the surrogate's derivative, and D,
     g_\vartheta[t] &= e^{-1/\tau_\vartheta} g_\vartheta[t+1] + E[t]\, g_v[t+1] - q[t]
 
 and the gradients of the constants are sums over time of products with these
-(:mod:`neurolsc.neurons.scan.totals`); those of the weights are made for many steps at once. The
+(:mod:`neurolsc.neurons.fast.totals`); those of the weights are made for many steps at once. The
 loop holds :math:`-g_\vartheta`, to which q is added.
 """
 
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from neurolsc.neurons.scan import on_cpu
-from neurolsc.neurons.scan.inputs import Inputs, Plan
-from neurolsc.neurons.scan.slopes import Formula, StepByStep
-from neurolsc.neurons.scan.steps import Replay, Trace
-from neurolsc.neurons.scan.totals import Totals
+from neurolsc.neurons.fast import on_cpu
+from neurolsc.neurons.fast.inputs import Inputs, Plan
+from neurolsc.neurons.fast.slopes import Formula, StepByStep
+from neurolsc.neurons.fast.steps import Replay, Trace
+from neurolsc.neurons.fast.totals import Totals
 
 
 def reverse(plan: Plan, inputs: Inputs, trace: Trace, needed: Inputs, given: Sequence[Tensor | None]) -> Inputs:

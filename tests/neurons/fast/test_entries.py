@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from neurolsc import ALIFPlus, Network
-from neurolsc.neurons.scan import chunks, compiled, function, reading
-from neurolsc.neurons.scan import entries as products
-from neurolsc.neurons.scan.entries import DENSITY, Entries, events_in, spikes_in, stacked
-from neurolsc.neurons.scan.reading import Reading
+from neurolsc.neurons.fast import chunks, compiled, function, reading
+from neurolsc.neurons.fast import entries as products
+from neurolsc.neurons.fast.entries import DENSITY, Entries, events_in, spikes_in, stacked
+from neurolsc.neurons.fast.reading import Reading
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from neurolsc import LIF, ALIFPlus
-from neurolsc.neurons.scan import fused
+from neurolsc.neurons.fast import fused
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 both = pytest.mark.parametrize("kind", [LIF, ALIFPlus])

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.scan import chunks
-from neurolsc.neurons.scan.compiled import in_parts, kernels
+from neurolsc.neurons.fast import chunks
+from neurolsc.neurons.fast.compiled import in_parts, kernels
 
 DENSITY = 0.25
 """Share of non-zero entries up to which a product goes by events."""

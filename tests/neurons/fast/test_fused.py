@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, Cell, Network, surrogate
-from neurolsc.neurons import scan as scan_room
-from neurolsc.neurons.scan import fused
+from neurolsc.neurons import fast as fast_room
+from neurolsc.neurons.fast import fused
 from neurolsc.neurons.spiking import SpikingCell
 
 pytest.importorskip("triton", reason="Triton, of which the kernels are made, is not installed")
@@ -202,8 +202,8 @@ def test_without_a_gpu_or_triton_the_loop_is_taken(monkeypatch):
     assert fused.kernels() is not None
     fused.kernels.cache_clear()
     with monkeypatch.context() as patch:
-        patch.delattr(scan_room, "fused_kernels", raising=False)
-        patch.setitem(sys.modules, "neurolsc.neurons.scan.fused_kernels", None)
+        patch.delattr(fast_room, "fused_kernels", raising=False)
+        patch.setitem(sys.modules, "neurolsc.neurons.fast.fused_kernels", None)
         assert fused.kernels() is None
     fused.kernels.cache_clear()
 

@@ -2,7 +2,7 @@
 
 Each loop touches few arrays, so that it becomes vector instructions; sums go in the order of plain
 steps. A fixed threshold is an array of one row, read by all samples. Non-zero entries come row
-after row, as in :class:`neurolsc.neurons.scan.entries.Entries`.
+after row, as in :class:`neurolsc.neurons.fast.entries.Entries`.
 """
 
 from typing import Any
@@ -255,7 +255,7 @@ def to_spikes(
     needed: Array,
     sums: Array,
 ) -> None:
-    """The bracket of :mod:`neurolsc.neurons.scan.reverse`, in place of its product with g_v.
+    """The bracket of :mod:`neurolsc.neurons.fast.reverse`, in place of its product with g_v.
 
     Args:
         back: that product (B, n), and what is found.
@@ -329,7 +329,7 @@ def to_state(
     sums: Array,
     out: Array,
 ) -> None:
-    """The last two equations of :mod:`neurolsc.neurons.scan.reverse`.
+    """The last two equations of :mod:`neurolsc.neurons.fast.reverse`.
 
     Args:
         q: the gradient by the distance from the threshold (B, n).

@@ -1,8 +1,8 @@
 """The loop on a CPU: its steps, and those back, by compiled kernels beside the products.
 
-The same as :mod:`~neurolsc.neurons.scan.steps` and :mod:`~neurolsc.neurons.scan.carried`, rounded
+The same as :mod:`~neurolsc.neurons.fast.steps` and :mod:`~neurolsc.neurons.fast.carried`, rounded
 alike but for sums over samples; the kernels are those of
-:mod:`~neurolsc.neurons.scan.compiled_kernels`.
+:mod:`~neurolsc.neurons.fast.compiled_kernels`.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
+from neurolsc.neurons.fast.carried import Carried
+from neurolsc.neurons.fast.compiled import kernels
+from neurolsc.neurons.fast.entries import Entries, by_events, most, spikes_in, tile
+from neurolsc.neurons.fast.inputs import rows_of
+from neurolsc.neurons.fast.reading import Reading
+from neurolsc.neurons.fast.slopes import Slopes
+from neurolsc.neurons.fast.steps import Replay, Steps, Trace
+from neurolsc.neurons.fast.totals import VECTORS
 from neurolsc.neurons.reset import Reset
-from neurolsc.neurons.scan.carried import Carried
-from neurolsc.neurons.scan.compiled import kernels
-from neurolsc.neurons.scan.entries import Entries, by_events, most, spikes_in, tile
-from neurolsc.neurons.scan.inputs import rows_of
-from neurolsc.neurons.scan.reading import Reading
-from neurolsc.neurons.scan.slopes import Slopes
-from neurolsc.neurons.scan.steps import Replay, Steps, Trace
-from neurolsc.neurons.scan.totals import VECTORS
 
 
 def suits(like: Tensor) -> bool:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, surrogate
-from neurolsc.neurons.scan import chunks, entries
-from tests.neurons.scan.both import assert_same, counted, gradients, own, plainly
-from tests.neurons.scan.test_offer import AcrossNeurons, OnlyInShape, Parabola, Widened
+from neurolsc.neurons.fast import chunks, entries
+from tests.neurons.fast.both import assert_same, counted, gradients, own, plainly
+from tests.neurons.fast.test_offer import AcrossNeurons, OnlyInShape, Parabola, Widened
 
 OURS = [getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate"]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.uint8, torch.int64, torch.bool]

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
+from neurolsc.neurons.fast.resets import in_place
+from neurolsc.neurons.fast.slopes import Slopes
+from neurolsc.neurons.fast.steps import Replay, Trace
 from neurolsc.neurons.reset import Reset
-from neurolsc.neurons.scan.resets import in_place
-from neurolsc.neurons.scan.slopes import Slopes
-from neurolsc.neurons.scan.steps import Replay, Trace
 
 
 class Carried:
@@ -22,7 +22,7 @@ class Carried:
         sums: where the sums over time go that need the state of each step, by constant, each
             (rows, n_hidden).
         given: the gradients given from outside, as in
-            :func:`~neurolsc.neurons.scan.reverse.reverse`.
+            :func:`~neurolsc.neurons.fast.reverse.reverse`.
 
     Attributes:
         g_v: by the voltage (B, n_hidden).

@@ -17,9 +17,9 @@ from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 from neurolsc import LIF, ALIFPlus, Network, surrogate
+from neurolsc.neurons.fast import entries, on_cpu
 from neurolsc.neurons.reset import Reset, StaticReset, ZeroReset
-from neurolsc.neurons.scan import entries, on_cpu
-from tests.neurons.scan.both import (
+from tests.neurons.fast.both import (
     BATCH,
     HIDDEN,
     STEPS,

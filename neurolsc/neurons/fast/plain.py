@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import advance
-from neurolsc.neurons.scan.inputs import Inputs, Plan, end_samples, pack, unpack
-from neurolsc.neurons.scan.surrogates import holding
+from neurolsc.neurons.fast.inputs import Inputs, Plan, end_samples, pack, unpack
+from neurolsc.neurons.fast.surrogates import holding
 
 
 def by_plain_steps(plan: Plan, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -1,8 +1,8 @@
 """The loop on a GPU: one Triton kernel a pass, and what is done for all steps around it.
 
-The same functions as :func:`neurolsc.neurons.scan.forward.forward` and
-:func:`neurolsc.neurons.scan.reverse.reverse`, in float32. Before the kernels of
-:mod:`neurolsc.neurons.scan.fused_kernels` the input is projected and the surrogate differentiated,
+The same functions as :func:`neurolsc.neurons.fast.forward.forward` and
+:func:`neurolsc.neurons.fast.reverse.reverse`, in float32. Before the kernels of
+:mod:`neurolsc.neurons.fast.fused_kernels` the input is projected and the surrogate differentiated,
 by its own code; after them the gradients of the weights are made. For the reverse pass v and the
 threshold of all steps are kept, each (T, B, n_hidden); it makes two more such tensors, the
 surrogate's derivative and the gradient by the projected input, and a third where the surrogate
@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
+from neurolsc.neurons.fast.forward import State
+from neurolsc.neurons.fast.inputs import Inputs, Plan, rows_of
+from neurolsc.neurons.fast.reading import Reading
+from neurolsc.neurons.fast.resets import in_place
+from neurolsc.neurons.fast.slopes import Formula
+from neurolsc.neurons.fast.steps import Trace
+from neurolsc.neurons.fast.totals import Totals
 from neurolsc.neurons.reset import Reset
-from neurolsc.neurons.scan.forward import State
-from neurolsc.neurons.scan.inputs import Inputs, Plan, rows_of
-from neurolsc.neurons.scan.reading import Reading
-from neurolsc.neurons.scan.resets import in_place
-from neurolsc.neurons.scan.slopes import Formula
-from neurolsc.neurons.scan.steps import Trace
-from neurolsc.neurons.scan.totals import Totals
 
 WIDEST = 512
 """Neurons up to which kernels are used: each program reads the recurrent weights at every step."""
@@ -61,14 +61,14 @@ def kernels() -> ModuleType | None:
     if compiler is None or not Path(sysconfig.get_path("include"), "Python.h").exists():
         return None
     try:
-        from neurolsc.neurons.scan import fused_kernels
+        from neurolsc.neurons.fast import fused_kernels
     except ImportError:
         return None
     return fused_kernels
 
 
 def forward(plan: Plan, inputs: Inputs, reading: Reading) -> tuple[Trace, State, Tensor]:
-    """The forward pass, as that of :func:`neurolsc.neurons.scan.forward.forward`.
+    """The forward pass, as that of :func:`neurolsc.neurons.fast.forward.forward`.
 
     Where not all voltages are kept, the reverse pass takes another forward pass.
     """
@@ -100,7 +100,7 @@ def forward(plan: Plan, inputs: Inputs, reading: Reading) -> tuple[Trace, State,
 
 
 def reverse(plan: Plan, inputs: Inputs, trace: Trace, needed: Inputs, given: Sequence[Tensor | None]) -> Inputs:
-    """The gradients, as those of :func:`neurolsc.neurons.scan.reverse.reverse`."""
+    """The gradients, as those of :func:`neurolsc.neurons.fast.reverse.reverse`."""
     if plan.keep == "some":
         trace, _, _ = forward(replace(plan, keep="all"), inputs, trace.reading)
     c, z0, z, v = inputs.c, trace.z0, trace.z, trace.v

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.scan import chunks
-from neurolsc.neurons.scan.entries import Entries, by_events, events_in
+from neurolsc.neurons.fast import chunks
+from neurolsc.neurons.fast.entries import Entries, by_events, events_in
 
 
 class Reading:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.scan.slopes import StepByStep
+from neurolsc.neurons.fast.slopes import StepByStep
 from neurolsc.surrogate import FastSigmoid
 
 

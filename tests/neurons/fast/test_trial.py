@@ -11,9 +11,9 @@ import torch
 
 from neurolsc import LIF, ALIFPlus
 from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.scan import fused, trial
-from neurolsc.neurons.scan.inputs import Inputs
-from tests.neurons.scan.both import assert_same, firing, gradients, loss_of, plainly, spikes
+from neurolsc.neurons.fast import fused, trial
+from neurolsc.neurons.fast.inputs import Inputs
+from tests.neurons.fast.both import assert_same, firing, gradients, loss_of, plainly, spikes
 
 pytest.importorskip("triton", reason="Triton, of which the kernels are made, is not installed")
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from neurolsc.neurons.cell import Cell, State
 from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.scan import fused, resets, trial
-from neurolsc.neurons.scan.function import scan
-from neurolsc.neurons.scan.inputs import Inputs, Plan
-from neurolsc.neurons.scan.surrogates import OURS, depends_on_more, held, holding, lends_itself, overridden
-from neurolsc.neurons.scan.watched import transformed, watched
+from neurolsc.neurons.fast import fused, resets, trial
+from neurolsc.neurons.fast.function import scan
+from neurolsc.neurons.fast.inputs import Inputs, Plan
+from neurolsc.neurons.fast.surrogates import OURS, depends_on_more, held, holding, lends_itself, overridden
+from neurolsc.neurons.fast.watched import transformed, watched
 from neurolsc.surrogate import Surrogate
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def run(
     The loop is not taken for what it does not know: a reset or a spike function of another kind, or
     one with hooks or methods of its own; dtypes, shapes and layouts that plain steps may take but
     the loop does not; and whatever follows each operation
-    (:func:`~neurolsc.neurons.scan.watched.watched`). Nor are its results, where something is not
+    (:func:`~neurolsc.neurons.fast.watched.watched`). Nor are its results, where something is not
     finite.
 
     Args:

@@ -11,12 +11,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.scan import on_cpu
-from neurolsc.neurons.scan.chunks import block_length
-from neurolsc.neurons.scan.entries import Entries, stacked
-from neurolsc.neurons.scan.inputs import Inputs, Plan, end_samples
-from neurolsc.neurons.scan.reading import Reading
-from neurolsc.neurons.scan.steps import Trace, room
+from neurolsc.neurons.fast import on_cpu
+from neurolsc.neurons.fast.chunks import block_length
+from neurolsc.neurons.fast.entries import Entries, stacked
+from neurolsc.neurons.fast.inputs import Inputs, Plan, end_samples
+from neurolsc.neurons.fast.reading import Reading
+from neurolsc.neurons.fast.steps import Trace, room
 
 State = tuple[Tensor, Tensor | None]
 """v and theta, each (B, n); None where the threshold is fixed."""

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from neurolsc.neurons.scan import fused
-from neurolsc.neurons.scan.chunks import block_length
-from neurolsc.neurons.scan.entries import Entries, still
-from neurolsc.neurons.scan.forward import forward
-from neurolsc.neurons.scan.inputs import Inputs, Plan, pack, unpack
-from neurolsc.neurons.scan.plain import plain_gradients
-from neurolsc.neurons.scan.reading import Reading
-from neurolsc.neurons.scan.reverse import reverse
-from neurolsc.neurons.scan.steps import Trace
-from neurolsc.neurons.scan.watched import watched
+from neurolsc.neurons.fast import fused
+from neurolsc.neurons.fast.chunks import block_length
+from neurolsc.neurons.fast.entries import Entries, still
+from neurolsc.neurons.fast.forward import forward
+from neurolsc.neurons.fast.inputs import Inputs, Plan, pack, unpack
+from neurolsc.neurons.fast.plain import plain_gradients
+from neurolsc.neurons.fast.reading import Reading
+from neurolsc.neurons.fast.reverse import reverse
+from neurolsc.neurons.fast.steps import Trace
+from neurolsc.neurons.fast.watched import watched
 
 _SENT = WeakTensorKeyDictionary()
 """the events of spikes that a layer sent, as long as these are there"""
