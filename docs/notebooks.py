@@ -64,7 +64,8 @@ def run(path: Path) -> nbformat.NotebookNode:
             "MPLBACKEND": "module://matplotlib_inline.backend_inline",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(ROOT),
-            "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm misses ipywidgets; no bar is shown
+            "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm misses ipywidgets
+            "TQDM_DISABLE": "1",  # how many seconds a measurement takes is the machine's
             "IPYTHONDIR": f"{folder}/ipython",
         }
         where = Path(folder, "work")

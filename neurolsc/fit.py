@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
+from tqdm import tqdm
 
 from neurolsc.conditioning import Conditioning
 from neurolsc.evaluation import Data, Scores, carried, evaluate, sizes, unpack
@@ -16,7 +17,6 @@ from neurolsc.files import read_tree
 from neurolsc.identity import differences
 from neurolsc.measure import Part
 from neurolsc.network import Network
-from neurolsc.progress import Progress
 from neurolsc.schedule import FromTorch, Schedule
 from neurolsc.stability.findings import surrogate_fault
 from neurolsc.tasks import Task, measure_of
@@ -68,7 +68,7 @@ class Fit:
         self,
         batches: "DataLoader[tuple[Tensor, ...]]",
         dataset: Data,
-        bar: Progress,
+        bar: tqdm,
     ) -> tuple[float, float]:
         """One pass over the batches of a data set: mean loss and score while the weights move."""
         device = self.network.dtype_and_device["device"]
@@ -94,7 +94,7 @@ class Fit:
             samples += size
             total += size * value
             scores.append(Part(self.task.measures(logits.detach(), targets, mask)[self.task.score], size, steps))
-            bar.note(f"loss {total / samples:.3f}")
+            bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)
             bar.update()
         score = measure_of(self.task, self.task.score).mean(scores)
         if not math.isfinite(score):

@@ -26,7 +26,7 @@ from neurolsc.locks import alone_if
 from neurolsc.measure import SHARE, Measure
 from neurolsc.network import Network, as_network
 from neurolsc.optimizer import adabelief_lookahead, parameter_groups
-from neurolsc.progress import reporting
+from neurolsc.progress import progress_bar
 from neurolsc.schedule import Constant, Cosine, FromTorch, Schedule
 from neurolsc.tasks import Classification, Task, measure_of
 from neurolsc.validation import positive, whole
@@ -269,9 +269,7 @@ def train(
         while len(fit.history) < epochs and fit.waited < patience:
             epoch = len(fit.history) + 1
             started = time.perf_counter()
-            bar = reporting(
-                len(train_batches), desc=f"epoch {epoch}/{epochs}", unit="batch", shown=progress, often=False
-            )
+            bar = progress_bar(len(train_batches), desc=f"epoch {epoch}/{epochs}", unit="batch", shown=progress)
             with torch.random.fork_rng(devices=_cuda_devices(network)), bar, drawn_from(_mix(seed, epoch), epoch):
                 torch.manual_seed(_mix(seed, epoch))
                 order.manual_seed(_mix(seed, epoch))
@@ -281,7 +279,8 @@ def train(
                 except FloatingPointError as error:
                     network.load_state_dict(fit.best)
                     raise FloatingPointError(fit.diverged(str(error), lr)) from error
-                bar.note(f"loss {loss:.3f}, validation {scores.loss:.3f} {measure.text(scores.measures[task.score])}")
+                score_text = measure.text(scores.measures[task.score])
+                bar.set_postfix_str(f"loss {loss:.3f}, validation {scores.loss:.3f} {score_text}")
             fit.note(loss, score, scores, time.perf_counter() - started)
             if checkpoint is not None:
                 write_tree(checkpoint, fit.state() | {"settings": settings})

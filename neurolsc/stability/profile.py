@@ -15,7 +15,7 @@ from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.derivatives import Term
-from neurolsc.progress import EVERY, reporting
+from neurolsc.progress import LOG_INTERVAL, progress_bar
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.measure import (
     NON_SQUARE,
@@ -191,8 +191,7 @@ def radius_profile(
             dense eigenvalues.
         target: radii through time and depth to show beside the measured ones.
         seed: of the steps and sub-matrices that are drawn.
-        progress: show a progress bar, with an estimate of the time left, or plain lines off a
-            terminal (:mod:`neurolsc.progress`); None: once it has taken ten seconds.
+        progress: show a progress bar; None: after ten seconds.
 
     Returns:
         The profile.
@@ -216,8 +215,9 @@ def radius_profile(
         transitions, outputs = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
         time, depth, sources, due_to, exact = [], [], [], [], []
-        shown, delay = progress is not False, 0.0 if progress else EVERY
-        with reporting(len(transitions) * shape[0], desc="radii", unit="step", shown=shown, delay=delay) as bar:
+        work = len(transitions) * shape[0]
+        delay = 0.0 if progress else LOG_INTERVAL
+        with progress_bar(work, desc="radii", unit="step", shown=progress is not False, delay=delay) as bar:
             for layer, t in enumerate(transitions):
                 pieces, across = [], []
                 together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))

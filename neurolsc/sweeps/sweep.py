@@ -5,8 +5,9 @@ from collections import Counter
 from pathlib import Path
 
 import tomli_w
+from tqdm import tqdm
 
-from neurolsc.progress import Progress, reporting
+from neurolsc.progress import progress_bar
 from neurolsc.runs import Stopped, write_text
 from neurolsc.sweeps.grid import Grid, read_grid
 from neurolsc.sweeps.known import KNOWN, Known, read_known
@@ -73,11 +74,10 @@ def run_sweep(
     state.note_those_that_are_over()
     write_table(state.table(), folder / TABLE)
     # the time left is reckoned from the trials of this call
-    bar = reporting(grid.total, desc=grid.name, unit="trial", shown=progress, initial=len(state.rows), smoothing=0)
+    bar = progress_bar(grid.total, desc=grid.name, unit="trial", shown=progress, initial=len(state.rows), smoothing=0)
     with bar, pool:
         try:
             state.drive(pool, bar)
-            bar.complete()
         except KeyboardInterrupt as error:
             state.note_those_that_are_over()
             write_table(state.table(), folder / TABLE)
@@ -121,7 +121,7 @@ class _Sweep:
         self.rows: dict[Trial, Row] = {}
         self.over: set[Job] = set()
 
-    def drive(self, pool: Pool, bar: Progress) -> None:
+    def drive(self, pool: Pool, bar: tqdm) -> None:
         """Bring all trials to their end."""
         at_work: set[Job] = set()
         resting: dict[Job, float] = {}

@@ -13,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 from torch import Tensor
+from tqdm import tqdm
 
-from neurolsc.progress import Progress, reporting
+from neurolsc.progress import progress_bar
 
 __all__ = ["SimulatorName", "find_python", "simulate"]
 
@@ -68,7 +69,7 @@ def simulate(
         np.savez(source, allow_pickle=False, spikes=x.numpy().astype(np.uint8))
         # a session of its own, because a failing model leaves Lava's processes waiting for ever
         with (
-            reporting(x.shape[1], desc=name, unit="sample", shown=progress) as bar,
+            progress_bar(x.shape[1], desc=name, unit="sample", shown=progress) as bar,
             said.open("wb") as output,
             subprocess.Popen(
                 [python, "-I", runner, Path(path).absolute(), source, target],
@@ -95,6 +96,6 @@ def simulate(
             return dict(file)
 
 
-def _advance(bar: Progress, said: Path) -> None:
+def _advance(bar: tqdm, said: Path) -> None:
     """Move a bar to the number of samples that were said to be done."""
     bar.update(said.read_text(errors="replace").count(DONE) - bar.n)

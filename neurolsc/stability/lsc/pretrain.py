@@ -22,7 +22,7 @@ from neurolsc.identity import of_inputs
 from neurolsc.locks import alone_if
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
-from neurolsc.progress import reporting
+from neurolsc.progress import progress_bar
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
 from neurolsc.stability.lsc.inputs import InputStream
@@ -185,15 +185,14 @@ def _pretrained(
         if checkpoint is not None:
             write_tree(checkpoint, state | {"settings": settings, "finished": finished})
 
-    with reporting(options.max_steps, initial=loop.step, unit="step", desc="pretrain", shown=progress) as bar:
+    with progress_bar(options.max_steps, initial=loop.step, unit="step", desc="pretrain", shown=progress) as bar:
         before = loop.state()
         while (profile := loop.advance()) is None:
-            bar.note(loop.summary())
+            bar.set_postfix_str(loop.summary(), refresh=False)
             bar.update()
             before = loop.state()
             if loop.step % every == 0:
                 keep(before)
-        bar.complete()
     result = concluded(
         look,
         profile,

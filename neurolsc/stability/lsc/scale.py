@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from neurolsc.files import read_tree, write_tree
 from neurolsc.identity import of_inputs
 from neurolsc.locks import alone_if
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
-from neurolsc.progress import Progress, reporting
+from neurolsc.progress import progress_bar
 from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
 from neurolsc.stability.lsc.inputs import InputStream, pick
@@ -134,7 +135,7 @@ def _scaled(look: Look, x: Tensor, progress: bool) -> PretrainResult:
     started = clock.perf_counter()
     order, count = torch.randperm(x.shape[1], generator=look.generator(0)), 2 * look.options.samples
     chosen, others = pick(x, order[:count]), pick(x, order[count:])
-    with reporting(None, unit="measurement", desc="scale", shown=progress) as bar:
+    with progress_bar(None, unit="measurement", desc="scale", shown=progress) as bar:
         history = _sweep(look, chosen, bar)
     profile = look.fresh(InputStream([others if others.shape[1] else chosen]), chosen, 0)
     return concluded(
@@ -148,14 +149,14 @@ def _scaled(look: Look, x: Tensor, progress: bool) -> PretrainResult:
     )
 
 
-def _sweep(look: Look, x: Tensor, bar: Progress) -> list[dict[str, Any]]:
+def _sweep(look: Look, x: Tensor, bar: tqdm) -> list[dict[str, Any]]:
     """Scale every layer, from the bottom up; what was measured on the way."""
     history: list[dict[str, Any]] = []
     steps = draw_steps(x.shape[0], look.count(x, CLOSER), look.generator(0))
 
     def note(layer: int, scale: float, radius: float) -> None:
         history.append({"layer": layer + 1, "scale": scale, "time": radius})
-        bar.note(f"layer {layer + 1} scale {scale:.3g} time {radius:.3f}")
+        bar.set_postfix_str(f"layer {layer + 1} scale {scale:.3g} time {radius:.3f}", refresh=False)
         bar.update()
 
     for layer in range(len(look.network.cells)):
