@@ -13,7 +13,7 @@ from _jax_process import JaxProcess, at_hand
 from torch import Tensor
 
 from neurolsc import LRU
-from neurolsc.neurons.linear_scan import linear_scan
+from neurolsc.neurons.lru import linear_scan
 
 PARTS = {"block": 0.01, "recurrence": 1e-4}
 """by how far outputs may differ: of the block's GELU theirs is the approximation by a tanh"""

@@ -62,7 +62,7 @@ def within(tolerance: float) -> Contestant:
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """Counts the vectors that cycles are multiplied with."""
-    total, before = [0], (Cycle.times, Cycle.transposed)
+    total, before = [0], (Cycle.times, Cycle.rmatvec)
 
     def counting(method: Callable[[Cycle, Tensor], Tensor]) -> Callable[[Cycle, Tensor], Tensor]:
         def apply(cycle: Cycle, x: Tensor) -> Tensor:
@@ -71,11 +71,11 @@ def counted() -> Iterator[list[int]]:
 
         return apply
 
-    Cycle.times, Cycle.transposed = (counting(method) for method in before)  # type: ignore[method-assign]
+    Cycle.times, Cycle.rmatvec = (counting(method) for method in before)  # type: ignore[method-assign]
     try:
         yield total
     finally:
-        Cycle.times, Cycle.transposed = before  # type: ignore[method-assign]
+        Cycle.times, Cycle.rmatvec = before  # type: ignore[method-assign]
 
 
 # ---- ARPACK
@@ -165,7 +165,7 @@ def power(tolerance: float, window: int) -> Contestant:
         for _ in range(MOST // window):
             growth = torch.zeros_like(last)
             for i in range(1, window + 1):
-                x = part.transposed(x)
+                x = part.rmatvec(x)
                 if i % 8 == 0 or i == window:  # so that nothing leaves the range of float32
                     norm = torch.linalg.vector_norm(x, dim=1)
                     growth, x = growth + norm.log(), x / norm.clamp(min=torch.finfo(x.dtype).tiny).unsqueeze(1)

@@ -37,7 +37,7 @@ from scipy.sparse.linalg import LinearOperator, eigs
 from torch import Tensor, nn
 
 from neurolsc import GRU, LRU, LSTM, RNN, Cell, Network
-from neurolsc.neurons.linear_scan import linear_scan
+from neurolsc.neurons.lru import linear_scan
 from neurolsc.stability.cycles import depth_cycle, time_cycle
 from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.transition import Transitions, follow
@@ -154,7 +154,7 @@ def by_arpack(cycle: Any, like: Tensor) -> list[float]:
         one = cycle.take(torch.tensor([i]))
 
         def product(x: np.ndarray, one: Any = one) -> np.ndarray:
-            return one.times(torch.from_numpy(np.ascontiguousarray(x).reshape(1, -1)).to(like)).numpy()[0]
+            return one.matvec(torch.from_numpy(np.ascontiguousarray(x).reshape(1, -1)).to(like)).numpy()[0]
 
         operator = LinearOperator((cycle.size, cycle.size), matvec=product, dtype=np.float32)
         try:

@@ -20,8 +20,7 @@ from torch.overrides import TorchFunctionMode
 from neurolsc.embedding import Embedding, Tied
 from neurolsc.files import plain, read, write
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Cell
-from neurolsc.neurons.registry import CELLS, SURROGATES
+from neurolsc.neurons.cell import CELLS, SURROGATES, Cell
 from neurolsc.untrusted.refusal import refusing
 from neurolsc.untrusted.tensors import check_finite
 from neurolsc.untrusted.words import clean

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell
-from neurolsc.neurons.membrane import Membrane
-from neurolsc.neurons.synapses import synapses
+from neurolsc.neurons.cell import Cell, Membrane, synapses
 from neurolsc.validation import number
 
 

@@ -13,7 +13,7 @@ from neurolsc.embedding import Embedding, Tied
 from neurolsc.frames import frames, frozen, keep, last_seen, running_lengths, stretch
 from neurolsc.modes import evaluating
 from neurolsc.neurons.cell import Cell, State, dtype_and_device
-from neurolsc.neurons.lif import LIF
+from neurolsc.neurons.spiking import LIF
 from neurolsc.validation import tensor, whole
 
 

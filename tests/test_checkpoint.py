@@ -11,7 +11,7 @@ from torch import nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, load, neurons, save, surrogate
 from neurolsc.files import read_tree, write_tree
-from neurolsc.neurons.registry import CELLS, SURROGATES
+from neurolsc.neurons.cell import CELLS, SURROGATES
 from neurolsc.untrusted.tensors import sealed
 from tests.bits import assert_same_bits
 

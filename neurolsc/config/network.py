@@ -13,8 +13,7 @@ from neurolsc.config.setting import setting
 from neurolsc.embedding import Embedding
 from neurolsc.files import sha256_of
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell
-from neurolsc.neurons.registry import CELLS, SURROGATES
+from neurolsc.neurons.cell import CELLS, SURROGATES, Cell
 from neurolsc.neurons.reset import ResetName
 from neurolsc.untrusted.words import clean
 

@@ -11,9 +11,8 @@ from neurolsc.diagnosis.faults import EXPLODING, FROZEN, NEURONS, OFTEN, RARE, S
 from neurolsc.diagnosis.figures import Figures
 from neurolsc.diagnosis.training_faults import TOO_FAST
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Answer, Cell
+from neurolsc.neurons.cell import Answer, Cell, owner_of
 from neurolsc.neurons.reset import Reset
-from neurolsc.neurons.synapses import owner_of
 from neurolsc.positive import behind
 from neurolsc.stability import TransitionRule, match_firing_rates
 from neurolsc.stability.findings import DEAD, held_by

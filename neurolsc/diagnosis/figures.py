@@ -8,7 +8,7 @@ from torch import Tensor
 from neurolsc.diagnosis.batch import Given
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
-from neurolsc.neurons.synapses import synapses
+from neurolsc.neurons.cell import synapses
 from neurolsc.stability import (
     Activity,
     RadiusProfile,

@@ -20,7 +20,7 @@ proved, rounding included; of products it is shown as follows.
 - Upwards it is shown, at some angles around the circle: an eigenvalue larger by the tolerance is
   excluded unless the random start holds less of it than one start in four hundred would
   (`exclusion`); where leaks hold the radius, by a bound on what all neurons do together
-  (`neurolsc.neurons.alone`).
+  (`neurolsc.neurons.isolated`).
 - Downwards it is an estimate: a value is off by its residual times the condition number of an
   eigenvalue, which on a basis is found too low; so both together may use up a fifth of the
   tolerance. Chains and circles of a few neurons, whose eigenvalues hang on single weights, are told

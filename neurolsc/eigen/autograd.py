@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.maps import Map
+from neurolsc.neurons.derivatives import LinearOperator
 
 
-class Differentiated(Map):
+class Differentiated(LinearOperator):
     """The derivative of any function that treats the samples of a batch apart, by autograd.
 
     A product with the transpose is one backward pass; one with M itself is a backward pass through
@@ -27,13 +27,13 @@ class Differentiated(Map):
             self.value = function(self.at, *self.context)
         self.rows, self.columns = self.value.shape[1], at.shape[1]
 
-    def times(self, x: Tensor) -> Tensor:
+    def matvec(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
             probe = torch.zeros_like(self.value, requires_grad=True)
             back = self._gradient(self.value, self.at, probe, create_graph=True)
         return self._gradient(back, probe, x, create_graph=torch.is_grad_enabled())
 
-    def transposed(self, y: Tensor) -> Tensor:
+    def rmatvec(self, y: Tensor) -> Tensor:
         return self._gradient(self.value, self.at, y, create_graph=torch.is_grad_enabled())
 
     @staticmethod

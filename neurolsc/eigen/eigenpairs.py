@@ -89,7 +89,7 @@ def _pair_near(cycle: Cycle, point: int, value: Tensor, y: Tensor) -> tuple[Tens
         overlap = torch.vdot(y, x)
         if not overlap.abs() > good:  # nearly defective
             return None
-        m_x, m_y = _product(one.times, x), _product(one.transposed, y)
+        m_x, m_y = _product(one.matvec, x), _product(one.rmatvec, y)
         value = torch.vdot(y, m_x) / overlap
         miss = max((m_x - value * x).norm(), (m_y - value.conj() * y).norm()) / value.abs()
         if miss <= enough:
@@ -102,7 +102,7 @@ def _pair_near(cycle: Cycle, point: int, value: Tensor, y: Tensor) -> tuple[Tens
 def modulus(cycle: Cycle, pairs: Pairs) -> Tensor:
     """The moduli of the eigenvalues (P,), differentiable by the parameters behind the products."""
     x, y = pairs.right, pairs.left
-    by_real, by_imaginary = cycle.transposed(y.real.contiguous()), cycle.transposed(y.imag.contiguous())
+    by_real, by_imaginary = cycle.rmatvec(y.real.contiguous()), cycle.rmatvec(y.imag.contiguous())
     real = (by_real * x.real + by_imaginary * x.imag).sum(1)
     imaginary = (by_real * x.imag - by_imaginary * x.real).sum(1)
     phase = torch.where(pairs.value == 0, 0, pairs.value / pairs.value.abs())

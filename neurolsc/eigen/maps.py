@@ -6,85 +6,17 @@ vector-Jacobian product of autograd. Eigenvalues other than 0 do not depend on w
 entered, so it is entered where it is narrowest.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.known import Known
+from neurolsc.neurons.derivatives import Factors, LinearOperator, lu_factors
+from neurolsc.neurons.isolated import Known, has_few
 
-PARTNERS = 4.0
-"""entries that a row is to have at least, for the matrix not to fall into small blocks"""
 ROWS = 8
 """rows of a matrix that are looked at where all are not at hand"""
-
-
-def has_few(rows: Tensor) -> Tensor:
-    r"""Whether rows (..., n) that have any entry have few.
-
-    They have :math:`(\sum_j w_j^2)^2 / \sum_j w_j^4` of them.
-    """
-    square = rows.square()
-    all_of_it, most_of_it = square.sum(-1).square(), square.square().sum(-1)
-    return all_of_it < PARTNERS * most_of_it
-
-
-class Factors(NamedTuple):
-    """A factorised M - shift I of one point, M real (n, n).
-
-    What is here are its inverse and that of its adjoint, on vectors (n,).
-    """
-
-    solve: Callable[[Tensor], Tensor]
-    solve_adjoint: Callable[[Tensor], Tensor]
-
-
-class Map(ABC):
-    """A linear map at each of P points, from vectors (P, columns) to vectors (P, rows)."""
-
-    rows: int
-    columns: int
-    splits: bool | None = None
-    """whether it may fall into blocks so small that a start at random has hardly a part in each;
-    None if that is not known"""
-    same: bool = False
-    """whether it is the same map at all points, whatever their number"""
-
-    @abstractmethod
-    def times(self, x: Tensor) -> Tensor:
-        """M x, differentiable by the parameters."""
-
-    @abstractmethod
-    def transposed(self, y: Tensor) -> Tensor:
-        """The transpose of M times y, likewise."""
-
-    @abstractmethod
-    def take(self, index: Tensor) -> "Map":
-        """The map at some of the points."""
-
-    def known(self, right: bool, tolerance: float) -> Known | None:
-        """The largest eigenvalues with right or left eigenvectors, where no product is needed.
-
-        None where nothing is known.
-        """
-        return None
-
-    def dense(self) -> Tensor | None:
-        """The matrices (P, rows, columns), or one (1, rows, columns) for all points.
-
-        None where they are not at hand.
-        """
-        return None
-
-    def factors(self, shift: Tensor) -> Factors | None:
-        """A factorisation of M - shift I at the only point.
-
-        None where there is none that is cheaper than that of a dense matrix.
-        """
-        return None
 
 
 class Cycle:
@@ -99,21 +31,21 @@ class Cycle:
         points: P.
     """
 
-    def __init__(self, maps: Sequence[Map], points: int) -> None:
+    def __init__(self, maps: Sequence[LinearOperator], points: int) -> None:
         narrowest = min(range(len(maps)), key=lambda i: maps[i].columns)
         self.maps = (*maps[narrowest:], *maps[:narrowest])
         self.size, self.points = self.maps[0].columns, points
 
-    def times(self, x: Tensor) -> Tensor:
+    def matvec(self, x: Tensor) -> Tensor:
         """M x, real vectors (P, size)."""
         for part in self.maps:
-            x = part.times(x)
+            x = part.matvec(x)
         return x
 
-    def transposed(self, y: Tensor) -> Tensor:
+    def rmatvec(self, y: Tensor) -> Tensor:
         """The transpose of M times y, real vectors (P, size)."""
         for part in reversed(self.maps):
-            y = part.transposed(y)
+            y = part.rmatvec(y)
         return y
 
     def take(self, index: Tensor) -> "Cycle":
@@ -142,7 +74,7 @@ class Cycle:
                 unit = torch.zeros(self.points, self.size, dtype=like.dtype, device=like.device)
                 line = i * self.size // ROWS
                 unit[:, line] = 1
-                row = self.transposed(unit).detach()
+                row = self.rmatvec(unit).detach()
                 few |= has_few(row.index_fill(1, torch.tensor([line], device=like.device), 0))
         return few
 
@@ -161,7 +93,7 @@ class Cycle:
             return product.expand(self.points, -1, -1)  # type: ignore[union-attr]
         unit = torch.eye(self.size, dtype=like.dtype, device=like.device)
         copies = self.take(torch.arange(self.points, device=like.device).repeat_interleave(self.size))
-        return copies.times(unit.repeat(self.points, 1)).view(self.points, self.size, self.size).mT
+        return copies.matvec(unit.repeat(self.points, 1)).view(self.points, self.size, self.size).mT
 
     def factors(self, point: int, shift: Tensor, like: Tensor) -> Factors:
         """M - shift I of one point, factorised; real if the shift is."""
@@ -173,7 +105,7 @@ class Cycle:
         return lu_factors(m - shift * torch.eye(self.size, dtype=shift.dtype, device=m.device))
 
 
-class Choice(Map):
+class Choice(LinearOperator):
     """Lines of a longer vector: (P, k) drawn of `long`, another choice at each point.
 
     They come in the order given.
@@ -188,45 +120,27 @@ class Choice(Map):
     def __init__(self, chosen: Tensor, long: int) -> None:
         self.chosen, self.rows, self.columns = chosen, chosen.shape[1], long
 
-    def times(self, x: Tensor) -> Tensor:
+    def matvec(self, x: Tensor) -> Tensor:
         return x.gather(1, self.chosen)
 
-    def transposed(self, y: Tensor) -> Tensor:
+    def rmatvec(self, y: Tensor) -> Tensor:
         return y.new_zeros(y.shape[0], self.columns).scatter(1, self.chosen, y)
 
     def take(self, index: Tensor) -> "Choice":
         return Choice(self.chosen[index], self.columns)
 
 
-class Flipped(Map):
+class Flipped(LinearOperator):
     """The transpose of a map."""
 
-    def __init__(self, inner: Map) -> None:
+    def __init__(self, inner: LinearOperator) -> None:
         self.inner, self.rows, self.columns, self.splits = inner, inner.columns, inner.rows, inner.splits
 
-    def times(self, x: Tensor) -> Tensor:
-        return self.inner.transposed(x)
+    def matvec(self, x: Tensor) -> Tensor:
+        return self.inner.rmatvec(x)
 
-    def transposed(self, y: Tensor) -> Tensor:
-        return self.inner.times(y)
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self.inner.matvec(y)
 
     def take(self, index: Tensor) -> "Flipped":
         return Flipped(self.inner.take(index))
-
-
-def lu_factors(m: Tensor) -> Factors:
-    """Factors of one matrix (n, n), never nearly singular.
-
-    A pivot below eps times the largest becomes this.
-    """
-    # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads
-    # (pytorch#142815)
-    lu, pivots, _ = torch.linalg.lu_factor_ex(m)
-    pivot = lu.diagonal()
-    smallest = torch.finfo(m.dtype).eps * pivot.abs().max().clamp(min=torch.finfo(m.dtype).tiny)
-    pivot[pivot.abs() < smallest] = smallest.to(m.dtype)
-
-    def solve(b: Tensor, adjoint: bool = False) -> Tensor:
-        return torch.linalg.lu_solve(lu, pivots, b.to(m.dtype).unsqueeze(1), adjoint=adjoint).squeeze(1)
-
-    return Factors(solve, lambda b: solve(b, adjoint=True))

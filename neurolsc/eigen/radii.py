@@ -155,7 +155,7 @@ def _dominant(cycle: Cycle, like: Tensor, criteria: Acceptance, *, right: bool =
 def _by_products(cycle: Cycle, like: Tensor, criteria: Acceptance, least: Tensor, *, right: bool) -> Dominant:
     def products(index: Tensor) -> Callable[[Tensor], Tensor]:
         part = cycle if len(index) == cycle.points else cycle.take(index)
-        return part.times if right else part.transposed
+        return part.matvec if right else part.rmatvec
 
     found = dominant(products, start(cycle.size, like).expand(cycle.points, -1), least, criteria=criteria)
     return found if right else found._replace(value=found.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real

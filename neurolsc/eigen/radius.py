@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from neurolsc.eigen.lapack import eigenvalues
-from neurolsc.eigen.maps import lu_factors
 from neurolsc.eigen.vectors import start, unit
+from neurolsc.neurons.derivatives import lu_factors
 
 
 class RadiusGradient(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from neurolsc.neurons import Cell, SpikingCell
-from neurolsc.neurons.offers import BESIDES, OFFERS, step_of
+from neurolsc.neurons.cell import BESIDES, OFFERS, step_of
 from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset
 
 __all__ = ["RESET_NAMES", "Neurons", "find_reset"]

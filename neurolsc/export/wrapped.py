@@ -25,7 +25,7 @@ from neurolsc.interop.foreign import ForeignCell
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
 from neurolsc.neurons import LI, LIF, Cell, CubaLIF
-from neurolsc.neurons.offers import step_of
+from neurolsc.neurons.cell import step_of
 from neurolsc.neurons.reset import ZeroReset
 
 __all__ = ["delayed", "from_wrapped", "integrates"]

@@ -13,8 +13,7 @@ from neurolsc.initialisers.initialiser import Initialiser, StartReport, first_in
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell
-from neurolsc.neurons.synapses import Synapses, synapses
+from neurolsc.neurons.cell import Cell, Synapses, synapses
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc.rates import no_thresholds
 from neurolsc.stability.measure import depth_radius, time_radius

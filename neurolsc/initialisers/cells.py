@@ -7,9 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell
-from neurolsc.neurons.membrane import Membrane
-from neurolsc.neurons.synapses import Synapses, owner_of, synapses
+from neurolsc.neurons.cell import Cell, Membrane, Synapses, owner_of, synapses
 from neurolsc.positive import set_value
 from neurolsc.stability.one_layer import steps
 

@@ -12,8 +12,7 @@ from neurolsc.initialisers.cells import input_synapses, membrane, normal, put, t
 from neurolsc.initialisers.initialiser import Initialiser, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.membrane import Membrane
-from neurolsc.neurons.synapses import synapses
+from neurolsc.neurons.cell import Membrane, synapses
 from neurolsc.stability.findings import Finding
 from neurolsc.validation import one_of
 

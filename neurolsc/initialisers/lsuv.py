@@ -11,8 +11,7 @@ from neurolsc.initialisers.initialiser import Initialiser, first_input, generato
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
-from neurolsc.neurons.membrane import Membrane
-from neurolsc.neurons.synapses import Synapses, synapses
+from neurolsc.neurons.cell import Membrane, Synapses, synapses
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import reads
 from neurolsc.stability.roots import settle

@@ -11,7 +11,7 @@ from neurolsc.initialisers.cells import input_synapses, membrane, normal, put, r
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.network import Network
-from neurolsc.neurons.synapses import synapses
+from neurolsc.neurons.cell import synapses
 from neurolsc.stability.findings import Finding
 
 

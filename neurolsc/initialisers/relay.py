@@ -21,9 +21,7 @@ from neurolsc.initialisers.initialiser import Initialiser, StartReport, first_in
 from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell
-from neurolsc.neurons.membrane import Membrane
-from neurolsc.neurons.synapses import Synapses, synapses
+from neurolsc.neurons.cell import Cell, Membrane, Synapses, synapses
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import bottom_up, gradient_gain
 from neurolsc.validation import number, whole

@@ -12,7 +12,7 @@ from neurolsc.initialisers.cells import input_synapses, normal, put
 from neurolsc.initialisers.initialiser import Initialiser, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.synapses import Synapses, synapses
+from neurolsc.neurons.cell import Synapses, synapses
 from neurolsc.stability.findings import Finding
 from neurolsc.validation import number
 

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell
-from neurolsc.neurons.cell import Answer, Cell, State
-from neurolsc.neurons.membrane import Membrane
-from neurolsc.neurons.thresholds import Thresholds
+from neurolsc.neurons.cell import Answer, Cell, Membrane, State, Thresholds
 
 
 class PrecededCell(ForeignCell):

@@ -15,9 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
-from neurolsc.neurons.cell import Answer, State
-from neurolsc.neurons.membrane import Membrane
-from neurolsc.neurons.thresholds import Thresholds
+from neurolsc.neurons.cell import Answer, Membrane, State, Thresholds
 
 KINDS = ("LIF", "LSNN", "LIFAdEx", "LIFEx", "LIFRefrac", "LIFAdExRefrac", "LIFBox", "IAF", "LI", "LIBox", "Izhikevich")
 WRAPPED = frozenset(

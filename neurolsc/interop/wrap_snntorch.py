@@ -16,9 +16,7 @@ from torch.nn.functional import avg_pool2d, max_pool2d
 
 from neurolsc.interop import snntorch as views
 from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
-from neurolsc.neurons.cell import Answer, State
-from neurolsc.neurons.membrane import Membrane
-from neurolsc.neurons.thresholds import Thresholds
+from neurolsc.neurons.cell import Answer, Membrane, State, Thresholds
 
 VARIABLES = {
     "Leaky": ("mem",),

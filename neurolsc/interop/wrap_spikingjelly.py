@@ -20,9 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell, state_type
-from neurolsc.neurons.cell import Answer, State
-from neurolsc.neurons.membrane import Membrane
-from neurolsc.neurons.thresholds import Thresholds
+from neurolsc.neurons.cell import Answer, Membrane, State, Thresholds
 
 NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
 """The neurons that are wrapped, alone or in a LinearRecurrentContainer."""

@@ -1,24 +1,89 @@
-"""What a cell is: its state, its pure step, and the parameters that answer for its radii."""
+"""What a cell is: its state, its pure step, what it says about itself, and the table of names."""
 
 import copy
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain, islice
-from typing import Any, Literal, Self
+from types import FunctionType
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from neurolsc import surrogate
 from neurolsc.frames import frame, frames, frozen, stretch
 from neurolsc.neurons.derivatives import Derivatives
-from neurolsc.neurons.membrane import Membrane
-from neurolsc.neurons.offers import withdraw, withdraw_here
-from neurolsc.neurons.thresholds import Thresholds
-from neurolsc.validation import tensor, whole
+from neurolsc.positive import behind, set_value
+from neurolsc.surrogate import Surrogate
+from neurolsc.validation import meant, tensor, whole
+
+
+class Thresholds:
+    """The thresholds of a cell as they are now, which may then be set to any multiple of that.
+
+    Args:
+        cell: the cell, whose parameters are set in place.
+        names: quantities of which the whole threshold is a homogeneous function.
+        rest: the name of the resting threshold, if other parameters move it and it can be set.
+    """
+
+    def __init__(self, cell: nn.Module, names: tuple[str, ...], rest: str | None = None) -> None:
+        self._cell, self._rest, self.names = cell, rest, names
+        self._start = {name: getattr(cell, name).detach().clone() for name in names}
+
+    def scale(self, factor: float) -> None:
+        """Set the thresholds to those at the making of this object times a factor."""
+        for name, value in self._start.items():
+            with torch.no_grad():
+                set_value(self._cell, name, value * factor)
+
+    def rest(self) -> Tensor | None:
+        """A copy of the resting threshold (n_hidden,); None where nothing but itself moves it."""
+        return None if self._rest is None else getattr(self._cell, self._rest).detach().clone()
+
+    def set_rest(self, value: Tensor) -> None:
+        """Set the resting threshold.
+
+        Raises:
+            TypeError: if it cannot be set apart from the threshold itself.
+        """
+        if self._rest is None:
+            raise TypeError(f"a {type(self._cell).__name__} has no resting threshold apart from its threshold.")
+        setattr(self._cell, self._rest, value)
+
+
+@dataclass(frozen=True)
+class Membrane:
+    """The voltage of a cell, which fires where it is above the threshold.
+
+    Attributes:
+        name: the variable of the state that is the voltage. Where a spike resets it within the same
+            step, as in norse, it is the voltage after that.
+        threshold: the threshold in a state, (B, n_hidden) or broadcast to it.
+        spike: what is sent at a distance v - theta, elementwise, with the surrogate's derivative.
+    """
+
+    name: str
+    threshold: Callable[[Any], Tensor]
+    spike: Callable[[Tensor], Tensor]
+
+    def voltage(self, state: Any) -> Tensor:
+        """The voltage in a state (B, n_hidden)."""
+        return getattr(state, self.name).flatten(1)
+
+    def thresholds(self, state: Any) -> Tensor:
+        """The threshold of every neuron in a state (B, n_hidden)."""
+        return self.threshold(state).expand_as(getattr(state, self.name)).flatten(1)
+
+    def moved(self, state: Any, by: float) -> Any:
+        """The same state with another voltage."""
+        return state._replace(**{self.name: getattr(state, self.name) + by})
+
 
 State = Any
 """The state of a cell: a NamedTuple of tensors of shape (B, ...)."""
@@ -64,7 +129,7 @@ class Cell(nn.Module, ABC):
     Everything else is an offer, which describes the step of the class that makes it: :meth:`run`
     (all steps at once), :meth:`derivatives` (in closed form), :meth:`thresholds`, :meth:`membrane`,
     :meth:`gains`, and the attributes below. A subclass that overrides a part of the step loses the
-    offers that it does not renew (:mod:`neurolsc.neurons.offers`), and is run step by step and
+    offers that it does not renew (:mod:`neurolsc.neurons.cell`), and is run step by step and
     differentiated by autograd.
 
     Attributes:
@@ -264,3 +329,251 @@ def truncated_normal(mean: float, size: int) -> Tensor:
     """
     std = 3 * mean / 7
     return nn.init.trunc_normal_(torch.empty(size), mean, std, mean - 2 * std, mean + 2 * std)
+
+
+@dataclass(frozen=True)
+class Synapses:
+    """A matrix of weights of a cell, to read and to set.
+
+    Attributes:
+        cell: the cell.
+        name: the name of the weights on it, dotted where they belong to a module of the cell.
+    """
+
+    cell: Cell
+    name: str
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights, detached: (to, from), or as a convolution has them (to, from, ...)."""
+        owner, name = owner_of(self.cell, self.name)
+        return getattr(owner, name).detach()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether they are a parameter that asks for no gradient, and so are to stay."""
+        return is_frozen(self.cell, self.name)
+
+    @property
+    def fan_in(self) -> int:
+        """Inputs of a neuron."""
+        return self.weights[0].numel()
+
+    @property
+    def fan_out(self) -> int:
+        """Neurons that hear an input."""
+        return self.weights[:, 0].numel()
+
+    def set(self, weights: Tensor) -> None:
+        """Set the weights in place; frozen ones stay."""
+        if not self.frozen:
+            set_value(*owner_of(self.cell, self.name), weights.to(self.weights))
+
+
+def synapses(cell: Cell, radius: Literal["time", "depth"], *, inputs: bool = False) -> tuple[Synapses, ...]:
+    """The matrices of a cell that set a radius: recurrent ones through time, input ones in depth.
+
+    A cell names them in its ``answers``; what has fewer than two axes is no matrix.
+
+    Args:
+        cell: the cell.
+        radius: the radius.
+        inputs: also the input matrices that set no radius (:attr:`neurolsc.Cell.input_matrices`).
+    """
+    named = [Synapses(cell, answer.parameter) for answer in cell.answers if answer.radius == radius]
+    named += [Synapses(cell, name) for name in cell.input_matrices] if inputs else []
+    return tuple(dict.fromkeys(s for s in named if s.weights.ndim >= 2))
+
+
+def owner_of(cell: Cell, name: str) -> tuple[nn.Module, str]:
+    """The module that a dotted name belongs to, and the name there."""
+    path, _, name = name.rpartition(".")
+    return cell.get_submodule(path), name
+
+
+def is_frozen(cell: Cell, name: str) -> bool:
+    """Whether a quantity of a cell is a parameter, or stands behind one, that is frozen."""
+    parameter = behind(*owner_of(cell, name))
+    return parameter is not None and not parameter.requires_grad
+
+
+T = TypeVar("T", bound=nn.Module)
+C = TypeVar("C", bound=type[nn.Module])
+
+
+class Table(dict[str, type[T]]):
+    """Classes of a kind by name.
+
+    Args:
+        kind: what they are called in messages.
+        base: the class that all of them derive from.
+        classes: the first ones.
+    """
+
+    def __init__(self, kind: str, base: type[T], *classes: type[T]) -> None:
+        super().__init__({c.__name__: c for c in classes})
+        self.kind, self.base = kind, base
+
+    def known(self, name: str) -> type[T]:
+        """The class of that name.
+
+        Raises:
+            ValueError: if there is none; the message lists the known ones.
+        """
+        if name not in self:
+            known = ", ".join(sorted(self))
+            raise ValueError(
+                f"unknown {self.kind} {name!r}; known are {known}{meant(self, name)} One of your own is known after "
+                "neurolsc.register(ITS_CLASS), so import its module first."
+            )
+        return self[name]
+
+    def name_of(self, cls: type) -> str:
+        """The name of a class.
+
+        Raises:
+            ValueError: if it is not in the table.
+        """
+        for name, known in self.items():
+            if known is cls:
+                return name
+        raise ValueError(
+            f"{cls.__name__} is not a known {self.kind}; known are {', '.join(sorted(self))}. Make it known with "
+            f"neurolsc.register({cls.__name__})."
+        )
+
+    def find(self, text: str) -> type[T]:
+        """The class of a name in the table, or of ``package.module:Class``, imported and entered.
+
+        Raises:
+            ValueError: if there is none, the module cannot be imported, or holds no such class.
+        """
+        module, colon, name = text.partition(":")
+        if not colon:
+            return self.known(text)
+        try:
+            found: Any = getattr(import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(f"there is no {self.kind} {text!r}: {error}.") from error
+        if not (isinstance(found, type) and issubclass(found, self.base)):
+            raise ValueError(f"{text!r} must be a class of {self.base.__name__}, got {found!r}.")
+        if found not in self.values():
+            self.enter(found, found.__name__)
+        return found
+
+    def enter(self, cls: type[T], name: str) -> None:
+        """Put a class into the table.
+
+        Raises:
+            ValueError: if the name stands for another class already.
+        """
+        there = self.get(name, cls)
+        if there is not cls and (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"{name!r} is another {self.kind} already, {there.__module__}.{there.__qualname__}.")
+        self[name] = cls  # a class of the same place is the same one, defined anew in a notebook
+
+
+CELLS: Table[Cell] = Table("cell", Cell)  # each enters itself, as one of a user does
+SURROGATES: Table[Surrogate] = Table(
+    "surrogate",
+    Surrogate,
+    surrogate.Arctan,
+    surrogate.Exponential,
+    surrogate.FastSigmoid,
+    surrogate.Gaussian,
+    surrogate.Logistic,
+    surrogate.MultiGaussian,
+    surrogate.Rectangular,
+    surrogate.Triangular,
+)
+
+
+def register(cls: C, *, name: str | None = None) -> C:
+    """Make a cell or a surrogate of your own known.
+
+    Then :func:`neurolsc.save`, :func:`neurolsc.load` and the command line take it.
+
+    Args:
+        cls: the class; its constructor takes what its ``config()`` gives.
+        name: what files and commands call it; by default the name of the class.
+
+    Returns:
+        The class, so that it can be used as a decorator.
+
+    Raises:
+        TypeError: if it is neither a class of cells nor one of surrogates.
+        ValueError: if another class has the name.
+
+    Example:
+        >>> from neurolsc import ALIFPlus, register
+        >>> @register
+        ... class Quick(ALIFPlus):
+        ...     pass
+        >>> CELLS.name_of(Quick)
+        'Quick'
+    """
+    tables: Any = (CELLS, SURROGATES)
+    for table in tables:
+        if isinstance(cls, type) and issubclass(cls, table.base):
+            table.enter(cls, name or cls.__name__)
+            return cls
+    raise TypeError(f"register takes a class of neurolsc.Cell or neurolsc.surrogate.Surrogate, got {cls!r}.")
+
+
+OFFERS = ("run", "derivatives", "thresholds", "membrane", "gains", "recurrent_synapses", "answers", "paper_answers")
+"""names on a cell that describe its step; ``Cell`` says what they are where nothing is offered"""
+
+BESIDES = frozenset({"initial_state", "pretrained", "config", "extra_repr", "draw_adaptation"})
+"""names on a cell that no step depends on: starting values, and descriptions"""
+
+_OUTSIDE = frozenset((*nn.Module.__mro__, ABC))
+
+
+def withdraw(cls: type, base: type) -> None:
+    """Set offers that a new class inherits, but whose step it changes, back to the base's."""
+    for name in OFFERS:
+        if _changed(cls, next(c for c in cls.__mro__ if name in vars(c))):
+            setattr(cls, name, vars(base)[name])
+
+
+def withdraw_here(cell: Any, base: type, name: str) -> None:
+    """The same for one instance, on which a name is set that may be a part of its step."""
+    part = isinstance(getattr(type(cell), name, None), FunctionType)
+    if part and name not in BESIDES and name not in OFFERS:
+        for offer in OFFERS:
+            value = vars(base)[offer]
+            cell.__dict__[offer] = value.__get__(cell) if isinstance(value, FunctionType) else value
+
+
+def step_of(cls: type) -> type:
+    """The class that defines a cell's step: the lowest that has ``update`` or changes a part.
+
+    Example:
+        >>> from neurolsc import ALIFPlus
+        >>> step_of(ALIFPlus).__name__
+        'ALIF'
+    """
+    owner = next(c for c in cls.__mro__ if "update" in vars(c))
+    return next((c for c in _below(cls, owner) if _parts(c) & _step(owner)), owner)
+
+
+def _changed(cls: type, owner: type) -> bool:
+    return any(_parts(c) & _step(owner) for c in _below(cls, owner))
+
+
+def _below(cls: type, owner: type) -> tuple[type, ...]:
+    """The classes that come before the owner in the order of inheritance."""
+    return cls.__mro__[: cls.__mro__.index(owner)]
+
+
+def _step(owner: type) -> set[str]:
+    """What the step of a class may consist of: all that it has and does not leave abstract."""
+    abstract = getattr(owner, "__abstractmethods__", frozenset())
+    return {name for c in owner.__mro__ for name in _parts(c)} - abstract
+
+
+def _parts(cls: type) -> set[str]:
+    """The names that a class itself defines and that may be a part of a step."""
+    if cls in _OUTSIDE:
+        return set()
+    return {name for name in vars(cls) if not name.startswith(("__", "_abc"))} - BESIDES - set(OFFERS)

@@ -6,11 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.display import state_repr
-from neurolsc.neurons.cell import Answer, Cell, truncated_normal
-from neurolsc.neurons.lif import LIF
-from neurolsc.neurons.membrane import Membrane
-from neurolsc.neurons.registry import register
-from neurolsc.neurons.thresholds import Thresholds
+from neurolsc.neurons.cell import Answer, Cell, Membrane, Thresholds, register, truncated_normal
+from neurolsc.neurons.spiking import LIF
 from neurolsc.positive import Positive
 from neurolsc.validation import number
 

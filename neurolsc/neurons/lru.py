@@ -2,22 +2,247 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, gelu, layer_norm, linear
+from torch.nn.functional import dropout, gelu, layer_norm, linear, pad
 
 from neurolsc.display import state_repr
-from neurolsc.eigen.maps import Map
-from neurolsc.neurons.all_steps import last_of, read_by
-from neurolsc.neurons.cell import Answer, Cell
-from neurolsc.neurons.derivatives import Derivatives
-from neurolsc.neurons.linear_maps import Weights
-from neurolsc.neurons.linear_scan import linear_scan
-from neurolsc.neurons.lru_maps import MEMORY, Entering, Leaving, Norm, Rotated, Sending, as_matrices, gelu_slope
-from neurolsc.neurons.registry import register
+from neurolsc.neurons.cell import Answer, Cell, register
+from neurolsc.neurons.derivatives import Derivatives, LinearOperator, StepMap, Term, Weights
+from neurolsc.neurons.isolated import Known
+from neurolsc.neurons.rate import last_of, read_by
 from neurolsc.validation import one_of, probability, whole
+
+BUSY = 2048
+"""numbers in a step from which a CPU takes them one after the other (benchmarks/rate_cells.py)"""
+
+
+def linear_scan(decay: Tensor, inputs: Tensor, start: Tensor) -> Tensor:
+    """The values after each of T steps, real or complex, differentiable any number of times.
+
+    Args:
+        decay: λ (N,).
+        inputs: b (T, B, N), T >= 1.
+        start: the value before the first step (B, N).
+
+    Returns:
+        x (T, B, N).
+
+    Example:
+        >>> half = torch.tensor([0.5])
+        >>> linear_scan(half, torch.ones(4, 1, 1), torch.zeros(1, 1)).flatten()
+        tensor([1.0000, 1.5000, 1.7500, 1.8750])
+    """
+    scanned: Tensor = _Scan.apply(decay, inputs, start)
+    return scanned
+
+
+class _Scan(torch.autograd.Function):
+    """The recurrence with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, decay: Tensor, inputs: Tensor, start: Tensor) -> Tensor:
+        x = inputs.clone()
+        x[0].addcmul_(decay, start)
+        _scan(decay, x)
+        ctx.save_for_backward(decay, x, start)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        decay, x, start = ctx.saved_tensors
+        (gradient,) = gradients
+        back = linear_scan(decay.conj(), gradient.flip(0), torch.zeros_like(start)).flip(0)
+        by_decay = (x[:-1].conj() * back[1:]).sum((0, 1)) + (start.conj() * back[0]).sum(0)
+        return by_decay, back, decay.conj() * back[0]
+
+
+def _scan(decay: Tensor, x: Tensor) -> None:
+    """In place from b to x, from a start of 0."""
+    if len(x) == 1:
+        return
+    if x.device.type == "cpu" and x[0].numel() >= BUSY:
+        for now, last in zip(x[1:].unbind(0), x[:-1].unbind(0), strict=True):
+            now.addcmul_(decay, last)
+        return
+    even, odd = x[0::2], x[1::2]
+    odd.addcmul_(decay, even[: len(odd)])
+    _scan(decay.square(), odd)
+    even[1:].addcmul_(decay, odd[: len(even) - 1])
+
+
+MEMORY = Term("memory", "make lambda smaller", "make lambda larger", "#0072b2")
+
+
+def parts(x: Tensor) -> Tensor:
+    """Complex (..., n) as real and imaginary parts side by side (..., 2 n)."""
+    return torch.view_as_real(x).flatten(-2)
+
+
+def as_complex(x: Tensor) -> Tensor:
+    """The inverse of :func:`parts`."""
+    return torch.complex(*x.unflatten(-1, (-1, 2)).unbind(-1))
+
+
+class Rotated(StepMap):
+    """d (x', u') / d (x, u): x is multiplied by lambda, and u is read anew in every step."""
+
+    splits = True  # into pairs
+
+    def __init__(self, eigenvalues: Tensor, beside: int, points: int) -> None:
+        self.eigenvalues, self.beside, self.points = eigenvalues, beside, points
+        self.rows = self.columns = 2 * len(eigenvalues) + beside
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return self._by(self.eigenvalues, x)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self._by(self.eigenvalues.conj(), y)
+
+    def _by(self, factor: Tensor, x: Tensor) -> Tensor:
+        memory = x[:, : self.rows - self.beside]
+        return pad(parts(factor * as_complex(memory)), (0, self.beside))
+
+    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"memory": (y * self.matvec(x)).sum(1)}
+
+    def take(self, index: Tensor) -> "Rotated":
+        return Rotated(self.eigenvalues, self.beside, len(index))
+
+    def known(self, right: bool, tolerance: float) -> Known:
+        """Lambda itself is known, and so is the largest."""
+        eigenvalues = self.eigenvalues.detach()
+        i = eigenvalues.abs().argmax()
+        vector = torch.zeros(self.rows, dtype=eigenvalues.dtype, device=eigenvalues.device)
+        vector[2 * i] = 0.5**0.5
+        vector[2 * i + 1] = (-1j if right else 1j) * 0.5**0.5
+        sure = torch.ones(self.points, dtype=torch.bool, device=eigenvalues.device)
+        return Known(eigenvalues[i].expand(self.points), vector.expand(self.points, -1), sure, sure)
+
+
+class Entering(LinearOperator):
+    """d (x', u') / d u: through norm and B into the memory, and u itself.
+
+    With ``beside=False`` only into the memory.
+    """
+
+    splits = False
+
+    def __init__(self, norm: "Norm", into: Tensor, beside: bool) -> None:
+        self.norm, self.into, self.beside = norm, into, beside  # into: (2 n_state, n_hidden)
+        self.columns = into.shape[1]
+        self.rows = len(into) + self.columns
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return torch.cat((self.norm.matvec(x) @ self.into.T, x if self.beside else torch.zeros_like(x)), 1)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        memory, beside = y.split([len(self.into), self.columns], 1)
+        back = self.norm.rmatvec(memory @ self.into)
+        return back + beside if self.beside else back
+
+    def take(self, index: Tensor) -> "Entering":
+        return Entering(self.norm.take(index), self.into, self.beside)
+
+
+class Leaving(LinearOperator):
+    """d o / d (x, u): through C, D, GELU and GLU, and u itself.
+
+    With ``beside=False`` only through C.
+    """
+
+    splits = False
+
+    def __init__(self, at: "Sending", beside: bool) -> None:
+        self.at, self.beside = at, beside
+        self.rows = len(at.d)
+        self.columns = at.out.shape[1] + self.rows
+
+    def matvec(self, x: Tensor) -> Tensor:
+        at = self.at
+        memory, u = x.split([at.out.shape[1], self.rows], 1)
+        y = memory @ at.out.T
+        if self.beside:
+            y = y + at.d * at.norm.matvec(u)
+        sent = (at.glu * ((at.gelu * y) @ at.weight.T).view(-1, 2, self.rows)).sum(1)
+        return sent + u if self.beside else sent
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        at = self.at
+        inner = at.gelu * ((at.glu * y.unsqueeze(1)).flatten(1) @ at.weight)
+        u = y + at.norm.rmatvec(at.d * inner) if self.beside else torch.zeros_like(y)
+        return torch.cat((inner @ at.out, u), 1)
+
+    def take(self, index: Tensor) -> "Leaving":
+        return Leaving(self.at.take(index), self.beside)
+
+
+class Norm(NamedTuple):
+    """A layer norm at P points, differentiated."""
+
+    weight: Tensor
+    """(n,)"""
+    unit: Tensor
+    """u without its mean, of variance 1 (P, n)"""
+    scale: Tensor
+    """1 / deviation (P, 1)"""
+
+    @classmethod
+    def at(cls, weight: Tensor, u: Tensor, eps: float = 1e-5) -> "Norm":
+        """That of :func:`torch.nn.functional.layer_norm`."""
+        centred = u - u.mean(1, keepdim=True)
+        scale = (centred.square().mean(1, keepdim=True) + eps).rsqrt()
+        return cls(weight, centred * scale, scale)
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return self.weight * self._projected(x)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self._projected(self.weight * y)
+
+    def _projected(self, x: Tensor) -> Tensor:
+        x = x - x.mean(1, keepdim=True)
+        return self.scale * (x - self.unit * (self.unit * x).mean(1, keepdim=True))
+
+    def take(self, index: Tensor) -> "Norm":
+        return Norm(self.weight, self.unit[index], self.scale[index])
+
+
+class Sending(NamedTuple):
+    """What a block sends, differentiated at P points."""
+
+    out: Tensor
+    """C on pairs of parts (n_hidden, 2 n_state)"""
+    d: Tensor
+    """(n_hidden,)"""
+    norm: Norm
+    gelu: Tensor
+    """slope of GELU (P, n_hidden)"""
+    weight: Tensor
+    """of GLU (2 n_hidden, n_hidden)"""
+    glu: Tensor
+    """what its two halves do to the product (P, 2, n_hidden)"""
+
+    def take(self, index: Tensor) -> "Sending":
+        return self._replace(norm=self.norm.take(index), gelu=self.gelu[index], glu=self.glu[index])
+
+
+def gelu_slope(y: Tensor) -> Tensor:
+    r"""The derivative of GELU, :math:`\Phi(y) + y \varphi(y)`."""
+    density = torch.exp(-y.square() / 2) / (2 * torch.pi) ** 0.5
+    return torch.special.ndtr(y) + y * density
+
+
+def as_matrices(maps: Sequence[LinearOperator], points: int, like: Tensor) -> Tensor:
+    """The product of maps as matrices (P, rows, columns)."""
+    columns = maps[0].columns
+    at = torch.arange(points, device=like.device).repeat_interleave(columns)
+    x = torch.eye(columns, dtype=like.dtype, device=like.device).repeat(points, 1)
+    for part in maps:
+        x = part.take(at).matvec(x)
+    return x.view(points, columns, -1).mT
 
 
 class LRUState(NamedTuple):
@@ -230,14 +455,14 @@ class LRUDerivatives(Derivatives):
     def _step(self, points: int) -> Rotated:
         return Rotated(self.cell.eigenvalues, self.cell.n_hidden, points)
 
-    def input_maps(self, x: Tensor, state: LRUState) -> Sequence[Map]:
+    def input_maps(self, x: Tensor, state: LRUState) -> Sequence[LinearOperator]:
         cell = self.cell
         u = x if cell.w_in is None else linear(x, cell.w_in)
         into = torch.stack((cell.b_real, cell.b_imag), 1) * cell.gamma_log.exp()[:, None, None]
         entering = Entering(Norm.at(cell.norm_weight, u), into.flatten(0, 1), cell.radius_of == "block")
         return [entering] if cell.w_in is None else [Weights(cell.w_in), entering]
 
-    def output_maps(self, state: LRUState) -> Sequence[Map]:
+    def output_maps(self, state: LRUState) -> Sequence[LinearOperator]:
         cell = self.cell
         y = cell.told(state.x, cell.normed(state.u))
         value, gate = linear(gelu(y), cell.glu_weight, cell.glu_bias).chunk(2, 1)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from neurolsc.eigen.autograd import Differentiated
-from neurolsc.eigen.maps import Choice, Cycle, Flipped, Map
+from neurolsc.eigen.maps import Choice, Cycle, Flipped
+from neurolsc.neurons.derivatives import LinearOperator
 from neurolsc.stability.transition import Transitions, flat, output_below, step_by_input, step_by_state
 
 NonSquare = Literal["submatrix", "singular"]
@@ -20,7 +21,7 @@ def time_cycle(t: Transitions) -> Cycle:
     return Cycle([time_map(t)], t.x.shape[0])
 
 
-def time_map(t: Transitions) -> Map:
+def time_map(t: Transitions) -> LinearOperator:
     """The same as one map between states."""
     known = t.cell.derivatives()
     if known is None:
@@ -28,12 +29,12 @@ def time_map(t: Transitions) -> Map:
     return known.state_map(t.x, t.before)
 
 
-def depth_maps(t: Transitions) -> list[Map]:
+def depth_maps(t: Transitions) -> list[LinearOperator]:
     """d h[t, l] / d h[t', l-1] at the points of t, in the order in which they act."""
     return [*_by_state_below(t), *by_input(t)]
 
 
-def squared(maps: Sequence[Map], points: int) -> Cycle:
+def squared(maps: Sequence[LinearOperator], points: int) -> Cycle:
     """M times its transpose, whose radius is the square of M's largest singular value."""
     return Cycle([*maps, *(Flipped(part) for part in reversed(maps))], points)
 
@@ -63,7 +64,7 @@ def draw_lines(points: int, long: int, count: int, generator: torch.Generator) -
     return torch.rand(points, long, generator=generator).argsort(-1)[:, :count]
 
 
-def by_input(t: Transitions) -> Sequence[Map]:
+def by_input(t: Transitions) -> Sequence[LinearOperator]:
     """d h[t, l] / d x."""
     known = t.cell.derivatives()
     if known is None:
@@ -71,7 +72,7 @@ def by_input(t: Transitions) -> Sequence[Map]:
     return known.input_maps(t.x, t.before)
 
 
-def _by_state_below(t: Transitions) -> Sequence[Map]:
+def _by_state_below(t: Transitions) -> Sequence[LinearOperator]:
     """d x / d h below; nothing for the first layer."""
     if t.below is None:
         return []

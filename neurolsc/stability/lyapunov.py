@@ -67,7 +67,7 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
     total = like.new_zeros(batch, count)
     for step in range(steps):
         derivative = time_map(at_points(t, slice(step * batch, (step + 1) * batch))).take(copies)
-        moved = derivative.times(q.mT.reshape(batch * count, size)).view(batch, count, size).mT
+        moved = derivative.matvec(q.mT.reshape(batch * count, size)).view(batch, count, size).mT
         q, r = torch.linalg.qr(moved)
         total += r.diagonal(dim1=1, dim2=2).abs().log()
     return total / steps

@@ -15,8 +15,8 @@ from neurolsc.eigen.radius import (
     random_submatrix,
     spectral_radius,
 )
+from neurolsc.neurons.cell import synapses
 from neurolsc.neurons.derivatives import StepMap
-from neurolsc.neurons.synapses import synapses
 from neurolsc.stability.cycles import NonSquare, by_input, depth_cycle, time_cycle
 from neurolsc.stability.findings import surrogate_fault
 from neurolsc.stability.recurrence import without
@@ -135,7 +135,7 @@ def contributions_of(t: Transitions, layer: int, method: Method, radius: Tensor)
     with without(matrices), torch.no_grad():
         (step,) = time_cycle(some).maps
         x, y = pairs.right, pairs.left.conj()
-        rest = (y * torch.complex(step.times(x.real), step.times(x.imag))).sum(1)
+        rest = (y * torch.complex(step.matvec(x.real), step.matvec(x.imag))).sum(1)
     size = pairs.value.abs()
     leak = (rest * pairs.value.conj() / size.clamp(min=torch.finfo(t.x.dtype).tiny)).real
     return {own: leak, "recurrence": size - leak}

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, State
-from neurolsc.neurons.thresholds import Thresholds
+from neurolsc.neurons.cell import Cell, State, Thresholds
 from neurolsc.stability.roots import settle
 from neurolsc.stability.transition import Transitions, stacked
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.eigen.radius import spectral_radius
-from neurolsc.neurons.synapses import Synapses, owner_of, synapses
+from neurolsc.neurons.cell import Synapses, owner_of, synapses
 from neurolsc.positive import set_value
 from neurolsc.stability.transition import Transitions, flat, jacobian, unflat
 from neurolsc.surrogate import exact_values

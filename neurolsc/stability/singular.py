@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.maps import Map
 from neurolsc.eigen.radii import TOLERANCE, radii, root
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
+from neurolsc.neurons.derivatives import LinearOperator
 from neurolsc.stability.cycles import depth_maps, squared, time_map
 from neurolsc.stability.profile import draw_steps
 from neurolsc.stability.transition import Transitions, follow
@@ -65,7 +65,7 @@ def through_depth(t: Transitions, tolerance: float = TOLERANCE) -> Tensor:
     return _largest(depth_maps(t), t.x, tolerance)
 
 
-def _largest(maps: Sequence[Map], like: Tensor, tolerance: float) -> Tensor:
+def _largest(maps: Sequence[LinearOperator], like: Tensor, tolerance: float) -> Tensor:
     """That of a product of maps at all points of a layer (P,)."""
     points = 1 if all(part.same for part in maps) else len(like)
     return root(radii(squared(maps, points), like, tolerance).radius).expand(len(like))

@@ -114,7 +114,7 @@ def _tangent(transitions: list[Transitions], change: Tensor, step: int, layer_de
             else:
                 below = change if i == step + layer_delay else torch.zeros_like(change)
             for part in depth_maps(points):
-                below = part.times(below)
-            now.append(time_map(points).times(before[layer]) + below)
+                below = part.matvec(below)
+            now.append(time_map(points).matvec(before[layer]) + below)
         norms.append(torch.stack([change.norm(dim=1) for change in now]))
     return torch.stack(norms, 1)

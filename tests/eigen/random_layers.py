@@ -19,10 +19,11 @@ from torch import Tensor
 
 from neurolsc import ALIFPlus, ALIFPlusMinus, ALIFPositive, Network, surrogate
 from neurolsc.datasets import SHD, SpikeLatencyMNIST, input_batches
-from neurolsc.eigen.maps import Cycle, Map
+from neurolsc.eigen.maps import Cycle
 from neurolsc.eigen.radii import Radii, radii
 from neurolsc.eigen.radius import random_submatrix
 from neurolsc.neurons import LIF
+from neurolsc.neurons.derivatives import LinearOperator
 from neurolsc.stability.measure import at_points, depth_radius, is_non_square, time_radius
 from neurolsc.stability.transition import Transitions, depth_factors, follow, time_derivative
 
@@ -78,16 +79,16 @@ class Points:
     squared: bool = False
 
 
-class Dense(Map):
+class Dense(LinearOperator):
     """Given matrices (P, n, n) as a map."""
 
     def __init__(self, m: Tensor) -> None:
         self.m, self.rows, self.columns = m, m.shape[1], m.shape[2]
 
-    def times(self, x: Tensor) -> Tensor:
+    def matvec(self, x: Tensor) -> Tensor:
         return (self.m @ x.unsqueeze(2)).squeeze(2)
 
-    def transposed(self, y: Tensor) -> Tensor:
+    def rmatvec(self, y: Tensor) -> Tensor:
         return (y.unsqueeze(1) @ self.m).squeeze(1)
 
     def take(self, index: Tensor) -> "Dense":

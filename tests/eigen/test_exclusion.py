@@ -12,9 +12,10 @@ from neurolsc.eigen.acceptance import Acceptance
 from neurolsc.eigen.basis import Basis, RitzPairs, widen
 from neurolsc.eigen.exclusion import CHANCE, beyond, kernel
 from neurolsc.eigen.krylov import dominant
-from neurolsc.eigen.maps import Cycle, Map, has_few
+from neurolsc.eigen.maps import Cycle
 from neurolsc.eigen.radii import _by_products, radii
-from neurolsc.neurons.linear_maps import Weights
+from neurolsc.neurons.derivatives import LinearOperator, Weights
+from neurolsc.neurons.isolated import has_few
 from tests.eigen.promise import check
 from tests.eigen.random_layers import Dense, layer
 
@@ -219,7 +220,7 @@ def test_a_large_map_that_does_not_tell_is_not_made_dense_for_that(monkeypatch):
 
 
 def test_maps_tell_nothing_by_default():
-    assert Map.splits is None
+    assert LinearOperator.splits is None
 
 
 # ---- compiled loops

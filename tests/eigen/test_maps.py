@@ -7,7 +7,7 @@ from torch import Tensor
 
 from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network
 from neurolsc.eigen.autograd import Differentiated
-from neurolsc.neurons.linear_maps import SpikingStep
+from neurolsc.neurons.derivatives import SpikingStep
 from neurolsc.stability.cycles import depth_cycle, time_cycle
 from neurolsc.stability.measure import depth_radius
 from neurolsc.stability.transition import Transitions, flat, follow, time_derivative, unflat
@@ -47,10 +47,10 @@ def test_products_through_time_are_those_of_the_dense_derivative(
             lambda h, i, t=t: flat(t.cell.step(i, unflat(h, t.before))[1]), flat(t.before), t.x
         )
         for products in (closed, by_autograd):
-            torch.testing.assert_close(products.times(x), after_x, **CLOSE)
-            torch.testing.assert_close(products.transposed(y), after_y, **CLOSE)
+            torch.testing.assert_close(products.matvec(x), after_x, **CLOSE)
+            torch.testing.assert_close(products.rmatvec(y), after_y, **CLOSE)
         some = torch.tensor([3, 20])
-        torch.testing.assert_close(closed.take(some).times(x[some]), after_x[some], **CLOSE)
+        torch.testing.assert_close(closed.take(some).matvec(x[some]), after_x[some], **CLOSE)
         torch.testing.assert_close(closed.matrices(t.x), m, **CLOSE)
         terms = closed.maps[0].terms(x, y)
         for name, term in t.cell.derivatives().by_state(t.x, t.before).items():

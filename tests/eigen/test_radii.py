@@ -13,9 +13,10 @@ from neurolsc.eigen import radius_and_gradient
 from neurolsc.eigen.acceptance import Acceptance
 from neurolsc.eigen.basis import Basis
 from neurolsc.eigen.krylov import dominant
-from neurolsc.eigen.maps import Cycle, Map
+from neurolsc.eigen.maps import Cycle
 from neurolsc.eigen.radii import radii
 from neurolsc.neurons import LIF
+from neurolsc.neurons.derivatives import LinearOperator
 from neurolsc.stability.measure import contributions, depth_radius, time_radius
 from neurolsc.stability.transition import Transitions, follow, time_derivative
 
@@ -24,16 +25,16 @@ snn = pytest.importorskip("snntorch")
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-class Dense(Map):
+class Dense(LinearOperator):
     """Given matrices (P, n, n) as a map."""
 
     def __init__(self, m: Tensor) -> None:
         self.m, self.rows, self.columns = m, m.shape[1], m.shape[2]
 
-    def times(self, x: Tensor) -> Tensor:
+    def matvec(self, x: Tensor) -> Tensor:
         return (self.m @ x.unsqueeze(2)).squeeze(2)
 
-    def transposed(self, y: Tensor) -> Tensor:
+    def rmatvec(self, y: Tensor) -> Tensor:
         return (self.m.mT @ y.unsqueeze(2)).squeeze(2)
 
     def take(self, index: Tensor) -> "Dense":
@@ -107,7 +108,7 @@ def test_what_does_not_settle_is_found_by_dense_eigenvalues_and_counted(monkeypa
         radii_module,
         "_dominant",
         lambda cycle, like, criteria: dominant(
-            lambda i: cycle.take(i).transposed,
+            lambda i: cycle.take(i).rmatvec,
             gaussian(3, cycle.points, cycle.size),
             criteria=Acceptance.within(0.0),
         ),

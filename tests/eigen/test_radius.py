@@ -26,8 +26,8 @@ from neurolsc import (
     spectral_radius,
 )
 from neurolsc.eigen import radius_and_gradient
-from neurolsc.eigen.maps import lu_factors
 from neurolsc.eigen.vectors import unit
+from neurolsc.neurons.derivatives import lu_factors
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -15,10 +15,8 @@ from neurolsc.eigen.krylov import Dominant
 from neurolsc.eigen.maps import Cycle
 from neurolsc.eigen.powers import dominant_pairs
 from neurolsc.eigen.radii import Radii, radii
-from neurolsc.neurons.alone import hears_few
-from neurolsc.neurons.derivatives import Matrices
-from neurolsc.neurons.linear_maps import SpikingStep
-from neurolsc.neurons.linearised import Linearised
+from neurolsc.neurons.derivatives import Linearised, Matrices, SpikingStep
+from neurolsc.neurons.isolated import hears_few
 from neurolsc.surrogate import Rectangular
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -113,9 +111,9 @@ def test_a_looser_tolerance_is_kept_and_costs_fewer_products():
     m = torch.randn(6, 200, 200) / 200**0.5
 
     class Counted(Matrices):
-        def transposed(self, y: Tensor) -> Tensor:
+        def rmatvec(self, y: Tensor) -> Tensor:
             made.append(len(y))
-            return super().transposed(y)
+            return super().rmatvec(y)
 
         def take(self, index: Tensor) -> "Counted":
             return Counted(self.m[index])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from neurolsc import LIF, Network, diagnose, initialisers, wrap
 from neurolsc.initialisers import BySource, RateMatching, Relay, named
 from neurolsc.initialisers.spec import INITIALISERS
-from neurolsc.neurons.synapses import synapses
+from neurolsc.neurons.cell import synapses
 from neurolsc.stability.findings import Finding
 from tests.initialisers.networks import N_IN, NETWORKS, WIDTH, rates, spikes, weights
 from tests.interop.layers import norse

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from neurolsc import Network, PaperRule, TransitionRule, neurons, pretrain, radius_profile
 from neurolsc.interop import norse as views
-from neurolsc.neurons.alif import ALIFState
+from neurolsc.neurons.spiking import ALIFState
 from neurolsc.surrogate import FastSigmoid
 
 I, H, B, T = 6, 8, 4, 12  # noqa: E741

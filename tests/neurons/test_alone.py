@@ -9,9 +9,8 @@ from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus
 from neurolsc.eigen import radii as radii_module
 from neurolsc.eigen.maps import Cycle
 from neurolsc.eigen.radii import radii
-from neurolsc.neurons.alone import Alone, _below_one, held_alone
-from neurolsc.neurons.linear_maps import SpikingStep
-from neurolsc.neurons.linearised import Linearised
+from neurolsc.neurons.derivatives import Linearised, SpikingStep
+from neurolsc.neurons.isolated import Alone, _below_one, held_alone
 from neurolsc.stability.cycles import time_cycle
 from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.transition import Transitions, follow, time_derivative
@@ -133,9 +132,9 @@ def test_where_leaks_hold_the_radius_no_product_is_made(grad):
     made = []
 
     class Counted(SpikingStep):
-        def transposed(self, y: Tensor) -> Tensor:
+        def rmatvec(self, y: Tensor) -> Tensor:
             made.append(len(y))
-            return super().transposed(y)
+            return super().rmatvec(y)
 
         def take(self, index: Tensor) -> "Counted":
             return Counted(super().take(index).step)

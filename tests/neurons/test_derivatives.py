@@ -40,12 +40,12 @@ def test_maps_by_default_are_the_dense_derivatives():
         assert step.same == (name == "output")
         x, y = torch.randn(P, step.columns), torch.randn(P, step.rows)
         m = dense.expand(P, -1, -1)
-        torch.testing.assert_close(step.times(x), torch.einsum("pij,pj->pi", m, x))
-        torch.testing.assert_close(step.transposed(y), torch.einsum("pij,pi->pj", m, y))
+        torch.testing.assert_close(step.matvec(x), torch.einsum("pij,pj->pi", m, x))
+        torch.testing.assert_close(step.rmatvec(y), torch.einsum("pij,pi->pj", m, y))
         torch.testing.assert_close(step.dense().expand(P, -1, -1), m)
         part = step.take(some)
-        torch.testing.assert_close(part.times(x[some]), torch.einsum("pij,pj->pi", m[some], x[some]))
-        torch.testing.assert_close(part.transposed(y[some]), torch.einsum("pij,pi->pj", m[some], y[some]))
+        torch.testing.assert_close(part.matvec(x[some]), torch.einsum("pij,pj->pi", m[some], x[some]))
+        torch.testing.assert_close(part.rmatvec(y[some]), torch.einsum("pij,pi->pj", m[some], y[some]))
 
 
 @pytest.mark.parametrize("at", [[0, 1, 2, 3], [3, 1]])

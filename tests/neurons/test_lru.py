@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neurolsc import LRU, Network, load, radius_profile, save
-from neurolsc.neurons.linear_scan import linear_scan
+from neurolsc.neurons.lru import linear_scan
 from neurolsc.stability.transition import depth_derivative, flat, follow, time_derivative, unflat
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -45,7 +45,7 @@ def test_large_steps_go_one_by_one_with_the_same_values(monkeypatch):
     inputs, start = torch.randn(13, 60, 40, dtype=torch.complex128), torch.randn(60, 40, dtype=torch.complex128)
     values, gradients = [], []
     for busy in (60 * 40, 60 * 40 + 1):
-        monkeypatch.setattr("neurolsc.neurons.linear_scan.BUSY", busy)
+        monkeypatch.setattr("neurolsc.neurons.lru.BUSY", busy)
         values.append(linear_scan(decay, inputs, start))
         gradients.append(torch.autograd.grad(values[-1].abs().sum(), decay))
     torch.testing.assert_close(*values, **TIGHT)

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, wrap
-from neurolsc.neurons.synapses import synapses
+from neurolsc.neurons.cell import synapses
 from tests.interop.layers import EVERY, N_IN, N
 
 OURS = [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass]

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from neurolsc import LIF, ALIFPlus, ALIFPositive, Cell, Network, SpikingCell, diagnose, pretrain, radius_profile
 from neurolsc.interop.norse import LIFRecurrentCell
 from neurolsc.neurons import Derivatives, Term
-from neurolsc.neurons.lif import LIFState
-from neurolsc.neurons.offers import OFFERS, step_of
+from neurolsc.neurons.cell import OFFERS, step_of
 from neurolsc.neurons.reset import Reset
+from neurolsc.neurons.spiking import LIFState
 from neurolsc.surrogate import FastSigmoid
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from neurolsc import Cell, Network
 from neurolsc.neurons import GRU, LRU, LSTM, RNN, FeedForward
-from neurolsc.neurons.activations import ACTIVATIONS
+from neurolsc.neurons.rate import ACTIVATIONS
 from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.transition import (
     depth_factors,
@@ -65,12 +65,12 @@ def test_closed_forms_and_products_equal_autograd(kind):
             torch.testing.assert_close(below.expand(18, -1, -1), output_derivative_by_autograd(t), **TIGHT)
         step, columns = t.cell.derivatives().state_map(t.x, t.before), closed.shape[2]
         vectors = torch.randn(18, columns)
-        torch.testing.assert_close(step.times(vectors), (closed @ vectors.unsqueeze(2)).squeeze(2), **TIGHT)
-        torch.testing.assert_close(step.transposed(vectors), (closed.mT @ vectors.unsqueeze(2)).squeeze(2), **TIGHT)
+        torch.testing.assert_close(step.matvec(vectors), (closed @ vectors.unsqueeze(2)).squeeze(2), **TIGHT)
+        torch.testing.assert_close(step.rmatvec(vectors), (closed.mT @ vectors.unsqueeze(2)).squeeze(2), **TIGHT)
         some = torch.tensor([3, 3, 17])
-        torch.testing.assert_close(step.take(some).times(vectors[some]), step.times(vectors)[some], **TIGHT)
+        torch.testing.assert_close(step.take(some).matvec(vectors[some]), step.matvec(vectors)[some], **TIGHT)
         parts = step.terms(vectors, vectors)
-        torch.testing.assert_close(sum(parts.values()), (vectors * step.times(vectors)).sum(1), **TIGHT)
+        torch.testing.assert_close(sum(parts.values()), (vectors * step.matvec(vectors)).sum(1), **TIGHT)
         for radius in (time_radius, lambda *a, **m: depth_radius(*a[:2], "singular", generator, **m)):
             exact = radius(t, layer, method="exact").radius
             torch.testing.assert_close(radius(t, layer, method="krylov").radius, exact, rtol=0.011, atol=1e-12)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from neurolsc import LIF, ALIFPlus, Network, load, register, save
-from neurolsc.neurons.registry import CELLS, SURROGATES
+from neurolsc.neurons.cell import CELLS, SURROGATES
 from neurolsc.surrogate import FastSigmoid
 
 
@@ -44,7 +44,7 @@ def test_a_registered_cell_and_surrogate_are_saved_and_loaded(tables, tmp_path):
 
 def test_two_classes_cannot_share_a_name(tables):
     other = type("LIF", (ALIFPlus,), {"__module__": "elsewhere"})
-    with pytest.raises(ValueError, match=r"'LIF' is another cell already, neurolsc\.neurons\.lif\.LIF"):
+    with pytest.raises(ValueError, match=r"'LIF' is another cell already, neurolsc\.neurons\.spiking\.LIF"):
         register(other)
     first = register(type("Mine", (LIF,), {"__module__": "notebook"}))
     again = register(type("Mine", (LIF,), {"__module__": "notebook"}))

@@ -22,8 +22,7 @@ from neurolsc.export.nir.mapping import NirNeuron
 from neurolsc.export.nir.nodes import array, check_constant, linear, load_nir, lost_share, values
 from neurolsc.export.nir.voltage import agree, check_voltage, fill, fill_tau, fill_voltage, gain, recurrent, width
 from neurolsc.neurons import ALIF, LI, ALIFPlus, SpikingCell
-from neurolsc.neurons.offers import step_of
-from neurolsc.neurons.registry import CELLS
+from neurolsc.neurons.cell import CELLS, step_of
 from neurolsc.neurons.reset import StaticReset
 from neurolsc.positive import raw, set_value
 

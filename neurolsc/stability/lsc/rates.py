@@ -7,7 +7,7 @@ from torch import Tensor
 
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.thresholds import Thresholds
+from neurolsc.neurons.cell import Thresholds
 from neurolsc.stability.one_layer import next_reads, reads, scale_to_rate
 from neurolsc.validation import number, tensor
 

@@ -15,8 +15,7 @@ from typing import Protocol
 
 import torch
 
-from neurolsc.neurons.cell import Answer, Cell
-from neurolsc.neurons.synapses import is_frozen, owner_of
+from neurolsc.neurons.cell import Answer, Cell, is_frozen, owner_of
 from neurolsc.positive import set_value
 from neurolsc.stability.lsc.targets import Balanced, Target, as_target
 

@@ -19,19 +19,47 @@ How far the loop moves the largest eigenvalue itself is estimated at second orde
 g_i times the path to the neuron and back.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.exclusion import CHANCE
-from neurolsc.eigen.known import Known
-from neurolsc.eigen.maps import has_few
-from neurolsc.eigen.vectors import norm, start
-from neurolsc.neurons.linearised import Linearised
+if TYPE_CHECKING:
+    from neurolsc.neurons.derivatives import Linearised
 
 STEPS = 12
 """of the process that bounds the norm; from norms of about 0.95 on it takes more"""
+CHANCE = 0.003
+"""that a start drawn at random has so small a part in an eigenvector"""
+
+
+PARTNERS = 4.0
+"""entries that a row is to have at least, for the matrix not to fall into small blocks"""
+
+
+class Known(NamedTuple):
+    """Of an eigenpair of each of P matrices, what is known within the tolerance asked for."""
+
+    value: Tensor
+    """(P,) complex"""
+    vector: Tensor
+    """(P, n) complex, of norm 1; right or left, as was asked for"""
+    exists: Tensor
+    """(P,) bool: the matrix has such an eigenvalue, within half the tolerance"""
+    largest: Tensor
+    """(P,) bool: and has none that is larger by the tolerance"""
+
+
+def has_few(rows: Tensor) -> Tensor:
+    r"""Whether rows (..., n) that have any entry have few.
+
+    They have :math:`(\sum_j w_j^2)^2 / \sum_j w_j^4` of them.
+    """
+    square = rows.square()
+    all_of_it, most_of_it = square.sum(-1).square(), square.square().sum(-1)
+    return all_of_it < PARTNERS * most_of_it
 
 
 def hears_few(w: Tensor) -> bool:
@@ -53,7 +81,7 @@ class Alone(NamedTuple):
     """of the larger one"""
 
     @classmethod
-    def of(cls, step: Linearised) -> "Alone":
+    def of(cls, step: Linearised) -> Alone:
         """Those of a derivative."""
         a, b, c, d = entries(step)
         if d is None or b is None or c is None:
@@ -160,25 +188,25 @@ def _moved(step: Linearised, alone: Alone, which: Tensor, w: Tensor, gain: Tenso
 def _below_one(w: Tensor, root: Tensor) -> Tensor:
     """Whether norms of diag(root) w diag(root), root (P, N), are shown to be below 1 (P,)."""
     n, shown = len(w), torch.zeros(len(root), dtype=torch.bool, device=w.device)
-    left, x = torch.arange(len(root), device=w.device), start(n, w).expand(len(root), -1)
-    x = x / norm(x).unsqueeze(1)
+    left, x = torch.arange(len(root), device=w.device), _start(n, w).expand(len(root), -1)
+    x = x / x.norm(dim=1, keepdim=True)
     y, tiny = torch.zeros_like(x), torch.finfo(w.dtype).tiny
     back = last = total = x.new_zeros(len(x))  # off the diagonals of the two bidiagonal halves
     phi = total = torch.ones_like(last)
     off = torch.zeros_like(last)
     for _ in range(STEPS):
         y = root * ((root * x) @ w.T) - back.unsqueeze(1) * y
-        ahead = norm(y)
+        ahead = torch.linalg.vector_norm(y, dim=1)
         y = y / ahead.clamp(min=tiny).unsqueeze(1)
         z = root * ((root * y) @ w) - ahead.unsqueeze(1) * x
-        new = norm(z)
+        new = torch.linalg.vector_norm(z, dim=1)
         # orthonormal polynomials of A^T A at 1, by its tridiagonal matrix
         value = (1 - ahead.square() - back.square()) * phi - off * last
         off = ahead * new
         last, phi = phi, value / off.clamp(min=tiny)
         total = total + phi.square()
         x, back = z / new.clamp(min=tiny).unsqueeze(1), new
-        done, out = CHANCE["real"] ** 2 * total >= n, value <= 0  # a sign changes: some eigenvalue is above 1
+        done, out = CHANCE**2 * total >= n, value <= 0  # a sign changes: some eigenvalue is above 1
         shown[left[done & ~out]] = True
         stay = (~done & ~out).nonzero().squeeze(1)
         if not len(stay):
@@ -186,3 +214,8 @@ def _below_one(w: Tensor, root: Tensor) -> Tensor:
         left, root, x, y = left[stay], root[stay], x[stay], y[stay]
         back, last, phi, total, off = back[stay], last[stay], phi[stay], total[stay], off[stay]
     return shown
+
+
+def _start(n: int, like: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(n)
+    return torch.randn(n, generator=generator, dtype=torch.float64).to(like)
