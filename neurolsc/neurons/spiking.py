@@ -558,7 +558,7 @@ class ALIFLowPass(ALIFPlus):
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
-        **options: keywords of :class:`neurolsc.neurons.spiking.ALIF`. Of these ``b_theta`` is the mean
+        **options: keywords of :class:`ALIF`. Of these ``b_theta`` is the mean
             starting resting threshold, ``adaptation`` the mean starting rise of the threshold of a
             neuron that fires at every step, and ``reset`` is ``"subtract"`` the new threshold, the
             resting one (``"static"``), or to ``"zero"``; ``recurrent_init`` is before the diagonal
