@@ -19,7 +19,7 @@ import neurolsc
 from neurolsc.cli import app
 from neurolsc.config import DataSettings, NetworkSettings, StartSettings, TrainSettings
 from neurolsc.experiment import Experiment, Outcome, load_network
-from neurolsc.neurons import registry
+from neurolsc.neurons import cell as registry
 from neurolsc.training import TrainResult
 from tests.words import draw_words, write_words
 
