@@ -7,18 +7,15 @@ from pathlib import Path
 
 import torch
 
-from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, load, pretrain, radius_profile, surrogate, theory
-from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST, collate, input_batches
+from examples.paper.pictures import plot_paths
+from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate, theory
+from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST, input_batches
 from neurolsc.datasets.events import UNITS
-from neurolsc.datasets.mnist import SIDE
 from neurolsc.datasets.summary import summarize
-from neurolsc.metrics import mode_vote, step_vote
-from neurolsc.plots import animate_sample, plot_paths, plot_surrogates, plot_utterances
+from neurolsc.plots import plot_surrogates, plot_utterances
 
 WIDTH, TARGET, PAPER_STEPS, SEED = 64, 0.5, 40, 0
 ABOUT = f"2 x {WIDTH} ALIFPlus, spike-latency MNIST (sample in the package), seed {SEED}"
-DIGIT = 3
-"""of the test set, in the film"""
 FOLDER = Path(__file__).parent / "pictures"
 TABLE = Path(__file__).parents[1] / "benchmarks" / "results" / "one_half.json"
 SURROGATES = (
@@ -46,24 +43,6 @@ def draw_paths(path: Path) -> None:
             for radius in (0.5, 1.0)
         }
     plot_paths(panels, path, over=["steps back in time"] * 2, counted="derivative", shared=True)
-
-
-def film_digit(path: Path) -> None:
-    """A test digit on its way through the trained network that comes with the package."""
-    network = load("sl-mnist-alif").eval()
-    x, (label,) = collate([SpikeLatencyMNIST.embedded("test")[DIGIT]])
-    with torch.no_grad():
-        run = network.run(x)
-    animate_sample(
-        path,
-        image=x[:, 0].view(-1, SIDE, SIDE),
-        spikes={f"layer {i}": layer[:, 0].numpy() for i, layer in enumerate(run.spikes, start=1)},
-        votes=step_vote(run.logits)[:, 0],
-        classes=[*"0123456789"],
-        label=str(int(label)),
-        decision=str(int(mode_vote(run.logits))),
-        title="2 x 128 ALIFPositive, trained (sl-mnist-alif)",
-    )
 
 
 def untrained() -> Network:
@@ -99,7 +78,6 @@ draw_paths(FOLDER / "paths.png")
 v = torch.linspace(-3, 3, 601)
 curves = {make.__name__: (make().derivative(v).detach(), make().primitive(v).detach()) for make in SURROGATES}
 plot_surrogates(v, curves, FOLDER / "surrogates.png", title="Dampening 0.5, sharpness 1")
-film_digit(FOLDER / "digit.gif")
 
 batches = input_batches(SpikeLatencyMNIST.embedded("train"), 32, seed=SEED)
 x = batches[0][:, :8]

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from examples.paper.pictures import plot_covariance, plot_growth, plot_pascal, plot_paths
 from neurolsc import ALIFPlus, Network, TransitionRule, pretrain, theory, wrap
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.plots import plot_covariance, plot_growth, plot_pascal, plot_paths
 from neurolsc.stability import singular_values
 
 FOLDER = Path(__file__).parent / "pictures"

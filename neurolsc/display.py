@@ -1,6 +1,5 @@
-"""How results look: the same lines and tables, as text in a console and as HTML in a notebook."""
+"""How results look: the same lines and tables, in a console and in a notebook."""
 
-import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -35,20 +34,6 @@ class Table:
             for row in (self.head, *self.rows)
         )
 
-    def html(self) -> str:
-        """The same as a table of HTML, every cell escaped."""
-        sides = ["left" if words else "right" for words in self._words]
-
-        def line(kind: str, cells: Sequence[str]) -> str:
-            told = (
-                f'<{kind} style="text-align: {side}">{html.escape(cell.strip())}</{kind}>'
-                for cell, side in zip(cells, sides, strict=True)
-            )
-            return f"<tr>{''.join(told)}</tr>"
-
-        body = "".join(line("td", row) for row in self.rows)
-        return f"<table><thead>{line('th', self.head)}</thead><tbody>{body}</tbody></table>"
-
 
 class Displayed(ABC):
     """A result that shows itself, printed, in a console and in a notebook.
@@ -65,14 +50,6 @@ class Displayed(ABC):
 
     def __repr__(self) -> str:
         return str(self)
-
-    def _repr_html_(self) -> str:
-        """The same for a notebook."""
-        return "".join(part.html() if isinstance(part, Table) else _paragraph(part) for part in self.parts())
-
-
-def _paragraph(text: str) -> str:
-    return f"<div>{html.escape(text)}</div>"
 
 
 def or_dash(value: float | None, form: str) -> str:

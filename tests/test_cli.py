@@ -32,7 +32,7 @@ def call(*words: str | Path) -> Result:
 
 
 COMMANDS = ["radii", "pretrain", "train", "diagnose", "evaluate", "export", "demo", "data info", "data splits"]
-COMMANDS += ["sweep", "table", "figure", "reproduce"]
+COMMANDS += ["sweep", "table", "figure"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -694,32 +694,3 @@ def test_other_cells_are_trained_by_name(tmp_path):
     result = call("train", "--cell", "GRU", "--activation", "tanh", "--out", tmp_path / "other")
     assert result.exit_code == 1
     assert "a cell GRU does not take activation" in result.output
-
-
-def test_a_figure_is_made_again_and_says_what_was_found(tmp_path):
-    result = call("reproduce", "1a", "--out", tmp_path / "a")
-    assert result.exit_code == 0, result.output
-    told = (tmp_path / "a/reading.txt").read_text()
-    assert told.startswith("Fig. 1 a, size small: reproduced: ")
-    assert told in result.output
-    assert (tmp_path / "a/figure.png").exists()
-
-
-def test_the_trials_of_a_figure_are_listed_without_running_them(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = call("reproduce", "4", "--size", "paper", "--dry-run")
-    assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[-1] == "Fig. 4, size paper: 64 trials"
-    assert len(set(result.output.splitlines())) == 65
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_figure_that_is_not_there_and_one_without_data_are_told(tmp_path):
-    unknown = call("reproduce", "7")
-    assert (unknown.exit_code, "known are 1a, 1b, 1c, 2, 3, 4, table-I" in unknown.output) == (1, True)
-    without = call("reproduce", "2", "--size", "paper", "--out", tmp_path / "f")
-    assert (without.exit_code, "name with --root a folder that holds cifar10, cifar100, mnist" in without.output) == (
-        1,
-        True,
-    )
-    assert call("reproduce", "2", "--size", "large").exit_code == 2

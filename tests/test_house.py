@@ -29,7 +29,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("interop", "tasks", "evaluation", "fit", "training", "export", "initialisers", "diagnosis", "theory"),
     ("config", "runs", "experiment"),
     ("sweeps",),
-    ("reproduce",),
     ("cli",),
 )
 """rooms from the ground up; a room may import from lower floors, and from its own only where that

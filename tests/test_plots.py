@@ -1,8 +1,6 @@
 """Pictures: a file of the format that its suffix names, whole, and no figure left open."""
 
-import ast
 import io
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -10,7 +8,6 @@ from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -131,14 +128,6 @@ def every_picture(profile, make_spikes) -> dict[str, Callable[..., Figure]]:
             noise=None,
             findings=[],
         ),
-        "paths": partial(plots.plot_paths, {"one": {"a": (step, v)}}, over=["steps"]),
-        "pascal": partial(plots.plot_pascal, {"a": (v.unsqueeze(1), v, v)}),
-        "grid": partial(plots.plot_grid, {"a": [(1, 1), (0, 1), (0, 0)]}, steps=1, layers=1),
-        "rates": partial(plots.plot_rates, {"one": {"a": {1e-3: [0.1, 0.2], 1e-2: [0.3]}}}, score="s"),
-        "starts": partial(plots.plot_starts, {"one": {"GRU": {"a": [0.1]}}}, scores=["s"], shares=[True]),
-        "covariances": partial(plots.plot_covariances, {"one": {"a": (0, (v, v, step))}}, samples=9),
-        "growth": partial(plots.plot_growth, {"a": (v.abs().view(1, 5, 1),) * 3}),
-        "covariance": partial(plots.plot_covariance, {"a": (v, v, step)}, steps=range(5), samples=9),
         "export": partial(
             plots.plot_export, errors=layers, rates=layers, used=layers, decisions={"b": 0.1}, alike=[], note=""
         ),
@@ -252,17 +241,6 @@ def test_a_summary_of_a_file_is_drawn_with_all_its_utterances(tmp_path):
     assert is_a_picture(tmp_path / "file.png")
 
 
-def test_pictures_know_no_model():
-    for file in Path(plots.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = [node.module] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            for name in names:
-                inside = name == "neurolsc.files" or name.startswith("neurolsc.plots")
-                outside = name.partition(".")[0] in {"matplotlib", "numpy"} | sys.stdlib_module_names
-                assert inside or outside, f"{file.name} imports {name}"
-
-
 def test_bands_reach_from_the_lowest_to_the_highest_run_and_a_short_run_keeps_its_last_score(tmp_path):
     panels = {"layers 2": {"a": [[0.1, 0.2, 0.6], [0.3, 0.4]], "b": [[0.5]]}, "layers 5": {"b": [[0.1, 0.2]]}}
     figure = plots.plot_bands(panels, tmp_path / "bands.png", score="accuracy")
@@ -310,91 +288,3 @@ def test_where_there_are_words_every_value_has_a_row_from_the_top():
 def test_more_arms_than_colours_are_told_apart_by_dashes():
     styles = [line_style(number) for number in range(3 * len(plots.COLORS))]
     assert len({tuple(style.items()) for style in styles}) == len(styles)
-
-
-# the theory
-
-
-def test_paths_are_drawn_beyond_all_floats_and_where_there_is_none_not_at_all():
-    logs = torch.tensor([-torch.inf, 0.0, 10_000.0])
-    figure = plots.plot_paths({"a": {"one": (range(3), logs)}, "b": {"x": ([0], [1.0]), "y": ([0], [2.0])}}, over="nm")
-    figure.draw_without_rendering()
-    first, second = figure.axes
-    assert first.lines[0].get_ydata().tolist() == pytest.approx([float("nan"), 0, 10_000 / np.log(10)], nan_ok=True)
-    assert "$10^{4000}$" in [label.get_text() for label in first.get_yticklabels()]
-    assert (first.get_xlabel(), second.get_xlabel()) == ("n", "m")
-    assert first.get_legend() is None and len(second.get_legend().get_texts()) == 2
-
-
-def test_growth_is_drawn_as_means_over_samples_and_rounding_does_not_make_the_axis():
-    tangent = torch.tensor([[[0.0, 0.0], [1.0, 3.0], [1e-3, 1e-3]]])
-    difference = tangent + torch.tensor([0.0, 0.0, 1e-40]).view(1, 3, 1)
-    difference[0, 2] = 1e-200
-    figure = plots.plot_growth({"a": (difference.double(), tangent, tangent)})
-    forward, back = figure.axes
-    exact, runs = forward.lines
-    assert exact.get_ydata().tolist() == pytest.approx([float("nan"), np.log10(2), -3], nan_ok=True)
-    assert runs.get_linestyle() == ":" and forward.get_ylim()[0] > -10
-    assert back.lines[0].get_ydata().tolist() == pytest.approx(exact.get_ydata().tolist(), nan_ok=True)
-
-
-def test_covariance_is_drawn_with_what_chance_gives():
-    curve = (torch.ones(3), torch.tensor([torch.nan, 1.0, 0.2]), torch.tensor([torch.nan, 0.0, 0.6]))
-    figure = plots.plot_covariance({"a": curve}, steps=range(3), step=1, samples=16)
-    covariance, correlation, p_value = figure.axes
-    assert covariance.get_title(loc="left") == "Covariance with step 1"
-    (shade,) = correlation.patches
-    assert shade.get_extents().height / correlation.get_window_extent().height == pytest.approx(1 / 2.1)
-    assert p_value.lines[1].get_ydata() == [0.05, 0.05]
-
-
-def test_the_pascal_rnn_is_drawn_with_its_bound_below_the_derivative():
-    logs = torch.tensor([3.0, 1.0, -torch.inf])
-    figure = plots.plot_pascal({"a": (torch.ones(3, 2), logs, logs + 1), "b": (torch.ones(3, 1), logs, logs)})
-    outputs, _, below, _ = figure.axes
-    assert len(outputs.lines) == 2 and outputs.get_title(loc="left") == "a"
-    bound, derivative = (line.get_ydata()[:2] for line in below.lines)
-    assert bound - derivative == pytest.approx(1 / np.log(10))
-
-
-# a film
-
-
-def test_a_film_shows_input_layers_and_votes_as_far_as_they_are(make_spikes, tmp_path):
-    spikes = {"layer 1": make_spikes(T=40, B=1, N=6)[:, 0], "layer 2": torch.zeros(40, 3)}
-    spikes["layer 2"][30:] = 1
-    plots.animate_sample(
-        tmp_path / "film.gif",
-        image=make_spikes(T=40, B=1, N=16)[:, 0].view(40, 4, 4),
-        spikes=spikes,
-        votes=[-1] * 20 + [1] * 20,
-        classes=["no", "yes"],
-        label="yes",
-        decision="yes",
-        frames=4,
-    )
-    assert (tmp_path / "film.gif").stat().st_size < 1e5 and len(list(tmp_path.iterdir())) == 1
-    shares: dict[str, list[float]] = {"blue": [], "orange": [], "green": []}
-    with Image.open(tmp_path / "film.gif") as film:
-        assert film.n_frames == 4 and film.info["loop"] == 0
-        for number in range(4):
-            film.seek(number)
-            pixels = np.asarray(film.convert("RGB")).astype(int)
-            for name, color in zip(shares, plots.COLORS, strict=False):
-                wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
-                shares[name].append((np.abs(pixels - wanted).max(-1) < 40).mean())
-    assert shares["blue"] == sorted(shares["blue"]) and shares["blue"][0] > 0  # more and more spikes of layer 1
-    assert shares["orange"][:3] == [0, 0, 0] and shares["orange"][3] > 0  # layer 2 fires from step 30 on
-    assert shares["green"][:2] == [0, 0] and 0 < 1.5 * shares["green"][2] < shares["green"][3]
-
-
-def test_a_film_that_cannot_be_written_leaves_nothing(make_spikes, tmp_path):
-    with pytest.raises(OSError, match="could not write the file"):
-        plots.animate_sample(
-            tmp_path / "missing" / "film.gif",
-            image=torch.zeros(2, 2, 2),
-            spikes={"layer": make_spikes(T=2, B=1, N=3)[:, 0]},
-            votes=[-1, 0],
-            classes=["one"],
-        )
-    assert not list(tmp_path.iterdir())

@@ -118,7 +118,6 @@ PUBLIC = [
     "neurolsc.schedule",
     "neurolsc.metrics",
     "neurolsc.sweeps",
-    "neurolsc.reproduce",
     "neurolsc.export",
     "neurolsc.plots",
 ]

@@ -10,10 +10,9 @@ import torch
 
 from neurolsc.cli import options
 from neurolsc.datasets import collate
-from neurolsc.datasets.mnist import SIDE
 from neurolsc.experiment import Experiment, load_network
-from neurolsc.metrics import mode_vote, step_vote
-from neurolsc.plots import animate_sample, plot_learning_curves, plot_raster
+from neurolsc.metrics import mode_vote
+from neurolsc.plots import plot_learning_curves, plot_raster
 from neurolsc.runs import write_text
 from neurolsc.stability import radius_profile
 from neurolsc.sweeps import Grid, Processes, Trial, make_grid, run_sweep
@@ -111,7 +110,7 @@ def _draw_learning(grid: Grid, out: Path) -> None:
 
 
 def _draw_best(trial: Trial, out: Path) -> None:
-    """The spikes of one test digit in a trained network, as a picture and as a film."""
+    """The spikes of one test digit in a trained network, as a picture."""
     network, data = load_network(trial.folder(out)), trial.experiment.data.load("test")
     one, (digit,) = collate([data[0]])
     with torch.no_grad():
@@ -121,8 +120,6 @@ def _draw_best(trial: Trial, out: Path) -> None:
     told: dict[str, Any] = {"label": str(int(digit)), "decision": "nothing" if vote < 0 else str(vote)}
     told["title"] = f"{_told(trial)}, after training, seed {trial.settings['seed']}"
     plot_raster({"input": one[:, 0]} | named, out / "raster.png", **told)
-    image, votes = one[:, 0].view(-1, SIDE, SIDE), step_vote(run.logits)[:, 0]
-    animate_sample(out / "digit.gif", image=image, spikes=named, votes=votes, classes=[*"0123456789"], **told)
 
 
 def _draw_radii(trials: dict[str, Trial], out: Path) -> None:
@@ -170,6 +167,4 @@ a pixel.
 ## Spikes of the best on one digit
 
 ![spikes of one sample](raster.png)
-
-![the same as a film: input spikes, those of the layers, votes](digit.gif)
 """

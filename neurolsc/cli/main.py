@@ -18,7 +18,6 @@ from neurolsc.cli.export import export
 from neurolsc.cli.figure import figure
 from neurolsc.cli.pretrain import pretrain
 from neurolsc.cli.radii import radii
-from neurolsc.cli.reproduce import reproduce_figure
 from neurolsc.cli.sweep import sweep
 from neurolsc.cli.table import table
 from neurolsc.cli.train import train
@@ -73,7 +72,6 @@ def app() -> None:
       neurolsc export runs/digits --to netx           integers for a neuromorphic chip
       neurolsc demo                                   five starts side by side, with a report
       neurolsc data info train.h5                     what is in a file of spoken words
-      neurolsc reproduce 1b                           a figure of the paper, in small
 
     Settings come from flags, from a TOML file (--config), and else from the defaults that --help
     shows. A finished run has its own, in settings.toml, which --config takes as it is.
@@ -82,5 +80,5 @@ def app() -> None:
         sys.path.append(os.getcwd())
 
 
-for command in (radii, pretrain, train, diagnose, evaluate, export, demo, data, sweep, table, figure, reproduce_figure):
+for command in (radii, pretrain, train, diagnose, evaluate, export, demo, data, sweep, table, figure):
     app.add_command(command)

@@ -45,17 +45,6 @@ def line_style(number: int) -> dict[str, str]:
     return {"color": color(number), "linestyle": _DASHES[number // len(COLORS) % len(_DASHES)]}
 
 
-def layer_color(number: int) -> str:
-    """The colour of a layer's spikes; of the input, which is number 0, black."""
-    return color(number - 1) if number else "black"
-
-
-def sample_title(label: str, decision: str, title: str) -> str:
-    """What a sample is, what the network says, and the title of the whole."""
-    said = [f"label {label}" if label else "", f"the network says {decision}" if decision else ""]
-    return "; ".join(filter(None, (", ".join(filter(None, said)), title)))
-
-
 def from_zero(ax: Axes) -> None:
     """Start the upward axis at zero, with room above the highest line, if there is one."""
     top = 1.08 * ax.dataLim.y1

@@ -7,13 +7,13 @@ from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
 
+from examples.paper.asked import Asked
+from examples.paper.figure import PICTURE, Figure, Result
+from examples.paper.reading import Count, Judgement
+from examples.paper.tables import write_tables
+from examples.paper.trials import PAPER, finite, scores, trained
 from neurolsc.plots import plot_bands
 from neurolsc.plots.style import color
-from neurolsc.reproduce.asked import Asked
-from neurolsc.reproduce.figure import PICTURE, Figure, Result
-from neurolsc.reproduce.reading import Count, Judgement
-from neurolsc.reproduce.tables import write_tables
-from neurolsc.reproduce.trials import PAPER, finite, scores, trained
 from neurolsc.sweeps import Grid, make_grid
 from neurolsc.sweeps.row import best_so_far, read_history
 

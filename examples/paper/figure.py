@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from neurolsc.reproduce.asked import Asked
-from neurolsc.reproduce.reading import Judgement
+from examples.paper.asked import Asked
+from examples.paper.reading import Judgement
 from neurolsc.sweeps import Grid
 from neurolsc.sweeps.row import Row
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from examples.paper.asked import Asked
+from examples.paper.figure import PICTURE, Figure, Result
+from examples.paper.pictures import plot_grid, plot_paths
+from examples.paper.reading import Count, Judgement
 from neurolsc import theory
-from neurolsc.plots import plot_grid, plot_paths
-from neurolsc.reproduce.asked import Asked
-from neurolsc.reproduce.figure import PICTURE, Figure, Result
-from neurolsc.reproduce.reading import Count, Judgement
 
 Path2D = tuple[tuple[int, int], ...]
 """points (step, layer), from the last ones down to the first"""

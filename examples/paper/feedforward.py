@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from neurolsc.plots import plot_rates
-from neurolsc.reproduce.asked import Asked
-from neurolsc.reproduce.figure import PICTURE, Figure, Result
-from neurolsc.reproduce.reading import Count, Judgement
-from neurolsc.reproduce.trials import PAPER, RATES, best_rate, finite, scores, trained
+from examples.paper.asked import Asked
+from examples.paper.figure import PICTURE, Figure, Result
+from examples.paper.pictures import plot_rates
+from examples.paper.reading import Count, Judgement
+from examples.paper.trials import PAPER, RATES, best_rate, finite, scores, trained
 from neurolsc.sweeps import Grid, make_grid
 
 STARTS = {"Default": "Glorot", "He": "He", "LSC": "Glorot, then LSC 1"}

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from examples.paper.asked import Asked
+from examples.paper.figure import Figure, Result
+from examples.paper.reading import Count, Judgement
+from examples.paper.tables import write_tables
 from neurolsc.config import NetworkSettings, make
-from neurolsc.reproduce.asked import Asked
-from neurolsc.reproduce.figure import Figure, Result
-from neurolsc.reproduce.reading import Count, Judgement
-from neurolsc.reproduce.tables import write_tables
 
 CELLS: dict[str, dict[str, Any]] = {
     "RNN σ": {"cell": "RNN", "activation": "sigmoid"},

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from neurolsc.plots import plot_starts
-from neurolsc.reproduce.asked import Asked
-from neurolsc.reproduce.figure import PICTURE, Figure, Result
-from neurolsc.reproduce.parameters import CELLS, SPIKING, TASKS, network
-from neurolsc.reproduce.reading import Count, Judgement
-from neurolsc.reproduce.trials import PAPER, duel, finite, total, trained, value
+from examples.paper.asked import Asked
+from examples.paper.figure import PICTURE, Figure, Result
+from examples.paper.parameters import CELLS, SPIKING, TASKS, network
+from examples.paper.pictures import plot_starts
+from examples.paper.reading import Count, Judgement
+from examples.paper.trials import PAPER, duel, finite, total, trained, value
 from neurolsc.runs import UNFINISHED
 from neurolsc.sweeps import Grid, make_grid
 from neurolsc.sweeps.row import START, Row

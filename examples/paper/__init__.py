@@ -1,4 +1,6 @@
-"""The paper's figures and tables, one command each, small on the data in the package or as printed.
+"""The paper's figures and tables, small on the data in the package, or as printed.
+
+``python -m examples.paper 2 --out runs/figure-2`` from the repository makes Fig. 2.
 
 Map: `asked` says how large and of which data; `figure` is what all have: trials or none, numbers,
 a picture, and what of the claim was found, which `reading` puts into one line; `trials` compares
@@ -7,10 +9,10 @@ rows of trials, `tables` writes tables; `make` is the whole way. One a file: `pa
 `covariance` (S2, S3), `parameters` (Table S1). `registry` has them by name.
 """
 
-from neurolsc.reproduce.asked import Asked
-from neurolsc.reproduce.figure import Figure, Result
-from neurolsc.reproduce.make import reproduce, trials_of
-from neurolsc.reproduce.reading import Count, Judgement
-from neurolsc.reproduce.registry import FIGURES, find
+from examples.paper.asked import Asked
+from examples.paper.figure import Figure, Result
+from examples.paper.make import reproduce, trials_of
+from examples.paper.reading import Count, Judgement
+from examples.paper.registry import FIGURES, find
 
 __all__ = ["FIGURES", "Asked", "Count", "Figure", "Judgement", "Result", "find", "reproduce", "trials_of"]

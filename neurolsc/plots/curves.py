@@ -1,4 +1,4 @@
-"""Trainings of arms with several seeds each: curves with bands, and scores over a setting."""
+"""Curves: pre-training over steps, trainings over epochs, arms of a sweep over a setting."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,8 +8,114 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatter
 
-from neurolsc.plots.style import STYLE, Where, finish, line_style, panels, whole_steps
+from neurolsc.plots.style import STYLE, Where, color, finish, from_zero, line_style, panels, target_line, whole_steps
+
+PANELS = {
+    "time": "Mean radius through time",
+    "depth": "Mean radius through depth",
+    "firing_rate": "Spikes per neuron and step",
+}
+
+
+def plot_pretraining(
+    history: Sequence[dict[str, Any]],
+    target: tuple[float | None, float | None] | None,
+    path: Where = None,
+    *,
+    title: str = "",
+) -> Figure:
+    """Draw the mean radii and the firing rates of every layer over the pre-training steps.
+
+    Args:
+        history: one row per step: step, and time, depth and firing_rate with a number per layer.
+            Rows without depth are left out, rates that are None, and their panel where all are.
+        target: radii (time, depth) that were aimed at; None: that one was left as it was.
+        path: the picture; None: it is not written.
+        title: of the whole.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: if no row has a depth.
+    """
+    rows = [row for row in history if "depth" in row]
+    if not rows:
+        raise ValueError("only the history of pretrain can be drawn over steps.")
+    steps = [row["step"] for row in rows]
+    aims = {} if target is None else dict(zip(PANELS, target, strict=False))
+    courses = {key: np.array([row[key] for row in rows], dtype=float) for key in PANELS}  # None is NaN
+    drawn = {key: what for key, what in PANELS.items() if not np.isnan(courses[key]).all()}
+    with mpl.rc_context(STYLE):
+        figure, ((*axes,),) = panels(1, len(drawn), figsize=(4.3 * len(drawn) + 0.1, 3.4))
+        for ax, (key, what) in zip(axes, drawn.items(), strict=True):
+            for layer, values in enumerate(courses[key].T):
+                ax.plot(steps, values, **line_style(layer), label=f"layer {layer + 1}", linewidth=1.6)
+            if (aim := aims.get(key)) is not None:
+                target_line(ax, aim, "target")
+            ax.set(xlabel="pre-training step", title=what)
+            from_zero(ax)
+            whole_steps(ax)
+        lines = {line.get_label(): line for ax in axes for line in ax.lines}
+        figure.legend(lines.values(), lines, loc="outside lower center", ncols=min(len(lines), 8), fontsize="small")
+        return finish(figure, path, title)
+
+
+def plot_learning_curves(
+    histories: Mapping[str, Sequence[dict[str, Any]]],
+    path: Where = None,
+    *,
+    chance: float | None = None,
+    score: str = "mode_accuracy",
+    share: bool = True,
+    title: str = "",
+) -> Figure:
+    """Draw validation loss, score and the last layer's firing rate of trainings over epochs.
+
+    Args:
+        histories: one row per epoch: epoch, validation_loss, validation_<score>, and firing_rate
+            with a number per layer; by the names of the trainings, of which a single one may be "".
+        path: the picture; None: it is not written.
+        chance: the score of a guess.
+        score: what the task calls it.
+        share: it lies between 0 and 1, and so does its axis; else the axis goes by factors, if the
+            score is positive.
+        title: of the whole.
+
+    Returns:
+        The figure.
+    """
+    drawn = {
+        "validation_loss": "Validation loss (mean over all steps)",
+        f"validation_{score}": f"Validation {score.replace('_', ' ')}",
+        "firing_rate": "Spikes per neuron and step, last layer",
+    }
+    with mpl.rc_context(STYLE):
+        figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.9))
+        for number, (name, history) in enumerate(histories.items()):
+            epochs = [row["epoch"] for row in history]
+            for ax, key in zip(axes, drawn, strict=True):
+                values = [row[key][-1] if isinstance(row[key], list) else row[key] for row in history]
+                ax.plot(epochs, values, color=color(number), label=name, marker=".", linewidth=1.6)
+        for ax, panel in zip(axes, drawn.values(), strict=True):
+            ax.set(xlabel="epoch", title=panel)
+            whole_steps(ax)
+        if share:
+            axes[1].set_ylim(0, 1)
+        elif axes[1].dataLim.y0 > 0:  # a perplexity falls fast at first, then slowly
+            axes[1].set_yscale("log")
+            axes[1].yaxis.set_major_formatter(LogFormatter())
+            axes[1].yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+        from_zero(axes[2])
+        if chance is not None:
+            axes[1].axhline(chance, color="black", linestyle=":", linewidth=1, label="chance")
+        # below the panels: curves may run anywhere in them
+        handles, labels = axes[1].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), fontsize="small")
+        return finish(figure, path, title)
+
 
 _Arms = Mapping[str, Mapping[float | str, Sequence[float]]]
 _Styles = Mapping[str, dict[str, Any]]

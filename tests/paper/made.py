@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from neurolsc.reproduce import Asked, Figure, Result
+from examples.paper import Asked, Figure, Result
 from neurolsc.sweeps import Grid
 
 

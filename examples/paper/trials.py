@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
 from typing import Any
 
+from examples.paper.figure import Result
+from examples.paper.reading import Count
 from neurolsc.measure import Measure
-from neurolsc.reproduce.figure import Result
-from neurolsc.reproduce.reading import Count
 from neurolsc.sweeps.row import Row
 
 DIVERGED = "FloatingPointError"

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from examples.paper.asked import Asked
+from examples.paper.figure import PICTURE, Figure, Result
+from examples.paper.parameters import TASKS, network
+from examples.paper.pictures import plot_rates
+from examples.paper.reading import Count, Judgement
+from examples.paper.trials import DIVERGED, PAPER, RATES, best_rate, finite, trained
 from neurolsc.measure import Measure
-from neurolsc.plots import plot_rates
-from neurolsc.reproduce.asked import Asked
-from neurolsc.reproduce.figure import PICTURE, Figure, Result
-from neurolsc.reproduce.parameters import TASKS, network
-from neurolsc.reproduce.reading import Count, Judgement
-from neurolsc.reproduce.trials import DIVERGED, PAPER, RATES, best_rate, finite, trained
 from neurolsc.sweeps import Grid, make_grid
 
 CELLS = ("LSTM", "ALIF+")

@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from examples.paper.asked import Asked
+from examples.paper.figure import PICTURE, Figure, Result
+from examples.paper.pictures import plot_pascal
+from examples.paper.reading import Judgement
 from neurolsc import theory
 from neurolsc.config import DataSettings
 from neurolsc.datasets import input_batches
 from neurolsc.initialisers import named
 from neurolsc.network import Network
 from neurolsc.neurons import GRU
-from neurolsc.plots import plot_pascal
-from neurolsc.reproduce.asked import Asked
-from neurolsc.reproduce.figure import PICTURE, Figure, Result
-from neurolsc.reproduce.reading import Judgement
 
 RADII = (0.5, 1.0)
 _DECADES = 1 / math.log(10)

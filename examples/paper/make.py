@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from neurolsc.reproduce.asked import Asked
-from neurolsc.reproduce.figure import Figure, Result
-from neurolsc.reproduce.reading import sentence
-from neurolsc.reproduce.trials import trained
+from examples.paper.asked import Asked
+from examples.paper.figure import Figure, Result
+from examples.paper.reading import sentence
+from examples.paper.trials import trained
 from neurolsc.runs import write_json, write_text
 from neurolsc.sweeps import Pool, Trial, run_sweep
 
@@ -37,7 +37,7 @@ def reproduce(
     Trials lie in ``trials``, a sweep for each data set; whatever stops them, the same call goes on.
 
     Args:
-        figure: one of :data:`neurolsc.reproduce.FIGURES`.
+        figure: one of :data:`examples.paper.FIGURES`.
         out: folder, made if it is missing.
         asked: the size, and which data.
         pool: who runs the trials.

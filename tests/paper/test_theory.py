@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from examples.paper import Asked, find, reproduce
+from examples.paper.covariance import CovarianceFigure, Decay, PretrainedCovariance
+from examples.paper.parameters import Counted, ParametersTable
+from examples.paper.pascal import Derivative, PascalFigure
+from examples.paper.paths import GridFigure, Grids, Growth, PathsFigure, walks
+from examples.paper.reading import Judgement
 from neurolsc import theory
-from neurolsc.reproduce import Asked, find, reproduce
-from neurolsc.reproduce.covariance import CovarianceFigure, Decay, PretrainedCovariance
-from neurolsc.reproduce.parameters import Counted, ParametersTable
-from neurolsc.reproduce.pascal import Derivative, PascalFigure
-from neurolsc.reproduce.paths import GridFigure, Grids, Growth, PathsFigure, walks
-from neurolsc.reproduce.reading import Judgement
 from tests.sweeps.grids import Here
 
 

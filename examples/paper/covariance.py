@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from examples.paper.asked import Asked
+from examples.paper.figure import PICTURE, Figure, Result
+from examples.paper.parameters import TASKS, network
+from examples.paper.pictures import plot_covariances
+from examples.paper.reading import Judgement
 from neurolsc import theory
 from neurolsc.config import DataSettings, NetworkSettings, make
 from neurolsc.datasets import Words, input_batches
 from neurolsc.initialisers import named
-from neurolsc.plots import plot_covariances
-from neurolsc.reproduce.asked import Asked
-from neurolsc.reproduce.figure import PICTURE, Figure, Result
-from neurolsc.reproduce.parameters import TASKS, network
-from neurolsc.reproduce.reading import Judgement
 from neurolsc.stability import singular_values
 
 CELLS = ("LSTM", "ALIF+")

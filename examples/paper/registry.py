@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from neurolsc.reproduce.covariance import CovarianceFigure, PretrainedCovariance
-from neurolsc.reproduce.feedforward import FeedForwardFigure
-from neurolsc.reproduce.figure import Figure
-from neurolsc.reproduce.lru import LRUCurves, LRUTable
-from neurolsc.reproduce.parameters import ParametersTable
-from neurolsc.reproduce.pascal import PascalFigure
-from neurolsc.reproduce.paths import GridFigure, PathsFigure
-from neurolsc.reproduce.rates import RatesFigure
-from neurolsc.reproduce.recurrent import RecurrentFigure
+from examples.paper.covariance import CovarianceFigure, PretrainedCovariance
+from examples.paper.feedforward import FeedForwardFigure
+from examples.paper.figure import Figure
+from examples.paper.lru import LRUCurves, LRUTable
+from examples.paper.parameters import ParametersTable
+from examples.paper.pascal import PascalFigure
+from examples.paper.paths import GridFigure, PathsFigure
+from examples.paper.rates import RatesFigure
+from examples.paper.recurrent import RecurrentFigure
 from neurolsc.validation import meant
 
 _ALL: tuple[Figure[Any], ...] = (
