@@ -58,7 +58,9 @@ def main(
     for one in chosen:
         if dry_run:
             trials = trials_of(one, scale)
-            click.echo("".join(f"{trial.name}\n" for trial in trials) + f"{one.title}, size {size}: {len(trials)} trials")
+            click.echo(
+                "".join(f"{trial.name}\n" for trial in trials) + f"{one.title}, size {size}: {len(trials)} trials"
+            )
             continue
         folder = out / one.name
         click.echo(reproduce(one, folder, scale, Processes(workers), retry=retry))
