@@ -7,6 +7,14 @@ the wiring:
   n arrows k go down: :math:`\binom{n}{k}` paths.
 - ``layer_delay=0`` (stacks of other libraries; Lemma 2 and Fig. 1 of the paper): an arrow goes one
   step back or one layer down, n + k of them: :math:`\binom{n+k}{n}` paths.
+
+The update of layer k below the top is a sum over steps t, earlier steps t' and the paths between
+(eq. 5 and 11). With the norm of every derivative on a path replaced by its mean, the paper bounds
+the variance of each entry, up to a constant of network and task, by
+
+.. math:: B(T) = \frac1T \sum_{t=0}^{T} \sum_{n=0}^{t} D(n, k)
+
+with D of :func:`log_derivative`. Each bound states its assumptions.
 """
 
 import math
@@ -147,3 +155,170 @@ def checked(layer_delay: Delay) -> Delay:
 
 def _size(name: str, value: float) -> Tensor:
     return torch.tensor(number(name, value, zero_allowed=True), dtype=torch.float64)
+
+
+def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 1.0, layer_delay: Delay) -> Tensor:
+    r"""The logarithm of the bound B(T), for every T from 1 to a number of steps.
+
+    .. math:: B(T) = \frac1T \sum_{t=0}^{T} \sum_{n=0}^{t} D(n, k)
+
+    Exact, by two cumulative sums. It holds for the norm of the update wherever all derivatives have
+    norms of at most ``time`` and ``depth``; with these as mere *means* it needs what
+    :func:`log_bound_at_one` and :func:`log_bound_at_half` say.
+
+    Args:
+        steps: the largest T.
+        layers: k, how far the layer is below the top.
+        time: size of the derivatives through time, from 0.
+        depth: likewise through depth.
+        layer_delay: as in :func:`paths`.
+
+    Returns:
+        Logarithms (steps,) in float64, of T = 1 first.
+
+    Raises:
+        TypeError: if steps or layers is not an int.
+        ValueError: if a number is out of range, or layer_delay neither 0 nor 1.
+
+    Cost: O(steps).
+
+    Example:
+        >>> half = log_path_sums(10_000, 10, time=0.5, depth=0.5, layer_delay=0)
+        >>> print(*(f"{value:.2f}" for value in half[[99, 999, 9999]].exp()))
+        1.80 1.98 2.00
+
+    Source: arXiv:2308.12075, eq. 11 to 14.
+    """
+    whole("steps", steps)
+    whole("layers", layers, at_least=0)
+    n = torch.arange(steps + 1, dtype=torch.float64)
+    each = log_derivative(n, layers, time=time, depth=depth, layer_delay=layer_delay)
+    return each.logcumsumexp(0).logcumsumexp(0)[1:] - n[1:].log()
+
+
+def log_bound_at_one(steps: Count, layers: Count, *, layer_delay: Delay) -> Tensor:
+    r"""Theorem 1 for a mean radius of 1: the logarithm of Lemma 2's sum over all paths.
+
+    .. math:: \frac1T \binom{T+k+2}{T} \;\; (\mathrm{layer\_delay} = 0), \qquad
+              \frac1T \binom{T+2}{k+2} \;\; (\mathrm{layer\_delay} = 1)
+
+    The sum is exact for every T and k, with T + 1 steps and the factor 1/T as in the paper. Its
+    binomial coefficient is that of ``layer_delay=0``, while its eq. 1 is ``layer_delay=1``. Over T
+    with k fixed both grow as :math:`T^{k+1} / (k+2)!`. With T/k fixed both are exponential, but
+    with the delay only for T > k: no path leads through more layers than steps.
+
+    *What is bounded*: the variance of an entry of the update, up to a constant, by the mean of a
+    norm of the update (for updates of norm at most 1), and this by norms of products, with one
+    sub-additive and sub-multiplicative norm for all derivatives.
+
+    *Under which assumptions*: (1) the mean over a path of the n norms, to the power n, is put as
+    its limit 1, by the weak law of large numbers, for which the covariance of distant norms has to
+    die out. But the law is about the mean, not about its n-th power: :func:`log_mean_power` says by
+    how much that is off. The bound holds as it stands where all norms are 1 or less, and where
+    those of a path are independent: the mean of their product is then 1, without the detour over
+    the power. Else it is asymptotic, where their deviation falls faster than :math:`n^{-1/2}`. The
+    *typical* product depends on the mean of the logarithm of the norms, which is below 0 where
+    their mean is 1 and they vary at all: it fades. (2) A norm within any epsilon of the radius
+    exists for each matrix, not one for all: two matrices of radius 0.5 can have a product of any
+    radius. Of what radii do not see, :func:`neurolsc.stability.singular_values` and
+    ``lyapunov_exponents`` are measures.
+
+    Args:
+        steps: T, from 1: a number, or a tensor.
+        layers: k, from 0, likewise; the two broadcast.
+        layer_delay: as in :func:`paths`.
+
+    Returns:
+        Logarithms in float64; ``-inf`` where no path is that long.
+
+    Raises:
+        ValueError: if one is no whole number, T is below 1 or k below 0, or layer_delay neither 0
+            nor 1.
+
+    Example:
+        >>> f"{log_bound_at_one(10_000, 10_000, layer_delay=0):.1f}"
+        '13849.9'
+
+    Source: arXiv:2308.12075, Theorems 1 and 2, Lemma 2 (App. A and C).
+    """
+    T, k = _steps(steps), counts("layers", layers)
+    return log_choose(T + 2 if checked(layer_delay) else T + k + 2, k + 2) - T.log()
+
+
+def log_bound_at_half(steps: Count) -> Tensor:
+    r"""Theorem 1 for mean radii of 0.5, and for any two with the sum 1: a logarithm.
+
+    .. math:: \frac1T \sum_{t=1}^{T} \sum_{t'=1}^{t} 1 = \frac{T+1}{2}
+
+    Linear in T, whatever the depth: the derivative over any steps and layers is at most 1
+    (Theorem 3, in version 2 for time + depth = 1). The sum has T steps here, as in eq. 19, and
+    T + 1 in Lemma 2, with which it is (T+1)(T+2) / 2T.
+
+    *Under which assumptions*: the proof bounds the mean of a norm, one arrow after the other, by
+    the largest value of the norm that follows. To take the next step it needs the mean again: it
+    holds where every two norms that meet sum to at most 1 (surely, not in the mean), or where each
+    derivative is independent of all that come after it. Radii stand for norms as in
+    :func:`log_bound_at_one`.
+
+    *How far it is from the sum*: :func:`log_path_sums` with the same sizes tends to a constant,
+    since a derivative over a fixed number of layers vanishes with the steps: linear is the bound,
+    not the growth.
+
+    Args:
+        steps: T, from 1: a number, or a tensor.
+
+    Returns:
+        Logarithms in float64, in the shape of steps.
+
+    Raises:
+        ValueError: if T is no whole number from 1.
+
+    Example:
+        >>> f"{log_bound_at_half(99).exp():.3f}"
+        '50.000'
+
+    Source: arXiv:2308.12075, Theorem 3 (App. A), eq. 19.
+    """
+    return ((_steps(steps) + 1) / 2).log()
+
+
+def log_mean_power(factors: Count, deviation: float) -> Tensor:
+    r"""The logarithm of what Theorem 2 sets to 1: the mean of its bound of one path.
+
+    .. math:: \log \mathrm{E} \Big(\frac1n \sum_{i=1}^{n} a_i\Big)^{\!n}
+              = \log \frac{\Gamma(n\kappa + n)}{\Gamma(n\kappa)\, (n\kappa)^n},
+              \qquad \kappa = \frac{1}{s^2}
+
+    Exact for n independent norms of Gamma distributions of mean 1 and deviation s: the kindest
+    case, as their covariance is 0. It grows by about :math:`s^2 / 2` a factor, exponentially, while
+    the mean of the norms converges to 1 as the theorem says; the mean of their *product* is 1.
+
+    Args:
+        factors: n, from 1: a number, or a tensor.
+        deviation: s, from 0; at 0 the result is 0.
+
+    Returns:
+        Logarithms in float64, in the shape of factors.
+
+    Raises:
+        ValueError: if n is no whole number from 1, or s is negative or not finite.
+
+    Example:
+        >>> print(*(f"{log_mean_power(n, 0.1).exp():.3g}" for n in (100, 1000)))
+        1.64 145
+
+    Source: the exact moments of a Gamma distribution; arXiv:2308.12075, eq. 11 and 12.
+    """
+    n = _steps(factors, "factors")
+    s = number("deviation", deviation, zero_allowed=True)
+    if s == 0:
+        return torch.zeros_like(n)
+    shape = n / s**2
+    return torch.lgamma(shape + n) - torch.lgamma(shape) - n * shape.log()
+
+
+def _steps(value: Count, name: str = "steps") -> Tensor:
+    found = counts(name, value)
+    if not (found >= 1).all():
+        raise ValueError(f"{name} must be at least 1, got {value!r}.")
+    return found

@@ -113,7 +113,7 @@ def decay(
     r[0] = 1.0
     c = r * covariance
     return Decay(
-        "data", "LSTM", 0, samples, mean, theory.CovarianceDecay(c, r, theory.covariance.pearson_p(r, samples)), 0
+        "data", "LSTM", 0, samples, mean, theory.CovarianceDecay(c, r, theory.measured.pearson_p(r, samples)), 0
     )
 
 

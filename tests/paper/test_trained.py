@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.paper.made import judged, results
 
 from examples.paper import FIGURES, Asked, find, reproduce, trials_of
 from examples.paper.lru import LRUTable
@@ -15,6 +14,7 @@ from neurolsc.config import NetworkSettings, make
 from neurolsc.runs import Stopped
 from neurolsc.sweeps import Trial
 from neurolsc.sweeps.work import Job
+from tests.paper.made import judged, results
 from tests.sweeps.grids import Here
 
 TRAINED = ["2", "3", "4", "table-I", "S1"]

@@ -7,7 +7,7 @@ from scipy import stats
 from neurolsc import radius_profile
 from neurolsc.stability import singular_values
 from neurolsc.theory import covariance_decay
-from neurolsc.theory.covariance import pearson_p
+from neurolsc.theory.measured import pearson_p
 
 pytestmark = pytest.mark.usefixtures("float64")
 
