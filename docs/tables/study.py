@@ -4,11 +4,10 @@ import csv
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from statistics import mean, pstdev
-from types import MappingProxyType
 
 from scipy.stats import spearmanr
 
-from docs.tables.results import RESULTS, MissingError, grouped, read, rows, table
+from docs.tables.results import RESULTS, MissingError, grouped, rows, table
 
 _STATISTICS = {
     "time_radius": "radius through time",
@@ -76,27 +75,6 @@ def _by_arm(found: list[dict[str, str]]) -> list[list[dict[str, str]]]:
     return arms
 
 
-def _means(found: list[dict[str, str]], column: str) -> list[float]:
-    """Of a column each layer's mean over the trials that tell it; or the mean of its one number."""
-    names = [column] if found[0].get(column) else [f"{column}_{i}" for i in range(1, int(found[0]["layers"]) + 1)]
-    told = ([float(row[name]) for row in found if row.get(name)] for name in names)
-    return [mean(values) for values in told if values]
-
-
-def _range(values: list[float], form: str = ".2g") -> str:
-    told = list(dict.fromkeys(f"{value:{form}}" for value in (min(values), max(values)))) if values else ["-"]
-    return " to ".join(told)
-
-
-_FIGURES = {
-    "firing_rate": ("rates at the start", _range),
-    "time_radius": ("radii through time", lambda layers: _range(layers, ".3g")),
-    "depth_radius": ("radii through depth", _range),
-    "survives": ("input left at the top", lambda layers: f"{layers[-1]:.2f}" if layers else "-"),
-}
-"""of the network before its training: what a table calls it, and how it tells one value a layer"""
-
-
 def _spread(found: list[dict[str, str]], column: str) -> str:
     """Mean ± deviation of a score: of a share in per cent."""
     share = column.endswith("accuracy")
@@ -114,42 +92,23 @@ def _network(row: dict[str, str]) -> str:
     return f"{row['layers']} x {row['width']} {row['cell']}{leak}{damped}{at_once}"
 
 
-def _arms(
-    name: str,
-    budgets: tuple[int, ...],
-    score: str = "mode_accuracy",
-    figures: tuple[str, ...] = ("firing_rate", "depth_radius", "survives"),
-    beside: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-) -> list[str]:
-    """A line an arm of a sweep, after those of some starts of others, at its depths."""
+def _arms(name: str, score: str = "mode_accuracy", others: Mapping[str, tuple[str, ...]] | None = None) -> list[str]:
+    """A row for each arm of a sweep, after those of some starts of other sweeps at its depths."""
     own = _trials(name)
     depths = {row["layers"] for row in own}
-    others = [row for other, starts in beside.items() for row in _trials(other) if row["start"] in starts]
-    found = [row for row in others if row["layers"] in depths] + own
+    more = [row for other, starts in (others or {}).items() for row in _trials(other) if row["start"] in starts]
     body = []
-    for runs in _by_arm(found):
+    for runs in _by_arm([row for row in more if row["layers"] in depths] + own):
         arm, whole = runs[0], _whole(runs)
-        odd = [told for tell in _TRAINED.values() if (told := tell(arm))]
+        training = "".join(f", {words}" for tell in _TRAINED.values() if (words := tell(arm)))
         lr = arm["lr"] + (" (chosen)" if any(row["chosen"] == "True" for row in runs) else "")
         diverged = f" ({len(runs) - len(whole)} diverged)" if len(whole) < len(runs) else ""
-        line = [_network(arm), f"`{arm['start']}`", ", ".join(odd) or "-", lr, f"{len(runs)}{diverged}"]
-        columns = [*(f"after_{n}_validation" for n in budgets), "validation", "test"]
-        line += [_spread(whole, f"{column}_{score}") for column in columns]
-        line += [_FIGURES[figure][1](layers_of(arm, figure)) for figure in figures]
-        body.append([*line, f"{float(arm['start_seconds']):.1f}"])
-    head = [
-        "network",
-        "start",
-        "training",
-        "learning rate",
-        "seeds",
-        *(f"after {n} {'epochs' if n > 1 else 'epoch'}" for n in budgets),
-    ]
+        line = [_network(arm) + training, f"`{arm['start']}`", lr, f"{len(runs)}{diverged}"]
+        body.append([*line, *(_spread(whole, f"{column}_{score}") for column in ("validation", "test"))])
     unit = "%" if score == "mode_accuracy" else score
-    head += [f"validation, {unit}", f"test, {unit}", *(_FIGURES[figure][0] for figure in figures), "start, s"]
-    versions = ", ".join(sorted({f"neurolsc {row['neurolsc']}, torch {row['torch']}" for row in found}))
-    epochs = ", ".join(sorted({row["epochs"] for row in found}))
-    about = f"{len(own)} trials of benchmarks/study/{name}.toml are over; {epochs} epochs; {versions}"
+    head = ["network", "start", "learning rate", "seeds", f"validation, {unit}", f"test, {unit}"]
+    epochs = ", ".join(sorted({row["epochs"] for row in own}))
+    about = f"{len(own)} trials, {epochs} epochs; more columns in benchmarks/results/study_{name.replace('-', '_')}.csv"
     return [*rows(head, body), "", f"*{about}. Mean ± deviation over seeds.*"]
 
 
@@ -202,144 +161,58 @@ def _scored(name: str, sweeps: tuple[str, ...], wanted: dict[str, str]) -> str:
     return _spread(found, "test_mode_accuracy") + few + diverged
 
 
-@table
-def study_speech() -> list[str]:
-    """Starts, depths and the parts of the training."""
-    return _arms("speech", (5, 10, 20))
-
 
 @table
 def study_depth() -> list[str]:
     """The same start at two, five and ten layers that are read at once, and controls."""
-    return _arms("depth", (5, 10, 20))
+    return _arms("depth")
 
 
 @table
 def study_starts() -> list[str]:
     """Published starts and LSC at five layers."""
-    return _arms("starts", (5, 10, 20))
+    return _arms("starts")
 
-
-@table
-def study_higher() -> list[str]:
-    """Those of the starts that were best at the highest of three rates, at higher ones."""
-    return _arms("starts-higher", (5, 10, 20))
 
 
 @table
 def study_ablation() -> list[str]:
     """LSC whole, without one of its parts, and other ways to the same radius."""
-    return _arms("ablation", (5, 10, 20), beside={"starts": ("LSC(0.5)",)})
+    return _arms("ablation", others={"starts": ("LSC(0.5)",)})
 
 
-@table
-def study_dampening() -> list[str]:
-    """What a radius through depth does at the same spikes, and what the spikes do at a radius."""
-    return _arms("dampening", (5, 10, 20), beside={"depth": (_ALL_BUT_ONE, "RateMatching(0.15)")})
 
 
-@table
-def study_synthetic() -> list[str]:
-    """Starts on synthetic speech."""
-    return _arms("synthetic", (5, 10, 20))
 
 
-@table
-def study_training() -> list[str]:
-    """The training whole, and without its parts."""
-    return _arms("training", (5, 10, 20), beside={"depth": (_ALL_BUT_ONE, "RateMatching(0.15)")})
-
-
-@table
-def study_ends() -> list[str]:
-    """What chosen trials came to: how many learn, how soon, and what they are in the end."""
-    found = [row for name in ("depth", "starts", "starts-higher", "cells", "lif") for row in _trials(name)]
-    body: list[list[object]] = []
-    for runs in _by_arm(found):
-        if runs[0]["chosen"] != "True":
-            continue  # nothing is chosen of this arm yet
-        whole, count = _whole(runs), len(runs)
-        arm = whole[0]
-        reached = [float(row["epochs_to_reach"]) for row in runs if row["epochs_to_reach"]]
-        epochs = f"{mean(reached):.0f}" if reached else "never"
-        if 0 < len(reached) < count:
-            epochs += f" ({len(reached)} of {count})"
-        cost = mean(
-            float(row["start_seconds"]) / (float(row["train_seconds"]) / float(row["epochs_run"])) for row in whole
-        )
-        line = [_network(arm), f"`{arm['start']}`", f"{sum(row['learns'] == 'True' for row in runs)} of {count}"]
-        line += [epochs, f"{cost:.1f}", _range(layers_of(arm, "firing_rate")), _range(_means(whole, "end_firing_rate"))]
-        line += [_range(_means(whole, "start_silent_steps")), _range(_means(whole, "end_silent_steps"))]
-        body.append([*line, *(_range(_means(whole, f"end_{name}")) for name in ("tau_v", "tau_theta"))])
-    head = ["network", "start", "above 50 %", "epochs to 80 %", "start, epochs", "rates at the start", "at the end"]
-    head += ["silent steps at the start", "at the end", "tau_v at the end, steps", "tau_theta at the end, steps"]
-    grids = "depth.toml, starts.toml, starts-higher.toml, cells.toml and lif.toml"
-    about = f"Means over chosen trials of benchmarks/study/{grids}; layers, lowest to highest"
-    return [*rows(head, body), "", f"*{about}.*"]
-
-
-@table
-def study_cells() -> list[str]:
-    """Starts of ALIF±."""
-    return _arms("cells", (5, 10, 20))
-
-
-@table
-def study_lif() -> list[str]:
-    """Starts of LIF."""
-    return _arms("lif", (5, 10, 20), figures=("firing_rate", "time_radius", "depth_radius", "survives"))
 
 
 @table
 def study_recall() -> list[str]:
     """Starts on a task that needs memory."""
-    return _arms("recall", (5, 10, 20))
+    return _arms("recall")
 
-
-@table
-def study_recall_deep() -> list[str]:
-    """The same with five layers."""
-    return _arms("recall-deep", (5, 10, 20))
 
 
 @table
 def study_music() -> list[str]:
     """The paper's cells and ALIF+ on the JSB Chorales, as they start and pre-trained."""
-    return _arms("jsb", (10, 20, 40), "nll", ("time_radius", "depth_radius", "firing_rate"))
+    return _arms("jsb", "nll")
 
 
-@table
-def study_long() -> list[str]:
-    """The main start with a long training."""
-    return _arms("speech-long", (10, 40))
-
-
-@table
-def study_digits() -> list[str]:
-    """Starts on the digits of the demo, with logistic regression below."""
-    *lines, blank, about = _arms("digits", (3, 6))
-    found = read("study_logistic", "study/logistic.py")
-    scores = [f"{100 * found[split]:.1f}" for split in ("validation", "test")]
-    line = ["-", "logistic regression on latencies", "-", "-", "-", "-", "-", *scores, "-", "-", "-", "-"]
-    return [*lines, f"| {' | '.join(line)} |", blank, about]
 
 
 @table
 def study_radius() -> list[str]:
     """What the radius through time does at one firing rate."""
-    return _arms("radius", (3, 6), figures=("firing_rate", "time_radius", "survives"))
+    return _arms("radius")
 
-
-@table
-def study_mnist() -> list[str]:
-    """Starts on all of spike-latency MNIST."""
-    return _arms("sl-mnist", (1, 2, 4))
 
 
 @table
 def study_released() -> list[str]:
     """The neuron of the released code, from that code's loop and from other starts."""
-    return _arms("released", (3, 6))
+    return _arms("released")
 
 
 @table
