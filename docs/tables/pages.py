@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.tables import claims, elsewhere, kept, reached, safety, speed, study  # noqa: F401  they enter their tables
+from docs.tables import claims, elsewhere, reached, speed, study  # noqa: F401  they enter their tables
 from docs.tables.results import TABLES
 
 ROOT = Path(__file__).parents[2]
