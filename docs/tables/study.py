@@ -161,7 +161,6 @@ def _scored(name: str, sweeps: tuple[str, ...], wanted: dict[str, str]) -> str:
     return _spread(found, "test_mode_accuracy") + few + diverged
 
 
-
 @table
 def study_depth() -> list[str]:
     """The same start at two, five and ten layers that are read at once, and controls."""
@@ -174,17 +173,10 @@ def study_starts() -> list[str]:
     return _arms("starts")
 
 
-
 @table
 def study_ablation() -> list[str]:
     """LSC whole, without one of its parts, and other ways to the same radius."""
     return _arms("ablation", others={"starts": ("LSC(0.5)",)})
-
-
-
-
-
-
 
 
 @table
@@ -193,20 +185,16 @@ def study_recall() -> list[str]:
     return _arms("recall")
 
 
-
 @table
 def study_music() -> list[str]:
     """The paper's cells and ALIF+ on the JSB Chorales, as they start and pre-trained."""
     return _arms("jsb", "nll")
 
 
-
-
 @table
 def study_radius() -> list[str]:
     """What the radius through time does at one firing rate."""
     return _arms("radius")
-
 
 
 @table
