@@ -22,10 +22,10 @@ from neurolsc.datasets import SHD, EventFile
 from neurolsc.datasets.collate import Batch
 from neurolsc.datasets.summary import summarize
 from neurolsc.display import Table
+from neurolsc.experiment import make_grid
 from neurolsc.export import quantize
 from neurolsc.neurons import ALIFPositive
 from neurolsc.stability.findings import Finding
-from neurolsc.sweeps import make_grid
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from neurolsc import GRU, LRU, LSTM, ALIFPlus, Embedding, Network, load, pretrain, radius_profile, save, train
-from neurolsc.config import NetworkSettings
+from neurolsc.experiment.config import NetworkSettings
 from neurolsc.initialisers import named
 from neurolsc.stability.gradients import state_gradients
 from neurolsc.tasks import ClassPerStep

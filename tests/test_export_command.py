@@ -11,9 +11,10 @@ from click.testing import CliRunner, Result
 from torch import nn
 
 import neurolsc
-from neurolsc import LIF, Network, runs
+from neurolsc import LIF, Network
 from neurolsc.cli import app
-from neurolsc.config import DataSettings, NetworkSettings, TrainSettings, as_dict
+from neurolsc.experiment import run as runs
+from neurolsc.experiment.config import DataSettings, NetworkSettings, TrainSettings, as_dict
 from neurolsc.export import from_nir, read_netx
 from neurolsc.neurons import LI
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from neurolsc import load, save, train
+from neurolsc.experiment.run import run_folder
 from neurolsc.locks import lock_of
-from neurolsc.runs import run_folder
 from tests.patterns import QUIET, Patterns, small_network
 
 CALLS = ("open", "fsync", "replace", "unlink", "mkdir", "rmdir")

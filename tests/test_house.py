@@ -27,8 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("datasets",),
     ("stability",),
     ("interop", "tasks", "evaluation", "fit", "training", "export", "initialisers", "diagnosis", "theory"),
-    ("config", "runs", "experiment"),
-    ("sweeps",),
+    ("experiment",),
     ("cli",),
 )
 """rooms from the ground up; a room may import from lower floors, and from its own only where that

@@ -117,7 +117,7 @@ PUBLIC = [
     "neurolsc.training",
     "neurolsc.schedule",
     "neurolsc.metrics",
-    "neurolsc.sweeps",
+    "neurolsc.experiment",
     "neurolsc.export",
     "neurolsc.plots",
 ]

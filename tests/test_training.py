@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from neurolsc import LIF, Network, TrainResult, evaluate, train
-from neurolsc.config import TrainSettings
 from neurolsc.datasets import collate
+from neurolsc.experiment.config import TrainSettings
 from neurolsc.tasks import cross_entropy
 from neurolsc.training import PAPER
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights

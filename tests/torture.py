@@ -43,9 +43,9 @@ import neurolsc
 import neurolsc.plots
 from neurolsc import ALIFPlus, Network, save
 from neurolsc.cli import app
-from neurolsc.config import DataSettings, NetworkSettings, PretrainSettings, TrainSettings
 from neurolsc.datasets import SHD
 from neurolsc.experiment import Experiment
+from neurolsc.experiment.config import DataSettings, NetworkSettings, PretrainSettings, TrainSettings
 from tests.words import draw_words, write_words
 
 WORDS = 160

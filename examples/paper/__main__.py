@@ -13,7 +13,7 @@ import torch
 
 import neurolsc
 from examples.paper import FIGURES, Asked, find, reproduce, trials_of
-from neurolsc.sweeps import Processes
+from neurolsc.experiment import Processes
 
 CLAIMS = Path(__file__).parents[2] / "benchmarks" / "results" / "claims.json"
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from neurolsc.config.data import WITHOUT_SAMPLE
+from neurolsc.experiment.config import WITHOUT_SAMPLE
 from neurolsc.validation import one_of, whole
 
 Size = Literal["small", "paper"]

@@ -14,8 +14,8 @@ from examples.paper.parameters import TASKS, network
 from examples.paper.pictures import plot_covariances
 from examples.paper.reading import Judgement
 from neurolsc import theory
-from neurolsc.config import DataSettings, NetworkSettings, make
 from neurolsc.datasets import Words, input_batches
+from neurolsc.experiment.config import DataSettings, NetworkSettings, make
 from neurolsc.initialisers import named
 from neurolsc.stability import singular_values
 

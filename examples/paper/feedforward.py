@@ -10,7 +10,7 @@ from examples.paper.figure import PICTURE, Figure, Result
 from examples.paper.pictures import plot_rates
 from examples.paper.reading import Count, Judgement
 from examples.paper.trials import PAPER, RATES, best_rate, finite, scores, trained
-from neurolsc.sweeps import Grid, make_grid
+from neurolsc.experiment import Grid, make_grid
 
 STARTS = {"Default": "Glorot", "He": "He", "LSC": "Glorot, then LSC 1"}
 ACTIVATIONS = ("relu", "sine", "cosine")

@@ -8,8 +8,8 @@ from typing import ClassVar, Generic, TypeVar
 
 from examples.paper.asked import Asked
 from examples.paper.reading import Judgement
-from neurolsc.sweeps import Grid
-from neurolsc.sweeps.row import Row
+from neurolsc.experiment import Grid
+from neurolsc.experiment.table import Row
 
 PICTURE = "figure.png"
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from examples.paper.figure import PICTURE, Figure, Result
 from examples.paper.reading import Count, Judgement
 from examples.paper.tables import write_tables
 from examples.paper.trials import PAPER, finite, scores, trained
+from neurolsc.experiment import Grid, make_grid
+from neurolsc.experiment.table import best_so_far, read_history
 from neurolsc.plots import plot_bands
 from neurolsc.plots.style import color
-from neurolsc.sweeps import Grid, make_grid
-from neurolsc.sweeps.row import best_so_far, read_history
 
 STARTS = ("default", "LSC 1", "LSC 0.5", "LSC balanced")
 _SHOWN = 8

@@ -9,7 +9,7 @@ from examples.paper.asked import Asked
 from examples.paper.figure import Figure, Result
 from examples.paper.reading import Count, Judgement
 from examples.paper.tables import write_tables
-from neurolsc.config import NetworkSettings, make
+from neurolsc.experiment.config import NetworkSettings, make
 
 CELLS: dict[str, dict[str, Any]] = {
     "RNN σ": {"cell": "RNN", "activation": "sigmoid"},

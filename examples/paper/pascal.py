@@ -13,8 +13,8 @@ from examples.paper.figure import PICTURE, Figure, Result
 from examples.paper.pictures import plot_pascal
 from examples.paper.reading import Judgement
 from neurolsc import theory
-from neurolsc.config import DataSettings
 from neurolsc.datasets import input_batches
+from neurolsc.experiment.config import DataSettings
 from neurolsc.initialisers import named
 from neurolsc.network import Network
 from neurolsc.neurons import GRU

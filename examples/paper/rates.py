@@ -12,8 +12,8 @@ from examples.paper.parameters import TASKS, network
 from examples.paper.pictures import plot_rates
 from examples.paper.reading import Count, Judgement
 from examples.paper.trials import DIVERGED, PAPER, RATES, best_rate, finite, trained
+from neurolsc.experiment import Grid, make_grid
 from neurolsc.measure import Measure
-from neurolsc.sweeps import Grid, make_grid
 
 CELLS = ("LSTM", "ALIF+")
 _PERPLEXITY = Measure(lower_is_better=True, share=False)

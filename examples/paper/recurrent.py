@@ -12,9 +12,9 @@ from examples.paper.parameters import CELLS, SPIKING, TASKS, network
 from examples.paper.pictures import plot_starts
 from examples.paper.reading import Count, Judgement
 from examples.paper.trials import PAPER, duel, finite, total, trained, value
-from neurolsc.runs import UNFINISHED
-from neurolsc.sweeps import Grid, make_grid
-from neurolsc.sweeps.row import START, Row
+from neurolsc.experiment import Grid, make_grid
+from neurolsc.experiment.run import UNFINISHED
+from neurolsc.experiment.table import Row
 
 _SMALL: dict[str, dict[str, Any]] = {
     "RNN ReLU": {"width": 32, "lr": 1e-3},
@@ -60,7 +60,7 @@ class Trained:
             for row in result.rows
             if (row["cell"] in SPIKING) is spiking and row["start"] in starts
             for folder in (result.folder / row["trial"], result.folder / f"{row['trial']}{UNFINISHED}")
-            if (path := folder / START).exists()
+            if (path := folder / "start.json").exists()
         ]
         return Count(sum(map(bool, told)), len(told))
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from neurolsc.runs import write_text
-from neurolsc.sweeps.table import TABLE, write_table
+from neurolsc.experiment.run import write_text
+from neurolsc.experiment.table import TABLE, write_table
 
 MARKDOWN = "table.md"
 

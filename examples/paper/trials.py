@@ -7,8 +7,8 @@ from typing import Any
 
 from examples.paper.figure import Result
 from examples.paper.reading import Count
+from neurolsc.experiment.table import Row
 from neurolsc.measure import Measure
-from neurolsc.sweeps.row import Row
 
 DIVERGED = "FloatingPointError"
 """what the error of a training begins with whose loss became no number"""

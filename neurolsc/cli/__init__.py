@@ -1,11 +1,10 @@
-"""The command ``neurolsc``, one command a file.
+"""The command ``neurolsc``.
 
-- main: the group of all commands, and what becomes of errors
+- commands: the group of all commands, its errors, and most commands
+- export, demo: the two longer ones
 - options: settings as flags and from a TOML file
-- radii, pretrain, train, diagnose, evaluate, export, demo, data, sweep, table, figure:
-  what is called so
 """
 
-from neurolsc.cli.main import app
+from neurolsc.cli.commands import app
 
 __all__ = ["app"]

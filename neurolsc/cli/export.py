@@ -13,28 +13,16 @@ from torch import Tensor
 from neurolsc import checkpoint
 from neurolsc.cli import options
 from neurolsc.experiment import Experiment, load_network
-from neurolsc.export import ExportReport, QuantizationAware, fit_scales, quantize, to_netx, verify
+from neurolsc.experiment.run import NETWORK, TRAINING, run_folder, write_text
+from neurolsc.export import QuantizationAware, fit_scales, quantize, to_netx, to_nir, verify
 from neurolsc.export.loihi.compare import make_report
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
-from neurolsc.runs import NETWORK, TRAINING, run_folder, write_text
 
-SIMULATED = 20
-"""samples that Lava runs, a second or two each"""
-SLOWER = 5
-"""fine-tuning starts from a trained network, by default at the run's learning rate over this"""
-FLAGS = {
-    "inputs": "netx",
-    "samples": "netx",
-    "fine_tune": "netx",
-    "lr": "netx",
-    "simulate": "netx",
-    "force": "netx",
-    "dt": "nir",
-}
-"""which format a flag is for"""
+SIMULATED = 20  # samples that Lava runs, a second or two each
+SLOWER = 5  # the run's learning rate over that of fine-tuning
+FORMATS = {name: "netx" for name in ("inputs", "samples", "fine_tune", "lr", "simulate", "force")} | {"dt": "nir"}
 OF_A_RUN = ("samples", "fine_tune", "lr")
-"""flags that need the data of a run"""
 
 
 @click.command()
@@ -48,7 +36,7 @@ OF_A_RUN = ("samples", "fine_tune", "lr")
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=options.NEW_FOLDER,
     help="Folder for the results; must not exist. [default: RUN/netx, RUN/nir; of a FILE: in its folder]",
 )
 @click.option(
@@ -82,7 +70,7 @@ def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: flo
     netx: the network becomes integers, written as network.net for Lava, with a report (report.json,
     .txt and .png) of what that changed on validation samples of the run. The test set is not
     opened. With --fine-tune the network is first trained through its integers on the run's training
-    samples, and kept as network.safetensors. With --verify Lava's own simulator runs the file,
+    samples, and saved as network.safetensors. With --verify Lava's own simulator runs the file,
     compared spike by spike, if its environment is there (make lava-env); the golden samples in the
     file are replayed without it. If this is stopped, the same command goes on where it was.
 
@@ -95,33 +83,26 @@ def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: flo
         name = str(flag.name)
         if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
             continue
-        if FLAGS.get(name, target) != target:
+        if FORMATS.get(name, target) != target:
             raise click.UsageError(f"{flag.opts[0]} is not for --to {target}.")
         if name in OF_A_RUN and run.is_file():
             raise click.UsageError(f"{flag.opts[0]} needs the data of a run, got the file {run}: give --inputs.")
         if name == "inputs" and not run.is_file():
             raise click.UsageError(f"--inputs is for a file of a network; the samples of {run} are those of its run.")
-    experiment: Experiment | None = None
     if run.is_file():
-        network = checkpoint.load(run)
-        out = run.with_name(f"{run.stem}-{target}") if out is None else out
+        experiment, network = None, checkpoint.load(run)
+        out = out or run.with_name(f"{run.stem}-{target}")
     else:
         experiment, network = Experiment.of(run), load_network(run)
-        out = run / target if out is None else out
+        out = out or run / target
     if target == "nir":
-        _to_nir(network, out, dt)
+        if dt is None:
+            raise click.UsageError("--to nir needs --dt, the seconds that a time step stands for.")
+        with run_folder(out, {"to": "nir", "dt": dt}) as folder:
+            to_nir(network, folder / "network.nir", dt=dt)
     else:
         _to_netx(network, experiment, out, title=run.name if experiment is None else experiment.title, **netx)
     click.echo(f"written to {out}")
-
-
-def _to_nir(network: Network, out: Path, dt: float | None) -> None:
-    if dt is None:
-        raise click.UsageError("--to nir needs --dt, the seconds that a time step stands for.")
-    from neurolsc.export import to_nir
-
-    with run_folder(out, {"to": "nir", "dt": dt}) as folder:
-        to_nir(network, folder / "network.nir", dt=dt)
 
 
 def _to_netx(
@@ -137,18 +118,23 @@ def _to_netx(
     simulate: bool,
     force: bool,
 ) -> None:
-    quantize(network, force=force)  # what cannot be expressed is refused before any data are read
+    quantize(network, force=force)  # refuses a network that does not fit before any data are read
     settings: dict[str, Any] = {"to": "netx", "force": force}
-    if experiment is None:
-        if simulate and inputs is None:
-            raise click.UsageError("--verify runs samples, and a file of a network has none: give --inputs.")
-        x, labels = None if inputs is None else _samples_of(inputs, network.n_in), None
-        settings |= {} if inputs is None else {"inputs": str(inputs)}
-    else:
-        x, labels = _binary_samples(experiment, samples)
+    x, labels = None, None
+    if experiment is not None:
+        x, labels, *mask = experiment.first_samples("validation", samples)
+        if mask:
+            raise ValueError("the run's samples have unequal lengths; export needs one length: train with a --window.")
+        if not is_binary(x):
+            raise ValueError(f"an input of the run is {x.max()}, exported networks take 0 or 1: train with --binary.")
         assert experiment.training is not None
         rate = experiment.training.lr / SLOWER if lr is None else lr
         settings |= {"samples": x.shape[1], "fine_tune": fine_tune, "lr": rate}
+    elif inputs is not None:
+        x = _read_samples(inputs, network.n_in)
+        settings["inputs"] = str(inputs)
+    elif simulate:
+        raise click.UsageError("--verify runs samples, and a file of a network has none: give --inputs.")
     with run_folder(out, settings) as folder:
         if fine_tune and x is not None and experiment is not None and experiment.training is not None:
             halvings = fit_scales(network, x, force=force)
@@ -166,36 +152,18 @@ def _to_netx(
         report = to_netx(network, folder / "network.net", x, labels=labels, force=force)
         if simulate and x is not None:
             some = None if labels is None else labels[:SIMULATED]
-            report = _simulate(report, network, folder / "network.net", x[:, :SIMULATED], some)
+            try:
+                found = verify(folder / "network.net", x[:, :SIMULATED], progress=True)
+            except RuntimeError as error:
+                raise click.ClickException(str(error)) from error
+            report = report.with_simulator(network, x[:, :SIMULATED], found, some)
         report.to_json(folder / "report.json")
         write_text(folder / "report.txt", f"{report}\n")
         report.plot(folder / "report.png", title=f"{title}, in integers")
     click.echo(report)
 
 
-def _simulate(report: ExportReport, network: Network, path: Path, x: Tensor, labels: Tensor | None) -> ExportReport:
-    try:
-        found = verify(path, x, progress=True)
-    except RuntimeError as error:
-        raise click.ClickException(str(error)) from error
-    return report.with_simulator(network, x, found, labels)
-
-
-def _binary_samples(experiment: Experiment, count: int) -> tuple[Tensor, Tensor]:
-    """The first validation samples (T, B, n_in), 0 or 1, and their classes (B,).
-
-    Raises:
-        ValueError: if they are graded, or of unequal length.
-    """
-    x, labels, *mask = experiment.first_samples("validation", count)
-    if mask:
-        raise ValueError("the run's samples have unequal lengths; export needs one length: train with a --window.")
-    if not is_binary(x):
-        raise ValueError(f"an input of the run is {x.max()}, but exported networks take 0 or 1: train with --binary.")
-    return x, labels
-
-
-def _samples_of(path: Path, n_in: int) -> Tensor:
+def _read_samples(path: Path, n_in: int) -> Tensor:
     """Samples (T, B, n_in), 0 or 1, of an .npy file.
 
     Raises:
@@ -203,12 +171,9 @@ def _samples_of(path: Path, n_in: int) -> Tensor:
     """
     wanted = f"{path} must be an .npy file of spikes, 0 or 1, of shape (T, B, {n_in})"
     try:
-        found = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        x = torch.from_numpy(np.load(path, allow_pickle=False).astype(np.float32))
+    except (ValueError, EOFError, AttributeError, TypeError) as error:
         raise ValueError(f"{wanted}: {error}") from error
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "buif" or not found.size:
-        raise ValueError(f"{wanted}, got {'no' if isinstance(found, np.ndarray) else 'an archive of'} numbers.")
-    x = torch.from_numpy(found.astype(np.float32))
-    if x.ndim != 3 or x.shape[2] != n_in or not is_binary(x):
+    if x.ndim != 3 or x.shape[2] != n_in or not x.numel() or not is_binary(x):
         raise ValueError(f"{wanted}, got {tuple(x.shape)} with values from {x.min():g} to {x.max():g}.")
     return x

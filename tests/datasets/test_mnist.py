@@ -8,12 +8,12 @@ from scipy import stats
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, Subset
 
-from neurolsc.config import DataSettings
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, latency_frames, spike_latency
 from neurolsc.datasets.augment import drawn_from
 from neurolsc.datasets.mnist import FULL_SIZES, SPLITS
 from neurolsc.datasets.mnist_files import TEST, TRAIN, fetch_mnist, read_pair
 from neurolsc.datasets.splits import carve
+from neurolsc.experiment.config import DataSettings
 from neurolsc.identity import of_data
 
 

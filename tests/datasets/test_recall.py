@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from neurolsc import metrics
-from neurolsc.config import DataSettings
 from neurolsc.datasets import StoreRecall, collate
+from neurolsc.experiment.config import DataSettings
 from neurolsc.tasks import Classification, cross_entropy
 
 

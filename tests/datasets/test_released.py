@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.testing import assert_close
 
-from neurolsc.config import DataSettings
 from neurolsc.datasets import ReleasedEncoding, SpikeLatencyMNIST, collate
+from neurolsc.experiment.config import DataSettings
 from neurolsc.identity import of_data
 
 PIXELS = 784

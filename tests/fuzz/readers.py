@@ -17,16 +17,14 @@ import numpy as np
 import torch
 
 from neurolsc import LIF, ALIFPlus, Network, load, save, surrogate
-from neurolsc.config import KINDS, check_names, make
 from neurolsc.datasets import Binning, EventCache, EventFile, FrameCache, JSBChorales, Vocabulary, read_idx
 from neurolsc.datasets.cifar_files import CIFAR100_FILES, read_records
 from neurolsc.datasets.summary import summarize
 from neurolsc.datasets.words import read_words
+from neurolsc.experiment.config import KINDS, check_names, make
 from neurolsc.export import from_nir, quantize, to_nir, write_netx
 from neurolsc.export.loihi.netx import parse
 from neurolsc.files import read_tree, write_tree
-from neurolsc.sweeps.known import read_known
-from neurolsc.sweeps.table import write_table
 from neurolsc.untrusted.toml import read_toml
 from tests.export.networks import make as make_exported
 from tests.export.networks import spikes as input_spikes
@@ -256,8 +254,6 @@ def all_readers(folder: Path) -> list[Reader]:
         music = gzip.decompress((jsb / "jsb-chorales-sample.json.gz").read_bytes())
     few = json.dumps({part: pieces[:2] for part, pieces in json.loads(music).items()}).encode()
     lexicon = made(lambda p: Vocabulary([f"word{i}" for i in range(40)]).save(p))
-    trials = [{"trial": f"lr={i}", "finished": True, "error": None, "loss": i / 7, "learns": i > 3} for i in range(9)]
-    table = made(lambda p: write_table(trials, p))
     text = "".join(f"ein wörtchen {i}\n" for i in range(40)).encode()
     pictures = np.random.default_rng(0).integers(0, 20, (4, 2 + 3072), np.uint8).tobytes()
     spikes, read_spikes, change_spikes = _cache("spikes", folder)
@@ -292,7 +288,6 @@ def all_readers(folder: Path) -> list[Reader]:
         Reader("music (JSON)", (few,), _music, (any_bytes, _about), sound=_music_sound),
         Reader("music in gzip", (gzip.compress(few),), _music, (any_bytes, in_gzip(_about)), sound=_music_sound),
         Reader("vocabulary (JSON)", (lexicon,), _lexicon, (any_bytes, _about), sound=_lexicon_sound),
-        Reader("table of a sweep (CSV)", (table,), lambda p: read_known(p).rows, (any_bytes,)),
         Reader("text", (text,), read_words, sound=lambda found: all(word.split() == [word] for word in found)),
         Reader("pictures", (pictures,), lambda p: read_records(p, CIFAR100_FILES, 4), sound=_pictures_sound),
         Reader("cache of spikes", spikes, read_spikes, (change_spikes,), sealed=True),

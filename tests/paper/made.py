@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.paper import Asked, Figure, Result
-from neurolsc.sweeps import Grid
+from neurolsc.experiment import Grid
 
 
 def results(

@@ -10,10 +10,10 @@ import pytest
 
 from examples.paper import FIGURES, Asked, find, reproduce, trials_of
 from examples.paper.lru import LRUTable
-from neurolsc.config import NetworkSettings, make
-from neurolsc.runs import Stopped
-from neurolsc.sweeps import Trial
-from neurolsc.sweeps.work import Job
+from neurolsc.experiment import Trial
+from neurolsc.experiment.config import NetworkSettings, make
+from neurolsc.experiment.run import Stopped
+from neurolsc.experiment.sweep import Job
 from tests.paper.made import judged, results
 from tests.sweeps.grids import Here
 
@@ -223,8 +223,8 @@ def test_a_trial_of_the_papers_grid_runs_on_tiny_data(name: str, grid: int, tmp_
     given |= {name: min(settings[name], most) for name, most in (("layers", 6), ("width", 32), ("embedding", 32))}
     given["batch_size"] = 256
     trial = Trial.of(given)
-    assert Job(trial, tmp_path, test=True).run() == "over"
-    assert trial.folder(tmp_path).exists(), trial.failure(tmp_path).read_text()
+    job = Job(trial, tmp_path, test=True)
+    assert (job.run(), job.folder.exists()) == ("over", True)
 
 
 @pytest.mark.slow
@@ -235,7 +235,7 @@ def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
 ):
     figure, asked = find(name), Asked(epochs=1)
     narrow = {"width": 8, "batch_size": 256}
-    monkeypatch.setattr("neurolsc.sweeps.trial.Trial.of", classmethod(_narrow(Trial.of.__func__, narrow)))
+    monkeypatch.setattr("neurolsc.experiment.grid.Trial.of", classmethod(_narrow(Trial.of.__func__, narrow)))
     left = [3]
 
     class Impatient(Here):

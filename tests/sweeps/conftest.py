@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from neurolsc.config import DataSettings
+from neurolsc.experiment import DataSettings
 
 _load = functools.cache(DataSettings.load)
 

@@ -5,15 +5,14 @@ from typing import Self
 
 import tomli_w
 
-from neurolsc.runs import UNFINISHED
-from neurolsc.sweeps import Grid, read_grid
-from neurolsc.sweeps.pools import Outcome
-from neurolsc.sweeps.work import Job
+from neurolsc.experiment import Grid, read_grid
+from neurolsc.experiment.sweep import Job, Outcome
 
 FIXED = {"data": "shd", "dt": 0.05, "channels": 70, "repeat": 1, "width": 6, "epochs": 2, "batch_size": 32, "lr": 0.01}
+WITHOUT_RATE = {name: value for name, value in FIXED.items() if name != "lr"}
 SMALL = {"name": "small", "fixed": FIXED, "grid": {"layers": [1, 2], "seed": [0, 1]}}
 CHOOSING = {
-    "fixed": {name: value for name, value in FIXED.items() if name != "lr"},
+    "fixed": WITHOUT_RATE,
     "grid": {"layers": [1, 2], "lr": [1e-3, 1e-2], "seed": [3, 4, 5]},
     "choose": {"setting": "lr"},
 }
@@ -32,16 +31,16 @@ def grid(folder: Path, **content: object) -> Grid:
 
 def finished(sweep: Path) -> dict[str, int]:
     """When each finished trial of a sweep got its history."""
-    files = [file for file in sweep.glob("*/history.json") if not file.parent.name.endswith(UNFINISHED)]
+    files = [file for file in sweep.glob("*/history.json") if not file.parent.name.endswith(".partial")]
     return {file.parent.name: file.stat().st_mtime_ns for file in files}
 
 
 class Here:
-    """A pool that runs each job at once, and remembers them; or answers what it is told to."""
+    """A pool that runs each job at once and records it; its first outcomes may be prescribed."""
 
-    def __init__(self, answers: list[Outcome] | None = None) -> None:
+    def __init__(self, outcomes: list[Outcome] | None = None) -> None:
         self.jobs: list[Job] = []
-        self.answers = answers
+        self.outcomes = outcomes
         self.ended: list[tuple[Job, Outcome]] = []
 
     def __enter__(self) -> Self:
@@ -55,8 +54,7 @@ class Here:
 
     def start(self, job: Job) -> None:
         self.jobs.append(job)
-        answer = self.answers.pop(0) if self.answers else job.run()
-        self.ended.append((job, answer))
+        self.ended.append((job, self.outcomes.pop(0) if self.outcomes else job.run()))
 
     def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
         ended, self.ended = self.ended, []

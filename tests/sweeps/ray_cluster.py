@@ -17,8 +17,8 @@ from pathlib import Path
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
-from neurolsc.sweeps import read_grid, run_sweep
-from neurolsc.sweeps.ray_pool import RayTasks
+from neurolsc.experiment import read_grid, run_sweep
+from neurolsc.experiment.sweep import RayTasks
 from tests.sweeps.grids import finished
 
 

@@ -1,5 +1,6 @@
 """The grid file: the product, the choice, and what is refused."""
 
+import csv
 import itertools
 import re
 from pathlib import Path
@@ -9,9 +10,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from neurolsc.config import NetworkSettings
-from neurolsc.sweeps import Choice, Figures, Trial, read_grid
+from neurolsc.experiment import Choice, Columns, NetworkSettings, Trial, read_grid
 from tests.sweeps.grids import CHOOSING, grid, write_grid
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_trials_are_the_product_of_the_lists_with_the_first_seed_first(tmp_path: Path):
@@ -19,57 +21,43 @@ def test_the_trials_are_the_product_of_the_lists_with_the_first_seed_first(tmp_p
     points = [(t.settings["seed"], t.settings["layers"], t.settings["cell"]) for t in made.trials]
     assert points == list(itertools.product([5, 2], [1, 3], ["LIF", "ALIFPlus"]))
     assert {t.settings["width"] for t in made.trials} == {7}
-    assert made.arm_settings == ("layers", "cell")
-    assert made.total == 8
-    assert made.choice is None
-    assert not made.test
+    assert (made.arm_settings, made.total, made.choice, made.test) == (("layers", "cell"), 8, None, False)
     assert made.wanted({}) == dict.fromkeys(made.trials, True)
+    (trial,) = grid(tmp_path).trials
+    assert trial.experiment.network == NetworkSettings()
 
 
 def test_alternatives_are_a_factor_of_the_product_each(tmp_path: Path):
     starts = [{}, {"target": "0.5", "rule": "hold-threshold"}, {"target": "balanced"}]
     words = [{"data": "shd", "dt": 0.02}, {"data": "sl-mnist"}]
     one = grid(tmp_path, grid={"seed": [0, 1]}, either=starts)
-    assert len(one.trials) == 6
-    assert [t.settings["target"] for t in one.trials[:3]] == ["none", "0.5", "balanced"]
+    assert [t.settings["target"] for t in one.trials] == ["none", "0.5", "balanced"] * 2
     both = grid(tmp_path, grid={"seed": [0, 1]}, either={"start": starts, "data": words})
     assert len(set(both.trials)) == 12
     assert both.arm_settings == ("target", "rule", "data", "dt")
 
 
-def test_an_empty_grid_is_one_trial_of_the_defaults(tmp_path: Path):
-    (trial,) = grid(tmp_path).trials
-    assert trial.experiment.network == NetworkSettings()
-
-
 def test_a_trial_is_named_by_what_differs_from_the_defaults_alone():
-    usual, odd = Trial.of({"seed": 0, "layers": 2}), Trial.of({"layers": 5, "cell": "a.b:C", "root": "/secret/place"})
-    assert usual == Trial.of({})
-    assert usual.name == Trial.of({}).name
+    odd = Trial.of({"layers": 5, "cell": "a.b:C", "root": "/secret/place"})
+    assert Trial.of({"seed": 0, "layers": 2}).name == Trial.of({}).name
     assert re.fullmatch(r"cell=a\.b-C,layers=5,start=Relay-[0-9a-f]{12}", odd.name)
     assert odd.name != Trial.of({"layers": 5, "cell": "a.b:C", "root": "/other/place"}).name
     assert odd.shown()["root"] == "place"
-    long = Trial.of({"cell": "m:" + "x" * 300}).name
-    assert len(long) < 100
+    assert len(Trial.of({"cell": "m:" + "x" * 300}).name) < 100
 
 
 @pytest.mark.parametrize(("by", "best"), [("validation_mode_accuracy", 1e-2), ("validation_loss", 1e-3)])
 def test_the_second_stage_is_of_the_best_value_of_each_arm(tmp_path: Path, by: str, best: float):
     made = grid(tmp_path, **(CHOOSING | {"choose": {"setting": "lr", "by": by, "seeds": [4]}}))
-    assert made.choice == Choice("lr", by, (4,))  # type: ignore[arg-type]
-    assert made.test
-    assert made.arm_settings == ("layers",)
+    assert (made.choice, made.test, made.arm_settings) == (Choice("lr", by, (4,)), True, ("layers",))
     first = made.wanted({})
     assert {t.settings["seed"] for t in first} == {4}
-    assert len(first) == 4
-    assert not any(first.values())
-    found = {t: t.settings["lr"] for t in first if t.settings["layers"] == 1}
-    second = made.wanted(found)
+    assert (len(first), any(first.values())) == (4, False)
+    second = made.wanted({t: t.settings["lr"] for t in first if t.settings["layers"] == 1})
     new = [t for t in second if t not in first]
     assert [(t.settings["layers"], t.settings["lr"], t.settings["seed"]) for t in new] == [(1, best, 3), (1, best, 5)]
-    chosen = [t for t, is_chosen in second.items() if is_chosen]
-    assert sorted(t.settings["seed"] for t in chosen) == [3, 4, 5]
-    assert {t.settings["lr"] for t in chosen} == {best}
+    chosen = [t.settings for t, is_chosen in second.items() if is_chosen]
+    assert sorted((s["seed"], s["lr"]) for s in chosen) == [(3, best), (4, best), (5, best)]
     assert made.total == 8
 
 
@@ -79,7 +67,6 @@ def test_seeds_that_choose_together_do_so_by_their_mean(tmp_path: Path):
     scores = {(low, 3): 0.6, (high, 3): 0.9, (low, 5): 0.7, (high, 5): 0.3}  # one seed alone takes the high rate
     deciding = [t for t in made.wanted({}) if t.settings["layers"] == 1]
     found: dict[Trial, float | None] = {t: scores[t.settings["lr"], t.settings["seed"]] for t in deciding}
-    assert len(found) == 4
     assert not any(made.wanted(dict(list(found.items())[:3])).values())
     chosen = [t for t, is_chosen in made.wanted(found).items() if is_chosen]
     assert sorted((t.settings["seed"], t.settings["lr"]) for t in chosen) == [(3, low), (4, low), (5, low)]
@@ -90,10 +77,9 @@ def test_seeds_that_choose_together_do_so_by_their_mean(tmp_path: Path):
 
 def test_of_equals_the_first_is_chosen_and_a_failed_one_never(tmp_path: Path):
     made = grid(tmp_path, **CHOOSING)
-    first = made.wanted({})
 
     def chosen(found: dict[float, float | None]) -> set[float]:
-        plan = made.wanted({t: found[t.settings["lr"]] for t in first})
+        plan = made.wanted({t: found[t.settings["lr"]] for t in made.wanted({})})
         return {t.settings["lr"] for t, is_chosen in plan.items() if is_chosen}
 
     assert chosen({1e-3: 0.5, 1e-2: 0.5}) == {1e-3}
@@ -105,88 +91,72 @@ def test_of_equals_the_first_is_chosen_and_a_failed_one_never(tmp_path: Path):
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_ends_first_the_same_trials_are_run_in_the_end(tmp_path: Path, data: st.DataObject):
     made = grid(tmp_path, **CHOOSING)
-    values = {trial: (hash(trial.name[-4:]) % 7) / 7 for trial in made.trials}
+    values: dict[Trial, float | None] = {trial: (hash(trial.name[-4:]) % 7) / 7 for trial in made.trials}
     found: dict[Trial, float | None] = {}
     while open_ := [trial for trial in made.wanted(found) if trial not in found]:
         before = set(made.wanted(found))
         trial = data.draw(st.sampled_from(open_))
         found[trial] = values[trial]
         assert before <= set(made.wanted(found))  # what was begun stays wanted
-    at_once: dict[Trial, float | None] = dict(values)
-    assert made.wanted(found) == made.wanted(at_once)
+    assert made.wanted(found) == made.wanted(values)
     assert len(found) == made.total
 
 
+RATE = {"lr": [1.0]}
+
+
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "words"),
     [
-        ({"grd": {"lr": [1]}}, "unknown key grd; known are name, fixed, grid"),
-        ({"fixd": {}, "grid": {"lr": [1]}}, "table, test; did you mean fixed?"),
+        ({"fixd": {}, "grid": {"lr": [1]}}, "unknown key fixd; known are name, fixed, grid, either, choose, table, te"),
         ({"fixed": {"widht": 8}}, "start; did you mean width?"),
+        ({"grid": {"depth": [1]}}, "unknown setting depth; known are cell, layers"),
         ({"grid": {"lr": [0.1, -1.0]}}, "lr must be positive and finite, got -1"),
         ({"grid": {"lr": []}}, "grid: lr must be a list of at least one value, got []"),
-        ({"grid": {"lr": 0.1}}, "grid: lr must be a list of at least one value, got 0.1"),
-        ({"grid": {"depth": [1]}}, "unknown setting depth; known are cell, layers"),
-        ({"fixed": {"depth": 1}}, "unknown setting depth; known are cell, layers"),
         ({"grid": {"layers": [2, "five"]}}, "layers must be int, got 'five'"),
-        ({"grid": {"layers": [2.5]}}, "layers must be int, got 2.5"),
         ({"grid": {"rule": ["hold"]}}, "rule must be one of default, transition"),
         ({"grid": {"lr": [0.1, 1e-1]}}, "two points of the grid are the same trial"),
-        ({"fixed": {"lr": 0.1}, "grid": {"lr": [0.1]}}, "lr: given more than once"),
-        ({"grid": {"lr": [0.1]}, "either": [{"lr": 0.1}]}, "lr: given more than once"),
+        ({"fixed": {"lr": 0.1}, "grid": {"lr": [0.1]}}, "lr: more than once"),
         ({"either": {"data": 3}}, "either must be tables of settings, [[either]] or [[either.NAME]], got 3"),
         ({"either": [3]}, "either must be tables of settings, [[either]] or [[either.NAME]], got [3]"),
         ({"grid": [1]}, "grid must be a table, [grid], got [1]"),
-        ({"name": 3}, "name must be a text that can be a folder's, got 3"),
         ({"name": "a/b"}, "name must be a text that can be a folder's, got 'a/b'"),
         ({"test": "yes"}, "test must be true or false, got 'yes'"),
-        ({"choose": {"setting": "lr"}}, "choose: setting must be one that varies, but not the seed, got 'lr'"),
         ({"grid": {"seed": [1]}, "choose": {"setting": "seed"}}, "choose: setting must be one that varies"),
-        ({"grid": {"lr": [1.0]}, "choose": {}}, "choose: setting must be one that varies, but not the seed, got None"),
-        (
-            {"grid": {"lr": [1.0]}, "choose": {"setting": "lr", "seeds": [4]}},
-            "choose: seeds must be a list of 0, got [4]",
-        ),
-        (
-            {"grid": {"lr": [1.0]}, "choose": {"setting": "lr", "seeds": []}},
-            "choose: seeds must be a list of 0, got []",
-        ),
-        ({"grid": {"lr": [1.0]}, "choose": {"setting": "lr", "seeds": [False]}}, "must be a list of 0, got [False]"),
-        ({"grid": {"lr": [1.0]}, "choose": {"setting": "lr", "seeds": 0}}, "choose: seeds must be a list of 0, got 0"),
-        ({"grid": {"lr": [1.0]}, "choose": {"setting": "lr", "by": "test_loss"}}, "choose: by must be one of 'valid"),
-        ({"grid": {"lr": [1.0]}, "choose": {"set": "lr"}}, "unknown key of [choose] set; known are setting, by, seeds"),
+        ({"grid": RATE, "choose": {}}, "choose: setting must be one that varies, but not the seed, got None"),
+        ({"grid": RATE, "choose": {"setting": "lr", "seeds": [4]}}, "choose: seeds must be a list of 0, got [4]"),
+        ({"grid": RATE, "choose": {"setting": "lr", "by": "test_loss"}}, "choose: by must be one of 'valid"),
+        ({"grid": RATE, "choose": {"set": "lr"}}, "unknown key of [choose] set; known are setting, by, seeds"),
         ({"table": {"budgets": [0]}}, "table: budgets must be a list of numbers of epochs, got [0]"),
         ({"table": {"reach": 80}}, "table: reach must be a share from 0 to 1, got 80"),
         ({"table": {"score": 80}}, "unknown key of [table] score; known are budgets, reach, learns"),
     ],
 )
-def test_a_bad_grid_is_refused_by_what_is_wrong(tmp_path: Path, content: dict, told: str):
+def test_a_bad_grid_is_refused_by_name(tmp_path: Path, content: dict, words: str):
     file = write_grid(tmp_path / "bad.toml", **content)
-    with pytest.raises(ValueError, match=re.escape(told)) as error:
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
         read_grid(file)
     assert str(error.value).startswith(str(file))
 
 
-def test_the_grids_in_the_docs_can_be_read(tmp_path: Path):
-    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
-    assert len(blocks) == 2
-    for block in blocks:
-        (tmp_path / "grid.toml").write_text(block)
-        assert read_grid(tmp_path / "grid.toml").total == 16
-
-
-def test_what_is_told_of_curves_can_be_set(tmp_path: Path):
+def test_the_table_has_the_columns_of_the_file(tmp_path: Path):
     made = grid(tmp_path, table={"budgets": [1, 5], "reach": 0.9, "learns": 0.25})
-    assert made.figures == Figures((1, 5), 0.9, 0.25)
-    assert grid(tmp_path).figures == Figures((10, 20, 40), 0.8, 0.5)
+    assert made.columns == Columns((1, 5), 0.9, 0.25)
+    music = grid(tmp_path, fixed={"data": "jsb"})
+    assert (music.columns, music.score) == (Columns(reach=None, learns=None), "nll")
 
 
-@pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[2] / "benchmarks" / "study").glob("*.toml")), ids=lambda path: path.stem
-)
-def test_a_grid_of_the_study_is_one_has_four_seeds_and_a_choice_among_rates(path: Path):
-    grid = read_grid(path)
-    assert grid.choice is not None and grid.choice.setting == "lr" and grid.test
-    assert {trial.settings["seed"] for trial in grid.trials} == {0, 1, 2, 3}
-    assert path.stem == grid.name
+def test_the_grids_in_the_docs_can_be_read(tmp_path: Path):
+    text = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    for block in re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S):
+        (tmp_path / "grid.toml").write_text(block)
+        assert read_grid(tmp_path / "grid.toml").trials
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "study").glob("*.toml")), ids=lambda file: file.stem)
+def test_the_trials_of_the_study_are_those_of_its_tables(file: Path):
+    names = {trial.name for trial in read_grid(file).trials}
+    table = ROOT / "benchmarks" / "results" / f"study_{file.stem.replace('-', '_')}.csv"
+    if table.exists():
+        with table.open(newline="") as opened:
+            assert {row["trial"] for row in csv.DictReader(opened)} <= names

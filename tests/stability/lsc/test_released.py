@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neurolsc import RNN, Criteria, Network, PaperRule, pretrain
-from neurolsc.config import PretrainSettings
+from neurolsc.experiment.config import PretrainSettings
 from neurolsc.initialisers import LSC
 from neurolsc.stability.lsc import RELEASED
 from neurolsc.stability.lsc.rules import RULES

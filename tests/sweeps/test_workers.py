@@ -1,5 +1,7 @@
-"""Sweeps in processes that are killed, stopped, and at work on one folder together."""
+"""Sweeps in processes and on Ray that are killed, stopped, and run on one folder together."""
 
+import importlib.util
+import json
 import os
 import re
 import signal
@@ -13,31 +15,29 @@ from typing import Any
 
 import pytest
 
-from neurolsc.sweeps import Processes, run_sweep
-from tests.sweeps.grids import FIXED, finished, grid, write_grid
+from neurolsc.experiment import Processes, read_grid, read_sweep, run_sweep
+from tests.sweeps.grids import WITHOUT_RATE, finished, grid, write_grid
 
-WITHOUT_RATE = {name: value for name, value in FIXED.items() if name != "lr"}
 CONTENT: dict[str, Any] = {
     "fixed": WITHOUT_RATE | {"cell": "tests.sweeps.counted:Counted", "layers": 1, "epochs": 3},
     "grid": {"lr": [0.003, 0.01], "seed": [0, 1]},
     "choose": {"setting": "lr"},
 }
-TRIALS = 3
-"""two rates with the first seed, the better one with the second"""
+TRIALS = 3  # two rates with the first seed, the better one with the second
 
 
 @pytest.fixture
 def counted(tmp_path: Path, monkeypatch) -> Callable[[], list[str]]:
-    """Tells the processes that built a network, one entry a network."""
+    """The processes that built a network, one entry a network."""
     monkeypatch.setenv("COUNTED", str(tmp_path / "counted"))
     monkeypatch.setenv("DEADLY", str(tmp_path / "deadly"))
     (tmp_path / "counted").touch()
     return lambda: (tmp_path / "counted").read_text().split()
 
 
-def start(file: Path, out: Path, *words: str) -> subprocess.Popen[str]:
-    """A sweep in a process that hears Ctrl-C."""
-    command = [sys.executable, "-m", "neurolsc", "sweep", str(file), "--out", str(out), "--workers", "1", *words]
+def start(file: Path, out: Path) -> subprocess.Popen[str]:
+    """A sweep in a process that takes Ctrl-C."""
+    command = [sys.executable, "-m", "neurolsc", "sweep", str(file), "--out", str(out), "--workers", "1"]
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -51,6 +51,15 @@ def wait_for(something: Callable[[], object], process: subprocess.Popen[str] | N
         assert time.monotonic() < deadline
         assert process is None or process.poll() is None, process.communicate()[0]
         time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not (state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] == "Z")
 
 
 def same(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -76,56 +85,43 @@ def test_a_worker_killed_in_mid_trial_loses_nothing_and_repeats_nothing(tmp_path
     thread.start()
     rows = run_sweep(made, tmp_path / "s", Processes(1), progress=False)
     thread.join()
-    workers = set(counted()[len(undisturbed) :])
-    assert len(workers) == 2
+    builds = counted()[len(undisturbed) :]
+    assert len(set(builds)) == 2
     assert not (tmp_path / "deadly").exists()
-    assert before
-    assert before.items() < finished(tmp_path / "s").items()
+    assert before and before.items() < finished(tmp_path / "s").items()
     assert same(rows) == same(through)
     assert not list(tmp_path.glob("s/*.partial"))
-    builds = len(counted()) - len(undisturbed)
-    assert builds == len(undisturbed) + 1  # the one that was killed was begun twice
+    assert len(builds) == len(undisturbed) + 1  # the one that was killed was begun twice
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_takes_its_workers_along_and_is_gone_on_with(tmp_path: Path, counted):
+def test_a_killed_sweep_takes_its_workers_along_and_goes_on(tmp_path: Path, counted):
     file = write_grid(tmp_path / "grid.toml", **CONTENT)
     first = start(file, tmp_path / "s")
     wait_for(lambda: finished(tmp_path / "s"), first)
-    before = finished(tmp_path / "s")
-    workers = {int(pid) for pid in counted()}
+    before, workers = finished(tmp_path / "s"), {int(pid) for pid in counted()}
     first.kill()
     first.communicate()
     wait_for(lambda: not any(is_alive(pid) for pid in workers))
     second = start(file, tmp_path / "s")
-    said = second.communicate()[0]
-    assert second.returncode == 0, said
+    output = second.communicate()[0]
+    assert second.returncode == 0, output
     assert before.items() < finished(tmp_path / "s").items()
     assert len(finished(tmp_path / "s")) == TRIALS
     assert (tmp_path / "s" / "table.csv").read_text().count("\n") == TRIALS + 1
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    state = Path(f"/proc/{pid}/stat")
-    return not (state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] == "Z")  # one that nobody waits for
-
-
 @pytest.mark.slow
-def test_ctrl_c_stops_a_sweep_and_says_what_goes_on_with_it(tmp_path: Path, counted):
+def test_ctrl_c_stops_a_sweep_and_prints_how_to_go_on(tmp_path: Path, counted):
     file = write_grid(tmp_path / "grid.toml", **CONTENT)
     first = start(file, tmp_path / "s")
     wait_for(lambda: finished(tmp_path / "s"), first)
     first.send_signal(signal.SIGINT)
-    said = first.communicate()[0]
+    output = first.communicate()[0]
     assert first.returncode == 130
-    assert re.search(rf"Stopped; [12] of {TRIALS} trials are over, in {tmp_path}/s\. To go on:", said)
-    assert said.rstrip().endswith(f"neurolsc sweep {file} --out {tmp_path}/s --workers 1")
-    assert "Traceback" not in said
-    assert "leaked" not in said
+    assert re.search(rf"Stopped; [12] of {TRIALS} trials are over, in {tmp_path}/s\. To go on:", output)
+    assert output.rstrip().endswith(f"neurolsc sweep {file} --out {tmp_path}/s --workers 1")
+    assert "Traceback" not in output and "leaked" not in output
     assert not any(is_alive(int(pid)) for pid in counted())
 
 
@@ -134,9 +130,9 @@ def test_two_sweeps_on_one_folder_share_the_trials(tmp_path: Path, counted):
     content = CONTENT | {"grid": {"lr": [0.003, 0.01], "seed": [0, 1, 2]}, "test": False}
     file = write_grid(tmp_path / "grid.toml", **content)
     both = [start(file, tmp_path / "s") for _ in range(2)]
-    said = [process.communicate()[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert all("4 trials in" in text for text in said)
+    outputs = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert all("4 trials in" in text for text in outputs)
     assert len(finished(tmp_path / "s")) == 4
     assert len(counted()) == 3 * 4  # each built once, by one of them, and once more for either file: start and end
     assert len(set(counted())) == 2
@@ -145,11 +141,33 @@ def test_two_sweeps_on_one_folder_share_the_trials(tmp_path: Path, counted):
 @pytest.mark.slow
 def test_a_worker_passes_on_an_error_that_is_not_the_trials(tmp_path: Path):
     made = grid(tmp_path, **(CONTENT | {"fixed": WITHOUT_RATE | {"root": "/dev/null/none"}}))
-    with pytest.raises(OSError, match="none") as error:
+    with pytest.raises(OSError, match="none"):
         run_sweep(made, tmp_path / "s", Processes(1), progress=False)
-    assert any("In a worker" in note for note in error.value.__notes__)
 
 
 def test_workers_must_be_a_number():
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         Processes(0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'ray>=2.40,<3'")
+def test_a_node_killed_in_mid_sweep_loses_nothing_and_repeats_nothing(tmp_path: Path, counted):
+    """Two local nodes, one killed; the table is that of a sweep in processes."""
+    content = CONTENT | {"grid": {"lr": [0.003, 0.01], "layers": [1, 2], "seed": [0, 1]}}
+    content["fixed"] = {name: value for name, value in CONTENT["fixed"].items() if name != "layers"}
+    content["fixed"] |= {"epochs": 12, "patience": 12}
+    file = write_grid(tmp_path / "grid.toml", **content)
+    command = [sys.executable, "-m", "tests.sweeps.ray_cluster", str(file), str(tmp_path / "s")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.strip().splitlines()[-1])
+    assert report["before"] and report["before"].items() < finished(tmp_path / "s").items()
+    assert report["rows"] == len(finished(tmp_path / "s")) == 6
+    built = counted()
+    assert len(set(built)) >= 2  # both nodes were at work
+    assert not list(tmp_path.glob("s/*.partial"))
+    _, rows = read_sweep(tmp_path / "s")
+    local = run_sweep(read_grid(file), tmp_path / "local", Processes(2), progress=False)
+    assert same(rows) == same(local)
+    assert len(built) > len(counted()) - len(built)  # what was under way on the dead node was begun again

@@ -1,0 +1,381 @@
+"""The command ``neurolsc``, and all commands but export and demo."""
+
+import dataclasses
+import os
+import shlex
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+from click.core import ParameterSource
+
+import neurolsc
+from neurolsc import experiment as experiments
+from neurolsc.cli import options
+from neurolsc.cli.demo import demo
+from neurolsc.cli.export import export
+from neurolsc.datasets import EventFile
+from neurolsc.datasets.splits import who_is_where
+from neurolsc.datasets.summary import summarize
+from neurolsc.diagnosis import diagnose as diagnose_network
+from neurolsc.experiment import (
+    DataSettings,
+    Experiment,
+    NetworkSettings,
+    Pool,
+    PretrainSettings,
+    StartSettings,
+    Stopped,
+    TrainSettings,
+)
+from neurolsc.experiment.run import NETWORK, SETTINGS, read_settings, run_folder, write_json, write_profile, write_text
+from neurolsc.experiment.table import TABLE
+from neurolsc.export import quantize
+from neurolsc.stability import radius_profile
+from neurolsc.tasks import measure_of
+from neurolsc.validation import whole
+
+INTERRUPTED = 130  # exit code of a command that Ctrl-C has ended
+
+
+class _Group(click.Group):
+    """Turns errors of the package into one line, and leaves others to Python."""
+
+    def make_context(self, info_name: str | None, args: list[str], *others: Any, **more: Any) -> click.Context:
+        words = shlex.join(["neurolsc", *args])
+        context = super().make_context(info_name, args, *others, **more)
+        context.obj = words
+        return context
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Stopped as error:
+            click.echo(f"\nStopped; {error}. To go on:\n\n  {ctx.obj}", err=True)
+            ctx.exit(INTERRUPTED)
+        except (ValueError, TypeError, FloatingPointError, OSError) as error:
+            line = str(traceback.extract_tb(error.__traceback__)[-1].line)
+            if isinstance(error, TypeError) and not line.startswith("raise "):
+                raise  # a mistake in code, such as that of a cell of one's own
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(neurolsc.__version__)
+def app() -> None:
+    """Make deep recurrent spiking networks trainable by setting their local stability first.
+
+    A usual day, on the digits that come with the package:
+
+    \b
+      neurolsc radii                                  the radii of an untrained network
+      neurolsc radii --start "Relay()"                and after a start
+      neurolsc pretrain --target 0.5 --out runs/half  set its radii
+      neurolsc train --for netx --epochs 10 --out runs/digits
+                                                      train one that fits a chip
+      neurolsc radii runs/digits                      the radii of that one
+      neurolsc diagnose runs/digits                   what is wrong with it, if anything
+      neurolsc evaluate runs/digits                   open the test set, once
+      neurolsc export runs/digits --to netx           integers for a neuromorphic chip
+      neurolsc demo                                   five starts compared, with a report
+      neurolsc data info train.h5                     what is in a file of spoken words
+
+    Settings come from flags, from a TOML file (--config), and else from the defaults that --help
+    shows. A finished run has its own, in settings.toml, which --config takes as it is.
+    """  # noqa: D301  a \b is the character that keeps lines as they are
+    if os.getcwd() not in sys.path:  # where --cell module:Class finds modules
+        sys.path.append(os.getcwd())
+
+
+app.add_command(demo)
+app.add_command(export)
+OF_A_START = (NetworkSettings, DataSettings, StartSettings)
+
+
+def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path | None:
+    if saved is not None and saved.is_dir():
+        read_settings(saved)  # refuses any folder but a finished run
+        options.use_file(ctx, saved / SETTINGS, OF_A_START)
+        return saved / NETWORK
+    return saved
+
+
+@app.command(cls=options.Command)
+@click.argument(
+    "saved", metavar="[RUN]", required=False, type=click.Path(path_type=Path), is_eager=True, callback=_use_run
+)
+@options.settings(*OF_A_START)
+@options.device
+@click.option("--samples", default=4, show_default=True, help="Samples measured.")
+@click.option("--times", default=24, show_default=True, help="Time steps measured, drawn at random.")
+@click.option("--out", type=options.NEW_FOLDER, help="Folder for profile.json and profile.png; must not exist.")
+def radii(
+    network: NetworkSettings,
+    data: DataSettings,
+    start: StartSettings,
+    saved: Path | None,
+    device: str,
+    samples: int,
+    times: int,
+    out: Path | None,
+) -> None:
+    """Measure the radii of a new network, a run or a saved network.
+
+    RUN is the folder of a finished run, a file of neurolsc.save, or the name of a trained network
+    in the package. Without it the network is a new one of the settings, as its weights are drawn,
+    or as --start leaves it.
+
+    A radius is what is left of a gradient after one step back in time, or one layer down. One row
+    per layer: the mean radius through time and through depth, how much the layer fires, and which
+    term holds the radius through time; of the cells in the package the leaks exp(-1/tau), the
+    reset, the feedback of a spike on the threshold, or the recurrent weights.
+    """
+    source = click.get_current_context().get_parameter_source
+    if saved is not None:
+        own = [f.name for f in dataclasses.fields(network) if f.name not in ("cell", "seed")]  # cell: its module
+        flags = [f"--{name.replace('_', '-')}" for name in own if source(name) is ParameterSource.COMMANDLINE]
+        if flags:
+            raise click.UsageError(f"{saved} is a whole network; leave out {', '.join(flags)}.")
+        network = dataclasses.replace(network, weights=str(saved), weights_sha256="")
+    started = source("start") is ParameterSource.COMMANDLINE or (saved is None and start.start)
+    start = start if started else StartSettings("Default")  # a saved network has had its start
+    experiment = Experiment(network, data, start=start, device=device)
+    net, findings = experiment.begin()
+    for finding in findings:
+        click.echo(finding)
+    x = experiment.first_inputs("train", samples)
+    profile = radius_profile(net, x, steps=min(times, x.shape[0]), seed=network.seed, progress=True)
+    click.echo(profile)
+    for finding in diagnose_network(net, x, seed=network.seed):
+        click.echo(finding)
+    if out is not None:
+        with run_folder(out, experiment.settings()) as folder:
+            write_profile(profile, folder / "profile", experiment.title)
+
+
+@app.command(cls=options.Command)
+@options.settings(*OF_A_START, PretrainSettings)
+@options.device
+@options.out
+def pretrain(
+    network: NetworkSettings,
+    data: DataSettings,
+    start: StartSettings,
+    pretraining: PretrainSettings,
+    device: str,
+    out: Path,
+) -> None:
+    """Set the radii of a network by pre-training, and save it.
+
+    The folder gets network.safetensors, the radii before and after (JSON and pictures) and the
+    course of pre-training. A target that is not reached is reported with the reason; the best
+    network is saved all the same. If this is stopped, the same command goes on where it was.
+    """
+    if pretraining.parsed_target() is None:
+        raise click.UsageError("pretrain needs a --target: a number such as 0.5, or balanced.")
+    Experiment(network, data, pretraining, start=start, device=device).run(out, say=click.echo)
+    click.echo(f"written to {out}")
+
+
+@app.command(cls=options.Command)
+@options.settings(*OF_A_START, PretrainSettings, TrainSettings)
+@options.chip
+@options.device
+@options.out
+def train(
+    network: NetworkSettings,
+    data: DataSettings,
+    start: StartSettings,
+    pretraining: PretrainSettings,
+    training: TrainSettings,
+    chip: str | None,
+    device: str,
+    out: Path,
+) -> None:
+    """Train a network, after a start.
+
+    First --start sets it, then its radii are set if a --target is given. The loss is that of the
+    task (for labels cross-entropy at every time step); training stops early on the validation loss.
+    The folder gets network.safetensors (the best epoch), history.csv and .json, and the learning
+    curves. The test set is not opened: neurolsc evaluate does that. If this is stopped, the same
+    command goes on where it was. If the loss becomes NaN, the network of the best epoch is left in
+    the folder of the unfinished run.
+    """
+    experiment = Experiment(network, data, pretraining, training, start, device)
+    if chip is not None:
+        try:
+            quantize(experiment.build(), force=True)  # whatever its weights become
+        except (TypeError, ValueError) as error:
+            raise click.UsageError(f"not for {chip}: {error}") from error
+    result = experiment.run(out, say=click.echo).training
+    assert result is not None
+    for finding in result.findings:
+        click.echo(finding)
+    score = data.task.score
+    best = measure_of(data.task, score).text(result.best[f"validation_{score}"])
+    click.echo(f"best epoch {result.best_epoch}: validation {score.replace('_', ' ')} {best}")
+    click.echo(f"written to {out}")
+
+
+@app.command()
+@options.run
+@click.option(
+    "--split",
+    type=options.Choice(["test", "validation"]),
+    default="test",
+    show_default=True,
+    help="Which samples; the test set is for the end.",
+)
+@click.option("--batch-size", default=256, show_default=True, help="Samples at a time; the scores do not depend on it.")
+@options.device
+def evaluate(run: Path, split: Literal["test", "validation"], batch_size: int, device: str) -> None:
+    """Score a finished run, by default on the test set.
+
+    The scores are written into its folder, as test.json or validation.json. Mode accuracy is the
+    paper's: every step votes for its largest logit, and the class with most votes is the decision.
+    A step whose largest logits tie does not vote.
+    """
+    click.echo(f"{run}, {split}\n{experiments.score(run, split, batch_size=batch_size, device=device)}")
+
+
+@app.command()
+@options.run
+@click.option("--try", "cures", is_flag=True, help="Try the cure of each finding on copies, for 20 updates.")
+@click.option("--samples", default=64, show_default=True, help="Samples of the training split, drawn at random.")
+@click.option("--out", type=options.NEW_FOLDER, help="Folder for diagnosis.json, .txt, .png; must not exist.")
+def diagnose(run: Path, cures: bool, samples: int, out: Path | None) -> None:
+    """Say what is wrong with a finished run, why, and what to try.
+
+    A line per layer: what its neurons do, radii and Lyapunov exponents, singular values, usable
+    derivatives, what is left of the input, and the gradient of the loss. Then the findings: layers
+    that are dead, saturated, synchronous or out of scale, gradients that explode or vanish, time
+    constants that cannot move, missing classes, a learning rate that is too high. The run stays as
+    it is.
+    """
+    whole("samples", samples)
+    if out is None:
+        click.echo(experiments.diagnose_run(run, samples=samples, cures=cures))
+        return
+    experiment = Experiment.of(run)
+    with run_folder(out, experiment.settings()) as folder:
+        found = experiments.diagnose_run(run, samples=samples, cures=cures)
+        write_text(folder / "diagnosis.txt", f"{found}\n")
+        found.plot(folder / "diagnosis.png", title=f"{experiment.title}, as it ended")
+        write_json(folder / "diagnosis.json", found.to_dict())
+    click.echo(found)
+    click.echo(f"written to {out}")
+
+
+@app.group()
+def data() -> None:
+    """Say what the data hold."""
+
+
+@data.command(cls=options.Command)
+@options.settings(DataSettings)
+def splits(settings: DataSettings) -> None:
+    """Show the training and validation data of the settings, and the task.
+
+    The files are read and checked as `neurolsc train` does. The test set is not opened.
+    """
+    click.echo(f"{settings.title}: {settings.task}, scored by {settings.task.score.replace('_', ' ')}")
+    training, validation = settings.load("train"), settings.load("validation")
+    click.echo(f"{training}\n{validation}")
+    if settings.split_by == "speaker":
+        click.echo(who_is_where(training, validation))
+
+
+@data.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--picture", type=options.NEW_FOLDER, help="The picture, a new file. [default: <name>.png, here]")
+@click.option("--utterance", default=0, show_default=True, help="Which utterance to draw.")
+def info(file: Path, picture: Path | None, utterance: int) -> None:
+    """Say what is in a file of spoken words in SHD's layout, and draw it.
+
+    Every utterance is read and checked: a damaged one is named by its number. The table has a line
+    for every class and speaker; the picture has the spikes and lengths of the utterances, the
+    activity of the units, and one utterance. An existing file is never overwritten.
+    """
+    picture = picture or Path((file.name.split(".")[0] or file.name) + ".png")
+    if picture.exists():
+        raise click.UsageError(f"{picture} exists already; name another file by --picture, or remove it.")
+    events = EventFile(file)
+    if not 0 <= utterance < len(events):
+        raise click.UsageError(f"--utterance must lie in 0 ... {len(events) - 1}, got {utterance}.")
+    summary = summarize(events)
+    who = f"by speaker {speaker}" if (speaker := events.speakers[utterance]) >= 0 else "by an unnamed speaker"
+    word = f'utterance {utterance}, "{events.names[events.labels[utterance]]}" {who}'
+    summary.plot(picture, example=events.read([utterance]), example_title=word)
+    click.echo(f"{summary}\n\ndrawn in {picture}")
+
+
+@app.command()
+@click.argument("grid", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the sweep. [default: runs/<name of the grid>]")
+@options.workers
+@options.device
+@click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="",
+    metavar="[ADDRESS]",
+    help="Run on the Ray cluster at this address; without one on that of this machine, or a new one.",
+)
+@click.option("--retry", is_flag=True, help="Run failed trials anew.")
+def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | None, retry: bool) -> None:
+    """Train a network for every trial of a grid file.
+
+    A trial is a combination of settings. Each is a run with a folder of its own in the sweep's; all
+    of them are rows of table.csv. Whatever stops the sweep, the same command goes on where it was:
+    no finished trial is repeated.
+    """
+    read = experiments.read_grid(grid)
+    out = Path("runs") / read.name if out is None else out
+    try:
+        pool: Pool = experiments.Processes(workers) if ray is None else experiments.RayTasks(ray)
+    except ImportError as error:
+        raise click.ClickException(str(error)) from error
+    rows = experiments.run_sweep(read, out, pool, retry=retry, device=device)
+    for row in rows:
+        if row["error"]:
+            click.echo(f"{row['trial']}: {row['error']}", err=True)
+    click.echo(f"{len(rows)} trials in {out / TABLE}")
+
+
+@app.command()
+@options.sweep
+@click.option("--by", multiple=True, help="A setting that makes an arm; more than once for more. [default: all varied]")
+def table(sweep: Path, by: tuple[str, ...]) -> None:
+    """Print a sweep as a table, and write it as table.md.
+
+    A line for each combination of settings but the seed: mean ± deviation over seeds.
+
+    Of a grid with [choose] the chosen trials are counted alone. While the sweep goes on the table
+    is that of the trials that are over.
+    """
+    grid, rows = experiments.read_sweep(sweep)
+    text = experiments.markdown(grid, rows, by)
+    write_text(sweep / "table.md", text)
+    click.echo(text, nl=False)
+    if failed := sum(row["error"] is not None for row in rows):
+        click.echo(f"\n{failed} trials failed: the column error of table.csv says why.")
+    if (left := grid.total - len(rows)) > 0:
+        click.echo(f"\n{left} of {grid.total} trials are not over.")
+
+
+@app.command()
+@options.sweep
+@click.option(
+    "--over", help="The setting along the axis, and of the panels. [default: layers, or the first that varies]"
+)
+def figure(sweep: Path, over: str | None) -> None:
+    """Draw learning curves and scores of a sweep.
+
+    A curve for each combination of settings but the seed. Bands and bars reach from the lowest to
+    the highest seed. The pictures are learning.png and scores.png in the sweep's folder.
+    """
+    grid, rows = experiments.read_sweep(sweep)
+    for path in experiments.draw(grid, rows, sweep, over):
+        click.echo(f"drawn in {path}")

@@ -1,0 +1,47 @@
+"""From settings to a folder with a finished run, and to sweeps over many.
+
+- config: the settings, each declared once
+- run: one experiment in a folder of its own
+- grid, sweep: a grid of settings, run by processes or on a Ray cluster
+- table: a row for each trial, arms over seeds, pictures
+"""
+
+from neurolsc.experiment.config import (
+    DataSettings,
+    NetworkSettings,
+    PretrainSettings,
+    StartSettings,
+    TrainSettings,
+)
+from neurolsc.experiment.grid import Choice, Columns, Grid, Trial, make_grid, read_grid
+from neurolsc.experiment.run import Experiment, Outcome, Stopped, diagnose_run, load_network, score
+from neurolsc.experiment.sweep import Pool, Processes, RayTasks, read_sweep, run_sweep
+from neurolsc.experiment.table import arms, draw, markdown
+
+__all__ = [
+    "Choice",
+    "Columns",
+    "DataSettings",
+    "Experiment",
+    "Grid",
+    "NetworkSettings",
+    "Outcome",
+    "Pool",
+    "PretrainSettings",
+    "Processes",
+    "RayTasks",
+    "StartSettings",
+    "Stopped",
+    "TrainSettings",
+    "Trial",
+    "arms",
+    "diagnose_run",
+    "draw",
+    "load_network",
+    "make_grid",
+    "markdown",
+    "read_grid",
+    "read_sweep",
+    "run_sweep",
+    "score",
+]

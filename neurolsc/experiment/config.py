@@ -1,0 +1,571 @@
+"""Settings of a run, each declared once: default, help, and the data sets that it belongs to.
+
+The command line, TOML files, grids of sweeps and saved runs read the fields of these classes.
+"""
+
+import inspect
+import reprlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from neurolsc import datasets
+from neurolsc.checkpoint import file_of, load
+from neurolsc.conditioning import Conditioning
+from neurolsc.datasets.augment import Augmentation
+from neurolsc.datasets.events import UNITS
+from neurolsc.datasets.recall import PERIOD
+from neurolsc.datasets.shd import Cached
+from neurolsc.datasets.splits import By
+from neurolsc.datasets.words import WordOptions
+from neurolsc.embedding import Embedding
+from neurolsc.evaluation import Samples
+from neurolsc.files import sha256_of
+from neurolsc.initialisers import named
+from neurolsc.network import Network
+from neurolsc.neurons.cell import CELLS, SURROGATES, Cell
+from neurolsc.neurons.reset import ResetName
+from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.schedule import Constant, Cosine, CosineTo, Schedule
+from neurolsc.stability import PretrainResult, pretrain, scale_to_radius
+from neurolsc.stability.findings import Finding
+from neurolsc.stability.lsc import RELEASED
+from neurolsc.stability.lsc.rules import RULES
+from neurolsc.stability.lsc.targets import Target, as_target
+from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep
+from neurolsc.training import TrainResult, train
+from neurolsc.untrusted.words import clean
+from neurolsc.validation import meant, positive, whole
+
+DataName = Literal[
+    "sl-mnist", "shd", "store-recall", "jsb", "text", "ptb", "wikitext-2", "mnist", "cifar10", "cifar100"
+]
+Split = Literal["train", "validation", "test"]
+DataTask = Classification | ClassPerStep | BinaryPerStep
+Loaded = (
+    datasets.SpikeLatencyMNIST
+    | datasets.SHD
+    | datasets.StoreRecall
+    | datasets.JSBChorales
+    | datasets.Words
+    | datasets.Pixels
+)
+
+
+def setting(default: Any, help: str, *data: DataName) -> Any:
+    """A field with its default, its line of --help, and the data sets it is for (none: all)."""
+    return field(default=default, metadata={"help": help, "data": data})
+
+
+# ---- the network
+
+OF_A_CELL = ("tau_v", "tau_theta", "b_theta", "adaptation", "reset", "reset_gradient", "activation", "exterior_dropout")
+OF_A_SPIKE = ("surrogate", "dampening", "sharpness", "learnable")
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """The network."""
+
+    cell: str = setting("ALIFPlus", "neuron of every layer: a known one, or package.module:Class")
+    layers: int = setting(2, "number of layers")
+    width: int = setting(128, "neurons per layer")
+    surrogate: str = setting("FastSigmoid", "shape of the surrogate gradient: a known one, or package.module:Class")
+    dampening: float = setting(0.5, "height of the surrogate")
+    sharpness: float = setting(1.0, "sharpness of the surrogate")
+    learnable: bool = setting(False, "train dampening and sharpness, one pair per layer")
+    tau_v: float = setting(0.1, "mean time constant of the voltage, in steps (the paper's 0.1: no memory)")
+    tau_theta: float = setting(100.0, "mean time constant of the threshold, in steps")
+    b_theta: float = setting(0.01, "mean constant input of the threshold")
+    adaptation: float = setting(1.8, "mean rise of the threshold at a spike")
+    reset: ResetName = setting("subtract", "what a spike does to the voltage")
+    reset_gradient: bool = setting(False, "let a gradient through the reset")
+    activation: str = setting("relu", "activation of RNN and FeedForward: relu, sigmoid, tanh, swish, sine, ...")
+    exterior_dropout: float = setting(0.0, "LRU: dropout of a layer's input, before its norm and its skip connection")
+    layer_delay: int = setting(1, "steps until a layer reads the one below: 1 (paper) or 0")
+    readout_bias: bool = setting(False, "give the readout a bias")
+    embedding: int = setting(0, "words: entries of their vectors, and width of the last layer; 0: the width of all")
+    weights: str = setting("", "start from this network file; other settings of the network are then not used")
+    weights_sha256: str = setting("", "digest of that file; a run notes it, and goes on from no other content")
+    seed: int = setting(0, "of weights, batches and everything that is drawn")
+
+    def build(self, n_in: int, n_out: int, words: int | None = None) -> Network:
+        """The network of the file `weights`, or a new one with weights drawn from the seed.
+
+        Args:
+            n_in: number of inputs.
+            n_out: number of classes.
+            words: size of the vocabulary, if inputs are numbers of words: a tied embedding reads
+                and predicts them.
+
+        Raises:
+            ValueError: if cell or surrogate are not known, the cell's constructor does not take a
+                setting that differs from its default, an embedding is set for data without words,
+                or the content of the file has changed.
+        """
+        if self.weights:
+            found = sha256_of(file_of(self.weights))
+            if self.weights_sha256 not in ("", found):
+                known = clean(self.weights_sha256)
+                raise ValueError(f"weights: {self.weights} has changed, weights_sha256 = {known}, now {found}.")
+            return self.load(self.weights)
+        if self.weights_sha256:
+            raise ValueError("weights_sha256 is of a file of weights, and there is none.")
+        cell = CELLS.find(self.cell)
+        taken = _arguments_of(cell)
+        not_taken = [*(set(OF_A_CELL) - taken), *(() if "spike" in taken else OF_A_SPIKE)]
+        if odd := [f.name for f in fields(self) if f.name in not_taken and getattr(self, f.name) != f.default]:
+            raise ValueError(f"a cell {self.cell} does not take {', '.join(odd)}.")
+        if words is None and self.embedding:
+            raise ValueError("embedding: only for data that are words.")
+        if words is not None and self.readout_bias:
+            raise ValueError("readout_bias: only for data that are no words.")
+        torch.manual_seed(self.seed)
+        widths = [n_in, *[self.width] * self.layers]
+        if words is not None:
+            widths[0] = widths[-1] = self.embedding or self.width
+        own = {name: getattr(self, name) for name in OF_A_CELL if name in taken}
+        cells = []
+        for below, width in pairwise(widths):
+            if "spike" in taken:  # a new one for each layer: it may be learnable
+                shape: Any = SURROGATES.find(self.surrogate)
+                own["spike"] = shape(self.dampening, self.sharpness, learnable=self.learnable)
+            cells.append(cell(below, width, **own))
+        rest: Any = {"layer_delay": self.layer_delay, "readout_bias": self.readout_bias}
+        if words is None:
+            return Network(cells, n_out, **rest)
+        return Network(cells, embedding=Embedding(words, widths[0], tied=True), **rest)
+
+    def load(self, path: str | PathLike[str]) -> Network:
+        """The network of a file, whose cells may be the cell of one's own that is named here."""
+        CELLS.find(self.cell)
+        return load(path)
+
+    def noted(self) -> "NetworkSettings":
+        """These settings with the digest of the file of weights.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+        """
+        if not self.weights or self.weights_sha256:
+            return self
+        return replace(self, weights_sha256=sha256_of(file_of(self.weights)))
+
+    @property
+    def has_relay(self) -> bool:
+        """Whether the cell names its input matrix, voltage and thresholds, as Relay needs."""
+        try:
+            cell = CELLS.find(self.cell)
+        except ValueError:
+            return True  # building it raises
+        named = cell.thresholds is not Cell.thresholds and cell.membrane is not Cell.membrane
+        return named and any(answer.radius == "depth" for answer in cell.answers)
+
+
+def _arguments_of(cls: type) -> set[str]:
+    """Arguments of a class's constructor, with those that it passes on as **keywords."""
+    names: set[str] = set()
+    for base in cls.__mro__:
+        if "__init__" in vars(base):
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            names |= {p.name for p in parameters}
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return names
+
+
+CHIPS: dict[str, dict[str, Any]] = {
+    "netx": {
+        "cell": "LIF",
+        "tau_v": 50.0,
+        "start": "Relay(recurrence=0, rate=0.1, drawn=1)",
+        "lr": 2e-3,
+        "clip_weight": 3.0,
+    }
+}
+
+
+def fitted(chip: str, values: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
+    """Settings under which a network can be exported to a chip however long it is trained.
+
+    Args:
+        chip: a key of CHIPS.
+        values: all settings.
+        free: names of settings that may be changed.
+
+    Raises:
+        ValueError: if the cell may not be changed and is another one.
+    """
+    wanted = CHIPS[chip] | ({"binary": True} if values["data"] == "shd" else {})
+    if "cell" not in free and values["cell"] != wanted["cell"]:
+        raise ValueError(f"--for {chip} trains cells {wanted['cell']}, which fit it for sure, got {values['cell']}.")
+    return {**values, **{name: value for name, value in wanted.items() if name in free}}
+
+
+# ---- the data
+
+TEXTS: tuple[DataName, ...] = ("text", "ptb", "wikitext-2")
+WITHOUT_SAMPLE = ("ptb", "wikitext-2", "cifar10", "cifar100")
+DATA: dict[DataName, tuple[str, DataTask]] = {
+    "sl-mnist": ("spike-latency MNIST", Classification()),
+    "shd": ("spoken digits", Classification()),
+    "store-recall": ("store and recall", Classification(last=PERIOD)),
+    "jsb": ("JSB Chorales", BinaryPerStep()),
+    "text": ("text", ClassPerStep()),
+    "ptb": ("Penn Treebank", ClassPerStep()),
+    "wikitext-2": ("WikiText-2", ClassPerStep()),
+    "mnist": ("MNIST pixels", Classification()),
+    "cifar10": ("CIFAR-10", Classification()),
+    "cifar100": ("CIFAR-100", Classification()),
+}
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """The data."""
+
+    data: DataName = setting(
+        "sl-mnist",
+        "data set: spike-latency MNIST, spoken digits in SHD's form, values to store and recall, chorales, words of a "
+        "text, of the Penn Treebank or of WikiText-2, or images as they are",
+    )
+    root: str = setting("", "folder of the full data set, downloaded if missing; empty: the sample in the package")
+    split_seed: int = setting(0, "of the split into training and validation; of the samples that are made")
+    split_by: By = setting("random", "hold out random utterances for validation, or whole speakers", "shd")
+    split_share: float = setting(0.1, "share of the training utterances, speakers or words held out", "shd", "text")
+    shift: int = setting(0, "training only: most pixels by which an image is moved", "sl-mnist")
+    encoding: Literal["text", "released"] = setting(
+        "text", "spikes as the paper's text has them, or as its released code, where time is place", "sl-mnist"
+    )
+    dt: float = setting(4e-3, "width of a bin, in seconds", "shd")
+    window: float = setting(1.0, "length of the recording, in seconds; 0: each utterance to its last spike", "shd")
+    channels: int = setting(UNITS, "number of inputs; a divisor of 700 counts neighbouring units together", "shd")
+    repeat: int = setting(2, "how often each frame or word is shown", "shd", *TEXTS)
+    binary: bool = setting(False, "1 for every count above 0", "shd")
+    channel_jitter: float = setting(0.0, "training only: deviation by which spikes change units", "shd")
+    time_stretch: float = setting(0.0, "training only: times scaled by 1 - this to 1 + this", "shd")
+    spike_drop: float = setting(0.0, "training only: probability that a spike is left out", "shd")
+    delay: int = setting(100, "steps between storing and recalling", "store-recall")
+    words: int = setting(100, "words in a window", *TEXTS)
+    streams: int = setting(0, "parts read in parallel, with a state that goes on; 0: each window by itself", *TEXTS)
+    word_switch: float = setting(0.0, "training only: probability that a word read is another", *TEXTS)
+    word_switch_epochs: int = setting(0, "the first epochs, in which words are switched; 0: all", *TEXTS)
+    text_train: str = setting("train.txt", "file in the root that is trained on", "text")
+    text_validation: str = setting(
+        "",
+        "file in the root for early stopping; empty: the last lines of the training file, by split_share",
+        "text",
+    )
+    text_test: str = setting("test.txt", "file in the root for the test", "text")
+    rare: int = setting(1, "words that are rarer in the training file are <unk>", "text")
+    cache: str = setting("", "folder for copies that are read without HDF5; empty: none", "shd")
+    cached: Cached = setting("spikes", "what the cache holds: spikes, or frames, which are faster and larger", "shd")
+
+    @property
+    def title(self) -> str:
+        """What the data are, in words."""
+        title = DATA[self.data][0]
+        if self.data == "store-recall":
+            return f"{title} after {self.delay} steps"
+        title += ", released encoding" if self.encoding == "released" else ""
+        if self.data == "text" and self.root:
+            return f"{title} ({Path(self.root).name}: {self.text_train})"
+        return title if self.root else f"{title} (sample in the package)"
+
+    @property
+    def task(self) -> DataTask:
+        """The task of a network on these data."""
+        return DATA[self.data][1]
+
+    def load(self, split: Split) -> Loaded:
+        """One split of the data.
+
+        Raises:
+            ValueError: if a setting of another data set is set, a root is missing, or the data are
+                damaged.
+        """
+        self._check()
+        root, training = self.root, split == "train"
+
+        def read(kind: Any, **options: Any) -> Any:
+            return kind(root, split, **options) if root else kind.embedded(split, **options)
+
+        match self.data:
+            case "store-recall":
+                return datasets.StoreRecall(split, seed=self.split_seed, delay=self.delay)
+            case "jsb":
+                return read(datasets.JSBChorales)
+            case "mnist":
+                return read(datasets.MNISTPixels, seed=self.split_seed)
+            case "cifar10":
+                return read(datasets.CIFAR10, seed=self.split_seed)
+            case "cifar100":
+                return read(datasets.CIFAR100, seed=self.split_seed)
+            case "sl-mnist":
+                released = {"encoding": datasets.ReleasedEncoding()} if self.encoding == "released" else {}
+                shift = self.shift if training else 0
+                return read(datasets.SpikeLatencyMNIST, seed=self.split_seed, shift=shift, **released)
+            case "shd":
+                augment: list[Augmentation] = []
+                if training and self.channel_jitter:
+                    augment.append(datasets.ChannelJitter(self.channel_jitter))
+                if training and self.time_stretch:
+                    augment.append(datasets.TimeStretch(1 - self.time_stretch, 1 + self.time_stretch))
+                if training and self.spike_drop:
+                    augment.append(datasets.SpikeDrop(self.spike_drop))
+                return read(
+                    datasets.SHD,
+                    **{name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary", "cached")},
+                    window=self.window or None,
+                    cache=self.cache or None,
+                    augment=augment,
+                    by=self.split_by,
+                    share=self.split_share,
+                    seed=self.split_seed,
+                )
+        switch = training and self.word_switch
+        options: WordOptions = {
+            "steps": self.words,
+            "repeat": self.repeat,
+            "streams": self.streams or None,
+            "augment": (datasets.WordSwitch(self.word_switch, self.word_switch_epochs),) if switch else (),
+        }
+        if self.data != "text" or not root:
+            return read(
+                {"ptb": datasets.PennTreebank, "wikitext-2": datasets.WikiText2}.get(self.data, datasets.Text),
+                **options,
+            )
+        return datasets.Text.from_files(
+            split,
+            train=Path(root) / self.text_train,
+            validation=Path(root) / self.text_validation if self.text_validation else None,
+            test=Path(root) / self.text_test,
+            share=self.split_share,
+            at_least=self.rare,
+            **options,
+        )
+
+    def _check(self) -> None:
+        changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        foreign = [f for f in changed if f.metadata["data"] and self.data not in f.metadata["data"]]
+        if foreign:
+            owners = foreign[0].metadata["data"]
+            names = ", ".join(f.name for f in foreign if f.metadata["data"] == owners)
+            raise ValueError(f"{names}: for data = {' or '.join(owners)} only, got data = {self.data}.")
+        if self.word_switch_epochs and not self.word_switch:
+            raise ValueError("word_switch_epochs needs a word_switch above 0.")
+        if self.data == "store-recall" and self.root:
+            raise ValueError("root: data = store-recall are made, not read.")
+        if self.data in WITHOUT_SAMPLE and not self.root:
+            raise ValueError(f"root: the package holds no sample of {self.data}; name a folder to download it to.")
+        of_files = [f.name for f in changed if f.metadata["data"] == ("text",) or f.name == "split_share"]
+        if self.data == "text" and not self.root and of_files:
+            raise ValueError(f"{', '.join(of_files)}: for texts in a root; the sample in the package has its own.")
+
+
+# ---- the start, radii before training, the training
+
+
+@dataclass(frozen=True)
+class StartSettings:
+    """The start. It comes before the radii and the training.
+
+    Raises:
+        ValueError: if the text names no initialiser.
+    """
+
+    start: str = setting(
+        "",
+        "initialiser, such as 'LSUV + RateMatching(0.15)'; empty: Relay(), or Default if radii are set by a target",
+    )
+
+    def __post_init__(self) -> None:
+        if self.start:
+            named(self.start)
+
+    def run(self, network: Network, inputs: Sequence[Tensor], seed: int) -> tuple[Finding, ...]:
+        """Set a network on batches of inputs (T, B, n_in); returns what was not reached."""
+        return named(self.start or "Default").apply(network, inputs, seed=seed)
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """Radii before training.
+
+    Raises:
+        ValueError: if the target is none, or a number is out of range.
+    """
+
+    target: str = setting("none", "radius to pre-train to: a number, 'balanced', or 'none'")
+    rule: Literal["default", "transition", "hold-threshold", "paper"] = setting(
+        "default",
+        "which parameters follow which radius; default: paper for balanced and method released, else transition",
+    )
+    method: Literal["gradient", "released", "scale"] = setting(
+        "gradient", "the paper's loop, the same as its released code has it, or root finding on layer scales"
+    )
+    pretrain_steps: int = setting(200, "give up after this many pre-training steps (not of scale)")
+    pretrain_samples: int = setting(4, "samples looked at in each pre-training step")
+    pretrain_times: int = setting(8, "time steps looked at in each pre-training step")
+
+    def __post_init__(self) -> None:
+        if (target := self.parsed_target()) is not None:
+            as_target(target)
+        for name in ("pretrain_steps", "pretrain_samples", "pretrain_times"):
+            whole(name, getattr(self, name), at_least=int(name != "pretrain_steps"))
+        if self.method == "scale" and self.pretrain_steps != PretrainSettings.pretrain_steps:
+            raise ValueError("pretrain_steps: of a loop, which method = scale does without.")
+
+    def parsed_target(self) -> Target | None:
+        """The target as pretrain() takes it; None for no pre-training.
+
+        Raises:
+            ValueError: if it is neither a number, 'balanced' nor 'none'.
+        """
+        if self.target in ("none", "balanced"):
+            return None if self.target == "none" else "balanced"
+        try:
+            return float(self.target)
+        except ValueError:
+            raise ValueError(f"target must be a number, 'balanced' or 'none', got {self.target!r}.") from None
+
+    def run(
+        self, network: Network, inputs: Sequence[Tensor], *, seed: int, progress: bool = True, **more: Any
+    ) -> PretrainResult:
+        """Set the radii of a network on batches of inputs (T, B, n_in).
+
+        More keywords are those of :func:`neurolsc.pretrain`, or of
+        :func:`neurolsc.scale_to_radius`.
+
+        Raises:
+            ValueError: if the target is 'none', a setting does not belong to the method, or as
+                these.
+        """
+        target = self.parsed_target()
+        if target is None:
+            raise ValueError("target is 'none'; there is no radius to set.")
+        more |= {
+            "target": target,
+            "seed": seed,
+            "samples": self.pretrain_samples,
+            "steps": min(self.pretrain_times, inputs[0].shape[0]),
+            "progress": progress,
+        }
+        if self.rule != "default":
+            more["rule"] = RULES[self.rule]
+        if self.method == "released":
+            more = {**RELEASED} | more
+        if self.method != "scale":
+            return pretrain(network, inputs, max_steps=self.pretrain_steps, **more)
+        return scale_to_radius(network, inputs[0], **more)
+
+
+SCHEDULES: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine(), "cosine-to-tenth": CosineTo(0.1)}
+OPTIMIZERS = {"adabelief-lookahead": adabelief_lookahead, "adam": torch.optim.Adam}
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """The training.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+
+    epochs: int = setting(20, "most epochs")
+    batch_size: int = setting(32, "samples per batch")
+    lr: float = setting(5e-3, "learning rate; deeper networks take less: of ten layers 2e-3 was best")
+    by_gain: bool = setting(True, "divide it, for b_theta, by how far b_theta moves the threshold")
+    schedule: Literal["constant", "cosine", "cosine-to-tenth"] = setting(
+        "cosine",
+        "course of the learning rate over all epochs: it stays, rises for 5 % of them and falls to 0, or falls to a "
+        "tenth",
+    )
+    average_from: int = setting(
+        0, "epoch from which on the mean of the weights over epochs is scored and kept; 0: never"
+    )
+    patience: int = setting(10, "stop after this many epochs without a better validation loss")
+    optimizer: Literal["adabelief-lookahead", "adam"] = setting("adam", "Adam, or AdaBelief in Lookahead (the paper's)")
+    clip_gradient: float = setting(1.0, "largest norm of the gradient; 0: not clipped")
+    centralize: bool = setting(True, "take the mean of every row from the gradients of the cells' matrices")
+    clip_spectrum: float = setting(0.0, "largest singular value of the recurrent weights; 0: not clipped")
+    clip_weight: float = setting(0.0, "largest weight of a cell, in resting thresholds of its neuron; 0: not clipped")
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "patience"):
+            whole(name, getattr(self, name))
+        whole("average_from", self.average_from, at_least=0)
+        positive("lr", self.lr)
+        _ = self.conditioning  # which refuses bounds
+
+    @property
+    def conditioning(self) -> Conditioning:
+        """What is done to gradients and weights at every update."""
+        names = ("clip_gradient", "clip_spectrum", "centralize", "clip_weight")
+        return Conditioning(**{name: getattr(self, name) for name in names})
+
+    def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:
+        """Train a network; more: keywords of :func:`neurolsc.train`."""
+        own = {name: getattr(self, name) for name in ("epochs", "batch_size", "lr", "by_gain", "patience")}
+        own |= {"average_from": self.average_from or None}
+        own |= {"optimizer": OPTIMIZERS[self.optimizer], "schedule": SCHEDULES[self.schedule]}
+        own["conditioning"] = self.conditioning
+        return train(network, training, validation, seed=seed, **own, **more)
+
+
+# ---- all settings, as names and values
+
+Settings = NetworkSettings | DataSettings | PretrainSettings | TrainSettings | StartSettings
+KINDS = (NetworkSettings, DataSettings, PretrainSettings, TrainSettings, StartSettings)
+
+
+def check_names(names: Collection[str], known: Collection[str], what: str) -> None:
+    """Refuse unknown names.
+
+    Raises:
+        ValueError: with the unknown names, the known ones, and the nearest of these.
+    """
+    if unknown := [name for name in names if name not in known]:
+        shown = clean(", ".join(unknown))
+        raise ValueError(f"unknown {what} {shown}; known are {', '.join(known)}{meant(known, *unknown)}")
+
+
+def setting_names(*kinds: type[Settings]) -> list[str]:
+    """The names of all settings of some kinds."""
+    return [f.name for kind in kinds for f in fields(kind)]
+
+
+def make(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """Settings of one kind from names and values; what is missing takes its default.
+
+    Raises:
+        ValueError: if a value has the wrong type or is not one of the known words.
+    """
+    taken = {}
+    for f in fields(kind):
+        if f.name not in values:
+            continue
+        value, words = values[f.name], get_args(f.type)
+        wanted: Any = str if words else f.type
+        if wanted is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
+            value = float(value)
+        if f.name == "target" and isinstance(value, int | float):
+            value = str(value)
+        if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
+            raise ValueError(f"{f.name} must be {wanted.__name__}, got {clean(reprlib.repr(value))}.")
+        if words and value not in words:
+            end = meant(words, value)
+            raise ValueError(f"{f.name} must be one of {', '.join(words)}, got {clean(repr(value))}{end}")
+        taken[f.name] = value
+    return kind(**taken)
+
+
+def as_dict(*settings: Settings) -> dict[str, Any]:
+    """All settings as one flat dictionary."""
+    return {name: value for s in settings for name, value in asdict(s).items()}

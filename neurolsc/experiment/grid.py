@@ -1,0 +1,304 @@
+"""The grid file of a sweep: its trials, and how one setting is chosen for each arm."""
+
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import tomli_w
+
+from neurolsc.experiment.config import KINDS, DataSettings, check_names, make, setting_names
+from neurolsc.experiment.run import Experiment
+from neurolsc.measure import SHARE, Measure
+from neurolsc.tasks import measure_of
+from neurolsc.untrusted.toml import read_toml
+from neurolsc.untrusted.words import clean
+from neurolsc.validation import one_of
+
+LOSS = "validation_loss"
+PATHS = ("root", "cache", "weights")
+READABLE = 80  # characters of a trial's name before its digest
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An experiment of a sweep; its folder's name follows from its settings alone."""
+
+    experiment: Experiment
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "Trial":
+        """The trial with these settings; what is missing takes its default.
+
+        Raises:
+            ValueError: if a name is unknown, or a value of the wrong kind.
+        """
+        check_names(settings, setting_names(*KINDS), "setting")
+        return cls(Experiment(*(make(kind, settings) for kind in KINDS)))
+
+    def __repr__(self) -> str:
+        return f"Trial({self.name})"
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All settings, those with their default included."""
+        return self.experiment.settings()
+
+    @cached_property
+    def name(self) -> str:
+        """Settings that differ from their defaults, readable in part, and a digest of them.
+
+        A setting that a later version adds leaves the name as it is.
+        """
+        defaults = {f.name: f.default for kind in KINDS for f in fields(kind)}
+        odd = {name: value for name, value in self.settings.items() if value != defaults[name]}
+        digest = hashlib.sha256(tomli_w.dumps(dict(sorted(odd.items()))).encode()).hexdigest()[:12]
+        hidden = {*setting_names(DataSettings), "weights", "weights_sha256"} - {"data"}
+        words = ",".join(f"{name}={value}" for name, value in odd.items() if name not in hidden)
+        readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", words)[:READABLE].strip("-,.=")
+        return f"{readable}-{digest}" if readable else digest
+
+    def shown(self) -> dict[str, Any]:
+        """The settings; of paths the last name alone."""
+        return {name: Path(value).name if name in PATHS else value for name, value in self.settings.items()}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting chosen for each arm, by its best score with one seed, or its mean over some.
+
+    Attributes:
+        setting: the setting.
+        by: validation_loss, or a measure of the task, such as validation_mode_accuracy.
+        seeds: with which.
+        measure: of `by`, if it is no loss.
+    """
+
+    setting: str
+    by: str
+    seeds: tuple[int, ...]
+    measure: Measure = SHARE
+
+    def best(self, scores: Mapping[Trial, float | None]) -> Any:
+        """The best value of the setting, the first of equals; None if none is without a failure.
+
+        Args:
+            scores: of an arm's trials with these seeds; None for a trial that failed.
+        """
+        by_value: dict[Any, list[float | None]] = {}
+        for trial, score in scores.items():
+            by_value.setdefault(trial.settings[self.setting], []).append(score)
+        means = {value: fmean(found) for value, found in by_value.items() if None not in found}  # type: ignore[arg-type]
+        sign = -1 if self.by == LOSS or self.measure.lower_is_better else 1
+        return max(means, key=lambda value: sign * means[value], default=None)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the table tells of a learning curve.
+
+    Attributes:
+        budgets: epochs after which the score so far is a column.
+        reach: validation score whose first epoch is a column; None: none.
+        learns: validation score that a trial must beat at its best epoch to count as one that
+            learns; None: none.
+    """
+
+    budgets: tuple[int, ...] = (10, 20, 40)
+    reach: float | None = 0.8
+    learns: float | None = 0.5
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The trials of a sweep; see :func:`read_grid`.
+
+    Attributes:
+        name: of the sweep.
+        fixed: settings that all trials share.
+        factors: alternatives of each factor; the trials are their product.
+        choice: of a setting for each arm; None: all trials are run.
+        columns: of the table.
+        test: score chosen trials on the test set.
+        content: of the file.
+    """
+
+    name: str
+    fixed: dict[str, Any]
+    factors: tuple[tuple[dict[str, Any], ...], ...]
+    choice: Choice | None
+    columns: Columns
+    test: bool
+    content: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"Grid({self.name}: {self.total} trials over {', '.join(self.varied) or 'nothing'})"
+
+    @property
+    def score(self) -> str:
+        """The name of the task's score."""
+        return self.trials[0].experiment.data.task.score
+
+    @property
+    def measure(self) -> Measure:
+        """Kind of the score."""
+        return measure_of(self.trials[0].experiment.data.task, self.score)
+
+    @cached_property
+    def varied(self) -> tuple[str, ...]:
+        """The settings of the factors, in the order of the file."""
+        return tuple(dict.fromkeys(name for factor in self.factors for option in factor for name in option))
+
+    @cached_property
+    def arm_settings(self) -> tuple[str, ...]:
+        """The varied settings that make an arm: all but the seed and the chosen one."""
+        others = {"seed", self.choice.setting if self.choice else "seed"}
+        return tuple(name for name in self.varied if name not in others)
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """All points of the product; those of the first seed come first."""
+        points = []
+        for options in itertools.product(*self.factors):
+            points.append(dict(self.fixed))
+            for option in options:
+                points[-1].update(option)
+        seeds = list(dict.fromkeys(point.get("seed") for point in points))
+        return tuple(Trial.of(point) for point in sorted(points, key=lambda point: seeds.index(point.get("seed"))))
+
+    def arm(self, trial: Trial) -> tuple[Any, ...]:
+        """The values of a trial's arm settings."""
+        return tuple(trial.settings[name] for name in self.arm_settings)
+
+    @cached_property
+    def total(self) -> int:
+        """Number of trials that will have been run at the end, if each arm finds its choice."""
+        if self.choice is None:
+            return len(self.trials)
+        deciding = [trial for trial in self.trials if trial.settings["seed"] in self.choice.seeds]
+        rest = {(self.arm(t), t.settings["seed"]) for t in self.trials} - {
+            (self.arm(t), t.settings["seed"]) for t in deciding
+        }
+        return len(deciding) + len(rest)
+
+    def wanted(self, scores: Mapping[Trial, float | None]) -> dict[Trial, bool]:
+        """The trials to be run, as far as known by now, each with whether it is chosen.
+
+        Without a choice these are all trials, and all are chosen. With one they are those of the
+        choosing seeds first, and once all of an arm are over, those of the other seeds with the
+        chosen value.
+
+        Args:
+            scores: of every trial that is over what decides the choice; None if it failed.
+        """
+        if self.choice is None:
+            return dict.fromkeys(self.trials, True)
+        arms: dict[tuple[Any, ...], list[Trial]] = {}
+        for trial in self.trials:
+            if trial.settings["seed"] in self.choice.seeds:
+                arms.setdefault(self.arm(trial), []).append(trial)
+        chosen = {
+            arm: self.choice.best({trial: scores[trial] for trial in trials})
+            for arm, trials in arms.items()
+            if all(trial in scores for trial in trials)
+        }
+        plan = {}
+        for trial in self.trials:
+            best = chosen.get(self.arm(trial))
+            is_chosen = best is not None and trial.settings[self.choice.setting] == best
+            if is_chosen or trial.settings["seed"] in self.choice.seeds:
+                plan[trial] = is_chosen
+        return plan
+
+
+def read_grid(path: str | PathLike[str]) -> Grid:
+    """Read a grid file.
+
+    Tables of the file: ``[fixed]``, settings that all trials share; ``[grid]``, lists of values;
+    ``[[either]]`` or ``[[either.NAME]]``, alternatives of several settings at once; ``[choose]``,
+    a setting to be chosen for each arm (``setting``, ``by``, ``seeds``); ``[table]``, columns about
+    learning curves (``budgets``, ``reach``, ``learns``). Keys: ``name``, and ``test``: score chosen
+    trials on the test set, by default if there is a ``[choose]``.
+
+    Raises:
+        ValueError: if the file cannot be read, or is no grid; the message names the file.
+    """
+    content = read_toml(path)
+    try:
+        return make_grid(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def make_grid(content: dict[str, Any]) -> Grid:
+    """The grid of a grid file's content; see :func:`read_grid`.
+
+    Raises:
+        ValueError: if it is no grid.
+    """
+
+    def require(right: bool, what: str, value: object) -> None:
+        if not right:
+            raise ValueError(f"{what}, got {clean(repr(value))}.")
+
+    check_names(content, ("name", "fixed", "grid", "either", "choose", "table", "test"), "key")
+    name, test = content.get("name", "sweep"), content.get("test", "choose" in content)
+    named = isinstance(name, str) and re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name)
+    require(bool(named), "name must be a text that can be a folder's", name)
+    require(isinstance(test, bool), "test must be true or false", test)
+    fixed, lists, choose, table = (content.get(key, {}) for key in ("fixed", "grid", "choose", "table"))
+    for key, value in (("fixed", fixed), ("grid", lists), ("choose", choose), ("table", table)):
+        require(isinstance(value, dict), f"{key} must be a table, [{key}]", value)
+    factors = []
+    for setting, values in lists.items():
+        good = isinstance(values, list) and bool(values)
+        require(good, f"grid: {clean(setting)} must be a list of at least one value", values)
+        factors.append(tuple({setting: value} for value in values))
+    either = content.get("either", [])
+    for part in either.values() if isinstance(either, dict) else [either]:
+        good = isinstance(part, list) and all(isinstance(option, dict) for option in part)
+        require(good, "either must be tables of settings, [[either]] or [[either.NAME]]", part)
+        factors += [tuple(part)] if part else []
+    places = [set(fixed), *({name for option in factor for name in option} for factor in factors)]
+    if twice := {name for one, other in itertools.combinations(places, 2) for name in one & other}:
+        raise ValueError(f"{', '.join(sorted(twice))}: more than once in fixed, grid and either.")
+
+    grid = Grid(name, fixed, tuple(factors), None, Columns(), test, content)
+    scores = dict.fromkeys(trial.experiment.data.task.score for trial in grid.trials)
+    if len(scores) > 1:
+        raise ValueError(f"all trials of a sweep must have one score, got tasks with {', '.join(scores)}.")
+    if len(set(grid.trials)) < len(grid.trials):
+        raise ValueError("two points of the grid are the same trial: a value or an alternative stands there twice.")
+
+    choice = None
+    if "choose" in content:
+        check_names(choose, ("setting", "by", "seeds"), "key of [choose]")
+        setting, task = choose.get("setting"), grid.trials[0].experiment.data.task
+        varies = setting != "seed" and setting in grid.varied
+        require(varies, "choose: setting must be one that varies, but not the seed", setting)
+        measures = (*(f"validation_{measure}" for measure in task.kinds), LOSS)
+        by = one_of("choose: by", choose.get("by", f"validation_{task.score}"), measures)
+        known = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
+        seeds = choose.get("seeds", known[:1])
+        good = isinstance(seeds, list) and bool(seeds) and all(type(s) is int and s in known for s in seeds)
+        require(good, f"choose: seeds must be a list of {', '.join(map(str, known))}", seeds)
+        choice = Choice(str(setting), by, tuple(seeds), measure_of(task, by.removeprefix("validation_")))
+
+    check_names(table, [f.name for f in fields(Columns)], "key of [table]")
+    budgets = table.get("budgets", list(Columns.budgets))
+    good = isinstance(budgets, list) and all(type(n) is int and n > 0 for n in budgets)
+    require(good, "table: budgets must be a list of numbers of epochs", budgets)
+    share = grid.measure.share
+    most, wanted = (1.0, "a share from 0 to 1") if share else (math.inf, "a number from 0")
+    bounds = {name: table.get(name, getattr(Columns, name) if share else None) for name in ("reach", "learns")}
+    for name, bound in bounds.items():
+        good = bound is None or (type(bound) in (int, float) and 0 <= bound <= most)
+        require(good, f"table: {name} must be {wanted}", bound)
+    return replace(grid, choice=choice, columns=Columns(tuple(budgets), **bounds))

@@ -1,0 +1,460 @@
+"""Settings in, a run folder out: what commands, sweeps and benchmarks call.
+
+A folder ``DIR`` holds a finished run; until then it is called ``DIR.partial``, is used by one
+process alone, and holds the checkpoints from which the same run goes on.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+import torch
+from torch import Tensor
+
+from neurolsc import checkpoint
+from neurolsc.datasets import Pixels, Words, collate, input_batches
+from neurolsc.datasets.batches import fetch
+from neurolsc.datasets.splits import who_is_where
+from neurolsc.devices import usable
+from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
+from neurolsc.evaluation import Scores, evaluate
+from neurolsc.experiment.config import (
+    KINDS,
+    DataSettings,
+    NetworkSettings,
+    PretrainSettings,
+    StartSettings,
+    TrainSettings,
+    as_dict,
+    make,
+)
+from neurolsc.files import atomic_write
+from neurolsc.frames import stretch
+from neurolsc.identity import differences
+from neurolsc.initialisers import StartReport
+from neurolsc.locks import alone, lock_of
+from neurolsc.network import Network
+from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
+from neurolsc.stability.findings import Finding
+from neurolsc.tasks import Classification
+from neurolsc.temporaries import remove_dead
+from neurolsc.training import TrainResult
+from neurolsc.untrusted.toml import read_toml
+
+SETTINGS, NETWORK, UNFINISHED = "settings.toml", "network.safetensors", ".partial"
+START, PRETRAINING, TRAINING = CHECKPOINTS = ("start.checkpoint", "pretrain.checkpoint", "train.checkpoint")
+Say = Callable[[object], object]
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C in a run that can go on; the message names its folder."""
+
+
+@contextlib.contextmanager
+def run_folder(path: str | PathLike[str], settings: dict[str, Any], say: Say = lambda _: None) -> Iterator[Path]:
+    """Make a folder to work in, which gets its final name once the work is done.
+
+    While the run goes on its files lie in ``<path>.partial``, which one process alone uses. If that
+    folder exists, from a run that was stopped, the new run goes on from the checkpoints in it,
+    provided that its settings are the same; with other settings it is refused, or overwritten if it
+    holds no more than a start. A run that fails before it has a checkpoint or a network leaves
+    nothing, nor does one whose training refuses a setting.
+
+    Args:
+        path: folder of the finished run.
+        settings: settings of the run; written to ``settings.toml``.
+        say: called with a line about a start that is overwritten.
+
+    Yields:
+        The folder to write into. Checkpoints in it are removed at the end.
+
+    Raises:
+        FileExistsError: if the finished run exists.
+        BlockingIOError: if another process or thread uses the folder.
+        ValueError: if an unfinished run has other settings, or the path ends in ``.partial``.
+        OSError: if the folder cannot be made or written.
+        Stopped: for a KeyboardInterrupt after which the run can go on.
+    """
+    final = Path(path)
+    if final.name.endswith(UNFINISHED):
+        raise ValueError(f"{final} would be the name of an unfinished run: leave out {UNFINISHED}.")
+    partial, exists = (
+        final.with_name(final.name + UNFINISHED),
+        f"{final} exists already; choose another folder, or remove it.",
+    )
+    if final.exists():
+        if lock_of(final).exists() or any((final / name).exists() for name in CHECKPOINTS):
+            with contextlib.suppress(OSError), alone(final):  # its process was killed after the renaming below
+                _tidy(final)
+        raise FileExistsError(exists)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with alone(final):
+        if final.exists():  # finished since the check above
+            raise FileExistsError(exists)
+        fresh = not partial.exists()
+        partial.mkdir(exist_ok=True)
+        remove_dead(partial)
+        written = partial / SETTINGS
+        changed = ""
+        if written.exists():
+            changed = differences(read_toml(written), settings)
+        if changed and not _has_progress(partial):
+            say(f"{partial} holds no more than the start of other settings, and is overwritten ({changed}).")
+            _remove(partial)
+            partial.mkdir()
+        elif changed:
+            raise ValueError(
+                f"{partial} holds an unfinished run with other settings ({changed}). Use the same settings to "
+                "go on, another folder, or remove it."
+            )
+        if not written.exists():
+            write_text(written, tomli_w.dumps(settings))
+        try:
+            yield partial
+        except BaseException as error:
+            refused = isinstance(error, ValueError | TypeError)
+            if not _has_progress(partial) and (refused or not (partial / START).exists()):
+                if fresh:
+                    _remove(partial)
+            elif isinstance(error, KeyboardInterrupt):
+                raise Stopped(f"what was done is kept in {partial}") from error
+            raise
+        os.replace(partial, final)
+        _tidy(final)
+
+
+def _has_progress(partial: Path) -> bool:
+    """True if a folder holds more than a start."""
+    return any((partial / name).exists() for name in (PRETRAINING, TRAINING, NETWORK))
+
+
+def _remove(partial: Path) -> None:
+    for entry in partial.iterdir():  # settings last: after a kill in between they still say whose the rest is
+        if entry.name != SETTINGS:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    shutil.rmtree(partial)
+
+
+def _tidy(final: Path) -> None:
+    for name in CHECKPOINTS:
+        lock_of(final / name).unlink(missing_ok=True)
+        (final / name).unlink(missing_ok=True)
+    remove_dead(final)
+
+
+def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
+    """The settings of a finished run.
+
+    Raises:
+        ValueError: if the folder is not that of a finished run.
+    """
+    folder = Path(path)
+    if not (folder / SETTINGS).exists() or not (folder / NETWORK).exists():
+        raise ValueError(f"{folder} is not the folder of a finished run: it has no {SETTINGS} and {NETWORK}.")
+    return read_toml(folder / SETTINGS)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write text, whole or not at all."""
+    atomic_write(path, lambda file: file.write(content.encode()))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write JSON, whole or not at all."""
+    write_text(path, json.dumps(content, indent=1))
+
+
+def write_profile(profile: RadiusProfile, path: Path, title: str) -> None:
+    """Write a profile to ``<path>.png`` and ``<path>.json``, JSON last."""
+    profile.plot(path.with_name(f"{path.name}.png"), title=title)
+    write_json(path.with_name(f"{path.name}.json"), profile.to_dict())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Results of a run besides its files."""
+
+    network: Network
+    pretraining: PretrainResult | None
+    training: TrainResult | None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The settings of a run, and the run itself.
+
+    Attributes:
+        network: the network.
+        data: the data.
+        pretraining: how radii are set; None, or a target 'none': they are left as they are.
+        training: how the network is trained; None: it is not.
+        start: how the network is set before radii and training; see :attr:`beginning`.
+        device: where it runs, as torch calls it; not a setting.
+    """
+
+    network: NetworkSettings
+    data: DataSettings
+    pretraining: PretrainSettings | None = None
+    training: TrainSettings | None = None
+    start: StartSettings = StartSettings()
+    device: str = "cpu"
+
+    @classmethod
+    def of(cls, run: str | PathLike[str], *, device: str = "cpu") -> "Experiment":
+        """The experiment of a finished run; settings that its file lacks take their default.
+
+        Raises:
+            ValueError: if the folder is not that of a finished run.
+        """
+        values = read_settings(run)
+        return cls(*(make(kind, values) for kind in KINDS), device=device)
+
+    @property
+    def sets_radii(self) -> bool:
+        """True if radii are set to a target."""
+        return self.pretraining is not None and self.pretraining.parsed_target() is not None
+
+    @property
+    def beginning(self) -> StartSettings:
+        """The start: by default Relay().
+
+        It is Default where weights are read from a file, radii are set, or the cell lacks what
+        Relay needs.
+        """
+        if self.start.start:
+            return self.start
+        return StartSettings(
+            "Default" if self.sets_radii or self.network.weights or not self.network.has_relay else "Relay()"
+        )
+
+    @property
+    def title(self) -> str:
+        """Network, data and seed in one line, for pictures."""
+        n = self.network
+        network = f"{n.layers} x {n.width} {n.cell.rpartition(':')[2]}"
+        if n.weights:
+            network = f"network of {Path(n.weights).name}"
+        return f"{network}, {self.data.title}, seed {n.seed}"
+
+    def settings(self) -> dict[str, Any]:
+        """All settings as one flat dictionary, as they stand in a run folder.
+
+        Raises:
+            FileNotFoundError: if the file of weights does not exist.
+        """
+        parts = (self.network.noted(), self.data, self.pretraining, self.training, self.beginning)
+        return as_dict(*(part for part in parts if part is not None))
+
+    def build(self) -> Network:
+        """The network before its start; its weights are the same on every device.
+
+        Raises:
+            ValueError: if torch cannot use the device, the network of a file reads other data, or
+                data of one step meet layers with a delay.
+        """
+        training = self.data.load("train")
+        words = training.n_words if isinstance(training, Words) else None
+        network = self.network.build(training.n_in, training.n_classes, words)
+        if words is None and network.n_in != training.n_in:
+            raise ValueError(
+                f"the network of {self.network.weights} reads {network.n_in} inputs, and data = {self.data.data} have "
+                f"{training.n_in}: give the data that it was made for."
+            )
+        if isinstance(training, Pixels) and network.layer_delay:
+            raise ValueError(
+                f"data = {self.data.data} last one step, in which no layer reads the one below unless layer_delay = 0."
+            )
+        return network.to(usable(self.device))
+
+    def begin(self) -> tuple[Network, tuple[Finding, ...]]:
+        """A new network after its start, and findings of what the start did not reach.
+
+        Raises:
+            TypeError: if its cells lack what the start needs.
+        """
+        network = self.build()
+        if self.beginning.start == "Default":
+            return network, ()
+        return network, self.beginning.run(network, self._input_batches(), self.network.seed)
+
+    def first_samples(self, split: Literal["train", "validation"], count: int) -> tuple[Tensor, ...]:
+        """The first samples of a split: x (T, B, n_in), labels (B,), a mask if lengths differ."""
+        dataset = self.data.load(split)
+        return collate(fetch(dataset, range(min(count, len(dataset)))))
+
+    def first_inputs(self, split: Literal["train", "validation"], count: int) -> Tensor:
+        """Their inputs x, cut to the length of the shortest."""
+        x, _, *mask = self.first_samples(split, count)
+        return stretch(x, 0, int(mask[0].sum(0).min())) if mask else x
+
+    def _input_batches(self) -> list[Tensor]:
+        return input_batches(self.data.load("train"), 32, seed=self.network.seed)
+
+    def check(self, say: Say = lambda _: None) -> None:
+        """Refuse, before any work, a device that cannot be used and data that cannot be read.
+
+        Args:
+            say: called with the speakers that are held out, if they are.
+        """
+        usable(self.device)
+        if self.training is not None:
+            training, validation = self.data.load("train"), self.data.load("validation")
+            if self.data.split_by == "speaker":
+                say(who_is_where(training, validation))
+
+    def run(
+        self,
+        out: str | PathLike[str],
+        *,
+        say: Say = lambda _: None,
+        before_training: Callable[[Network, Path], object] = lambda *_: None,
+        after_training: Callable[[Network, Path], object] = lambda *_: None,
+        progress: bool = True,
+    ) -> Outcome:
+        """Build the network, start it, set its radii, train it, and save all of that in a folder.
+
+        A run that was stopped goes on: :func:`neurolsc.experiment.run.run_folder`.
+
+        Args:
+            out: the folder; must not exist.
+            say: called with each finding of the start, and with the result of pre-training.
+            before_training: called with the network and the folder of the unfinished run.
+            after_training: the same.
+            progress: show bars.
+
+        Raises:
+            FileExistsError: if the folder exists.
+            BlockingIOError: if another process uses it.
+            ValueError: if a setting is wrong, an unfinished run has other settings, or its file of
+                weights has another content.
+            FileNotFoundError: if the file of weights does not exist.
+            FloatingPointError: if the loss becomes NaN or infinite; the best network until then is
+                saved in the folder of the unfinished run.
+        """
+        noted = replace(self, network=self.network.noted())  # the file may change from here on
+        with run_folder(out, noted.settings(), say) as folder:
+            noted.check(say)
+            network = noted._started(folder, say)
+            pretraining = training = None
+            if self.training is not None:
+                self.training.conditioning.check(network)
+            if self.sets_radii:
+                pretraining = self._set_radii(network, folder, progress)
+                say(pretraining)
+            before_training(network, folder)
+            if self.training is not None:
+                try:
+                    training = self._train(network, self.training, folder, progress)
+                except FloatingPointError as error:
+                    checkpoint.save(network, folder / NETWORK)
+                    raise FloatingPointError(f"{error} They are saved in {folder / NETWORK}.") from error
+            after_training(network, folder)
+            checkpoint.save(network, folder / NETWORK)
+        return Outcome(network, pretraining, training)
+
+    def _started(self, folder: Path, say: Say) -> Network:
+        if self.beginning.start == "Default":
+            return self.build()
+        done, report = folder / START, folder / "start.json"
+        if done.exists():  # the run was stopped after its start
+            network = self.network.load(done).to(usable(self.device))
+        else:
+            began = time.perf_counter()
+            network, found = self.begin()
+            seconds = time.perf_counter() - began
+            lines = str(found).splitlines() if isinstance(found, StartReport) else [str(f) for f in found]
+            write_json(report, {"start": self.beginning.start, "seconds": seconds, "findings": lines})
+            checkpoint.save(network, done)
+        for finding in json.loads(report.read_text())["findings"]:
+            say(finding)
+        return network
+
+    def _set_radii(self, network: Network, folder: Path, progress: bool) -> PretrainResult:
+        settings, seed = self.pretraining, self.network.seed
+        assert settings is not None
+        if not (folder / "radii_before.json").exists():  # else this goes on after a stop
+            x = self.first_inputs("train", settings.pretrain_samples)
+            steps = min(settings.pretrain_times, x.shape[0])
+            before = radius_profile(network, x, steps=steps, seed=seed, progress=None if progress else False)
+            write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")
+        inputs = self._input_batches()
+        result = settings.run(network, inputs, seed=seed, checkpoint=folder / PRETRAINING, progress=progress)
+        write_profile(result.profile, folder / "radii_after", f"{self.title}, after pre-training")
+        report = {name: getattr(result, name) for name in ("converged", "steps", "seconds")}
+        report |= {"findings": [str(finding) for finding in result.findings], "history": result.history}
+        write_json(folder / "pretraining.json", report)
+        if settings.method != "scale":
+            result.plot(folder / "pretraining.png", title=self.title)
+        return result
+
+    def _train(self, network: Network, settings: TrainSettings, folder: Path, progress: bool) -> TrainResult:
+        parts: tuple[Any, Any] = self.data.load("train"), self.data.load("validation")
+        if all(hasattr(part, "speakers") and (part.speakers >= 0).all() for part in parts):
+            split = {p.split: {"utterances": len(p), "speakers": p.speakers.unique().tolist()} for p in parts}
+            write_json(folder / "split.json", split)
+        task, seed = self.data.task, self.network.seed
+        result = settings.run(network, *parts, seed=seed, task=task, checkpoint=folder / TRAINING, progress=progress)
+        result.to_csv(folder / "history.csv")
+        result.to_json(folder / "history.json")
+        radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.sets_radii else ""
+        title = f"{self.title}, start {self.beginning.start}{radii}"
+        chance = 1 / network.n_out if isinstance(task, Classification) else None
+        result.plot(folder / "learning.png", chance=chance, title=title)
+        return result
+
+
+def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
+    """The network of a finished run, also one of a cell named package.module:Class.
+
+    Raises:
+        ValueError: if the folder is not that of a finished run, or torch cannot use the device.
+    """
+    return Experiment.of(run).network.load(Path(run) / NETWORK).to(usable(device))
+
+
+def score(
+    run: str | PathLike[str], split: Literal["test", "validation"], *, batch_size: int = 256, device: str = "cpu"
+) -> Scores:
+    """Score a finished run, and write the scores into its folder.
+
+    Raises:
+        ValueError: if the folder is not that of a finished run, or torch cannot use the device.
+    """
+    settings, network = Experiment.of(run).data, load_network(run, device=device)
+    scores = evaluate(network, settings.load(split), task=settings.task, batch_size=batch_size)
+    write_json(Path(run) / f"{split}.json", scores.to_dict())
+    return scores
+
+
+def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = False) -> Diagnosis:
+    """Diagnose the network of a finished run, with samples drawn from its training split.
+
+    Missing classes are those of the whole split, the learning rate is that of the run, and its
+    history is read if it was trained.
+
+    Args:
+        run: the folder.
+        samples: how many to draw, by the run's seed.
+        cures: try the cure of every finding as well.
+
+    Raises:
+        ValueError: if the folder is not that of a finished run.
+    """
+    experiment, network = Experiment.of(run), load_network(run)
+    data, seed, task = experiment.data.load("train"), experiment.network.seed, experiment.data.task
+    drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:samples]
+    batch = collate(fetch(data, drawn.tolist()))
+    history = Path(run) / "history.json"
+    rows = json.loads(history.read_text(encoding="utf-8"))["history"] if history.exists() else []
+    lr = (experiment.training or TrainSettings()).lr
+    labels = getattr(data, "labels", None)  # music has none
+    found = diagnose(network, batch, task=task, labels=labels, history=rows, lr=lr, seed=seed)
+    return replace(found, trials=try_cures(network, batch, found, task=task, lr=lr)) if cures else found

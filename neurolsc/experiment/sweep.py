@@ -1,0 +1,404 @@
+"""A sweep: the trials of a grid, run by processes or on a Ray cluster, as one table.
+
+Every trial is a run in a folder of its own, so that a sweep goes on after whatever stopped it.
+"""
+
+import concurrent.futures
+import importlib
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+import tomli_w
+import torch
+
+from neurolsc.devices import usable
+from neurolsc.experiment.grid import Grid, Trial, read_grid
+from neurolsc.experiment.run import UNFINISHED, Stopped, score, write_json, write_text
+from neurolsc.experiment.table import (
+    AFTER,
+    BEFORE,
+    FAILED,
+    TABLE,
+    TEST,
+    Row,
+    end_time_constants,
+    environment,
+    make_row,
+    statistics,
+    write_table,
+)
+from neurolsc.locks import alone
+from neurolsc.network import Network
+from neurolsc.progress import progress_bar
+from neurolsc.validation import whole
+
+Outcome = Literal["over", "busy", "died"]  # finished or failed; used by another process; without a worker
+GRID = "grid.toml"
+DEATHS = 3  # of workers over one trial, until it counts as failed
+REST = 2.0  # seconds until a trial is tried again that another process runs
+EXPECTED = (ArithmeticError, ValueError, RuntimeError)  # a diverging loss, settings that do not fit, no radii
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trial to be brought to its end.
+
+    Attributes:
+        trial: the trial.
+        sweep: folder of the sweep.
+        test: score it on the test set, too.
+        device: where its network runs.
+    """
+
+    trial: Trial
+    sweep: Path
+    test: bool
+    device: str = "cpu"
+
+    @property
+    def folder(self) -> Path:
+        """The run folder, once the trial is finished."""
+        return self.sweep / self.trial.name
+
+    def is_over(self) -> bool:
+        """True if nothing is left to be done."""
+        done = self.folder / TEST if self.test else self.folder
+        return done.exists() or (self.sweep / (self.trial.name + FAILED)).exists()
+
+    def run(self) -> Outcome:
+        """Do what is left to be done, from the last checkpoint on.
+
+        An error that comes from the settings is noted and ends the trial; any other is raised.
+
+        Raises:
+            ValueError: if torch cannot use the device.
+        """
+        usable(self.device)  # a missing device is no fault of the trial
+        try:
+            if not self.folder.exists():
+                experiment = replace(self.trial.experiment, device=self.device)
+
+                def before(network: Network, unfinished: Path) -> None:
+                    if not (unfinished / BEFORE).exists():  # else this goes on after a stop
+                        measured = statistics(network, experiment)
+                        write_json(
+                            unfinished / BEFORE, {"environment": environment(self.device), "statistics": measured}
+                        )
+
+                def after(network: Network, unfinished: Path) -> None:
+                    write_json(unfinished / AFTER, {"time_constants": end_time_constants(network)})
+
+                experiment.run(self.folder, before_training=before, after_training=after, progress=False)
+            if self.test:
+                with alone(self.folder):
+                    if not (self.folder / TEST).exists():
+                        score(self.folder, "test", device=self.device)
+        except BlockingIOError:
+            return "busy"
+        except FileExistsError:
+            return "over" if self.is_over() else "busy"
+        except EXPECTED as error:
+            self.fail(f"{type(error).__name__}: {error}")
+        return "over"
+
+    def fail(self, error: str) -> None:
+        """Note an error, which ends the trial."""
+        write_json(self.sweep / (self.trial.name + FAILED), {"error": error, "environment": environment(self.device)})
+
+    def forget(self) -> None:
+        """Remove the note of an error with the unfinished run, else a damaged run.
+
+        Raises:
+            BlockingIOError: if another process runs it.
+        """
+        failure = self.sweep / (self.trial.name + FAILED)
+        with alone(self.folder):
+            if not failure.exists():
+                shutil.rmtree(self.folder)
+            else:
+                shutil.rmtree(self.sweep / (self.trial.name + UNFINISHED), ignore_errors=True)
+                failure.unlink()
+
+
+class Pool(Protocol):
+    """Workers, each with one job at a time; a context, at whose end they are stopped."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def has_room(self) -> bool:
+        """True if another job can be started."""
+        ...
+
+    def start(self, job: Job) -> None:
+        """Run a job in a worker."""
+        ...
+
+    def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        """The jobs that ended; waits so long at most for one.
+
+        Raises:
+            Exception: one that a job raised.
+        """
+        ...
+
+
+class Processes:
+    """Workers that are processes of this machine, one thread each; a dead one is replaced."""
+
+    def __init__(self, workers: int) -> None:
+        self.size = whole("workers", workers)
+        # an executor for each worker: the death of a process breaks its whole executor
+        self.idle: list[concurrent.futures.ProcessPoolExecutor] = []
+        self.jobs: dict[concurrent.futures.Future[Outcome], tuple[Job, concurrent.futures.ProcessPoolExecutor]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _job, executor in self.jobs.values():
+            for process in (executor._processes or {}).values():  # terminate_workers() from Python 3.14 on
+                process.terminate()
+        for executor in [*self.idle, *(executor for _job, executor in self.jobs.values())]:
+            executor.shutdown(cancel_futures=True)
+        self.idle.clear()
+        self.jobs.clear()
+
+    def has_room(self) -> bool:
+        return len(self.jobs) < self.size
+
+    def start(self, job: Job) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        executor = (
+            self.idle.pop()
+            if self.idle
+            else concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn, initializer=_become_worker)
+        )
+        before = dict(os.environ)
+        os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="Agg")  # read by a new process when it imports torch
+        try:
+            self.jobs[executor.submit(job.run)] = job, executor
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+    def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        if not self.jobs:
+            time.sleep(seconds)
+        done, _ = concurrent.futures.wait(self.jobs, seconds, concurrent.futures.FIRST_COMPLETED)
+        ended: list[tuple[Job, Outcome]] = []
+        for future in done:
+            job, executor = self.jobs.pop(future)
+            try:
+                ended.append((job, future.result()))
+                self.idle.append(executor)
+            except BrokenProcessPool:
+                ended.append((job, "died"))
+        return ended
+
+
+def _become_worker() -> None:
+    def die_with_parent() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which then stops its workers
+    threading.Thread(target=die_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+
+
+class RayTasks:
+    """Workers on a Ray cluster, with a core each, and a GPU each if their networks run on one.
+
+    All nodes must see the sweep's folder, the data and this package under the same paths.
+
+    Args:
+        address: of the cluster, as ``ray.init`` takes it; empty: the one that runs on this machine
+            or that RAY_ADDRESS names, else a new one of this machine's cores.
+
+    Raises:
+        ImportError: if Ray is not installed.
+    """
+
+    def __init__(self, address: str = "") -> None:
+        try:
+            self.ray: Any = importlib.import_module("ray")
+        except ImportError as error:
+            raise ImportError("sweeps on a cluster need Ray: pip install 'ray>=2.40,<3'.") from error
+        self.address, self.ours = address, False
+        self.jobs: dict[Any, Job] = {}
+
+    def __enter__(self) -> Self:
+        if not self.ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            self.ray.init(address=self.address or None, log_to_driver=False, logging_level="warning")
+            self.ours = True
+        self.task = self.ray.remote(num_cpus=1, max_retries=0)(_run_on_node)  # the sweep counts retries itself
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for reference in self.jobs:
+            self.ray.cancel(reference, force=True)
+        self.jobs.clear()
+        if self.ours:
+            self.ray.shutdown()
+
+    def has_room(self) -> bool:
+        """Always: Ray queues jobs."""
+        return True
+
+    def start(self, job: Job) -> None:
+        task = self.task.options(num_gpus=int(job.device.startswith("cuda")))
+        self.jobs[task.remote(job, str(Path.cwd()))] = job
+
+    def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        if not self.jobs:
+            time.sleep(seconds)
+            return []
+        ended: list[tuple[Job, Outcome]] = []
+        for reference in self.ray.wait(list(self.jobs), timeout=seconds)[0]:
+            job = self.jobs.pop(reference)
+            try:
+                ended.append((job, self.ray.get(reference)))
+            except self.ray.exceptions.RayTaskError:  # raised by the job itself
+                raise
+            except self.ray.exceptions.RayError:
+                ended.append((job, "died"))
+        return ended
+
+
+def _run_on_node(job: Job, where: str) -> Outcome:
+    if os.path.isdir(where):
+        os.chdir(where)
+        sys.path.append(where)  # for settings such as cell = "module:Class"
+    torch.set_num_threads(1)
+    return job.run()
+
+
+def run_sweep(
+    grid: Grid, folder: Path, pool: Pool, *, retry: bool = False, device: str = "cpu", progress: bool = True
+) -> list[Row]:
+    """Run the trials of a grid that are not over yet, and write the table.
+
+    Each trial has a run folder of its own in the folder. Whatever stops the sweep, the same call
+    goes on with it. Several sweeps on one folder share the trials.
+
+    Args:
+        grid: the trials.
+        folder: of the sweep; made if it is missing.
+        pool: the workers.
+        retry: run trials anew that failed.
+        device: where their networks run, as torch calls it; not a setting, but a column.
+        progress: show a bar over the trials.
+
+    Returns:
+        The table: one row per trial.
+
+    Raises:
+        ValueError: if torch cannot use the device.
+        BlockingIOError: if a trial is to be run anew that another process runs.
+        OSError: if the folder cannot be written.
+        Stopped: for a KeyboardInterrupt.
+    """
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / GRID, tomli_w.dumps(grid.content))
+    for trial in grid.trials if retry else ():
+        while (row := make_row(trial, folder, grid.columns)) is not None and row["error"] is not None:
+            Job(trial, folder, False).forget()
+    state = _Sweep(grid, folder, device)
+    state.update()
+    write_table(state.table(), folder / TABLE)
+    at_work: set[Job] = set()
+    resting: dict[Job, float] = {}
+    deaths: Counter[Job] = Counter()
+    # the time left is reckoned from the trials of this call
+    bar = progress_bar(grid.total, desc=grid.name, unit="trial", shown=progress, initial=len(state.rows), smoothing=0)
+    try:
+        with bar, pool:
+            while jobs := state.jobs():
+                for job in jobs:
+                    if job not in at_work and resting.get(job, 0) < time.monotonic() and pool.has_room():
+                        pool.start(job)
+                        at_work.add(job)
+                for job, outcome in pool.wait(REST):
+                    at_work.remove(job)
+                    if outcome == "busy":
+                        resting[job] = time.monotonic() + REST
+                    elif outcome == "died":
+                        deaths[job] += 1
+                        if deaths[job] == DEATHS:
+                            job.fail(f"its worker died {DEATHS} times: it was killed, or had too little memory.")
+                before = len(state.rows)
+                if state.update():
+                    bar.update(len(state.rows) - before)
+                    write_table(state.table(), folder / TABLE)
+    except KeyboardInterrupt as error:
+        state.update()
+        write_table(state.table(), folder / TABLE)
+        raise Stopped(f"{len(state.rows)} of {grid.total} trials are over, in {folder}") from error
+    return state.table()
+
+
+def read_sweep(folder: Path) -> tuple[Grid, list[Row]]:
+    """A sweep's grid, and its table as it stands, with the trials that are over.
+
+    Raises:
+        ValueError: if the folder is not that of a sweep.
+    """
+    if not (folder / GRID).exists():
+        raise ValueError(f"{folder} is not the folder of a sweep: it has no {GRID}.")
+    state = _Sweep(read_grid(folder / GRID), folder)
+    state.update()
+    return state.grid, state.table()
+
+
+class _Sweep:
+    """The rows of the trials that are over, and which jobs that leaves."""
+
+    def __init__(self, grid: Grid, folder: Path, device: str = "cpu") -> None:
+        self.grid, self.folder, self.device = grid, folder, device
+        self.rows: dict[Trial, Row] = {}
+        self.over: set[Job] = set()
+
+    def plan(self) -> dict[Trial, bool]:
+        """The trials that are wanted by now, and whether each is chosen."""
+        by = self.grid.choice.by if self.grid.choice else f"validation_{self.grid.score}"
+        # "finished": a failed scoring on the test set changes no choice
+        return self.grid.wanted({t: row.get(by) if row["finished"] else None for t, row in self.rows.items()})
+
+    def jobs(self) -> list[Job]:
+        """What is to be done next."""
+        wanted = self.plan().items()
+        jobs = [Job(trial, self.folder, chosen and self.grid.test, self.device) for trial, chosen in wanted]
+        return [job for job in jobs if job not in self.over]
+
+    def update(self) -> bool:
+        """Read the rows of trials that ended, in whatever process; True if there are any."""
+        found = False
+        while ended := [job for job in self.jobs() if job.is_over()]:
+            found = True
+            for job in ended:
+                if (row := make_row(job.trial, self.folder, self.grid.columns)) is not None:
+                    self.rows[job.trial] = row
+                    self.over.add(job)
+        return found
+
+    def table(self) -> list[Row]:
+        """The rows in the order of the grid, each with whether it is chosen."""
+        plan = self.plan()
+        rows = [(trial, self.rows[trial]) for trial in self.grid.trials if trial in plan and trial in self.rows]
+        return [{"trial": row["trial"], "chosen": plan[trial]} | row for trial, row in rows]

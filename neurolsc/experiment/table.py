@@ -1,0 +1,395 @@
+"""The table of a sweep: a row per trial, as CSV, and arms over seeds as Markdown and pictures."""
+
+import csv
+import io
+import itertools
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from statistics import mean, pstdev
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import neurolsc
+from neurolsc import metrics
+from neurolsc.diagnosis.batch import Given
+from neurolsc.diagnosis.figures import measure
+from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment, read_settings, write_text
+from neurolsc.files import read_tree
+from neurolsc.identity import differences
+from neurolsc.modes import evaluating
+from neurolsc.network import Network
+from neurolsc.stability.constants import time_constants
+from neurolsc.stability.profile import draw_steps
+from neurolsc.stability.recurrence import recurrence_radius
+from neurolsc.stability.transition import follow
+from neurolsc.tasks import measure_of
+from neurolsc.untrusted.refusal import refusing
+
+if TYPE_CHECKING:
+    from neurolsc.experiment.grid import Columns, Grid, Trial
+
+Row = dict[str, Any]
+TABLE = "table.csv"
+BEFORE, AFTER, TEST = "before_training.json", "after_training.json", "test.json"
+FAILED = ".failed.json"  # end of the name of the note that a trial failed
+SAMPLES = 32  # training samples, for rates
+FEW, TIMES = 4, 8  # samples, and time steps drawn at random, for derivatives
+
+
+# ---- measured while a trial runs
+
+
+def statistics(network: Network, experiment: Experiment) -> Row:
+    """A network before its training: radii, rates, and the measures of diagnose, each by layer.
+
+    Every key becomes columns of the table, with ``start_`` before it.
+
+    Args:
+        network: the network; it is not changed.
+        experiment: of the network; its training samples are the input.
+    """
+    given = Given.of(experiment.first_samples("train", SAMPLES), network)
+    few, seed = given.few(FEW), experiment.network.seed
+    how: dict[str, Any] = {"samples": FEW, "steps": TIMES, "epsilon": 1e-8, "seed": seed, "progress": False}
+    found = measure(network, given, experiment.data.task, **how)
+    with evaluating(network), torch.no_grad():
+        spikes = network.run(given.x, mask=given.mask).spikes
+        times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))
+        recurrence = [recurrence_radius(t).mean().item() for t in follow(network, few, times)[0]]
+    binary = all(metrics.is_binary(layer) for layer in spikes)
+    row: Row = {
+        "time_radius": found.profile.time_mean.tolist(),
+        "depth_radius": found.profile.depth_mean.tolist(),
+        "recurrence_radius": recurrence,
+        "firing_rate": [metrics.firing_rate(layer, given.mask) for layer in spikes] if binary else None,
+        "silent_steps": [metrics.silent_steps(layer, given.mask) for layer in spikes] if binary else None,
+    }
+    for name in ("exponent", "singular_time", "singular_depth", "usable", "survives", "gradient", "noise"):
+        row[name] = [_finite(getattr(layer, name)) for layer in found.layers]
+    return row
+
+
+def end_time_constants(network: Network) -> dict[str, list[float | None]]:
+    """Time constants by name, per layer, in steps, by the neurons' mean decay."""
+    found: dict[str, list[float | None]] = {}
+    for cell in network.cells:
+        for constant in time_constants(cell):
+            found.setdefault(constant.name, []).append(_finite(constant.steps))
+    return found
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def environment(device: str = "cpu") -> Row:
+    """Versions, and the kinds of machine and device, without their names."""
+    on_a_gpu = device.startswith("cuda") and torch.cuda.is_available()
+    return {
+        "neurolsc": neurolsc.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "device": torch.cuda.get_device_name(device) if on_a_gpu else device,
+    }
+
+
+@cache
+def _commit() -> str | None:
+    """The commit of the package, with a + if files differ from it; None outside of its checkout."""
+
+    def git(*words: str) -> str:
+        here = Path(neurolsc.__file__).parent
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if not git("ls-files", "__init__.py"):  # installed inside of another checkout
+            return None
+        return git("describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=40")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+# ---- a row
+
+
+def make_row(trial: "Trial", sweep: Path, columns: "Columns") -> Row | None:
+    """The row of a trial that is over, without lists; None of another.
+
+    That of a failed trial holds the error, and what was measured until then.
+    """
+    folder, failure = sweep / trial.name, sweep / (trial.name + FAILED)
+    row: Row = {"trial": trial.name, "finished": folder.exists(), "error": None}
+    found: Row = {}
+    try:
+        if failure.exists():
+            note = _read(failure)
+            row["error"], found = note["error"], dict(note.get("environment", {}))
+        elif not row["finished"]:
+            return None
+        if row["finished"]:
+            of = type(trial).of(read_settings(folder))
+            if changed := differences(of.settings, trial.settings):
+                raise ValueError(
+                    f"{folder.name} was run when defaults were others ({changed}): write these settings into the "
+                    "grid file, use another folder, or run it anew by --retry."
+                )
+        found |= _measured(trial, folder if row["finished"] else sweep / (trial.name + UNFINISHED), columns)
+    except (ValueError, OSError) as error:
+        row["error"] = row["error"] or f"{type(error).__name__}: {error}"
+    if row["error"] is not None:  # names in the place of paths of this machine
+        shown = trial.shown()
+        for path, name in [
+            (f"{sweep}{os.sep}", ""),
+            *((v, shown[n]) for n, v in trial.settings.items() if shown[n] != v),
+        ]:
+            row["error"] = row["error"].replace(path, name)
+    row |= trial.shown()
+    for name, value in found.items():  # a list has a column for each layer
+        row |= {f"{name}_{i}": v for i, v in enumerate(value, start=1)} if isinstance(value, list) else {name: value}
+    return row
+
+
+def _measured(trial: "Trial", folder: Path, columns: "Columns") -> Row:
+    task = trial.experiment.data.task
+    before = _read(folder / BEFORE) if (folder / BEFORE).exists() else {}
+    starts = [file for name in ("start.json", "pretraining.json") if (file := folder / name).exists()]
+    row = dict(before.get("environment", {})) | {"start_seconds": sum(_read(file)["seconds"] for file in starts)}
+    row |= {f"start_{name}": value for name, value in before.get("statistics", {}).items()}
+    if history := read_history(folder):
+        with refusing(folder, "damaged: its history is not that of a training"):
+            so_far, score, kind = best_so_far(history), f"validation_{task.score}", measure_of(task, task.score)
+            best, scores = so_far[-1], [epoch[score] for epoch in history]
+            row |= {"epochs_run": len(history), "best_epoch": best["epoch"], "train_loss": best["train_loss"]}
+            row |= {f"validation_{name}": best[f"validation_{name}"] for name in ("loss", *task.kinds)}
+            row |= {f"end_{n}": best[n] for n in ("share_without_vote", "firing_rate", "silent_steps", "synops")}
+            row |= {f"lowest_{score}": min(scores)} if kind.lower_is_better else {f"highest_{score}": max(scores)}
+            budgets = [n for n in columns.budgets if n <= trial.settings["epochs"]]
+            row |= {f"after_{n}_{score}": so_far[:n][-1][score] for n in budgets}
+            if columns.reach is not None:
+                reached = (epoch["epoch"] for epoch in history if kind.reaches(epoch[score], columns.reach))
+                row["epochs_to_reach"] = next(reached, None)
+            if columns.learns is not None:
+                row["learns"] = kind.better(best[score], columns.learns)
+            row["train_seconds"] = sum(epoch["seconds"] for epoch in history)
+    if (folder / AFTER).exists():
+        with refusing(folder / AFTER, "damaged"):
+            row |= {f"end_{name}": value for name, value in _read(folder / AFTER)["time_constants"].items()}
+    if (folder / TEST).exists():
+        test = _read(folder / TEST)
+        names = ("loss", *task.kinds, "share_without_vote", "silent_steps", "synops")
+        row |= {f"test_{name}": test.get(name) for name in names}
+    return row
+
+
+def read_history(folder: Path) -> list[Row]:
+    """The epochs of a training, finished or not."""
+    if (folder / "history.json").exists():
+        return _read(folder / "history.json")["history"]
+    return read_tree(folder / TRAINING)["history"] if (folder / TRAINING).exists() else []
+
+
+def best_so_far(history: list[Row]) -> list[Row]:
+    """For every epoch the best until then: that of the lowest validation loss."""
+    return list(itertools.accumulate(history, lambda a, b: b if b["validation_loss"] < a["validation_loss"] else a))
+
+
+def _read(path: Path) -> Any:
+    with refusing(path, "damaged"):
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_table(rows: Iterable[Row], path: Path) -> None:
+    """Write rows as CSV, whole or not at all; columns that a row lacks are empty."""
+    rows = list(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+# ---- arms: means over seeds
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The trials that differ in their seed alone.
+
+    Attributes:
+        settings: those that differ from arm to arm.
+        rows: of the trials.
+    """
+
+    settings: Row
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def whole(self) -> tuple[Row, ...]:
+        """Rows without an error."""
+        return tuple(row for row in self.rows if row["error"] is None)
+
+    @property
+    def name(self) -> str:
+        """The settings in words."""
+        return ", ".join(f"{name} {shown(value)}" for name, value in self.settings.items()) or "all"
+
+    def values(self, column: str) -> list[float]:
+        """A column, of the trials that have it."""
+        return [row[column] for row in self.whole if row.get(column) is not None]
+
+    def layers(self, column: str) -> str:
+        """Lowest and highest layer of a column, each a mean over trials."""
+        means = []
+        while values := self.values(f"{column}_{len(means) + 1}"):
+            means.append(mean(values))
+        return " to ".join(dict.fromkeys(f"{value:.2g}" for value in (min(means), max(means)))) if means else ""
+
+
+def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]:
+    """The chosen trials, put together by settings, in the order of the grid.
+
+    Args:
+        grid: the grid of the sweep.
+        rows: its table.
+        by: the settings that make an arm; by default all that vary but the seed and the chosen one.
+
+    Raises:
+        ValueError: if one of these is not a setting of the trials.
+    """
+    by = by or grid.arm_settings
+    if unknown := [name for name in by if name not in grid.trials[0].settings]:
+        raise ValueError(f"there is no setting {', '.join(unknown)}; those that vary are {', '.join(grid.varied)}.")
+    found: dict[tuple[Any, ...], list[Row]] = {tuple(t.shown()[name] for name in by): [] for t in grid.trials}
+    for row in rows:
+        if row["chosen"]:
+            found[tuple(row[name] for name in by)].append(row)
+    return [Arm(dict(zip(by, values, strict=True)), tuple(part)) for values, part in found.items() if part]
+
+
+def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
+    """The arms as a table in Markdown: mean ± deviation over seeds (divided by their number).
+
+    Arguments and errors are those of :func:`arms`.
+    """
+    score, share, columns = f"validation_{grid.score}", grid.measure.share, grid.columns
+
+    def spread(values: list[float], form: str) -> str:
+        if len(values) < 2:
+            return format(values[0], form) if values else ""
+        return f"{mean(values):{form}} ± {pstdev(values):{form}}"
+
+    def scores(values: list[float]) -> str:
+        if not share:
+            return spread(values, ".4g")
+        return f"{spread([100 * value for value in values], '.1f')} %" if values else ""
+
+    def bound(value: float) -> str:
+        return f"{value:.0%}" if share else f"{value:g}"
+
+    lines = []
+    for arm in arms(grid, rows, by):
+        line = {name: shown(value) for name, value in arm.settings.items()}
+        if grid.choice is not None:
+            chosen = grid.choice.setting
+            line[f"{chosen} (chosen)"] = ", ".join(dict.fromkeys(shown(row[chosen]) for row in arm.rows))
+        count, failed = len(arm.rows), len(arm.rows) - len(arm.whole)
+        line["seeds"] = f"{count} ({failed} failed)" if failed else str(count)
+        line |= {f"after {n} epochs": scores(arm.values(f"after_{n}_{score}")) for n in columns.budgets}
+        named = "" if share else f" {grid.score}"
+        line[f"validation{named}"] = scores(arm.values(score))
+        line[f"test{named}"] = scores(arm.values(f"test_{grid.score}"))
+        if columns.learns is not None:
+            side = "below" if grid.measure.lower_is_better else "above"
+            line[f"{side} {bound(columns.learns)}"] = f"{sum(arm.values('learns')):.0f} of {count}"
+        line["best epoch"] = spread(arm.values("best_epoch"), ".0f")
+        if columns.reach is not None:
+            epochs = arm.values("epochs_to_reach")
+            part = f" ({len(epochs)} of {count})" if len(epochs) < count else ""
+            line[f"epochs to {bound(columns.reach)}"] = spread(epochs, ".0f") + part if epochs else "never"
+        line["rate at start"], line["at end"] = arm.layers("start_firing_rate"), arm.layers("end_firing_rate")
+        line["radius through time"] = arm.layers("start_time_radius")
+        line["through depth"] = arm.layers("start_depth_radius")
+        line["start, s"] = spread(arm.values("start_seconds"), ".3g")
+        line["training, s"] = spread(arm.values("train_seconds"), ".3g")
+        lines.append(line)
+    titles = [
+        title for title in dict.fromkeys(name for line in lines for name in line) if any(line[title] for line in lines)
+    ]
+    cells = [titles, ["---"] * len(titles), *([line[title] or "-" for title in titles] for line in lines)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"
+
+
+def shown(value: Any) -> str:
+    """A setting as text."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None) -> list[Path]:
+    """Draw learning.png and scores.png into the folder of a sweep; return their paths.
+
+    Scores are those of the epoch with the lowest validation loss so far, which early stopping would
+    keep. Failed trials are left out. Of a measure that is no share the curves are shown where they
+    lie after a quarter of the epochs.
+
+    Args:
+        grid: the grid of the sweep.
+        rows: its table.
+        sweep: its folder.
+        over: the setting along the axis of the scores, and of the panels of learning curves; by
+            default layers, or else the first that varies. Settings that follow from it are not
+            named again.
+
+    Raises:
+        ValueError: if the setting does not vary, or no chosen trial is over.
+    """
+    from neurolsc.plots import plot_bands, plot_scores  # matplotlib is slow to import
+
+    varied, column, share = grid.arm_settings, f"validation_{grid.score}", grid.measure.share
+    over = over or ("layers" if "layers" in varied or not varied else varied[0])
+    if varied and over not in varied:
+        raise ValueError(f"over must be a setting that varies from arm to arm, {', '.join(varied)}, got {over!r}.")
+
+    def follows(name: str) -> bool:
+        pairs = {(trial.settings[over], trial.settings[name]) for trial in grid.trials}
+        return len(pairs) == len({value for value, _ in pairs})
+
+    rest = [name for name in varied if name != over and not follows(name)]
+    panels: dict[str, dict[str, list[list[float]]]] = {}
+    scores: dict[str, dict[Any, list[float]]] = {}
+    for arm in arms(grid, rows, [over, *rest]):
+        value, name = arm.settings[over], Arm({name: arm.settings[name] for name in rest}, ()).name
+        if arm.values(column):
+            histories = [best_so_far(read_history(sweep / row["trial"])) for row in arm.whole]
+            curves = [[epoch[column] for epoch in history] for history in histories]
+            panels.setdefault(f"{over} {shown(value)}", {})[name] = curves
+            scores.setdefault(name, {})[value] = arm.values(column)
+    if not scores:
+        raise ValueError("there is nothing to draw: no trial that was chosen is over.")
+    settings, data = grid.trials[0].settings, grid.trials[0].experiment.data
+    common = [f"{name} {shown(settings[name])}" for name in ("cell", "layers", "width") if name not in grid.varied]
+    common += [] if {"data", "root"} & set(grid.varied) else [data.title]
+    counts = sorted({len(runs) for by_value in scores.values() for runs in by_value.values()})
+    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) + (" seed" if counts == [1] else " seeds")
+    title = f"{grid.name}: {', '.join([*common, seeds])}"
+    limits = None
+    if not share:
+        runs = [run for by_name in panels.values() for part in by_name.values() for run in part]
+        late = [value for run in runs for value in run[len(run) // 4 :]]
+        margin = 0.05 * (max(late) - min(late)) or 0.05 * abs(max(late)) or 1.0
+        limits = min(late) - margin, max(late) + margin
+    paths, score = [sweep / "learning.png", sweep / "scores.png"], column.replace("_", " ")
+    bands, best = f"{title}; bands from lowest to highest", f"{score}\nof the best epoch so far"
+    plot_bands(panels, paths[0], score=best, share=share, limits=limits, title=bands)
+    plot_scores(scores, paths[1], over=over, score=score, share=share, title=title)
+    return paths
