@@ -2,7 +2,7 @@
 
 from docs.tables.results import caption, read, rows, table
 
-_TOLD = {True: "reproduced", False: "not reproduced", None: "not to be told"}
+_RESULT = {True: "yes", False: "no", None: "undecided"}
 
 
 @table
@@ -10,11 +10,11 @@ def claims() -> list[str]:
     """Every figure and table of the paper, judged from its trials."""
     found = read("claims")
     body = [
-        [figure, one["claim"], _TOLD[one["holds"]], one["found"]]
+        [figure, one["claim"], _RESULT[one["holds"]], one["found"].split("; ")[0].split(": ")[0]]
         for figure, judged in found["figures"].items()
         for one in judged
     ]
-    counted = [sum(line[2] == word for line in body) for word in _TOLD.values()]
-    told = ", ".join(f"{count} {word}" for count, word in zip(counted, _TOLD.values(), strict=True) if count)
+    counted = [sum(line[2] == word for line in body) for word in _RESULT.values()]
+    summary = ", ".join(f"{word} {count}" for count, word in zip(counted, _RESULT.values(), strict=True) if count)
     about = {name: value for name, value in found.items() if name != "figures"}
-    return [*rows(["paper", "claim", "at the small size", "found"], body), *caption(about, told)]
+    return [*rows(["paper", "claim", "found", "numbers"], body), *caption(about, summary)]
