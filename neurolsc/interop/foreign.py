@@ -1,5 +1,6 @@
-"""A recurrent layer of another library as a cell over the same parameters."""
+"""A recurrent layer of another library as a cell over the same parameters; PyTorch's own."""
 
+import dataclasses
 import math
 import warnings
 from abc import abstractmethod
@@ -7,13 +8,14 @@ from collections import namedtuple
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from neurolsc.modes import evaluating
-from neurolsc.neurons.cell import Answer, Cell, State
+from neurolsc.neurons.cell import Answer, Cell, Membrane, State, Thresholds
 
 
 class ForeignNeuronWarning(UserWarning):
@@ -179,3 +181,170 @@ class ForeignCell(Cell):
                     ForeignNeuronWarning,
                     stacklevel=4,
                 )
+
+
+class PrecededCell(ForeignCell):
+    """A cell of ours, with the modules without state that its input goes through first.
+
+    Its own input weights answer for the depth; a Linear before it stays as it is.
+    """
+
+    layer: Cell  # type: ignore[assignment]
+
+    def find_answers(self) -> Iterable[Answer]:
+        """Those of the cell."""
+        return [dataclasses.replace(answer, parameter=f"layer.{answer.parameter}") for answer in self.layer.answers]
+
+    def thresholds(self) -> Thresholds | None:
+        """Those of the cell."""
+        return self.layer.thresholds()
+
+    def membrane(self) -> Membrane | None:
+        """That of the cell."""
+        return self.layer.membrane()
+
+    def gains(self) -> dict[str, float]:
+        """Those of the cell."""
+        return {f"layer.{name}": gain for name, gain in self.layer.gains().items()}
+
+    @property
+    def recurrent_synapses(self) -> int | None:  # type: ignore[override]
+        """Those of the cell; None where the modules before it have synapses, too."""
+        return self.layer.recurrent_synapses if self.dense_input(weights=1) else None
+
+    def initial_state(self, batch: int) -> State:
+        return self.layer.initial_state(batch)
+
+    def first_step(self, current: Tensor) -> State:
+        state = self.layer.initial_state(len(current))
+        return self.layer.update(current, self.layer.output(state), state)
+
+    def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        return self.layer.update(current, z, state)
+
+    def emitted(self, state: State) -> Tensor:
+        return self.layer.output(state)
+
+
+def own_cell(layer: Cell, before: list[nn.Module], input_shape: tuple[int, ...]) -> Cell:
+    """The cell itself, with its closed form, unless there are modules before it."""
+    if before or input_shape != (layer.n_in,):
+        return PrecededCell(layer, before, input_shape)
+    return layer
+
+
+class HiddenState(NamedTuple):
+    """State of an RNN or GRU."""
+
+    h: Tensor
+    """(B, n_hidden)"""
+
+
+class LSTMState(NamedTuple):
+    """State of an LSTM."""
+
+    h: Tensor
+    """output (B, n_hidden)"""
+    c: Tensor
+    """memory (B, n_hidden)"""
+
+
+class TorchCell(ForeignCell):
+    """One layer of ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``, or one of their cells.
+
+    Args:
+        layer: the module.
+        before: modules without state before it.
+        input_shape: shape of one sample of the input.
+        suffix: of the names of the layer's parameters: ``"_l0"``, ``"_l1"``, ... or empty for a
+            cell.
+
+    Source: the equations are PyTorch's own functions, those that its cells call.
+    """
+
+    def __init__(
+        self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...], suffix: str = ""
+    ) -> None:
+        self.suffix = suffix
+        super().__init__(layer, before, input_shape)
+
+    def find_answers(self) -> Iterable[Answer]:
+        """The input weights; the recurrent weights and, of gated layers, the share kept at rest."""
+        yield Answer(f"layer.weight_ih{self.suffix}", "depth")
+        yield Answer(f"layer.weight_hh{self.suffix}", "time")
+        if self._gate_bias() is not None:
+            yield Answer("kept", "time", through="share")
+
+    def _gate_bias(self) -> tuple[Tensor, Tensor] | None:
+        """The two biases of the gate that keeps the old state, PyTorch's second block; or None."""
+        if isinstance(self.layer, nn.RNN | nn.RNNCell) or not self.layer.bias:
+            return None
+        biases = (getattr(self.layer, f"{name}{self.suffix}") for name in ("bias_ih", "bias_hh"))
+        first, second = (bias.chunk(4 if self._is_lstm else 3)[1] for bias in biases)
+        return first, second
+
+    @property
+    def _is_lstm(self) -> bool:
+        return isinstance(self.layer, nn.LSTM | nn.LSTMCell)
+
+    @property
+    def kept(self) -> Tensor:
+        """The share kept at input and output 0, sigmoid(bias) (n_hidden,); set by ``bias_hh``."""
+        biases = self._gate_bias()
+        assert biases is not None
+        return torch.sigmoid(biases[0] + biases[1])
+
+    @kept.setter
+    def kept(self, value: Tensor) -> None:
+        biases = self._gate_bias()
+        assert biases is not None
+        with torch.no_grad():
+            biases[1].copy_(torch.logit(value) - biases[0])
+
+    def initial_state(self, batch: int) -> HiddenState | LSTMState:
+        """All zero."""
+        zero = torch.zeros(batch, int(self.layer.hidden_size), **self.dtype_and_device)  # type: ignore[arg-type]
+        return LSTMState(zero, zero.clone()) if self._is_lstm else HiddenState(zero)
+
+    def first_step(self, current: Tensor) -> HiddenState | LSTMState:
+        state = self.initial_state(len(current))
+        return self.advance(current, state.h, state)
+
+    def advance(self, current: Tensor, z: Tensor, state: HiddenState | LSTMState) -> HiddenState | LSTMState:
+        names = (f"{name}{self.suffix}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        weights: list[Any] = [getattr(self.layer, name, None) for name in names]
+        if self.suffix not in ("", "_l0"):
+            current = dropout(current, float(self.layer.dropout), self.training)  # type: ignore[arg-type]
+        if isinstance(state, LSTMState):
+            return LSTMState(*torch.lstm_cell(current, state, *weights))
+        if isinstance(self.layer, nn.GRU | nn.GRUCell):
+            return HiddenState(torch.gru_cell(current, state.h, *weights))
+        step = torch.rnn_relu_cell if self.layer.nonlinearity == "relu" else torch.rnn_tanh_cell
+        return HiddenState(step(current, state.h, *weights))
+
+    def emitted(self, state: HiddenState | LSTMState) -> Tensor:
+        return state.h
+
+
+def torch_cells(layer: nn.Module, before: list[nn.Module], input_shape: tuple[int, ...]) -> list[TorchCell]:
+    """The cells of a recurrent module of PyTorch: one per layer.
+
+    Raises:
+        TypeError: if the module is bidirectional, has a projection, or is of a kind that is not
+            known.
+    """
+    if type(layer) in (nn.RNNCell, nn.GRUCell, nn.LSTMCell):
+        return [TorchCell(layer, before, input_shape)]
+    if type(layer) not in (nn.RNN, nn.GRU, nn.LSTM):
+        raise TypeError(
+            f"a {type(layer).__name__} cannot be wrapped: only torch.nn's own RNN, GRU, LSTM and their cells."
+        )
+    assert isinstance(layer, nn.RNNBase)
+    if layer.bidirectional:
+        raise TypeError(f"a bidirectional {type(layer).__name__} cannot be wrapped: half of it runs back in time.")
+    if layer.proj_size:
+        raise TypeError(f"an {type(layer).__name__} with proj_size={layer.proj_size} cannot be wrapped, only without.")
+    cells = [TorchCell(layer, before, input_shape, "_l0")]
+    for k in range(1, layer.num_layers):
+        cells.append(TorchCell(layer, [], cells[-1].output_shape, f"_l{k}"))
+    return cells

@@ -9,9 +9,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.foreign import ForeignCell, borrowed
-from neurolsc.interop.own import own_cell
-from neurolsc.interop.torch_nn import torch_cells
+from neurolsc.interop.foreign import ForeignCell, borrowed, own_cell, torch_cells
 from neurolsc.interop.wrap_spikingjelly import is_dropout, spikingjelly_cell, step_of
 from neurolsc.modes import evaluating
 from neurolsc.network import Network

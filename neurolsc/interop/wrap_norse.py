@@ -17,26 +17,21 @@ from torch import Tensor, nn
 from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
 from neurolsc.neurons.cell import Answer, Membrane, State, Thresholds
 
-KINDS = ("LIF", "LSNN", "LIFAdEx", "LIFEx", "LIFRefrac", "LIFAdExRefrac", "LIFBox", "IAF", "LI", "LIBox", "Izhikevich")
 WRAPPED = frozenset(
-    [f"{kind}{recurrent}{cell}" for kind in KINDS for recurrent in ("", "Recurrent") for cell in ("", "Cell")]
-    + ["LILinearCell", "CobaLIFCell", "LIFMCRecurrentCell", "LIFMCRefracRecurrentCell"]
+    f"{kind}{recurrent}{cell}"
+    for kind in ("LIF", "LIFBox", "LSNN", "IAF", "LI", "LIBox")
+    for recurrent in ("", "Recurrent")
+    for cell in ("", "Cell")
 )
-"""The layers that are wrapped, of those that there are."""
 
 RATES = {
     "tau_mem_inv": "decay_mem",
     "tau_syn_inv": "decay_syn",
     "tau_adapt_inv": "decay_adapt",
-    "tau_ada_inv": "decay_ada",
-    "tau_syn_exc_inv": "decay_syn_exc",
-    "tau_syn_inh_inv": "decay_syn_inh",
 }
 """norse's rates, and the name of the decay that belongs to each."""
 
-DETACHED_RESET = frozenset(
-    f"{kind}Recurrent{cell}" for kind in ("LIF", "LIFRefrac", "LIFMC", "LSNN") for cell in ("", "Cell")
-)
+DETACHED_RESET = frozenset(f"{kind}Recurrent{cell}" for kind in ("LIF", "LSNN") for cell in ("", "Cell"))
 
 
 class Decay:
@@ -48,7 +43,7 @@ class Decay:
     def __get__(self, cell: Any, owner: type) -> Any:
         if cell is None:
             return self
-        return 1 - cell.layer.dt * torch.as_tensor(_find(cell.layer.p, self.rate))
+        return 1 - cell.layer.dt * torch.as_tensor(getattr(cell.layer.p, self.rate, None))
 
     def __set__(self, cell: Any, value: Tensor) -> None:
         _set(cell.layer, self.rate, (1 - value) / cell.layer.dt)
@@ -61,7 +56,7 @@ class InTuple:
         self.name = name
 
     def __get__(self, cell: Any, owner: type) -> Any:
-        return self if cell is None else torch.as_tensor(_find(cell.layer.p, self.name))
+        return self if cell is None else torch.as_tensor(getattr(cell.layer.p, self.name, None))
 
     def __set__(self, cell: Any, value: Tensor) -> None:
         _set(cell.layer, self.name, value)
@@ -70,14 +65,9 @@ class InTuple:
 class NorseCell(ForeignCell):
     """A layer of norse: a cell, or a layer with time, which is given one step at a time."""
 
-    cause = "CobaLIFCell drops the current of its input before it uses it"
-
     decay_mem = Decay()
     decay_syn = Decay()
     decay_adapt = Decay()
-    decay_ada = Decay()
-    decay_syn_exc = Decay()
-    decay_syn_inh = Decay()
     v_th = InTuple()
     beta = InTuple()
 
@@ -107,7 +97,7 @@ class NorseCell(ForeignCell):
 
     def _rates(self) -> list[str]:
         """The rates that this layer has and that are not frozen."""
-        found = {name: _find(self.layer.p, name) for name in RATES}
+        found = {name: getattr(self.layer.p, name, None) for name in RATES}
         frozen = {name for name, rate in found.items() if isinstance(rate, nn.Parameter) and not rate.requires_grad}
         return [name for name, rate in found.items() if rate is not None and name not in frozen]
 
@@ -126,66 +116,52 @@ class NorseCell(ForeignCell):
         return Thresholds(self, names) if names else None
 
     def _threshold_names(self) -> tuple[str, ...]:
-        v_th = None if type(self.layer).__name__.startswith("Izhikevich") else _find(self.layer.p, "v_th")
+        v_th = getattr(self.layer.p, "v_th", None)
         if v_th is None or not bool((torch.as_tensor(v_th) > 0).all()):
             return ()
-        return ("v_th",) if _find(self.layer.p, "beta") is None else ("v_th", "beta")
+        return ("v_th",) if getattr(self.layer.p, "beta", None) is None else ("v_th", "beta")
 
     def membrane(self) -> Membrane | None:
         """Its v, which a spike has reset already; the threshold is v_th, or b of an LSNN."""
-        voltages = [name for name in self.variables if name.rpartition("_")[2] == "v"]
-        if not voltages or not self._threshold_names():
-            return None
-        return Membrane(voltages[0], self._threshold_in, self._spike)
+        return Membrane("v", self._threshold_in, self._spike) if self._threshold_names() else None
 
     def _threshold_in(self, state: State) -> Tensor:
-        return state.b if "b" in self.variables else torch.as_tensor(_find(self.layer.p, "v_th"))
+        return state.b if "b" in self.variables else torch.as_tensor(getattr(self.layer.p, "v_th", None))
 
     def _spike(self, distance: Tensor) -> Tensor:
         from norse.torch.functional.threshold import threshold
 
-        method, alpha = (_find(self.layer.p, name) for name in ("method", "alpha"))
+        method, alpha = (getattr(self.layer.p, name, None) for name in ("method", "alpha"))
         return threshold(distance, method, torch.as_tensor(alpha))  # type: ignore[arg-type]
 
     def first_step(self, current: Tensor) -> State:
         with _unmarked(self.layer), borrowed(self.layer, **self._settings()):
             z, after = self.layer.forward(current[None] if self.has_time else current, None)
         z = z[0] if self.has_time else z
-        self.like = after  # for its NamedTuples, which may be nested
-        names = _names(after)
-        known = "v" if self.integrator else next((name for name in names if name.rpartition("_")[2] == "z"), None)
-        self.sent = known or "sent"
-        self.variables = tuple(names) if known else (*names, self.sent)
-        leaves = [leaf.detach().expand_as(z) for leaf in _leaves(after)]
-        return state_type(*self.variables)(*leaves, *([] if known else [z]))
+        self.state_of_layer = type(after)  # a NamedTuple, with z in recurrent layers
+        self.sent = "v" if self.integrator else "z" if "z" in after._fields else "sent"
+        own = self.sent in after._fields
+        self.variables = after._fields if own else (*after._fields, self.sent)
+        return state_type(*self.variables)(*(leaf.detach().expand_as(z) for leaf in after), *([] if own else [z]))
 
     def initial_state(self, batch: int) -> State:
         """The layer's own start, every variable (B, ...) in the dtype of the parameters."""
         like = self.dtype_and_device
-        with torch.no_grad():
-            start = self._start(torch.zeros(batch, *self.current_shape, **like))
+        with torch.no_grad(), _unmarked(self.layer):
+            current = torch.zeros(batch, *self.current_shape, **like)
+            start = [*self.layer.state_fallback(current[None] if self.has_time else current)]  # type: ignore[operator]
         if len(start) < len(self.variables):
             start.append(torch.zeros(()))
         leaves = (leaf.detach().to(**like).expand(batch, *s) for leaf, s in zip(start, self.leaf_shapes, strict=True))
         return state_type(*self.variables)(*(leaf.clone() for leaf in leaves))
 
-    def _start(self, current: Tensor) -> list[Tensor]:
-        layer: Any = self.layer
-        if hasattr(layer, "state_fallback"):
-            with _unmarked(layer):
-                return _leaves(layer.state_fallback(current[None] if self.has_time else current))
-        # LILinearCell and CobaLIFCell make their start in forward: the voltage at its leak, or 0
-        leak = _find(layer.p, "v_leak")
-        return [torch.as_tensor(leak if name == "v" and leak is not None else 0.0) for name in _names(self.like)]
-
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
         state = state if self.integrator else state._replace(**{self.sent: z})  # so that recurrence is seen apart
-        before = _nest(self.like, iter(state))
+        before = self.state_of_layer(*state[: len(self.state_of_layer._fields)])
         with borrowed(self.layer, **self._settings()):
             sent, after = self.layer.forward(current[None] if self.has_time else current, before)
         sent = sent[0] if self.has_time else sent
-        leaves = _leaves(after)
-        return state_type(*self.variables)(*leaves, *([sent] if len(leaves) < len(self.variables) else []))
+        return state_type(*self.variables)(*after, *([sent] if len(after) < len(self.variables) else []))
 
     def _settings(self) -> dict[str, object]:
         return {"record_states": False} if hasattr(self.layer, "record_states") else {}
@@ -199,7 +175,7 @@ class NorseCell(ForeignCell):
 
     def get_extra_state(self) -> Tensor:
         """The rates and thresholds that may be moved, stacked (number of them, ...)."""
-        values = [torch.as_tensor(_find(self.layer.p, name)).detach() for name in self._moved()]
+        values = [torch.as_tensor(getattr(self.layer.p, name, None)).detach() for name in self._moved()]
         return torch.stack(torch.broadcast_tensors(*values)) if values else torch.empty(0)
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -222,7 +198,7 @@ def norse_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple
         raise TypeError(
             f"norse's {kind.__name__} with adjoint cannot be wrapped: its backward is not the step's derivative."
         )
-    rate = _find(layer.p, "tau_adapt_inv")
+    rate = getattr(layer.p, "tau_adapt_inv", None)
     if rate is not None and float(torch.as_tensor(rate).max()) * layer.dt < 1e-5:  # type: ignore[operator]
         warnings.warn(
             f"{kind.__name__}: at tau_adapt_inv = {float(torch.as_tensor(rate).max()):g} and dt = {layer.dt:g} the adaptation "
@@ -236,7 +212,7 @@ def norse_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple
 @contextmanager
 def _unmarked(layer: nn.Module) -> Iterator[None]:
     """Keep requires_grad of neuron parameters, which some initial states set on shared ones."""
-    flags = {t: t.requires_grad for t in _leaves(layer.p) if isinstance(t, Tensor)}
+    flags = {t: t.requires_grad for t in layer.p if isinstance(t, Tensor)}
     try:
         yield
     finally:
@@ -244,44 +220,11 @@ def _unmarked(layer: nn.Module) -> Iterator[None]:
             tensor.requires_grad_(flag)
 
 
-def _is_tree(node: object) -> bool:
-    return hasattr(node, "_fields")
-
-
-def _leaves(tree: Any) -> list[Any]:
-    return [leaf for node in tree for leaf in (_leaves(node) if _is_tree(node) else [node])]
-
-
-def _names(tree: Any) -> list[str]:
-    """Names of the leaves, those of nested tuples joined by an underscore."""
-    pairs = zip(tree._fields, tree, strict=True)
-    return [n for name, node in pairs for n in ([f"{name}_{i}" for i in _names(node)] if _is_tree(node) else [name])]
-
-
-def _nest(like: Any, leaves: Iterator[Tensor]) -> Any:
-    """Leaves in the nested tuples of another tree."""
-    return type(like)(*(_nest(node, leaves) if _is_tree(node) else next(leaves) for node in like))
-
-
-def _find(p: Any, name: str) -> Any:
-    """A neuron parameter, in the tuple or in one nested in it; None if there is none."""
-    if hasattr(p, name):
-        return getattr(p, name)
-    return next((found for node in p if _is_tree(node) and (found := _find(node, name)) is not None), None)
-
-
-def _replace(p: Any, name: str, value: Tensor) -> Any:
-    if hasattr(p, name):
-        return p._replace(**{name: value})
-    nested = {field: _replace(node, name, value) for field, node in zip(p._fields, p, strict=True) if _is_tree(node)}
-    return p._replace(**nested)
-
-
 def _set(layer: nn.Module, name: str, rate: Tensor) -> None:
-    before = _find(layer.p, name)
+    before = getattr(layer.p, name, None)
     if isinstance(before, nn.Parameter):
         with torch.no_grad():
             before.copy_(rate)
     elif not torch.equal(torch.as_tensor(before).expand_as(rate), rate):
         # a new tensor: norse's own defaults are shared by all layers of the process
-        layer.p = _replace(layer.p, name, rate)  # type: ignore[assignment]
+        layer.p = layer.p._replace(**{name: rate})  # type: ignore[assignment,operator,union-attr]

@@ -24,10 +24,8 @@ VARIABLES = {
     "Synaptic": ("syn", "mem"),
     "RSynaptic": ("syn", "mem"),
     "Alpha": ("syn_exc", "syn_inh", "mem"),
-    "Lapicque": ("mem",),
     "SLSTM": ("syn", "mem"),
     "SConv2dLSTM": ("syn", "mem"),
-    "DeltaLeaky": ("mem", "mem_prev"),
 }
 """The layers that are wrapped, and their state variables."""
 
@@ -170,30 +168,6 @@ class AlphaCell(SnnTorchCell):
             put(self.layer, "beta", torch.minimum(value, 0.999 * self.layer.alpha))  # type: ignore[operator]
 
 
-class LapicqueCell(SnnTorchCell):
-    """A Lapicque layer: its decay is 1 - time_step / (R C), whatever its beta says."""
-
-    recurrent_synapses = SnnTorchCell.recurrent_synapses  # type: ignore[assignment]
-    thresholds = SnnTorchCell.thresholds
-    membrane = SnnTorchCell.membrane
-
-    def find_answers(self) -> Iterable[Answer]:
-        yield from self.weight_before()
-        yield Answer("decay", "time", through="share")
-
-    @property
-    def decay(self) -> Tensor:
-        """The share of the membrane that a step keeps; setting it sets R, not the input's gain."""
-        layer: Any = self.layer
-        return 1 - layer.time_step / (layer.R * layer.C)
-
-    @decay.setter
-    def decay(self, value: Tensor) -> None:
-        layer: Any = self.layer
-        layer.R = layer.time_step / (layer.C * (1 - value))
-        layer.beta = torch.exp(-layer.time_step / (layer.R * layer.C))
-
-
 class SLSTMCell(SnnTorchCell):
     """An SLSTM layer: an LSTM cell whose output fires."""
 
@@ -253,29 +227,6 @@ class SConv2dLSTMCell(SnnTorchCell):
         if layer.max_pool:
             return layer.fire(max_pool2d(state.mem, layer.max_pool))
         return layer.fire(avg_pool2d(state.mem, layer.avg_pool) if layer.avg_pool else state.mem)
-
-
-class DeltaLeakyCell(SnnTorchCell):
-    """A DeltaLeaky layer, which fires where the membrane has changed enough."""
-
-    recurrent_synapses = SnnTorchCell.recurrent_synapses  # type: ignore[assignment]
-
-    @property
-    def delta_threshold(self) -> Tensor:
-        """The change that fires, to read and to set."""
-        return torch.as_tensor(self.layer.delta_threshold)
-
-    @delta_threshold.setter
-    def delta_threshold(self, value: Tensor) -> None:
-        self.layer.delta_threshold = value
-
-    def thresholds(self) -> Thresholds | None:
-        """The change that fires; None where it is not positive."""
-        return Thresholds(self, ("delta_threshold",)) if bool(self.delta_threshold > 0) else None
-
-    def fire(self, state: State) -> Tensor:
-        layer: Any = self.layer
-        return layer.spike_grad((state.mem - state.mem_prev).abs() - layer.delta_threshold)
 
 
 class ViewCell(SnnTorchCell):
@@ -345,10 +296,8 @@ def put(layer: nn.Module, name: str, value: Tensor) -> None:
 
 KINDS = {
     "Alpha": AlphaCell,
-    "Lapicque": LapicqueCell,
     "SLSTM": SLSTMCell,
     "SConv2dLSTM": SConv2dLSTMCell,
-    "DeltaLeaky": DeltaLeakyCell,
 }
 
 

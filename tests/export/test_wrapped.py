@@ -363,7 +363,7 @@ def test_an_integrator_of_another_program_is_read_as_its_euler_step(kind):
     [
         (lambda: snn.Synaptic(alpha=0.8, beta=0.9), 'layer 1 .*train with reset_mechanism="zero"'),
         (lambda: snn.Leaky(beta=0.9, reset_delay=False), r"layer 1: .*save neurolsc\.export\.from_wrapped\(network\)"),
-        (norse.LIFRefracCell, r"layer 1 \(norse LIFRefracCell\) has no counterpart"),
+        (norse.IAFCell, r"layer 1 \(norse IAFCell\) has no counterpart"),
     ],
 )
 def test_save_refuses_what_it_cannot_describe_and_names_torch_save(neuron, said, tmp_path):

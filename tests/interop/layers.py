@@ -31,38 +31,20 @@ def snntorch_layers(hidden: bool) -> dict[str, tuple[Callable[[], list[nn.Module
         "Synaptic": (lambda: [fc(), snn.Synaptic(0.9, 0.8, **k)], (N_IN,)),
         "RSynaptic": (lambda: [fc(), snn.RSynaptic(0.9, 0.8, linear_features=N, **k)], (N_IN,)),
         "Alpha": (lambda: [fc(), snn.Alpha(0.9, 0.8, **k)], (N_IN,)),
-        "Lapicque": (lambda: [fc(), snn.Lapicque(R=2.0, C=5.0, **k)], (N_IN,)),
         "SLSTM": (lambda: [snn.SLSTM(N, N, threshold=0.05, **k)], (N,)),
         "SConv2dLSTM": (lambda: [snn.SConv2dLSTM(1, 2, 3, max_pool=2, threshold=0.05, **k)], (1, 4, 4)),
-        "DeltaLeaky": (lambda: [fc(), snn.DeltaLeaky(0.2, beta=0.9, **k)], (N_IN,)),
     }
 
 
 def norse_layers() -> dict[str, tuple[Callable[[], list[nn.Module]], tuple[int, ...]]]:
     layers = {}
-    izhikevich = norse.tonic_spiking
-    for kind in (
-        "LIF",
-        "LSNN",
-        "LIFAdEx",
-        "LIFEx",
-        "LIFRefrac",
-        "LIFAdExRefrac",
-        "LIFBox",
-        "IAF",
-        "LI",
-        "LIBox",
-        "Izhikevich",
-    ):
-        arguments = (izhikevich,) if kind == "Izhikevich" else ()
+    for kind in ("LIF", "LSNN", "LIFBox", "IAF", "LI", "LIBox"):
         for name in (kind, f"{kind}Cell"):
             if hasattr(norse, name):
-                layers[name] = ((lambda n=name, a=arguments: [nn.Linear(N_IN, N), getattr(norse, n)(*a)]), (N_IN,))
+                layers[name] = ((lambda n=name: [nn.Linear(N_IN, N), getattr(norse, n)()]), (N_IN,))
         for name in (f"{kind}Recurrent", f"{kind}RecurrentCell"):
             if hasattr(norse, name):
-                layers[name] = ((lambda n=name, a=arguments: [getattr(norse, n)(N_IN, N, *a)]), (N_IN,))
-    for name in ("LILinearCell", "CobaLIFCell", "LIFMCRecurrentCell", "LIFMCRefracRecurrentCell"):
-        layers[name] = ((lambda n=name: [getattr(norse, n)(N_IN, N)]), (N_IN,))
+                layers[name] = ((lambda n=name: [getattr(norse, n)(N_IN, N)]), (N_IN,))
     return layers
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from neurolsc import ALIFPlus, pretrain, radius_profile, wrap
 from neurolsc.interop import norse as in_norse
 from neurolsc.interop import snntorch as in_snntorch
-from neurolsc.interop.own import PrecededCell
+from neurolsc.interop.foreign import PrecededCell
 from neurolsc.stability.transition import follow, time_derivative
 from neurolsc.surrogate import FastSigmoid
 

@@ -31,9 +31,9 @@ def test_a_cell_fires_where_its_voltage_is_above_its_threshold(kind, make_networ
 
 WITH = {
     "Leaky": True, "Leaky-zero": True, "Leaky-now": True, "RLeaky": True, "Synaptic": True, "RSynaptic": True,
-    "Alpha": True, "Lapicque": True, "SLSTM": True, "SConv2dLSTM": False, "DeltaLeaky": False, "RLeaky-conv": True,
-    "LIF": True, "LIFCell": True, "LIFRecurrent": True, "LSNNRecurrentCell": True, "LIFRefracRecurrent": True,
-    "LIFBox": True, "IAF": True, "LI": False, "LILinearCell": False, "Izhikevich": False,
+    "Alpha": True, "SLSTM": True, "SConv2dLSTM": False, "RLeaky-conv": True,
+    "LIF": True, "LIFCell": True, "LIFRecurrent": True, "LSNNRecurrentCell": True,
+    "LIFBox": True, "IAF": True, "LI": False,
     "RNN": False, "GRU": False, "LSTM": False,
 }  # fmt: skip
 
