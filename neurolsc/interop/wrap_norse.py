@@ -212,7 +212,8 @@ def norse_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple
 @contextmanager
 def _unmarked(layer: nn.Module) -> Iterator[None]:
     """Keep requires_grad of neuron parameters, which some initial states set on shared ones."""
-    flags = {t: t.requires_grad for t in layer.p if isinstance(t, Tensor)}
+    parameters: Any = layer.p
+    flags = {t: t.requires_grad for t in parameters if isinstance(t, Tensor)}
     try:
         yield
     finally:

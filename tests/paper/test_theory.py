@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from examples.paper import Asked, find, reproduce
 from examples.paper.covariance import CovarianceFigure, Decay, PretrainedCovariance
 from examples.paper.parameters import Counted, ParametersTable
 from examples.paper.pascal import Derivative, PascalFigure
-from examples.paper.paths import GridFigure, Grids, Growth, PathsFigure, walks
+from examples.paper.paths import GridFigure, Grids, walks
 from examples.paper.reading import Judgement
 from neurolsc import theory
 from tests.sweeps.grids import Here
@@ -28,16 +27,6 @@ def made(name: str, out: Path) -> str:
     assert (apart["figure"], apart["size"]) == (find(name).title, "small")
     assert all(str(Judgement(**one)) in told for one in apart["judged"])
     return told
-
-
-def test_walked_paths_go_down_the_grid_and_are_all_different():
-    for steps in range(5):
-        for layers in range(4):
-            ways = walks(steps, layers)
-            assert len(set(ways)) == len(ways) == math.comb(steps + layers, steps)
-            for way in ways:
-                assert (way[0], way[-1]) == ((steps, layers), (0, 0))
-                assert all(t + n - 1 == s + m for (t, n), (s, m) in pairwise(way))
 
 
 def test_figure_1a_counts_what_it_walks(tmp_path: Path):
@@ -56,16 +45,6 @@ def test_figure_1b_reads_powers_and_exponentials_from_the_numbers(tmp_path: Path
     )
     assert f"{decades / math.log(10):.2f} decades for each layer" in told
     assert (tmp_path / "figure.png").stat().st_size > 5000
-
-
-def test_figure_1b_tells_an_exponential_from_a_power():
-    n = torch.arange(1, 100, dtype=torch.float64)
-    straight, power = Growth("", "steps", n, 2 * n, n), Growth("", "steps", n, 5 * n.log(), n)
-    assert (straight.bend, power.degree) == (pytest.approx(1), pytest.approx(5))
-    sides, both = PathsFigure().judge([power, straight, power])
-    assert (sides.holds, both.holds) == (False, False)
-    sides, both = PathsFigure().judge([power, power, straight])
-    assert (sides.holds, both.holds) == (True, True)
 
 
 def test_figure_1c_reads_growth_from_the_derivative():
@@ -132,14 +111,6 @@ def test_figure_s2_reads_significance_at_distant_steps():
 def test_figure_s3_tells_norms_that_are_not_one():
     norms, *_ = PretrainedCovariance().judge([decay(0.1), decay(0.1, mean=1.2)])
     assert (norms.holds, norms.found) == (False, "1 of 2: LSTM on data 1.000, LSTM on data 1.200")
-
-
-@pytest.mark.parametrize("kind", [CovarianceFigure, PretrainedCovariance])
-def test_covariances_of_words_are_drawn(kind: type[CovarianceFigure], tmp_path: Path):
-    told = reproduce(kind(width=8, samples=8, tasks=("ptb",)), tmp_path, Asked(), Here(), progress=False)
-    assert "LSTM on text (sample in the package)" in told
-    assert ("mean 2-norms are 1 (2 of 2" in told) is (kind is PretrainedCovariance)
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from examples.paper import FIGURES, Asked, find, reproduce, trials_of
+from examples.paper import Asked, find, reproduce, trials_of
 from examples.paper.lru import LRUTable
 from neurolsc.experiment import Trial
-from neurolsc.experiment.config import NetworkSettings, make
 from neurolsc.experiment.run import Stopped
 from neurolsc.experiment.sweep import Job
 from tests.paper.made import judged, results
@@ -49,17 +48,6 @@ def test_the_papers_recurrent_networks_are_those_of_table_s1():
     assert trials["ALIFPlus", "relu", "shd"]["tau_theta"] == 250
     assert [trials["LSTM", "relu", task]["batch_size"] for task in ("sl-mnist", "shd", "ptb")] == [256, 100, 32]
     assert {t["clip_gradient"] for t in trials.values()} == {0.0}
-
-
-def test_the_papers_table_i_has_dropout_by_depth_and_a_rate_that_falls_to_a_tenth():
-    given = [trial.settings for trial in trials_of(find("table-I"), PAPER)]
-    assert {(s["layers"], s["exterior_dropout"]) for s in given} == {(3, 0.2), (6, 0.1)}
-    assert {(s["width"], s["words"], s["batch_size"], s["lr"], s["schedule"]) for s in given} == {
-        (256, 300, 64, 3e-2, "cosine-to-tenth")
-    }
-    assert {(s["word_switch"], s["word_switch_epochs"]) for s in given} == {(0.05, 3)}
-    built = make(NetworkSettings, given[0] | {"width": 8}).build(1, 20, 20)
-    assert [cell.exterior_dropout for cell in built.cells] == [0.2] * 3
 
 
 def one(score: float | str, by: Mapping[str, float | str]) -> Any:
@@ -168,37 +156,6 @@ def test_figure_s1_finds_the_best_rate_and_compares_it_with_table_s1():
     assert (holds, told[:7]) == (True, "6 of 6:")
     holds, told = judged(find("S1"), PAPER, results(find("S1"), PAPER, lambda given: 1.0))[claim]
     assert (holds, told[:7]) == (False, "1 of 6:")  # of equals the first, 1e-2
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_what_is_not_there_is_asked_for(name: str, tmp_path: Path):
-    with pytest.raises(ValueError, match="size paper takes whole data sets: name with --root a folder that holds"):
-        reproduce(find(name), tmp_path / "out", Asked("paper"), Here(), progress=False)
-    assert not (tmp_path / "out").exists()
-
-
-def test_wrong_names_and_sizes_are_refused():
-    with pytest.raises(
-        ValueError, match=r"no figure '5' here; known are 1a, 1b, 1c, 2, 3, 4, table-I, S1, S2, S3, table-S1"
-    ):
-        find("5")
-    assert find("TABLE-i") is FIGURES["table-I"]
-    with pytest.raises(ValueError, match="size must be one of 'small', 'paper', got 'large'"):
-        Asked("large")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="epochs must be"):
-        Asked(epochs=0)
-    with pytest.raises(ValueError, match="seeds must be"):
-        Asked(seeds=0)
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_seeds_can_be_asked_for(name: str):
-    one, three = (trials_of(find(name), Asked(seeds=seeds)) for seeds in (None, 3))
-    assert {trial.settings["seed"] for trial in one} == {0}
-    assert {trial.settings["seed"] for trial in three} == {0, 1, 2}
-    assert len(three) == 3 * len(one)
-    assert set(one) < set(three)
-    assert {trial.settings["seed"] for trial in trials_of(find(name), Asked("paper", "data"))} == {0, 1, 2, 3}
 
 
 TINY: dict[str, dict[str, Any]] = {
