@@ -1,4 +1,4 @@
-"""Does a network spike alike after a NIR file, here and in norse? Takes 10 s on a CPU."""
+"""Does a network spike alike after a NIR file? Takes 10 s on a CPU."""
 
 import sys
 import tempfile
@@ -8,7 +8,7 @@ import torch
 
 from neurolsc import LIF, ALIFPlus, Network
 from neurolsc.datasets import SpikeLatencyMNIST, collate
-from neurolsc.export import ask_norse, from_nir, to_nir
+from neurolsc.export import from_nir, to_nir
 from neurolsc.plots import plot_raster
 
 WIDTH, SEED = 48, 0
@@ -38,9 +38,7 @@ for name, network in networks.items():
     print(f"{name}: nodes {', '.join(graph.nodes)}; spikes per neuron and step {rates}")
     assert all(torch.equal(a, b) for a, b in zip(here.spikes, there.spikes, strict=True))
     assert torch.equal(here.logits, there.logits)
-    opinion = ask_norse(network, x, dt=DT)
-    print(f"  read back: the same spikes and logits; {opinion}")
-    assert opinion.exact or name == "ALIF"
+    print("  read back: the same spikes and logits")
 
 title = f"Networks of 1 or 2 layers of {WIDTH}, untrained, read back from NIR files, spike-latency MNIST, seed {SEED}"
 plot_raster(drawn, *sys.argv[1:], title=title)

@@ -14,8 +14,7 @@ from neurolsc import checkpoint
 from neurolsc.cli import options
 from neurolsc.experiment import Experiment, load_network
 from neurolsc.experiment.run import NETWORK, TRAINING, run_folder, write_text
-from neurolsc.export import QuantizationAware, fit_scales, quantize, to_netx, to_nir, verify
-from neurolsc.export.loihi.compare import make_report
+from neurolsc.export import QuantizationAware, fit_scales, make_report, quantize, to_netx, to_nir, verify
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
 

@@ -1,24 +1,106 @@
-"""What an exported file does: its golden samples replayed, and other simulators beside ours."""
+"""Exported files verified: golden samples replayed, simulators run in processes of their own.
 
-from dataclasses import replace
+A simulator is a script for the Python of its environment (``lava_runner.py``, ``nengo_runner.py``)
+and an entry in `SIMULATORS`. It gets a file and input spikes, and writes the spikes and states of
+every layer.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import h5py
+import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.export.loihi.fixed_point import LIMIT, UNIT, clip, moments, spikes_of
-from neurolsc.export.loihi.netx import Golden, parse, read_netx, replay
-from neurolsc.export.loihi.quantize import QuantizedNetwork
-from neurolsc.export.nir.read import from_nir
-from neurolsc.export.nir.table import NEURONS
-from neurolsc.export.simulators.agreement import LayerAgreement, Opinion, Verification, first_step
-from neurolsc.export.simulators.process import find_python, simulate
-from neurolsc.untrusted.hdf5 import Content
+from neurolsc.display import Displayed
+from neurolsc.export.fixed_point import LIMIT, UNIT, AtrlifLayer, IntegerStep, clip, integer_steps
+from neurolsc.export.netx import Golden, parse, replay
+from neurolsc.export.neurons import exported_neuron
+from neurolsc.export.nir import from_nir
+from neurolsc.export.quantize import QuantizedNetwork
+from neurolsc.progress import progress_bar
 from neurolsc.untrusted.refusal import refusing
 
-__all__ = ["ask_nengo_loihi", "verify", "verify_nir"]
+__all__ = ["LayerAgreement", "Verification", "find_python", "simulate", "verify", "verify_nir"]
+
+SimulatorName = Literal["Lava", "nengo-loihi"]
+SIMULATORS: dict[SimulatorName, str] = {"Lava": "lava", "nengo-loihi": "nengo"}  # in names of environments and runners
+DONE = "neurolsc: a sample is done"  # a line of a runner's output
+
+
+@dataclass(frozen=True)
+class LayerAgreement:
+    """Agreement of a layer's spikes in two runs."""
+
+    spikes: int  # of the run that is compared with; agreement of silence says little
+    agreement: float  # share of (step, sample, neuron) triples with the same spike
+    # the same of the states after each step; of golden samples the share of (step, sample) with the
+    # same sum of states
+    state_agreement: float | None = None
+    first_difference: int | None = None  # first step, blank steps counted, with another spike (golden: or state)
+
+    @classmethod
+    def of(cls, ours: Tensor, theirs: Tensor) -> "LayerAgreement":
+        """Compare spikes (T, B, M)."""
+        same = ours == theirs
+        return cls(int(ours.sum()), same.double().mean().item(), first_difference=first_step(~same))
+
+
+@dataclass(frozen=True, repr=False)
+class Verification(Displayed):
+    """What :func:`neurolsc.export.verify` found."""
+
+    layers: tuple[LayerAgreement, ...]  # first layer first, without the readout
+    steps: int
+    samples: int
+    tools: tuple[str, ...]  # names and versions of what ran
+    spikes: tuple[Tensor, ...]  # of what ran, (T, B, M), without blank steps and bias neurons
+    logits: Tensor  # its integer readout at every step (T, B, C)
+    expected_logits: Tensor  # the integer model's, or the golden ones
+    # share of (step, sample, class) with the same logit, in Lava the same sum of logits so far, or
+    # the same state of an integrator
+    readout_agreement: float
+    readout_difference: int | None = None  # first step at which a logit of a golden sample differs
+    golden: "Verification | None" = None  # of the golden samples, where a simulator ran on other spikes
+    others: tuple["Verification", ...] = ()  # of further simulators on the same spikes
+    not_run: tuple[str, ...] = ()  # simulators that did not run, and why
+    simulated: bool = True  # False where only the golden samples were replayed
+
+    @property
+    def exact(self) -> bool:
+        """Whether every spike, state and readout is the same in all that ran."""
+        parts = [*self.others, *([] if self.golden is None else [self.golden])]
+        return (
+            self.readout_agreement == 1
+            and all(layer.agreement == 1 and layer.state_agreement in (None, 1) for layer in self.layers)
+            and all(part.exact for part in parts)
+        )
+
+    def parts(self) -> list[str]:
+        """A line for each layer."""
+
+        def where(step: int | None) -> str:
+            return "" if step is None else f", first difference at step {step}"
+
+        lines = self.golden.parts() if self.golden is not None else []
+        lines.append(f"{', '.join(self.tools)}: {self.samples} samples of {self.steps} steps")
+        for i, layer in enumerate(self.layers, start=1):
+            states = "" if layer.state_agreement is None else f"; states {layer.state_agreement:.4%} equal"
+            equal = f"{layer.spikes} spikes, {layer.agreement:.4%} equal{states}"
+            lines.append(f"layer {i}: {equal}{where(layer.first_difference)}")
+        lines.append(f"readout: {self.readout_agreement:.4%} equal{where(self.readout_difference)}")
+        return [*lines, *(line for other in self.others for line in other.parts()), *self.not_run]
 
 
 def verify(
@@ -29,41 +111,43 @@ def verify(
     timeout: float = 600.0,
     progress: bool = False,
 ) -> Verification:
-    """Replay what an exported file says of itself, and run it in Lava's simulator.
+    """Replay the golden samples of an exported file, and run it in simulators.
 
     A file of :func:`neurolsc.export.to_netx` holds golden samples: input, and what every layer and
     the readout made of it. They are replayed through the integers that the file holds now, each
     layer on the golden spikes of the layer below, so that a changed weight shows in its own layer.
     That needs no simulator.
 
-    With spikes, Lava runs the file, too, and is compared with the integers spike by spike. It runs
-    in a process of its own, in another environment; when the time is up, it and all that it started
-    are killed. nengo-loihi likewise, where it is installed. Without a Lava environment only the
-    golden samples are replayed, and the result says that Lava was not run.
+    With spikes, Lava and nengo-loihi run the file, too, where they are installed, and are compared
+    with the integers spike by spike, state by state. Each runs in a process of its own, in another
+    environment; when the time is up, it and all that it started are killed. nengo-loihi takes LIF
+    layers only, and checks what Lava does not: an input of 21 bits or a current of 23 that
+    overflows.
 
     Args:
         path: the file.
         spikes: input (T, B, n_in), 0 or 1; every sample is a run of its own, which takes a second
             or two.
         python: Python of the Lava environment; by default ``NEUROLSC_LAVA_PYTHON``, else
-            ``.lava-env`` below this folder.
-        timeout: seconds for all samples.
-        progress: show a bar over the samples that Lava has run.
+            ``.lava-env`` in the working folder. nengo-loihi's: ``NEUROLSC_NENGO_PYTHON``,
+            ``.nengo-env``.
+        timeout: seconds for all samples in a simulator.
+        progress: show a bar over the samples that a simulator has run.
 
     Returns:
         The agreement per layer.
 
     Raises:
-        ValueError: if the file or the spikes do not fit, or it holds no golden samples and no
-            spikes are given.
-        FileNotFoundError: if `python` is not there, or there is no Lava environment and the file
-            holds no golden samples.
-        TimeoutError: if the simulator does not finish.
-        RuntimeError: if it fails; with what it said.
+        ValueError: if the file or the spikes do not fit, or it holds no golden samples and there
+            are no spikes.
+        FileNotFoundError: if `python` is not there, or there is no simulator and the file holds no
+            golden samples.
+        TimeoutError: if Lava does not finish.
+        RuntimeError: if it fails; with its output.
     """
     with open(path, "rb") as file:
         quantized, golden = parse(file.read(), fspath(path))
-    replayed = None if golden is None else _replay(quantized, golden)
+    replayed = None if golden is None else _replayed(quantized, golden)
     if spikes is None:
         if python is not None:
             raise ValueError("python names a Lava environment, which needs spikes to run: give both or none.")
@@ -74,48 +158,36 @@ def verify(
             )
         return replayed
     x = quantized.padded(spikes)
-    try:
-        environment = find_python("Lava", python)
-    except FileNotFoundError as error:
-        if python is not None or replayed is None:
-            raise
-        opinions = (Opinion("Lava", reason=str(error)), ask_nengo_loihi(path, spikes, timeout=timeout))
-        return replace(replayed, opinions=opinions)
-    result = simulate("Lava", environment, path, x, timeout, progress=progress)
-    run = list(moments(quantized.layers, x))
-    ours = [torch.stack(z) for z in zip(*(moment.spikes for moment in run), strict=True)]
-    theirs = _simulated(quantized, result)
-    expected_logits, logits = (quantized.logits(z[-1].double()) for z in (ours, theirs))
-    layers = [
-        replace(LayerAgreement.of(a, b), state_agreement=_states([moment.states[i] for moment in run], i + 1, result))
-        for i, (a, b) in enumerate(zip(ours, theirs, strict=True))
-    ]
-    if quantized.integrates:
-        readout_agreement = layers.pop().state_agreement or 0.0
-    else:
-        sums = torch.from_numpy(result[f"v_{len(quantized.layers) + 1}"])
-        expected = UNIT * (logits.cumsum(0) - logits)  # the readout reads the last layer one step late
-        inside = (expected - 1 + LIMIT) % (2 * LIMIT) + 1 - LIMIT  # a sum may wrap more than once
-        readout_agreement = (clip(inside) == sums).double().mean().item()
-    return Verification(
-        tuple(layers),
-        steps=spikes.shape[0],
-        samples=spikes.shape[1],
-        tools=tuple(str(tool) for tool in result["versions"]),
-        spikes=quantized.cropped(theirs),
-        logits=quantized.on_time(logits, quantized.latency),
-        expected_logits=quantized.on_time(expected_logits, quantized.latency),
-        readout_agreement=readout_agreement,
-        opinions=(ask_nengo_loihi(path, spikes, timeout=timeout),),
-        golden=replayed,
-    )
+    steps: list[IntegerStep] = []
+    runs, not_run = [], []
+    for name in SIMULATORS:
+        adaptive = [i for i, layer in enumerate(quantized.layers, start=1) if isinstance(layer, AtrlifLayer)]
+        if name == "nengo-loihi" and adaptive:
+            reason = f"layer {adaptive[0]} is an ALIF, and a compartment of Loihi 1 has a fixed threshold."
+            not_run.append(f"{name}: not run: {reason}")
+            continue
+        try:
+            environment = find_python(name, python if name == "Lava" else None)
+            result = simulate(name, environment, path, x, timeout, progress=progress)
+        except (FileNotFoundError, TimeoutError, RuntimeError) as error:
+            if name == "Lava" and (python is not None or not isinstance(error, FileNotFoundError)):
+                raise
+            not_run.append(f"{name}: not run: {error}")
+        else:
+            steps = steps or list(integer_steps(quantized.layers, x))
+            runs.append(_compared(quantized, steps, result))
+    if runs:
+        return replace(runs[0], golden=replayed, others=tuple(runs[1:]), not_run=tuple(not_run))
+    if replayed is None:
+        raise FileNotFoundError("; ".join(not_run))
+    return replace(replayed, not_run=tuple(not_run))
 
 
 def verify_nir(path: str | PathLike[str]) -> Verification:
-    """Replay the golden samples of a NIR file through the network that the file holds.
+    """Replay the golden samples of a NIR file through its network, layer by layer.
 
-    Layer by layer, as :func:`verify`. The network is one of floats: on another machine a voltage
-    within rounding of its threshold may decide otherwise.
+    The network is one of floats: on another machine a voltage within rounding of its threshold may
+    decide otherwise.
 
     Args:
         path: a file of ``to_nir(..., golden=x)``.
@@ -130,21 +202,18 @@ def verify_nir(path: str | PathLike[str]) -> Verification:
     """
     network = from_nir(path, layer_delay=0)
     like, cells = network.dtype_and_device, list(network.cells)
-    names = [NEURONS.of(f"layer {i}", cell).name(i) for i, cell in enumerate(cells, start=1)]
-    with refusing(path, "its golden samples cannot be read"), Content(Path(path)) as file:
-        if not file.has("nodes"):
+    words = [f"{exported_neuron(f'layer {i}', cell).word}_{i}" for i, cell in enumerate(cells, start=1)]
+    names, sizes = ("input", *words, "output"), (cells[0].n_in, *(cell.n_hidden for cell in cells), network.n_out)
+    sent: list[Tensor] = []
+    with refusing(path, "its golden samples cannot be read"), h5py.File(path) as file:
+        if "nodes" not in file:
             raise ValueError("it holds no golden samples: write it with to_nir(..., golden=x).")
-        sent = []
-        for name, n in zip(
-            ("input", *names, "output"),
-            (cells[0].n_in, *(cell.n_hidden for cell in cells), network.n_out),
-            strict=True,
-        ):
-            place = f"nodes/{name}/observables"
-            values = file.values(f"{place}/{'spikes' if file.has(f'{place}/spikes') else 'values'}/data", 3, "bf")
-            if values.shape != (*(sent[0].shape[1::-1] if sent else values.shape[:2]), n) or 0 in values.shape:
-                raise ValueError(f"{place} has data of shape {values.shape}, which do not fit {n} neurons.")
-            sent.append(torch.from_numpy(values).transpose(0, 1).to(**like))
+        for name, n in zip(names, sizes, strict=True):
+            group: Any = file[f"nodes/{name}/observables"]
+            data = group["spikes" if "spikes" in group else "values"]["data"][()]
+            if data.ndim != 3 or data.shape != (*(sent[0].shape[1::-1] if sent else data.shape[:2]), n):
+                raise ValueError(f"nodes/{name} has data of shape {data.shape}, which do not fit {n} neurons.")
+            sent.append(torch.from_numpy(data).transpose(0, 1).to(**like))
     with torch.no_grad():
         spikes = [cell.run(x, cell.initial_state(x.shape[1]))[0] for cell, x in zip(cells, sent, strict=False)]
         logits = network.readout(spikes[-1] if cells[-1].integrator else sent[-2])
@@ -163,60 +232,19 @@ def verify_nir(path: str | PathLike[str]) -> Verification:
     )
 
 
-def ask_nengo_loihi(
-    path: str | PathLike[str], spikes: Tensor, *, python: str | PathLike[str] | None = None, timeout: float = 600.0
-) -> Opinion:
-    """Run an exported file in nengo-loihi's emulator beside the integer model, spike by spike.
-
-    The emulator checks what Lava does not: an input of 21 bits or a current of 23 that overflows is
-    an error. It runs in a process of its own, in another environment (``make nengo-env``).
-
-    Args:
-        path: a file of LIF layers.
-        spikes: input (T, B, n_in), 0 or 1.
-        python: Python of the environment; by default ``NEUROLSC_NENGO_PYTHON``, else ``.nengo-env``
-            below this folder.
-        timeout: seconds for all samples.
-
-    Returns:
-        The agreement per layer, with blank steps and bias neurons; or why it did not run: an ALIF
-        layer, no environment, an error.
-
-    Raises:
-        ValueError: if the file or the spikes do not fit.
-    """
-    quantized = read_netx(path)
-    x = quantized.padded(spikes)
-    for i, layer in enumerate(quantized.layers, start=1):
-        if layer.rise is not None:
-            reason = f"layer {i} is an {layer.kind}, and a compartment of Loihi 1 has a fixed threshold."
-            return Opinion("nengo-loihi", reason=reason)
-    try:
-        result = simulate("nengo-loihi", find_python("nengo-loihi", python), path, x, timeout)
-    except (FileNotFoundError, TimeoutError, RuntimeError) as error:
-        return Opinion("nengo-loihi", reason=str(error))
-    ours = spikes_of(quantized.layers, x)
-    tool = ", ".join(str(version) for version in result["versions"])
-    theirs, readout = _simulated(quantized, result), None
-    if quantized.integrates:
-        readout = (ours.pop() == theirs.pop()).double().mean().item()
-    return replace(Opinion.of(f"{tool} beside the integers", ours, theirs), readout=readout)
-
-
-def _replay(quantized: QuantizedNetwork, golden: Golden) -> Verification:
+def _replayed(quantized: QuantizedNetwork, golden: Golden) -> Verification:
     """The golden samples through integers, each layer alone."""
     below = [z.double() for z in golden.spikes]
     sent = [*below[1:], golden.readout]  # the last one by an integrator
     layers, spikes, same_states = [], [], []
-    with torch.no_grad():
-        for layer, x, wanted, states in zip(quantized.layers, below, sent, golden.states, strict=False):
-            ((z,), (sums,)) = replay([layer], x)
-            same_states.append(sums == states)
-            first = first_step((z != wanted).any(2) | ~same_states[-1])
-            share = same_states[-1].double().mean().item()
-            layers.append(replace(LayerAgreement.of(wanted, z), state_agreement=share, first_difference=first))
-            spikes.append(z)
-        logits = spikes[-1] if quantized.integrates else quantized.logits(below[-1])
+    for layer, x, wanted, states in zip(quantized.layers, below, sent, golden.states, strict=False):
+        ((z,), (sums,)) = replay([layer], x)
+        same_states.append(sums == states)
+        first = first_step((z != wanted).any(2) | ~same_states[-1])
+        share = same_states[-1].double().mean().item()
+        layers.append(replace(LayerAgreement.of(wanted, z), state_agreement=share, first_difference=first))
+        spikes.append(z)
+    logits = spikes[-1] if quantized.integrates else quantized.logits(below[-1])
     same = logits == golden.readout
     if quantized.integrates:
         same &= same_states[-1].unsqueeze(2)
@@ -235,16 +263,118 @@ def _replay(quantized: QuantizedNetwork, golden: Golden) -> Verification:
     )
 
 
-def _simulated(quantized: QuantizedNetwork, result: dict[str, Any]) -> list[Tensor]:
+def _compared(quantized: QuantizedNetwork, steps: Sequence[IntegerStep], result: dict[str, Any]) -> Verification:
+    """A simulator's result against the steps of the integers."""
     last = len(quantized.layers)
     names = [f"v_{i}" if quantized.integrates and i == last else f"spikes_{i}" for i in range(1, last + 1)]
-    return [torch.from_numpy(result[name]) for name in names]
+    theirs = [torch.from_numpy(result[name]) for name in names]
+    ours = [torch.stack(z) for z in zip(*(step.spikes for step in steps), strict=True)]
+    layers = []
+    for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        states = [step.states[i] for step in steps]
+        equal = [
+            torch.stack([getattr(state, name) for state in states]) == torch.from_numpy(result[f"{name}_{i + 1}"])
+            for name in states[0]._fields
+        ]
+        shares = min(same.double().mean().item() for same in equal)
+        layers.append(replace(LayerAgreement.of(a, b), state_agreement=shares))
+    expected_logits, logits = (quantized.logits(z[-1].double()) for z in (ours, theirs))
+    same = logits == expected_logits
+    if quantized.integrates:
+        readout_agreement = layers.pop().state_agreement or 0.0
+    else:
+        if f"v_{last + 1}" in result:  # Lava's readout adds up, and reads the last layer one step late
+            expected = UNIT * (logits.cumsum(0) - logits)
+            inside = (expected - 1 + LIMIT) % (2 * LIMIT) + 1 - LIMIT  # a sum may wrap more than once
+            same = clip(inside) == torch.from_numpy(result[f"v_{last + 1}"])
+        readout_agreement = same.double().mean().item()
+    return Verification(
+        tuple(layers),
+        steps=len(same) - quantized.blank_steps - quantized.latency,
+        samples=same.shape[1],
+        tools=tuple(str(tool) for tool in result["versions"]),
+        spikes=quantized.cropped(theirs),
+        logits=quantized.on_time(logits, quantized.latency),
+        expected_logits=quantized.on_time(expected_logits, quantized.latency),
+        readout_agreement=readout_agreement,
+    )
 
 
-def _states(states: list[Any], i: int, result: dict[str, Any]) -> float:
-    """The share of equal states of layer i, counted from 1."""
-    equal = [
-        torch.stack([getattr(state, name) for state in states]) == torch.from_numpy(result[f"{name}_{i}"])
-        for name in states[0]._fields
-    ]
-    return min(same.double().mean().item() for same in equal)
+def first_step(differs: Tensor) -> int | None:
+    """The first step of (T, ...) at which something differs; None if nothing does."""
+    steps = differs.flatten(1).any(1).nonzero()
+    return int(steps[0]) if len(steps) else None
+
+
+def find_python(name: SimulatorName, python: str | PathLike[str] | None = None) -> Path:
+    """A simulator's Python: `python`, else its variable's, else its environment's in this folder.
+
+    Raises:
+        FileNotFoundError: if there is none; the message says how to make one.
+    """
+    short = SIMULATORS[name]
+    variable = f"NEUROLSC_{short.upper()}_PYTHON"
+    wanted = python or os.environ.get(variable) or Path(f".{short}-env/bin/python")
+    found = shutil.which(fspath(wanted))
+    if found is None:
+        raise FileNotFoundError(
+            f"no {name} environment: {wanted} is not there. `make {short}-env` creates .{short}-env in a checkout of neurolsc; "
+            f"{variable} names the Python of another one."
+        )
+    return Path(found).absolute()
+
+
+def simulate(
+    name: SimulatorName, python: Path, path: str | PathLike[str], x: Tensor, timeout: float, *, progress: bool = False
+) -> dict[str, np.ndarray]:
+    """Run a file in a simulator.
+
+    Args:
+        name: which one.
+        python: of its environment.
+        path: the exported file.
+        x: spikes (T, B, n_in), 0 or 1, with blank steps.
+        timeout: seconds, after which the process and all that it started are killed.
+        progress: show a bar over the samples.
+
+    Returns:
+        The arrays that its runner wrote.
+
+    Raises:
+        TimeoutError: if it does not finish.
+        RuntimeError: if it fails; with its output.
+    """
+    runner = Path(__file__).parent / f"{SIMULATORS[name]}_runner.py"
+    with tempfile.TemporaryDirectory() as folder:
+        source, target, log = (Path(folder, part) for part in ("in.npz", "out.npz", "log"))
+        deadline = time.monotonic() + timeout
+        np.savez(source, allow_pickle=False, spikes=x.numpy().astype(np.uint8))
+        # a session of its own, because a failing model leaves Lava's processes waiting for ever
+        with (
+            progress_bar(x.shape[1], desc=name, unit="sample", shown=progress) as bar,
+            log.open("wb") as output,
+            subprocess.Popen(
+                [python, "-I", runner, Path(path).absolute(), source, target],
+                cwd=folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            ) as child,
+        ):
+            running = True
+            try:
+                while running:
+                    running = child.poll() is None
+                    if running and time.monotonic() > deadline:
+                        raise TimeoutError(f"{name} did not finish {fspath(path)} in {timeout:g} s.")
+                    if running:
+                        with contextlib.suppress(subprocess.TimeoutExpired):
+                            child.wait(timeout=min(0.2, timeout))
+                    bar.update(log.read_text(errors="replace").count(DONE) - bar.n)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+        if child.returncode != 0 or not target.exists():
+            raise RuntimeError(f"{name} failed on {fspath(path)}:\n{log.read_text(errors='replace')[-2000:]}")
+        with np.load(target, allow_pickle=False) as file:
+            return dict(file)

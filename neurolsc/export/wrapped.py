@@ -1,6 +1,6 @@
-"""Networks of snnTorch and norse as networks of our own cells, and one step of delay per layer.
+"""Networks of snnTorch, norse and spikingjelly in our own cells, and a step of delay per layer.
 
-What each library computes in a step, with z the spikes and I what the layer reads:
+What each library computes in a step, with z the spikes and I the layer's input:
 
 - snnTorch's Leaky: mem = beta mem + I - threshold z, or mem = beta (1 - z) mem + I: our LIF.
 - snnTorch's Synaptic and norse's LIF: a current, then the voltage: our CubaLIF. norse's voltage
@@ -30,12 +30,9 @@ from neurolsc.neurons.reset import ZeroReset
 
 __all__ = ["delayed", "from_wrapped", "integrates"]
 
-AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)
-"""modules that are a matrix and a bias once training is over"""
-NO_MEMORY = 1e-3
-"""a time constant in steps of which exp(-1/tau) is 0"""
-FIRES = 1.04
-"""what drives a bias neuron in each step, in thresholds: above 1 even after rounding"""
+AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)  # affine after training
+NO_MEMORY = 1e-3  # a time constant in steps of which exp(-1/tau) is 0
+FIRES = 1.04  # input of a bias neuron in each step, in thresholds: above 1 even after rounding
 
 
 class _Neurons(NamedTuple):
@@ -43,18 +40,13 @@ class _Neurons(NamedTuple):
 
     decay_v: Tensor
     threshold: Tensor
-    reset: Literal["subtract", "zero", "none"]
-    """none: they never fire, and send their voltage"""
+    reset: Literal["subtract", "zero", "none"]  # none: they never fire, and send their voltage
     decay_i: Tensor | None = None
-    gain: Tensor | float = 1.0
-    """share of what the layer reads that reaches the current or voltage"""
-    w_rec: Tensor | None = None
-    """(n_hidden, n_hidden), or of one to one connections a number or (n_hidden,)"""
+    gain: Tensor | float = 1.0  # share of the input that reaches the current or voltage
+    w_rec: Tensor | None = None  # (n_hidden, n_hidden), or of one to one connections a number or (n_hidden,)
     bias: Tensor | None = None
-    cancelled: Tensor | float = 0.0
-    """share of the threshold that a reset by subtraction leaves in the voltage"""
-    fires_at_threshold: bool = False
-    """whether a voltage at the threshold fires, where ours fires above it"""
+    cancelled: Tensor | float = 0.0  # share of the threshold that a reset by subtraction leaves in the voltage
+    fires_at_threshold: bool = False  # ours fire above it
 
 
 def from_wrapped(network: Network) -> Network:

@@ -1,137 +1,176 @@
-"""The exported file in Lava's own simulator; slow tests need `make lava-env`."""
+"""Files in simulators: fakes, Lava (`make lava-env`) and nengo-loihi (`make nengo-env`)."""
 
 import os
+import re
 import signal
 import stat
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 import torch
 
 from neurolsc import Network, scale_to_radius
 from neurolsc.datasets import SpikeLatencyMNIST, collate, input_batches
-from neurolsc.export import quantize, to_netx, verify, write_netx
-from neurolsc.export.simulators import find_python
+from neurolsc.export import quantize, read_netx, to_netx, verify, write_netx
+from neurolsc.export.fixed_point import integer_steps
+from neurolsc.export.verify import find_python
 from tests.export.networks import KINDS, N_IN, alif, lif, make, spikes
 
 ROOT = Path(__file__).parents[2]
+STEPS, SAMPLES = 40, 3
+X = spikes(STEPS, SAMPLES)
 
 
 @pytest.fixture
-def lava() -> Path:
-    """The Python of this checkout's environment, or the one that NEUROLSC_LAVA_PYTHON names."""
+def simulators(monkeypatch) -> None:
+    """Lava's environment of this checkout, and nengo-loihi's where it is there."""
+    for name, folder in (("NEUROLSC_LAVA_PYTHON", ".lava-env"), ("NEUROLSC_NENGO_PYTHON", ".nengo-env")):
+        monkeypatch.setenv(name, os.environ.get(name) or str(ROOT / folder / "bin" / "python"))
     try:
-        return find_python("Lava", os.environ.get("NEUROLSC_LAVA_PYTHON") or ROOT / ".lava-env" / "bin" / "python")
+        find_python("Lava")
     except FileNotFoundError as error:
         pytest.skip(str(error))
 
 
-def assert_exact(network: Network, x: torch.Tensor, lava: Path, path: Path, *, fewest: int = 500) -> None:
-    to_netx(network, path, x)
-    found = verify(path, x, python=lava)
-    print(found)
-    assert all(layer.spikes > fewest for layer in found.layers)
-    assert [layer.first_difference for layer in found.layers] == [None] * len(found.layers)
-    assert found.exact
-    assert any(tool.startswith("lava-nc") for tool in found.tools)
+def write(network: Network, path: Path) -> None:
+    write_netx(quantize(network), path)
 
 
-@pytest.mark.slow
+def arrays(path: Path, x: torch.Tensor = X) -> dict[str, Any]:
+    """Lava's output: our integers, and the readout's sums as plain Python integers."""
+    quantized = read_netx(path)
+    run = list(integer_steps(quantized.layers, quantized.padded(x)))
+    made = {"versions": np.array(["lava-nc 0", "a fake"])}
+    for i, layer in enumerate(zip(*(step.spikes for step in run), strict=True), start=1):
+        made[f"spikes_{i}"] = torch.stack(layer).numpy().astype(np.uint8)
+        states = [step.states[i - 1] for step in run]
+        for name in states[0]._fields:
+            made[f"{name}_{i}"] = torch.stack([getattr(s, name) for s in states]).numpy().astype(np.int32)
+    count = len(quantized.layers)
+    added = torch.from_numpy(made[f"spikes_{count}"]).double() @ quantized.readout.T
+    late = torch.cat((torch.zeros_like(added[:1]), added[:-1])).cumsum(0)
+    sums = [wrapped(64 * int(value)) for value in late.flatten()]
+    made[f"v_{count + 1}"] = np.array(sums, np.int32).reshape(late.shape)
+    return made
+
+
+def wrapped(value: int) -> int:
+    """In 24 bits, and no more than 2^23 - 1 in modulus."""
+    while value > 2**23:
+        value -= 2**24
+    while value <= -(2**23):
+        value += 2**24
+    return min(value, 2**23 - 1)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """The output of a simulator to come, and its arguments."""
+    output, arguments = {}, {}
+
+    def simulate(name, python, path, x, timeout, *, progress=False):
+        if name != "Lava":
+            raise TimeoutError("too slow")
+        arguments.update(name=name, x=x, timeout=timeout, progress=progress)
+        return output
+
+    module = sys.modules["neurolsc.export.verify"]
+    monkeypatch.setattr(module, "simulate", simulate)
+    monkeypatch.setattr(module, "find_python", lambda name, python=None: Path("python"))
+    return output, arguments
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_spike_state_and_readout_sum_is_the_simulators_over_250_steps(kind, lava, tmp_path):
-    assert_exact(make(kind), spikes(250, 1), lava, tmp_path / "a.net")
+def test_equal_spikes_states_and_sums_are_exact(kind, fake, tmp_path):
+    output, arguments = fake
+    path = tmp_path / "a.net"
+    write(make(kind), path)
+    output.update(arrays(path))
+    found, integer = verify(path, X, timeout=7.0), read_netx(path).run(X)
+    assert found.exact
+    assert all(layer.agreement == layer.state_agreement == 1 for layer in found.layers)
+    assert all(layer.spikes > 200 and layer.first_difference is None for layer in found.layers)
+    assert all(torch.equal(a.double(), b) for a, b in zip(found.spikes, integer.spikes, strict=True))
+    assert torch.equal(found.logits, integer.logits)
+    assert torch.equal(found.expected_logits, integer.logits)
+    assert (found.steps, found.samples, found.tools) == (STEPS, SAMPLES, ("lava-nc 0", "a fake"))
+    assert arguments["timeout"] == 7.0
+    assert arguments["x"].shape[0] == STEPS + read_netx(path).blank_steps
+    reason = "layer 1 is an ALIF, and a compartment of Loihi 1 has a fixed threshold." if "ALIF" in kind else "too slow"
+    assert found.not_run == (f"nengo-loihi: not run: {reason}",)
+
+
+def test_layers_that_get_a_delay_are_run_with_blank_steps_and_come_back_on_time(fake, tmp_path):
+    output, arguments = fake
+    network = make("bias, zero")
+    network.layer_delay = 0
+    write(network, tmp_path / "a.net")
+    output.update(arrays(tmp_path / "a.net"))
+    found, integer = verify(tmp_path / "a.net", X), read_netx(tmp_path / "a.net").run(X)
+    assert found.exact
+    assert arguments["x"].shape[0] == STEPS + 1
+    assert not arguments["x"][STEPS:].any()
+    assert torch.equal(found.logits, integer.logits)
+    assert torch.equal(found.spikes[0].double(), integer.spikes[0])
+    assert found.layers[0].spikes > integer.spikes[0].sum() > 200  # the neuron that stands for biases fires, too
+
+
+@pytest.mark.parametrize("i", [1, 2])
+def test_one_spike_that_differs_is_found_at_its_layer_and_step(i, fake, tmp_path):
+    output, _ = fake
+    path = tmp_path / "a.net"
+    write(make("recurrent, zero"), path)
+    output.update(arrays(path))
+    flipped = output[f"spikes_{i}"]
+    flipped[7, 1, 3] ^= 1
+    found = verify(path, X)
+    assert not found.exact
+    layer, other = found.layers[i - 1], found.layers[2 - i]
+    assert layer.first_difference == 7
+    assert layer.agreement == pytest.approx(1 - 1 / flipped.size, abs=1e-12)
+    assert (other.agreement, other.first_difference, layer.state_agreement) == (1, None, 1)
+    assert f"layer {i}: {layer.spikes} spikes, {layer.agreement:.4%} equal; states 100.0000% equal, first" in str(found)
+    if i == 2:  # the logits are the simulator's, the expected ones ours
+        assert not torch.equal(found.logits, found.expected_logits)
+        assert torch.equal(found.expected_logits, read_netx(path).run(X).logits)
+        assert found.readout_agreement < 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [("recurrent, zero", "u_1"), ("bias, zero", "v_1"), ("ALIF", "theta_1"), ("recurrent, zero", "v_3")],
+)
+def test_one_state_or_sum_that_differs_is_found(kind, state, fake, tmp_path):
+    output, _ = fake
+    path = tmp_path / "a.net"
+    write(make(kind), path)
+    output.update(arrays(path))
+    output[state][5, 0, 2] += 64
+    found = verify(path, X)
+    assert not found.exact
+    assert found.layers[0].agreement == 1
+    shares = [found.readout_agreement if state == "v_3" else found.layers[0].state_agreement]
+    assert shares == [pytest.approx(1 - 1 / output[state].size, abs=1e-12)]
 
 
 @pytest.mark.slow
-def test_a_recurrent_network_of_700_256_20_is_exact(lava, tmp_path):
-    torch.manual_seed(0)
-    network = Network([lif(700, 256, bias=0.02)], 20)
-    assert_exact(network, spikes(250, 1, 700, rate=0.03), lava, tmp_path / "a.net")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reset", ["zero", "subtract"])
-def test_weights_of_one_sign_are_exact(reset, lava, tmp_path):
-    torch.manual_seed(0)
-    cell = lif(reset=reset)
-    with torch.no_grad():
-        cell.w_in.abs_().mul_(0.5)
-        cell.w_rec.abs_().mul_(-1)
-    network = Network([cell], 4)
+def test_sums_that_wrap_more_than_once_are_followed(fake, tmp_path):
+    output, _ = fake
+    path, x = tmp_path / "a.net", spikes(3000, 1)
+    network = make("recurrent, zero")
     with torch.no_grad():
         network.readout.weight.abs_()
-    assert_exact(network, spikes(100, 1), lava, tmp_path / "a.net", fewest=100)
-
-
-def extreme_alif(n_in: int, highest: float, gain: float) -> Network:
-    torch.manual_seed(0)
-    cell = alif(n_in)
-    with torch.no_grad():
-        cell.adaptation.fill_(1.0)
-        cell.theta_rest = torch.linspace(0.5, highest, cell.n_hidden)
-        cell.w_in.abs_().mul_(gain)
-        cell.w_rec.mul_(0.1)
-    return Network([cell], 4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["thresholds beyond 65535", "inputs near 32767, voltages at the end of 24 bits"])
-def test_an_alif_is_exact_at_the_limits(case, lava, tmp_path):
-    network = extreme_alif(N_IN, 30.0, 0.1) if "thresholds" in case else extreme_alif(200, 1.0, 2.0)
-    x = spikes(100, 1, network.n_in, rate=0.5)
-    quantized = quantize(network)
-    extremes = quantized.run(x).extremes[0]
-    if "thresholds" in case:
-        assert quantized.layers[0].threshold.max() > 65535
-    else:
-        assert 30000 < extremes.drive[1] < 32768
-        assert extremes.saturations > 100
-    write_netx(quantized, tmp_path / "a.net")
-    found = verify(tmp_path / "a.net", x, python=lava)
-    assert found.layers[0].spikes > 20
-    assert found.exact
-
-
-@pytest.mark.slow
-def test_a_pretrained_network_is_exact_on_20_digits(lava, tmp_path):
-    torch.manual_seed(0)
-    data = SpikeLatencyMNIST.embedded("train")
-    network = Network([alif(data.n_in, 32), alif(32, 32)], data.n_classes)
-    scale_to_radius(network, input_batches(data, 32, seed=0)[0], target=0.5, seed=0, progress=False)
-    x, labels = collate([data[i] for i in range(20)])
-    path = tmp_path / "digits.net"
-    report = to_netx(network, path, x, labels=labels)
-    found = verify(path, x, python=lava)
-    assert all(layer.spikes > 500 for layer in found.layers)
-    assert found.exact
-    decided = report.with_simulator(network, x, found, labels).simulator
-    assert decided is not None
-    assert decided.accuracy_simulator == decided.accuracy_integer
-
-
-@pytest.mark.slow
-def test_what_lava_says_when_it_fails_is_passed_on(lava, tmp_path):
-    path = tmp_path / "a.net"
-    to_netx(make("recurrent, zero"), path)
-    with h5py.File(path, "r+") as file:
-        del file["layer/1/type"]
-    with pytest.raises(RuntimeError, match=r"(?s)Lava failed on .*a\.net:\n.*object 'type' doesn't exist"):
-        verify(path, spikes(5, 1), python=lava)
-
-
-def test_without_an_environment_the_error_names_the_command(tmp_path, monkeypatch):
-    monkeypatch.delenv("NEUROLSC_LAVA_PYTHON", raising=False)
-    monkeypatch.chdir(tmp_path)
-    write_netx(quantize(make("recurrent, zero")), "a.net")  # no golden samples that could be replayed
-    with pytest.raises(FileNotFoundError, match=r"\.lava-env/bin/python is not there\. `make lava-env`"):
-        verify("a.net", spikes(5, 1))
-    with pytest.raises(FileNotFoundError, match="nowhere/python is not there"):
-        verify("a.net", spikes(5, 1), python="nowhere/python")
-    monkeypatch.setenv("NEUROLSC_LAVA_PYTHON", "elsewhere/python")
-    with pytest.raises(FileNotFoundError, match="elsewhere/python is not there"):
-        verify("a.net", spikes(5, 1))
+    write(network, path)
+    output.update(arrays(path, x))
+    found = verify(path, x)
+    assert 64 * found.expected_logits.sum(0).max() > 2**25  # left 24 bits at least twice
+    assert output["v_3"].max() < 2**23
+    assert found.readout_agreement == 1
 
 
 def script(path: Path, text: str) -> Path:
@@ -140,39 +179,173 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").exists() else True
+def test_a_bar_shows_the_samples_that_were_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NEUROLSC_NENGO_PYTHON", "nowhere")
+    monkeypatch.setattr("neurolsc.progress.LOG_INTERVAL", 0.0)
+    path, prepared = tmp_path / "a.net", tmp_path / "prepared.npz"
+    write(make("recurrent, zero"), path)
+    np.savez(prepared, allow_pickle=False, **arrays(path))
+    done = "echo 'neurolsc: a sample is done'"
+    python = script(tmp_path / "python", f'{done}; sleep 0.5; {done}\n{done}\ncp {prepared} "$5"')
+    assert verify(path, X, python=python, progress=True).exact
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "1/3" in shown  # while it ran
+
+
+def test_without_an_environment_golden_samples_are_replayed_or_the_error_names_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("NEUROLSC_LAVA_PYTHON", "NEUROLSC_NENGO_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    write(make("recurrent, zero"), Path("a.net"))
+    with pytest.raises(FileNotFoundError, match=r"\.lava-env/bin/python is not there\. `make lava-env`"):
+        verify("a.net", spikes(5, 1))
+    with pytest.raises(FileNotFoundError, match="nowhere/python is not there"):
+        verify("a.net", spikes(5, 1), python="nowhere/python")
+    with pytest.raises(ValueError, match="which needs spikes to run: give both or none"):
+        verify("a.net", python="nowhere/python")
+    monkeypatch.setenv("NEUROLSC_LAVA_PYTHON", "elsewhere/python")
+    write_netx(quantize(make("recurrent, zero")), "a.net", golden=spikes(20, 4))
+    found = verify("a.net", spikes(5, 1))
+    assert found.exact
+    assert not found.simulated
+    assert found.samples == 4
+    assert "Lava: not run: no Lava environment: elsewhere/python is not there" in str(found)
+    assert "nengo-loihi: not run: no nengo-loihi environment: .nengo-env/bin/python is not there" in str(found)
 
 
 def test_when_the_time_is_up_all_that_was_started_is_killed(tmp_path):
-    to_netx(make("recurrent, zero"), tmp_path / "a.net")
+    write(make("recurrent, zero"), tmp_path / "a.net")
     hangs = script(tmp_path / "python", f"sleep 600 & echo $! > {tmp_path}/pid; wait")
-    started = time.perf_counter()
     with pytest.raises(TimeoutError, match=r"did not finish .*a\.net in 1 s"):
         verify(tmp_path / "a.net", spikes(5, 1), python=hangs, timeout=1)
-    assert time.perf_counter() - started < 30
     pid = int((tmp_path / "pid").read_text())
     for _ in range(50):
-        if not alive(pid):
-            break
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        if Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+            return
         time.sleep(0.1)
-    else:
-        os.kill(pid, signal.SIGKILL)
-        pytest.fail("a process of the simulator outlived the time limit")
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("a process of the simulator outlived the time limit")
 
 
-def test_a_process_that_fails_is_quoted(tmp_path):
-    to_netx(make("recurrent, zero"), tmp_path / "a.net")
+def test_a_process_that_fails_is_quoted_and_graded_spikes_are_refused_before_it_runs(tmp_path):
+    write(make("recurrent, zero"), tmp_path / "a.net")
     fails = script(tmp_path / "python", "echo no such module; exit 3")
     with pytest.raises(RuntimeError, match=r"a\.net:\nno such module"):
         verify(tmp_path / "a.net", spikes(5, 1), python=fails)
-
-
-def test_input_that_is_no_spikes_is_refused_before_anything_runs(tmp_path):
-    to_netx(make("recurrent, zero"), tmp_path / "a.net")
     with pytest.raises(ValueError, match="graded"):
         verify(tmp_path / "a.net", 0.5 * spikes(5, 1), python="nowhere")
+
+
+# the simulators themselves
+
+
+def assert_exact(network: Network, x: torch.Tensor, path: Path, *, fewest: int = 500) -> None:
+    to_netx(network, path, x)
+    found = verify(path, x)
+    print(found)
+    assert all(layer.spikes > fewest and layer.first_difference is None for layer in found.layers)
+    assert found.exact
+    assert any(tool.startswith("lava-nc") for tool in found.tools)
+    if found.others:
+        assert re.match(r"nengo-loihi 1\.1\.\d", found.others[0].tools[0])
+    assert found.others or all("ALIF" in reason or "environment" in reason for reason in found.not_run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_spike_state_and_readout_is_the_simulators_over_250_steps(kind, simulators, tmp_path):
+    assert_exact(make(kind), spikes(250, 1), tmp_path / "a.net")
+
+
+@pytest.mark.slow
+def test_a_recurrent_network_of_700_256_20_is_exact(simulators, tmp_path):
+    torch.manual_seed(0)
+    network = Network([lif(700, 256, bias=0.02)], 20)
+    assert_exact(network, spikes(250, 1, 700, rate=0.03), tmp_path / "a.net")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reset", ["zero", "subtract"])
+def test_weights_of_one_sign_are_exact(reset, simulators, tmp_path):
+    torch.manual_seed(0)
+    cell = lif(reset=reset)
+    with torch.no_grad():
+        cell.w_in.abs_().mul_(0.5)
+        cell.w_rec.abs_().mul_(-1)
+        network = Network([cell], 4)
+        network.readout.weight.abs_()
+    assert_exact(network, spikes(100, 1), tmp_path / "a.net", fewest=100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n_in", "highest", "gain"),
+    [(N_IN, 30.0, 0.1), (200, 1.0, 2.0)],
+    ids=["thresholds beyond 65535", "inputs near 32767"],
+)
+def test_an_alif_is_exact_at_the_limits(n_in, highest, gain, simulators, tmp_path):
+    torch.manual_seed(0)
+    cell = alif(n_in)
+    with torch.no_grad():
+        cell.adaptation.fill_(1.0)
+        cell.theta_rest = torch.linspace(0.5, highest, cell.n_hidden)
+        cell.w_in.abs_().mul_(gain)
+        cell.w_rec.mul_(0.1)
+    x = spikes(100, 1, n_in, rate=0.5)
+    quantized = quantize(Network([cell], 4))
+    extremes = quantized.run(x).extremes[0]
+    if n_in == N_IN:
+        assert quantized.layers[0].threshold.max() > 65535
+    else:
+        assert 30000 < extremes.drive[1] < 32768
+        assert extremes.saturations > 100
+    write_netx(quantized, tmp_path / "a.net")
+    found = verify(tmp_path / "a.net", x)
+    assert found.layers[0].spikes > 20
+    assert found.exact
+
+
+@pytest.mark.slow
+def test_a_pretrained_network_is_exact_on_20_digits(simulators, tmp_path):
+    torch.manual_seed(0)
+    data = SpikeLatencyMNIST.embedded("train")
+    network = Network([alif(data.n_in, 32), alif(32, 32)], data.n_classes)
+    scale_to_radius(network, input_batches(data, 32, seed=0)[0], target=0.5, seed=0, progress=False)
+    x, labels = collate([data[i] for i in range(20)])
+    path = tmp_path / "digits.net"
+    report = to_netx(network, path, x, labels=labels)
+    found = verify(path, x)
+    assert all(layer.spikes > 500 for layer in found.layers)
+    assert found.exact
+    decided = report.with_simulator(network, x, found, labels).simulator
+    assert decided is not None
+    assert decided.accuracy_simulator == decided.accuracy_integer
+
+
+@pytest.mark.slow
+def test_nengo_loihi_finds_an_input_that_is_too_large_for_the_chip(simulators, tmp_path):
+    torch.manual_seed(0)
+    cell = lif(400, reset="zero")
+    with torch.no_grad():
+        cell.w_in.fill_(1.0)
+    quantized = quantize(Network([cell], 4))
+    x = torch.ones(5, 1, 400)
+    assert quantized.run(x).extremes[0].large_inputs > 0
+    write_netx(quantized, tmp_path / "a.net")
+    found = str(verify(tmp_path / "a.net", x))
+    assert "Overflow in q0" in found or "no nengo-loihi environment" in found
+
+
+@pytest.mark.slow
+def test_an_error_of_lava_is_passed_on(simulators, tmp_path):
+    path = tmp_path / "a.net"
+    write(make("recurrent, zero"), path)
+    with h5py.File(path, "r+") as file:
+        del file["layer/1/type"]
+    with pytest.raises(RuntimeError, match=r"(?s)Lava failed on .*a\.net:\n.*object 'type' doesn't exist"):
+        verify(path, spikes(5, 1))

@@ -23,7 +23,7 @@ from neurolsc.datasets.summary import summarize
 from neurolsc.datasets.words import read_words
 from neurolsc.experiment.config import KINDS, check_names, make
 from neurolsc.export import from_nir, quantize, to_nir, write_netx
-from neurolsc.export.loihi.netx import parse
+from neurolsc.export.netx import parse
 from neurolsc.files import read_tree, write_tree
 from neurolsc.untrusted.toml import read_toml
 from tests.export.networks import make as make_exported

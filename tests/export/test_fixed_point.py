@@ -8,11 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from neurolsc.export.loihi.atrlif import AtrlifLayer
-from neurolsc.export.loihi.cuba import CubaLayer
-from neurolsc.export.loihi.extremes import Extremes
-from neurolsc.export.loihi.fixed_point import IntegerLayer, decay, moments, wrap
-from neurolsc.export.loihi.quantize import quantize
+from neurolsc.export import AtrlifLayer, CubaLayer, Extremes, IntegerLayer, quantize
+from neurolsc.export.fixed_point import decay, integer_steps, wrap
 from tests.export.networks import KINDS, make, spikes
 
 states = st.integers(-(2**23) + 1, 2**23 - 1)
@@ -79,11 +76,11 @@ def plain_run(layers: tuple[IntegerLayer, ...], x: Tensor) -> list[list[list[int
 def test_a_run_equals_the_equations_in_python_integers(kind):
     layers = quantize(make(kind)).layers
     x = spikes(12, 1, rate=0.4).double()
-    ours = list(moments(layers, x))
+    ours = list(integer_steps(layers, x))
     theirs = plain_run(layers, x[:, 0])
     for i in range(len(layers)):
-        assert sum(sum(step[i]) for step in theirs) > 10
-        assert [ints(moment.spikes[i][0]) for moment in ours] == [step[i] for step in theirs]
+        assert sum(sum(out[i]) for out in theirs) > 10
+        assert [ints(step.spikes[i][0]) for step in ours] == [out[i] for out in theirs]
 
 
 @given(states, st.integers(0, 4096))
@@ -118,36 +115,24 @@ def layer(weight: float, threshold: float, *, decays: tuple[float, float] = (409
 
 def extremes(made: IntegerLayer, steps: int, batch: int = 1) -> Extremes:
     total = Extremes()
-    for moment in moments([made], torch.ones(steps, batch, 1, dtype=torch.float64)):
-        total |= Extremes.of(moment.seen[0])
+    for step in integer_steps([made], torch.ones(steps, batch, 1, dtype=torch.float64)):
+        total |= Extremes.of(step.values[0])
     return total
 
 
 def test_a_voltage_at_the_threshold_does_not_fire_and_is_a_tie():
     made = layer(50, 100)
-    run = list(moments([made], torch.ones(5, 1, 1, dtype=torch.float64)))
+    run = list(integer_steps([made], torch.ones(5, 1, 1, dtype=torch.float64)))
     assert [int(m.spikes[0]) for m in run] == [0, 0, 0, 1, 0]  # 0, 50, 100, 150: fires; 50
     assert extremes(made, 5).ties == 1
 
 
 def test_an_alif_at_the_threshold_fires():
     one = torch.ones(1, dtype=torch.float64)
-    made = AtrlifLayer(
-        weight=50 * one.view(1, 1),
-        weight_rec=0 * one.view(1, 1),
-        bias=0 * one,
-        v_decay=0 * one,
-        theta_decay=1 * one,
-        threshold=100 * one,
-        theta_step=1 * one,
-        reset=100 * one,
-        weight_exp=0,
-        weight_rec_exp=0,
-        bias_exp=0,
-        reset_exp=0,
-        unit=one,
-    )
-    run = list(moments([made], torch.ones(4, 1, 1, dtype=torch.float64)))
+    rest = {"bias": 0 * one, "v_decay": 0 * one, "theta_decay": one, "threshold": 100 * one, "theta_step": one}
+    matrices = {"weight": 50 * one.view(1, 1), "weight_rec": 0 * one.view(1, 1), "reset": 100 * one, "unit": one}
+    made = AtrlifLayer(**matrices, **rest, bias_exp=0, reset_exp=0)
+    run = list(integer_steps([made], torch.ones(4, 1, 1, dtype=torch.float64)))
     assert [int(m.spikes[0]) for m in run] == [0, 0, 1, 0]
 
 
@@ -156,7 +141,7 @@ def test_wraps_are_counted_and_come_back_with_the_other_sign():
     found = extremes(made, 6)
     assert found.u[1] == 5 * 2**21
     assert found.wraps == 1
-    last = list(moments([made], torch.ones(6, 1, 1, dtype=torch.float64)))[-1].states[0]
+    last = list(integer_steps([made], torch.ones(6, 1, 1, dtype=torch.float64)))[-1].states[0]
     assert last.u.item() == 5 * 2**21 - 2**24  # type: ignore[union-attr]
 
 
@@ -170,10 +155,9 @@ def test_saturations_and_large_inputs_are_counted():
 
 
 def test_a_saturated_threshold_is_counted():
-    alif_layer = quantize(make("ALIF")).layers[0]
-    assert isinstance(alif_layer, AtrlifLayer)
-    high = replace(alif_layer, threshold=torch.full_like(alif_layer.threshold, 2.0**17))
+    layer = quantize(make("ALIF")).layers[0]
+    high = replace(layer, threshold=torch.full_like(layer.threshold, 2.0**17))
     total = Extremes()
-    for moment in moments([high], spikes(2).double()):
-        total |= Extremes.of(moment.seen[0])
+    for step in integer_steps([high], spikes(2).double()):
+        total |= Extremes.of(step.values[0])
     assert total.saturations == 2 * 3 * high.size

@@ -1,0 +1,370 @@
+r"""Loihi's integer neurons CUBA and ATRLIF, step by step, and the rounding of floats to their bits.
+
+A state has 64 units per unit of a weight; the input of a step are the weights of the last step's
+spikes. With
+
+.. math::
+    \mathrm{dec}(x, k) = \mathrm{sign}(x) \lfloor |x| (4096 - k) / 4096 \rfloor
+
+CUBA, with a current and a voltage that starts again from zero, computes
+
+.. math::
+    u = \mathrm{wrap}(\mathrm{dec}(u, k_u) + 64\,\mathit{in}), \quad
+    v = \mathrm{clip}(\mathrm{dec}(v, k_v) + u + 64\,b), \quad
+    z = [v > 64\,\vartheta], \quad v = 0 \text{ where } z
+
+and ATRLIF, whose threshold rises at a spike and which resets by a synapse to itself (files call it
+ALIF),
+
+.. math::
+    v = \mathrm{clip}(\mathrm{dec}(v, k_v) + 64\,\mathit{in} + b\,2^{e}), \quad
+    \vartheta = \mathrm{dec}(\vartheta - \vartheta_0, k_\vartheta) + \vartheta_0, \quad
+    z = [v \ge \vartheta], \quad \vartheta \mathrel{+}= 64\,\beta z.
+
+The integers are held in float64, where all that occur are exact (below 2^53). Roundings let
+gradients pass, so that fine-tuning runs the same equations.
+
+Source: Lava 0.10.0, ``proc/lif/models.py`` and ``proc/atrlif/models.py`` (models tagged
+``fixed_pt``).
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["AtrlifLayer", "CubaLayer", "Extremes", "IntegerLayer", "IntegerStep", "IntegratorLayer", "integer_steps"]
+
+UNIT = 64  # state units per weight unit
+LIMIT = 2**23  # a state stays below this in modulus
+INPUT_LIMIT = 2**21  # 64 times the input of a step stays below this: the chip checks it, Lava does not
+NEVER = 2**17 - 1  # the largest threshold, in weight units
+W_MAX = 254  # the largest weight: 8 signed bits times 2
+LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
+
+Spike = Callable[[Tensor], Tensor]  # 1 where its argument is positive, else 0; a surrogate has a derivative as well
+
+
+class CubaState(NamedTuple):
+    """State of a CUBA layer after a step: current and voltage (0 after a spike), each (B, M)."""
+
+    u: Tensor
+    v: Tensor
+
+
+class AtrlifState(NamedTuple):
+    """State of an ATRLIF layer after a step: voltage and threshold, each (B, M)."""
+
+    v: Tensor
+    theta: Tensor
+
+
+class StepValues(NamedTuple):
+    """Integers of a step before they wrap or are clipped, each (B, M)."""
+
+    drive: Tensor  # input, weight units
+    u: Tensor | None  # current; None for ATRLIF
+    v: Tensor  # voltage
+    theta: Tensor | None  # threshold; None where it is fixed
+    distance: Tensor  # v minus the threshold
+
+
+class IntegerStep(NamedTuple):
+    """One step of all layers, first layer first."""
+
+    spikes: tuple[Tensor, ...]  # (B, M) each; voltages of an integrator
+    states: tuple[Any, ...]  # after the step
+    values: tuple[StepValues, ...]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class IntegerLayer(ABC):
+    """A layer of M neurons with N inputs. Tensors are float64 and hold integers, but for `unit`."""
+
+    kind: ClassVar[str]  # the neuron's name in files
+    weight: Tensor  # (M, N), mantissas: a value is its mantissa times 2 to the exponent
+    weight_rec: Tensor | None  # (M, M), mantissas; None without recurrence
+    bias: Tensor  # (M,), per step
+    v_decay: Tensor  # (M,), 0 to 4095
+    threshold: Tensor  # (M,), at rest, weight units
+    unit: Tensor  # (M,), state units per unit of the float network
+    weight_exp: int = 0
+    weight_rec_exp: int = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.weight.shape[1]}, {self.size})"
+
+    @property
+    def size(self) -> int:
+        """Number of neurons M."""
+        return self.weight.shape[0]
+
+    @property
+    @abstractmethod
+    def decays(self) -> Tensor:
+        """The two decays of each neuron, (2, M)."""
+
+    @abstractmethod
+    def initial_state(self, batch: int) -> Any:
+        """The state at rest."""
+
+    @abstractmethod
+    def step(self, drive: Tensor, state: Any, spike: Spike) -> tuple[Tensor, Any, StepValues]:
+        """One time step: spikes, the state after it, and the integers on the way."""
+
+    def drive(self, below: Tensor, own: Tensor) -> Tensor:
+        """Input of the next step, from the spikes below (B, N) and the layer's own (B, M)."""
+        drive = below @ self.weight.T * 2**self.weight_exp
+        return drive if self.weight_rec is None else drive + own @ self.weight_rec.T * 2**self.weight_rec_exp
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CubaLayer(IntegerLayer):
+    """Neurons with a current, and a voltage that is reset to zero. The bias is in weight units.
+
+    With v_decay 4095 the current is the voltage of a LIF with reset by subtraction.
+    """
+
+    kind = "CUBA"
+    i_decay: Tensor  # (M,), 1 to 4096
+
+    @property
+    def decays(self) -> Tensor:
+        return torch.stack((self.v_decay, self.i_decay))
+
+    def initial_state(self, batch: int) -> CubaState:
+        zero = self.weight.new_zeros(batch, self.size)
+        return CubaState(zero, zero)
+
+    def step(self, drive: Tensor, state: CubaState, spike: Spike) -> tuple[Tensor, CubaState, StepValues]:
+        raw_u = decay(state.u, self.i_decay) + UNIT * drive
+        u = wrap(raw_u)
+        raw_v = decay(state.v, self.v_decay) + u + UNIT * self.bias
+        v = clip(raw_v)
+        distance = v - UNIT * self.threshold
+        z = spike(distance / self.unit)
+        return z, CubaState(u, v * (1 - z.detach())), StepValues(drive, raw_u, raw_v, None, distance)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class IntegratorLayer(CubaLayer):
+    """A readout: CUBA neurons that never fire and send their voltage in place of spikes."""
+
+    def step(self, drive: Tensor, state: CubaState, spike: Spike) -> tuple[Tensor, CubaState, StepValues]:
+        _, after, values = super().step(drive, state, spike)
+        return after.v, after, values
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AtrlifLayer(IntegerLayer):
+    """Neurons whose threshold rises at a spike, which subtracts a constant from the voltage.
+
+    The bias is in state units. Weights, bias and reset have an exponent each.
+    """
+
+    kind = "ALIF"
+    weight_rec: Tensor
+    theta_decay: Tensor  # (M,), 1 to 4095
+    theta_step: Tensor  # (M,), rise at a spike, weight units; one value for all neurons
+    reset: Tensor  # (M,), mantissas of what a spike subtracts, weight units
+    bias_exp: int
+    reset_exp: int
+
+    @property
+    def decays(self) -> Tensor:
+        return torch.stack((self.v_decay, self.theta_decay))
+
+    def initial_state(self, batch: int) -> AtrlifState:
+        theta = (UNIT * self.threshold).expand(batch, -1)
+        return AtrlifState(torch.zeros_like(theta), theta)
+
+    def drive(self, below: Tensor, own: Tensor) -> Tensor:
+        return super().drive(below, own) - own.detach() * self.reset * 2**self.reset_exp
+
+    def step(self, drive: Tensor, state: AtrlifState, spike: Spike) -> tuple[Tensor, AtrlifState, StepValues]:
+        raw_v = decay(state.v, self.v_decay) + UNIT * drive + self.bias * 2**self.bias_exp
+        v = clip(raw_v)
+        rest = UNIT * self.threshold
+        theta = decay(state.theta - rest, self.theta_decay) + rest
+        distance = v - theta
+        z = spike((distance + 0.5) / self.unit)  # fires at equality as well: between integers a half more
+        return z, AtrlifState(v, theta + UNIT * self.theta_step * z), StepValues(drive, None, raw_v, theta, distance)
+
+
+def integer_steps(
+    layers: Sequence[IntegerLayer], x: Tensor, spikes: Sequence[Spike] | None = None
+) -> Iterator[IntegerStep]:
+    """Run layers over time; each reads the one below, the first the input, one step late.
+
+    Args:
+        layers: first layer first.
+        x: input spikes (T, B, N), float64.
+        spikes: a spike function for each layer; by default 1 where v is above the threshold.
+
+    Yields:
+        One :class:`IntegerStep` per time step.
+    """
+    spikes = spikes or [lambda distance: (distance > 0).to(distance.dtype)] * len(layers)
+    states = [layer.initial_state(x.shape[1]) for layer in layers]
+    drives = [layer.weight.new_zeros(x.shape[1], layer.size) for layer in layers]
+    for frame in x.unbind(0):
+        made = [layer.step(d, state, f) for layer, d, state, f in zip(layers, drives, states, spikes, strict=True)]
+        out, states, values = ([*each] for each in zip(*made, strict=True))
+        yield IntegerStep(tuple(out), tuple(states), tuple(values))
+        drives = [layer.drive(below, own) for layer, below, own in zip(layers, [frame, *out[:-1]], out, strict=True)]
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """The ranges of a layer's integers, and counts of what must not happen.
+
+    Example:
+        >>> a, b = Extremes(v=(-5, 3), wraps=1), Extremes(v=(-2, 9), wraps=2)
+        >>> (a | b).v, (a | b).wraps
+        ((-5, 9), 3)
+    """
+
+    drive: tuple[int, int] = (0, 0)  # smallest and largest input of a step, in weight units (limit 32767)
+    u: tuple[int, int] = (0, 0)  # current, in state units (limit 2^23)
+    v: tuple[int, int] = (0, 0)  # voltage, in state units
+    theta: tuple[int, int] = (0, 0)  # threshold, in state units
+    wraps: int = 0  # currents that left 24 bits and came back with the other sign
+    saturations: int = 0  # voltages or thresholds that reached the end of 24 bits
+    large_inputs: int = 0  # inputs of 32768 weight units or more
+    ties: int = 0  # voltages equal to the threshold: ALIF fires, CUBA and the float network do not
+
+    @staticmethod
+    def of(step: StepValues) -> "Extremes":
+        """Extremes of one step."""
+        return Extremes(
+            *((0, 0) if x is None else (int(x.min()), int(x.max())) for x in step[:4]),
+            wraps=0 if step.u is None else int(((step.u > LIMIT) | (step.u <= -LIMIT)).sum()),
+            saturations=sum(int((s.abs() >= LIMIT).sum()) for s in (step.v, step.theta) if s is not None),
+            large_inputs=int((UNIT * step.drive.abs() >= INPUT_LIMIT).sum()),
+            ties=int((step.distance == 0).sum()),
+        )
+
+    def __or__(self, other: "Extremes") -> "Extremes":
+        """Extremes of both together."""
+        pairs = [(getattr(self, name), getattr(other, name)) for name in ("drive", "u", "v", "theta")]
+        counts = ("wraps", "saturations", "large_inputs", "ties")
+        return Extremes(
+            *((min(a[0], b[0]), max(a[1], b[1])) for a, b in pairs),
+            **{name: getattr(self, name) + getattr(other, name) for name in counts},
+        )
+
+    @property
+    def overflows(self) -> int:
+        """Events that an export must not have: wraps, saturations and large inputs."""
+        return self.wraps + self.saturations + self.large_inputs
+
+    @property
+    def state_reach(self) -> float:
+        """The largest state as a share of its 24 bits."""
+        return max(abs(value) for pair in (self.u, self.v, self.theta) for value in pair) / LIMIT
+
+    @property
+    def reach(self) -> float:
+        """The largest share of its bits that a state or an input used; 1 is an overflow."""
+        return max(self.state_reach, UNIT * max(map(abs, self.drive)) / INPUT_LIMIT)
+
+
+def decay(x: Tensor, k: Tensor) -> Tensor:
+    """x (4096 - k) / 4096, rounded towards zero.
+
+    Example:
+        >>> decay(torch.tensor([1000.0, -1000.0, 1.0]), torch.tensor(2048.0)).tolist()
+        [500.0, -500.0, 0.0]
+    """
+    exact = x * (4096 - k) / 4096
+    return exact + (exact.trunc() - exact).detach()
+
+
+def wrap(u: Tensor) -> Tensor:
+    """U in 24 bits: above 2^23 it goes on from below, and at -2^23 or less from above.
+
+    Example:
+        >>> wrap(torch.tensor([2.0**23, 2.0**23 + 1, -(2.0**23)])).tolist()
+        [8388608.0, -8388607.0, 8388608.0]
+    """
+    return u - 2 * LIMIT * (u.detach() > LIMIT) + 2 * LIMIT * (u.detach() <= -LIMIT)
+
+
+def clip(v: Tensor) -> Tensor:
+    """V clipped below 2^23 in modulus."""
+    return v.clamp(1 - LIMIT, LIMIT - 1)
+
+
+def nearest(x: Tensor) -> Tensor:
+    """The nearest integer; the gradient passes."""
+    return x + (x.round() - x).detach()
+
+
+def even(x: Tensor) -> Tensor:
+    """The nearest even integer; the gradient passes."""
+    return x + (2 * (x / 2).round() - x).detach()
+
+
+def decay_bits(retention: Tensor) -> Tensor:
+    """The 12-bit decay 4096 (1 - retention) of a state; the gradient passes."""
+    return nearest(4096 * (1 - retention))
+
+
+def time_constant(decay: Tensor) -> Tensor:
+    """The time constant of a 12-bit decay, in steps; 0.05 (e^-20 is left after one) for 4096."""
+    return -1 / (1 - decay / 4096).clamp(min=2e-9).log()
+
+
+def exponent(value: float, limit: int) -> int:
+    """The fewest bits by which a value must be shifted right to lie within a limit."""
+    return max(0, math.ceil(math.log2(value / limit))) if value else 0
+
+
+def largest(name: str, *weights: Tensor) -> float:
+    """The largest modulus of some weights.
+
+    Raises:
+        ValueError: if all are zero.
+    """
+    peak = max(w.detach().abs().max().item() for w in weights)
+    if not peak:
+        raise ValueError(f"{name}: all weights are zero.")
+    return peak
+
+
+def check_threshold(name: str, units: int, fewest: int, force: bool) -> int:
+    """The units of a threshold, if they fit 17 bits and rounding does not decide what fires.
+
+    Raises:
+        ValueError: if they are too many or too few.
+    """
+    if units > NEVER:
+        raise ValueError(
+            f"{name}: a threshold of {units} weight units does not fit 17 bits: its weights are too small to fire."
+        )
+    if units < (1 if force else fewest):
+        raise ValueError(
+            f"{name}: large weights leave {units} weight units per threshold, and below {fewest} rounding decides "
+            "what fires: train with smaller weights, or give force=True."
+        )
+    return units
+
+
+def check_matrix(name: str, *weights: Tensor) -> None:
+    """Refuse integer matrices that share synapse memory and that a reader of the file would change.
+
+    Raises:
+        ValueError: if all are zero, or none is positive and the smallest entry is minus a power of
+            2.
+    """
+    low, high = min(int(w.min()) for w in weights), max(int(w.max()) for w in weights)
+    if low == high == 0:
+        raise ValueError(f"{name}: all weights are zero.")
+    if high <= 0 and (-low).bit_count() == 1:
+        raise ValueError(
+            f"{name}: no weight is positive and the smallest is {low}, a power of 2, which readers change silently."
+        )

@@ -1,0 +1,401 @@
+"""Lava's NetX files (HDF5): a network quantised, checked and written, and files read.
+
+Golden samples in a file are input, and what every layer and the readout made of it;
+`neurolsc.export.verify` replays them without a simulator. Layout: docs/export.md.
+"""
+
+import copy
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import torch
+from torch import Tensor
+
+from neurolsc.export.fixed_point import (
+    LIMIT,
+    NEVER,
+    UNIT,
+    AtrlifLayer,
+    CubaLayer,
+    IntegerLayer,
+    IntegratorLayer,
+    integer_steps,
+)
+from neurolsc.export.quantize import QuantizedNetwork, fit_scales, quantize
+from neurolsc.export.report import ExportReport, make_report
+from neurolsc.export.wrapped import from_wrapped
+from neurolsc.files import atomic_write
+from neurolsc.network import Network
+from neurolsc.untrusted.hdf5 import Content
+from neurolsc.untrusted.refusal import refusing
+
+__all__ = ["GOLDEN_SAMPLES", "Golden", "read_netx", "to_netx", "write_netx"]
+
+FORMAT = 2
+GOLDEN_SAMPLES = 4  # calibration samples of which a file holds input and spikes
+TRIAL_STEPS = 50  # of random spikes, without calibration data
+
+# path in a layer's group -> field of the layer, lowest and highest value; the paths without range
+# are constant
+ENTRIES: dict[str, tuple[str, int, int]] = {
+    "neuron/vDecay": ("v_decay", 0, 4095),
+    "neuron/vThMant": ("threshold", 1, NEVER),
+}
+KINDS: dict[str, tuple[type[IntegerLayer], dict[str, tuple[str, int, int]], dict[str, int]]] = {
+    "CUBA": (CubaLayer, {"neuron/iDecay": ("i_decay", 1, 4096)}, {}),
+    "ALIF": (
+        AtrlifLayer,
+        {
+            "weightExp": ("weight_exp", 0, 23),
+            "weightRecExp": ("weight_rec_exp", 0, 23),
+            "biasExp": ("bias_exp", 0, 23),
+            "neuron/thDecay": ("theta_decay", 1, 4095),
+            "neuron/vThStep": ("theta_step", 1, NEVER),
+            "neuron/resetMant": ("reset", 0, 255),
+            "neuron/resetExp": ("reset_exp", 0, 23),
+        },
+        {"neuron/iDecay": 4096, "neuron/refDecay": 4096},
+    ),
+}
+
+
+class Golden(NamedTuple):
+    """Integers' spikes and states on a few samples, with blank steps and bias neurons.
+
+    Each layer can be replayed alone, on the golden spikes of the layer below.
+    """
+
+    spikes: tuple[Tensor, ...]  # of the input, then of every layer that fires, (T, B, N) each, uint8
+    states: tuple[Tensor, ...]  # sum of a layer's states after each step, (T, B): shows changes that change no spike
+    readout: Tensor  # integer logits, or voltage of an integrator, (T, B, C)
+
+    @classmethod
+    def of(cls, quantized: QuantizedNetwork, x: Tensor) -> "Golden":
+        """Run integers on samples (T, B, n_in), 0 or 1."""
+        x = quantized.padded(x)
+        spikes, states = replay(quantized.layers, x)
+        fired = spikes[: len(spikes) - quantized.integrates]
+        return cls(tuple(z.to(torch.uint8) for z in (x, *fired)), tuple(states), quantized.logits(spikes[-1]).detach())
+
+
+def replay(layers: Sequence[IntegerLayer], x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Spikes (T, B, M), of an integrator voltages, and sums of states (T, B), by layer."""
+    with torch.no_grad():
+        run = list(integer_steps(layers, x))
+    spikes = [torch.stack(layer) for layer in zip(*(step.spikes for step in run), strict=True)]
+    states = zip(*(step.states for step in run), strict=True)
+    return spikes, [torch.stack([torch.stack(state).sum((0, 2)) for state in layer]) for layer in states]
+
+
+def to_netx(
+    network: Network,
+    path: str | PathLike[str],
+    calibration: Tensor | None = None,
+    *,
+    labels: Tensor | None = None,
+    force: bool = False,
+    golden: int = GOLDEN_SAMPLES,
+) -> ExportReport:
+    """Export a network to Lava: quantise it, check it on data, and write a NetX file.
+
+    The content is read back and stepped against the integers that it was made from before the file
+    takes its name. The file holds the input and the spikes of a few samples, which
+    :func:`neurolsc.export.verify` replays.
+
+    Args:
+        network: what :func:`neurolsc.export.quantize` accepts.
+        path: the file, usually ``*.net``. Lava leaves an open file open: give each export a new
+            path.
+        calibration: samples (T, B, n_in), 0 or 1. Without them overflows are not found.
+        labels: their classes (B,), for accuracies in the report.
+        force: accept fewer than 62 weight units per threshold.
+        golden: how many of the samples, from the first one on, the file holds with their spikes;
+            without calibration data it holds one of 50 steps of random spikes. 0: none.
+
+    Returns:
+        The report: errors, rates, ranges, resources. It is in the file as well.
+
+    Raises:
+        ValueError: if something cannot be expressed or an integer overflows on the calibration
+            data; the message names the layer and the number.
+        TypeError: if a layer or the readout cannot be exported.
+        OSError: if the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from neurolsc import LIF
+        >>> network = Network([LIF(30, 8, reset="zero")], n_out=4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     report = to_netx(network, f"{folder}/digits.net")
+        >>> report.layers[0].clipped
+        0
+    """
+    if golden < 0:
+        raise ValueError(f"golden must be a number of samples, 0 or more, got {golden}.")
+    original, own = network, from_wrapped(network)
+    network = copy.deepcopy(own).cpu()
+    if calibration is not None:
+        calibration = (calibration.to_dense() if calibration.is_sparse else calibration).cpu()
+    labels = None if labels is None else labels.cpu()
+    halvings = None if calibration is None else fit_scales(network, calibration, force=force)
+    quantized = quantize(network, force=force, halvings=halvings)
+    run = None
+    if calibration is not None:
+        run = quantized.run(calibration)
+        for i, e in enumerate(run.extremes[:-1], start=1):
+            where = "times on the calibration data"
+            if e.large_inputs:
+                raise ValueError(
+                    f"layer {i}: the input of a step exceeds 32767 units {e.large_inputs} {where}: it reaches from {e.drive[0]} "
+                    f"to {e.drive[1]}. Train with smaller weights or fewer spikes."
+                )
+            if e.wraps:
+                raise ValueError(
+                    f"layer {i}: the current leaves 24 bits {e.wraps} {where}: it reaches from {e.u[0]} to {e.u[1]}."
+                )
+            if e.saturations:
+                raise ValueError(
+                    f"layer {i}: the voltage or threshold leaves 24 bits {e.saturations} {where}: {e.v[0]} to {e.v[1]} and "
+                    f"to {e.theta[1]}."
+                )
+        if run.extremes[-1].wraps and not quantized.integrates:
+            peak = max(map(abs, run.extremes[-1].v))
+            scale = quantized.readout_scale * LIMIT / 2 / peak
+            quantized = quantize(network, force=force, readout_scale=scale, halvings=halvings)
+            run = quantized.run(calibration)
+    remarks = []
+    if not network.layer_delay:
+        layers = len(network.cells)
+        remarks.append(
+            f"latency: layer l spikes l steps later than in the given network, and the readout {layers}: in a simulator feed "
+            f"{layers} blank steps after the input to see all of it."
+        )
+        if calibration is not None and own is not original:
+            with torch.no_grad():
+                theirs = original.run(calibration.to(**original.dtype_and_device)).spikes
+                ours = network.run(calibration).spikes
+            pairs = [(theirs[i].cpu(), ours[i]) for i in network.spiking]
+            shares = [f"{(a == b).double().mean():.4%} of {int(a.sum())}" for a, b in pairs]
+            remarks.append(f"wrapped network against our cells, before rounding: spikes equal in {', '.join(shares)}.")
+    report = make_report(network, quantized, calibration, labels, run)
+    report = replace(report, remarks=(*report.remarks, *remarks))
+    steps = TRIAL_STEPS if calibration is None else len(calibration)
+    trial = torch.rand(TRIAL_STEPS, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
+    x = trial if calibration is None else calibration
+    samples = Golden.of(quantized, x[:, :golden]) if golden else None
+    data = _content(quantized, steps, json.dumps(report.to_dict()), samples)
+    if not torch.equal(parse(data, fspath(path))[0].run(x).logits, quantized.run(x).logits):
+        raise RuntimeError(f"what would be written to {fspath(path)} does not step as the integers do.")
+    atomic_write(path, lambda file: file.write(data))
+    return report
+
+
+def write_netx(
+    quantized: QuantizedNetwork, path: str | PathLike[str], *, steps: int = 1, golden: Tensor | None = None
+) -> None:
+    """Write integers as a NetX file, whole or not at all.
+
+    Args:
+        quantized: the integers.
+        path: the file, usually ``*.net``.
+        steps: length of a sample without blank steps, a note for readers that use it.
+        golden: samples (T, B, n_in), 0 or 1: the file holds them with the integers' spikes, for
+            :func:`neurolsc.export.verify`.
+
+    Raises:
+        ValueError: if the samples do not fit.
+        OSError: if the file cannot be written.
+    """
+    data = _content(quantized, steps, None, None if golden is None else Golden.of(quantized, golden))
+    atomic_write(path, lambda file: file.write(data))
+
+
+def _content(quantized: QuantizedNetwork, steps: int, report: str | None, golden: Golden | None) -> bytes:
+    """The bytes of a file."""
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+
+        def write(i: int, entries: dict[str, Any]) -> None:
+            for name, value in entries.items():
+                file[f"layer/{i}/{name}"] = value
+
+        def matrix(weight: Tensor, weight_rec: Tensor | None) -> dict[str, Any]:
+            m, n = weight.shape
+            word = b"dense" if weight_rec is None else b"dense_rec"
+            entries = {"type": np.array([word], "S10"), "shape": np.array([m]), "inFeatures": n, "outFeatures": m}
+            matrices = {"weight": weight} | ({} if weight_rec is None else {"weight_rec": weight_rec})
+            return entries | {name: w.detach().numpy().astype(np.float32) for name, w in matrices.items()}
+
+        def short(values: Tensor | int) -> Any:  # one number where all are equal
+            whole = np.asarray(values.detach() if isinstance(values, Tensor) else values).astype(np.int32)
+            return int(whole.flat[0]) if (whole == whole.flat[0]).all() else whole
+
+        write(0, {"type": np.array([b"input"], "S10"), "shape": np.array([quantized.n_in])})
+        for i, layer in enumerate(quantized.layers, start=1):
+            write(i, matrix(layer.weight, layer.weight_rec))
+            if layer.bias.any():
+                write(i, {"bias": layer.bias.detach().numpy().astype(np.int32)})
+            _, entries, constants = KINDS[layer.kind]
+            write(i, {name: short(getattr(layer, attribute)) for name, (attribute, *_) in (ENTRIES | entries).items()})
+            write(i, constants | {"neuron/refDelay": 1, "neuron/gradedSpike": False})
+            write(i, {"neuron/type": np.bytes_(layer.kind)})
+        if not quantized.integrates:
+            write(len(quantized.layers) + 1, matrix(quantized.readout, None))
+        file["simulation/Ts"] = 1
+        file["simulation/tSample"] = steps + quantized.blank_steps + quantized.latency
+        own = file.create_group("neurolsc")
+        own.attrs["format"] = FORMAT
+        own.attrs["blank_steps"] = quantized.blank_steps
+        own.attrs["latency"] = quantized.latency
+        own.attrs["bias_neurons"] = np.array(quantized.bias_neurons)
+        own.attrs["readout_scale"] = quantized.readout_scale
+        own.attrs["remarks"] = np.bytes_(json.dumps(quantized.remarks))
+        if report is not None:
+            own["report"] = report
+        for i, layer in enumerate(quantized.layers, start=1):
+            own[f"scale_{i}"] = (layer.unit / UNIT).detach().numpy()
+        if golden is not None:
+            group = own.create_group("golden")
+            for i, z in enumerate(golden.spikes):
+                group.create_dataset(f"spikes_{i}", data=np.packbits(z.numpy(), axis=2), compression="gzip")
+            sums = {f"states_{i}": (total, np.int64) for i, total in enumerate(golden.states, start=1)}
+            for name, (values, kind) in (sums | {"readout": (golden.readout, np.int32)}).items():
+                group.create_dataset(name, data=values.numpy().astype(kind), compression="gzip", shuffle=True)
+    return buffer.getvalue()
+
+
+def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
+    """Read a file that :func:`write_netx` wrote.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The integers.
+
+    Raises:
+        ValueError: if it is no such file, or a size or number in it does not fit; the message names
+            file and place.
+        OSError: if it cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> from neurolsc import LIF
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_netx(quantize(Network([LIF(3, 2)], n_out=2)), f"{folder}/a.net")
+        ...     read_netx(f"{folder}/a.net").layers[0].weight.shape
+        torch.Size([2, 3])
+    """
+    return parse(Path(path).read_bytes(), fspath(path))[0]
+
+
+def parse(data: bytes, name: str) -> tuple[QuantizedNetwork, Golden | None]:
+    """The integers in the bytes of a file of that name, and its golden samples if it holds some."""
+    with refusing(name, "not a network of this version"):
+        if not data.startswith(b"\x89HDF"):
+            raise ValueError("not an HDF5 file.")
+        with Content(data) as file:
+            return _parsed(file)
+
+
+def _parsed(file: Content) -> tuple[QuantizedNetwork, Golden | None]:
+    if not file.has("neurolsc"):
+        raise ValueError("there is no group 'neurolsc': another program wrote it.")
+    notes = dict(file.file["neurolsc"].attrs)
+
+    def numbers(place: str, shape: tuple[int | None, ...], low: int = -(2**31), high: int = 2**31) -> Tensor:
+        """Integers of a data set, float64; a scalar stands for all, None for any size."""
+        found = np.asarray(file.values(place, kinds="iuf"), dtype=np.float64)
+        if not found.shape:
+            found = np.broadcast_to(found, [n or 1 for n in shape])
+        if len(found.shape) != len(shape) or any(n not in (None, m) for n, m in zip(shape, found.shape, strict=True)):
+            raise ValueError(f"{place} has shape {found.shape}, but {shape} fits the rest of the file.")
+        if not (found == np.rint(found)).all() or (found < low).any() or (found > high).any():
+            raise ValueError(f"{place} must hold integers from {low} to {high}.")
+        return torch.from_numpy(found.copy())
+
+    if notes["format"] != FORMAT:
+        raise ValueError(f"format {notes['format']}, this version reads {FORMAT}.")
+    count = len(file.group("layer")) - 1
+    leaky = count > 1 and "neuron" in file.group(f"layer/{count}")
+    count -= not leaky  # else the last one is a sum
+    if count < 1:
+        raise ValueError("it has no layer of neurons.")
+    width = int(numbers("layer/0/shape", (1,), 1)[0])
+    layers: list[IntegerLayer] = []
+    for i in range(1, count + 1):
+        at, scale = f"layer/{i}", file.values(f"neurolsc/scale_{i}", kinds="f")
+        m = int(numbers(f"{at}/shape", (1,), 1)[0])
+        kind = file.values(f"{at}/neuron/type", 0, "SO").decode()
+        if kind not in KINDS:
+            raise ValueError(f"{at}/neuron/type is {kind!r}, known are {', '.join(map(repr, KINDS))}.")
+        if np.shape(scale) not in ((), (m,)) or not (np.isfinite(scale) & (scale > 0)).all():
+            raise ValueError(f"neurolsc/scale_{i} must be positive and finite, one number or {m}.")
+        layer, entries, _ = KINDS[kind]
+        has = file.group(at)
+        read: dict[str, Any] = {
+            attribute: numbers(f"{at}/{name}", () if attribute.endswith("exp") else (m,), low, high)
+            for name, (attribute, low, high) in (ENTRIES | entries).items()
+        }
+        made = layer(
+            weight=numbers(f"{at}/weight", (m, width), -256, 255),
+            weight_rec=numbers(f"{at}/weight_rec", (m, m), -256, 255) if "weight_rec" in has else None,
+            bias=numbers(f"{at}/bias", (m,), -4096, 4095) if "bias" in has else torch.zeros(m, dtype=torch.float64),
+            unit=UNIT * torch.from_numpy(np.array(np.broadcast_to(scale, (m,)), dtype=np.float64)),
+            **{name: value if value.ndim else int(value) for name, value in read.items()},
+        )
+        layers.append(made)
+        width = m
+    if leaky:
+        last = layers[-1]
+        if type(last) is not CubaLayer or last.weight_rec is not None or (last.threshold != NEVER).any():
+            raise ValueError(
+                f"layer/{count} is the readout, which must be CUBA neurons without recurrence that never fire."
+            )
+        layers[-1] = IntegratorLayer(**{field.name: getattr(last, field.name) for field in fields(last)})
+        readout = torch.zeros(0, width).double()
+    else:
+        readout = numbers(f"layer/{count + 1}/weight", (None, width))
+    bias_neurons = notes["bias_neurons"]
+    if bias_neurons.shape != (count,) or not np.isin(bias_neurons, range(4)).all():
+        raise ValueError(f"neurolsc, bias_neurons must be 0 to 3 for each of {count} layers, got {bias_neurons}.")
+    blank, latency = int(notes["blank_steps"]), int(notes.get("latency", 0))  # older files have no latency
+    if latency not in (0, count) or not 0 <= blank < 2**31:
+        raise ValueError(
+            f"neurolsc, latency must be 0 or {count}, got {latency}, and blank_steps 0 or more, got {blank}."
+        )
+    if not (np.isfinite(notes["readout_scale"]) and notes["readout_scale"] > 0):
+        raise ValueError(f"neurolsc, readout_scale must be positive and finite, got {notes['readout_scale']}.")
+    quantized = QuantizedNetwork(
+        tuple(layers),
+        readout,
+        float(notes["readout_scale"]),
+        tuple(bias_neurons.tolist()),
+        blank,
+        tuple(map(str, json.loads(notes["remarks"]))),
+        latency,
+    )
+    if not file.has("neurolsc/golden"):
+        return quantized, None
+    spikes: list[Tensor] = []
+    sizes = [quantized.n_in, *(layer.size for layer in layers)]
+    classes = sizes.pop() if leaky else len(readout)
+    steps, samples = file.dataset("neurolsc/golden/spikes_0", 3).shape[:2]
+    for i, n in enumerate(sizes):
+        place, wanted = f"neurolsc/golden/spikes_{i}", (steps, samples, -(-n // 8))
+        packed = file.values(place, 3, "u")
+        if packed.dtype != np.uint8 or packed.shape != wanted or 0 in wanted:
+            raise ValueError(f"{place} has shape {packed.shape}, wanted bytes {wanted}.")
+        spikes.append(torch.from_numpy(np.unpackbits(packed, axis=2, count=n)))
+    places = [f"neurolsc/golden/states_{i}" for i in range(1, count + 1)]
+    states = [numbers(place, (steps, samples), -(2**53), 2**53) for place in places]
+    return quantized, Golden(
+        tuple(spikes), tuple(states), numbers("neurolsc/golden/readout", (steps, samples, classes))
+    )

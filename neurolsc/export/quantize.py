@@ -1,0 +1,370 @@
+"""Networks in Loihi's integers: quantised, run, back in floats, trained through rounding."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from neurolsc.display import shapes
+from neurolsc.export.fixed_point import (
+    LIMIT,
+    LONGEST,
+    UNIT,
+    W_MAX,
+    AtrlifLayer,
+    Extremes,
+    IntegerLayer,
+    IntegratorLayer,
+    check_matrix,
+    decay_bits,
+    even,
+    integer_steps,
+    largest,
+)
+from neurolsc.export.neurons import exported_neuron
+from neurolsc.export.wrapped import delayed, from_wrapped, integrates
+from neurolsc.metrics import is_binary
+from neurolsc.network import Network, NetworkState, Run
+from neurolsc.neurons import Cell
+
+__all__ = ["IntegerRun", "QuantizationAware", "QuantizedNetwork", "dequantize", "fit_scales", "quantize"]
+
+
+@dataclass(frozen=True)
+class IntegerRun:
+    """What :meth:`QuantizedNetwork.run` returns."""
+
+    logits: Tensor  # integer readout at every step (T, B, C), in units of the readout's scale
+    spikes: tuple[
+        Tensor, ...
+    ]  # of every layer (T, B, M), without bias neurons and blank steps; an integrator's voltages
+    extremes: tuple[
+        Extremes, ...
+    ]  # of every layer, and of a linear readout, whose v is the sum of its logits over time
+
+    def __repr__(self) -> str:
+        return f"IntegerRun({shapes('TB', logits=self.logits, spikes=self.spikes)})"
+
+
+@dataclass(frozen=True)
+class QuantizedNetwork:
+    """A network in integers; its last layer's spikes go to a readout, or it is an integrator.
+
+    Attributes:
+        layers: first layer first.
+        readout: integer weights (C, M of the last layer); (0, M) after an integrator, whose
+            voltages are the logits.
+        readout_scale: integer units per float unit of the readout.
+        bias_neurons: how many neurons at the end of each layer fire at every step to stand for
+            biases.
+        blank_steps: steps without input before the first one, for the bias neurons to start firing.
+        latency: steps without input after the last one. 0, or of a network with ``layer_delay=0``
+            the number of its layers: layer l then spikes l steps later than there. :meth:`run`
+            takes that back.
+        remarks: what is worth knowing but no error, one sentence each.
+    """
+
+    layers: tuple[IntegerLayer, ...]
+    readout: Tensor
+    readout_scale: float
+    bias_neurons: tuple[int, ...]
+    blank_steps: int
+    remarks: tuple[str, ...] = ()
+    latency: int = 0
+
+    def __repr__(self) -> str:
+        out = () if self.integrates else (len(self.readout),)
+        sizes = " -> ".join(map(str, (self.n_in, *(layer.size for layer in self.layers), *out)))
+        return f"QuantizedNetwork({sizes}, {self.blank_steps} blank steps)"
+
+    @property
+    def integrates(self) -> bool:
+        """Whether the last layer is an integrator."""
+        return isinstance(self.layers[-1], IntegratorLayer)
+
+    @property
+    def n_in(self) -> int:
+        """Number of inputs."""
+        return self.layers[0].weight.shape[1]
+
+    def run(self, x: Tensor) -> IntegerRun:
+        """Run over time.
+
+        Args:
+            x: input spikes (T, B, n_in), 0 or 1, dense or sparse, any dtype.
+
+        Returns:
+            Logits, spikes, and the ranges of the integers.
+
+        Raises:
+            ValueError: if x has another shape or other values: a graded spike has no counterpart.
+        """
+        out: list[tuple[Tensor, ...]] = []
+        extremes = [Extremes()] * len(self.layers)
+        with torch.no_grad():
+            for step in integer_steps(self.layers, self.padded(x)):
+                out.append(step.spikes)
+                extremes = [so_far | Extremes.of(now) for so_far, now in zip(extremes, step.values, strict=True)]
+            spikes = [torch.stack(layer) for layer in zip(*out, strict=True)]
+            logits = self.logits(spikes[-1])
+        if not self.integrates:
+            total = UNIT * logits.cumsum(0)
+            extremes.append(Extremes(v=(int(total.min()), int(total.max())), wraps=int((total.abs() >= LIMIT).sum())))
+        return IntegerRun(self.on_time(logits, self.latency), self.cropped(spikes), tuple(extremes))
+
+    def padded(self, x: Tensor) -> Tensor:
+        """The input of :meth:`run` as the layers read it: float64, dense, with blank steps."""
+        x = x.to_dense() if x.is_sparse else x
+        if x.ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
+            raise ValueError(f"input spikes must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
+        if not is_binary(x):
+            other = x[(x != 0) & (x != 1)][0].item()
+            raise ValueError(f"input spikes must be 0 or 1, got {other:g}: graded spikes are not supported.")
+        return nn.functional.pad(x.to(self.readout).double(), (0, 0, 0, 0, self.blank_steps, self.latency))
+
+    def logits(self, last: Tensor) -> Tensor:
+        """Logits (T, B, C) of the last layer's spikes or voltages (T, B, M)."""
+        return last if self.integrates else last @ self.readout.T
+
+    def on_time(self, values: Tensor, late: int) -> Tensor:
+        """The steps of (T, ...) that belong to the input, of values `late` steps late."""
+        first = self.blank_steps + late
+        return values[first : len(values) + late - self.latency]
+
+    def cropped(self, spikes: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Spikes (T, B, M) on time, without blank steps and bias neurons."""
+        return tuple(
+            self.on_time(layer, i if self.latency else 0)[:, :, : layer.shape[2] - extra]
+            for i, (layer, extra) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1)
+        )
+
+
+def quantize(
+    network: Network,
+    *,
+    force: bool = False,
+    readout_scale: float | None = None,
+    halvings: Sequence[int] | None = None,
+) -> QuantizedNetwork:
+    """Turn a network into integers, each neuron as :mod:`neurolsc.export.neurons` says.
+
+    Args:
+        network: LIF, CubaLIF and ALIF layers and at the end a Linear readout or an LI, or those of
+            :func:`neurolsc.wrap` that have the same step. With ``layer_delay=1`` the readout has no
+            bias; with 0 the layers get a delay of one step, as in :func:`neurolsc.export.delayed`.
+            Surrogates do not matter.
+        force: accept fewer than 62 weight units per threshold.
+        readout_scale: integer units per float unit of a Linear readout; by default as many as fit.
+        halvings: per layer how often to halve the weight units of an ALIF, whose weights keep their
+            8 bits, or of an LI, as :func:`fit_scales` finds them.
+
+    Returns:
+        The integers; with a gradient to the network's parameters that require one.
+
+    Raises:
+        TypeError: if a layer cannot be exported, or the readout is neither linear nor an LI.
+        ValueError: if something cannot be expressed; the message names the layer and the number.
+
+    Example:
+        >>> from neurolsc import LIF
+        >>> quantized = quantize(Network([LIF(3, 2, reset="zero")], n_out=2))
+        >>> bool(quantized.layers[0].weight.abs().max() <= 254)
+        True
+    """
+    own = from_wrapped(network)
+    network = delayed(own)
+    leaky = integrates(network)
+    if getattr(network.readout, "bias", None) is not None:
+        raise ValueError("the readout has a bias, which a sum of spikes cannot hold: train with readout_bias=False.")
+    for name, value in network.state_dict().items():
+        if not value.isfinite().all():
+            raise ValueError(f"{name} must be finite, got NaN or infinity.")
+    layers: list[IntegerLayer] = []
+    remarks: list[str] = []
+    wider = 0
+    for i, cell in enumerate(network.cells, start=1):
+        layer, about = _integers(f"layer {i}", cell, force, halvings[i - 1] if halvings else 0)
+        if wider:  # the neuron that stands for the bias below is not read
+            layer = replace(layer, weight=nn.functional.pad(layer.weight, (0, wider)))
+        wider = layer.size - cell.n_hidden
+        layers.append(layer)
+        remarks += about
+    extra = [layer.size - cell.n_hidden for layer, cell in zip(layers, network.cells, strict=True)]
+    native = [i for i, layer in enumerate(layers, start=1) if not extra[i - 1] and layer.bias.any()]
+    if any(extra) and native:
+        raise ValueError(
+            f"layer {extra.index(1) + 1} has a bias and a reset by subtraction, which needs a blank first step, and in that "
+            f"step the bias of layer {native[0]} would act already: give all layers with a bias the same kind of reset."
+        )
+    if leaky:
+        scale, readout = layers[-1].unit[0].item(), layers[-1].weight.new_zeros(0, network.n_out)
+    else:
+        w = network.readout.get_parameter("weight").double()
+        most = W_MAX / largest("the readout", w)
+        scale = most if readout_scale is None else min(readout_scale, most)
+        readout = even(w * scale)
+        check_matrix("the readout", readout)
+        readout = nn.functional.pad(readout, (0, wider))
+    bias_neurons = tuple(layer.size - cell.n_hidden for layer, cell in zip(layers, own.cells, strict=True))
+    latency = 0 if own.layer_delay else len(layers)
+    return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, int(any(extra)), tuple(remarks), latency)
+
+
+def _integers(name: str, cell: Cell, force: bool, halvings: int) -> tuple[IntegerLayer, list[str]]:
+    """The integers of a cell, and remarks on them."""
+    neuron = exported_neuron(name, cell)
+    tau: Tensor = cell.tau_v.detach().double()  # type: ignore[union-attr,operator]
+    retention = torch.exp(-1 / tau)
+    if (retention > LONGEST).any():
+        raise ValueError(f"{name}: tau_v is {tau.max():g} steps, but a decay has 12 bits, for at most 4096 steps.")
+    layer = neuron.integers(name, cell, force=force, halvings=halvings)
+    check_matrix(name, *(w for w in (layer.weight, layer.weight_rec) if w is not None))
+    wanted, remarks = decay_bits(retention), []
+    if wanted.min() != wanted.max():
+        remarks.append(
+            "decays differ between neurons; the simulator takes them, the file format documents one per layer."
+        )
+    if wanted.max() == 4096 and neuron.leak(cell, layer).max() < 4096:
+        remarks.append("a voltage without memory retains 1/4096 of itself (vDecay 4095, the largest).")
+    if isinstance(layer, AtrlifLayer):
+        off = ((layer.reset * 2**layer.reset_exp - layer.threshold) / layer.threshold).abs().max().item()
+        if off > 0.05:
+            remarks.append(f"resting thresholds differ so much that 8 bits leave a reset {off:.0%} off its threshold.")
+    lost, units = tau.max().item() / UNIT, int(layer.threshold.min())
+    if lost > 0.02 * units:
+        remarks.append(
+            f"at tau_v = {tau.max():.0f} steps rounding loses up to {lost:.1f} of the threshold's {units} units."
+        )
+    return layer, [f"{name}: {remark}" for remark in remarks]
+
+
+def fit_scales(network: Network, calibration: Tensor, *, force: bool = False) -> tuple[int, ...]:
+    """How often to halve the weight units of an ALIF or LI so that half of its bits are enough.
+
+    Thresholds and states get coarser by that, weights of an ALIF do not: it stops where they would.
+    Where that is not enough, the run on the calibration data overflows.
+
+    Args:
+        network: as in :func:`quantize`.
+        calibration: samples (T, B, n_in), 0 or 1.
+        force: as in :func:`quantize`.
+
+    Returns:
+        One number per layer, 0 where the bits are enough or there is nothing to halve.
+
+    Raises:
+        TypeError: as :func:`quantize`.
+        ValueError: as :func:`quantize`, or if the samples do not fit.
+    """
+    halvings = [0] * len(network.cells)
+    quantized = quantize(network, force=force)
+    while True:
+        reaches = [e.reach for e in quantized.run(calibration).extremes[: len(halvings)]]
+        trial = [h + (math.ceil(math.log2(2 * r)) if r > 0.5 else 0) for h, r in zip(halvings, reaches, strict=True)]
+        coarser = quantize(network, force=force, halvings=trial)
+        changed = [not torch.equal(a.unit, b.unit) for a, b in zip(quantized.layers, coarser.layers, strict=True)]
+        if not any(changed):
+            return tuple(halvings)
+        halvings = [t if c else h for h, t, c in zip(halvings, trial, changed, strict=True)]
+        quantized = coarser
+
+
+def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
+    """The float network whose parameters are the values of the integers.
+
+    Its radii are those of the exported network, and its parameters minus the original's are the
+    rounding errors. Only the rounding of the states is left out.
+
+    Args:
+        network: what was quantised.
+        quantized: its integers.
+
+    Returns:
+        A copy in float64.
+
+    Example:
+        >>> from neurolsc import LIF
+        >>> network = Network([LIF(3, 2, reset="zero")], n_out=2)
+        >>> rounded = dequantize(network, quantize(network))
+        >>> bool((rounded.cells[0].w_in - network.cells[0].w_in).abs().max() < 0.01)
+        True
+    """
+    rounded = copy.deepcopy(delayed(from_wrapped(network))).double()
+    with torch.no_grad():
+        for i, (cell, layer) in enumerate(zip(rounded.cells, quantized.layers, strict=True), start=1):
+            exported_neuron(f"layer {i}", cell).restore(cell, layer)
+        if not quantized.integrates:
+            readout = quantized.readout[:, : rounded.cells[-1].n_hidden] / quantized.readout_scale
+            rounded.readout.get_parameter("weight").copy_(readout)
+    return rounded
+
+
+class QuantizationAware(Network):
+    """A network that runs in Loihi's integers and is trained in floats.
+
+    It shares cells and readout with the network that it is made from. Every run quantises their
+    parameters anew and steps the integer equations; rounding lets gradients pass (straight
+    through), and spikes have the cells' surrogate gradient. So ``neurolsc.train`` and
+    ``neurolsc.evaluate`` take it as any other network, and after a training the original network
+    holds weights of which the *rounded* ones work. The reset is detached, whatever
+    ``reset_gradient`` says, but not that by subtraction of LIF, which is one of the recurrent
+    weights. Rounding flips spikes, and recurrence amplifies that: a few epochs win most of it back.
+
+    Args:
+        network: what :func:`quantize` accepts, with ``layer_delay=1``.
+        calibration: samples (T, B, n_in) for :func:`fit_scales`, as in
+            :func:`neurolsc.export.to_netx`.
+        force: accept fewer than 62 weight units per threshold.
+
+    Raises:
+        ValueError: as :func:`quantize`; also when training has moved a parameter out of what can be
+            expressed.
+        TypeError: likewise.
+
+    Example:
+        >>> from neurolsc import LIF
+        >>> network = Network([LIF(3, 2, reset="zero")], n_out=2)
+        >>> QuantizationAware(network)(torch.ones(5, 1, 3)).sum().backward()
+        >>> network.cells[0].w_in.grad.shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, network: Network, calibration: Tensor | None = None, *, force: bool = False) -> None:
+        if network.layer_delay != 1:
+            raise ValueError(
+                "the network has layer_delay=0, and its form for the chip is a copy: train QuantizationAware(delayed("
+                "from_wrapped(network))), both of neurolsc.export."
+            )
+        nn.Module.__init__(self)
+        self.cells, self.readout, self.layer_delay = network.cells, network.readout, network.layer_delay
+        self._n_out = network.n_out
+        self.force = force
+        quantize(network, force=force)
+        self.halvings = None if calibration is None else fit_scales(network, calibration, force=force)
+
+    def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
+        """Run over time in integers, from rest.
+
+        Args:
+            x: input spikes (T, B, n_in), 0 or 1.
+            states: must be None.
+            mask: must be None.
+
+        Returns:
+            Logits in float units, spikes without bias neurons, and the state at rest: there is none
+            to go on from.
+
+        Raises:
+            ValueError: if x is not 0 or 1, or there is a state or mask.
+        """
+        if states is not None or mask is not None:
+            raise ValueError("an integer run starts at rest and has no mask.")
+        quantized = quantize(self, force=self.force, halvings=self.halvings)
+        surrogates = [getattr(cell, "spike", torch.zeros_like) for cell in self.cells]  # an LI has none
+        steps = integer_steps(quantized.layers, quantized.padded(x), surrogates)
+        spikes = [torch.stack(layer) for layer in zip(*(step.spikes for step in steps), strict=True)]
+        logits = quantized.on_time(quantized.logits(spikes[-1]) / quantized.readout_scale, quantized.latency)
+        return Run(logits, quantized.cropped(spikes), self.initial_states(x.shape[1]))

@@ -1,0 +1,259 @@
+"""NetX files: their layout, there and back, golden samples, and files that are refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from neurolsc import ALIFPlus, Network
+from neurolsc.export import QuantizedNetwork, quantize, read_netx, to_netx, verify, write_netx
+from neurolsc.export.netx import GOLDEN_SAMPLES
+from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, lif, make, spikes
+
+STEPS, SAMPLES = 60, 6
+X = spikes(STEPS, SAMPLES)
+
+
+def written(kind: str, path: Path) -> QuantizedNetwork:
+    """A file with golden samples, without the report of ``to_netx``, which takes a second."""
+    quantized = quantize(make(kind))
+    write_netx(quantized, path, golden=X[:, :GOLDEN_SAMPLES])
+    return quantized
+
+
+def test_the_layout_of_a_recurrent_lif_is_the_documented_one(tmp_path):
+    cell = lif(reset="zero", bias=0.1)
+    cell.tau_v = torch.full((WIDTH,), 5.0)
+    report = to_netx(Network([cell], N_OUT), tmp_path / "a.net", golden=0)
+    found: dict[str, Any] = {}
+    with h5py.File(tmp_path / "a.net") as file:
+        assert json.loads(file["neurolsc/report"][()]) == report.to_dict()
+        file.visititems(lambda name, item: found.update({name: item} if isinstance(item, h5py.Dataset) else {}))
+        found = {name: (d.dtype.kind, d.shape) for name, d in found.items() if not name.startswith("neurolsc")}
+        assert file["layer/1/type"][0] == b"dense_rec"
+        assert file["layer/1/weight"].dtype == np.float32
+        assert file["layer/1/neuron/iDecay"][()] == 4096
+        assert file["layer/1/neuron/vDecay"][()] == round(4096 * (1 - np.exp(-0.2)))
+    scalars = {f"neuron/{name}": ("i", ()) for name in ("iDecay", "vDecay", "vThMant", "refDelay")}
+    sizes = {"type": ("S", (1,)), "shape": ("i", (1,)), "inFeatures": ("i", ()), "outFeatures": ("i", ())}
+    first = sizes | scalars | {"neuron/type": ("S", ()), "neuron/gradedSpike": ("b", ()), "bias": ("i", (WIDTH,))}
+    first |= {"weight": ("f", (WIDTH, N_IN)), "weight_rec": ("f", (WIDTH, WIDTH))}
+    expected = {f"layer/1/{name}": entry for name, entry in first.items()}
+    expected |= {f"layer/2/{name}": entry for name, entry in (sizes | {"weight": ("f", (N_OUT, WIDTH))}).items()}
+    expected |= {"layer/0/type": ("S", (1,)), "layer/0/shape": ("i", (1,))}
+    assert found == expected | {"simulation/Ts": ("i", ()), "simulation/tSample": ("i", ())}
+
+
+def test_an_alif_adds_its_own_entries_and_a_bias_a_neuron_and_a_blank_step(tmp_path):
+    write_netx(quantize(make("ALIF")), tmp_path / "a.net")
+    with h5py.File(tmp_path / "a.net") as file:
+        assert {"weightExp", "weightRecExp", "biasExp"} <= set(file["layer/1"])
+        assert {"thDecay", "refDecay", "vThStep", "resetMant", "resetExp"} <= set(file["layer/1/neuron"])
+    write_netx(quantize(make("bias, subtract")), tmp_path / "b.net", steps=STEPS)
+    with h5py.File(tmp_path / "b.net") as file:
+        assert file["layer/1/weight"].shape == (WIDTH + 1, N_IN)
+        assert file["layer/2/weight"].shape == (17, WIDTH + 1)
+        assert not file["layer/2/weight"][:, -1].any()
+        assert file["layer/1/bias"][-1] == file["layer/1/neuron/vThMant"][()] + 1
+        assert file["neurolsc"].attrs["blank_steps"] == 1
+        assert file["simulation/tSample"][()] == STEPS + 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_comes_back_and_replays_its_golden_samples_exactly(kind, tmp_path):
+    path = tmp_path / "a.net"
+    quantized, again = written(kind, path), read_netx(path)
+    a, b = quantized.run(X), again.run(X)
+    assert all(layer.mean() > 0.05 for layer in a.spikes)
+    assert all(torch.equal(one, other) for one, other in zip((a.logits, *a.spikes), (b.logits, *b.spikes), strict=True))
+    assert a.extremes == b.extremes
+    blank, run = quantized.blank_steps, quantized.run(X[:, :GOLDEN_SAMPLES])
+    with h5py.File(path) as file:  # read as docs/export.md says
+        sizes = [N_IN, *(layer.size for layer in quantized.layers)]
+        bits = [np.unpackbits(file[f"neurolsc/golden/spikes_{i}"][()], axis=2, count=n) for i, n in enumerate(sizes)]
+        assert np.array_equal(bits[0][blank:], X[:, :GOLDEN_SAMPLES].numpy())
+        assert not bits[0][:blank].any()
+        for z, packed in zip(run.spikes, bits[1:], strict=True):
+            assert np.array_equal(packed[blank:, :, : z.shape[2]], z.numpy())
+        assert np.array_equal(file["neurolsc/golden/readout"][()][blank:], run.logits.numpy())
+    found = verify(path)
+    assert found.exact
+    assert not found.simulated
+    assert (found.steps, found.samples, found.readout_difference) == (STEPS, GOLDEN_SAMPLES, None)
+    assert all(torch.equal(ours, z) for ours, z in zip(found.spikes, run.spikes, strict=True))
+    assert str(found).splitlines()[0] == "golden samples through the integers of the file: 4 samples of 60 steps"
+
+
+def change(path: Path, name: str, by: Callable[[np.ndarray], Any]) -> None:
+    with h5py.File(path, "r+") as file:
+        value = by(file[name][()])
+        del file[name]
+        file[name] = value
+
+
+def nudge(at: tuple[int, ...], by: int) -> Callable[[np.ndarray], np.ndarray]:
+    def changed(value: np.ndarray) -> np.ndarray:
+        value = np.array(value)
+        value[at] += by
+        return value
+
+    return changed
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "name", "by"),
+    [
+        ("recurrent, zero", "weight", nudge((3, 5), 120)),
+        ("recurrent, zero", "weight_rec", nudge((2, 7), 60)),
+        ("recurrent, zero", "neuron/vDecay", lambda value: value + 40),
+        ("recurrent, subtract", "neuron/iDecay", lambda value: value + 40),
+        ("bias, subtract", "neuron/vThMant", lambda value: value - 2),
+        ("ALIF", "neuron/thDecay", lambda value: value + 10),
+        ("ALIF", "neuron/resetMant", lambda value: value - 3),
+        ("ALIF", "weight", nudge((1, 1), 12)),
+    ],
+)
+def test_a_changed_integer_is_found_in_its_layer_at_its_first_step(kind, name, by, layer, tmp_path):
+    path = tmp_path / "a.net"
+    quantized = written(kind, path)
+    before, blank = quantized.run(X[:, :GOLDEN_SAMPLES]).spikes[layer - 1], quantized.blank_steps
+    change(path, f"layer/{layer}/{name}", by)
+    found = verify(path)
+    assert not found.exact
+    assert found.layers[2 - layer].agreement == 1
+    assert [lay.state_agreement == 1 for lay in found.layers] == [i != layer for i in (1, 2)]
+    # the layers below are as they were, so that a run of the whole file first differs there, too
+    after = read_netx(path).run(X[:, :GOLDEN_SAMPLES]).spikes[layer - 1]
+    spiked = (before != after).flatten(1).any(1).nonzero() + blank
+    first = found.layers[layer - 1].first_difference
+    assert first is not None
+    assert len(spiked) == 0 or first <= spiked[0]  # a state differs before a spike does
+    assert found.readout_difference is None
+    assert f"layer {layer}: {found.layers[layer - 1].spikes} spikes, " in str(found)
+    assert f"first difference at step {first}" in str(found)
+
+
+def test_one_unit_in_a_weight_that_changes_no_spike_is_found_where_its_input_first_fires(tmp_path):
+    path = tmp_path / "a.net"
+    fired = written("recurrent, zero", path).run(X[:, :GOLDEN_SAMPLES]).spikes[1][:, :, 3]
+    change(path, "layer/1/weight", nudge((3, 5), 1))
+    found = verify(path)
+    assert not found.exact
+    assert [layer.agreement for layer in found.layers] == [1, 1]
+    assert found.layers[0].first_difference == X[:, :GOLDEN_SAMPLES, 5].any(1).nonzero()[0].item() + 1
+    change(path, "layer/3/weight", nudge((2, 3), 1))  # and of the readout
+    found = verify(path)
+    assert found.readout_agreement == pytest.approx(1 - fired.mean().item() / 4)
+    assert found.readout_difference == fired.any(1).nonzero()[0].item()
+
+
+@pytest.mark.parametrize("samples", [0, 1, 99])
+def test_as_many_samples_as_wanted_are_in_the_file(samples, tmp_path):
+    path = tmp_path / "a.net"
+    to_netx(make("recurrent, zero"), path, X.to_sparse(), golden=samples)
+    if samples:
+        assert verify(path).samples == min(samples, SAMPLES)
+    else:
+        with pytest.raises(ValueError, match=r"a\.net holds no golden samples: write it with to_netx or"):
+            verify(path)
+
+
+def test_without_data_a_file_holds_a_sample_of_random_spikes_and_graded_samples_are_refused(tmp_path):
+    to_netx(make("recurrent, subtract"), tmp_path / "a.net")
+    found = verify(tmp_path / "a.net")
+    assert found.exact
+    assert (found.steps, found.samples) == (50, 1)
+    assert all(layer.spikes > 50 for layer in found.layers)
+    with pytest.raises(ValueError, match="golden must be a number of samples, 0 or more, got -1"):
+        to_netx(make("recurrent, zero"), tmp_path / "b.net", X, golden=-1)
+    with pytest.raises(ValueError, match="graded"):
+        write_netx(quantize(make("recurrent, zero")), tmp_path / "b.net", golden=X / 2)
+    assert not (tmp_path / "b.net").exists()
+
+
+def put(name: str, value: Any) -> Callable[[h5py.File], None]:
+    def changed(file: h5py.File) -> None:
+        del file[name]
+        file[name] = value
+
+    return changed
+
+
+def delete(name: str) -> Callable[[h5py.File], None]:
+    return lambda file: file.__delitem__(name)
+
+
+GOLDEN = "neurolsc/golden"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (put("layer/1/weight", np.zeros((WIDTH, 7))), r"layer/1/weight has shape \(20, 7\)"),
+        (put("layer/2/weight_rec", np.zeros((3, 3))), r"layer/2/weight_rec has shape \(3, 3\)"),
+        (put("layer/1/weight", np.full((WIDTH, N_IN), 0.5)), r"layer/1/weight must hold integers from -256"),
+        (put("layer/1/weight", np.full((WIDTH, N_IN), 300)), r"layer/1/weight must hold integers from -256 to 255"),
+        (put("layer/1/neuron/vDecay", 4096), r"neuron/vDecay must hold integers from 0 to 4095"),
+        (put("layer/1/neuron/vThMant", 2**17), r"neuron/vThMant must hold integers from 1 to 131071"),
+        (put("layer/1/neuron/type", np.bytes_("SDNN")), r"layer/1/neuron/type is 'SDNN'"),
+        (delete("layer/1/neuron/thDecay"), r"thDecay"),
+        (delete("neurolsc"), r"another program wrote it"),
+        (lambda f: f["neurolsc"].attrs.__setitem__("format", 99), r"format 99, this version reads 2"),
+        (lambda f: f["neurolsc"].attrs.__setitem__("latency", 1), r"latency must be 0 or 2, got 1"),
+        (
+            put(f"{GOLDEN}/spikes_1", np.zeros((STEPS, 4, 9), np.uint8)),
+            r"spikes_1 has shape \(60, 4, 9\), wanted bytes",
+        ),
+        (put(f"{GOLDEN}/spikes_0", np.zeros((0, 4, 4), np.uint8)), r"golden/spikes_0 has shape \(0, 4, 4\)"),
+        (put(f"{GOLDEN}/states_2", np.zeros((STEPS, 3), int)), r"golden/states_2 has shape \(60, 3\)"),
+        (put(f"{GOLDEN}/readout", np.zeros((STEPS, 4, 5), np.int32)), r"golden/readout has shape \(60, 4, 5\)"),
+        (delete(f"{GOLDEN}/readout"), r"golden/readout"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_by_place(spoil, message, tmp_path):
+    path = tmp_path / "a.net"
+    written("ALIF", path)
+    with h5py.File(path, "r+") as file:
+        spoil(file)
+    with pytest.raises(ValueError, match=message) as error:
+        verify(path)
+    assert str(path) in str(error.value)
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "a.net"
+    for data in (b"a text", b"\x89HDF\r\n\x1a\n" + bytes(100)):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"a\.net: "):
+            read_netx(path)
+    with pytest.raises(FileNotFoundError):
+        read_netx(tmp_path / "none.net")
+
+
+def test_an_export_that_fails_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.net"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="reset='static'"):
+        to_netx(Network([ALIFPlus(3, 2)], 2), path)
+    assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_a_readout_whose_sum_would_leave_24_bits_is_made_coarser(tmp_path):
+    network = make("recurrent, zero")
+    with torch.no_grad():
+        network.readout.weight.abs_()
+    x = spikes(600, 1)
+    assert quantize(network).run(x).extremes[-1].wraps > 0
+    report = to_netx(network, tmp_path / "a.net", x)
+    assert report.readout is not None
+    assert report.readout.wraps == 0
+    assert 0.45 * 2**23 < report.readout.v[1] < 0.55 * 2**23
+    assert read_netx(tmp_path / "a.net").readout_scale == report.readout_scale

@@ -1,0 +1,355 @@
+"""NIR there and back: to the last bit, the file's equations, golden samples, and refusals."""
+
+import itertools
+import math
+import os
+import sys
+from typing import Any
+
+import h5py
+import nir
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
+from neurolsc.export import from_nir, to_nir, verify_nir
+from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, alif, lif, make, spikes
+
+DT = 1e-4
+STEPS = 100
+
+
+def network(kind: str, layer_delay: int, dtype: torch.dtype) -> Network:
+    made = make(kind).to(dtype)
+    if layer_delay:  # a bias acts before the delayed input arrives, which is refused below
+        for cell in made.cells:
+            cell.b_v.zero_()
+    made.layer_delay = layer_delay
+    return made
+
+
+def assert_the_same(a: Network, b: Network) -> None:
+    """Parameters, and spikes and states of all steps, bit by bit, in networks that fire."""
+    before, after = a.state_dict(), b.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) and before[name].dtype == after[name].dtype for name in before)
+    assert [type(cell) for cell in a.cells] == [type(cell) for cell in b.cells]
+    x = spikes(STEPS).to(before["readout.weight"].dtype)
+    rates = torch.zeros(len(a.cells))
+    for one, other in zip(a.moments(x), b.moments(x), strict=True):
+        assert all(torch.equal(p, q) for p, q in zip(one.outputs, other.outputs, strict=True))
+        for p, q in zip(one.after.layers, other.after.layers, strict=True):
+            assert type(p) is type(q)
+            assert all(torch.equal(u, v) for u, v in zip(p, q, strict=True))
+        rates += torch.stack([z.mean() for z in one.outputs]) / STEPS
+    assert (rates > 0.1).all()
+
+
+@pytest.mark.parametrize(("layer_delay", "dtype"), [(0, torch.float64), (1, torch.float32)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_returns_the_network_bit_by_bit(kind, layer_delay, dtype, tmp_path):
+    a = network(kind, layer_delay, dtype)
+    state = torch.get_rng_state()
+    to_nir(a, tmp_path / "a.nir", dt=DT)
+    b = from_nir(tmp_path / "a.nir")
+    assert torch.equal(state, torch.get_rng_state())
+    assert b.layer_delay == layer_delay
+    assert_the_same(a, b)
+
+
+def test_alif_plus_minus_readout_bias_and_the_papers_lack_of_memory_come_back():
+    torch.manual_seed(0)
+    cells = [ALIFPlusMinus(N_IN, WIDTH, reset="static"), LIF(WIDTH, 16, reset="static"), LIF(16, 16, reset="zero")]
+    with torch.no_grad():
+        for cell in cells:
+            cell.w_in.mul_(5)
+        cells[0].tau_theta = torch.linspace(50, 5000, WIDTH)
+        cells[0].theta_rest = 0.8
+    a = Network(cells, N_OUT, readout_bias=True)
+    with torch.no_grad():
+        a.readout.bias.uniform_()
+    b = from_nir(to_nir(a, dt=DT))
+    assert [cell.reset_name for cell in b.cells] == ["static", "static", "zero"]
+    assert_the_same(a, b)
+
+
+def test_the_readout_may_be_missing():
+    a = network("recurrent, zero", 0, torch.float64)
+    graph = to_nir(a, dt=DT)
+    nodes = {name: node for name, node in graph.nodes.items() if name not in ("readout", "output")}
+    edges = [edge for edge in graph.edges if "readout" not in edge]
+    cut = nir.NIRGraph(nodes | {"output": nir.Output(np.array([16]))}, [*edges, ("lif_2", "output")])
+    x = spikes().double()
+    assert torch.equal(from_nir(cut, dt=DT)(x), a.run(x).spikes[-1])
+
+
+# the equations in the file, stepped by hand in numpy: what another reader makes of it
+
+
+def euler(state: np.ndarray, tau: np.ndarray, r: np.ndarray, drive: np.ndarray) -> np.ndarray:
+    return state + DT / tau * (r * drive - state)
+
+
+@pytest.mark.parametrize("reset", ["zero", "subtract"])
+def test_the_constants_of_a_cubalif_are_the_documented_ones(reset):
+    cell = lif(reset=reset)
+    node = to_nir(Network([cell], N_OUT), dt=DT).nodes["lif_1"]
+    slow, fast = 1 / (1 - cell.decay_v.detach().double().numpy()), np.ones(WIDTH)
+    syn, mem = (fast, slow) if reset == "zero" else (slow, fast)
+    expected = {"tau_syn": DT * syn, "w_in": syn, "tau_mem": DT * mem, "r": mem, "v_leak": 0, "v_reset": 0}
+    for name, value in expected.items():
+        np.testing.assert_allclose(getattr(node, name), np.broadcast_to(value, WIDTH), rtol=1e-12, err_msg=name)
+    np.testing.assert_array_equal(node.v_threshold, cell.theta.numpy())
+
+
+@pytest.mark.parametrize("kind", ["recurrent, zero", "recurrent, subtract", "bias, zero", "ALIF"])
+def test_euler_steps_of_the_nodes_fire_as_the_network_does(kind):
+    a = network(kind, 0, torch.float64)
+    nodes: Any = to_nir(a, dt=DT).nodes
+    x = spikes(STEPS, 1).double()
+    u, v, z = np.zeros((3, WIDTH))
+    w_in, seen = nodes["w_in_1"], []
+    inner = nodes["alif_1"].nodes if kind == "ALIF" else None
+    for frame in x[:, 0].numpy():
+        w_rec = nodes["w_rec_1"] if inner is None else inner["w_rec"]
+        drive = w_in.weight @ frame + w_rec.weight @ z + getattr(w_in, "bias", 0)
+        if inner is None:
+            node = nodes["lif_1"]
+            u = euler(u, node.tau_syn, node.w_in, drive)
+            v = euler(v, node.tau_mem, node.r, u)
+            z = (v > node.v_threshold).astype(float)
+            v = np.where(z, node.v_reset, v)
+        else:
+            v = euler(v, inner["membrane"].tau, inner["membrane"].r, drive)
+            u = euler(u, inner["adaptation"].tau, inner["adaptation"].r, z)
+            z = (v + u > inner["threshold"].threshold).astype(float)
+        seen.append(z)
+    ours = a.run(x).spikes[0][:, 0].detach().numpy()
+    assert 0.1 < ours.mean() < 0.5
+    assert np.array_equal(np.array(seen), ours)
+
+
+def test_numbers_changed_in_the_graph_win_over_what_was_noted():
+    a = network("ALIF below LIF", 1, torch.float64)
+    graph: Any = to_nir(a, dt=DT)
+    graph.nodes["lif_2"].tau_syn = graph.nodes["lif_2"].tau_syn * 2
+    graph.nodes["lif_2"].w_in = graph.nodes["lif_2"].w_in * 2
+    graph.nodes["w_rec_2"].weight[0, 0] += 0.25
+    inner = graph.nodes["alif_1"].nodes
+    inner["adaptation"].r = inner["adaptation"].r * 3
+    inner["threshold"].threshold = inner["threshold"].threshold * 1.5
+    b = from_nir(graph)
+    torch.testing.assert_close(1 - b.cells[1].decay_v, (1 - a.cells[1].decay_v) / 2)
+    torch.testing.assert_close(b.cells[1].w_rec[0, 0], a.cells[1].w_rec[0, 0] + 0.25)
+    torch.testing.assert_close(b.cells[0].adaptation, a.cells[0].adaptation * 3)
+    torch.testing.assert_close(b.cells[0].theta_rest, a.cells[0].theta_rest * 1.5)
+
+
+# golden samples
+
+
+@pytest.mark.parametrize(("kind", "layer_delay"), [("recurrent, subtract", 0), ("recurrent, zero", 1), ("ALIF", 1)])
+def test_a_file_holds_spikes_as_nir_data_and_a_changed_weight_is_found_in_its_layer(kind, layer_delay, tmp_path):
+    a, x, path = network(kind, 1, torch.float64), spikes(60, 2).double(), tmp_path / "a.nir"
+    a.layer_delay = layer_delay
+    to_nir(a, path, dt=1e-3, golden=x)
+    data = nir.read_data(path)
+    data.check_nodes(nir.read(path))
+    a.layer_delay = 0
+    with torch.no_grad():
+        run = a.run(x)
+    names = [name for name in data.nodes if name not in ("input", "output")]
+    for name, z in zip(["input", *names], (x, *run.spikes), strict=True):
+        grid = data.nodes[name].observables["spikes"]
+        assert (grid.data.dtype, grid.dt) == (bool, 1e-3)
+        assert z.sum() > 200
+        assert np.array_equal(grid.data, z.transpose(0, 1).numpy())
+    assert np.array_equal(data.nodes["output"].observables["values"].data, run.logits.transpose(0, 1).numpy())
+    found = verify_nir(path)
+    assert found.exact
+    assert not found.simulated
+    with h5py.File(path, "r+") as file:
+        file["node/nodes/w_in_2/weight"][...] *= 1.05
+    found = verify_nir(path)
+    assert [layer.agreement == 1 for layer in found.layers] == [True, False]
+    with torch.no_grad():
+        after = from_nir(path, layer_delay=0).run(x).spikes[1]
+    assert found.layers[1].first_difference == (run.spikes[1] != after).flatten(1).any(1).nonzero()[0].item()
+    for place, message in (("nodes/lif_2", "a.nir: "), ("nodes", r"holds no golden samples: write it with to_nir\(")):
+        with h5py.File(path, "r+") as file:
+            del file[place.replace("lif_2", names[1])]
+        with pytest.raises(ValueError, match=message):
+            verify_nir(path)
+    with pytest.raises(ValueError, match="golden samples are written to a file: give its path"):
+        to_nir(a, dt=1e-3, golden=x)
+
+
+# refusals of to_nir
+
+
+def changed(cell: Any, **values: float) -> Any:
+    with torch.no_grad():
+        for name, value in values.items():
+            getattr(cell, name)[3] = value
+    return cell
+
+
+def slow(cell: Any, name: str) -> Any:
+    setattr(cell, name, torch.full((16,), 1e9))
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: ALIFPlus(WIDTH, 16), r"layer 2: NIR cannot express an ALIF with reset='subtract'.*static"),
+        (lambda: ALIFPlus(WIDTH, 16, reset="zero"), r"layer 2: .*reset='zero'.*neurolsc\.save"),
+        (lambda: wrap(nn.GRU(WIDTH, 16)).cells[0], r"layer 2 is a torch GRU, which has no counterpart"),
+        (lambda: changed(lif(WIDTH, 16), w_in=math.nan), r"layer 2: w_in must be finite, got nan"),
+        (lambda: changed(lif(WIDTH, 16), theta=-0.5), r"layer 2: thresholds must be positive, got -0\.5"),
+        (lambda: changed(alif(WIDTH, 16), b_theta=-1.0), r"layer 2: thresholds must be positive, got -"),
+        (lambda: lif(WIDTH, 16, bias=0.1), r"layer 2: its bias \(up to 0\.15\).*layer_delay=0"),
+        (lambda: slow(lif(WIDTH, 16), "tau_v"), r"layer 2: tau_v reaches 1e\+09 steps"),
+        (lambda: slow(alif(WIDTH, 16), "tau_theta"), r"layer 2: tau_theta reaches 1e\+09 steps"),
+        (lambda: lif(WIDTH, 16).to(torch.bfloat16), r"layer 2 has the dtype torch\.bfloat16"),
+    ],
+)
+def test_networks_that_nir_cannot_express_are_refused_by_layer_and_number(made, message, tmp_path):
+    with pytest.raises((TypeError, ValueError), match=message):
+        to_nir(Network([lif(), made()], N_OUT), tmp_path / "a.nir", dt=DT)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_readout_that_is_not_finite_or_linear_and_a_step_without_length_are_refused():
+    a = network("recurrent, zero", 1, torch.float32)
+    for dt in (0.0, -1e-3, math.nan):
+        with pytest.raises(ValueError, match="dt must be positive"):
+            to_nir(a, dt=dt)
+    with torch.no_grad():
+        a.readout.weight[0, 0] = math.inf
+    with pytest.raises(ValueError, match="readout: weight must be finite, got inf"):
+        to_nir(a, dt=DT)
+    with pytest.raises(TypeError, match=r"readout must be linear, got Sequential"):
+        to_nir(Network([lif()], nn.Sequential(nn.Linear(WIDTH, 3))), dt=DT)
+
+
+def test_without_nir_its_package_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "nir", None)  # as if it were not installed
+    with pytest.raises(ImportError, match=r"pip install 'nir>=1\.0\.7'"):
+        to_nir(make("recurrent, zero"), dt=DT)
+    with pytest.raises(ImportError, match=r"pip install 'nir>=1\.0\.7'"):
+        from_nir(tmp_path / "a.nir")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "a.nir"
+    path.write_text("old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        to_nir(make("recurrent, zero"), path, dt=DT)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# refusals of from_nir
+
+
+def chain(*middle, edges=()) -> nir.NIRGraph:
+    """input -> 0 -> 1 -> ... -> output, and more edges."""
+    names = ["input", *map(str, range(len(middle))), "output"]
+    nodes = dict(zip(names, (nir.Input(np.array([3])), *middle, nir.Output(np.array([2]))), strict=True))
+    return nir.NIRGraph(nodes, [*itertools.pairwise(names), *edges], type_check=False)
+
+
+FIELDS = {
+    nir.LIF: ("tau", "r", "v_leak", "v_threshold", "v_reset"),
+    nir.CubaLIF: ("tau_mem", "tau_syn", "w_in", "r", "v_leak", "v_threshold", "v_reset"),
+    nir.IF: ("r", "v_threshold", "v_reset"),
+    nir.LI: ("tau", "r", "v_leak"),
+}
+
+
+def neurons(kind=nir.LIF, n: int = 2, **changes) -> nir.NIRNode:
+    base = {"tau": 1e-3, "tau_mem": 1e-3, "tau_syn": 1e-4, "w_in": 1.0, "r": 1.0}
+    base |= {"v_leak": 0.0, "v_threshold": 1.0, "v_reset": 0.0} | changes
+    return kind(**{name: np.full(n, base[name]) for name in FIELDS[kind]})
+
+
+def linear(rows: int = 2, columns: int = 3, value: float = 1.0) -> nir.Linear:
+    return nir.Linear(np.full((rows, columns), value))
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (lambda: chain(linear(), neurons(nir.IF), linear(2, 2)), r"node 1 \(IF\) stands where LIF or CubaLIF or LI"),
+        (lambda: chain(nir.Flatten({"input": np.array([3])}, 0, -1), linear()), r"node 0 \(Flatten\) stands where Lin"),
+        (lambda: chain(linear(), nir.Delay(np.full(2, 1e-4)), neurons()), r"node 1 \(Delay\) stands where"),
+        (lambda: chain(linear(), neurons(v_reset=-0.5)), r"node 1 \(LIF\): v_reset must be 0, .* got -0\.5"),
+        (lambda: chain(linear(), neurons(nir.CubaLIF, v_reset=-0.5)), r"node 1 \(CubaLIF\): v_reset must be 0"),
+        (lambda: chain(linear(), neurons(v_leak=0.2)), r"node 1 \(LIF\): v_leak must be 0, .* got 0\.2"),
+        (
+            lambda: chain(linear(), neurons(tau=5e-5)),
+            r"node 1 \(LIF\): tau must be at least dt = 0\.0001 s .* got 5e-05",
+        ),
+        (lambda: chain(linear(), neurons(tau=math.inf)), r"node 1 \(LIF\): tau must be .* finite, got inf"),
+        (lambda: chain(linear()), r"has no layer of neurons"),
+        (lambda: chain(linear(), neurons(nir.LI), linear(2, 2)), r"node 2 \(Linear\) stands where Threshold was expec"),
+        (
+            lambda: chain(linear(), neurons(), linear(2, 2), neurons(), edges=[("1", "3")]),
+            r"wanted one node after node 1 \(LIF\), got 2, 3",
+        ),
+        (
+            lambda: chain(linear(), neurons(), linear(2, 2), neurons(), linear(2, 2), edges=[("3", "2")]),
+            r"wanted one node after node 3 \(LIF\), got 2, 4",
+        ),
+        (lambda: chain(linear(), neurons(v_threshold=0.0)), r"node 1: thresholds must be positive, got 0"),
+        (lambda: chain(linear(value=math.nan), neurons()), r"node 1: w_in would not be finite"),
+        (lambda: chain(linear(), neurons(), linear(2, 7)), r"readout have shape \(2, 7\), wanted \(classes, 2\)"),
+        (lambda: chain(linear(5, 3), neurons()), r"v_leak of a LIF has shape \(2,\), wanted \(5,\)"),
+    ],
+)
+def test_a_graph_that_is_none_of_our_networks_is_refused_by_node_and_type(graph, message):
+    with pytest.raises(ValueError, match=message):
+        from_nir(graph(), dt=DT)
+
+
+@pytest.mark.parametrize("name", ["membrane", "adaptation"])
+def test_an_alif_whose_integrators_rest_elsewhere_is_refused(name):
+    graph: Any = to_nir(make("ALIF kept positive"), dt=DT)
+    graph.nodes["alif_2"].nodes[name].v_leak = np.full(16, 0.25)
+    with pytest.raises(ValueError, match=r"node alif_2\.membrane \(LI\): v_leak must be 0, .* got 0\.25"):
+        from_nir(graph)
+
+
+def test_one_neuron_alone_is_scaled_as_many_are():
+    weight = np.array([[1.0, 0.5, -0.25]])
+    cell: Any = from_nir(chain(nir.Linear(weight), neurons(n=1, r=3.0), linear(2, 1)), dt=DT).cells[0]
+    np.testing.assert_allclose(cell.w_in.detach().numpy(), 3.0 * DT / 1e-3 * weight)  # an Euler step adds r dt / tau
+    np.testing.assert_allclose(cell.decay_v.item(), 0.9)
+
+
+def test_the_step_must_be_known_and_one():
+    with pytest.raises(ValueError, match="does not say how long a time step is: give dt"):
+        from_nir(chain(linear(), neurons()))
+    with pytest.raises(ValueError, match=r"written with dt = 0\.0001 s, got dt = 0\.001 s"):
+        from_nir(to_nir(make("recurrent, zero"), dt=DT), dt=1e-3)
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "a.nir"
+    with pytest.raises(FileNotFoundError):
+        from_nir(path)
+    to_nir(make("recurrent, zero"), path, dt=DT)
+    for data in (b"a text", path.read_bytes()[:3000]):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"a\.nir: damaged"):
+            from_nir(path)
+    with pytest.raises(TypeError, match="wanted a NIRGraph or the path of a file, got LIF"):
+        from_nir(neurons())

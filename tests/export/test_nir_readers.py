@@ -1,0 +1,179 @@
+"""Our NIR files read by norse, snnTorch, spikingjelly and rockpool, and theirs by us."""
+
+import warnings
+from typing import Any
+
+import nir
+import pytest
+import snntorch
+import torch
+from rockpool.nn.modules.torch.nir import from_nir as import_rockpool
+from snntorch.export_nir import export_to_nir
+from spikingjelly.activation_based.nir_exchange import import_from_nir as import_spikingjelly
+from torch import Tensor, nn
+
+from neurolsc import LIF, Network
+from neurolsc.export import from_nir, to_nir
+from tests.export.networks import N_IN, N_OUT, WIDTH, lif, make, spikes
+
+DT = 1e-4
+STEPS = 100
+NORSE_DT = 1e-6  # norse writes dt / tau_inv where 1 / tau_inv belongs, with dt = 1e-3
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import norse.torch
+    from snntorch.import_nir import import_from_nir as import_snntorch
+
+LIF_KINDS = ("feed-forward, subtract", "feed-forward, zero", "recurrent, subtract", "recurrent, zero")
+SETTINGS = [(kind, delay) for kind in LIF_KINDS for delay in (0, 1)] + [("bias, subtract", 0), ("bias, zero", 0)]
+
+
+def even(network: Network) -> Network:
+    """One threshold and one time constant per layer, as snnTorch and spikingjelly read them."""
+    for layer in network.cells:
+        layer.tau_v = torch.full((layer.n_hidden,), 5.0)
+        with torch.no_grad():
+            layer.theta.fill_(1.0)
+    return network
+
+
+def import_norse(path: Any, dt: float) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return norse.torch.from_nir(nir.read(path, type_check=False), dt=dt).double()
+
+
+def stepped(module: Any, x: Tensor, names: tuple[str, ...] = ()) -> tuple[list[Tensor], Tensor]:
+    """What the named nodes of a module, and the module itself, send on x (T, B, N)."""
+    sent: dict[str, list[Tensor]] = {name: [] for name in names}
+    for name, frames in sent.items():
+        module.get_submodule(name).register_forward_hook(lambda _m, _x, out, frames=frames: frames.append(out[0]))
+    state, outputs = None, []
+    with torch.no_grad():
+        for frame in x:
+            out, state = module(frame, state)
+            outputs.append(out)
+    return [torch.stack(frames) for frames in sent.values()], torch.stack(outputs)
+
+
+@pytest.mark.parametrize("reader", ["norse", "spikingjelly"])
+@pytest.mark.parametrize(("kind", "layer_delay"), SETTINGS)
+def test_every_spike_is_the_networks(kind, layer_delay, reader, tmp_path):
+    """Layers of NIR have no delay: with layer_delay=1 layer l fires there l steps earlier."""
+    network = (make(kind) if reader == "norse" else even(make(kind))).double()
+    network.layer_delay = layer_delay
+    to_nir(network, tmp_path / "a.nir", dt=DT)
+    if reader == "norse":
+        module = import_norse(tmp_path / "a.nir", DT)
+    else:
+        module = import_spikingjelly(tmp_path / "a.nir", dt=DT, dtype=torch.float64)
+    x = spikes(STEPS).double()
+    theirs, outputs = stepped(module, x, ("lif_1", "lif_2")[: len(network.cells)])
+    with torch.no_grad():
+        run = network.run(x)
+    for i, (a, b) in enumerate(zip(run.spikes, theirs, strict=True), start=1):
+        late = i * layer_delay
+        assert a.mean() > 0.08
+        assert not a[:late].any()
+        assert torch.equal(a[late:], b[: STEPS - late])
+    if not layer_delay:
+        torch.testing.assert_close(outputs, run.logits, rtol=0, atol=1e-5)
+
+
+def test_spikingjelly_fires_at_the_threshold_where_ours_do_not(tmp_path):
+    network = Network([LIF(1, 1, threshold=1.0, reset="zero")], 1, layer_delay=0)
+    with torch.no_grad():
+        network.cells[0].get_parameter("w_in").fill_(1.0)
+    x = torch.zeros(3, 1, 1)
+    x[1] = 1.0
+    to_nir(network, tmp_path / "a.nir", dt=DT)
+    (theirs,), _ = stepped(import_spikingjelly(tmp_path / "a.nir", dt=DT), x, ("lif_1",))
+    assert not network.run(x).spikes[0].any()
+    assert theirs.flatten().tolist() == [0, 1, 0]
+
+
+def test_snntorch_fires_as_a_network_without_recurrence_and_reset_to_zero_does(capsys):
+    cells = [lif(n_in, width, reset="zero", recurrent=False) for n_in, width in ((N_IN, WIDTH), (WIDTH, 16))]
+    network = even(Network(cells, N_OUT, layer_delay=0))
+    x = spikes(STEPS)
+    _, theirs = stepped(import_snntorch(to_nir(network, dt=DT)), x)
+    with torch.no_grad():
+        run = network.run(x)
+    assert all(z.mean() > 0.1 for z in run.spikes)
+    torch.testing.assert_close(theirs, run.logits)
+    capsys.readouterr()  # its reader prints
+
+
+@pytest.mark.parametrize("reset", ["zero", "subtract", "static"])
+def test_rockpool_makes_another_network_by_the_documented_rules(reset, tmp_path):
+    """dt is the smallest tau_mem / (1 + r); a neuron fires floor(v / threshold) times in a step."""
+    cell = lif(reset=reset)
+    network = Network([cell], nn.Linear(WIDTH, WIDTH, bias=False), layer_delay=0)
+    with torch.no_grad():
+        network.readout.weight.copy_(torch.eye(WIDTH))
+    graph = to_nir(network, tmp_path / "a.nir", dt=DT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it uses a function that nirtorch means to replace
+        module = import_rockpool(tmp_path / "a.nir")
+    theirs = module(spikes(STEPS).transpose(0, 1))[0].transpose(0, 1)
+    node: Any = graph.nodes["lif_1"]
+    mem, syn, threshold = (torch.from_numpy(a).float() for a in (node.tau_mem, node.tau_syn, node.v_threshold))
+    dt = float((node.tau_mem / (1 + node.r)).min())
+    current, v, fired = torch.zeros(3, WIDTH), torch.zeros(3, WIDTH), []
+    for frame in spikes(STEPS):
+        current = (current + frame @ cell.w_in.detach().T) * torch.exp(-dt / syn)
+        v = v * torch.exp(-dt / mem) + current
+        fired.append((v / threshold).floor().clamp(min=0))
+        v = v - fired[-1] * threshold
+    assert torch.equal(torch.stack(fired), theirs)
+    assert theirs.max() > 1
+    with torch.no_grad():
+        assert (network.run(spikes(STEPS)).spikes[0] == theirs).double().mean() < 0.9
+
+
+# files of other programs
+
+
+def assert_alike(ours: Network, x: Tensor, theirs: Tensor) -> None:
+    with torch.no_grad():
+        run = ours.run(x)
+    assert all(0.05 < z.mean() < 0.6 for z in run.spikes)
+    torch.testing.assert_close(run.logits, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("neuron", ["Leaky", "RLeaky"])
+def test_a_file_of_snntorch_is_read(neuron, tmp_path, capsys):
+    torch.manual_seed(0)
+    settings = {"init_hidden": True, "reset_mechanism": "zero", "reset_delay": False}
+    if neuron == "Leaky":
+        layer = snntorch.Leaky(beta=torch.linspace(0.5, 0.9, WIDTH), threshold=torch.ones(WIDTH), **settings)
+    else:
+        layer = snntorch.RLeaky(beta=0.8, linear_features=WIDTH, **settings)
+    module = nn.Sequential(nn.Linear(N_IN, WIDTH), layer, nn.Linear(WIDTH, N_OUT))
+    with torch.no_grad():
+        module[0].weight.mul_(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        nir.write(tmp_path / "a.nir", export_to_nir(module, torch.rand(1, N_IN), ignore_dims=[0]))
+    layer.reset_mem()
+    x = spikes(STEPS)
+    with torch.no_grad():
+        theirs = torch.stack([module(frame) for frame in x])
+    assert_alike(from_nir(tmp_path / "a.nir", dt=DT), x, theirs)
+    capsys.readouterr()
+
+
+def test_a_file_of_norse_is_read(tmp_path):
+    torch.manual_seed(0)
+    p = norse.torch.LIFBoxParameters(
+        tau_mem_inv=torch.linspace(100.0, 300.0, WIDTH), v_th=torch.full((WIDTH,), 0.3), v_leak=torch.zeros(WIDTH)
+    )
+    module = norse.torch.SequentialState(nn.Linear(N_IN, WIDTH), norse.torch.LIFBoxCell(p), nn.Linear(WIDTH, N_OUT))
+    with torch.no_grad():
+        module[0].weight.mul_(8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        nir.write(tmp_path / "a.nir", norse.torch.to_nir(module, torch.rand(N_IN)))
+    x = spikes(STEPS)
+    assert_alike(from_nir(tmp_path / "a.nir", dt=NORSE_DT), x, stepped(module, x)[1])

@@ -1,0 +1,354 @@
+"""Integers of float networks: values, refusals, training through rounding."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, evaluate, train
+from neurolsc.export import (
+    AtrlifLayer,
+    QuantizationAware,
+    delayed,
+    dequantize,
+    fit_scales,
+    quantize,
+    read_netx,
+    to_netx,
+    verify,
+    write_netx,
+)
+from neurolsc.export.fixed_point import check_matrix
+from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, alif, in_steps, lif, make, spikes
+from tests.patterns import CLASSES, QUIET, Leak, N, Patterns
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_integers_and_their_training_form_fire_like_floats_but_for_rounding(kind):
+    network, x = make(kind), spikes(200)
+    exact, integer, aware = network.run(x), quantize(network).run(x), QuantizationAware(network).run(x)
+    for a, b, c in zip(exact.spikes, integer.spikes, aware.spikes, strict=True):
+        assert a.mean() > 0.05
+        assert a.shape == b.shape
+        assert (a == b).double().mean() > 0.9
+        assert abs(a.mean() - b.mean()) < 0.04 * a.mean() + 0.001
+        assert torch.equal(b, c)
+    torch.testing.assert_close(aware.logits, integer.logits / quantize(network).readout_scale)
+    assert all(e.overflows == 0 for e in integer.extremes)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+def test_integers_without_memory_are_exact(bias):
+    """Nothing to round: integer parameters whose sums, multiples of 6, never meet 254."""
+    torch.manual_seed(3)
+    cells = []
+    for n_in in (N_IN, WIDTH):
+        cell = LIF(n_in, WIDTH)
+        theta = torch.tensor([0.5, 1.0, 2.0, 4.0]).repeat(WIDTH // 4)
+        with torch.no_grad():
+            cell.tau_v = torch.full((WIDTH,), 0.02)
+            cell.w_in.copy_(6 * torch.randint(-30, 41, cell.w_in.shape) * theta.unsqueeze(1))
+            cell.w_rec.copy_(6 * torch.randint(-30, 41, cell.w_rec.shape) * theta.unsqueeze(1))
+            cell.w_rec[range(WIDTH), range(WIDTH)] = 0.0  # the place of the reset, -254 units
+            if bias:
+                cell.b_v.copy_(6 * torch.randint(-10, 11, cell.b_v.shape) * theta)
+            cell.theta.copy_(254 * theta)
+        cells.append(cell)
+    network, x = Network(cells, N_OUT).double(), spikes(100)
+    quantized = quantize(network)
+    exact, integer = network.run(x), quantized.run(x)
+    assert quantized.layers[0].threshold[0] == 254
+    for a, b in zip(exact.spikes, integer.spikes, strict=True):
+        assert a.mean() > 0.05
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("reset", ["subtract", "zero"])
+def test_a_bias_acts_from_the_first_step_on(reset):
+    """At a bias of 0.6 thresholds and next to no leak, 0.6 and 1.2, the second step fires first."""
+    cell = LIF(2, 3, reset=reset)
+    with torch.no_grad():
+        cell.tau_v = torch.full((3,), 1000.0)
+        cell.w_rec.zero_()
+        cell.b_v.fill_(0.6)
+    network, x = Network([cell], 2), torch.zeros(4, 1, 2)
+    fired = quantize(network).run(x).spikes[0][:, 0, 0].tolist()
+    assert fired == network.run(x).spikes[0][:, 0, 0].tolist()
+    assert fired[:2] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_even_and_within_8_bits_and_off_by_half_a_unit_at_most(kind):
+    network = make(kind)
+    quantized = quantize(network)
+    rounded = dequantize(network, quantized)
+    for cell, near, layer in zip(network.cells, rounded.cells, quantized.layers, strict=True):
+        scale = (layer.unit / 64)[: cell.n_hidden].unsqueeze(1)
+        for name, exponent in (("w_in", layer.weight_exp), ("w_rec", layer.weight_rec_exp)):
+            off = (getattr(near, name) - getattr(cell, name)).abs() * scale / 2**exponent
+            assert off.max() <= 1 + 1e-9  # even numbers: half a step is one
+        for matrix in (layer.weight, layer.weight_rec):
+            assert matrix is None or (matrix.abs().max() <= 254 and (matrix % 2 == 0).all())
+    assert quantized.readout.abs().max() == 254
+
+
+def test_an_alif_has_one_step_of_its_threshold_and_decays_of_12_bits():
+    network = make("ALIF")
+    quantized = quantize(network)
+    layer, cell, original = quantized.layers[0], dequantize(network, quantized).cells[0], network.cells[0]
+    assert isinstance(layer, AtrlifLayer)
+    assert isinstance(cell, ALIFPlus)
+    assert isinstance(original, ALIFPlus)
+    assert torch.equal(layer.v_decay, (4096 * (1 - original.decay_v.double())).round())
+    assert torch.equal(layer.theta_decay, (4096 * (1 - original.decay_theta.double())).round())
+    assert layer.theta_step.unique().numel() == 1
+    assert layer.threshold.unique().numel() > 10
+    for name in ("theta_rest", "adaptation"):  # 16 units at least
+        torch.testing.assert_close(
+            getattr(cell, name), getattr(original, name).double(), rtol=0.5 / 16, atol=0, check_dtype=False
+        )
+
+
+@pytest.mark.parametrize(
+    ("w_in", "w_rec", "rest", "step"),
+    [
+        (100, 100, 4, 2.54 * 2**1),  # doubled until the threshold has 16 units: 20
+        (100, 0.1, 4, 2.54 * 2**5),  # and on, for the smaller matrix, until it has 256: 325
+        (100, 20, 4, 2.54 * 2**3),  # or until that matrix has its full range: 20 x 12.7 = 254
+        (200, 200, 1000, 1.27),  # one unit per step is the least
+    ],
+)
+def test_an_alif_has_as_many_units_as_its_thresholds_and_weights_need(w_in, w_rec, rest, step):
+    layer = quantize(in_steps(w_in, w_rec, rest)).layers[0]
+    assert isinstance(layer, AtrlifLayer)
+    assert (layer.theta_step == int(step)).all()
+    assert (layer.threshold - rest * int(step)).abs().max() <= 1
+    pairs = ((layer.weight, layer.weight_exp, w_in), (layer.weight_rec, layer.weight_rec_exp, w_rec))
+    for matrix, exponent, peak in pairs:
+        assert abs(matrix.abs().max() * 2**exponent - peak * int(step)) <= 2**exponent
+        assert matrix.abs().max() > 127 or exponent == 0
+
+
+@pytest.mark.parametrize(("bias", "mantissa", "bits"), [(4094.6, 4095, 0), (4095.9, 2048, 1), (-9000.2, -2250, 2)])
+def test_a_bias_of_an_alif_has_13_bits_and_an_exponent(bias, mantissa, bits):
+    layer = quantize(in_steps(100, 0.1, 4, bias / 64 / 81)).layers[0]
+    assert isinstance(layer, AtrlifLayer)
+    assert layer.bias_exp == bits
+    assert (layer.bias == mantissa).all()
+
+
+def with_value(name: str, value: float, cell: LIF | ALIFPlus | None = None) -> Network:
+    made = lif() if cell is None else cell
+    with torch.no_grad():
+        getattr(made, name).view(-1)[0] = value
+    return Network([made], N_OUT)
+
+
+def with_tau(value: float, name: str = "tau_v", cell: LIF | ALIFPlus | None = None) -> Network:
+    made = lif() if cell is None else cell
+    setattr(made, name, torch.full((WIDTH,), value))
+    return Network([made], N_OUT)
+
+
+def scaled(factor: float, readout: float = 1.0) -> Network:
+    made = lif(reset="zero")
+    with torch.no_grad():
+        made.w_in.mul_(factor)
+        made.w_rec.mul_(factor)
+        network = Network([lif(N_IN, N_IN), made], N_OUT)
+        network.readout.get_parameter("weight").mul_(readout)
+    return network
+
+
+def test_a_voltage_without_memory_a_coarse_reset_and_rounding_losses_are_remarked():
+    torch.manual_seed(0)
+    cells = [alif(), lif(WIDTH, 16)]
+    for cell in cells:
+        cell.tau_v = torch.full((cell.n_hidden,), 0.1)
+    quantized = quantize(Network(cells, N_OUT))
+    assert (quantized.layers[0].v_decay == 4095).all()
+    assert (quantized.layers[1].i_decay == 4096).all()  # type: ignore[attr-defined]
+    assert len(quantized.remarks) == 1
+    assert "layer 1: a voltage without memory retains 1/4096 of itself" in quantized.remarks[0]
+    far = alif()
+    far.theta_rest = torch.linspace(0.5, 30.0, WIDTH)
+    with torch.no_grad():
+        far.adaptation.fill_(1.0)
+        far.w_in.mul_(0.1)
+    assert any("8 bits leave a reset" in remark for remark in quantize(Network([far], N_OUT)).remarks)
+    assert any("rounding loses up to" in r for r in quantize(Network([lif(tau_v=400.0)], N_OUT)).remarks)
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "weights outside range": (lambda: with_value("w_in", 9.0), r"layer 1: .* leave 22 weight units per threshold"),
+    "all-zero layer": (lambda: scaled(0.0), r"layer 2: all weights are zero"),
+    "all-zero readout": (lambda: scaled(1.0, 0.0), r"the readout: all weights are zero"),
+    "not finite": (lambda: with_value("w_rec", float("nan")), r"cells.0.w_rec must be finite"),
+    "bias": (lambda: with_value("b_v", 60.0, lif(reset="zero")), r"layer 1: a bias of \d+ weight units .* 13 bits"),
+    "ALIF's bias": (lambda: with_value("b_v", 1e4, alif()), r"layer 1: a bias of \d+ state units .* 13 bits shifted"),
+    "high threshold": (lambda: scaled(1e-5), r"layer 2: a threshold of \d{6,} weight units does not fit 17 bits"),
+    "decay": (lambda: with_tau(5000.0), r"layer 1: tau_v is 5000 steps"),
+    "threshold's decay": (lambda: with_tau(5000.0, "tau_theta", alif()), r"tau_theta is 5000 to 5000 steps"),
+    "threshold without memory": (lambda: with_tau(0.1, "tau_theta", alif()), r"tau_theta is 0.1 to 0.1 steps"),
+    "negative adaptation": (lambda: with_value("adaptation", -0.5, alif()), r"positive everywhere, got -0.5"),
+    "no adaptation": (lambda: with_value("adaptation", 0.0, alif()), r"positive everywhere, got 0"),
+    "tiny adaptation": (lambda: in_steps(300, 300, 1000), r"layer 1: the step of the threshold rounds to 0"),
+    "thresholds far apart": (lambda: with_value("adaptation", 5e-4, alif()), r"layer 1: .* (8|17) bits|units per"),
+    "negative threshold": (lambda: with_value("b_theta", -0.1, alif()), r"resting thresholds must be positive, got -"),
+    "LIF's threshold": (lambda: with_value("theta", -1.0), r"thresholds must be positive, got -1"),
+    "adaptive reset": (lambda: Network([ALIFPlus(3, 2)], 2), r"layer 1: .* reset='subtract' .* reset='static'"),
+    "ALIF to zero": (lambda: Network([ALIFPlus(3, 2, reset="zero")], 2), r"layer 1: .* reset='zero' .*'static'"),
+    "ALIF±": (lambda: Network([ALIFPlusMinus(9, 9, reset="static")], 2), r"layer 1: adaptation must be positive"),
+    "other neurons": (lambda: Network([lif(), Leak(WIDTH, 4)], 2), r"layer 2 is a Leak"),
+    "readout": (
+        lambda: Network([lif()], torch.nn.Sequential(torch.nn.Linear(WIDTH, 2))),
+        r"readout must be linear, got Sequential",
+    ),
+    "readout's bias": (lambda: Network([lif()], 2, readout_bias=True), r"readout has a bias"),
+    "two kinds of bias": (
+        lambda: Network([lif(bias=0.1), lif(WIDTH, WIDTH, bias=0.1, reset="zero")], N_OUT),
+        r"layer 1 has a bias .* layer 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_networks_without_integers_are_refused_by_layer_and_number(name):
+    build, message = REFUSED[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        quantize(build())
+
+
+def test_one_sign_down_to_a_power_of_2_is_refused_and_few_units_can_be_forced():
+    assert 0 < quantize(with_value("w_in", 9.0), force=True).layers[0].threshold.max() < 62
+    with pytest.raises(ValueError, match=r"layer 7: no weight is positive and the smallest is -128"):
+        check_matrix("layer 7", torch.tensor([[-128.0, 0.0], [-2.0, -4.0]]))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.full((5, 1, N_IN), 0.5), r"must be 0 or 1, got 0.5: graded"),
+        (torch.full((5, 1, N_IN), 2), r"must be 0 or 1, got 2"),
+        (torch.zeros(5, 1, 7), r"must have shape \(T, B, 30\)"),
+    ],
+    ids=["graded", "two", "width"],
+)
+def test_input_that_is_no_spikes_of_the_right_width_is_refused(x, message):
+    with pytest.raises(ValueError, match=message):
+        quantize(make("recurrent, zero")).run(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("current", r"layer 1: the current leaves 24 bits \d+ times on the calibration data: it reaches from -\d{7,}"),
+        ("voltage", r"layer 1: the voltage or threshold leaves 24 bits \d+ times"),
+        ("input", r"layer 1: the input of a step exceeds 32767 units \d+ times"),
+    ],
+)
+def test_overflows_on_calibration_data_are_refused_with_their_number(kind, message, tmp_path):
+    torch.manual_seed(0)
+    made = {"current": lif, "voltage": lambda: lif(reset="zero"), "input": lambda: alif(200)}[kind]()
+    with torch.no_grad():
+        if kind == "input":
+            made.w_in.fill_(5.0)  # 200 times 254 at the coarsest scale
+        else:  # a voltage that hardly leaks, and that no spike resets
+            made.tau_v = torch.full((WIDTH,), 4000.0)
+            made.w_in.copy_(-made.w_in.abs())
+            made.w_rec.zero_()
+    with pytest.raises(ValueError, match=message):
+        to_netx(Network([made], N_OUT), tmp_path / "a.net", torch.ones(400, 1, made.n_in))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.05, (1, 0)), (0.15, (1, 0)), (0.2, None)])
+def test_scales_are_halved_until_half_of_the_bits_are_enough_and_weights_keep_theirs(rate, expected):
+    torch.manual_seed(0)
+    network, x = Network([alif(), lif(WIDTH, 16)], N_OUT), spikes(rate=rate)
+    rest = network.cells[0].theta_rest.detach().clone()
+    rest[0] = 0.01  # needs thousands of units per step of adaptation
+    network.cells[0].theta_rest = rest
+    halvings = fit_scales(network, x)
+    before, after = quantize(network), quantize(network, halvings=halvings)
+    assert before.run(x).extremes[0].reach > 0.5
+    assert 0.2 < after.run(x).extremes[0].reach <= 0.5
+    assert halvings[0] > 0 == halvings[1]
+    assert expected in (None, halvings)
+    assert torch.equal(after.layers[0].weight, before.layers[0].weight)
+    assert after.layers[0].weight_exp == before.layers[0].weight_exp - halvings[0]
+    assert after.run(x).spikes[0].mean() > 0.05
+    assert fit_scales(make("ALIF"), x) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["recurrent, zero", "bias, subtract", "bias, zero"])
+def test_layers_that_get_a_delay_come_back_on_time(kind, tmp_path):
+    original, x = make(kind), spikes(80)
+    original.layer_delay = 0
+    layers, late = len(original.cells), quantize(delayed(original))
+    there = late.run(torch.cat((x, x.new_zeros(layers, *x.shape[1:]))))  # blank steps by hand
+    write_netx(quantize(original), tmp_path / "a.net", golden=x)
+    for quantized in (quantize(original), read_netx(tmp_path / "a.net")):
+        run = quantized.run(x)
+        assert (quantized.latency, late.latency) == (layers, 0)
+        assert torch.equal(run.logits, there.logits[layers:])
+        for i, (z, later, cell) in enumerate(zip(run.spikes, there.spikes, original.cells, strict=True), start=1):
+            assert z.sum() > 500
+            assert torch.equal(z, later[i : i + len(x), :, : cell.n_hidden])
+    with torch.no_grad():
+        exact = original.run(x)
+    assert all(abs(a.mean() - b.mean()) < 0.02 for a, b in zip(run.spikes, exact.spikes, strict=True))
+    assert abs(run.logits / quantized.readout_scale - exact.logits).mean() < 0.3 * exact.logits.std()
+    found = verify(tmp_path / "a.net")
+    assert found.exact
+    assert found.steps == len(x)
+    assert torch.equal(found.logits, run.logits)
+
+
+def gradients(network: Network, model: Network, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    network.zero_grad()
+    model(x).square().mean().backward()
+    return {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("kind", ["recurrent, zero", "ALIF"])
+def test_the_gradient_through_integers_is_that_of_the_float_network_with_the_rounded_parameters(kind, float64):
+    network = make(kind)
+    rounded = dequantize(network, quantize(network))
+    x = spikes(5, 8).double()  # few steps: a state's rounding flips a spike now and then, which changes those after it
+    exact, integer = gradients(rounded, rounded, x), gradients(network, QuantizationAware(network), x)
+    assert exact.keys() == integer.keys()
+    for name, gradient in exact.items():
+        cosine = torch.nn.functional.cosine_similarity(gradient.flatten(), integer[name].flatten(), dim=0)
+        assert gradient.abs().max() > 0, name
+        assert cosine > 0.94, name
+
+
+@pytest.mark.parametrize("adaptive", [False, True], ids=["LIF", "ALIF"])
+def test_training_it_lowers_the_loss_of_the_integers_and_the_trained_is_exported(adaptive, tmp_path):
+    torch.manual_seed(0)
+    if adaptive:
+        cell: Any = ALIFPlus(N, 12, tau_v=3.0, tau_theta=5.0, b_theta=0.2, adaptation=0.5, reset="static")
+        cell.adaptation.requires_grad_(False)
+        cell.b_theta.requires_grad_(False)
+    else:
+        cell = LIF(N, 12, tau_v=3.0, reset="zero")
+    with torch.no_grad():  # large weights beside small ones: few units are left for most
+        cell.w_in.mul_(0.5)
+        cell.w_in[:, 0] += 3.0 * (-1) ** torch.arange(cell.n_hidden)
+    network, data = Network([cell], CLASSES), Patterns(48)
+    aware = QuantizationAware(network)
+    before = evaluate(aware, data)
+    train(aware, data, data, epochs=4, **(QUIET | {"lr": 2e-2}))
+    after = evaluate(aware, data)
+    assert after.loss < 0.9 * before.loss
+    assert after.firing_rate[0] > 0.02
+    x = torch.stack([data[i][0] for i in range(len(data))], 1)
+    to_netx(network, tmp_path / "a.net", x)
+    assert torch.equal(read_netx(tmp_path / "a.net").run(x).spikes[0], aware.run(x).spikes[0])
+
+
+def test_training_through_integers_starts_at_rest():
+    aware = QuantizationAware(make("recurrent, zero"))
+    with pytest.raises(ValueError, match="starts at rest"):
+        aware.run(spikes(), aware.initial_states(3))
