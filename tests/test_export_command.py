@@ -101,7 +101,7 @@ def test_a_simulator_that_fails_leaves_no_export(tmp_path, monkeypatch):
             {"cell": "ALIFLowPass"},
             {},
             [],
-            "whose step is not that of ALIF; only LIF and CubaLIF and ALIF and LI can be exported",
+            "whose step is not that of ALIF; only LIF, CubaLIF, ALIF, LI can be exported",
         ),
         ({"cell": "ALIFLowPass"}, {}, ["--to", "nir", "--dt", "0.001"], "whose step is not that of ALIF"),
         ({"cell": "ALIFPlusMinus"}, {}, [], "Train neurolsc.ALIFPositive (--cell ALIFPositive)"),

@@ -250,12 +250,11 @@ class Extremes:
 
     def __or__(self, other: "Extremes") -> "Extremes":
         """Extremes of both together."""
-        pairs = [(getattr(self, name), getattr(other, name)) for name in ("drive", "u", "v", "theta")]
-        counts = ("wraps", "saturations", "large_inputs", "ties")
-        return Extremes(
-            *((min(a[0], b[0]), max(a[1], b[1])) for a, b in pairs),
-            **{name: getattr(self, name) + getattr(other, name) for name in counts},
-        )
+        made: dict[str, Any] = {}
+        for name, a in vars(self).items():
+            b = getattr(other, name)
+            made[name] = (min(a[0], b[0]), max(a[1], b[1])) if isinstance(a, tuple) else a + b
+        return Extremes(**made)
 
     @property
     def overflows(self) -> int:

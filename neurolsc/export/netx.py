@@ -340,16 +340,16 @@ def _parsed(file: Content) -> tuple[QuantizedNetwork, Golden | None]:
             raise ValueError(f"neurolsc/scale_{i} must be positive and finite, one number or {m}.")
         layer, entries, _ = KINDS[kind]
         has = file.group(at)
-        read: dict[str, Any] = {
-            attribute: numbers(f"{at}/{name}", () if attribute.endswith("exp") else (m,), low, high)
-            for name, (attribute, low, high) in (ENTRIES | entries).items()
-        }
+        read: dict[str, Any] = {}
+        for name, (attribute, low, high) in (ENTRIES | entries).items():
+            value = numbers(f"{at}/{name}", () if attribute.endswith("exp") else (m,), low, high)
+            read[attribute] = value if value.ndim else int(value)
         made = layer(
             weight=numbers(f"{at}/weight", (m, width), -256, 255),
             weight_rec=numbers(f"{at}/weight_rec", (m, m), -256, 255) if "weight_rec" in has else None,
             bias=numbers(f"{at}/bias", (m,), -4096, 4095) if "bias" in has else torch.zeros(m, dtype=torch.float64),
             unit=UNIT * torch.from_numpy(np.array(np.broadcast_to(scale, (m,)), dtype=np.float64)),
-            **{name: value if value.ndim else int(value) for name, value in read.items()},
+            **read,
         )
         layers.append(made)
         width = m

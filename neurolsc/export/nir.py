@@ -207,9 +207,10 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, ro
         layer_delay = 1 if int(about.get("layer_delay", 0)) else 0
     layers, last = NirChain(graph).layers()
     starts = {kind: neuron for neuron in NEURONS.values() for kind in neuron.starts}
-    for layer in layers if room is not None else []:
-        neurons, inputs = layer.size
-        room.take(COPIES * neurons * (neurons + inputs), f"the weights of {layer.name}")
+    if room is not None:
+        for layer in layers:
+            neurons, inputs = layer.size
+            room.take(COPIES * neurons * (neurons + inputs), f"the weights of {layer.name}")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         cells = [starts[type(layer.neuron).__name__].cell(layer, dt) for layer in layers]
         top = cells[-1]
