@@ -202,8 +202,8 @@ for name in ("as built", "woken"):
 # %% [markdown]
 # ## Lightning
 #
-# `LSCPretraining` sets radii before the first epoch; `Diagnosing` looks at the network while it
-# trains, and prints what it finds when it is new.
+# `Starting(Relay())` starts the network before the first epoch; `Diagnosing` diagnoses it while it
+# trains, and prints new findings.
 
 # %%
 from lightning.pytorch import LightningModule, Trainer  # noqa: E402

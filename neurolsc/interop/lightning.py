@@ -1,4 +1,4 @@
-"""A start, pre-training, radii and a diagnosis as callbacks of Lightning."""
+"""A start with its radii, and a diagnosis, as callbacks of Lightning."""
 
 import math
 from collections.abc import Iterator
@@ -8,12 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from neurolsc.diagnosis import Diagnosis, diagnose
-from neurolsc.initialisers import LSC, Initialiser
+from neurolsc.initialisers import Initialiser
 from neurolsc.interop.wrap import wrap
 from neurolsc.network import Network
 from neurolsc.stability.findings import Finding
-from neurolsc.stability.lsc.pretrain import PretrainResult, pretrain
-from neurolsc.stability.lsc.targets import Target
 from neurolsc.stability.profile import radius_profile
 from neurolsc.tasks import Classification, Task
 from neurolsc.validation import whole
@@ -106,10 +104,6 @@ class Starting(_OnNetwork):
         self.findings: tuple[Finding, ...] | None = None
         self._inputs: list[Tensor] = []
 
-    def start(self, network: Network, inputs: list[Tensor]) -> tuple[Finding, ...]:
-        """Start a network; what was missed."""
-        return self.start_by.apply(network, inputs, seed=self.seed)
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start, unless training goes on from a checkpoint, and log the radii.
 
@@ -123,7 +117,7 @@ class Starting(_OnNetwork):
         network = self.network(pl_module)
         self._inputs = [x for x, *_ in islice(self.batches(trainer.train_dataloader, pl_module), self.count)]
         if trainer.global_step == 0:
-            self.findings = self.start(network, self._inputs)
+            self.findings = self.start_by.apply(network, self._inputs, seed=self.seed)
             for finding in self.findings:
                 pl_module.print(finding)
         radii = self._radii(network)
@@ -139,50 +133,6 @@ class Starting(_OnNetwork):
         profile = radius_profile(network, x, steps=min(self.steps, len(x)))
         means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
         return {f"radius_{d}_{i}": mean for d in means for i, mean in enumerate(means[d], start=1)}
-
-
-class LSCPretraining(Starting):
-    """:class:`Starting` by :func:`neurolsc.pretrain`, on batches gone through again and again.
-
-    Args:
-        module: as in :class:`Starting`, as are batches, batch_first, input_shape, steps and
-            samples.
-        target: the radius, as in :func:`neurolsc.pretrain`.
-        batches: pre-train on so many batches of the training data.
-        batch_first: whether the inputs are (B, T, ...) instead of (T, B, ...).
-        input_shape: shape of one sample of a step's input.
-        steps: time steps of a batch at which the logged radii are measured.
-        samples: samples at which they are measured.
-        settings: more arguments of :func:`neurolsc.pretrain`, such as ``max_steps`` or ``seed``.
-
-    Attributes:
-        result: what pre-training did; None before it.
-
-    Example:
-        >>> Trainer(callbacks=[LSCPretraining("net", target=0.5)])  # doctest: +SKIP
-    """
-
-    def __init__(
-        self,
-        module: str = "",
-        *,
-        target: Target = 0.5,
-        batches: int = 4,
-        batch_first: bool = False,
-        input_shape: int | tuple[int, ...] | None = None,
-        steps: int = 8,
-        samples: int = 4,
-        **settings: Any,
-    ) -> None:
-        where: dict[str, Any] = {"batch_first": batch_first, "input_shape": input_shape}
-        super().__init__(LSC(), module, batches=batches, steps=steps, samples=samples, **where)
-        self.settings: dict[str, Any] = {"progress": False, "target": target} | settings
-        self.result: PretrainResult | None = None
-
-    def start(self, network: Network, inputs: list[Tensor]) -> tuple[Finding, ...]:
-        """Pre-train a network; what was missed."""
-        self.result = pretrain(network, inputs, **self.settings)
-        return self.result.findings
 
 
 class Diagnosing(_OnNetwork):

@@ -53,13 +53,42 @@ _RESETS = {
 }
 
 
-class _Neuron(snn.RLeaky):
-    """What the three share: snnTorch's settings, and states in buffers between calls.
+class LIF(snn.RLeaky):
+    r"""Recurrent LIF for snnTorch: ``snntorch.RLeaky`` with an input of any dtype.
 
-    ``snntorch.utils.reset`` knows layers by nine classes, RLeaky among them, hence the base class.
-    Its constructor is left out: it would give a layer that ``snntorch.export_nir`` takes for a
-    plain recurrent LIF.
+    Args:
+        beta: decay of the voltage per step, clamped to [0, 1]; a number or (linear_features,).
+        linear_features: number of neurons.
+        threshold: the threshold, positive; a number or (linear_features,).
+        spike_grad: surrogate, ours or snnTorch's; None means that of
+            ``snntorch.surrogate.atan(2.0)``.
+        init_hidden: keep the states between calls and return the spikes alone.
+        learn_beta: train beta.
+        learn_threshold: train the threshold.
+        learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j]
+            leads from j to i.
+        reset_mechanism: ``"subtract"``, ``"zero"`` or ``"none"``; it may be set later.
+        output: with init_hidden, return the states too.
+        graded_spikes_factor: what a spike is multiplied with where it leaves, not zero.
+        learn_graded_spikes_factor: train that factor.
+        reset_gradient: let a gradient through the reset. False detaches the whole term threshold ·
+            spk (snnTorch detaches the spike in it alone); spikes are equal either way.
+
+    Raises:
+        TypeError: if linear_features is missing, or states are given with ``init_hidden=True``.
+        ValueError: if a value has another shape, the threshold is not positive, or a name is
+            unknown; at a call, if the input or a state has another shape.
+
+    Example:
+        >>> layer = LIF(beta=0.9, linear_features=3)
+        >>> spk, mem = layer(torch.ones(2, 3))
+        >>> spk, mem = layer(torch.ones(2, 3), spk, mem)
+        >>> spk.sum().item()
+        6.0
     """
+
+    # snntorch.utils.reset knows nine classes, RLeaky among them: hence the base class. Its
+    # constructor is left out: it makes a layer that snntorch.export_nir takes for a plain LIF.
 
     states: ClassVar[tuple[str, ...]] = ("spk", "mem")
     """the states in the order in which they are returned"""
@@ -71,19 +100,20 @@ class _Neuron(snn.RLeaky):
 
     def __init__(
         self,
-        beta: float | Tensor,
-        linear_features: int | None,
-        threshold: float | Tensor,
-        spike_grad: Spike | None,
-        init_hidden: bool,
-        learn_beta: bool,
-        learn_threshold: bool,
-        learn_recurrent: bool,
-        reset_mechanism: ResetMechanism,
-        output: bool,
-        graded_spikes_factor: float | Tensor,
-        learn_graded_spikes_factor: bool,
-        reset_gradient: bool,
+        beta: float | Tensor = 0.9,
+        linear_features: int | None = None,
+        threshold: float | Tensor = 1.0,
+        spike_grad: Spike | None = None,
+        init_hidden: bool = False,
+        learn_beta: bool = False,
+        learn_threshold: bool = False,
+        learn_recurrent: bool = True,
+        reset_mechanism: ResetMechanism = "subtract",
+        output: bool = False,
+        graded_spikes_factor: float | Tensor = 1.0,
+        learn_graded_spikes_factor: bool = False,
+        *,
+        reset_gradient: bool = False,
     ) -> None:
         if linear_features is None:
             raise TypeError(f"{type(self).__name__} needs linear_features, its number of neurons.")
@@ -157,6 +187,14 @@ class _Neuron(snn.RLeaky):
         # snnTorch's own surrogates answer in float32
         return self.spike_grad(distance).to(distance.dtype) * self.graded_spikes_factor
 
+    def forward(
+        self, input_: Tensor, spk: Tensor | None = None, mem: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        """One step of a current (..., linear_features); states default to the last ones."""
+        spk, mem = self._begin(input_, spk, mem)
+        mem = self._next_mem(input_, spk, spk / self.graded_spikes_factor, mem, self.threshold)
+        return self._end(self.emit(mem - self.threshold), mem)
+
     def reset_mem(self) -> tuple[Tensor, ...]:  # type: ignore[override]
         """Put all states to rest and return them, detached, in output order."""
         if self.spk.numel():
@@ -198,88 +236,11 @@ class _Neuron(snn.RLeaky):
         return f"{self.linear_features}, reset_mechanism={self._reset_mechanism!r}, init_hidden={self.init_hidden}"
 
 
-class LIF(_Neuron):
-    r"""Recurrent LIF for snnTorch: ``snntorch.RLeaky`` with an input of any dtype.
-
-    Args:
-        beta: decay of the voltage per step, clamped to [0, 1]; a number or (linear_features,).
-        linear_features: number of neurons.
-        threshold: the threshold, positive; a number or (linear_features,).
-        spike_grad: surrogate, ours or snnTorch's; None means that of
-            ``snntorch.surrogate.atan(2.0)``.
-        init_hidden: keep the states between calls and return the spikes alone.
-        learn_beta: train beta.
-        learn_threshold: train the threshold.
-        learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j]
-            leads from j to i.
-        reset_mechanism: ``"subtract"``, ``"zero"`` or ``"none"``; it may be set later.
-        output: with init_hidden, return the states too.
-        graded_spikes_factor: what a spike is multiplied with where it leaves, not zero.
-        learn_graded_spikes_factor: train that factor.
-        reset_gradient: let a gradient through the reset. False detaches the whole term threshold ·
-            spk (snnTorch detaches the spike in it alone); spikes are equal either way.
-
-    Raises:
-        TypeError: if linear_features is missing, or states are given with ``init_hidden=True``.
-        ValueError: if a value has another shape, the threshold is not positive, or a name is
-            unknown; at a call, if the input or a state has another shape.
-
-    Example:
-        >>> layer = LIF(beta=0.9, linear_features=3)
-        >>> spk, mem = layer(torch.ones(2, 3))
-        >>> spk, mem = layer(torch.ones(2, 3), spk, mem)
-        >>> spk.sum().item()
-        6.0
-    """
-
-    def __init__(
-        self,
-        beta: float | Tensor = 0.9,
-        linear_features: int | None = None,
-        threshold: float | Tensor = 1.0,
-        spike_grad: Spike | None = None,
-        init_hidden: bool = False,
-        learn_beta: bool = False,
-        learn_threshold: bool = False,
-        learn_recurrent: bool = True,
-        reset_mechanism: ResetMechanism = "subtract",
-        output: bool = False,
-        graded_spikes_factor: float | Tensor = 1.0,
-        learn_graded_spikes_factor: bool = False,
-        *,
-        reset_gradient: bool = False,
-    ) -> None:
-        super().__init__(
-            beta,
-            linear_features,
-            threshold,
-            spike_grad,
-            init_hidden,
-            learn_beta,
-            learn_threshold,
-            learn_recurrent,
-            reset_mechanism,
-            output,
-            graded_spikes_factor,
-            learn_graded_spikes_factor,
-            reset_gradient,
-        )
-
-    def forward(
-        self, input_: Tensor, spk: Tensor | None = None, mem: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, ...]:
-        """One step of a current (..., linear_features); states default to the last ones."""
-        spk, mem = self._begin(input_, spk, mem)
-        mem = self._next_mem(input_, spk, spk / self.graded_spikes_factor, mem, self.threshold)
-        return self._end(self.emit(mem - self.threshold), mem)
-
-
-class _ALIF(_Neuron):
+class _ALIF(LIF):
     """The adaptive neurons: a third state, the threshold, with a gradient through it."""
 
     states: ClassVar[tuple[str, ...]] = ("spk", "thr", "mem")
-    cell: ClassVar[type[neurons.ALIF]]
-    """our cell, whose adaptation is drawn"""
+    cell: ClassVar[type[neurons.ALIF]]  # ours, whose adaptation is drawn
     scale = 1.8  # of the adaptation, Table S1
 
     tau_theta: Tensor
@@ -306,21 +267,12 @@ class _ALIF(_Neuron):
         learn_adaptation: bool = True,
         reset_gradient: bool = False,
     ) -> None:
+        # fmt: off
         super().__init__(
-            beta,
-            linear_features,
-            threshold,
-            spike_grad,
-            init_hidden,
-            learn_beta,
-            learn_threshold,
-            learn_recurrent,
-            reset_mechanism,
-            output,
-            graded_spikes_factor,
-            learn_graded_spikes_factor,
-            reset_gradient,
+            beta, linear_features, threshold, spike_grad, init_hidden, learn_beta, learn_threshold, learn_recurrent,
+            reset_mechanism, output, graded_spikes_factor, learn_graded_spikes_factor, reset_gradient=reset_gradient,
         )
+        # fmt: on
         n = self.linear_features
         tau_theta = positive("tau_theta", _numbers("tau_theta", tau_theta, n))
         start = self.cell.draw_adaptation(self.scale, n, n) if adaptation is None else adaptation
@@ -370,33 +322,15 @@ _SHORTEST = 1e-3  # steps: the decay of a shorter time constant is zero in any d
 class ALIFPlus(_ALIF):
     r"""ALIF+ for snnTorch: a spike raises its neuron's threshold, which carries a gradient.
 
+    Takes the arguments of :class:`LIF`, of which ``threshold`` is the resting threshold, and
+
     Args:
-        beta: decay of the voltage per step, clamped to [0, 1]; a number or (linear_features,).
-        linear_features: number of neurons.
-        threshold: the resting threshold, positive, where a run starts; a number or
-            (linear_features,).
-        spike_grad: surrogate, ours or snnTorch's; None means that of
-            ``snntorch.surrogate.atan(2.0)``.
-        init_hidden: keep the states between calls and return the spikes alone.
-        learn_beta: train beta.
-        learn_threshold: train the resting threshold.
-        learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j]
-            leads from j to i.
-        reset_mechanism: ``"subtract"`` the current threshold, ``"zero"`` or ``"none"``; it may be
-            set later.
-        output: with init_hidden, return the states too.
-        graded_spikes_factor: what a spike is multiplied with where it leaves, not zero.
-        learn_graded_spikes_factor: train that factor.
         tau_theta: time constant of the threshold in steps, positive; a number or
             (linear_features,).
         adaptation: rise of the threshold at a spike; a number or (linear_features,). By default
-            drawn as the paper does, from a truncated Gaussian of mean 1.8, which is always
-            positive.
+            drawn from a truncated Gaussian of mean 1.8, always positive.
         learn_tau_theta: train tau_theta.
         learn_adaptation: train the adaptation.
-        reset_gradient: let a gradient through the reset. False detaches the whole term thr · spk
-            (snnTorch detaches the spike in it alone, and keeps a derivative -spk by the threshold);
-            spikes are equal either way.
 
     Raises:
         TypeError: if linear_features is missing, states are given with ``init_hidden=True``, or spk

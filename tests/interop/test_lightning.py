@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from neurolsc import LIF, Network, radius_profile, wrap
-from neurolsc.initialisers import RateMatching, Relay
-from neurolsc.interop.lightning import Diagnosing, LSCPretraining, Starting
+from neurolsc.initialisers import LSC, RateMatching, Relay
+from neurolsc.interop.lightning import Diagnosing, Starting
 from neurolsc.tasks import cross_entropy
 
 pytestmark = [
@@ -68,10 +68,9 @@ def rows(trainer: Trainer) -> list[dict[str, str]]:
 
 def test_the_callback_pretrains_before_the_first_epoch_and_logs_radii(tmp_path):
     model = Classifier()
-    callback = LSCPretraining("net", target=0.5, batch_first=True, max_steps=60, include_input=False)
+    callback = Starting(LSC(0.5, max_steps=60, direction="time"), "net", batch_first=True)
     trainer = fit(model, callback, tmp_path, max_epochs=2, enable_checkpointing=False)
-    assert callback.result.converged
-    assert callback.result.steps > 0
+    assert callback.findings == ()
     profile = radius_profile(wrap(model.net), torch.randn(10, 32, 6))
     assert profile.time_mean.item() == pytest.approx(0.5, abs=0.06)
     logged = [row for row in rows(trainer) if row["radius_time_1"]]
@@ -95,23 +94,23 @@ def test_any_start_is_applied_before_the_first_epoch_to_the_users_own_layers(tmp
         Starting("Relay()", "net")
 
 
-@pytest.mark.parametrize("callback", [LSCPretraining("net"), Starting(Relay(), "net"), Diagnosing("net")])
+@pytest.mark.parametrize("callback", [Starting(Relay(), "net"), Diagnosing("net")])
 def test_a_loader_whose_labels_say_that_it_is_batch_first_is_refused(callback, tmp_path):
     told = rf"16 labels and inputs \(16, 10, 6\), which are batch first: give {type(callback).__name__}\(..., batch_first=True\)"
     with pytest.raises(ValueError, match=told):
         fit(Classifier(), callback, tmp_path, max_epochs=1, enable_checkpointing=False)
 
 
-def test_a_resumed_training_is_not_pretrained_again(tmp_path):
+def test_a_resumed_training_is_not_started_again(tmp_path):
     model = Classifier(lr=0.1)
-    trainer = fit(model, LSCPretraining("net", target=0.5, batch_first=True, max_steps=3), tmp_path, max_epochs=1)
+    trainer = fit(model, Starting(LSC(0.5, max_steps=3), "net", batch_first=True), tmp_path, max_epochs=1)
     path = f"{tmp_path}/last.ckpt"
     trainer.save_checkpoint(path)
-    again, callback = Classifier(lr=0.0), LSCPretraining("net", target=1.0, batch_first=True, max_steps=3)
+    again, callback = Classifier(lr=0.0), Starting(LSC(0.5, max_steps=3), "net", batch_first=True)
     data = DataLoader(TensorDataset(torch.randn(32, 10, 6), torch.randint(3, (32,))), batch_size=16)
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "logger": False}
     Trainer(default_root_dir=tmp_path, max_epochs=2, callbacks=[callback], **quiet).fit(again, data, ckpt_path=path)
-    assert callback.result is None
+    assert callback.findings is None
 
 
 class Spiking(Classifier):
