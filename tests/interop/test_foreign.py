@@ -109,12 +109,6 @@ def test_w3_derivatives_that_are_not_what_they_seem_are_warned_of(layer, what):
         wrap([layer()], input_shape=4)
 
 
-@pytest.mark.filterwarnings("error::neurolsc.ForeignNeuronWarning")
-@pytest.mark.parametrize("name", [n for n in EVERY if "LSNN" not in n])
-def test_w3_all_others_are_wrapped_without_a_warning(name):
-    made(EVERY, name)
-
-
 @every
 def test_w4_wrapping_and_measuring_leave_no_trace(name):
     make, shape = EVERY[name]
@@ -134,16 +128,6 @@ def test_w4_wrapping_and_measuring_leave_no_trace(name):
 def norse_parameters(module: nn.Module) -> list[Tensor]:
     p = getattr(module, "p", ())
     return [leaf for leaf in p if isinstance(leaf, Tensor)] if isinstance(p, tuple) else []
-
-
-@every
-def test_w4_initial_leaves_have_the_shape_and_dtype_of_a_step(name):
-    _, network, x = made(EVERY, name, torch.float64)
-    cell = network.cells[0]
-    start = cell.initial_state(3)
-    after = cell.update(x[0], cell.output(start), start)
-    assert [(leaf.shape, leaf.dtype) for leaf in start] == [(leaf.shape, leaf.dtype) for leaf in after]
-    assert all(leaf.dtype == torch.float64 for leaf in start)
 
 
 @every
@@ -244,11 +228,6 @@ def test_w8_norse_resets_carry_gradient_but_in_its_recurrent_lif(name):
     assert cell.reset_gradient is not detached
 
 
-def test_w8_the_norse_resets_without_gradient_are_these():
-    without = {k for k in NORSE if made(NORSE, k)[1].cells[0].reset_gradient is False}
-    assert without == {"LIFRecurrentCell", "LSNNRecurrentCell", "LIFRecurrent", "LSNNRecurrent"}
-
-
 def test_w9_layers_read_the_layer_below_in_the_same_step():
     fc1, lif1, fc2, lif2 = nn.Linear(N_IN, N), snn.Leaky(0.9), nn.Linear(N, N), snn.Leaky(0.8)
     network = wrap([fc1, lif1, fc2, lif2])
@@ -297,16 +276,6 @@ def test_w10_pretraining_changes_only_what_the_rule_names(modules, moved):
     moved = moved or {f"0.{w}_{k}" for w in ("weight_ih", "weight_hh", "bias_hh") for k in ("l0", "l1")}
     assert changed == moved
     assert flags == [p.requires_grad for p in modules.parameters()]
-
-
-@pytest.mark.parametrize("best", [False, True])
-def test_w10_norse_keeps_its_zero_diagonal_and_all_other_weights(best):
-    layer = norse.LIFRecurrent(N_IN, N)
-    network = wrap([layer, nn.Linear(N, 3)])
-    x = 30 * torch.rand(10, 3, N_IN)
-    pretrain(network, [x], target=0.5, max_steps=12 if best else 5, samples=2, steps=2, progress=False)
-    assert not layer.recurrent_weights.diagonal().any()
-    assert layer.recurrent_weights.count_nonzero() == N * N - N
 
 
 def test_w10_norse_decays_move_in_this_layer_and_in_no_other():

@@ -6,11 +6,8 @@ import inspect
 
 import pytest
 import torch
-from norse.torch import LI, LIFRecurrent, Lift, LILinearCell, RegularizationCell, SequentialState
-from norse.torch import functional as F
-from norse.torch.module.snn import SNNRecurrentCell
+from norse.torch import LI, LIFRecurrent, Lift, LILinearCell, SequentialState
 from torch import nn
-from torch.func import functional_call
 from torch.testing import assert_close
 
 from neurolsc import Network, PaperRule, TransitionRule, neurons, pretrain, radius_profile
@@ -97,32 +94,6 @@ def test_n1_spikes_and_states_are_those_of_our_cell(view, ours, reset, float64):
     assert spikes > 0
 
 
-@every_view
-def test_n2_modules_hold_no_state_and_the_initial_leaves_are_whole(view):
-    module = make(view)
-    x = inputs() if view in LAYERS else inputs()[0]
-    first = module(x)
-    assert torch.equal(first[0], module(x)[0])
-    assert_equal(first[1], module(x)[1])
-    assert not any(buffer.shape[:1] == (B,) for buffer in module.buffers())
-    for dtype in (torch.float32, torch.float64):
-        state = module.initial_state(x.to(dtype))
-        assert all(leaf.shape == (B, H) and leaf.dtype == dtype for leaf in state)
-        assert not state.z.any() and not state.v.any()
-    on_meta = module.to("meta").initial_state(x.to("meta"))
-    assert all(leaf.device.type == "meta" for leaf in on_meta)
-    explicit = make(view, input_weights=torch.ones(H, I))
-    assert torch.equal(explicit(x)[0], explicit(x, explicit.initial_state(x))[0])
-
-
-@every_pair
-def test_n3_the_state_is_one_named_tuple_with_z_and_v(cell, layer):
-    (z, state), (zs, states) = make(cell)(inputs()[0]), make(layer)(inputs())
-    assert type(state) is type(states)
-    assert isinstance(state, tuple) and set(state._fields) >= {"z", "v"}
-    assert torch.equal(state.z, z) and torch.equal(states.z, zs[-1])
-
-
 @every_pair
 def test_n4_a_layer_is_the_loop_over_its_cell_and_norses_lift_of_it(cell, layer):
     whole = make(layer)
@@ -132,27 +103,6 @@ def test_n4_a_layer_is_the_loop_over_its_cell_and_norses_lift_of_it(cell, layer)
     for other_z, other_state in (over_time(single, inputs()), Lift(single)(inputs())):
         assert torch.equal(z, other_z)
         assert_equal(state, other_state)
-
-
-@every_pair
-def test_n4_two_parts_with_the_state_handed_over_are_the_whole(cell, layer):
-    module = make(layer)
-    z, state = module(inputs())
-    first, between = module(inputs()[:5])
-    second, last = module(inputs()[5:], between)
-    assert torch.equal(torch.cat((first, second)), z)
-    assert_equal(last, state)
-
-
-@every_pair
-def test_n4_recorded_states_are_stacked_over_time(cell, layer):
-    plain = make(layer)
-    z, states = same(plain, layer, record_states=True)(inputs())
-    single, state = same(plain, cell), None
-    assert torch.equal(states.z, z)
-    for t, frame in enumerate(inputs()):
-        _, state = single(frame, state)
-        assert_equal(state, [leaf[t] for leaf in states])
 
 
 @every_view
@@ -188,18 +138,6 @@ def test_n5_the_diagonal_stays_zero_through_optimizer_steps_and_copies(view):
     assert not torch.equal(module.recurrent_weights, before)
 
 
-@every_view
-def test_n5_what_stands_on_the_diagonal_is_not_read(view, float64):
-    module = make(view)
-    x = inputs() if view in LAYERS else inputs()[0]
-    before = module(x)
-    with torch.no_grad():
-        module.recurrent_weights.fill_diagonal_(7)
-    after = module(x)
-    assert torch.equal(before[0], after[0])
-    assert_equal(before[1], after[1])
-
-
 @pytest.mark.parametrize("rule", [TransitionRule(), PaperRule()], ids=lambda r: r.name)
 @pytest.mark.parametrize("view", [views.LIFRecurrentCell, views.ALIFPlusRecurrent])
 def test_n5_the_diagonal_stays_zero_through_pre_training(view, rule):
@@ -232,16 +170,6 @@ def test_n5_the_radius_is_that_of_the_step_that_norse_runs(float64):
     assert_close(torch.as_tensor(profile.time).flatten(), torch.stack(radii))
 
 
-@pytest.mark.parametrize("view", [views.LIFRecurrent, views.ALIFPlusRecurrentCell])
-def test_n5_frozen_weights_are_left_alone_by_the_rules(view):
-    cell = make(view)
-    cell.recurrent_weights.requires_grad_(False)
-    before = copy.deepcopy(cell.state_dict())
-    TransitionRule().apply(cell, time=0.5, depth=2.0)
-    assert torch.equal(cell.recurrent_weights, before["recurrent_weights"])
-    assert torch.equal(cell.input_weights, 2 * before["input_weights"])
-
-
 @every_cell
 def test_n5_a_rate_is_an_euler_step_of_dt(view, float64):
     rates = torch.linspace(10.0, 900.0, H)
@@ -254,26 +182,6 @@ def test_n5_a_rate_is_an_euler_step_of_dt(view, float64):
     assert_close(make(view, dt=2e-3).decay_v, torch.full((H,), 0.8))
     with pytest.raises(ValueError, match=r"dt tau_mem_inv must be below 1, got 1\.5"):
         make(view, tau_mem_inv=150.0, dt=0.01)
-
-
-@pytest.mark.parametrize("view", CELLS[1:])
-def test_n5_the_threshold_returns_to_rest_at_its_rate(view, float64):
-    cell = make(
-        view, tau_adapt_inv=100.0, beta=0.5, input_weights=torch.zeros(H, I), recurrent_weights=torch.zeros(H, H)
-    )
-    state = cell.initial_state(inputs()[0])
-    assert_close(state.theta, torch.ones(B, H))
-    state = state._replace(theta=torch.full((B, H), 3.0))
-    for t in range(1, 6):
-        _, state = cell(torch.zeros(B, I), state)
-        assert_close(state.theta, torch.full((B, H), 1 + 2 * 0.9**t))
-    _, state = cell(torch.zeros(B, I), cell.initial_state(inputs()[0])._replace(z=torch.ones(B, H)))
-    assert_close(state.theta, torch.full((B, H), 1.5))
-
-
-def test_n5_beta_is_drawn_as_the_paper_does():
-    assert_close(views.ALIFPlusRecurrentCell(50, 4000).adaptation.mean().item(), 1.8, rtol=0.02, atol=0)
-    assert_close(views.ALIFPlusMinusRecurrentCell(50, 4000).adaptation.std().item(), 1.8 / 50, rtol=0.05, atol=0)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -302,55 +210,8 @@ def test_n6_a_cell_is_lifted_together_with_norses_cells(view):
     assert_equal(state, states[0])
 
 
-@every_cell
-def test_n6_norses_regularization_reads_spikes_and_voltages(view):
-    cell = make(view)
-    spikes, voltages = RegularizationCell(), RegularizationCell(F.regularization.voltage_accumulator)
-    state, total, summed = None, 0, 0
-    for frame in inputs():
-        z, state = cell(frame, state)
-        assert spikes(z, state)[0] is z
-        voltages(z, state)
-        total, summed = total + z.sum(), summed + state.v
-    assert total > 0
-    assert_close(spikes.state, total)
-    assert_close(voltages.state, summed)
-
-
-@every_pair
-def test_n6_further_batch_axes_and_none_are_batches(cell, layer, float64):
-    module = make(layer)
-    z, state = module(inputs())
-    folded, folded_state = module(inputs().view(T, 2, 2, I))
-    assert folded.shape == (T, 2, 2, H)
-    assert_close(folded.view(T, B, H), z)
-    assert_close(folded_state.v.view(B, H), state.v)
-    assert_close(module(inputs()[:, 0])[0], z[:, 0])
-
-
-@every_view
-def test_n6_double_keeps_double(view):
-    module = make(view).double()
-    x = inputs(dtype=torch.float64)
-    z, state = module(x) if view in LAYERS else over_time(module, x)
-    assert z.sum() > 0
-    assert all(leaf.dtype == torch.float64 for leaf in (z, *state))
-
-
 # torch reads .grad of the state while it traces, and means to hide its own warning about that,
 # which an error outruns
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@every_view
-@pytest.mark.slow
-def test_n6_there_is_no_graph_break(view, float64):
-    module = make(view)
-    x = inputs()[:3] if view in LAYERS else inputs()[0]
-    step = torch.compile(module, fullgraph=True, backend="eager")
-    z, state = step(x)
-    assert_close((z, *state), (module(x)[0], *module(x)[1]))
-    assert_close(step(x, state)[0], module(x, state)[0])
-
-
 @every_view
 def test_n6_what_does_not_fit_is_refused(view):
     module = make(view)
@@ -379,12 +240,6 @@ def test_n6_arguments_that_do_not_fit_are_refused(view, settings, error, told):
         make(view, **settings)
 
 
-@pytest.mark.parametrize("view", [v for v in (*CELLS, *LAYERS) if "ALIF" in v.__name__])
-def test_n6_an_adaptation_of_another_shape_is_refused(view):
-    with pytest.raises(ValueError, match=r"beta must be one number or 8, got the shape \(7,\)"):
-        make(view, beta=torch.ones(H - 1))
-
-
 @every_view
 def test_n7_neuron_parameters_are_registered_saved_moved_and_learnt(view):
     module = make(view)
@@ -396,27 +251,3 @@ def test_n7_neuron_parameters_are_registered_saved_moved_and_learnt(view):
     for name, parameter in module.named_parameters():
         assert parameter.grad.abs().sum() > 0, name
     assert all(p.dtype == torch.float64 for p in module.double().parameters())
-
-
-@pytest.mark.parametrize(("cell", "ours"), list(zip(CELLS, OURS, strict=True)))
-def test_n8_a_step_of_ours_in_norses_own_module_runs_alike(cell, ours, float64):
-    """Deriving from norse's SNNRecurrentCell with an own step works as well as the plain module."""
-    view = make(cell)
-
-    def step(x, state, w_in, w_rec, p, dt):
-        return functional_call(p, {"input_weights": w_in, "recurrent_weights": w_rec}, (x, state))
-
-    theirs = SNNRecurrentCell(
-        step,
-        view.initial_state,
-        I,
-        H,
-        p=view,
-        input_weights=view.input_weights,
-        recurrent_weights=view.recurrent_weights,
-    )
-    z, state = over_time(view, inputs())
-    assert z.sum() > 0
-    other_z, other_state = Lift(theirs)(inputs())
-    assert torch.equal(z, other_z)
-    assert_equal(state, other_state)

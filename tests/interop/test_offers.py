@@ -80,24 +80,6 @@ def test_a_layer_whose_input_is_not_one_dense_product_does_not_say(modules):
     assert wrap(modules(), input_shape=shape).cells[0].recurrent_synapses is None
 
 
-@pytest.mark.parametrize(
-    ("modules", "synapses"),
-    [
-        (lambda: [nn.Flatten(), nn.Dropout(0.1), nn.Linear(25, 4), snn.Leaky(0.9)], 0),
-        (lambda: [nn.Flatten(), norse.LIFRecurrentCell(25, 4)], 3),
-        (lambda: [nn.Flatten(), norse.LIFRecurrentCell(25, 4, autapses=True)], 4),
-        (lambda: [nn.Flatten(), ALIFPlus(25, 4)], 4),
-        (lambda: [in_norse.ALIFPlusRecurrent(25, 4)], 3),
-        (lambda: [in_norse.LIFRecurrentCell(25, 4, autapses=True)], 4),
-        (lambda: [nn.Linear(25, 4), in_snntorch.ALIFPlus(linear_features=4)], 4),
-    ],
-)
-def test_modules_without_synapses_before_a_layer_change_nothing(modules, synapses):
-    given = modules()
-    shape = (1, 5, 5) if isinstance(given[0], nn.Flatten) else 25
-    assert wrap(given, input_shape=shape).cells[0].recurrent_synapses == synapses
-
-
 SCALED = [
     *(
         f"snn.{kind}-hidden"
@@ -145,28 +127,6 @@ def test_rates_are_matched_by_thresholds_that_scale(name):
 )
 def test_a_layer_without_a_threshold_that_a_factor_raises_does_not_say(modules):
     assert wrap(modules(), input_shape=N_IN).cells[0].thresholds() is None
-
-
-@pytest.mark.parametrize("learn", [False, True])
-def test_scaling_a_threshold_leaves_other_layers_alone(learn):
-    shared = torch.tensor(0.5)
-    one, other = (snn.Leaky(0.9, threshold=shared, learn_threshold=learn and i == 0) for i in range(2))
-    wrap([nn.Linear(3, 4), one]).cells[0].thresholds().scale(3.0)
-    assert one.threshold.item() == 1.5
-    if not learn:  # a parameter that shares its memory with a buffer is the user's wish
-        assert other.threshold.item() == shared.item() == 0.5
-    near, far = norse.LIFRecurrentCell(3, 4), norse.LIFRecurrentCell(3, 4)
-    wrap([near]).cells[0].thresholds().scale(3.0)
-    assert (near.p.v_th.item(), far.p.v_th.item()) == (3.0, 1.0)
-
-
-def test_a_scaled_threshold_of_norse_is_in_the_state_dict():
-    network, fresh = wrap([norse.LSNNRecurrentCell(3, 4, dt=0.9)]), wrap([norse.LSNNRecurrentCell(3, 4, dt=0.9)])
-    network.cells[0].thresholds().scale(2.5)
-    fresh.load_state_dict(network.state_dict())
-    p = fresh.cells[0].layer.p
-    assert p.v_th.item() == 2.5
-    assert_close(p.beta, 2.5 * norse.LSNNParameters().beta)
 
 
 @pytest.mark.parametrize(

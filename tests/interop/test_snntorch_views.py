@@ -1,10 +1,7 @@
 """LIF, ALIF+ and ALIF± as neurons of snnTorch, against snnTorch itself and against our cells."""
 
 import copy
-import gc
 import inspect
-import math
-import weakref
 
 import pytest
 import snntorch as snn
@@ -13,7 +10,7 @@ from snntorch import functional as SF
 from snntorch import surrogate, utils
 from snntorch.export_nir import export_to_nir
 from snntorch.functional import probe
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd.functional import jacobian
 from torch.testing import assert_close
 
@@ -151,16 +148,6 @@ def test_s3_states_are_empty_buffers_that_take_the_inputs_shape_dtype_and_device
 
 
 @every_view
-def test_s3_an_input_without_a_batch_axis_is_a_batch_of_one(view, float64):
-    layer = make(view)
-    batch = run(layer, currents(batch=1))
-    layer.reset_mem()
-    for ours, other in zip(run(layer, currents(batch=1).squeeze(1)), batch, strict=True):
-        assert ours.shape == (T, N)
-        assert_close(ours, other.squeeze(1))
-
-
-@every_view
 def test_s4_given_states_of_another_shape_are_refused(view):
     layer = make(view)
     states = layer(currents()[0])
@@ -192,35 +179,6 @@ def test_s4_another_batch_size_starts_anew_as_rleaky_does(settings, mechanism):
         theirs.recurrent.bias.zero_()
     pairs = zip(batches_of_unlike_sizes(layer), batches_of_unlike_sizes(theirs), strict=True)
     assert all(torch.equal(ours, other) for ours, other in pairs)
-
-
-@pytest.mark.parametrize("mode", [{}, {"init_hidden": True}], ids=str)
-@every_view
-def test_s4_another_batch_size_without_a_reset_is_a_run_from_rest(view, mode):
-    layer = make(view, threshold=0.5, learn_threshold=True, **mode)
-    fresh = copy.deepcopy(layer)
-    for frame in currents():
-        layer(frame)
-    assert any(getattr(layer, name).any() for name in layer.states)
-    for frame in currents(batch=2):
-        again, once = layer(frame), fresh(frame)
-        assert all(torch.equal(getattr(layer, name), getattr(fresh, name)) for name in layer.states)
-    assert layer.spk.any()
-    total = [(out if isinstance(out, Tensor) else out[0]).sum() for out in (again, once)]
-    ours, wanted = (torch.autograd.grad(t, net.threshold)[0] for t, net in zip(total, (layer, fresh), strict=True))
-    assert torch.equal(ours, wanted)
-    assert ours != 0
-
-
-@every_view
-def test_s4_a_state_given_with_a_new_batch_size_counts_and_the_others_rest(view):
-    layer, fresh = make(view), make(view)
-    fresh.load_state_dict(layer.state_dict())
-    layer(currents()[0])
-    mem = torch.full((2, N), 2.5)
-    for ours, wanted in zip(layer(currents(batch=2)[0], mem=mem), fresh(currents(batch=2)[0], mem=mem), strict=True):
-        assert torch.equal(ours, wanted)
-    assert layer.spk.any()
 
 
 @every_view
@@ -258,18 +216,6 @@ def test_s5_what_is_learnt_is_a_parameter_with_a_gradient_and_the_rest_a_buffer(
     assert dict(layer.named_parameters())[full].grad.abs().sum() > 0
 
 
-@every_view
-def test_s5_beta_is_clamped_to_zero_and_one_and_may_differ_by_neuron(view, float64):
-    x = currents()
-    layer, clamped = (
-        make(view, beta=torch.linspace(-0.5, 1.5, N)),
-        make(view, beta=torch.linspace(-0.5, 1.5, N).clamp(0, 1)),
-    )
-    clamped.recurrent.load_state_dict(layer.recurrent.state_dict())
-    for ours, other in zip(run(layer, x), run(clamped, x), strict=True):
-        assert torch.equal(ours, other)
-
-
 def test_s5_no_surrogate_means_snntorchs_arctangent(float64):
     v = torch.linspace(-3, 3, 61)
 
@@ -278,15 +224,6 @@ def test_s5_no_surrogate_means_snntorchs_arctangent(float64):
         return torch.autograd.grad(spike(at).sum(), at)[0]
 
     assert_close(derivative(make().spike_grad), derivative(surrogate.atan(2.0)))
-
-
-@adaptive
-def test_s5_the_threshold_given_is_where_thr_rests(view, float64):
-    layer = make(view, threshold=0.7)
-    for _ in range(50):
-        spk, thr, _ = layer(torch.zeros(B, N))
-        assert_close(thr, torch.full_like(thr, 0.7))
-        assert not spk.any()
 
 
 @adaptive
@@ -347,61 +284,6 @@ def test_s5_what_is_no_surrogate_is_refused_at_once(view, spike_grad, told):
         make(view, spike_grad=spike_grad)
 
 
-@pytest.mark.parametrize("name", ["beta", "threshold", "tau_theta", "adaptation", "graded_spikes_factor"])
-def test_s5_what_is_no_number_is_refused_by_name(name):
-    with pytest.raises(TypeError, match=rf"{name} must be a number or a tensor, got str \('0.9'\)"):
-        ALIFPlus(**{"linear_features": 3, name: "0.9"})
-
-
-def test_s5_trying_a_surrogate_draws_no_random_number():
-    torch.manual_seed(0)
-    wanted = make(LIF).recurrent.weight
-    torch.manual_seed(0)
-    layer = make(LIF, spike_grad=lambda v: (v > torch.rand(v.shape) - 0.5).to(v.dtype))
-    assert torch.equal(layer.recurrent.weight, wanted)
-
-
-def test_s5_what_is_ours_alone_has_the_defaults_of_our_cells():
-    ours = inspect.signature(ALIFPlus).parameters
-    assert ours["tau_theta"].default == inspect.signature(neurons.ALIFPlus).parameters["tau_theta"].default == 100.0
-    assert ours["reset_gradient"].default is False
-    assert (ALIFPlus(linear_features=3).tau_theta == 100).all()
-
-
-@pytest.mark.parametrize("name", ["beta", "threshold", "tau_theta", "adaptation"])
-def test_s5_a_tensor_that_is_given_is_copied(name):
-    given = torch.full((3,), 0.5)
-    layer = ALIFPlus(**{"linear_features": 3, name: given})
-    given.fill_(9.0)
-    assert (getattr(layer, name) == 0.5).all()
-
-
-@adaptive
-@pytest.mark.parametrize("tau", [0.2, 1.0, 50.0])
-def test_s5_the_threshold_decays_by_its_time_constant_however_short(view, tau, float64):
-    layer = make(view, tau_theta=tau, adaptation=0.0)
-    spk, thr, mem = layer(torch.zeros(1, N))
-    _, thr, _ = layer(torch.zeros(1, N), spk, thr + 2.0, mem)
-    assert_close(thr, torch.full_like(thr, 1 + 2.0 * math.exp(-1 / tau)))
-
-
-@every_view
-def test_s6_a_spike_acts_one_step_later_from_column_to_row(view, float64):
-    layer = make(view)
-    assert layer.recurrent.weight.shape == (N, N)
-    x = torch.zeros(1, N)
-    x[0, 3] = 3.0
-    first = layer(x)
-    assert first[0][0].tolist() == [float(i == 3) for i in range(N)]
-    assert_close(first[-1], x)
-    second = layer(torch.zeros(1, N), *first)
-    others = torch.arange(N) != 3
-    assert_close(second[-1][0][others], layer.recurrent.weight[others, 3])
-    spk = first[0].detach().requires_grad_()
-    by_spk = jacobian(lambda z: layer(torch.zeros(1, N), z, *first[1:])[-1][0], spk)[:, 0]
-    assert_close(by_spk, layer.recurrent.weight.detach())
-
-
 @every_view
 def test_s7_after_a_reset_a_run_repeats_itself(view):
     layer = make(view)
@@ -415,19 +297,6 @@ def test_s7_after_a_reset_a_run_repeats_itself(view):
         assert (states[1] == layer.threshold).all()
     for again, before in zip(run(layer, currents()), first, strict=True):
         assert torch.equal(again, before)
-
-
-@adaptive
-def test_s7_a_run_after_a_reset_starts_from_the_threshold_of_now_with_its_gradient(view):
-    layer = make(view, learn_threshold=True)
-    run(layer, currents())
-    layer.reset_mem()
-    with torch.no_grad():
-        layer.threshold.fill_(0.5)
-    _, thr, _ = layer(torch.zeros(B, N))
-    assert_close(thr, torch.full_like(thr, 0.5))
-    (gradient,) = torch.autograd.grad(thr.sum(), layer.threshold)
-    assert_close(gradient.item(), float(B * N), rtol=1e-6, atol=0)
 
 
 def rounds(net, reset_states, x):
@@ -572,32 +441,6 @@ def test_s13_a_reset_set_later_or_loaded_is_the_one_that_acts(view):
 
 # torch reads .grad of the state while it traces, and means to hide its own warning about that,
 # which an error outruns
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("init_hidden", [False, True])
-@every_view
-@pytest.mark.slow
-def test_s14_a_step_compiles_without_a_graph_break(view, init_hidden, float64):
-    layer = make(view, init_hidden=init_hidden, output=True)
-    expected = [layer(frame) for frame in currents()]
-    assert sum(states[0].sum() for states in expected) > 0
-    layer.reset_mem()
-    step = torch.compile(layer, fullgraph=True, backend="eager")
-    for frame, states in zip(currents(), expected, strict=True):
-        assert_close(step(frame), states)
-
-
-@every_view
-def test_s14_a_copy_after_a_reset_and_a_strict_load_run_alike(view):
-    layer = make(view, learn_beta=True)
-    expected = run(layer, currents())
-    layer.reset_mem()
-    fresh = make(view, beta=0.1, learn_beta=True)
-    assert not fresh.load_state_dict(layer.state_dict(), strict=True).missing_keys
-    for other in (copy.deepcopy(layer), fresh):
-        for ours, before in zip(run(other, currents()), expected, strict=True):
-            assert torch.equal(ours, before)
-
-
 @pytest.mark.parametrize("loss_name", ["ce_rate_loss", "mse_count_loss"])
 @every_view
 def test_s15_a_network_of_views_learns_with_snntorchs_losses_and_is_probed(view, loss_name):
@@ -625,41 +468,11 @@ def test_s15_a_network_of_views_learns_with_snntorchs_losses_and_is_probed(view,
     voltages.remove_hooks()
 
 
-def test_s15_backprop_through_time_by_snntorch_trains_the_lif():
-    from snntorch import backprop
-
-    net = nn.Sequential(
-        nn.Linear(10, N), make(LIF, init_hidden=True), nn.Linear(N, 3), make(LIF, 3, init_hidden=True, output=True)
-    )
-    labels = torch.arange(12) % 3
-    x = 3 * nn.functional.one_hot(labels, 10).float()
-    loader = [(x.expand(10, 12, 10), labels)]
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
-    losses = [backprop.BPTT(net, loader, optimizer, SF.mse_count_loss(), time_var=True).item() for _ in range(15)]
-    assert losses[-1] < losses[0]
-
-
 @every_view
 def test_s16_no_view_is_exported_as_a_plain_lif(view):
     net = nn.Sequential(nn.Linear(5, N), make(view, init_hidden=True))
     with pytest.raises(AttributeError, match="all_to_all"):
         export_to_nir(net, torch.rand(1, 5))
-
-
-@every_view
-def test_s17_a_view_is_in_snntorchs_registry_and_our_cells_are_not(view):
-    layer = make(view)
-    assert isinstance(layer, snn.SpikingNeuron)
-    assert layer in snn.SpikingNeuron.instances
-    cell = our_cell(layer)
-    gone = weakref.ref(cell)
-    del cell
-    gc.collect()
-    assert gone() is None
-    kept = weakref.ref(layer)
-    del layer
-    gc.collect()
-    assert kept() is not None
 
 
 @pytest.mark.parametrize("view", [ALIFPlus, ALIFPlusMinus])
@@ -674,30 +487,6 @@ def test_s1_the_usual_loop_starts_from_init_alif_and_is_the_run_without_states(v
     again = [layer(cur)[0] for cur in current]
     assert torch.stack(spikes).sum() > 0
     assert torch.equal(torch.stack(spikes), torch.stack(again))
-
-
-@pytest.mark.parametrize("view", [ALIFPlus, ALIFPlusMinus])
-def test_s1_the_usual_loop_trains(view):
-    torch.manual_seed(0)
-    fc1, lif1, fc2, lif2 = nn.Linear(6, 16), view(beta=0.9, linear_features=16), nn.Linear(16, 3), snn.Leaky(beta=0.9)
-    net, x, labels = nn.ModuleList([fc1, lif1, fc2, lif2]), 3 * torch.rand(15, 12, 6), torch.arange(12) % 3
-    optimizer, losses, fired = torch.optim.Adam(net.parameters(), lr=1e-2), [], 0.0
-    for _ in range(8):
-        spk1, thr1, mem1 = lif1.init_alif()
-        mem2, record = lif2.init_leaky(), []
-        for step in x:
-            spk1, thr1, mem1 = lif1(fc1(step), spk1, thr1, mem1)
-            _, mem2 = lif2(fc2(spk1), mem2)
-            record.append(mem2)
-            fired += spk1.sum().item()
-        loss = nn.functional.cross_entropy(torch.stack(record).mean(0), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert fired > 0 and losses[-1] < 0.95 * losses[0]
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in lif1.parameters())
-    assert lif1.recurrent.weight.grad.any()
 
 
 def test_s1_an_alif_called_as_a_leaky_or_rleaky_shows_the_right_line():

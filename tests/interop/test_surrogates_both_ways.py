@@ -12,7 +12,7 @@ from torch import nn
 from torch.func import jacfwd, jacrev, vjp, vmap
 from torch.testing import assert_close
 
-from neurolsc import LIF, ALIFPlus, Network, diagnose, pretrain, radius_profile, train, wrap
+from neurolsc import LIF, ALIFPlus, Network, diagnose, radius_profile, train, wrap
 from neurolsc.stability.findings import finite_distances, surrogate_fault
 from neurolsc.surrogate import (
     Arctan,
@@ -130,15 +130,6 @@ def test_g1_a_derivative_that_is_not_finite_is_a_finding_of_its_layer(overflows,
     assert surrogate_fault(overflows.cells[1], 1) is None
 
 
-@pytest.mark.parametrize("spike", [*THEIRS, *OURS, *(type(spike)(sharpness=1e3) for spike in OURS)])
-def test_g1_other_surrogates_are_no_finding(spike):
-    fault = surrogate_fault(LIF(2, 3, spike=spike), 0)
-    if spike is SNNTORCH["sigmoid"]:  # a slope of 5
-        assert "not finite 17.4 or more below the threshold" in str(fault)
-    else:
-        assert fault is None
-
-
 @pytest.mark.parametrize("cell", [LIF, ALIFPlus])
 @pytest.mark.parametrize("spike", THEIRS)
 def test_g1_theirs_go_into_our_cells(spike, cell, make_spikes):
@@ -152,14 +143,6 @@ def test_g1_theirs_go_into_our_cells(spike, cell, make_spikes):
     assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
     profile = radius_profile(network, make_spikes(T=4, B=2))
     assert all(math.isfinite(mean) for mean in profile.time_mean)
-
-
-def test_g1_a_network_with_a_surrogate_of_snntorch_is_pre_trained(make_spikes):
-    network = Network([ALIFPlus(30, 6, spike=theirs.fast_sigmoid(slope=1))], n_out=2)
-    result = pretrain(
-        network, [make_spikes(T=8, B=3)], target=0.5, max_steps=2, samples=2, gradient=False, progress=False
-    )
-    assert result.steps == 2
 
 
 @every_one_of_ours
@@ -191,20 +174,6 @@ def test_g2_the_second_derivative_is_that_of_the_formula(spike, float64):
     assert_close(second, numeric, rtol=1e-5, atol=1e-7)  # of the finite difference
     assert_close(jacrev(jacrev(lambda x: spike(x).sum()))(v.detach()), second.diag())
     assert_close(jacfwd(jacrev(lambda x: spike(x).sum()))(v.detach()), second.diag())
-
-
-@every_one_of_ours
-def test_g2_a_step_with_it_compiles_without_a_graph_break(spike):
-    cell, x = ALIFPlus(5, 4, spike=spike), 5 * torch.rand(2, 5)
-
-    def gradient(step):
-        z, after = step(x)
-        return torch.autograd.grad(z.sum() + after.v.sum(), cell.w_in)[0]
-
-    def step(x):
-        return cell.step(x, cell.initial_state(2))
-
-    assert_close(gradient(torch.compile(step, fullgraph=True, backend="eager")), gradient(step))
 
 
 @pytest.mark.parametrize("k", [1.0, 5.0, 25.0])

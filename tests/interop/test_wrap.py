@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from neurolsc import LIF, ALIFPlus, Network, pretrain, radius_profile, save, wrap
+from neurolsc import LIF, Network, pretrain, radius_profile, save, wrap
 from neurolsc.initialisers import RateMatching
 from tests.interop.layers import SNNTORCH, norse
 
@@ -103,16 +103,6 @@ def test_a_membrane_where_there_is_none_to_read_is_refused(end, told):
         wrap([nn.Linear(7, 12), snn.Leaky(0.9)], output="mem")
 
 
-def test_a_convolutional_network_computes_the_same_wrapped_bit_for_bit():
-    net, x = Conv().eval(), 3 * torch.rand(8, 5, 1, 6, 6)
-    with torch.no_grad():
-        net.conv.weight.mul_(4)
-    network = wrap(net, input_shape=(1, 6, 6))
-    run = network.run(x.flatten(2))
-    assert run.spikes[0].any()
-    assert torch.equal(run.logits, net(x))
-
-
 def test_a_norse_network_computes_the_same_wrapped_bit_for_bit():
     cells = norse.SequentialState(
         nn.Linear(7, 9), norse.LIFCell(), norse.LIFRecurrentCell(9, 6), nn.Linear(6, 4), norse.LICell()
@@ -124,16 +114,6 @@ def test_a_norse_network_computes_the_same_wrapped_bit_for_bit():
     run = wrap(cells).run(x)
     assert all(z.any() for z in run.spikes)
     assert torch.equal(run.logits, torch.stack(outputs))
-
-
-def test_lifted_cells_and_layers_with_time_are_the_same_network():
-    cell, layer = norse.LIFRecurrentCell(7, 6), norse.LIFRecurrent(7, 6)
-    layer.load_state_dict(cell.state_dict())
-    x = 30 * torch.rand(20, 5, 7)
-    lifted = wrap(norse.SequentialState(norse.Lift(cell)))
-    assert lifted(x).any()
-    assert torch.equal(lifted(x), wrap(norse.SequentialState(layer))(x))
-    assert torch.equal(lifted(x), layer(x)[0])
 
 
 def test_pretraining_the_network_changes_the_model_and_leaves_its_readout():
@@ -213,53 +193,12 @@ def test_what_cannot_be_wrapped_is_refused_by_name(modules, error, message):
         wrap(modules())
 
 
-@pytest.mark.parametrize(
-    ("module", "told"),
-    [
-        (lambda: "lstm", r"wrap takes a module or a list of modules, got str \('lstm'\)"),
-        (lambda: None, r"wrap takes .*, got NoneType"),
-        (lambda: torch.zeros(3, 4), r"wrap takes .*, got a tensor of shape \(3, 4\)"),
-        (lambda: nn.LSTM, r"wrap takes .*, got the class LSTM; write LSTM\(\.\.\.\)"),
-        (lambda: {"lstm": nn.LSTM(3, 4)}, r"wrap takes .*, got dict"),
-        (lambda: [nn.LSTM(3, 4), nn.ReLU], r"at place 1, got the class ReLU"),
-        (lambda: [nn.LSTM(3, 4), torch.relu], r"at place 1, got the function relu; .* nn\.ReLU\(\)"),
-        (lambda: [nn.LSTM(3, 4), "linear"], r"at place 1, got str \('linear'\)"),
-        (lambda: Network([ALIFPlus(3, 4)], 2), "a Network is one already, use it as it is"),
-        (lambda: nn.Sequential(nn.Linear(3, 3), Network([ALIFPlus(3, 4)], 2)), "a Network is one already"),
-    ],
-)
-def test_what_is_no_module_is_refused_at_once(module, told):
-    with pytest.raises(TypeError, match=told):
-        wrap(module())
-
-
-@pytest.mark.parametrize(("shape", "error"), [("784", TypeError), (3.0, TypeError), (True, TypeError), (0, ValueError)])
-def test_a_shape_that_is_none_is_refused(shape, error):
-    for given in (shape, (2, shape)):
-        with pytest.raises(error, match="input_shape must be"):
-            wrap([nn.Flatten(), nn.LSTM(6, 4)], input_shape=given)
-
-
-def test_a_loss_among_the_modules_is_no_part_of_the_step():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.loss, self.lstm, self.out = nn.CrossEntropyLoss(), nn.LSTM(7, 6), nn.Linear(6, 4)
-
-    model, x = Model(), torch.randn(5, 3, 7)
-    assert_close(wrap(model)(x), model.out(model.lstm(x)[0]))
-
-
 def test_a_subclass_of_a_norse_neuron_is_refused_since_its_step_is_not_known():
     class Own(norse.LIFRecurrentCell):
         pass
 
     with pytest.raises(TypeError, match="norse's Own cannot be wrapped: its step is not known"):
         wrap([Own(3, 4)])
-
-
-def test_a_shape_may_be_a_list():
-    assert wrap([nn.Flatten(), nn.LSTM(6, 4)], input_shape=[2, 3])(torch.zeros(5, 2, 6)).shape == (5, 2, 4)
 
 
 class Counting(nn.Module):

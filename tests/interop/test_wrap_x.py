@@ -8,7 +8,6 @@ from torch.nn.functional import log_softmax, max_pool2d, relu
 from torch.testing import assert_close
 
 from neurolsc import wrap
-from tests.interop.layers import norse
 
 STEPS, BATCH, N_IN = 20, 5, 7
 
@@ -57,11 +56,6 @@ def test_neurons_before_their_linears_are_put_in_the_order_of_use():
 def test_a_function_in_forward_is_an_error_that_names_the_place(change, threshold):
     with pytest.raises(ValueError, match=r"between fc2 \(Linear\) and drop \(Dropout\) .*Let it call a module"):
         wrap(Net(change, threshold=threshold), steps())
-
-
-def test_a_module_in_its_place_is_taken():
-    x, net = steps(), Net(nn.ReLU()).eval()
-    assert torch.equal(wrap(net, x).eval()(x), net(x)[0])
 
 
 class Skip(Net):
@@ -161,11 +155,6 @@ def test_the_output_is_what_the_model_returns_first_spikes_or_membrane(end, way)
     assert_close(network(x), spikes if way == "spikes" else mems)
 
 
-def test_an_output_that_is_chosen_is_taken():
-    net, x = Net().eval(), steps()
-    assert_close(wrap(net, x, output="membrane").eval()(x), net(x)[1])
-
-
 class Images(nn.Module):
     """snnTorch's tutorial 6 with a view in forward, and as it is with its pooling as a function."""
 
@@ -258,25 +247,6 @@ def test_a_torch_layer_reads_time_where_it_says(batch_first):
     assert len(wrap(nn.GRU(N_IN, 3), x).cells) == 1
 
 
-def test_norses_sequences_cells_and_lifted_modules_are_followed():
-    x = 30 * torch.rand(STEPS, BATCH, N_IN)
-    sequence = norse.SequentialState(
-        nn.Linear(N_IN, 9), norse.LIF(), norse.LIFRecurrent(9, 6), nn.Linear(6, 4), norse.LI()
-    )
-    lifted = norse.SequentialState(
-        norse.Lift(nn.Linear(N_IN, 9)), norse.Lift(norse.LIFCell()), norse.Lift(nn.Linear(9, 4))
-    )
-    for net, layers in ((sequence, 3), (lifted, 1)):
-        network = wrap(net, x)
-        assert len(network.cells) == layers
-        assert network.run(x).spikes[0].any()
-        assert_close(network(x), net(x)[0])
-    cells = norse.SequentialState(nn.Linear(N_IN, 9), norse.LIFCell(), nn.Linear(9, 4), norse.LICell())
-    assert len(wrap(cells, x[0]).cells) == 2
-    with pytest.raises(ValueError, match=r"0 \(Linear\) reads \(20, 5, 7\) in one step: .*\(B, n_in\)"):
-        wrap(cells, x)
-
-
 def test_nothing_of_the_model_is_changed():
     net = nn.Sequential(
         nn.Linear(N_IN, 9), nn.BatchNorm1d(9), nn.Dropout(0.5), snn.Leaky(beta=0.9, init_hidden=True), nn.Linear(9, 4)
@@ -299,10 +269,3 @@ def test_nothing_of_the_model_is_changed():
     with pytest.raises(AttributeError):
         wrap(broken, steps())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in broken.modules())
-
-
-def test_an_x_that_is_none_and_a_list_are_refused():
-    with pytest.raises(TypeError, match=r"x is the tensor that a model's forward takes.* got a list of modules"):
-        wrap([nn.LSTM(3, 4)], torch.zeros(5, 2, 3))
-    with pytest.raises(TypeError, match=r"x is the tensor .* got list"):
-        wrap(nn.LSTM(3, 4), [1.0])
