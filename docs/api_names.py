@@ -1,7 +1,7 @@
 """The list of all public names on the first page of the API, and their rank in the search.
 
 A hook of mkdocs.yml. The pages are those of docs/api, in the order in which the first links to
-them. Old addresses, of when the API was one page, lead on from there.
+them.
 """
 
 import ast
@@ -16,15 +16,6 @@ ROOT = Path(__file__).parent.parent
 API = ROOT / "docs" / "api"
 _ENTRY = re.compile(r"^::: (?P<name>\S+)(?:\n    options: \{(?P<options>.*)\})?", re.M)
 _SECTION = re.compile(r"^##? (.*)\n", re.M)
-ONWARD = """<script>
-(() => {  // an address of when all names were on this page
-  const hash = decodeURIComponent(location.hash.slice(1));
-  for (let name = hash; name.includes("."); name = name.slice(0, name.lastIndexOf("."))) {
-    const link = document.getElementById(name);
-    if (link) return location.replace(link.href.split("#")[0] + "#" + hash);
-  }
-})();
-</script>"""
 
 
 def pages() -> list[Path]:
@@ -70,7 +61,7 @@ def listed() -> str:
             if names:
                 links = (f"[`{name.rpartition('.')[2]}`]({page.name}#{name}){{ #{name} }}" for name in names)
                 lines += [f"## {heading}", "", ", ".join(links), ""]
-    return "\n".join([*lines, ONWARD])
+    return "\n".join(lines)
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
