@@ -1,12 +1,11 @@
 """Deep recurrent spiking networks made trainable: local stability is set before training."""
 
 from neurolsc import datasets, export, initialisers, metrics, schedule, surrogate, tasks, theory
-from neurolsc.checkpoint import load, save
-from neurolsc.conditioning import Conditioning
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.embedding import Embedding
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
+from neurolsc.io import load, save
 from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons import (
     GRU,
@@ -57,7 +56,6 @@ __all__ = [
     "ALIFState",
     "Answer",
     "Cell",
-    "Conditioning",
     "Criteria",
     "Diagnosis",
     "Embedding",

@@ -1,17 +1,25 @@
-r"""What a run is judged by: accuracies over time, votes not cast, and how much neurons fire.
+r"""Scores of a run: accuracies over time, steps without a vote, and how much neurons fire.
 
-Axes are (T, B, C) for logits and (T, B, N) for spikes: time steps, samples, classes or neurons. A
-step *votes* for the class of its largest logit; a step whose largest logits tie votes for nobody. A
-silent layer under a readout without bias therefore scores nothing, instead of the share of class 0.
+Logits have shape (T, B, C), spikes (T, B, N): time steps, samples, classes or neurons. A step
+*votes* for the class of its largest logit; a step whose largest logits tie does not vote. A silent
+layer under a readout without bias therefore scores 0, and not the share of class 0.
 
-Where samples are of unequal length a mask (T, B), bool, says which steps belong to each. Outside it
-the logits and spikes of :meth:`neurolsc.Network.run` are 0, so such steps vote for nobody and fire
-nothing. What is a share of steps takes the mask and counts those inside it only, first within each
-sample, then over samples. :func:`nll` and :func:`perplexity` alone, as in the literature, are means
-over all steps together.
+A mask (T, B), bool, True where a sample lasts, is for samples of unequal length. Outside of it
+logits and spikes of :meth:`neurolsc.Network.run` are 0. A share of steps counts those inside the
+mask only, first within each sample, then over samples. :func:`nll` and :func:`perplexity` alone,
+as in the literature, are means over all steps.
+
+Every function raises ValueError if shapes do not fit each other, logits hold NaN, targets are out
+of range, spikes are not 0 or 1, or a mask leaves a sample without a step; TypeError if classes are
+not integers.
 
 Source: arXiv:2308.12075, Sec. II-G (mode accuracy: the class chosen at most steps).
 """
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +27,10 @@ from torch import Tensor, nn
 from neurolsc.validation import whole
 
 __all__ = [
+    "SHARE",
+    "BatchMetric",
+    "MetricSpec",
     "binary_losses",
-    "check_binary",
     "check_classes",
     "class_losses",
     "firing_rate",
@@ -41,17 +51,74 @@ __all__ = [
 ]
 
 
+class BatchMetric(NamedTuple):
+    """A metric of one batch, with the numbers of its samples and of their steps in the mask."""
+
+    value: float
+    samples: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    r"""How a metric of a data set follows from those of its batches, and how it is compared.
+
+    With weights w, the samples or the steps of the batches, and their metrics m:
+
+    .. math:: \frac{\sum w m}{\sum w}, \quad
+        \text{or } \exp \frac{\sum w \log m}{\sum w} \text{ where it is geometric}
+
+    Attributes:
+        lower_is_better: the lower of two values is better.
+        of_steps: a mean over all steps of a data set, so that longer samples count more; else over
+            samples.
+        geometric: a geometric mean, such as that of a perplexity.
+        share: from 0 to 1, shown in per cent.
+
+    Example:
+        >>> perplexity = MetricSpec(True, of_steps=True, geometric=True, share=False)
+        >>> batches = BatchMetric(2.0, samples=1, steps=30), BatchMetric(16.0, samples=1, steps=10)
+        >>> round(perplexity.mean(batches), 3)
+        3.364
+        >>> perplexity.better(3.0, 4.0), perplexity.text(3.36358), MetricSpec().text(0.5)
+        (True, '3.364', '50.0%')
+    """
+
+    lower_is_better: bool = False
+    of_steps: bool = False
+    geometric: bool = False
+    share: bool = True
+
+    def mean(self, batches: Iterable[BatchMetric]) -> float:
+        """The metric of all batches together; infinite or NaN if one of them is."""
+        total = size = 0.0
+        for value, samples, steps in batches:
+            weight = steps if self.of_steps else samples
+            size += weight
+            total += weight * (math.log(value) if self.geometric else value)
+        return math.exp(total / size) if self.geometric else total / size
+
+    def better(self, value: float, other: float) -> bool:
+        """True if a value is strictly better than another."""
+        return value < other if self.lower_is_better else value > other
+
+    def reaches(self, value: float, bound: float) -> bool:
+        """True if a value is at least as good as a bound."""
+        return not self.better(bound, value)
+
+    def text(self, value: float) -> str:
+        """A value as text."""
+        return f"{value:.1%}" if self.share else f"{value:.4g}"
+
+
+SHARE = MetricSpec()  # such as an accuracy: a share of samples
+
+
+# votes and accuracies
+
+
 def step_vote(logits: Tensor) -> Tensor:
-    """The class that each step votes for, that of its largest logit.
-
-    Args:
-        logits: readout at every step (T, B, C).
-
-    Returns:
-        Classes (T, B), int64; -1 where the largest logits tie.
-
-    Raises:
-        ValueError: if logits are not (T, B, C) with T, B, C >= 1, or hold NaN.
+    """Class of the largest logit at each step (T, B), int64; -1 where the largest logits tie.
 
     Example:
         >>> step_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]]]))
@@ -62,42 +129,21 @@ def step_vote(logits: Tensor) -> Tensor:
 
 
 def mode_vote(logits: Tensor) -> Tensor:
-    """The class that most steps vote for.
-
-    Args:
-        logits: readout at every step (T, B, C).
-
-    Returns:
-        Classes (B,), int64. A tie between modes takes the lowest class; -1 where no step votes.
-
-    Raises:
-        ValueError: if logits are not (T, B, C) with T, B, C >= 1, or hold NaN.
+    """Class that most steps vote for (B,), int64: the lowest of a tie; -1 if no step votes.
 
     Example:
         >>> mode_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]], [[0.0, 3.0], [0.0, 0.0]]]))
         tensor([ 1, -1])
     """
-    votes = _votes(logits)
-    classes = logits.shape[2]
+    votes, classes = _votes(logits), logits.shape[2]
     counts = torch.zeros(logits.shape[1], classes + 1, dtype=torch.int64, device=logits.device)
-    counts.scatter_add_(1, votes.T, torch.ones_like(votes.T))  # last column: steps without a vote
-    counts = counts[:, :classes]
+    counts.scatter_add_(1, votes.T, torch.ones_like(votes.T))
+    counts = counts[:, :classes]  # the last column counts steps without a vote
     return counts.argmax(1).where(counts.any(1), -1)
 
 
 def mode_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of samples whose :func:`mode_vote` is their label; without a vote it is wrong.
-
-    Args:
-        logits: readout at every step (T, B, C).
-        labels: classes (B,), integers from 0 to C - 1.
-
-    Returns:
-        A share from 0 to 1.
-
-    Raises:
-        ValueError: as :func:`mode_vote`, or if labels are not (B,) or out of range.
-        TypeError: if labels are not integers.
+    """Share of samples whose :func:`mode_vote` is their label (B,).
 
     Example:
         >>> mode_accuracy(torch.tensor([[[0.0, 2.0], [1.0, 1.0]]]), torch.tensor([1, 0]))
@@ -109,18 +155,7 @@ def mode_accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of samples whose label alone has the largest mean logit; a tie counts as wrong.
-
-    Args:
-        logits: readout at every step (T, B, C).
-        labels: classes (B,), integers from 0 to C - 1.
-
-    Returns:
-        A share from 0 to 1.
-
-    Raises:
-        ValueError: as :func:`mode_accuracy`.
-        TypeError: if labels are not integers.
+    """Share of samples whose label (B,) alone has the largest mean logit.
 
     Example:
         >>> mean_accuracy(torch.tensor([[[0.0, 1.0]], [[9.0, 0.0]]]), torch.tensor([0]))
@@ -133,47 +168,32 @@ def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def step_accuracy(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
-    """Share of steps that vote for their class; a step without a vote counts as wrong.
-
-    Args:
-        logits: readout at every step (T, B, C).
-        targets: classes (T, B), integers from 0 to C - 1.
-        mask: (T, B), bool, the steps that count; None: all.
-
-    Returns:
-        A share from 0 to 1.
-
-    Raises:
-        ValueError: as :func:`mode_vote`, or if targets are not (T, B) or out of range, or the mask
-            is not bool (T, B) or leaves a sample without a step.
-        TypeError: if targets are not integers.
+    """Share of steps that vote for their class; targets are classes (T, B).
 
     Example:
         >>> step_accuracy(torch.tensor([[[0.0, 2.0]], [[1.0, 1.0]]]), torch.tensor([[1], [0]]))
         0.5
     """
-    votes = _votes(logits)
+    _check_logits(logits)
     check_classes(targets, logits, per_step=True)
-    return _share(votes == targets, mask)
+    return _share(_votes(logits) == targets, mask)
+
+
+def share_without_vote(logits: Tensor, mask: Tensor | None = None) -> float:
+    """Share of (step, sample) pairs without a vote.
+
+    Example:
+        >>> share_without_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]]]))
+        0.5
+    """
+    return _share(_votes(logits) == logits.shape[2], mask)
 
 
 def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
-    r"""Mean over steps of the overlap of what is told, the positive logits, with what is true.
+    r"""Mean over steps of the overlap of predictions, the positive logits, and targets (T, B, C).
 
     .. math:: |\{o > 0\} \cap \{y = 1\}| \,/\, |\{o > 0\} \cup \{y = 1\}|,
         \quad 1 \text{ where both are empty}
-
-    Args:
-        logits: readout at every step (T, B, C).
-        targets: 0 or 1 (T, B, C), any dtype.
-        mask: (T, B), bool, the steps that count; None: all.
-
-    Returns:
-        A share from 0 to 1.
-
-    Raises:
-        ValueError: as :func:`mode_vote`, or if targets are not (T, B, C) or not 0 or 1, or the mask
-            is not bool (T, B) or leaves a sample without a step.
 
     Example:
         >>> step_overlap(torch.tensor([[[1.0, 1.0, -1.0]]]), torch.tensor([[[0, 1, 0]]]))
@@ -182,52 +202,36 @@ def step_overlap(logits: Tensor, targets: Tensor, mask: Tensor | None = None) ->
     Source: P. Jaccard, New Phytologist 11 (1912) (the index); here of every step.
     """
     _check_logits(logits)
-    check_binary(targets, logits)
-    told, true = logits > 0, targets == 1
-    both, either = (told & true).sum(-1), (told | true).sum(-1)
+    _check_binary(targets, logits)
+    predicted, true = logits > 0, targets == 1
+    both, either = (predicted & true).sum(-1), (predicted | true).sum(-1)
     return _share(torch.where(either > 0, both.double() / either.clamp(min=1), 1.0), mask)
 
 
+# likelihoods
+
+
 def perplexity(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
-    r"""Between how many equally likely classes a step leaves the choice.
+    r"""Number of equally likely classes with the same loss at a step; targets are classes (T, B).
 
     .. math:: \exp\Big(-\frac{1}{\sum_b T_b} \sum_b \sum_{t < T_b}
         \log \mathrm{softmax}(o[t, b])_{y[t, b]}\Big)
 
-    Args:
-        logits: readout at every step (T, B, C).
-        targets: classes (T, B), integers from 0 to C - 1.
-        mask: (T, B), bool, the steps that count; None: all.
-
-    Returns:
-        A number from 1; infinite where the mean of the logarithms is above 709.
-
-    Raises:
-        ValueError: as :func:`step_accuracy`.
-        TypeError: if targets are not integers.
+    It is infinite where the mean of the logarithms is above 709.
 
     Example:
         >>> round(perplexity(torch.zeros(5, 2, 4), torch.zeros(5, 2, dtype=torch.int64)), 3)
         4.0
     """
     _check_logits(logits)
-    losses = class_losses(logits, targets)
-    return _mean_of_steps(losses, mask).exp().item()
+    return _mean_of_steps(class_losses(logits, targets), mask).exp().item()
 
 
 def nll(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
-    r"""Negative log-likelihood of a step, in nats: the mean over all steps of all samples.
+    r"""Negative log-likelihood of a step, in nats, of binary targets (T, B, C).
 
     .. math:: -\frac{1}{\sum_b T_b} \sum_b \sum_{t < T_b} \sum_c
         \log \sigma\big((2 y[t, b, c] - 1)\, o[t, b, c]\big)
-
-    Args:
-        logits: readout at every step (T, B, C).
-        targets: 0 or 1 (T, B, C), any dtype.
-        mask: (T, B), bool, the steps that count; None: all.
-
-    Raises:
-        ValueError: as :func:`step_overlap`.
 
     Example:
         >>> round(nll(torch.zeros(5, 2, 88), torch.zeros(5, 2, 88)), 3)
@@ -237,52 +241,28 @@ def nll(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
     high-dimensional sequences", ICML 2012, table 1.
     """
     _check_logits(logits)
-    losses = binary_losses(logits, targets)
-    return _mean_of_steps(losses, mask).item()
+    return _mean_of_steps(binary_losses(logits, targets), mask).item()
 
 
 def class_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of every step (T, B), of logits (T, B, C) and classes (T, B), in nats.
-
-    Raises:
-        ValueError: if targets are of another shape or out of range.
-        TypeError: if they are not integers.
-    """
+    """Cross-entropy of every step (T, B), in nats; targets are classes (T, B)."""
     check_classes(targets, logits, per_step=True)
     losses = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten().long(), reduction="none")
     return losses.view(targets.shape)
 
 
 def binary_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Negative log-likelihood (T, B) of every step, in nats; logits and binary targets (T, B, C).
-
-    Raises:
-        ValueError: if targets are of another shape, or some entry is neither 0 nor 1.
-    """
-    check_binary(targets, logits)
+    """Negative log-likelihood of every step (T, B), in nats, of binary targets (T, B, C)."""
+    _check_binary(targets, logits)
     losses = nn.functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
     return losses.sum(-1)
 
 
-def share_without_vote(logits: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample) pairs in the mask (T, B) at which logits (T, B, C) vote for nobody.
-
-    Raises:
-        ValueError: as :func:`mode_vote`.
-
-    Example:
-        >>> share_without_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]]]))
-        0.5
-    """
-    return _share(_votes(logits) == logits.shape[2], mask)
+# spikes
 
 
 def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
-    """Spikes per neuron and time step, of spikes (T, B, N) in any dtype, inside the mask (T, B).
-
-    Raises:
-        ValueError: if spikes are not (T, B, N) with T, B, N >= 1, some entry is neither 0 nor 1, or
-            the mask is not bool (T, B) or leaves a sample without a step.
+    """Spikes per neuron and time step.
 
     Example:
         >>> firing_rate(torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]]))
@@ -294,11 +274,13 @@ def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
     return _share(spikes.count_nonzero(-1), mask) / spikes.shape[2]
 
 
-def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample) pairs in the mask (T, B) with no spike in spikes (T, B, N).
+def sparsity(spikes: Tensor, mask: Tensor | None = None) -> float:
+    """Share of (step, sample, neuron) triples without a spike: 1 - :func:`firing_rate`."""
+    return 1 - firing_rate(spikes, mask)
 
-    Raises:
-        ValueError: as :func:`firing_rate`.
+
+def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:
+    """Share of (step, sample) pairs without a spike.
 
     Example:
         >>> silent_steps(torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]]))
@@ -309,18 +291,11 @@ def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:
 
 
 def synops(spikes: Tensor, fan_out: int) -> float:
-    """Synaptic operations per sample: a spike is read once by each synapse that its neuron feeds.
+    """Synaptic operations per sample: each spike is read once by each synapse of its neuron.
 
     Args:
         spikes: spikes of one layer (T, B, N).
-        fan_out: synapses that each neuron feeds; in a recurrent layer its own N, and those above.
-
-    Returns:
-        Operations per sample, over all its time steps.
-
-    Raises:
-        ValueError: as :func:`firing_rate`, or if fan_out is below 1.
-        TypeError: if fan_out is not an int.
+        fan_out: synapses of each neuron, within its layer and into the next.
 
     Example:
         >>> synops(torch.tensor([[[1, 1]], [[0, 1]]]), fan_out=10)
@@ -330,43 +305,15 @@ def synops(spikes: Tensor, fan_out: int) -> float:
     return int(spikes.count_nonzero()) * whole("fan_out", fan_out) / spikes.shape[1]
 
 
-def sparsity(spikes: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample, neuron) triples without a spike, 1 - :func:`firing_rate`.
-
-    Raises:
-        ValueError: as :func:`firing_rate`.
-
-    Example:
-        >>> sparsity(torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]]))
-        0.75
-    """
-    return 1 - firing_rate(spikes, mask)
-
-
-def _share(values: Tensor, mask: Tensor | None) -> float:
-    """Mean of values (T, B) over the steps in the mask of each sample, and then over samples."""
-    if mask is None:
-        return values.double().mean().item()
-    return (values * step_weights(mask, values)).sum().item()
-
-
-def _mean_of_steps(losses: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean of losses (T, B) over all steps in the mask."""
-    if mask is None:
-        return losses.double().mean()
-    step_weights(mask, losses)  # refuses a mask that does not fit
-    return losses[mask].double().mean()
+# means and checks
 
 
 def step_weights(mask: Tensor, like: Tensor) -> Tensor:
     """Weights (T, B) that sum to 1: 1 / (B T_b) at the T_b steps of sample b, 0 outside the mask.
 
-    Args:
-        mask: (T, B), bool.
-        like: what shall be weighted, of shape (T, B, ...).
-
     Raises:
-        ValueError: if the mask is not bool (T, B) or leaves a sample without a step.
+        ValueError: if the mask is not bool (T, B), the first axes of `like`, or leaves a sample
+            without a step.
     """
     if mask.dtype != torch.bool or mask.shape != like.shape[:2] or not mask.any(0).all():
         wanted = f"mask must be bool {tuple(like.shape[:2])} with a step for every sample"
@@ -374,26 +321,38 @@ def step_weights(mask: Tensor, like: Tensor) -> Tensor:
     return mask.double() / (mask.sum(0) * mask.shape[1])
 
 
+def _share(values: Tensor, mask: Tensor | None) -> float:
+    """Mean of values (T, B) over the steps in the mask of each sample, then over samples."""
+    if mask is None:
+        return values.double().mean().item()
+    return (values * step_weights(mask, values)).sum().item()
+
+
+def _mean_of_steps(losses: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return losses.double().mean()
+    step_weights(mask, losses)  # refuses a mask that does not fit
+    return losses[mask].double().mean()
+
+
 def _votes(logits: Tensor) -> Tensor:
-    """The class that each step votes for (T, B); C where the largest logits tie."""
+    """Class of the largest logit at each step (T, B); C where the largest logits tie."""
     _check_logits(logits)
     top, votes = logits.max(-1)
     alone = (logits == top.unsqueeze(-1)).sum(-1) == 1
     return votes.where(alone, logits.shape[2])
 
 
-def _check_logits(logits: Tensor) -> None:
-    if logits.ndim != 3 or 0 in logits.shape:
-        raise ValueError(f"logits must have shape (T, B, C) with T, B, C >= 1, got {tuple(logits.shape)}.")
-    if logits.isnan().any():
-        raise ValueError("logits must be numbers, got NaN.")
+def is_binary(spikes: Tensor) -> bool:
+    """True if all entries are 0 or 1."""
+    return bool(((spikes == 0) | (spikes == 1)).all())
 
 
 def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) -> None:
     """Refuse classes (B,), or (T, B) per step, that do not fit logits (T, B, C).
 
     Raises:
-        ValueError: if they are of another shape or out of range.
+        ValueError: if shapes do not fit, or a class is out of range.
         TypeError: if they are not integers.
     """
     wanted, classes = logits.shape[0 if per_step else 1 : 2], logits.shape[2]
@@ -409,26 +368,22 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
         raise ValueError(f"{name} must lie in 0 ... {classes - 1}, as there are {classes} logits, got {bad}.")
 
 
-def check_binary(targets: Tensor, logits: Tensor) -> None:
-    """Refuse targets that are not 0 or 1, one for each of the logits (T, B, C).
+def _check_logits(logits: Tensor) -> None:
+    if logits.ndim != 3 or 0 in logits.shape:
+        raise ValueError(f"logits must have shape (T, B, C) with T, B, C >= 1, got {tuple(logits.shape)}.")
+    if logits.isnan().any():
+        raise ValueError("logits must be numbers, got NaN.")
 
-    Raises:
-        ValueError: if they are of another shape, or some entry is neither 0 nor 1.
-    """
+
+def _check_binary(targets: Tensor, logits: Tensor) -> None:
     if targets.shape != logits.shape:
         raise ValueError(f"targets must have shape {tuple(logits.shape)}, as logits have, got {tuple(targets.shape)}.")
     if not is_binary(targets):
         raise ValueError(f"targets must be 0 or 1, got {targets[(targets != 0) & (targets != 1)][0].item():g}.")
 
 
-def is_binary(spikes: Tensor) -> bool:
-    """Whether all entries are 0 or 1."""
-    return bool(((spikes == 0) | (spikes == 1)).all())
-
-
 def _check_spikes(spikes: Tensor) -> None:
     if spikes.ndim != 3 or 0 in spikes.shape:
         raise ValueError(f"spikes must have shape (T, B, N) with T, B, N >= 1, got {tuple(spikes.shape)}.")
     if not is_binary(spikes):
-        other = spikes[(spikes != 0) & (spikes != 1)][0].item()
-        raise ValueError(f"spikes must be 0 or 1, got {other:g}.")
+        raise ValueError(f"spikes must be 0 or 1, got {spikes[(spikes != 0) & (spikes != 1)][0].item():g}.")

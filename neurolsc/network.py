@@ -151,8 +151,8 @@ class Network(nn.Module):
         """Layers of LIF that a chip can hold, read one step late, and a readout without bias.
 
         Start it with ``Relay(recurrence=0, rate=0.1, drawn=1)``, and train it with ``lr=2e-3`` and
-        ``Conditioning(1.0, centralize=True, clip_weight=3.0)``, which keeps its weights within what
-        8 bits can tell apart: ``neurolsc train --for netx`` does so.
+        ``clip_weight=3.0``, which bounds its weights to what 8 bits can tell apart: ``neurolsc
+        train --for netx`` does so.
 
         Args:
             n_in: number of inputs.

@@ -3,6 +3,8 @@
 import difflib
 import math
 from collections.abc import Iterable
+from dataclasses import field
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -105,3 +107,32 @@ def meant(known: Iterable[str], *unknown: object) -> str:
     lower = {name.lower(): name for name in known}
     near = [lower[n] for name in unknown for n in difflib.get_close_matches(str(name)[:80].lower(), lower, n=1)]
     return f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else "."
+
+
+def words_of(kind: Any) -> tuple[str, ...]:
+    """The words of a ``Literal``, also inside a union; none of another type."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return next(filter(None, map(words_of, get_args(kind))), ())
+
+
+def setting(default: Any, help: str, *data: str) -> Any:
+    """A field with its default, its line of --help, and the data sets it is for (none: all)."""
+    return field(default=default, metadata={"help": help, "data": data})
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of a name, such as cpu, cuda or cuda:1.
+
+    Raises:
+        ValueError: if torch does not know it, or cannot use it here.
+    """
+    try:
+        one = torch.ones(1, device=name)
+        one.item()  # which a device without values, meta, does not have
+    except (RuntimeError, AssertionError) as error:  # the latter of a torch that is built without CUDA
+        why = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+        raise ValueError(
+            f"torch cannot use the device {name!r} here: {why}. Write cuda for a GPU (cuda:1 for the second), cpu for none."
+        ) from error
+    return one.device

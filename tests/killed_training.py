@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from neurolsc import train
-from neurolsc.files import write_tree
+from neurolsc.io import write_tree
 from tests.patterns import QUIET, Patterns, small_network
 
 SAMPLES, EPOCHS = 40, 6

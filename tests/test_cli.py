@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -389,7 +388,7 @@ def test_of_two_processes_in_one_folder_the_second_is_refused_and_changes_nothin
     for second in others:
         said = second.communicate()[0]
         assert second.returncode == 1
-        assert f"run is in use by process {first.pid} on {socket.gethostname()} since 20" in said
+        assert "run is in use by another process" in said
         assert said.count("\n") == 1
     third = start(*words, run, "--lr", "0.3")
     third.send_signal(signal.SIGINT)  # wherever it is
@@ -412,7 +411,7 @@ def test_of_eight_equal_processes_one_runs(tmp_path):
     codes = [process.returncode for process in processes]
     assert sorted(codes) == [0] + [1] * 7
     refused = [text for text, code in zip(said, codes, strict=True) if code]
-    assert all("is in use by process" in text or "exists already" in text for text in refused)
+    assert all("is in use by another process" in text or "exists already" in text for text in refused)
     assert {file.name for file in tmp_path.iterdir()} == {"run"}
     assert neurolsc.load(tmp_path / "run" / "network.safetensors").n_in == 784
 

@@ -15,7 +15,7 @@ import pytest
 
 from neurolsc import load, save, train
 from neurolsc.experiment.run import run_folder
-from neurolsc.locks import lock_of
+from neurolsc.io import lock_file
 from tests.patterns import QUIET, Patterns, small_network
 
 CALLS = ("open", "fsync", "replace", "unlink", "mkdir", "rmdir")
@@ -104,7 +104,7 @@ def test_a_folder_that_is_removed_under_a_run_is_told_and_the_next_run_ends(tmp_
             settings: dict[str, Any] = QUIET | {"epochs": 2, "checkpoint": where, "on_epoch": remove}
             train(small_network(), Patterns(8), Patterns(3), **settings)
         assert not (tmp_path / "runs" / "run.partial").exists()
-        assert not lock_of(tmp_path / "runs" / "run").exists()
+        assert not lock_file(tmp_path / "runs" / "run").exists()
         job(tmp_path / "runs" / "run")
         shutil.rmtree(tmp_path / "runs")
 

@@ -9,25 +9,25 @@ from hypothesis import strategies as st
 
 from neurolsc import LIF, Network, evaluate, train
 from neurolsc.datasets import JSBChorales, collate
-from neurolsc.measure import SHARE, Measure, Part
+from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
 from neurolsc.plots import plot_learning_curves
-from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep, measure_of
+from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep, metric_spec
 
 NUMBERS = st.floats(1.0, 1e3)
-PARTS = st.lists(st.builds(Part, NUMBERS, st.integers(1, 9), st.integers(1, 99)), min_size=1)
+PARTS = st.lists(st.builds(BatchMetric, NUMBERS, st.integers(1, 9), st.integers(1, 99)), min_size=1)
 
 
 @given(PARTS)
-def test_means_are_weighted_by_samples_or_by_steps(parts: list[Part]):
+def test_means_are_weighted_by_samples_or_by_steps(parts: list[BatchMetric]):
     samples, steps = (sum(p[i] for p in parts) for i in (1, 2))
     assert SHARE.mean(parts) == pytest.approx(sum(p.value * p.samples for p in parts) / samples)
-    assert Measure(of_steps=True).mean(parts) == pytest.approx(sum(p.value * p.steps for p in parts) / steps)
+    assert MetricSpec(of_steps=True).mean(parts) == pytest.approx(sum(p.value * p.steps for p in parts) / steps)
     product = math.exp(sum(math.log(p.value) * p.steps for p in parts) / steps)
-    assert Measure(of_steps=True, geometric=True).mean(parts) == pytest.approx(product)
+    assert MetricSpec(of_steps=True, geometric=True).mean(parts) == pytest.approx(product)
 
 
 def test_which_is_better_and_what_reaches_a_bound():
-    low, high = Measure(lower_is_better=True, share=False), Measure()
+    low, high = MetricSpec(lower_is_better=True, share=False), MetricSpec()
     assert low.better(1.0, 2.0) and high.better(2.0, 1.0)
     assert not low.better(1.0, 1.0) and not high.better(1.0, 1.0)
     assert low.reaches(1.0, 1.0) and low.reaches(0.5, 1.0) and not low.reaches(1.5, 1.0)
@@ -39,9 +39,9 @@ def test_a_measure_that_a_task_does_not_name_is_a_share():
     class Own:
         score = "mine"
 
-    assert measure_of(Own(), "mine") == SHARE  # type: ignore[arg-type]
-    assert measure_of(Classification(), "mode_accuracy") == SHARE
-    assert measure_of(BinaryPerStep(), "nll").lower_is_better
+    assert metric_spec(Own(), "mine") == SHARE  # type: ignore[arg-type]
+    assert metric_spec(Classification(), "mode_accuracy") == SHARE
+    assert metric_spec(BinaryPerStep(), "nll").lower_is_better
 
 
 class Unequal:
@@ -121,7 +121,7 @@ def test_training_notes_the_same_mean_over_steps():
 
 
 def test_a_perplexity_without_bound_is_a_weight_that_diverged():
-    with pytest.raises(FloatingPointError, match=r"the perplexity is inf in an evaluation, .* train with less lr"):
+    with pytest.raises(FloatingPointError, match=r"the perplexity is inf in an evaluation: .* lower lr"):
         evaluate(network(scale=1e5), Unequal(binary=False), task=ClassPerStep())
 
 
@@ -131,7 +131,7 @@ def test_scores_show_numbers_as_numbers_and_shares_as_shares():
     assert shown[0] == f"{scores.nll:.4g}"
     assert shown[1] == f"{scores.step_overlap:.1%}"
     assert "kinds" not in scores.to_dict()
-    with pytest.raises(AttributeError, match=r"there is no score 'perplexity'; there are loss, measures, .*nll"):
+    with pytest.raises(AttributeError, match=r"there is no score 'perplexity'; there are loss, .*nll"):
         _ = scores.perplexity
 
 

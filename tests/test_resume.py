@@ -1,5 +1,4 @@
 import copy
-import os
 import signal
 import subprocess
 import sys
@@ -15,11 +14,11 @@ from torch.utils.data import Subset, TensorDataset
 
 from neurolsc import LIF, ALIFPlus, Criteria, Network, PretrainResult, TrainResult, pretrain, scale_to_radius, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, collate
-from neurolsc.files import read_tree, write_tree
-from neurolsc.identity import digest
+from neurolsc.io import read_tree, write_tree
 from neurolsc.stability.lsc.look import Look
 from neurolsc.surrogate import Arctan, FastSigmoid
 from neurolsc.training import PAPER
+from neurolsc.training.fingerprint import digest
 from tests.killed_training import EPOCHS, SAMPLES
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
@@ -158,8 +157,8 @@ def test_a_training_that_stopped_early_goes_on_with_more_patience(tmp_path: Path
         ({"batch_size": 4}, "batch_size = 8, now it is 4"),
         ({"lr": 1e-3}, r"lr = 0\.005, now it is 0\.001"),
         ({"optimizer": torch.optim.Adam}, "optimizer = Lookahead, now it is Adam"),
-        ({"training": Patterns(25)}, "number of training samples = 24, now it is 25"),
-        ({"validation": Patterns(13)}, "number of validation samples = 12, now it is 13"),
+        ({"training": Patterns(25)}, "length of training = 24, now it is 25"),
+        ({"validation": Patterns(13)}, "length of validation = 12, now it is 13"),
         ({"network": small_network(readout_bias=True)}, r"readout\.bias = None, now it is \(3,\)"),
         ({"network": small_network().double()}, r"torch\.float32, now it is .*float64"),
         ({"network": Network([LIF(N, 8)], CLASSES, layer_delay=0)}, "layer_delay = 1, now it is 0"),
@@ -252,7 +251,7 @@ SPOKEN: dict[str, Any] = {"dt": 0.05, "channels": 70, "repeat": 1}
         (Patterns(24), Patterns(24, seed=1), r"training\.x = \(24, 12, 6\) torch\.uint8, sha256"),
         (Subset(Patterns(24), range(12)), Subset(Patterns(24), range(12, 24)), r"training\.indices"),
         (Subset(Patterns(24), range(12)), Subset(Patterns(24, seed=1), range(12)), r"training\.dataset\.x"),
-        ([*Patterns(6)], [*Patterns(6, seed=1)], "training samples = 6 items, sha256"),
+        ([*Patterns(6)], [*Patterns(6, seed=1)], "items of training = 6 items, sha256"),
         (TensorDataset(torch.zeros(6, 12, N), torch.zeros(6).long()), Patterns(6), r"training\.tensors"),
     ],
 )
@@ -279,9 +278,9 @@ def test_other_inputs_do_not_take_over_a_pretraining(tmp_path: Path):
 
     go([x], max_steps=1)
     go([x], max_steps=2)
-    with pytest.raises(ValueError, match=r"steps of the inputs was 12, is now 10; first inputs was .*, is now .*"):
+    with pytest.raises(ValueError, match=r"steps of the inputs was 12, is now 10; items of inputs was .*, is now .*"):
         go([x[:10]], max_steps=3)
-    with pytest.raises(ValueError, match="number of inputs was 1, is now 2"):
+    with pytest.raises(ValueError, match="length of inputs was 1, is now 2"):
         go([x, x], max_steps=3)
 
 
@@ -290,7 +289,6 @@ def test_a_large_array_is_told_from_another_by_some_of_its_rows():
     before = digest(a)
     a[-1, -1] = 1
     assert digest(a) != before
-    assert digest(a) == digest(a.numpy()).replace("uint8", "torch.uint8")
 
 
 @pytest.mark.parametrize("method", ["gradient", "scale"])
@@ -359,7 +357,7 @@ def test_two_at_one_checkpoint_do_not_mix_the_second_is_refused_by_the_name_of_t
     refused = []
 
     def second(*_: object) -> None:
-        with pytest.raises(BlockingIOError, match=rf"a\.checkpoint is in use by process {os.getpid()} on ") as error:
+        with pytest.raises(BlockingIOError, match="is in use by another") as error:
             go(lif(), other)
         refused.append(error)
 

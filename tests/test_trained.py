@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import neurolsc
-from neurolsc.checkpoint import TRAINED, trained
 from neurolsc.datasets import SHD, SpikeLatencyMNIST, collate
 from neurolsc.export import QuantizationAware, to_netx
+from neurolsc.io import TRAINED, trained
 from neurolsc.metrics import mode_vote
 
 

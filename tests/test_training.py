@@ -17,7 +17,7 @@ from neurolsc import LIF, Network, TrainResult, evaluate, train
 from neurolsc.datasets import collate
 from neurolsc.experiment.config import TrainSettings
 from neurolsc.tasks import cross_entropy
-from neurolsc.training import PAPER
+from neurolsc.training import PAPER, adabelief_lookahead
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
 STEP = partial(torch.optim.lr_scheduler.StepLR, step_size=2)
@@ -301,7 +301,7 @@ def test_a_loss_that_only_grows_is_named(losses: list[float], found: str | None)
         ({"patience": 0}, ValueError, "patience"),
         ({"batch_size": 0}, ValueError, "batch_size"),
         ({"seed": -1}, ValueError, "seed"),
-        ({"average_from": 0}, ValueError, "average_from must be at least 1, got 0"),
+        ({"average_from": -1}, ValueError, "average_from must be at least 0, got -1"),
         ({"lr": 0.0}, ValueError, "lr must be positive"),
         ({"lr": math.nan}, ValueError, "lr must be positive"),
         ({"optimizer": torch.optim.SGD([torch.zeros(1)], 0.1)}, TypeError, r"\(parameters, lr\), got a SGD"),
@@ -333,7 +333,7 @@ def test_the_papers_training_is_adabelief_in_lookahead_at_one_rate():
     made: list[Any] = []
 
     def watched(parameters: Any, lr: float) -> Any:
-        made.append(PAPER["optimizer"](parameters, lr))
+        made.append(adabelief_lookahead(parameters, lr))
         return made[0]
 
     data = Patterns(300)

@@ -13,10 +13,10 @@ from examples.paper.pictures import plot_rates
 from examples.paper.reading import Count, Judgement
 from examples.paper.trials import DIVERGED, PAPER, RATES, best_rate, finite, trained
 from neurolsc.experiment import Grid, make_grid
-from neurolsc.measure import Measure
+from neurolsc.metrics import MetricSpec
 
 CELLS = ("LSTM", "ALIF+")
-_PERPLEXITY = Measure(lower_is_better=True, share=False)
+_PERPLEXITY = MetricSpec(lower_is_better=True, share=False)
 
 
 @dataclass(frozen=True)

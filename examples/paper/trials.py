@@ -8,7 +8,7 @@ from typing import Any
 from examples.paper.figure import Result
 from examples.paper.reading import Count
 from neurolsc.experiment.table import Row
-from neurolsc.measure import Measure
+from neurolsc.metrics import MetricSpec
 
 DIVERGED = "FloatingPointError"
 """what the error of a training begins with whose loss became no number"""
@@ -25,7 +25,7 @@ RATES = (1e-2, 3.16e-3, 1e-3, 3.16e-4, 1e-4, 3.16e-5, 1e-5)
 """The paper's grid of learning rates."""
 
 
-def value(row: Row, column: str, measure: Measure) -> float | None:
+def value(row: Row, column: str, measure: MetricSpec) -> float | None:
     """A score of a trial: the worst if its training diverged, None if there is none."""
     if row["error"] is None:
         found: float | None = row.get(column)
@@ -33,7 +33,7 @@ def value(row: Row, column: str, measure: Measure) -> float | None:
     return worst(measure) if row["error"].startswith(DIVERGED) else None
 
 
-def worst(measure: Measure) -> float:
+def worst(measure: MetricSpec) -> float:
     """What a diverged training is worth."""
     return math.inf if measure.lower_is_better else -math.inf
 
@@ -89,7 +89,7 @@ def total(counts: Iterable[Count]) -> Count:
     return Count(sum(c.yes for c in counts), sum(c.total for c in counts))
 
 
-def best_rate(by_rate: dict[float, list[float]], measure: Measure) -> float | None:
+def best_rate(by_rate: dict[float, list[float]], measure: MetricSpec) -> float | None:
     """The learning rate with the best mean score, the first of equals; None if all diverged."""
     means = {rate: mean(values) for rate, values in by_rate.items() if values}
     means = {rate: value for rate, value in means.items() if math.isfinite(value)}

@@ -34,7 +34,7 @@ from neurolsc.experiment.run import NETWORK, SETTINGS, read_settings, run_folder
 from neurolsc.experiment.table import TABLE
 from neurolsc.export import quantize
 from neurolsc.stability import radius_profile
-from neurolsc.tasks import measure_of
+from neurolsc.tasks import metric_spec
 from neurolsc.validation import whole
 
 INTERRUPTED = 130  # exit code of a command that Ctrl-C has ended
@@ -214,7 +214,7 @@ def train(
     for finding in result.findings:
         click.echo(finding)
     score = data.task.score
-    best = measure_of(data.task, score).text(result.best[f"validation_{score}"])
+    best = metric_spec(data.task, score).text(result.best[f"validation_{score}"])
     click.echo(f"best epoch {result.best_epoch}: validation {score.replace('_', ' ')} {best}")
     click.echo(f"written to {out}")
 

@@ -10,11 +10,11 @@ import torch
 from click.core import ParameterSource
 from torch import Tensor
 
-from neurolsc import checkpoint
 from neurolsc.cli import options
 from neurolsc.experiment import Experiment, load_network
 from neurolsc.experiment.run import NETWORK, TRAINING, run_folder, write_text
 from neurolsc.export import QuantizationAware, fit_scales, make_report, quantize, to_netx, to_nir, verify
+from neurolsc.io import load, save
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
 
@@ -89,7 +89,7 @@ def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: flo
         if name == "inputs" and not run.is_file():
             raise click.UsageError(f"--inputs is for a file of a network; the samples of {run} are those of its run.")
     if run.is_file():
-        experiment, network = None, checkpoint.load(run)
+        experiment, network = None, load(run)
         out = out or run.with_name(f"{run.stem}-{target}")
     else:
         experiment, network = Experiment.of(run), load_network(run)
@@ -147,7 +147,7 @@ def _to_netx(
                 seed=experiment.network.seed,
                 checkpoint=folder / TRAINING,
             )
-            checkpoint.save(network, folder / NETWORK)
+            save(network, folder / NETWORK)
         report = to_netx(network, folder / "network.net", x, labels=labels, force=force)
         if simulate and x is not None:
             some = None if labels is None else labels[:SIMULATED]

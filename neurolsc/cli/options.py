@@ -5,14 +5,14 @@ import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from neurolsc.experiment.config import CHIPS, KINDS, Settings, check_names, fitted, make, setting_names
-from neurolsc.untrusted.toml import read_toml
-from neurolsc.validation import meant
+from neurolsc.io import read_toml
+from neurolsc.validation import meant, words_of
 
 Function = Callable[..., None]
 NEW_FOLDER = click.Path(path_type=Path)
@@ -87,7 +87,7 @@ def settings(*kinds: type[Settings]) -> Callable[[Function], Function]:
         call.__doc__, call.__name__ = command.__doc__, command.__name__
         call.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
         for f in reversed([f for kind in kinds for f in dataclasses.fields(kind)]):
-            flag, words = "--" + f.name.replace("_", "-"), get_args(f.type)
+            flag, words = "--" + f.name.replace("_", "-"), words_of(f.type)
             more: dict[str, Any] = {"type": Choice(words) if words else f.type}
             if f.type is bool:
                 flag, more = f"{flag}/--no-{flag[2:]}", {}

@@ -16,9 +16,7 @@ import numpy as np
 
 from neurolsc.datasets.events import EventFile, Events
 from neurolsc.datasets.store import Building, remove_leftovers, replaced
-from neurolsc.files import atomic_write, sha256_of
-from neurolsc.locks import alone
-from neurolsc.untrusted.refusal import refusing
+from neurolsc.io import atomic_write, locked, refusing, sha256_of
 
 __all__ = ["CHUNK", "Cache", "digest_of"]
 
@@ -110,12 +108,11 @@ class Cache(ABC, Generic[Opened, Given]):
             except ValueError as error:
                 warnings.warn(f"a damaged cache is made anew: {error}", RuntimeWarning, stacklevel=4)
         try:
-            with alone(self.path, wait=True) as locked:
+            with locked(self.path, wait=True):
                 with suppress(ValueError):  # another process was first
                     if self.path.exists():
                         return self._checked(indices)
-                if locked:
-                    remove_leftovers(self.path)
+                remove_leftovers(self.path)
                 replaced(self.path, self._build)
         except OSError as error:
             told = f"the cache cannot be made ({error.strerror or error})"

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.datasets.download import downloaded, first_there
-from neurolsc.files import atomic_write
-from neurolsc.untrusted.refusal import refusing
+from neurolsc.io import atomic_write, refusing
 from neurolsc.validation import one_of
 
 HOME = "https://www.cs.toronto.edu/~kriz/"

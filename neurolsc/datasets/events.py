@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from neurolsc.io import clean, refusing
 from neurolsc.untrusted.hdf5 import Content, Part, text
 from neurolsc.untrusted.lists import Lists
 from neurolsc.untrusted.packed import opened, read_most
-from neurolsc.untrusted.refusal import refusing
-from neurolsc.untrusted.words import clean
 
 UNITS = 700
 """Input units of the layout, 0 to 699."""

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neurolsc.io import refusing
 from neurolsc.untrusted.packed import opened
-from neurolsc.untrusted.refusal import refusing
 
 UNSIGNED_BYTE = 0x08
 MOST_AXES = 8

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from neurolsc.datasets.download import downloaded, first_there
-from neurolsc.files import sha256_of
+from neurolsc.io import clean, refusing, sha256_of
 from neurolsc.untrusted.packed import opened, read_most
-from neurolsc.untrusted.refusal import refusing
-from neurolsc.untrusted.words import clean
 
 NAME = "jsb-chorales-quarter.json"
 ADDRESSES: tuple[str, ...] = (

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from neurolsc.io import clean
 from neurolsc.untrusted.places import Bytes
-from neurolsc.untrusted.words import clean
 
 __all__ = ["ROWS", "Building", "Rows", "opened", "remove_leftovers", "replaced"]
 

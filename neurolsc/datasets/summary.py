@@ -9,7 +9,7 @@ import numpy as np
 from neurolsc.datasets.cache import CHUNK
 from neurolsc.datasets.events import UNITS, EventFile, Events
 from neurolsc.display import Displayed, Table
-from neurolsc.untrusted.words import clean
+from neurolsc.io import clean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neurolsc.files import atomic_write
-from neurolsc.untrusted.refusal import refusing
-from neurolsc.untrusted.words import clean
+from neurolsc.io import atomic_write, clean, refusing
 from neurolsc.validation import whole
 
 UNKNOWN = "<unk>"

@@ -9,9 +9,8 @@ from typing import Unpack
 from neurolsc.datasets.download import downloaded, first_there
 from neurolsc.datasets.vocabulary import Vocabulary
 from neurolsc.datasets.words import SPLITS, Split, WordOptions, Words, encoded, read_words
-from neurolsc.files import atomic_write
+from neurolsc.io import atomic_write, refusing
 from neurolsc.untrusted.packed import read_most
-from neurolsc.untrusted.refusal import refusing
 from neurolsc.validation import one_of
 
 ARCHIVE = "wikitext-2-v1.zip"

@@ -14,7 +14,7 @@ from neurolsc.datasets.augment import generator
 from neurolsc.datasets.collate import Batch
 from neurolsc.datasets.vocabulary import END, Vocabulary
 from neurolsc.datasets.word_switch import WordAugmentation
-from neurolsc.untrusted.refusal import refusing
+from neurolsc.io import refusing
 from neurolsc.validation import whole
 
 Split = Literal["train", "validation", "test"]
@@ -49,7 +49,7 @@ class Words(Dataset[tuple[Tensor, Tensor]]):
             paper; for how many time steps each word is shown, and asked for: T = repeat steps),
             ``streams`` (None; a number: the text is cut into so many equally long parts that are
             read side by side, and the state goes on from window to window, see
-            :class:`neurolsc.evaluation.Samples`; the words behind the last whole windows are left
+            :class:`neurolsc.training.Samples`; the words behind the last whole windows are left
             out), ``augment`` (none; applied to what is read in this order, such as
             :class:`WordSwitch`).
 

@@ -14,9 +14,9 @@ from neurolsc.diagnosis.report import Diagnosis
 from neurolsc.diagnosis.training_faults import Attempts, learnt, missing_classes, tells, too_fast, wrong_axes
 from neurolsc.diagnosis.updates import UPDATES, MakeOptimizer, copied, finite, loss_of, updated
 from neurolsc.network import Network, as_network
-from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.stability.findings import surrogate_fault
 from neurolsc.tasks import Classification, Task
+from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import positive, whole
 
 

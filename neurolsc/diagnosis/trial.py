@@ -12,9 +12,9 @@ from neurolsc.diagnosis.order import batch_first
 from neurolsc.diagnosis.report import Diagnosis, Trial
 from neurolsc.diagnosis.updates import copied, loss_of, updated
 from neurolsc.network import Network, as_network
-from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.stability.findings import Finding
 from neurolsc.tasks import Classification, Task
+from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import positive, whole
 
 BETTER = 0.995

@@ -6,18 +6,16 @@ The command line, TOML files, grids of sweeps and saved runs read the fields of 
 import inspect
 import reprlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from neurolsc import datasets
-from neurolsc.checkpoint import file_of, load
-from neurolsc.conditioning import Conditioning
 from neurolsc.datasets.augment import Augmentation
 from neurolsc.datasets.events import UNITS
 from neurolsc.datasets.recall import PERIOD
@@ -25,23 +23,19 @@ from neurolsc.datasets.shd import Cached
 from neurolsc.datasets.splits import By
 from neurolsc.datasets.words import WordOptions
 from neurolsc.embedding import Embedding
-from neurolsc.evaluation import Samples
-from neurolsc.files import sha256_of
 from neurolsc.initialisers import named
+from neurolsc.io import clean, load, network_path, sha256_of
 from neurolsc.network import Network
 from neurolsc.neurons.cell import CELLS, SURROGATES, Cell
 from neurolsc.neurons.reset import ResetName
-from neurolsc.optimizer import adabelief_lookahead
-from neurolsc.schedule import Constant, Cosine, CosineTo, Schedule
 from neurolsc.stability import PretrainResult, pretrain, scale_to_radius
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc import RELEASED
 from neurolsc.stability.lsc.rules import RULES
 from neurolsc.stability.lsc.targets import Target, as_target
 from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep
-from neurolsc.training import TrainResult, train
-from neurolsc.untrusted.words import clean
-from neurolsc.validation import meant, positive, whole
+from neurolsc.training import TrainSettings
+from neurolsc.validation import meant, setting, whole, words_of
 
 DataName = Literal[
     "sl-mnist", "shd", "store-recall", "jsb", "text", "ptb", "wikitext-2", "mnist", "cifar10", "cifar100"
@@ -56,11 +50,6 @@ Loaded = (
     | datasets.Words
     | datasets.Pixels
 )
-
-
-def setting(default: Any, help: str, *data: DataName) -> Any:
-    """A field with its default, its line of --help, and the data sets it is for (none: all)."""
-    return field(default=default, metadata={"help": help, "data": data})
 
 
 # ---- the network
@@ -110,7 +99,7 @@ class NetworkSettings:
                 or the content of the file has changed.
         """
         if self.weights:
-            found = sha256_of(file_of(self.weights))
+            found = sha256_of(network_path(self.weights))
             if self.weights_sha256 not in ("", found):
                 known = clean(self.weights_sha256)
                 raise ValueError(f"weights: {self.weights} has changed, weights_sha256 = {known}, now {found}.")
@@ -155,7 +144,7 @@ class NetworkSettings:
         """
         if not self.weights or self.weights_sha256:
             return self
-        return replace(self, weights_sha256=sha256_of(file_of(self.weights)))
+        return replace(self, weights_sha256=sha256_of(network_path(self.weights)))
 
     @property
     def has_relay(self) -> bool:
@@ -466,59 +455,6 @@ class PretrainSettings:
         return scale_to_radius(network, inputs[0], **more)
 
 
-SCHEDULES: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine(), "cosine-to-tenth": CosineTo(0.1)}
-OPTIMIZERS = {"adabelief-lookahead": adabelief_lookahead, "adam": torch.optim.Adam}
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """The training.
-
-    Raises:
-        ValueError: if a number is out of range.
-    """
-
-    epochs: int = setting(20, "most epochs")
-    batch_size: int = setting(32, "samples per batch")
-    lr: float = setting(5e-3, "learning rate; deeper networks take less: of ten layers 2e-3 was best")
-    by_gain: bool = setting(True, "divide it, for b_theta, by how far b_theta moves the threshold")
-    schedule: Literal["constant", "cosine", "cosine-to-tenth"] = setting(
-        "cosine",
-        "course of the learning rate over all epochs: it stays, rises for 5 % of them and falls to 0, or falls to a "
-        "tenth",
-    )
-    average_from: int = setting(
-        0, "epoch from which on the mean of the weights over epochs is scored and kept; 0: never"
-    )
-    patience: int = setting(10, "stop after this many epochs without a better validation loss")
-    optimizer: Literal["adabelief-lookahead", "adam"] = setting("adam", "Adam, or AdaBelief in Lookahead (the paper's)")
-    clip_gradient: float = setting(1.0, "largest norm of the gradient; 0: not clipped")
-    centralize: bool = setting(True, "take the mean of every row from the gradients of the cells' matrices")
-    clip_spectrum: float = setting(0.0, "largest singular value of the recurrent weights; 0: not clipped")
-    clip_weight: float = setting(0.0, "largest weight of a cell, in resting thresholds of its neuron; 0: not clipped")
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
-            whole(name, getattr(self, name))
-        whole("average_from", self.average_from, at_least=0)
-        positive("lr", self.lr)
-        _ = self.conditioning  # which refuses bounds
-
-    @property
-    def conditioning(self) -> Conditioning:
-        """What is done to gradients and weights at every update."""
-        names = ("clip_gradient", "clip_spectrum", "centralize", "clip_weight")
-        return Conditioning(**{name: getattr(self, name) for name in names})
-
-    def run(self, network: Network, training: Samples, validation: Samples, *, seed: int, **more: Any) -> TrainResult:
-        """Train a network; more: keywords of :func:`neurolsc.train`."""
-        own = {name: getattr(self, name) for name in ("epochs", "batch_size", "lr", "by_gain", "patience")}
-        own |= {"average_from": self.average_from or None}
-        own |= {"optimizer": OPTIMIZERS[self.optimizer], "schedule": SCHEDULES[self.schedule]}
-        own["conditioning"] = self.conditioning
-        return train(network, training, validation, seed=seed, **own, **more)
-
-
 # ---- all settings, as names and values
 
 Settings = NetworkSettings | DataSettings | PretrainSettings | TrainSettings | StartSettings
@@ -551,7 +487,7 @@ def make(kind: type[Any], values: Mapping[str, Any]) -> Any:
     for f in fields(kind):
         if f.name not in values:
             continue
-        value, words = values[f.name], get_args(f.type)
+        value, words = values[f.name], words_of(f.type)
         wanted: Any = str if words else f.type
         if wanted is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
             value = float(value)

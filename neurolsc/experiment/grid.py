@@ -16,10 +16,9 @@ import tomli_w
 
 from neurolsc.experiment.config import KINDS, DataSettings, check_names, make, setting_names
 from neurolsc.experiment.run import Experiment
-from neurolsc.measure import SHARE, Measure
-from neurolsc.tasks import measure_of
-from neurolsc.untrusted.toml import read_toml
-from neurolsc.untrusted.words import clean
+from neurolsc.io import clean, read_toml
+from neurolsc.metrics import SHARE, MetricSpec
+from neurolsc.tasks import metric_spec
 from neurolsc.validation import one_of
 
 LOSS = "validation_loss"
@@ -84,7 +83,7 @@ class Choice:
     setting: str
     by: str
     seeds: tuple[int, ...]
-    measure: Measure = SHARE
+    measure: MetricSpec = SHARE
 
     def best(self, scores: Mapping[Trial, float | None]) -> Any:
         """The best value of the setting, the first of equals; None if none is without a failure.
@@ -147,9 +146,9 @@ class Grid:
         return self.trials[0].experiment.data.task.score
 
     @property
-    def measure(self) -> Measure:
+    def measure(self) -> MetricSpec:
         """Kind of the score."""
-        return measure_of(self.trials[0].experiment.data.task, self.score)
+        return metric_spec(self.trials[0].experiment.data.task, self.score)
 
     @cached_property
     def varied(self) -> tuple[str, ...]:
@@ -289,7 +288,7 @@ def make_grid(content: dict[str, Any]) -> Grid:
         seeds = choose.get("seeds", known[:1])
         good = isinstance(seeds, list) and bool(seeds) and all(type(s) is int and s in known for s in seeds)
         require(good, f"choose: seeds must be a list of {', '.join(map(str, known))}", seeds)
-        choice = Choice(str(setting), by, tuple(seeds), measure_of(task, by.removeprefix("validation_")))
+        choice = Choice(str(setting), by, tuple(seeds), metric_spec(task, by.removeprefix("validation_")))
 
     check_names(table, [f.name for f in fields(Columns)], "key of [table]")
     budgets = table.get("budgets", list(Columns.budgets))

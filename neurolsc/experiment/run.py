@@ -19,13 +19,10 @@ import tomli_w
 import torch
 from torch import Tensor
 
-from neurolsc import checkpoint
 from neurolsc.datasets import Pixels, Words, collate, input_batches
 from neurolsc.datasets.batches import fetch
 from neurolsc.datasets.splits import who_is_where
-from neurolsc.devices import usable
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
-from neurolsc.evaluation import Scores, evaluate
 from neurolsc.experiment.config import (
     KINDS,
     DataSettings,
@@ -36,18 +33,16 @@ from neurolsc.experiment.config import (
     as_dict,
     make,
 )
-from neurolsc.files import atomic_write
 from neurolsc.frames import stretch
-from neurolsc.identity import differences
 from neurolsc.initialisers import StartReport
-from neurolsc.locks import alone, lock_of
+from neurolsc.io import atomic_write, lock_file, locked, read_toml, remove_temporaries, save
 from neurolsc.network import Network
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
 from neurolsc.stability.findings import Finding
 from neurolsc.tasks import Classification
-from neurolsc.temporaries import remove_dead
-from neurolsc.training import TrainResult
-from neurolsc.untrusted.toml import read_toml
+from neurolsc.training import Scores, TrainResult, evaluate
+from neurolsc.training.fingerprint import differences
+from neurolsc.validation import usable_device
 
 SETTINGS, NETWORK, UNFINISHED = "settings.toml", "network.safetensors", ".partial"
 START, PRETRAINING, TRAINING = CHECKPOINTS = ("start.checkpoint", "pretrain.checkpoint", "train.checkpoint")
@@ -91,17 +86,17 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any], say: Say = l
         f"{final} exists already; choose another folder, or remove it.",
     )
     if final.exists():
-        if lock_of(final).exists() or any((final / name).exists() for name in CHECKPOINTS):
-            with contextlib.suppress(OSError), alone(final):  # its process was killed after the renaming below
+        if lock_file(final).exists() or any((final / name).exists() for name in CHECKPOINTS):
+            with contextlib.suppress(OSError), locked(final):  # its process was killed after the renaming below
                 _tidy(final)
         raise FileExistsError(exists)
     final.parent.mkdir(parents=True, exist_ok=True)
-    with alone(final):
+    with locked(final):
         if final.exists():  # finished since the check above
             raise FileExistsError(exists)
         fresh = not partial.exists()
         partial.mkdir(exist_ok=True)
-        remove_dead(partial)
+        remove_temporaries(partial)
         written = partial / SETTINGS
         changed = ""
         if written.exists():
@@ -145,9 +140,9 @@ def _remove(partial: Path) -> None:
 
 def _tidy(final: Path) -> None:
     for name in CHECKPOINTS:
-        lock_of(final / name).unlink(missing_ok=True)
+        lock_file(final / name).unlink(missing_ok=True)
         (final / name).unlink(missing_ok=True)
-    remove_dead(final)
+    remove_temporaries(final)
 
 
 def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
@@ -272,7 +267,7 @@ class Experiment:
             raise ValueError(
                 f"data = {self.data.data} last one step, in which no layer reads the one below unless layer_delay = 0."
             )
-        return network.to(usable(self.device))
+        return network.to(usable_device(self.device))
 
     def begin(self) -> tuple[Network, tuple[Finding, ...]]:
         """A new network after its start, and findings of what the start did not reach.
@@ -304,7 +299,7 @@ class Experiment:
         Args:
             say: called with the speakers that are held out, if they are.
         """
-        usable(self.device)
+        usable_device(self.device)
         if self.training is not None:
             training, validation = self.data.load("train"), self.data.load("validation")
             if self.data.split_by == "speaker":
@@ -345,7 +340,7 @@ class Experiment:
             network = noted._started(folder, say)
             pretraining = training = None
             if self.training is not None:
-                self.training.conditioning.check(network)
+                self.training.check(network)
             if self.sets_radii:
                 pretraining = self._set_radii(network, folder, progress)
                 say(pretraining)
@@ -354,10 +349,10 @@ class Experiment:
                 try:
                     training = self._train(network, self.training, folder, progress)
                 except FloatingPointError as error:
-                    checkpoint.save(network, folder / NETWORK)
+                    save(network, folder / NETWORK)
                     raise FloatingPointError(f"{error} They are saved in {folder / NETWORK}.") from error
             after_training(network, folder)
-            checkpoint.save(network, folder / NETWORK)
+            save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)
 
     def _started(self, folder: Path, say: Say) -> Network:
@@ -365,14 +360,14 @@ class Experiment:
             return self.build()
         done, report = folder / START, folder / "start.json"
         if done.exists():  # the run was stopped after its start
-            network = self.network.load(done).to(usable(self.device))
+            network = self.network.load(done).to(usable_device(self.device))
         else:
             began = time.perf_counter()
             network, found = self.begin()
             seconds = time.perf_counter() - began
             lines = str(found).splitlines() if isinstance(found, StartReport) else [str(f) for f in found]
             write_json(report, {"start": self.beginning.start, "seconds": seconds, "findings": lines})
-            checkpoint.save(network, done)
+            save(network, done)
         for finding in json.loads(report.read_text())["findings"]:
             say(finding)
         return network
@@ -417,7 +412,7 @@ def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
     Raises:
         ValueError: if the folder is not that of a finished run, or torch cannot use the device.
     """
-    return Experiment.of(run).network.load(Path(run) / NETWORK).to(usable(device))
+    return Experiment.of(run).network.load(Path(run) / NETWORK).to(usable_device(device))
 
 
 def score(

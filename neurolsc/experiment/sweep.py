@@ -21,7 +21,6 @@ from typing import Any, Literal, Protocol, Self
 import tomli_w
 import torch
 
-from neurolsc.devices import usable
 from neurolsc.experiment.grid import Grid, Trial, read_grid
 from neurolsc.experiment.run import UNFINISHED, Stopped, score, write_json, write_text
 from neurolsc.experiment.table import (
@@ -37,10 +36,10 @@ from neurolsc.experiment.table import (
     statistics,
     write_table,
 )
-from neurolsc.locks import alone
+from neurolsc.io import locked
 from neurolsc.network import Network
 from neurolsc.progress import progress_bar
-from neurolsc.validation import whole
+from neurolsc.validation import usable_device, whole
 
 Outcome = Literal["over", "busy", "died"]  # finished or failed; used by another process; without a worker
 GRID = "grid.toml"
@@ -83,7 +82,7 @@ class Job:
         Raises:
             ValueError: if torch cannot use the device.
         """
-        usable(self.device)  # a missing device is no fault of the trial
+        usable_device(self.device)  # a missing device is no fault of the trial
         try:
             if not self.folder.exists():
                 experiment = replace(self.trial.experiment, device=self.device)
@@ -100,7 +99,7 @@ class Job:
 
                 experiment.run(self.folder, before_training=before, after_training=after, progress=False)
             if self.test:
-                with alone(self.folder):
+                with locked(self.folder):
                     if not (self.folder / TEST).exists():
                         score(self.folder, "test", device=self.device)
         except BlockingIOError:
@@ -122,7 +121,7 @@ class Job:
             BlockingIOError: if another process runs it.
         """
         failure = self.sweep / (self.trial.name + FAILED)
-        with alone(self.folder):
+        with locked(self.folder):
             if not failure.exists():
                 shutil.rmtree(self.folder)
             else:

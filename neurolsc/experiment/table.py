@@ -22,16 +22,15 @@ from neurolsc import metrics
 from neurolsc.diagnosis.batch import Given
 from neurolsc.diagnosis.figures import measure
 from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment, read_settings, write_text
-from neurolsc.files import read_tree
-from neurolsc.identity import differences
+from neurolsc.io import read_tree, refusing
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
 from neurolsc.stability.constants import time_constants
 from neurolsc.stability.profile import draw_steps
 from neurolsc.stability.recurrence import recurrence_radius
 from neurolsc.stability.transition import follow
-from neurolsc.tasks import measure_of
-from neurolsc.untrusted.refusal import refusing
+from neurolsc.tasks import metric_spec
+from neurolsc.training.fingerprint import differences
 
 if TYPE_CHECKING:
     from neurolsc.experiment.grid import Columns, Grid, Trial
@@ -168,7 +167,7 @@ def _measured(trial: "Trial", folder: Path, columns: "Columns") -> Row:
     row |= {f"start_{name}": value for name, value in before.get("statistics", {}).items()}
     if history := read_history(folder):
         with refusing(folder, "damaged: its history is not that of a training"):
-            so_far, score, kind = best_so_far(history), f"validation_{task.score}", measure_of(task, task.score)
+            so_far, score, kind = best_so_far(history), f"validation_{task.score}", metric_spec(task, task.score)
             best, scores = so_far[-1], [epoch[score] for epoch in history]
             row |= {"epochs_run": len(history), "best_epoch": best["epoch"], "train_loss": best["train_loss"]}
             row |= {f"validation_{name}": best[f"validation_{name}"] for name in ("loss", *task.kinds)}

@@ -31,10 +31,9 @@ from neurolsc.export.fixed_point import (
 from neurolsc.export.quantize import QuantizedNetwork, fit_scales, quantize
 from neurolsc.export.report import ExportReport, make_report
 from neurolsc.export.wrapped import from_wrapped
-from neurolsc.files import atomic_write
+from neurolsc.io import atomic_write, refusing
 from neurolsc.network import Network
 from neurolsc.untrusted.hdf5 import Content
-from neurolsc.untrusted.refusal import refusing
 
 __all__ = ["GOLDEN_SAMPLES", "Golden", "read_netx", "to_netx", "write_netx"]
 

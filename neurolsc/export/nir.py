@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from neurolsc.export.neurons import NEURONS, NirLayer, exported_neuron, fill, linear, load_nir, notes
 from neurolsc.export.wrapped import from_wrapped, integrates
-from neurolsc.files import atomic_write
+from neurolsc.io import atomic_write, refusing
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
 from neurolsc.untrusted.hdf5 import Content
-from neurolsc.untrusted.refusal import refusing
 from neurolsc.validation import number
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from neurolsc.export.fixed_point import NEVER, UNIT, AtrlifLayer, Extremes, Inte
 from neurolsc.export.neurons import exported_neuron
 from neurolsc.export.quantize import IntegerRun, QuantizedNetwork, dequantize
 from neurolsc.export.wrapped import delayed, from_wrapped
-from neurolsc.files import atomic_write
+from neurolsc.io import atomic_write
 from neurolsc.network import Network
 from neurolsc.neurons import Cell
 from neurolsc.stability import radius_profile

@@ -29,8 +29,8 @@ from neurolsc.export.netx import Golden, parse, replay
 from neurolsc.export.neurons import exported_neuron
 from neurolsc.export.nir import from_nir
 from neurolsc.export.quantize import QuantizedNetwork
+from neurolsc.io import refusing
 from neurolsc.progress import progress_bar
-from neurolsc.untrusted.refusal import refusing
 
 __all__ = ["LayerAgreement", "Verification", "find_python", "simulate", "verify", "verify_nir"]
 

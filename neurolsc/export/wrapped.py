@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from neurolsc.checkpoint import FORMS
 from neurolsc.interop.foreign import ForeignCell
+from neurolsc.io import CONVERTERS
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
 from neurolsc.neurons import LI, LIF, Cell, CubaLIF
@@ -100,7 +100,7 @@ def _saved(network: Network) -> Network:
         raise TypeError(f"{error} {instead}") from error
 
 
-FORMS.append(_saved)
+CONVERTERS.append(_saved)
 
 
 def _cell(name: str, cell: Cell) -> Cell:

@@ -5,7 +5,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import TypeVar
 
 from neurolsc.initialisers.initialiser import Initialiser
-from neurolsc.untrusted.words import clean
+from neurolsc.io import clean
 from neurolsc.validation import meant
 
 I = TypeVar("I", bound=type[Initialiser])  # noqa: E741

@@ -17,11 +17,11 @@ import h5py
 import numpy as np
 from h5py import h5l, h5o  # type: ignore[attr-defined]
 
+from neurolsc.io import clean
 from neurolsc.untrusted.chunks import READ, unpack
 from neurolsc.untrusted.lists import PLACE, Lists
 from neurolsc.untrusted.places import Bytes
 from neurolsc.untrusted.room import Room
-from neurolsc.untrusted.words import clean
 
 __all__ = ["Content", "Part", "text"]
 

@@ -1,6 +1,6 @@
 """How much memory a file may ask for."""
 
-from neurolsc.untrusted.words import clean
+from neurolsc.io import clean
 
 __all__ = ["Room"]
 

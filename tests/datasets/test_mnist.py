@@ -14,7 +14,7 @@ from neurolsc.datasets.mnist import FULL_SIZES, SPLITS
 from neurolsc.datasets.mnist_files import TEST, TRAIN, fetch_mnist, read_pair
 from neurolsc.datasets.splits import carve
 from neurolsc.experiment.config import DataSettings
-from neurolsc.identity import of_data
+from neurolsc.training.fingerprint import data_fingerprint
 
 
 def rows(images):
@@ -171,7 +171,7 @@ def test_a_shift_that_makes_no_sense_is_refused(split, shift, error, told):
 def test_settings_shift_the_training_images_alone():
     settings = DataSettings(shift=1)
     assert [settings.load(split).shift for split in SPLITS] == [1, 0, 0]
-    told = [of_data("x", SpikeLatencyMNIST.embedded("train", shift=shift)) for shift in (0, 1)]
+    told = [data_fingerprint("x", SpikeLatencyMNIST.embedded("train", shift=shift)) for shift in (0, 1)]
     assert {name for name in told[0] if told[0][name] != told[1][name]} == {"x.shift"}  # no training goes on with it
     with pytest.raises(ValueError, match="shift: for data = sl-mnist only, got data = shd"):
         DataSettings("shd", shift=1).load("train")

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from neurolsc.datasets import ReleasedEncoding, SpikeLatencyMNIST, collate
 from neurolsc.experiment.config import DataSettings
-from neurolsc.identity import of_data
+from neurolsc.training.fingerprint import data_fingerprint
 
 PIXELS = 784
 
@@ -117,7 +117,7 @@ def test_the_setting_chooses_it_and_no_training_goes_on_with_the_other():
     a, b = (settings.load("train") for settings in (text, released))
     assert isinstance(a, SpikeLatencyMNIST) and isinstance(b, SpikeLatencyMNIST)
     assert (b.encoding, b.shift) == (ReleasedEncoding(), 1)
-    assert of_data("x", a) != of_data("x", b)
+    assert data_fingerprint("x", a) != data_fingerprint("x", b)
     with pytest.raises(ValueError, match="encoding: for data = sl-mnist only, got data = shd"):
         DataSettings("shd", encoding="released").load("train")
     with pytest.raises(ValueError, match="dt, window: for data = shd only, got data = sl-mnist"):

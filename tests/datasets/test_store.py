@@ -1,7 +1,6 @@
 """Caches that are damaged, cut short while they are read, built at once, or have no place."""
 
 import errno
-import fcntl
 import json
 import multiprocessing
 import os
@@ -18,7 +17,6 @@ import pytest
 import torch
 
 from neurolsc.datasets import Binning, EventCache, EventFile, FrameCache, frame_cache, store
-from neurolsc.locks import WITHOUT_LOCKS
 from tests.words import draw_words, write_words
 
 GRID = Binning(dt=0.01, window=0.6, channels=70, repeat=2)
@@ -193,18 +191,6 @@ def test_of_processes_that_want_it_at_once_one_makes_it(path: Path, folder: Path
     assert all(good for good, _ in found)
     assert sum(made for _, made in found) == 1
     assert not left_over(folder)
-
-
-@both
-@pytest.mark.parametrize("number", WITHOUT_LOCKS)
-def test_where_there_are_no_locks_it_is_made_all_the_same(
-    path: Path, folder: Path, kind: str, number: int, monkeypatch
-):
-    def none(*_: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", none)  # what such a disk answers
-    assert same(KINDS[kind](EventFile(path), folder), path, kind)
 
 
 def test_a_full_disk_is_told_before_the_work_with_the_size(path: Path, folder: Path, monkeypatch):

@@ -19,10 +19,9 @@ import torch
 from neurolsc import LIF, Network, save
 from neurolsc.datasets import EventFile, read_idx
 from neurolsc.export import from_nir, quantize, read_netx, to_nir, write_netx
-from neurolsc.files import read_tree, write_tree
-from neurolsc.untrusted.toml import read_toml
+from neurolsc.io import read_toml, read_tree, write_tree
 from tests.fuzz import pool
-from tests.fuzz.readers import _network, _reseal, _words
+from tests.fuzz.readers import _network, _safetensors, _words
 from tests.words import write_words
 
 MOST = 300e6
@@ -168,7 +167,7 @@ def _layout(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], byte
         content = json.loads(header["__metadata__"]["content"])
         change(content)
         header["__metadata__"]["content"] = json.dumps(content)
-        return _reseal(header, data[8 + size :])
+        return _safetensors(header, data[8 + size :])
 
     return make
 
@@ -180,7 +179,7 @@ def _tree_of(text: str) -> Callable[[Path], bytes]:
         size = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + size])
         header["__metadata__"]["content"] = text
-        return _reseal(header, data[8 + size :])
+        return _safetensors(header, data[8 + size :])
 
     return make
 

@@ -24,8 +24,7 @@ from neurolsc.datasets.words import read_words
 from neurolsc.experiment.config import KINDS, check_names, make
 from neurolsc.export import from_nir, quantize, to_nir, write_netx
 from neurolsc.export.netx import parse
-from neurolsc.files import read_tree, write_tree
-from neurolsc.untrusted.toml import read_toml
+from neurolsc.io import read_toml, read_tree, write_tree
 from tests.export.networks import make as make_exported
 from tests.export.networks import spikes as input_spikes
 from tests.fuzz import mutations
@@ -142,14 +141,7 @@ def _settings(path: Path) -> Any:
     return [repr(make(kind, given)) for kind in KINDS]
 
 
-def _reseal(header: dict[str, Any], body: bytes) -> bytes:
-    """A safetensors file with the right checksum, whatever else is wrong in it."""
-    from neurolsc.untrusted import tensors
-
-    metadata = header.get(tensors.METADATA)
-    if isinstance(metadata, dict):
-        metadata.pop(tensors.SEAL, None)
-        metadata[tensors.SEAL] = tensors._seal(header, [memoryview(body)])
+def _safetensors(header: dict[str, Any], body: bytes) -> bytes:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + body
@@ -249,7 +241,7 @@ def all_readers(folder: Path) -> list[Reader]:
     nir = tuple(made(lambda p, n=n: to_nir(n, p, dt=1e-3)) for n in graphs)
     settings = {name: value for kind in KINDS for name, value in vars(kind()).items()}
     toml = "\n".join(f"{name} = {json.dumps(value)}" for name, value in settings.items()).encode()
-    header = mutations.safetensors_header(_reseal)
+    header = mutations.safetensors_header(_safetensors)
     with resources.as_file(resources.files("neurolsc.datasets") / "samples" / "jsb") as jsb:
         music = gzip.decompress((jsb / "jsb-chorales-sample.json.gz").read_bytes())
     few = json.dumps({part: pieces[:2] for part, pieces in json.loads(music).items()}).encode()

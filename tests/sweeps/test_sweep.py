@@ -27,7 +27,7 @@ from neurolsc.experiment import (
 )
 from neurolsc.experiment.sweep import DEATHS, Job
 from neurolsc.experiment.table import best_so_far, environment
-from neurolsc.locks import alone
+from neurolsc.io import locked
 from tests.sweeps.grids import CHOOSING, FIXED, SMALL, WITHOUT_RATE, Here, finished, grid, write_grid
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -247,7 +247,7 @@ def test_a_trial_of_another_process_is_waited_for(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("neurolsc.experiment.sweep.REST", 0.05)
     (tmp_path / "s").mkdir()
     job = Job(grid(tmp_path, **SMALL).trials[0], tmp_path / "s", False)
-    with alone(job.folder):
+    with locked(job.folder):
         assert (job.run(), job.is_over()) == ("busy", False)
         with pytest.raises(BlockingIOError):
             job.forget()

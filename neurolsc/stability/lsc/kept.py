@@ -5,13 +5,13 @@ from typing import Any
 
 from torch import Tensor
 
-from neurolsc.identity import differences
 from neurolsc.network import Network
 from neurolsc.neurons.derivatives import Term
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.result import PretrainResult
 from neurolsc.stability.profile import RadiusProfile
+from neurolsc.training.fingerprint import differences
 
 
 def finished(network: Network, result: PretrainResult) -> dict[str, Any]:

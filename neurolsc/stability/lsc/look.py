@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neurolsc.identity import of_network
 from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network
 from neurolsc.stability.lsc.criteria import Measured
@@ -18,6 +17,7 @@ from neurolsc.stability.lsc.targets import Aim
 from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.profile import RadiusProfile, draw_steps, radius_profile
 from neurolsc.stability.transition import follow
+from neurolsc.training.fingerprint import network_fingerprint
 
 CLOSER = 4
 """Time steps of a closer look, as a multiple of a step's: radii differ more along a run than from
@@ -59,7 +59,7 @@ class Look:
 
     def settings(self) -> dict[str, Any]:
         """What the steps of a run depend on besides its inputs, as a checkpoint keeps it."""
-        return self.options.settings(self.goal) | of_network(self.network)
+        return self.options.settings(self.goal) | network_fingerprint(self.network)
 
     def generator(self, step: int) -> torch.Generator:
         """Where a step draws from."""

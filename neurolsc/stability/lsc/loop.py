@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neurolsc.optimizer import adabelief_lookahead
 from neurolsc.stability.lsc.criteria import Measured, deviation
 from neurolsc.stability.lsc.inputs import InputStream
 from neurolsc.stability.lsc.kappa import Damping, kappa
@@ -17,6 +16,7 @@ from neurolsc.stability.lsc.result import dead
 from neurolsc.stability.lsc.shuffle import draw_orders, shuffled
 from neurolsc.stability.lsc.targets import Direction
 from neurolsc.stability.profile import RadiusProfile
+from neurolsc.training.optim import adabelief_lookahead
 
 _NEAR = 3  # tolerances: means that miss their targets by less, in root mean square, are near
 _STALLED = 15  # steps without a smaller miss after which shuffles and the optimizer only undo what kappa does

@@ -17,9 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from neurolsc.files import read_tree, write_tree
-from neurolsc.identity import of_inputs
-from neurolsc.locks import alone_if
+from neurolsc.io import locked, read_tree, write_tree
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.progress import progress_bar
@@ -33,6 +31,7 @@ from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.result import PretrainResult, concluded
 from neurolsc.stability.lsc.rules import Rule, default_rule
 from neurolsc.stability.lsc.targets import Target, aim
+from neurolsc.training.fingerprint import data_fingerprint
 from neurolsc.validation import whole
 
 
@@ -157,7 +156,7 @@ def pretrain(
         lr=lr,
         weight_decay=weight_decay,
     )
-    with evaluating(as_network(network)), alone_if(checkpoint):
+    with evaluating(as_network(network)), locked(checkpoint):
         return _pretrained(network, batches, options, checkpoint, checkpoint_every, progress)
 
 
@@ -174,7 +173,7 @@ def _pretrained(
     loop = Loop(look, inputs)
     settings: dict[str, Any] = {}
     if checkpoint is not None:
-        settings = look.settings() | {"steps of the inputs": inputs.steps} | of_inputs(batches)
+        settings = look.settings() | {"steps of the inputs": inputs.steps} | data_fingerprint("inputs", batches)
         if Path(checkpoint).exists():
             state = checked(read_tree(checkpoint), {*loop.state(), "settings", "finished"}, settings, checkpoint)
             if (result := restored(network, state["finished"], options)) is not None:

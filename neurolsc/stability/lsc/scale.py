@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from neurolsc.files import read_tree, write_tree
-from neurolsc.identity import of_inputs
-from neurolsc.locks import alone_if
+from neurolsc.io import locked, read_tree, write_tree
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.progress import progress_bar
@@ -36,6 +34,7 @@ from neurolsc.stability.measure import depth_radius, time_radius
 from neurolsc.stability.profile import draw_steps
 from neurolsc.stability.roots import Bracket, bracket, root
 from neurolsc.stability.transition import follow
+from neurolsc.training.fingerprint import data_fingerprint
 
 _REACH = math.log(1e4)
 _TURNS = 4  # at most, of the two scales of a layer: each moves the radius that the other sets
@@ -116,12 +115,12 @@ def scale_to_radius(
         non_square=non_square,
         criteria=criteria or Criteria(),
     )
-    with evaluating(as_network(network)), alone_if(checkpoint):
+    with evaluating(as_network(network)), locked(checkpoint):
         inputs = InputStream([x])
         look = Look(network, aim(options.target, inputs.steps, len(network.cells)), options)
         if checkpoint is None:
             return _scaled(look, x, progress)
-        settings = look.settings() | of_inputs([x])
+        settings = look.settings() | data_fingerprint("inputs", [x])
         if Path(checkpoint).exists():
             state = checked(read_tree(checkpoint), {"settings", "finished"}, settings, checkpoint)
             if (result := restored(network, state["finished"], options)) is not None:

@@ -31,8 +31,7 @@ from neurolsc import (
     radius_profile,
     scale_to_radius,
 )
-from neurolsc.files import read_tree
-from neurolsc.optimizer import adabelief_lookahead
+from neurolsc.io import read_tree
 from neurolsc.stability.lsc.criteria import Measured
 from neurolsc.stability.lsc.look import Look
 from neurolsc.stability.lsc.loss import loss
@@ -40,6 +39,7 @@ from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.targets import Aim, Along
 from neurolsc.stability.transition import follow, time_derivative_by_autograd
 from neurolsc.surrogate import FastSigmoid
+from neurolsc.training.optim import adabelief_lookahead
 
 NEVER = Criteria(tolerance=0.0)
 AT_ONCE = Criteria(tolerance=math.inf, deviation=None, smoothed_deviation=None)

@@ -1,0 +1,459 @@
+"""Files: networks and checkpoints, whole-or-nothing writing, locks, one kind of error.
+
+A safetensors file holds tensors and one JSON text that says what they belong to. Reading one builds
+registered classes only and executes nothing. Every file is written under a temporary name in its
+folder and then renamed, so that a crash or a full disk leaves the old file. Equal content gives
+equal bytes.
+"""
+
+import contextlib
+import errno
+import glob
+import hashlib
+import json
+import os
+import secrets
+import tomllib
+from collections.abc import Callable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import safetensors.torch
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from neurolsc.embedding import Embedding, Tied
+from neurolsc.network import Network, as_network
+from neurolsc.neurons.cell import CELLS, SURROGATES
+
+__all__ = [
+    "atomic_write",
+    "check_finite",
+    "clean",
+    "load",
+    "locked",
+    "network_path",
+    "read_toml",
+    "read_tree",
+    "refusing",
+    "remove_temporaries",
+    "save",
+    "sha256_of",
+    "trained",
+    "write_tree",
+]
+
+FORMAT = 3
+TRAINED = Path(__file__).parent / "trained"
+CONVERTERS: list[Callable[[Network], Network]] = []  # cells of another library into ours; export adds its own
+
+
+# networks
+
+
+def save(network: Network, path: str | PathLike[str]) -> None:
+    """Write a network: its layout, parameters and buffers bit by bit, and which are frozen.
+
+    Args:
+        network: cells and surrogates of this package, and registered ones
+            (:func:`neurolsc.register`). A network made by :func:`neurolsc.wrap` is written in our
+            own cells (:func:`neurolsc.export.from_wrapped`) where these have the same spikes;
+            :func:`load` returns those, with default surrogates.
+        path: the file to write, usually ``*.safetensors``.
+
+    Raises:
+        TypeError: if a surrogate, the readout or a wrapped layer cannot be described in a file, or
+            a tensor is sparse or complex128.
+        ValueError: if a cell is not registered, two cells share a parameter, or the network has
+            tensors that its layout does not explain.
+        OSError: if the file cannot be written; the message names it.
+
+    Example:
+        >>> import tempfile
+        >>> from neurolsc import ALIFPlus
+        >>> network = Network([ALIFPlus(3, 2)], n_out=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(network, f"{folder}/network.safetensors")
+        ...     again = load(f"{folder}/network.safetensors")
+        >>> torch.equal(again.cells[0].tau_v, network.cells[0].tau_v)
+        True
+    """
+    network = as_network(network)
+    for convert in CONVERTERS:
+        network = convert(network)
+    if len(list(network.parameters())) != len(list(network.named_parameters(remove_duplicate=False))):
+        raise ValueError("two parts of the network share a parameter, which a file cannot describe; make copies.")
+    if not isinstance(network.readout, nn.Linear | Tied):
+        raise TypeError(f"only a linear readout can be described in a file, got {type(network.readout).__name__}.")
+    config = {
+        "n_out": network.n_out,
+        "layer_delay": network.layer_delay,
+        "readout_bias": getattr(network.readout, "bias", None) is not None,
+        "cells": [{"class": CELLS.name_of(type(cell))} | cell.config() for cell in network.cells],
+        **({} if network.embedding is None else {"embedding": network.embedding.config()}),
+        "frozen": [name for name, parameter in network.named_parameters() if not parameter.requires_grad],
+    }
+    tensors = {name: _plain(name, value) for name, value in network.state_dict().items()}
+    shapes = {name: value.shape for name, value in tensors.items()}
+    rebuilt = {name: value.shape for name, value in _build(config, tensors).state_dict().items()}
+    if shapes != rebuilt:
+        odd = sorted(name for name in shapes.keys() | rebuilt.keys() if shapes.get(name) != rebuilt.get(name))
+        raise ValueError(f"the network could not be built again from its layout: {', '.join(odd)} would differ.")
+    _write(path, "network", config, tensors)
+
+
+def load(path: str | PathLike[str]) -> Network:
+    """Read a network that :func:`save` wrote, onto the CPU, in its dtypes.
+
+    Args:
+        path: the file, or the name of a trained network in the package: ``"sl-mnist-alif"`` or
+            ``"spoken-digits-alif"``. Cards in neurolsc/trained give the commands that made them.
+
+    Returns:
+        The network; the random number generator stays as it was.
+
+    Raises:
+        ValueError: if the file is damaged, is of another kind or format, names an unknown class,
+            does not fit its layout, or holds NaN or infinity.
+        FileNotFoundError: if there is neither a file nor a trained network of that name.
+        OSError: if it cannot be read.
+
+    Example:
+        >>> load("sl-mnist-alif").n_in
+        784
+    """
+    path = network_path(path)
+    config, tensors = _read(path, "network")
+    with refusing(path, "does not describe a network of this version"):
+        check_finite(tensors)
+        network = _build(config, tensors)
+        for name, built in network.state_dict().items():
+            if name in tensors and built.is_floating_point() != tensors[name].is_floating_point():
+                raise ValueError(f"{clean(name)} is {tensors[name].dtype}, its layout needs {built.dtype}.")
+        network.load_state_dict(tensors, assign=True)
+        for name in config["frozen"]:
+            network.get_parameter(name).requires_grad_(False)
+    return network
+
+
+def network_path(path: str | PathLike[str]) -> Path:
+    """Path of a network's file, or of the trained network of that name.
+
+    Raises:
+        FileNotFoundError: if there is neither.
+    """
+    if os.path.exists(path):
+        return Path(path)
+    name = os.fspath(path)
+    if name not in trained():
+        wanted = f"neither a file nor one of the trained networks in the package ({', '.join(trained())})"
+        raise FileNotFoundError(errno.ENOENT, wanted, name)
+    return TRAINED / f"{name}.safetensors"
+
+
+def trained() -> list[str]:
+    """Names of the trained networks in the package."""
+    return sorted(file.stem for file in TRAINED.glob("*.safetensors"))
+
+
+def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
+    """A network of the layout; the caller replaces its starting values."""
+    if len(config["cells"]) > len(tensors):
+        raise ValueError(f"it has {len(config['cells'])} cells and only {len(tensors)} tensors.")
+    largest = 2**20 + 4 * max((value.numel() for value in tensors.values()), default=0)
+    with torch.random.fork_rng(devices=[]), _Limited(largest):
+        cells = []
+        for entry in config["cells"]:
+            cell = dict(entry)
+            if "spike" in cell:
+                spike = dict(cell["spike"])
+                cell["spike"] = SURROGATES.known(spike.pop("name"))(**spike)
+            cells.append(CELLS.known(cell.pop("class"))(**cell))
+        embedding = Embedding(**config["embedding"]) if "embedding" in config else None
+        return Network(
+            cells,
+            None if embedding is not None and embedding.tied else config["n_out"],
+            embedding=embedding,
+            layer_delay=config["layer_delay"],
+            readout_bias=config["readout_bias"],
+        )
+
+
+class _Limited(TorchFunctionMode):
+    """Refuses tensors beyond some size, since a layout may claim any; draws no matrices."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == "uniform_" and args and args[0].ndim > 1:
+            return args[0]  # starting values take longest, and are replaced
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor) and made.numel() > self.most:
+            raise ValueError(f"its layout needs {made.numel()} numbers at once, its tensors allow {self.most}.")
+        return made
+
+
+# trees, such as the state of an optimizer
+
+
+def write_tree(path: str | PathLike[str], tree: object) -> None:
+    """Write nested dicts, lists, tuples, tensors, numbers, strings and None, all bit by bit.
+
+    Subclasses, such as a named tuple, are read back as plain dicts and tuples.
+
+    Raises:
+        TypeError: if the tree holds anything else; the message says where.
+        OSError: if the file cannot be written; the message names it.
+    """
+    tensors: dict[str, Tensor] = {}
+    _write(path, "tree", _encode(tree, tensors, "tree"), tensors)
+
+
+def read_tree(path: str | PathLike[str]) -> Any:
+    """Read what :func:`write_tree` wrote; tensors are on the CPU.
+
+    Raises:
+        ValueError: if the file is damaged or of another kind.
+        OSError: if it cannot be read.
+    """
+    structure, tensors = _read(path, "tree")
+    with refusing(path, "damaged: its structure does not fit its tensors"):
+        return _decode(structure, tensors)
+
+
+def _encode(node: object, tensors: dict[str, Tensor], where: str) -> object:
+    """The structure in JSON; a tensor or container is an object with its kind as the only key."""
+    if isinstance(node, Tensor):
+        name = str(len(tensors))
+        tensors[name] = _plain(where, node)
+        return {"tensor": name}
+    if isinstance(node, dict):
+        keys = [_encode(key, tensors, f"a key of {where}") for key in node]
+        values = [_encode(value, tensors, f"{where}[{key!r}]") for key, value in node.items()]
+        return {"dict": list(zip(keys, values, strict=True))}
+    if isinstance(node, list | tuple):
+        kind = "list" if isinstance(node, list) else "tuple"
+        return {kind: [_encode(value, tensors, f"{where}[{i}]") for i, value in enumerate(node)]}
+    if node is None or isinstance(node, bool | int | float | str):
+        return node
+    kind = type(node).__name__
+    raise TypeError(f"{where} cannot be stored: wanted dicts, lists, tuples, tensors, plain values, got {kind}.")
+
+
+def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(node, dict):
+        return node
+    ((kind, content),) = node.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {_decode(key, tensors): _decode(value, tensors) for key, value in content}
+    return {"list": list, "tuple": tuple}[kind](_decode(item, tensors) for item in content)
+
+
+def _plain(name: str, value: Tensor) -> Tensor:
+    """A contiguous copy on the CPU."""
+    if value.layout != torch.strided or value.dtype == torch.complex128:
+        raise TypeError(f"{name} cannot be stored: {value.dtype}, {value.layout}; wanted dense, at most 64 bit.")
+    return value.detach().cpu().resolve_conj().clone(memory_format=torch.contiguous_format)
+
+
+def _write(path: str | PathLike[str], kind: str, content: object, tensors: dict[str, Tensor]) -> None:
+    from neurolsc import __version__  # the package imports this file before it knows its version
+
+    header = {"kind": kind, "format": FORMAT, "version": __version__, "content": content}
+    data = safetensors.torch.save(tensors, {"neurolsc": json.dumps(header)})  # one entry: their order is random
+    atomic_write(path, lambda file: file.write(data))
+
+
+def _read(path: str | PathLike[str], kind: str) -> tuple[Any, dict[str, Tensor]]:
+    data = Path(path).read_bytes()  # not mapped into memory: a mapped file that is cut short ends the process
+    with refusing(path, "damaged or not a safetensors file"):
+        tensors = safetensors.torch.load(data)
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        if "neurolsc" not in metadata:
+            raise ValueError(f"not a {kind} of this version of neurolsc.")
+        header = json.loads(metadata["neurolsc"])
+        if header["kind"] != kind or header["format"] != FORMAT:
+            found = clean(f"a {header['kind']} in format {header['format']}, by neurolsc {header['version']}")
+            raise ValueError(f"wanted a {kind} in format {FORMAT}, got {found}.")
+        return header["content"], tensors
+
+
+def check_finite(tensors: dict[str, Tensor]) -> None:
+    """Refuse NaN and infinity.
+
+    Raises:
+        ValueError: naming the tensor.
+    """
+    for name, value in tensors.items():
+        if (value.is_floating_point() or value.is_complex()) and not value.isfinite().all():
+            raise ValueError(f"{clean(name)} must be finite, got {value[~value.isfinite()][0].item()}.")
+
+
+# whole-or-nothing writing, and the lock of a path
+
+TEMPORARY = ".neurolsc-tmp"
+
+
+def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object]) -> None:
+    """Write a file whole or not at all.
+
+    Args:
+        path: the file; an old one is replaced in one instant, a link is followed.
+        write: writes the content into an open binary file.
+
+    Threads and processes may write one file at the same time: a reader finds the file of one of
+    them, whole.
+
+    Raises:
+        OSError: if the file cannot be written; the old one is then untouched.
+    """
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(8)}{TEMPORARY}")
+    try:
+        if os.path.exists(target) and not os.path.isfile(target) and not os.path.isdir(target):
+            raise OSError(errno.EINVAL, "it is neither a file nor a folder")  # such as /dev/null
+        try:
+            with open(temporary, "xb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise OSError(error.errno, f"could not write the file ({error.strerror})", os.fspath(path)) from error
+
+
+def remove_temporaries(folder: Path, name: str = "") -> None:
+    """Remove temporaries of killed writers; only for a process that alone may write there.
+
+    Args:
+        folder: only this folder, none below.
+        name: only temporaries of the file with this name; empty: all.
+    """
+    for path in folder.glob(f".{glob.escape(name[:40]) or '*'}.*{TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
+def lock_file(path: Path) -> Path:
+    """The file that is locked for a path: hidden, in the same folder."""
+    return path.with_name(f".{path.name}.lock")
+
+
+@contextlib.contextmanager
+def locked(path: str | PathLike[str] | None, *, wait: bool = False) -> Iterator[None]:
+    """Exclude all other processes and threads from a path, by a lock of the operating system.
+
+    The lock ends with its process, however that ends. On a shared disk it holds between machines
+    where the disk carries locks (NFS 4, Lustre with ``flock``, GPFS).
+
+    Args:
+        path: a file or folder, by whatever link; None: nothing is locked.
+        wait: wait for another owner instead of raising.
+
+    Raises:
+        BlockingIOError: if the path is locked already.
+        FileNotFoundError: if its folder does not exist.
+        OSError: if the lock cannot be made.
+    """
+    if path is None:
+        yield
+        return
+    target = Path(os.path.realpath(path))
+    if not target.parent.exists():  # FileLock would make it
+        raise FileNotFoundError(errno.ENOENT, "its folder does not exist", os.fspath(path))
+    lock = FileLock(lock_file(target))
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout:
+        raise BlockingIOError(
+            f"{os.fspath(path)} is in use by another process or thread: wait until that ends, or choose another path."
+        ) from None
+    try:
+        remove_temporaries(target.parent, target.name)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            lock_file(target).unlink()  # FileLock notices a lock file that was removed, and opens a new one
+        lock.release()
+
+
+# files of others
+
+
+@contextlib.contextmanager
+def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
+    """Turn any error that a bad file causes inside into a ``ValueError`` that names the file.
+
+    A ``ValueError`` says what is wrong and only gets the name in front; any other error follows
+    `what` with its type. It stays as ``__cause__``. Open the file before: that it is missing is no
+    fault of its content.
+
+    Args:
+        path: the file.
+        what: the fault in general, such as "the file is damaged".
+
+    Raises:
+        ValueError: if the block raises an error.
+
+    Example:
+        >>> with refusing("a.h5", "the file is damaged"):
+        ...     {}["labels"]
+        Traceback (most recent call last):
+        ValueError: a.h5: the file is damaged (KeyError: 'labels').
+    """
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except Exception as error:  # libraries raise whatever they like at content that they did not expect
+        if isinstance(error, ValueError) and not isinstance(
+            error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError
+        ):
+            raise ValueError(f"{os.fspath(path)}: {clean(error, 600)}") from error
+        raise ValueError(f"{os.fspath(path)}: {what} ({type(error).__name__}: {clean(error, 600)}).") from error
+
+
+def clean(text: object, most: int = 80) -> str:
+    r"""A text from a file, safe to print: on one line, without control characters, at most so long.
+
+    Example:
+        >>> clean("six\x1b[2J"), clean("a" * 100, most=5)
+        ('six\\x1b[2J', 'aaaa…')
+    """
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
+    """Read settings from a TOML file.
+
+    Raises:
+        ValueError: if the file cannot be read, is not TOML, or takes 1 MiB or more; the message
+            names it.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(2**20)
+    except OSError as error:
+        raise ValueError(f"cannot read the settings in {path}: {error.strerror}.") from error
+    with refusing(path, "not a TOML file"):
+        if len(data) == 2**20:
+            raise ValueError("settings take less than 1 MiB.")
+        return tomllib.loads(data.decode())
+
+
+def sha256_of(path: str | PathLike[str]) -> str:
+    """SHA-256 of a file's content, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,269 @@
+"""Scores of a network on a data set, and the batches of one."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from neurolsc import metrics
+from neurolsc.datasets import Batch, collate
+from neurolsc.display import Displayed, Table, or_dash
+from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
+from neurolsc.modes import evaluating
+from neurolsc.network import Network, NetworkState, Run, as_network
+from neurolsc.tasks import Classification, Task, metric_spec
+from neurolsc.validation import whole
+
+__all__ = ["Data", "Samples", "Scores", "batches", "carried", "evaluate", "rates", "size", "unpack"]
+
+
+class Samples(Protocol):
+    """A map-style data set: item i is a pair (x, label) with x of shape (T, N).
+
+    Instead of a label an item may have a tensor (T, ...) of targets, one for every step, as the
+    task needs it. A data set with ``__getitems__`` reads a whole batch at once, and may return a
+    :class:`neurolsc.datasets.Batch`, which costs no copy and can carry a mask for samples of
+    unequal length.
+
+    If it has an attribute ``streams`` (int), its items are pieces of that many long sequences, and
+    item i + streams continues item i. They are then read in order, ``streams`` at a time whatever
+    the batch size, and the state of the network, without its history, goes on from each batch to
+    the next: truncated backpropagation through time.
+    """
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def __getitem__(self, index: int, /) -> tuple[Tensor, int | Tensor]:
+        """Input and label, or input and targets."""
+        ...
+
+
+Data = Samples | DataLoader[Any]
+"""Items; or a loader of batches (x (T, B, N), labels), with :func:`neurolsc.datasets.collate` as
+its ``collate_fn``, in its own order and batch size."""
+
+
+@dataclass(frozen=True, repr=False)
+class Scores(Displayed):
+    """Result of :func:`evaluate`: means over samples, shares from 0 to 1.
+
+    A measure of the task is an attribute as well: ``scores.mode_accuracy``.
+
+    Attributes:
+        loss: of the task, in nats.
+        measures: of the task by name; of :class:`neurolsc.tasks.Classification` mode_accuracy and
+            mean_accuracy.
+        share_without_vote: :func:`neurolsc.metrics.share_without_vote`.
+        firing_rate: spikes per neuron and step of every layer; None where outputs are not binary.
+        silent_steps: share of (step, sample) pairs in which the last layer is silent; None as
+            above. Of samples of unequal length this, the rates and the share without a vote count
+            each sample's own steps only, and samples equally.
+        synops: synaptic operations per sample, with those of input events; None if a layer does not
+            spike or does not state its recurrent synapses, or the readout is not dense.
+        kinds: how the measures are read.
+    """
+
+    loss: float
+    measures: dict[str, float]
+    share_without_vote: float
+    firing_rate: list[float | None]
+    silent_steps: float | None
+    synops: float | None
+    kinds: dict[str, MetricSpec] = field(default_factory=dict)
+
+    @property
+    def sparsity(self) -> list[float | None]:
+        """1 - firing_rate."""
+        return [None if rate is None else 1 - rate for rate in self.firing_rate]
+
+    def __getattr__(self, name: str) -> float:
+        measures = self.__dict__.get("measures", {})
+        if name in measures:
+            return measures[name]
+        known = ", ".join(["loss", "share_without_vote", "firing_rate", "silent_steps", "synops", *measures])
+        raise AttributeError(f"there is no score {name!r}; there are {known}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All scores as JSON values."""
+        names = ("share_without_vote", "firing_rate", "silent_steps", "synops", "sparsity")
+        return {"loss": self.loss} | self.measures | {name: getattr(self, name) for name in names}
+
+    def parts(self) -> list[Table]:
+        """Every score below its name."""
+        shown = {name.replace("_", " "): self.kinds.get(name, SHARE).text(v) for name, v in self.measures.items()}
+        shown |= {"loss": f"{self.loss:.3f}", "no vote": f"{self.share_without_vote:.1%}"}
+        shown["silent last layer"] = or_dash(self.silent_steps, ".1%")
+        shown["spikes/neuron/step"] = rates(self.firing_rate)
+        shown["synops/sample"] = or_dash(self.synops, ",.0f")
+        return [Table(tuple(shown), [tuple(shown.values())])]
+
+
+def rates(layers: list[float | None]) -> str:
+    """Firing rates of layers as text."""
+    return " ".join(or_dash(rate, ".4f") for rate in layers)
+
+
+def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), batch_size: int = 256) -> Scores:
+    """Run a network over a data set, in evaluation mode and without gradients.
+
+    Args:
+        network: the network; it stays as it is.
+        dataset: items (x, label), see :class:`Samples`; or a ``DataLoader`` of time-first batches.
+        task: the task; by default the label of the sample at every step.
+        batch_size: samples run at once; the scores depend on it by rounding only.
+
+    Raises:
+        ValueError: if the data set is empty or does not fit the network or the task.
+        TypeError: if network or data set are of another kind.
+        FloatingPointError: if the loss or a measure is NaN or infinite.
+    """
+    as_network(network)
+    device, states = network.dtype_and_device["device"], None
+    sizes: list[tuple[int, int]] = []
+    measured: list[dict[str, float]] = []
+    others: list[dict[str, Any]] = []
+    with evaluating(network), torch.no_grad():
+        for batch in batches("dataset", dataset, batch_size):
+            x, targets, mask = unpack(batch, device)
+            run = network.run(x, states, mask=mask)
+            states = carried(dataset, run)
+            loss = task.loss(run.logits, targets, mask).item()
+            if not math.isfinite(loss):
+                raise FloatingPointError(f"the loss is {loss} in an evaluation: the weights have diverged, lower lr.")
+            spikes = [layer if metrics.is_binary(layer) else None for layer in run.spikes]
+            sizes.append(size(x, mask))
+            measured.append(task.measures(run.logits, targets, mask))
+            others.append(
+                {
+                    "loss": loss,
+                    "share_without_vote": metrics.share_without_vote(run.logits, mask),
+                    "firing_rate": [None if z is None else metrics.firing_rate(z, mask) for z in spikes],
+                    "silent_steps": None if spikes[-1] is None else metrics.silent_steps(spikes[-1], mask),
+                    "synops": _synops(network, x, spikes),
+                }
+            )
+    kinds = {name: metric_spec(task, name) for name in measured[0]}
+    measures = {}
+    for name, kind in kinds.items():
+        parts = [BatchMetric(m[name], *both) for m, both in zip(measured, sizes, strict=True)]
+        measures[name] = kind.mean(parts)
+        if not math.isfinite(measures[name]):
+            raise FloatingPointError(
+                f"the {name} is {measures[name]} in an evaluation: the weights have diverged, lower lr."
+            )
+
+    def mean(values: list[Any]) -> Any:
+        if isinstance(values[0], list):
+            return [mean(list(layer)) for layer in zip(*values, strict=True)]
+        if any(value is None for value in values):
+            return None
+        samples = sum(count for count, _ in sizes)
+        return sum(count * value for (count, _), value in zip(sizes, values, strict=True)) / samples
+
+    means = {name: mean([other[name] for other in others]) for name in others[0]}
+    return Scores(measures=measures, kinds=kinds, **means)
+
+
+def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float | None:
+    """Operations per sample of the whole network; None if some number of synapses is not known."""
+    within = [cell.recurrent_synapses for cell in network.cells]
+    parts = [
+        part
+        for part in network.readout.modules()
+        if not isinstance(part, nn.Sequential) and type(part) not in (nn.Identity, nn.Flatten, nn.Dropout)
+    ]
+    match parts:
+        case []:
+            outputs = 0
+        case [nn.Linear(out_features=outputs)]:
+            pass
+        case _:
+            return None
+    above = [*(cell.n_hidden for cell in network.cells[1:]), outputs]
+    events = int((x.coalesce().values() if x.is_sparse else x).count_nonzero())
+    total = events * network.cells[0].n_hidden / x.shape[1]
+    for own, z, onward in zip(within, spikes, above, strict=True):
+        if own is None or z is None:
+            return None
+        total += metrics.synops(z, own + onward) if own + onward else 0
+    return total
+
+
+def batches(
+    name: str, dataset: Data, batch_size: int, generator: torch.Generator | None = None
+) -> DataLoader[tuple[Tensor, ...]]:
+    """The batches of a data set, by :func:`collate`, in order or shuffled by a generator.
+
+    Those of a data set with ``streams`` are never shuffled. A loader is returned as it is.
+
+    Raises:
+        ValueError: if the data set is empty, not all its streams are equally long, or a loader's
+            batches are not time-first; the message names the data.
+        TypeError: if it is not a data set, or a loader without a length.
+    """
+    if isinstance(dataset, DataLoader):
+        try:
+            length = len(dataset)
+        except TypeError as error:
+            raise TypeError(f"{name} must be a DataLoader with a length, got one of an iterable without.") from error
+        if length == 0:
+            raise ValueError(f"{name} is an empty DataLoader; at least one batch is needed.")
+        if hasattr(dataset.dataset, "streams"):
+            raise ValueError(f"{name} has streams, whose order a DataLoader does not keep: give its data set.")
+        if dataset.collate_fn is default_collate:
+            raise ValueError(
+                f"{name} is a DataLoader with torch's default collate_fn, which makes batches (B, T, N), wanted are "
+                "(T, B, N): DataLoader(..., collate_fn=neurolsc.datasets.collate)."
+            )
+        return dataset
+    if isinstance(dataset, Tensor) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        wanted = "a data set with a length and items (x (T, N), label)"
+        raise TypeError(f"{name} must be {wanted}, got {type(dataset).__name__}.")
+    if len(dataset) == 0:
+        raise ValueError(f"{name} is empty; at least one sample (x, label) is needed.")
+    whole("batch_size", batch_size)
+    streams = getattr(dataset, "streams", None)
+    if streams is not None and len(dataset) % whole("streams", streams):
+        raise ValueError(f"{name} must have equally long streams, got {len(dataset)} items of {streams} streams.")
+    shuffled = generator is not None and streams is None
+    return DataLoader(
+        cast("Dataset[Any]", dataset),
+        batch_size=batch_size if streams is None else streams,
+        shuffle=shuffled,
+        collate_fn=collate,
+        generator=generator if shuffled else torch.Generator(),  # else it would draw from the global one
+    )
+
+
+def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Input (T, B, N), targets, and mask (T, B) or None, on a device.
+
+    Raises:
+        TypeError: if the batch is something else, as that of a loader may be.
+        ValueError: if shapes do not fit, such as those of a batch (B, T, N).
+    """
+    several = isinstance(batch, tuple | list)
+    if not several or len(batch) not in (2, 3) or not all(isinstance(part, Tensor) for part in batch):
+        kinds = ", ".join(type(part).__name__ for part in batch) if several else type(batch).__name__
+        raise TypeError(
+            f"a batch must be tensors x (T, B, N), labels (B,) and perhaps a mask (T, B), got {kinds}: "
+            "neurolsc.datasets.collate makes such."
+        )
+    x, targets, *mask = (part.to(device) for part in batch)
+    Batch(x, targets)  # refuses shapes that do not fit
+    return x, targets, mask[0] if mask else None
+
+
+def size(x: Tensor, mask: Tensor | None) -> tuple[int, int]:
+    """Numbers of samples and of their steps in a batch (T, B, N)."""
+    return x.shape[1], x.shape[0] * x.shape[1] if mask is None else int(mask.sum())
+
+
+def carried(dataset: Data, run: Run) -> NetworkState | None:
+    """Initial state of the next batch of a data set with streams, else None."""
+    return run.states.detach() if hasattr(dataset, "streams") else None

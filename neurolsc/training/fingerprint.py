@@ -1,0 +1,122 @@
+"""What a run depends on, as names and values: a checkpoint goes on only where these are equal."""
+
+import contextlib
+import hashlib
+import re
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset
+
+from neurolsc.network import Network
+from neurolsc.neurons.cell import Cell
+
+__all__ = ["data_fingerprint", "differences", "digest", "network_fingerprint"]
+
+
+def network_fingerprint(network: Network) -> dict[str, Any]:
+    """What a network is besides its weights: cells, resets, surrogates, shapes and dtypes."""
+    found: dict[str, Any] = {"layer_delay": network.layer_delay}
+    for i, cell in enumerate(network.cells, start=1):
+        config: dict[str, Any] = {"cell": _repr(cell)}
+        if type(cell).config is not Cell.config:
+            with contextlib.suppress(TypeError, ValueError):  # else a file cannot describe it
+                config = {"cell": type(cell).__name__} | cell.config()
+        spike = config.get("spike")
+        if isinstance(spike, dict) and spike.get("learnable"):  # its numbers are weights
+            config["spike"] = {name: value for name, value in spike.items() if name not in ("dampening", "sharpness")}
+        found |= {f"{name} of layer {i}": value for name, value in config.items()}
+    if not isinstance(network.readout, nn.Linear):
+        found["readout"] = _repr(network.readout)
+    return found | {name: f"{tuple(value.shape)} {value.dtype}" for name, value in network.state_dict().items()}
+
+
+def data_fingerprint(name: str, data: object) -> dict[str, Any]:
+    """What tells one data set from another, without reading an item.
+
+    That are its length and, of its public attributes, texts, numbers, frozen dataclasses, and
+    digests of arrays. Of an iterable without length and items nothing is known.
+
+    Args:
+        name: name of the data, with which every name in the result begins.
+        data: a data set, a wrapper of one (``Subset``, ``DataLoader``), or a list of items.
+    """
+    if isinstance(data, DataLoader):
+        about = {"batch_size": data.batch_size, "drop_last": data.drop_last, "sampler": type(data.sampler).__name__}
+        return {f"{name}.{key}": value for key, value in about.items()} | data_fingerprint(name, data.dataset)
+    if not hasattr(data, "__getitem__"):
+        return {}
+    found: dict[str, Any] = {f"length of {name}": len(data)} if hasattr(data, "__len__") else {}  # type: ignore[arg-type]
+    if isinstance(data, Subset):
+        return (
+            found | {f"{name}.indices": digest(list(data.indices))} | data_fingerprint(f"{name}.dataset", data.dataset)
+        )
+    if isinstance(data, list | tuple):
+        return found | {f"items of {name}": digest(data)}
+
+    def frozen(value: object) -> bool:
+        return is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+    for key, value in getattr(data, "__dict__", {}).items():
+        if key.startswith("_"):
+            continue
+        whole, tensors = f"{name}.{key}", isinstance(value, tuple) and bool(value)
+        if isinstance(value, str | int | float):
+            found[whole] = value
+        elif isinstance(value, Tensor | np.ndarray) or (tensors and all(isinstance(v, Tensor) for v in value)):
+            found[whole] = digest(value)
+        elif frozen(value):
+            found |= {f"{whole}.{f.name}": repr(getattr(value, f.name)) for f in fields(value)}  # type: ignore[arg-type]
+        elif isinstance(value, tuple) and all(map(frozen, value)):
+            found[whole] = repr(value)
+    return found
+
+
+def differences(
+    before: dict[str, Any], now: dict[str, Any], form: str = "{name} was {before!r}, is now {now!r}"
+) -> str:
+    """The first four entries that differ, by name with both values, and how many more."""
+    names = [name for name in now | before if before.get(name) != now.get(name)]
+    parts = [form.format(name=name, before=before.get(name), now=now.get(name)) for name in names[:4]]
+    return "; ".join(parts + ([f"and {len(names) - 4} more"] if len(names) > 4 else []))
+
+
+def digest(value: Tensor | np.ndarray | list[Any] | tuple[Any, ...]) -> str:
+    """Shape and dtype, or length, and a hash of the content.
+
+    Of arrays beyond 64 MiB and lists of more than 64 entries 64 evenly spread parts are hashed.
+    """
+    sha = hashlib.sha256()
+
+    def take(value: object) -> None:
+        if isinstance(value, Tensor):
+            value = value.detach().cpu()
+            if value.is_sparse:
+                value = value.coalesce()
+                take(value.indices())
+                value = value.values()
+            sha.update(f"{tuple(value.shape)} {value.dtype}".encode())
+            take(value.contiguous().flatten().view(torch.uint8).numpy())
+        elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            data, block = np.ascontiguousarray(value).reshape(-1).view(np.uint8), 2**16
+            large = data.nbytes > 2**26
+            starts = np.linspace(0, data.nbytes - block, 64).astype(int) if large else [0]
+            for start in starts:
+                sha.update(data[start : start + block if large else None].data)
+        elif isinstance(value, list | tuple) and not all(isinstance(v, int) for v in value):
+            some = range(len(value)) if len(value) <= 64 else np.linspace(0, len(value) - 1, 64).astype(int)
+            for i in some:
+                take(value[i])
+        else:
+            sha.update(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode())
+
+    take(value)
+    about = f"{len(value)} items" if isinstance(value, list | tuple) else f"{tuple(value.shape)} {value.dtype}"
+    return f"{about}, sha256 {sha.hexdigest()[:12]}"
+
+
+def _repr(value: object) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # addresses differ in every process

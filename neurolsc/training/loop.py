@@ -1,0 +1,453 @@
+"""The training loop: settings, updates, early stopping, and checkpoints that survive a kill."""
+
+import csv
+import hashlib
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
+
+from neurolsc.datasets.augment import drawn_from
+from neurolsc.display import Displayed, Table
+from neurolsc.io import atomic_write, check_finite, locked, read_tree, refusing, write_tree
+from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
+from neurolsc.network import Network, as_network
+from neurolsc.progress import progress_bar
+from neurolsc.schedule import Constant, Cosine, CosineTo, FromTorch, Schedule
+from neurolsc.tasks import Classification, Task, metric_spec
+from neurolsc.training.evaluation import Data, batches, carried, evaluate, rates, size, unpack
+from neurolsc.training.fingerprint import data_fingerprint, differences, network_fingerprint
+from neurolsc.training.optim import (
+    adabelief_lookahead,
+    bound_weights,
+    condition_gradients,
+    membrane,
+    parameter_groups,
+)
+from neurolsc.validation import number, one_of, positive, setting, whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["PAPER", "Row", "TrainResult", "TrainSettings", "train"]
+
+SCHEDULES: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine(), "cosine-to-tenth": CosineTo(0.1)}
+OPTIMIZERS = {"adam": torch.optim.Adam, "adabelief-lookahead": adabelief_lookahead}
+PAPER: dict[str, Any] = {
+    "batch_size": 256,
+    "lr": 1e-3,
+    "by_gain": False,
+    "schedule": "constant",
+    "optimizer": "adabelief-lookahead",
+    "clip_gradient": 0.0,
+    "centralize": False,
+}
+"""The paper's training (arXiv:2308.12075, Sec. II-G), as settings of :func:`train`: AdaBelief in
+Lookahead at one learning rate, gradients as they are."""
+
+Row = dict[str, Any]  # one epoch of a history
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """The training.
+
+    These are the keywords of :func:`train`, the flags of ``neurolsc train``, and the names in grids
+    and in a run's settings.toml. From Python, ``schedule`` may also be a
+    :class:`neurolsc.schedule.Schedule` or :class:`neurolsc.schedule.FromTorch`, and ``optimizer`` a
+    function that makes one from parameters, or groups of them, and a learning rate.
+
+    Raises:
+        ValueError: if a number is out of range, or a word is unknown.
+        TypeError: if a setting is of the wrong kind.
+
+    Source: the defaults are ours, from the study in the documentation; patience: arXiv:2308.12075,
+    Sec. II-G. The paper's training is :data:`neurolsc.training.PAPER`.
+    """
+
+    epochs: int = setting(20, "most epochs")
+    batch_size: int = setting(32, "samples per batch")
+    lr: float = setting(5e-3, "learning rate; deeper networks take less: of ten layers 2e-3 was best")
+    by_gain: bool = setting(True, "divide it, for b_theta, by how far b_theta moves the threshold")
+    schedule: Literal["constant", "cosine", "cosine-to-tenth"] | Schedule | FromTorch = setting(
+        "cosine",
+        "course of the learning rate over all epochs: it stays, rises for 5 % of them and falls to 0, or falls to a "
+        "tenth",
+    )
+    average_from: int = setting(
+        0, "epoch from which on the mean of the weights over epochs is scored and kept; 0: never"
+    )
+    patience: int = setting(10, "stop after this many epochs without a better validation loss")
+    optimizer: Literal["adabelief-lookahead", "adam"] | Callable[[Iterable[Any], float], Optimizer] = setting(
+        "adam", "Adam, or AdaBelief in Lookahead (the paper's)"
+    )
+    clip_gradient: float = setting(1.0, "largest norm of the gradient; 0: not clipped")
+    centralize: bool = setting(True, "take the mean of every row from the gradients of the cells' matrices")
+    clip_spectrum: float = setting(0.0, "largest singular value of the recurrent weights; 0: not clipped")
+    clip_weight: float = setting(0.0, "largest weight of a cell, in resting thresholds of its neuron; 0: not clipped")
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "patience"):
+            whole(name, getattr(self, name))
+        whole("average_from", self.average_from, at_least=0)
+        positive("lr", self.lr)
+        for name in ("clip_gradient", "clip_spectrum", "clip_weight"):
+            number(name, getattr(self, name), zero_allowed=True)
+        if isinstance(self.schedule, str):
+            one_of("schedule", self.schedule, tuple(SCHEDULES))
+        elif not callable(self.schedule) and not isinstance(self.schedule, FromTorch):
+            raise TypeError(
+                "schedule must be a function of the share done, or of torch as FromTorch(make), got a "
+                f"{type(self.schedule).__name__}."
+            )
+        if isinstance(self.optimizer, str):
+            one_of("optimizer", self.optimizer, tuple(OPTIMIZERS))
+        elif not callable(self.optimizer):
+            raise TypeError(f"optimizer must make one from (parameters, lr), got a {type(self.optimizer).__name__}.")
+
+    def check(self, network: Network) -> None:
+        """Refuse a network whose weights cannot be clipped.
+
+        Raises:
+            TypeError: if weights are to be clipped and a cell does not name its voltage.
+        """
+        for cell in network.cells if self.clip_weight else ():
+            membrane(cell)
+
+    def run(self, network: Network, training: Data, validation: Data, **more: Any) -> "TrainResult":
+        """:func:`train` with these settings."""
+        return train(network, training, validation, **vars(self), **more)
+
+
+@dataclass(frozen=True, repr=False)
+class TrainResult(Displayed):
+    """Result of :func:`train`; the network itself has the weights of the best epoch.
+
+    Attributes:
+        history: one row per epoch: epoch (from 1), train_loss and the task's score (means while the
+            weights move; train_mode_accuracy), validation_loss and the task's measures
+            (validation_mode_accuracy, validation_mean_accuracy), then of the validation samples as
+            in :class:`Scores` share_without_vote, firing_rate, silent_steps, synops, and seconds.
+        best_epoch: epoch with the lowest validation loss, from 1.
+        stopped_early: True if the patience ran out.
+        measure: how the score is read.
+    """
+
+    history: list[Row]
+    best_epoch: int
+    stopped_early: bool
+    measure: MetricSpec = SHARE
+
+    @property
+    def best(self) -> Row:
+        """The row of the best epoch."""
+        return self.history[self.best_epoch - 1]
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """A warning if the training loss only grew."""
+        losses = [row["train_loss"] for row in self.history]
+        if len(losses) < 3 or min(losses[1:]) <= losses[0]:
+            return ()
+        return (
+            f"the training loss only grew, from {losses[0]:.3g} in epoch 1 to {losses[-1]:.3g} in epoch {len(losses)}: "
+            "lower the learning rate, or set the radii first (neurolsc.pretrain).",
+        )
+
+    @property
+    def score(self) -> str:
+        """Name of the task's score."""
+        names = (name.removeprefix("train_") for name in self.history[0] if name.startswith("train_"))
+        return next(name for name in names if name != "loss")
+
+    def plot(
+        self, path: str | PathLike[str] | None = None, *, chance: float | None = None, title: str = ""
+    ) -> "Figure":
+        """Draw validation loss, score and firing rate of the last layer over the epochs.
+
+        Args:
+            path: a file to write as well, whose suffix chooses the format.
+            chance: the score of a guess.
+            title: of the whole.
+        """
+        from neurolsc.plots import plot_learning_curves  # matplotlib is slow to import and few runs draw
+
+        return plot_learning_curves(
+            {"": self.history}, path, chance=chance, score=self.score, share=self.measure.share, title=title
+        )
+
+    def parts(self) -> list[str | Table]:
+        """How it ended, its first, best and last epoch, and warnings."""
+        score, name = self.score, self.score.replace("_", " ")
+        rows = []
+        for epoch in sorted({1, self.best_epoch, len(self.history)}):
+            row = self.history[epoch - 1]
+            losses = [f"{row[f'{part}_loss']:.3f}" for part in ("train", "validation")]
+            scores = [self.measure.text(row[f"{part}_{score}"]) for part in ("train", "validation")]
+            rows.append((str(epoch), *losses, *scores, rates(row["firing_rate"])))
+        head = ("epoch", "train loss", "validation loss", f"train {name}", f"validation {name}", "spikes/neuron/step")
+        ended = "stopped early" if self.stopped_early else "all run"
+        seconds = sum(row["seconds"] for row in self.history)
+        summary = f"best epoch {self.best_epoch} of {len(self.history)}, {ended}, {seconds:.1f} s"
+        return [summary, Table(head, rows), *self.findings]
+
+    def to_json(self, path: str | PathLike[str]) -> None:
+        """Write history, best epoch and whether it stopped early as JSON.
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
+        content = {name: getattr(self, name) for name in ("history", "best_epoch", "stopped_early")}
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+        atomic_write(path, lambda file: file.write(text.encode()))
+
+    def to_csv(self, path: str | PathLike[str]) -> None:
+        """Write the history as a table; rates of layers are firing_rate_1, firing_rate_2, ...
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
+        rows = []
+        for row in self.history:
+            layers = {f"firing_rate_{i}": rate for i, rate in enumerate(row["firing_rate"], start=1)}
+            rows.append({key: value for key, value in row.items() if key != "firing_rate"} | layers)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        atomic_write(path, lambda file: file.write(text.getvalue().encode()))
+
+
+def train(
+    network: Network,
+    training: Data,
+    validation: Data,
+    *,
+    task: Task = Classification(),
+    seed: int = 0,
+    checkpoint: str | PathLike[str] | None = None,
+    progress: bool = True,
+    on_epoch: Callable[[Sequence[Row]], object] | None = None,
+    **settings: Any,
+) -> TrainResult:
+    r"""Train a network in place, with early stopping on the validation loss.
+
+    All random numbers of an epoch, of the order of the samples and of dropout, follow from (seed,
+    epoch) alone. On a CPU a run that was killed and resumed ends in the very weights of one that
+    was not, bit by bit.
+
+    Args:
+        network: the network; it ends with the weights of its best epoch.
+        training: items (x (T, N), label), shuffled anew in every epoch; or with targets for every
+            step, or pieces of long streams: :class:`neurolsc.training.Samples`. Or a ``DataLoader``
+            of time-first batches (``collate_fn=neurolsc.datasets.collate``), which has its own
+            order and batch size; what it draws from torch's global random numbers follows from
+            (seed, epoch) as well.
+        validation: items that decide when to stop and which weights are best; never the test set.
+        task: the task; by default the label of the sample at every step.
+        seed: of order and dropout.
+        checkpoint: file of the state after every epoch; if it exists, training goes on from it.
+            Patience may then be new, and so may the epochs where the learning rate stays; other
+            settings, the network but for its weights, and the data may not. The file is locked
+            meanwhile. A ``DataLoader`` with a generator of its own or with persistent workers is
+            refused, since no checkpoint holds their state; a sampler of your own should draw from
+            torch's global random numbers only.
+        progress: show a bar over the batches of each epoch, or a line off a terminal.
+        on_epoch: called with the history so far after every epoch.
+        settings: fields of :class:`TrainSettings`: epochs, batch_size, lr, schedule, optimizer ...
+
+    Raises:
+        ValueError: if a data set is empty or does not fit, a setting is out of range, or the
+            checkpoint is damaged or of a run with other settings, which the message names.
+        TypeError: if network, data or a setting are of the wrong kind.
+        FloatingPointError: if the loss or the score becomes NaN or infinite; the message names the
+            epoch. The network then has the weights of its best epoch, or those before the first.
+        BlockingIOError: if another process trains with the checkpoint.
+        OSError: if the checkpoint cannot be read or written.
+
+    Source: arXiv:2308.12075, Sec. II-G; weights averaged over epochs: arXiv:1803.05407.
+    """
+    how = TrainSettings(**settings)
+    as_network(network)
+    whole("seed", seed, at_least=0)
+    how.check(network)
+    device, order, metric = network.dtype_and_device["device"], torch.Generator(), metric_spec(task, task.score)
+    train_batches = batches("training", training, how.batch_size, order)
+    batches("validation", validation, how.batch_size)  # refuses before the first epoch, not after it
+    schedule = SCHEDULES[how.schedule] if isinstance(how.schedule, str) else how.schedule
+    make: Any = OPTIMIZERS[how.optimizer] if isinstance(how.optimizer, str) else how.optimizer
+    optimizer = make(parameter_groups(network, how.lr, by_gain=how.by_gain), how.lr)
+    scheduler: Any = None
+    every = ""
+    if isinstance(schedule, FromTorch):
+        scheduler, every = schedule.scheduler(optimizer), schedule.every
+    full_rates = [group["lr"] for group in optimizer.param_groups]
+    average = AveragedModel(network) if how.average_from else None
+    history: list[Row] = []
+    best_epoch, best = 0, _weights(network)
+
+    def diverged(what: str) -> FloatingPointError:
+        network.load_state_dict(best)
+        held = f"epoch {best_epoch}, its best" if best_epoch else "before the training"
+        return FloatingPointError(
+            f"{what}: lower the learning rate (now {how.lr:g}), set the radii first (neurolsc.pretrain), or see what "
+            f"neurolsc.diagnose finds. The network holds the weights of {held}."
+        )
+
+    def state() -> dict[str, Any]:
+        return {
+            "network": network.state_dict(),
+            "best": best,
+            "best_epoch": best_epoch,
+            "optimizer": optimizer.state_dict(),
+            "full_rates": full_rates,
+            "history": history,
+            "scheduler": None if scheduler is None else scheduler.state_dict(),
+            "average": None if average is None else average.state_dict(),
+        }
+
+    with locked(checkpoint):
+        fingerprint: dict[str, Any] = {}
+        if checkpoint is not None:
+            for name, data in (("training", training), ("validation", validation)):
+                _check_resumable(name, data)
+            fingerprint = _fingerprint(how, task, seed, network, training, validation)
+            fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": repr(schedule)}
+            if isinstance(schedule, FromTorch) and scheduler is not None:
+                fingerprint["schedule"] = schedule.describe(scheduler)
+            elif schedule != Constant():
+                fingerprint["epochs"] = how.epochs  # the next learning rate depends on it
+            if Path(checkpoint).exists():
+                saved = read_tree(checkpoint)
+                if not isinstance(saved, dict) or saved.keys() != state().keys() | {"settings"}:
+                    raise ValueError(f"{checkpoint} is not the checkpoint of a training.")
+                if changed := differences(saved["settings"], fingerprint, "{name} = {before}, now it is {now}"):
+                    raise ValueError(
+                        f"{checkpoint} is of a training with {changed}: use the old settings, or another checkpoint."
+                    )
+                with refusing(checkpoint, "does not fit this training"):
+                    for part in ("best", "network"):  # both have to fit
+                        check_finite(saved[part])
+                        network.load_state_dict(saved[part])
+                    optimizer.load_state_dict(saved["optimizer"])
+                    if average is not None:
+                        average.load_state_dict(saved["average"])
+                    if scheduler is not None:
+                        scheduler.load_state_dict(saved["scheduler"])
+                    history, best, best_epoch = saved["history"], saved["best"], saved["best_epoch"]
+                    full_rates = saved["full_rates"]  # gains were those of the weights that the training began with
+
+        while len(history) < how.epochs and len(history) - best_epoch < how.patience:
+            epoch, started = len(history) + 1, time.perf_counter()
+            # one seed from two, such that neighbours have nothing in common
+            mixed = int.from_bytes(hashlib.sha256(f"{seed} {epoch}".encode()).digest()[:4])
+            desc, length = f"epoch {epoch}/{how.epochs}", len(train_batches)
+            bar = progress_bar(length, desc=desc, unit="batch", shown=progress)
+            cuda = [device] if device.type == "cuda" else []
+            with torch.random.fork_rng(devices=cuda), bar, drawn_from(mixed, epoch):
+                torch.manual_seed(mixed)
+                order.manual_seed(mixed)
+                network.train()
+                samples, total, states = 0, 0.0, None
+                parts: list[BatchMetric] = []
+                for index, batch in enumerate(train_batches, start=1):
+                    x, targets, mask = unpack(batch, device)
+                    run = network.run(x, states, mask=mask)
+                    logits, states = run.logits, carried(training, run)
+                    del run  # the spikes need not live as long as the loss
+                    loss = task.loss(logits, targets, mask)
+                    value = loss.item()
+                    if not math.isfinite(value):
+                        raise diverged(f"the loss is {value} in epoch {epoch}, batch {index}")
+                    optimizer.zero_grad()
+                    loss.backward()
+                    if not isinstance(schedule, FromTorch):
+                        factor = schedule((epoch - 1 + (index - 1) / length) / how.epochs)
+                        for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
+                            group["lr"] = factor * rate
+                    condition_gradients(network, centralize=how.centralize, clip=how.clip_gradient)
+                    optimizer.step()
+                    bound_weights(network, weight=how.clip_weight, spectrum=how.clip_spectrum)
+                    if scheduler is not None and every == "update":
+                        scheduler.step()
+                    count, steps = size(x, mask)
+                    samples, total = samples + count, total + count * value
+                    parts.append(BatchMetric(task.measures(logits.detach(), targets, mask)[task.score], count, steps))
+                    bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)
+                    bar.update()
+                score = metric.mean(parts)
+                if not math.isfinite(score):
+                    raise diverged(f"the {task.score} is {score} in epoch {epoch}")
+
+                scored = network
+                if average is not None and epoch >= how.average_from:
+                    average.update_parameters(network)
+                    scored = average.module
+                try:
+                    scores = evaluate(scored, validation, task=task, batch_size=how.batch_size)  # type: ignore[arg-type]
+                except FloatingPointError as error:
+                    raise diverged(f"the validation loss is not finite in epoch {epoch}") from error
+                shown = metric.text(scores.measures[task.score])
+                bar.set_postfix_str(f"loss {total / samples:.3f}, validation {scores.loss:.3f} {shown}")
+
+            row: Row = {"epoch": epoch, "train_loss": total / samples, f"train_{task.score}": score}
+            row |= {"validation_loss": scores.loss}
+            row |= {f"validation_{name}": value for name, value in scores.measures.items()}
+            row |= {name: getattr(scores, name) for name in ("share_without_vote", "firing_rate", "silent_steps")}
+            row |= {"synops": scores.synops, "seconds": time.perf_counter() - started}
+            if not history or scores.loss < history[best_epoch - 1]["validation_loss"]:
+                best_epoch, best = epoch, _weights(scored)  # type: ignore[arg-type]
+            history.append(row)
+            if isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step(scores.loss)
+            elif scheduler is not None and every == "epoch":
+                scheduler.step()
+            if checkpoint is not None:
+                write_tree(checkpoint, state() | {"settings": fingerprint})
+            if on_epoch is not None:
+                on_epoch(history)
+    network.load_state_dict(best)
+    return TrainResult(history, best_epoch, len(history) - best_epoch >= how.patience, metric)
+
+
+def _weights(network: Network) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+
+
+def _fingerprint(
+    how: TrainSettings, task: Task, seed: int, network: Network, training: Data, validation: Data
+) -> dict[str, Any]:
+    """What a resumed training must have in common with the one before, by name."""
+    free = {"epochs", "patience"} | ({"batch_size"} if isinstance(training, DataLoader) else set())
+    found = {f.name: getattr(how, f.name) for f in fields(how) if f.name not in free}
+    found |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
+    return found | data_fingerprint("training", training) | data_fingerprint("validation", validation)
+
+
+def _check_resumable(name: str, data: Data) -> None:
+    """Refuse loaders whose order, or whose random changes, a resumed training could not repeat."""
+    if not isinstance(data, DataLoader):
+        return
+    parts = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
+    if any(getattr(part, "generator", None) is not None for part in parts):
+        raise ValueError(
+            f"{name} is a DataLoader with a generator of its own, whose state no checkpoint holds: leave it out, and "
+            "the order is drawn from (seed, epoch); or train without checkpoint."
+        )
+    if data.persistent_workers:
+        raise ValueError(
+            f"{name} is a DataLoader with persistent workers, whose random numbers no checkpoint holds: "
+            "persistent_workers=False, or train without checkpoint."
+        )

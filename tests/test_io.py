@@ -1,0 +1,419 @@
+"""Networks and trees in files, whole-or-nothing writing, and refusals of bad files."""
+
+import json
+import math
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.testing import assert_close
+
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, load, neurons, save, surrogate
+from neurolsc.io import atomic_write, clean, locked, read_toml, read_tree, refusing, write_tree
+from neurolsc.neurons.cell import CELLS, SURROGATES
+
+ROOT = Path(__file__).parents[1]
+same = {"rtol": 0, "atol": 0, "equal_nan": True}
+
+# networks
+
+NETWORKS = {
+    "paper": lambda: Network([ALIFPlus(4, 3), ALIFPlusMinus(3, 5)], 2),
+    "options": lambda: Network(
+        [ALIFPlus(4, 3, reset="static", reset_gradient=True, recurrent_init="orthogonal", tau_theta=250.0)],
+        2,
+        layer_delay=0,
+        readout_bias=True,
+    ),
+    "lif": lambda: Network([LIF(4, 3, threshold=0.7, tau_v=2.0, reset="zero")], 2),
+    "lobes": lambda: Network([LIF(4, 3, spike=surrogate.MultiGaussian(0.3, 2.0, height=0.2, scale=4.0))], 2),
+    "learnable per neuron": lambda: Network(
+        [LIF(4, 3, spike=surrogate.Logistic(torch.tensor([0.1, 0.2, 0.3]), learnable=True))], 2
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_is_read_back_bit_by_bit_and_runs_alike(name: str, dtype: torch.dtype, tmp_path: Path):
+    network = NETWORKS[name]().to(dtype)
+    with torch.no_grad():  # away from the starting values, which no constructor could give again
+        for parameter in network.parameters():
+            parameter.mul_(1 + 0.1 * torch.randn_like(parameter)).add_(1e-3)
+        for cell in network.cells:  # enough input for spikes
+            cell.get_buffer("b_v").copy_(torch.linspace(0, 4, cell.n_hidden))
+    save(network, tmp_path / "n")
+    before = torch.get_rng_state()
+    again = load(tmp_path / "n")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert_close(dict(again.state_dict()), dict(network.state_dict()), **same)
+    assert repr(again) == repr(network)
+    theirs = safetensors.torch.load_file(tmp_path / "n")
+    assert_close(theirs, {name: theirs[name] for name in network.state_dict()}, **same)
+    x = (torch.rand(30, 8, 4) < 0.5).to(dtype)
+    with torch.no_grad():
+        ours, theirs = network.run(x), again.run(x)
+    assert any(layer.any() for layer in ours.spikes)
+    assert torch.equal(ours.logits, theirs.logits)
+
+
+@pytest.mark.parametrize("name", sorted(SURROGATES))
+def test_every_surrogate_can_be_saved(name: str, tmp_path: Path):
+    network = Network([LIF(2, 3, spike=SURROGATES[name](0.3, 1.7))], 2)
+    save(network, tmp_path / "n")
+    assert repr(load(tmp_path / "n")) == repr(network)
+
+
+def test_the_registries_name_every_cell_and_surrogate_of_the_package():
+    public = {c for c in vars(neurons).values() if isinstance(c, type) and issubclass(c, Cell)}
+    assert {c for c in public if not c.__abstractmethods__} == set(CELLS.values())
+    assert set(surrogate.__all__) - {"Surrogate"} == set(SURROGATES)
+
+
+def test_what_is_frozen_stays_frozen(tmp_path: Path):
+    network = Network([ALIFPlus(4, 3)], 2)
+    network.cells[0].get_parameter("log_tau_theta").requires_grad_(False)
+    save(network, tmp_path / "n")
+    trainable = {name for name, p in load(tmp_path / "n").named_parameters() if p.requires_grad}
+    assert trainable == {name for name, _ in network.named_parameters()} - {"cells.0.log_tau_theta"}
+
+
+class OtherCell(LIF):
+    """A cell that is not registered."""
+
+
+def test_a_network_that_a_file_cannot_describe_is_refused_when_it_is_saved(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"OtherCell is not a known cell; known are ALIFLowPass, ALIFPlus, "):
+        save(Network([OtherCell(2, 3)], 2), tmp_path / "n")
+    with pytest.raises(TypeError, match="only surrogates of neurolsc"):
+        save(Network([LIF(2, 3, spike=torch.sign)], 2), tmp_path / "n")
+    extended = Network([LIF(2, 3)], 2)
+    extended.extra = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"extra\.bias, extra\.weight would differ"):
+        save(extended, tmp_path / "n")
+    spike = surrogate.FastSigmoid(learnable=True)
+    with pytest.raises(ValueError, match="share a parameter"):
+        save(Network([LIF(2, 3, spike=spike), LIF(3, 3, spike=spike)], 2), tmp_path / "n")
+    assert not list(tmp_path.iterdir())
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Change the header or, under its own keys, the content of a saved file."""
+    data = path.read_bytes()
+    header = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["neurolsc"])
+    for key, value in changes.items():
+        (header if key in header else header["content"])[key] = value
+    path.write_bytes(safetensors.torch.save(safetensors.torch.load(data), {"neurolsc": json.dumps(header)}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cells": [{"class": "os.system", "n_in": 4, "n_hidden": 3}]}, "unknown cell 'os.system'; known are"),
+        (
+            {"cells": [{"class": "LIF", "n_in": 4, "n_hidden": 3, "spike": {"name": "eval"}}]},
+            "unknown surrogate 'eval'",
+        ),
+        ({"cells": [{"class": "LIF", "n_in": 4, "n_hidden": 3, "colour": 1}]}, "colour"),
+        ({"cells": [{"class": "LIF", "n_in": 4, "n_hidden": 3, "reset": "no"}]}, "reset"),
+        ({"cells": [{"class": "LIF", "n_in": 3, "n_hidden": 4}]}, r"cells\.0\.w_in"),
+        ({"cells": [{"class": "LIF", "n_in": 4, "n_hidden": 12_000}]}, "needs 144000000 numbers at once"),
+        ({"cells": [{"class": "LIF", "n_in": 4, "n_hidden": 3}] * 1000}, "has 1000 cells and only"),
+        ({"cells": [{"class": "ALIFPlus", "n_in": 4, "n_hidden": 3}]}, r"cells\.0\.log_tau_theta"),
+        ({"cells": 3}, "does not describe a network"),
+        ({"frozen": ["nothing"]}, "nothing"),
+        ({"format": 1, "version": "9.9"}, "wanted a network in format 3, got a network in format 1, by neurolsc 9.9"),
+        ({"kind": "tree"}, "wanted a network in format 3, got a tree"),
+        ({"content": None}, "does not describe a network"),
+    ],
+)
+def test_a_file_with_an_unknown_layout_is_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path):
+    path = tmp_path / "changed.safetensors"
+    save(Network([LIF(4, 3)], 2), path)
+    rewrite(path, **changes)
+    with pytest.raises(ValueError, match=r"changed\.safetensors(.|\n)*" + message):
+        load(path)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path, value: float):
+    network = Network([LIF(3, 2)], 2)
+    with torch.no_grad():
+        network.cells[0].w_rec[1, 0] = value
+    save(network, tmp_path / "bad")
+    with pytest.raises(ValueError, match=r"bad: cells\.0\.w_rec must be finite, got (nan|-inf)"):
+        load(tmp_path / "bad")
+
+
+@pytest.mark.parametrize("read", [load, read_tree])
+def test_files_that_are_damaged_or_something_else_are_refused_by_name(read: Any, tmp_path: Path):
+    path = tmp_path / "broken.safetensors"
+    save(Network([LIF(4, 3)], 2), path) if read is load else write_tree(path, {"a": torch.zeros(50)})
+    whole = path.read_bytes()
+    header_end = 8 + int.from_bytes(whole[:8], "little")
+    for content in (b"", b"abc", whole[:-1], whole[: header_end - 5], b"\xff" * 100, b"PK\x03\x04" + whole):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"broken\.safetensors: damaged"):
+            read(path)
+    path.write_bytes(safetensors.torch.save({"a": torch.zeros(2)}))
+    with pytest.raises(ValueError, match=r"broken\.safetensors: not a (network|tree) of this version"):
+        read(path)
+    with pytest.raises(FileNotFoundError, match=r"missing\.safetensors"):
+        read(tmp_path / "missing.safetensors")
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        read(tmp_path)
+
+
+# trees
+
+TREE = {
+    "plain": [None, True, False, 0, -3, 2**70, "", "ü\n\"'", 0.1, 1 / 3, -0.0, 5e-324, 1.7e308],
+    "special": (math.inf, -math.inf, math.nan),
+    "empty": [{}, [], ()],
+    "tensor": "not a tensor",
+    "look-alikes": {"tensor": "0", "list": [1], "dict": [[1, 2]]},
+    (0, 1): {"slow": torch.randn(3, 2)},
+    1: {None: torch.tensor(2.5), True: torch.empty(0, 3), 0.5: ((1, (2,)), "x")},
+    "strided": torch.arange(6.0).view(2, 3).T,
+} | {
+    str(dtype): torch.tensor([1.5, -2.0, 0.0]).to(dtype)
+    for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.bool, torch.int64, torch.uint8, torch.complex64)
+}
+
+
+@pytest.mark.parametrize("tree", [TREE, None, 3, "x", [], torch.ones(2), {}])
+def test_a_tree_is_read_back_with_its_values_types_keys_and_order(tree: Any, tmp_path: Path):
+    def check(a: Any, b: Any) -> None:
+        assert type(a) is type(b)
+        if isinstance(a, dict):
+            assert list(map(repr, a)) == list(map(repr, b))
+            check(list(a.values()), list(b.values()))
+        elif isinstance(a, list | tuple):
+            assert len(a) == len(b)
+            for left, right in zip(a, b, strict=True):
+                check(left, right)
+        else:
+            assert_close(a, b, **same) if isinstance(a, torch.Tensor) else repr(a) == repr(b)
+
+    write_tree(tmp_path / "t", tree)
+    check(read_tree(tmp_path / "t"), tree)
+
+
+def test_tensors_that_share_memory_are_read_back_apart(tmp_path: Path):
+    a = torch.zeros(4, requires_grad=True)
+    write_tree(tmp_path / "t", OrderedDict(a=a, part=a[1:3]))
+    tree = read_tree(tmp_path / "t")
+    tree["a"].fill_(1)
+    assert tree["part"].tolist() == [0, 0]
+    assert not tree["a"].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"a": [1, {2}]}, r"tree\['a'\]\[1\] cannot be stored.*got set"),
+        ({"f": print}, r"tree\['f'\].*got builtin_function_or_method"),
+        ({"a": torch.zeros(2).to_sparse()}, r"tree\['a'\].*sparse"),
+        ({"a": torch.zeros(2, dtype=torch.complex128)}, r"tree\['a'\].*complex128"),
+    ],
+)
+def test_a_value_that_a_tree_cannot_hold_is_refused_with_its_place(tree: Any, message: str, tmp_path: Path):
+    with pytest.raises(TypeError, match=message):
+        write_tree(tmp_path / "t", tree)
+    assert list(tmp_path.iterdir()) == []
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["tensor", "dict", "list", "tuple", "a"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200)
+@given(json_values)
+def test_any_structure_is_read_or_refused_by_name(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any.tree"
+    write_tree(path, [torch.zeros(2)])
+    rewrite(path, content=content)
+    try:
+        read_tree(path)
+    except ValueError as error:
+        assert "any.tree: " in str(error)
+
+
+# writing
+
+
+def test_equal_content_gives_equal_bytes(tmp_path: Path):
+    for number in range(4):
+        save(Network([LIF(3, 2)], 2).double().requires_grad_(False), tmp_path / f"{number}")
+        torch.manual_seed(0)
+    files = [file.read_bytes() for file in sorted(tmp_path.iterdir())]
+    assert files[1] == files[2] == files[3]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(file: BinaryIO) -> None:
+        file.write(b"half of the new")
+        raise KeyError("the writer broke")
+
+    with pytest.raises(KeyError, match="the writer broke"):
+        atomic_write(path, fail)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))  # like a full disk
+    try:
+        with pytest.raises(OSError, match=r"could not write .*File too large.*file"):
+            write_tree(path, {"a": torch.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_errors_of_the_disk_name_the_file(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere/n") as caught:
+        save(Network([LIF(2, 2)], 2), tmp_path / "nowhere" / "n")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "n")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError, match="folder"):
+        write_tree(tmp_path / "folder", 1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match=r"neither a file nor a folder.*pipe"):
+        write_tree(tmp_path / "pipe", 1)
+
+
+def test_a_written_file_has_the_usual_rights_and_a_link_stays_a_link(tmp_path: Path):
+    plain, link, long = tmp_path / "plain", tmp_path / "link", tmp_path / ("ü" * 127)
+    plain.touch()
+    link.symlink_to(plain)
+    for path in (tmp_path / "new", link, long):
+        atomic_write(path, lambda file: file.write(b"content"))
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+    assert link.is_symlink()
+    assert plain.read_bytes() == long.read_bytes() == b"content"
+
+
+def test_threads_that_write_one_file_all_succeed_and_readers_see_whole_files(tmp_path: Path):
+    path, failed, read, done = tmp_path / "n", [], [], threading.Event()
+    write_tree(path, torch.zeros(10_000))
+
+    def write(value: float) -> None:
+        for _ in range(15):
+            try:
+                write_tree(path, torch.full((10_000,), value))
+            except Exception as error:
+                failed.append(error)
+
+    def reading() -> None:
+        while not done.is_set():
+            read.append(len(read_tree(path).unique()))
+
+    writers = [threading.Thread(target=write, args=[float(i)]) for i in range(4)]
+    reader = threading.Thread(target=reading)
+    for thread in (reader, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    done.set()
+    reader.join()
+    assert failed == [] and set(read) == {1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.slow
+def test_a_kill_leaves_the_old_file_and_the_next_owner_of_the_path_removes_the_rest(tmp_path: Path):
+    write_tree(tmp_path / "n", 1)
+    code = (
+        "import os, signal, sys; from neurolsc.io import atomic_write\n"
+        "def die(file): file.write(b'half'); file.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "atomic_write(sys.argv[1], die)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path / "n")], cwd=ROOT)
+    assert killed.returncode == -signal.SIGKILL
+    assert read_tree(tmp_path / "n") == 1
+    assert len(list(tmp_path.iterdir())) == 2
+    with locked(tmp_path / "n"):
+        pass
+    assert list(tmp_path.iterdir()) == [tmp_path / "n"]
+
+
+# locks
+
+
+def test_a_locked_path_is_locked_by_every_name_for_threads_and_processes(tmp_path: Path):
+    (tmp_path / "link").symlink_to(tmp_path / "n")
+    code = f"from neurolsc.io import locked\nwith locked({str(tmp_path / 'link')!r}): pass"
+    with locked(tmp_path / "n"):
+        with pytest.raises(BlockingIOError, match="link is in use by another"), locked(tmp_path / "link"):
+            pass
+        other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+        assert "BlockingIOError" in other.stderr
+    missing = pytest.raises(FileNotFoundError, match="nowhere")
+    with locked(tmp_path / "link"), locked(None), missing, locked(tmp_path / "nowhere" / "n"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+def test_who_waits_gets_the_lock_after_the_owner(tmp_path: Path):
+    order = []
+
+    def wait() -> None:
+        with locked(tmp_path / "n", wait=True):
+            order.append("second")
+
+    with locked(tmp_path / "n"):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        waiting.join(0.2)
+        order.append("first")
+    waiting.join()
+    assert order == ["first", "second"]
+
+
+# bad files
+
+
+@given(st.text(), st.integers(1, 100))
+def test_a_cleaned_text_is_printable_on_one_line_and_short(text: str, most: int):
+    found = clean(text, most)
+    assert found.isprintable() and len(found) <= most
+    assert found == text or not text.isprintable() or len(text) > most
+
+
+def test_every_error_becomes_one_that_names_the_file_with_its_cause():
+    for fault in (KeyError, ValueError, MemoryError, UnicodeDecodeError("utf8", b"", 0, 1, ""), AssertionError):
+        with pytest.raises(ValueError, match=r"^a/b\.h5: ") as error, refusing("a/b.h5", "damaged"):
+            raise fault
+        assert error.value.__cause__ is not None
+    with pytest.raises(KeyboardInterrupt), refusing("a", "damaged"):
+        raise KeyboardInterrupt
+
+
+def test_settings_are_read_or_refused_by_name(tmp_path: Path):
+    (tmp_path / "s.toml").write_text("lr = 0.1")
+    assert read_toml(tmp_path / "s.toml") == {"lr": 0.1}
+    for content in (b"lr =", b"\xff", b"a = 1\n" * 2**18):
+        (tmp_path / "s.toml").write_bytes(content)
+        with pytest.raises(ValueError, match=r"s\.toml: "):
+            read_toml(tmp_path / "s.toml")
+    with pytest.raises(ValueError, match=r"cannot read the settings in .*missing"):
+        read_toml(tmp_path / "missing")

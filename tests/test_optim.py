@@ -1,0 +1,225 @@
+"""The paper's optimizer, gains, conditioned gradients and bounded weights."""
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import snntorch as snn
+import torch
+from pytorch_optimizer import AdaBelief
+from torch import nn
+
+from neurolsc import LIF, ALIFPlus, Network, match_firing_rates, train, wrap
+from neurolsc.io import read_tree, write_tree
+from neurolsc.training.optim import (
+    adabelief_lookahead,
+    bound_weights,
+    clip_singular_values,
+    clip_weights,
+    condition_gradients,
+    parameter_groups,
+)
+from tests.patterns import CLASSES, N, Patterns, same_bits, weights
+
+DATA: dict[str, Any] = {"training": Patterns(24), "validation": Patterns(12, seed=1), "epochs": 1, "batch_size": 8}
+DATA["progress"] = False
+
+
+def firing() -> Network:
+    torch.manual_seed(0)
+    return Network([LIF(N, 12, threshold=0.2), LIF(12, 12, threshold=0.2)], CLASSES)
+
+
+def inputs(count: int) -> torch.Tensor:
+    return torch.stack([Patterns(count)[i][0] for i in range(count)], 1)
+
+
+MAKERS = [adabelief_lookahead, torch.optim.Adam, lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9)]
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=["lookahead", "adam", "sgd"])
+@pytest.mark.parametrize("done", [4, 6])
+def test_an_optimizer_goes_on_from_its_state_as_if_nothing_had_happened(make: Any, done: int, tmp_path: Path):
+    """Lookahead synchronises every 6 steps: counter and slow copies have to be read back."""
+
+    def start() -> tuple[nn.Linear, Any]:
+        torch.manual_seed(0)
+        layer = nn.Linear(5, 3)
+        return layer, make(layer.parameters(), 1e-2)
+
+    def steps(layer: nn.Linear, optimizer: Any, numbers: range) -> None:
+        for i in numbers:
+            optimizer.zero_grad()
+            layer(torch.full((2, 5), math.sin(i))).square().sum().backward()
+            optimizer.step()
+
+    through, optimizer = start()
+    steps(through, optimizer, range(15))
+    first, optimizer = start()
+    steps(first, optimizer, range(done))
+    write_tree(tmp_path / "t", {"layer": first.state_dict(), "optimizer": optimizer.state_dict()})
+    second, optimizer = start()
+    tree = read_tree(tmp_path / "t")
+    second.load_state_dict(tree["layer"])
+    optimizer.load_state_dict(tree["optimizer"])
+    steps(second, optimizer, range(done, 15))
+    assert same_bits(through.state_dict(), second.state_dict())
+
+
+@pytest.mark.parametrize("changes", [{"lr": 0.0}, {"lr": math.nan}, {"weight_decay": -1e-4}, {"parameters": []}])
+def test_the_optimizer_refuses_settings_out_of_range(changes: dict[str, Any]):
+    with pytest.raises(ValueError, match=r"positive|empty parameter list"):
+        adabelief_lookahead(**{"parameters": [nn.Parameter(torch.zeros(1))], "lr": 0.1} | changes)
+
+
+def test_every_sixth_step_goes_back_half_the_way():
+    """The gradient is constant, so that AdaBelief alone goes down without a turn."""
+    w, inner = (nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
+    optimizer, base, path = adabelief_lookahead([w], lr=0.1), AdaBelief([inner], lr=0.1), [0.0]
+    for step in range(12):
+        w.grad = inner.grad = torch.ones_like(w)
+        optimizer.step()
+        path.append(w.item())
+        if step < 6:
+            base.step()
+    assert [i for i, (a, b) in enumerate(itertools.pairwise(path), start=1) if b > a] == [6, 12]
+    assert path[6] == pytest.approx(inner.item() / 2)
+
+
+def test_the_rate_of_b_theta_is_divided_by_its_gain():
+    network = Network([ALIFPlus(N, 8, tau_theta=10.0), LIF(8, 8)], CLASSES)
+    groups = parameter_groups(network, 0.01, by_gain=True)
+    assert [group["lr"] for group in groups] == pytest.approx([0.01, 0.01 / network.cells[0].gains()["b_theta"]])
+    assert [id(p) for p in groups[1]["params"]] == [id(network.cells[0].b_theta)]
+    (group,) = parameter_groups(network, 0.01, by_gain=False)
+    assert len(group["params"]) == len(list(network.parameters()))
+
+
+def test_clipped_is_the_nearest_matrix_within_the_bound():
+    w = torch.randn(7, 5, dtype=torch.float64)
+    u, s, vh = torch.linalg.svd(w, full_matrices=False)
+    clipped = clip_singular_values(w, 1.5)
+    assert s[0] > 1.5 > s[-1]
+    torch.testing.assert_close(clipped, u @ torch.diag(torch.where(s > 1.5, 1.5, s)) @ vh)
+    torch.testing.assert_close(clip_singular_values(clipped, 1.5), clipped)
+    assert clip_singular_values(w, 100.0) is w
+    for _ in range(20):  # no other matrix within the bound is nearer
+        other = torch.randn(7, 5, dtype=torch.float64)
+        other *= 1.5 / torch.linalg.matrix_norm(other, 2)
+        assert (other - w).norm() > (clipped - w).norm()
+
+
+def test_recurrent_matrices_stay_within_the_bound_in_a_training():
+    free, bound = firing(), firing()
+    assert all(z.mean() > 0.01 for z in bound.run(inputs(4)).spikes)
+
+    def largest(network: Network) -> list[float]:
+        return [torch.linalg.svdvals(cell.w_rec.detach())[0].item() for cell in network.cells]
+
+    train(free, **DATA | {"lr": 0.05, "epochs": 3})
+    before = bound.cells[0].w_in.detach().clone()
+    train(bound, **DATA | {"lr": 0.05, "epochs": 3, "clip_spectrum": 0.8})
+    assert min(largest(free)) > 0.9
+    assert max(largest(bound)) == pytest.approx(0.8, rel=1e-4)
+    assert torch.linalg.svdvals(bound.cells[0].w_in.detach())[0] > 0.9  # input matrices are not recurrent
+    assert not torch.equal(bound.cells[0].w_in, before)
+
+
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus])
+def test_weights_stay_within_so_many_thresholds_of_their_neuron_in_a_training(kind):
+    network = Network([kind(N, 12), kind(12, 12)], CLASSES)
+    for cell in network.cells:
+        with torch.no_grad():
+            cell.w_in.mul_(20)
+            if kind is LIF:
+                cell.theta.mul_(torch.linspace(0.5, 1.5, 12))
+    match_firing_rates(network, inputs(8), [0.1, 0.1])
+
+    def ratios(cell: Any, weight: torch.Tensor) -> torch.Tensor:
+        rest = cell.theta if kind is LIF else cell.theta_rest
+        return weight.detach().abs() / rest.detach().unsqueeze(1)
+
+    most = 0.5 * ratios(network.cells[0], network.cells[0].w_in).max().item()
+    train(network, **DATA | {"clip_weight": most})
+    for cell in network.cells:
+        for weight in (cell.w_in, cell.w_rec):
+            assert ratios(cell, weight).max() < most * (1 + 1e-5)
+    assert ratios(network.cells[0], network.cells[0].w_in).max() > 0.99 * most
+
+
+def test_a_weight_is_bound_only_where_it_is_too_large_and_a_frozen_matrix_stays():
+    cell = LIF(5, 4, threshold=0.5)
+    with torch.no_grad():
+        cell.w_in.copy_(torch.linspace(-2, 2, 20).view(4, 5))
+    before = cell.w_in.detach().clone()
+    cell.w_rec.requires_grad_(False).mul_(100)
+    frozen = cell.w_rec.detach().clone()
+    clip_weights(cell, 3.0)
+    assert torch.equal(cell.w_in, before.clamp(-1.5, 1.5))
+    assert torch.equal(cell.w_rec, frozen)
+
+
+def test_weights_of_a_cell_without_a_voltage_cannot_be_bound():
+    network = wrap([nn.RNN(N, 12), nn.Linear(12, CLASSES)])
+    with pytest.raises(TypeError, match="clip_weight needs a cell that names its voltage, got "):
+        train(network, **DATA | {"clip_weight": 1.0})
+
+
+def test_a_wrapped_layer_is_clipped_and_a_frozen_one_is_not():
+    layer = snn.RLeaky(0.8, linear_features=12)
+    network = wrap([nn.Linear(N, 12), layer, nn.Linear(12, CLASSES)])
+    for trained, largest in ((True, 0.5), (False, 2.5)):
+        with torch.no_grad():
+            layer.recurrent.weight.mul_(5)
+        layer.recurrent.weight.requires_grad_(trained)
+        bound_weights(network, weight=0, spectrum=0.5)
+        assert torch.linalg.svdvals(layer.recurrent.weight.detach())[0].item() == pytest.approx(largest, rel=1e-5)
+
+
+def test_a_gradient_is_clipped_and_centralized_within_rows_of_the_cells():
+    network = firing()
+    for p in network.parameters():
+        p.grad = torch.randn_like(p)
+    before = {name: p.grad.clone() for name, p in network.named_parameters()}
+    condition_gradients(network, centralize=True, clip=0)
+    for name, p in network.named_parameters():
+        rows = p.ndim == 2 and not name.startswith("readout")
+        wanted = before[name] - before[name].mean(1, keepdim=True) if rows else before[name]
+        torch.testing.assert_close(p.grad, wanted)
+    free = torch.cat([p.grad.flatten() for p in network.parameters()])
+    for clip, norm in ((1e9, free.norm()), (0.01, 0.01)):
+        condition_gradients(network, centralize=False, clip=clip)
+        clipped = torch.cat([p.grad.flatten() for p in network.parameters()])
+        torch.testing.assert_close(clipped, free * norm / free.norm(), rtol=1e-4, atol=1e-8)
+
+
+def test_a_centralized_training_moves_no_sum_of_a_row_but_those_of_the_readout():
+    network = firing()
+    before = weights(network)
+    sgd = {"optimizer": torch.optim.SGD, "lr": 0.5, "centralize": True}
+    train(network, **DATA | sgd)
+    for name, p in network.named_parameters():
+        moved = (p.detach() - before[name]).double()
+        assert moved.abs().max() > 1e-6, name
+        if p.ndim == 2:
+            still = moved.sum(1).abs().max() < 1e-5 * moved.abs().sum(1).max() + 1e-6
+            assert still == (not name.startswith("readout")), name
+
+
+@pytest.mark.parametrize("wrong", [{"clip_gradient": -1.0}, {"clip_spectrum": math.inf}, {"clip_weight": math.nan}])
+def test_bounds_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ValueError, match="must be zero or positive"):
+        train(firing(), **DATA | wrong)
+
+
+def test_a_cell_without_recurrent_matrices_is_left_as_it_is():
+    class Mute(ALIFPlus):
+        def update(self, x, z, state):
+            return super().update(x, z, state)
+
+    network = Network([Mute(N, 4)], CLASSES)
+    before = network.cells[0].w_rec.clone()
+    bound_weights(network, weight=0, spectrum=1e-3)
+    assert torch.equal(network.cells[0].w_rec, before)
