@@ -15,11 +15,9 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from neurolsc.eigen.maps import Cycle
-from neurolsc.eigen.radii import radii
-from neurolsc.stability.cycles import depth_cycle, time_cycle
-from neurolsc.stability.measure import depth_radius, time_radius
-from neurolsc.stability.transition import Transitions, flat, unflat
+from neurolsc.stability.arnoldi import radii
+from neurolsc.stability.profile import depth_radius, time_radius
+from neurolsc.stability.transitions import OperatorProduct, Transitions, depth_product, flat, time_product, unflat
 
 MOST = 1000
 """products after which power iteration gives up; dense eigenvalues take over, as for ARPACK"""
@@ -38,8 +36,8 @@ class Found(NamedTuple):
 Contestant = Callable[[Transitions, str], Found]
 
 
-def cycle_of(t: Transitions, direction: str) -> Cycle:
-    return time_cycle(t) if direction == "time" else depth_cycle(t, "submatrix", torch.Generator())
+def cycle_of(t: Transitions, direction: str) -> OperatorProduct:
+    return time_product(t) if direction == "time" else depth_product(t, "submatrix", torch.Generator())
 
 
 def ours(t: Transitions, direction: str) -> Found:
@@ -62,20 +60,20 @@ def within(tolerance: float) -> Contestant:
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """Counts the vectors that cycles are multiplied with."""
-    total, before = [0], (Cycle.times, Cycle.rmatvec)
+    total, before = [0], (OperatorProduct.times, OperatorProduct.rmatvec)
 
-    def counting(method: Callable[[Cycle, Tensor], Tensor]) -> Callable[[Cycle, Tensor], Tensor]:
-        def apply(cycle: Cycle, x: Tensor) -> Tensor:
+    def counting(method: Callable[[OperatorProduct, Tensor], Tensor]) -> Callable[[OperatorProduct, Tensor], Tensor]:
+        def apply(cycle: OperatorProduct, x: Tensor) -> Tensor:
             total[0] += len(x)
             return method(cycle, x)
 
         return apply
 
-    Cycle.times, Cycle.rmatvec = (counting(method) for method in before)  # type: ignore[method-assign]
+    OperatorProduct.times, OperatorProduct.rmatvec = (counting(method) for method in before)  # type: ignore[method-assign]
     try:
         yield total
     finally:
-        Cycle.times, Cycle.rmatvec = before  # type: ignore[method-assign]
+        OperatorProduct.times, OperatorProduct.rmatvec = before  # type: ignore[method-assign]
 
 
 # ---- ARPACK

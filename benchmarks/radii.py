@@ -30,8 +30,8 @@ from torch import Tensor
 
 import neurolsc
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.stability.measure import at_points, depth_radius, time_radius
-from neurolsc.stability.transition import Transitions, flat, follow
+from neurolsc.stability.profile import depth_radius, time_radius
+from neurolsc.stability.transitions import Transitions, flat, follow
 
 DEVICE = "cpu"
 RESULTS = Path(__file__).parent / "results"
@@ -77,7 +77,7 @@ def distinct(t: Transitions, direction: str) -> tuple[Transitions, float]:
     which = torch.unique(rows, dim=0, return_inverse=True)[1].cpu()
     first = torch.full((int(which.max()) + 1,), len(rows)).scatter_reduce(0, which, torch.arange(len(rows)), "amin")
     chosen = first[torch.randperm(len(first), generator=torch.Generator().manual_seed(1))]
-    return at_points(t, chosen.to(DEVICE)), len(first) / len(rows)
+    return t.at(chosen.to(DEVICE)), len(first) / len(rows)
 
 
 def cost(run: Callable[[], Found]) -> tuple[float, Found]:
@@ -113,13 +113,13 @@ def contestants(peers: dict[str, Setting], many: int, few: int) -> dict[str, tup
 def compare(t: Transitions, direction: str, repeats: int, checked: int, peers: dict[str, Setting]) -> list[dict]:
     """Milliseconds a point, errors and products of everybody, in turns."""
     t, share = distinct(t, direction)
-    t = at_points(t, slice(APART, None))
-    exact = lapack(at_points(t, slice(0, checked)), direction)
+    t = t.at(slice(APART, None))
+    exact = lapack(t.at(slice(0, checked)), direction)
     rows = []
     with torch.no_grad():
         taking = contestants(peers, len(t.x), len(exact))
         rounds = [
-            {name: cost(partial(run, at_points(t, slice(0, n)), direction)) for name, (_, run, n) in taking.items()}
+            {name: cost(partial(run, t.at(slice(0, n)), direction)) for name, (_, run, n) in taking.items()}
             for _ in range(repeats)
         ]
     for name, (settings, _, n) in taking.items():
@@ -136,7 +136,7 @@ def settings(cases: dict[tuple, Transitions]) -> dict[str, Setting]:
     """One of each peer for each goal, chosen on some points of all cases."""
     tried = []
     for (_, _, direction), t in cases.items():
-        some = at_points(distinct(t, direction)[0], slice(0, APART))
+        some = distinct(t, direction)[0].at(slice(0, APART))
         tried.append(Case(some, direction, lapack(some, direction)))
     peers = {}
     with torch.no_grad():
@@ -162,7 +162,7 @@ def gradients(t: Transitions, direction: str, repeats: int) -> list[dict]:
     least = dict.fromkeys(taking, torch.inf)
     for _ in range(repeats + 1):
         for name, (radius, n) in taking.items():
-            part = at_points(t, slice(0, n))
+            part = t.at(slice(0, n))
 
             def run(radius: Callable = radius, part: Transitions = part) -> None:
                 torch.autograd.grad(radius(part).sum(), parameters, allow_unused=True)

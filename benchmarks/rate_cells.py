@@ -38,9 +38,8 @@ from torch import Tensor, nn
 
 from neurolsc import GRU, LRU, LSTM, RNN, Cell, Network
 from neurolsc.neurons.lru import linear_scan
-from neurolsc.stability.cycles import depth_cycle, time_cycle
-from neurolsc.stability.measure import depth_radius, time_radius
-from neurolsc.stability.transition import Transitions, follow
+from neurolsc.stability.profile import depth_radius, time_radius
+from neurolsc.stability.transitions import Transitions, depth_product, follow, time_product
 
 RESULTS = Path(__file__).parent / "results"
 STEPS, SIZES = 100, ((32, 42), (32, 128), (100, 256))
@@ -177,7 +176,7 @@ def radii(rounds: int) -> list[dict[str, Any]]:
             t: Transitions = follow(network, x, torch.arange(5, 40, 12))[0][1]
             points, generator = len(t.x), torch.Generator().manual_seed(0)
             for direction in ("time", "depth"):
-                cycle = time_cycle(t) if direction == "time" else depth_cycle(t, "submatrix", generator)
+                cycle = time_product(t) if direction == "time" else depth_product(t, "submatrix", generator)
 
                 def radius(method: str, d: str = direction, t: Transitions = t, g: Any = generator) -> Any:
                     return time_radius(t, 1, method) if d == "time" else depth_radius(t, 1, "submatrix", g, method)

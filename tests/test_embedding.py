@@ -8,7 +8,7 @@ import torch
 from neurolsc import GRU, LRU, LSTM, ALIFPlus, Embedding, Network, load, pretrain, radius_profile, save, train
 from neurolsc.experiment.config import NetworkSettings
 from neurolsc.initialisers import named
-from neurolsc.stability.gradients import state_gradients
+from neurolsc.stability.indicators import state_gradients
 from neurolsc.tasks import ClassPerStep
 
 WORDS = 30

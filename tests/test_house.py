@@ -9,7 +9,7 @@ ROOT = Path(neurolsc.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("validation", "display", "progress", "positive", "frames", "modes", "compiling", "surrogate"),
     ("neurons", "embedding"),
-    ("eigen", "network", "io", "metrics", "schedule", "tasks", "untrusted", "plots"),
+    ("network", "io", "metrics", "schedule", "tasks", "untrusted", "plots"),
     ("datasets",),
     ("training",),
     ("stability",),

@@ -28,7 +28,7 @@ from neurolsc.initialisers import (
     RateMatching,
     Relay,
 )
-from neurolsc.stability.lyapunov import lyapunov_exponents
+from neurolsc.stability.indicators import lyapunov_exponents
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 CUDA = "cuda"

@@ -24,7 +24,7 @@ from neurolsc.stability import (
     time_constants,
     usable_share,
 )
-from neurolsc.stability.gradients import together
+from neurolsc.stability.indicators import together
 from neurolsc.tasks import Classification, Task
 
 PIECES = 8

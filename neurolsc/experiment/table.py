@@ -25,10 +25,9 @@ from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment, read_setti
 from neurolsc.io import read_tree, refusing
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
-from neurolsc.stability.constants import time_constants
-from neurolsc.stability.profile import draw_steps
-from neurolsc.stability.recurrence import recurrence_radius
-from neurolsc.stability.transition import follow
+from neurolsc.stability.indicators import time_constants
+from neurolsc.stability.one_layer import recurrence_radius
+from neurolsc.stability.transitions import draw_steps, follow
 from neurolsc.tasks import metric_spec
 from neurolsc.training.fingerprint import differences
 

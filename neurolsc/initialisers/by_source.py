@@ -16,12 +16,9 @@ from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, Synapses, synapses
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc.rates import no_thresholds
-from neurolsc.stability.measure import depth_radius, time_radius
-from neurolsc.stability.one_layer import again, bottom_up, rate, scale_to_rate
-from neurolsc.stability.profile import draw_steps, radius_profile
-from neurolsc.stability.recurrence import recurrence_share
-from neurolsc.stability.roots import settle
-from neurolsc.stability.transition import Transitions
+from neurolsc.stability.one_layer import again, bottom_up, rate, recurrence_share, scale_to_rate, settle
+from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
+from neurolsc.stability.transitions import Transitions, draw_steps
 from neurolsc.validation import number, whole
 
 _SETTLED = 0.01  # of a radius, as a share
@@ -58,7 +55,7 @@ class BySource(Initialiser):
     Attributes:
         depth: wanted radius through depth of every layer but the first; 0: w_in stays.
         recurrence: c, a bound on the recurrent current as a share of the input current
-            (:func:`neurolsc.stability.recurrence.recurrence_share`). Recurrent weights are only
+            (:func:`neurolsc.stability.one_layer.recurrence_share`). Recurrent weights are only
             ever scaled down. As snnTorch draws them, the recurrent current of a first layer is
             five times its input. 0: no recurrence at the start.
         rate: spikes per neuron and step; 0: thresholds stay.

@@ -24,8 +24,7 @@ from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, Membrane, Synapses
 from neurolsc.positive import raw
 from neurolsc.stability.findings import Finding
-from neurolsc.stability.one_layer import rate, reads
-from neurolsc.stability.roots import settle
+from neurolsc.stability.one_layer import rate, reads, settle
 from neurolsc.surrogate import Surrogate
 
 _MEANS = 1024.0

@@ -13,8 +13,7 @@ from neurolsc.modes import evaluating
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Membrane, Synapses, synapses
 from neurolsc.stability.findings import Finding
-from neurolsc.stability.one_layer import reads
-from neurolsc.stability.roots import settle
+from neurolsc.stability.one_layer import reads, settle
 from neurolsc.validation import number
 
 _REACH = math.log(1e4)

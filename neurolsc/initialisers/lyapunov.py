@@ -14,11 +14,10 @@ from neurolsc.modes import evaluating
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell
 from neurolsc.stability.findings import Finding
+from neurolsc.stability.indicators import layer_exponents
 from neurolsc.stability.lsc.inputs import pick
-from neurolsc.stability.lyapunov import layer_exponents
-from neurolsc.stability.one_layer import reads, steps
-from neurolsc.stability.roots import settle
-from neurolsc.stability.transition import Transitions
+from neurolsc.stability.one_layer import reads, settle, steps
+from neurolsc.stability.transitions import Transitions
 from neurolsc.validation import whole
 
 _REACH = math.log(1e4)

@@ -13,12 +13,11 @@ from neurolsc.initialisers.spec import register
 from neurolsc.modes import evaluating
 from neurolsc.network import Network
 from neurolsc.stability.findings import Finding
+from neurolsc.stability.indicators import singular_through_depth, singular_through_time
 from neurolsc.stability.lsc.inputs import pick
 from neurolsc.stability.lsc.rules import TransitionRule
-from neurolsc.stability.profile import draw_steps
-from neurolsc.stability.roots import settle
-from neurolsc.stability.singular import through_depth, through_time
-from neurolsc.stability.transition import follow
+from neurolsc.stability.one_layer import settle
+from neurolsc.stability.transitions import draw_steps, follow
 from neurolsc.validation import number, whole
 
 _REACH = math.log(1e4)
@@ -85,7 +84,7 @@ class LSCSingular(Initialiser):
         """Scale a layer through depth and time, in turn: in norse's cells one moves the other."""
 
         def measure() -> float:
-            return through_depth(follow(network, x, at)[0][layer]).mean().item()
+            return singular_through_depth(follow(network, x, at)[0][layer]).mean().item()
 
         reached = {"depth": measure(), "time": 0.0}
         for _ in range(_TURNS):
@@ -108,6 +107,6 @@ class LSCSingular(Initialiser):
             _RULE.apply(cell, time=math.exp(log), depth=1.0)
 
         def measure() -> float:
-            return through_time(follow(network, x, at)[0][layer]).mean().item()
+            return singular_through_time(follow(network, x, at)[0][layer]).mean().item()
 
         return settle(scale, measure, self.target, reach=_REACH, close=_CLOSE * self.target)

@@ -13,7 +13,7 @@ A μ that is no eigenvalue of D is one of the whole derivative only if the loop 
 the circle around all eigenvalues of D, bounds on a circle are bounds outside it; taken on the
 circle larger by the tolerance they prove that no eigenvalue lies beyond. The norm is shown to be
 below 1 as elsewhere by :math:`K_m(1)` of a process that starts at random
-(:mod:`neurolsc.eigen.exclusion`), here of a symmetric matrix: three to eight products do.
+(:mod:`neurolsc.stability.arnoldi`), here of a symmetric matrix: three to eight products do.
 
 How far the loop moves the largest eigenvalue itself is estimated at second order: by the residue of
 g_i times the path to the neuron and back.

@@ -1,28 +1,32 @@
-"""One step of a network, looked at: derivatives, radii, and how to set these before training.
+"""One step of a network, differentiated: its radii, other indicators, and how to set radii before training.
 
-Map: `transition` follows a run and has the derivatives of its steps, as matrices; `cycles` has them
-as products; `measure` finds their radii, and which terms hold them; `recurrence` finds the radius
-of what spikes do to their own layer; `one_layer` runs a layer alone while it is set, and `roots`
-finds the value that sets it; `profile` shows radii over layers, steps and samples; `findings` are
-what is wrong and what to change. `lsc/` sets radii: pre-training.
-
-More than radii: `lyapunov` has growth over a whole run, `singular` the largest singular values,
-`gradients` those of a loss by states and parameters, `noise` what batches do not share of them,
-`usable` which spikes have a derivative at all, `survival` what is left of the input in a layer,
-`activity` what its neurons do, `constants` whether its time constants can move.
+`transitions` has the derivatives along a run, as matrices and as products; `eigen` the radii of matrices, `arnoldi` of
+products (loops in `arnoldi_kernels`); `profile` radii over layers, steps and samples, and which terms they are due to;
+`one_layer` measures and sets a layer by itself; `indicators` measures more than radii; `findings` are faults and what
+to change. `lsc` sets radii: pre-training.
 """
 
-from neurolsc.eigen import (
+from neurolsc.stability.eigen import (
     RadiusGradient,
     largest_singular_value,
     radius_and_gradient,
     random_submatrix,
     spectral_radius,
 )
-from neurolsc.stability.activity import Activity, activity
-from neurolsc.stability.constants import TimeConstant, time_constants
 from neurolsc.stability.findings import Finding
-from neurolsc.stability.gradients import parameter_gradients, state_gradients
+from neurolsc.stability.indicators import (
+    Activity,
+    TimeConstant,
+    activity,
+    lyapunov_exponents,
+    parameter_gradients,
+    signal_to_noise,
+    singular_values,
+    state_gradients,
+    surviving_share,
+    time_constants,
+    usable_share,
+)
 from neurolsc.stability.lsc import (
     Aim,
     Criteria,
@@ -34,12 +38,7 @@ from neurolsc.stability.lsc import (
     pretrain,
     scale_to_radius,
 )
-from neurolsc.stability.lyapunov import lyapunov_exponents
-from neurolsc.stability.noise import signal_to_noise
 from neurolsc.stability.profile import RadiusProfile, radius_profile
-from neurolsc.stability.singular import singular_values
-from neurolsc.stability.survival import surviving_share
-from neurolsc.stability.usable import usable_share
 
 __all__ = [
     "Activity",

@@ -1,19 +1,33 @@
-"""A layer by itself, on what those below send: measured again after every change of it alone."""
+r"""A layer by itself: run on the outputs of the layers below, measured, and changed until a measure is on target.
+
+The *recurrence radius* is the radius of what spikes do to their own layer through its recurrent weights W alone. With
+z = output(h),
+
+.. math:: R = \frac{\partial z}{\partial h} \Big(\frac{\partial h'}{\partial z}\Big|_{W} -
+              \frac{\partial h'}{\partial z}\Big|_{W = 0}\Big)
+
+is the derivative through time that is due to W, between outputs: of LIF and ALIF :math:`\mathrm{diag}(s)\, W_{rec}`.
+Leaks, resets and adaptation are left out; where the state is linear in W so is R.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, State, Thresholds
-from neurolsc.stability.roots import settle
-from neurolsc.stability.transition import Transitions, stacked
+from neurolsc.neurons.cell import Cell, State, Synapses, Thresholds, owner_of, synapses
+from neurolsc.positive import set_value
+from neurolsc.stability.eigen import spectral_radius
+from neurolsc.stability.transitions import Transitions, flat, jacobian, stacked, unflat
+from neurolsc.surrogate import exact_values
 
 
 def reads(network: Network, x: Tensor, layer: int) -> Tensor:
-    """What a layer reads at every step of a run (T, B, n_in), with the network's delay."""
+    """The input of a layer at every step of a run (T, B, n_in), with the network's delay."""
     with torch.no_grad():
         own = x.to(network.dtype_and_device["device"])
         below = network.run(own).spikes[layer - 1] if layer else network.embedded(own)
@@ -21,7 +35,7 @@ def reads(network: Network, x: Tensor, layer: int) -> Tensor:
 
 
 def next_reads(network: Network, read: Tensor, layer: int) -> Tensor:
-    """What the layer after one reads, from what that one does."""
+    """The input of the next layer, from the input of this one."""
     cell = network.cells[layer]
     with torch.no_grad():
         return _delayed(network, cell.run(read, cell.initial_state(read.shape[1]))[0], layer + 1)
@@ -37,9 +51,9 @@ def _delayed(network: Network, below: Tensor, layer: int) -> Tensor:
 
 
 def bottom_up(network: Network, x: Tensor, some: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Transitions]]:
-    """Layer after layer what it reads, and the points of its derivatives, each run once.
+    """Layer after layer its input and the points of its derivatives; each layer runs once.
 
-    A layer may be changed when it is its turn: the next one reads what it sends by then.
+    A layer may be changed at its turn: the next one reads the output of the changed one.
 
     Args:
         network: the network.
@@ -48,8 +62,8 @@ def bottom_up(network: Network, x: Tensor, some: Tensor, times: Tensor) -> Itera
         times: the steps at which they are, increasing.
 
     Yields:
-        What the layer reads at all steps (T, B, n_in), and its points, as
-        :func:`~neurolsc.stability.transition.follow` has them.
+        The layer's input at all steps (T, B, n_in), and its points, as
+        :func:`~neurolsc.stability.transitions.follow` returns them.
     """
     wanted, read = set(times.tolist()), reads(network, x, 0)
     below, state_below = None, None
@@ -63,7 +77,7 @@ def bottom_up(network: Network, x: Tensor, some: Tensor, times: Tensor) -> Itera
 
 
 def steps(cell: Cell, read: Tensor) -> Iterator[tuple[Tensor, State, State]]:
-    """The run of a cell from rest: of every step what it reads, its state before and after."""
+    """The run of a cell from rest: of every step its input, its state before and after."""
     with torch.no_grad():
         state = cell.initial_state(read.shape[1])
         for x in read:
@@ -83,7 +97,7 @@ def gradient_gain(cell: Cell, read: Tensor, generator: torch.Generator) -> float
 
     .. math:: \frac{\lVert \partial (g \cdot z) / \partial x \rVert}{\lVert g \rVert}
 
-    with a random gradient g on all outputs z (T, B, n_hidden), and x what the layer reads.
+    with a random gradient g on all outputs z (T, B, n_hidden), and x the layer's input.
     """
     x = read.detach().clone().requires_grad_()
     with torch.enable_grad():
@@ -94,24 +108,21 @@ def gradient_gain(cell: Cell, read: Tensor, generator: torch.Generator) -> float
 
 
 def again(t: Transitions, read: Tensor, times: Tensor) -> Transitions:
-    """The points of a layer after it alone has changed, at the same steps (K,) of what it reads."""
+    """The points of a layer after it alone has changed, at the same steps (K,) of its input."""
     wanted = set(times.tolist())
     before = [state for i, (_, state, _) in enumerate(steps(t.cell, read)) if i in wanted]
     return t._replace(before=stacked(before))
 
 
 def scale_to_rate(cell: Cell, thresholds: Thresholds, read: Tensor, wanted: float, *, reach: float) -> float:
-    """Leave the thresholds of a cell where it fires as often as wanted, or nearest to that.
+    """Scale the thresholds of a cell until its rate is nearest to a wanted one; return the rate reached.
 
     Args:
         cell: the cell.
         thresholds: its thresholds.
-        read: what it reads (T, B, n_in).
+        read: its input (T, B, n_in).
         wanted: spikes per neuron and step.
         reach: the largest factor, up or down.
-
-    Returns:
-        The rate reached.
     """
     return settle(
         lambda log: thresholds.scale(math.exp(-log)),
@@ -120,3 +131,167 @@ def scale_to_rate(cell: Cell, thresholds: Thresholds, read: Tensor, wanted: floa
         reach=math.log(reach),
         close=1e-3 * wanted,
     )
+
+
+# ---- recurrence
+
+
+def recurrence_radius(t: Transitions) -> Tensor:
+    """Radius of R at the points of t, (P,); 0 for a layer without recurrent synapses.
+
+    Cost: two backward passes through P n_hidden steps, and P eigenvalue problems of n_hidden^3.
+    """
+    matrices = synapses(t.cell, "time")
+    if not matrices:
+        return t.x.new_zeros(len(t.x))
+
+    def output(h: Tensor) -> Tensor:
+        with exact_values(t.cell):
+            return t.cell.output(unflat(h, t.before))
+
+    def step(z: Tensor, x: Tensor, h: Tensor) -> Tensor:
+        return flat(t.cell.update(x, z, unflat(h, t.before)))
+
+    with torch.no_grad():
+        z = t.cell.output(t.before)
+    by_state = jacobian(output, flat(t.before)).detach()
+    whole = jacobian(step, z, t.x, flat(t.before)).detach()
+    with without(matrices):
+        rest = jacobian(step, z, t.x, flat(t.before)).detach()
+    return spectral_radius(by_state @ (whole - rest))
+
+
+def recurrence_share(t: Transitions) -> float:
+    r"""How strongly recurrent spikes drive a layer, as a share of its input.
+
+    .. math:: \frac{\lVert g(x, z; W) - g(x, z; 0) \rVert}{\lVert g(x, z; W) - g(0, z; W) \rVert}
+
+    with g the step and norms over all points: of LIF and ALIF
+    :math:`\lVert W_{rec} z \rVert / \lVert W_{in} x \rVert`. 0 without recurrent synapses; infinite where the
+    input moves nothing.
+    """
+    matrices = synapses(t.cell, "time")
+    with torch.no_grad():
+        z = t.cell.output(t.before)
+        step = flat(t.cell.update(t.x, z, t.before))
+        by_input = (step - flat(t.cell.update(torch.zeros_like(t.x), z, t.before))).norm().item()
+        with without(matrices):
+            by_spikes = (step - flat(t.cell.update(t.x, z, t.before))).norm().item()
+    return by_spikes / by_input if by_input else math.inf if by_spikes else 0.0
+
+
+@contextmanager
+def without(matrices: Sequence[Synapses]) -> Iterator[None]:
+    """Set recurrent weights to 0 for a while."""
+    places = [(owner_of(matrix.cell, matrix.name), matrix.weights.clone()) for matrix in matrices]
+    try:
+        for place, weights in places:
+            set_value(*place, torch.zeros_like(weights))
+        yield
+    finally:
+        for place, weights in places:
+            set_value(*place, weights)
+
+
+# ---- roots
+
+
+class Bracket(NamedTuple):
+    """Two points, and a function's values there."""
+
+    low: float
+    high: float
+    at_low: float
+    at_high: float
+
+
+def bracket(function: Callable[[float], float], reach: float) -> Bracket:
+    """Widen away from 0 until the sign changes.
+
+    Args:
+        function: an increasing function, up to noise: a value above 0 has its root below.
+        reach: how far to go.
+
+    Returns:
+        Ends between which a root lies; both the same where there is none, or 0 is one.
+    """
+    here = function(0.0)
+    near, far = (0.0, here), -math.copysign(0.25, here)
+    while here != 0 and abs(near[0]) < reach:
+        there = function(far)
+        if there * here <= 0:
+            (low, a), (high, b) = sorted([near, (far, there)])
+            return Bracket(low, high, a, b)
+        near, far = (far, there), math.copysign(min(2 * abs(far), reach), far)
+    return Bracket(0.0, 0.0, here, here)
+
+
+def root(function: Callable[[float], float], between: Bracket, *, width: float, close: float) -> float:
+    r"""A root between two points at which a function has different signs: ITP.
+
+    Interpolate, truncate (step towards the middle), project (onto the ends of what bisection could
+    still reach): as fast as regula falsi on what is smooth, and at no function more than one step
+    slower than bisection, which needs :math:`\log_2` of the bracket over twice the width.
+
+    Args:
+        function: the function.
+        between: ends of different sign.
+        width: half the width of the bracket at which to stop.
+        close: a value this small will do.
+
+    Returns:
+        The point of the smallest value found, the last of equal ones.
+
+    Source: Oliveira & Takahashi, ACM Trans. Math. Softw. 47 (2020), 5; kappa_1 = 0.2 / (b - a),
+    kappa_2 = 2, n_0 = 1.
+    """
+    low, high, a, b = between
+    best, at = min((abs(a), low), (abs(b), high))
+    slope = 0.2 / (high - low)
+    for left in range(math.ceil(math.log2((high - low) / (2 * width))) + 1, 0, -1):
+        if high - low <= 2 * width or best <= close:
+            break
+        middle, falsi = (low + high) / 2, (b * low - a * high) / (b - a)
+        side = math.copysign(1.0, middle - falsi)
+        x = falsi + side * min(slope * (high - low) ** 2, abs(middle - falsi))
+        radius = width * 2.0**left - (high - low) / 2
+        x = x if abs(x - middle) <= radius else middle - side * radius
+        y = function(x)
+        if abs(y) <= best:
+            best, at = abs(y), x
+        if (y > 0) == (b > 0):
+            high, b = x, y
+        else:
+            low, a = x, y
+    return at
+
+
+def settle(
+    set_to: Callable[[float], object], measure: Callable[[], float], target: float, *, reach: float, close: float
+) -> float:
+    """Set a value so that its measure is nearest to a target, of all values tried; return the measure.
+
+    Of values that measure the same it is the one nearest to 0.
+
+    Args:
+        set_to: sets the value; 0 is where it is now.
+        measure: measures it; increases with the value, up to noise.
+        target: the target.
+        reach: how far the value may go from 0.
+        close: a difference from the target that will do.
+    """
+    tried: list[tuple[float, float, float, float]] = []
+
+    def miss(value: float) -> float:
+        set_to(value)
+        found = measure()
+        missed = found - target if math.isfinite(found) else 1e12  # stands for what is not finite
+        tried.append((abs(missed), abs(value), value, found))
+        return missed if abs(missed) > close else 0.0
+
+    between = bracket(miss, reach)
+    if between.low < between.high:
+        root(miss, between, width=1e-4, close=0.0)
+    _, _, value, found = min(tried)
+    set_to(value)
+    return found

@@ -1,6 +1,7 @@
 """Radii over layers, time steps and samples: measured, as numbers, as a table and as a picture."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -9,32 +10,198 @@ import torch
 from torch import Tensor
 
 from neurolsc.display import Displayed, Table, or_dash
-from neurolsc.eigen.pieces import with_bases, with_matrices
-from neurolsc.eigen.radii import METHODS, TOLERANCE, Method
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.derivatives import Term
+from neurolsc.neurons.cell import synapses
+from neurolsc.neurons.derivatives import StepMap, Term
 from neurolsc.progress import LOG_INTERVAL, progress_bar
-from neurolsc.stability.cycles import NonSquare
-from neurolsc.stability.measure import (
-    NON_SQUARE,
-    chunks,
-    contributions_of,
-    depth_radius,
-    is_non_square,
-    states,
-    time_radius,
+from neurolsc.stability.arnoldi import (
+    METHODS,
+    TOLERANCE,
+    Method,
+    Radii,
+    leading_pairs,
+    points_with_bases,
+    points_with_matrices,
+    radii,
+    safe_sqrt,
+    small,
 )
-from neurolsc.stability.transition import follow
-from neurolsc.validation import one_of, tensor, whole
+from neurolsc.stability.eigen import largest_singular_value, radius_and_gradient, random_submatrix, spectral_radius
+from neurolsc.stability.findings import surrogate_fault
+from neurolsc.stability.one_layer import without
+from neurolsc.stability.transitions import (
+    NON_SQUARE,
+    NonSquare,
+    Transitions,
+    depth_factors,
+    depth_product,
+    draw_steps,
+    flat,
+    follow,
+    input_operators,
+    time_derivative,
+    time_operator,
+    time_product,
+)
+from neurolsc.validation import one_of, tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SOURCES, BY_AUTOGRAD = 64, 16
+"""points of a layer at which terms are compared: in closed form, and by autograd, whose products are slower"""
 SLOW, FEW = 1024, 4
-"""from so many state variables on, a few points of a cell without closed form take seconds: so many
-are done between two reports of progress"""
+"""from so many state variables on, a few points by autograd take seconds: so many between two reports of progress"""
+
+
+def time_radius(t: Transitions, layer: int, method: Method = "krylov", tolerance: float = TOLERANCE) -> Radii:
+    """Radii through time at the points of t, shape (K B,), differentiable by the parameters.
+
+    Args:
+        t: the points.
+        layer: number of the layer from 0, for errors.
+        method: ``"krylov"`` or ``"exact"``, as in :func:`radius_profile`.
+        tolerance: relative error up to which a radius from products counts.
+    """
+    if method == "exact":
+        return _dense(spectral_radius(_finite(time_derivative(t), t, layer, "time")))
+    known = t.cell.derivatives()
+    with_input = known is None or known.reads_input
+    some, which = _distinct(t, flat(t.before), *((t.x,) if with_input else ()))
+    return _named(lambda: radii(time_product(some), t.x, tolerance), t, layer, "time").at(which)
+
+
+def depth_radius(
+    t: Transitions,
+    layer: int,
+    non_square: NonSquare,
+    generator: torch.Generator,
+    method: Method = "krylov",
+    tolerance: float = TOLERANCE,
+) -> Radii:
+    """Radii through depth at the points of t, shape (K B,), differentiable by the parameters."""
+    points, unequal = len(t.x), t.non_square
+    if method == "exact":
+        by_input, below = depth_factors(t)
+        if not unequal:
+            # A B and B A have the same eigenvalues but for zeros, and B A is no larger than the layer below
+            m = _finite(by_input if below is None else below @ by_input, t, layer, "depth")
+            return _dense(spectral_radius(m).expand(points))
+        m = _finite(by_input if below is None else by_input @ below, t, layer, "depth")
+        if non_square == "singular":
+            return _dense(largest_singular_value(m).expand(points))
+        return _dense(spectral_radius(random_submatrix(m.expand(points, -1, -1), generator)))
+    which = torch.arange(points, device=t.x.device)
+    if not (unequal and non_square == "submatrix"):  # another choice at every point
+        below = () if t.state_below is None else (flat(t.state_below),)
+        alike = all(part.same for part in input_operators(t))
+        t, which = _distinct(t, *below, *(() if alike else (t.x, flat(t.before))))
+    product = depth_product(t, non_square, generator)
+    found = _named(lambda: radii(product, t.x, tolerance), t, layer, "depth")
+    if unequal and non_square == "singular":  # the operator is M times its transpose
+        found = found._replace(radius=safe_sqrt(found.radius))
+    return found.at(which if product.points > 1 else torch.zeros_like(which))
+
+
+def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) -> dict[str, Tensor]:
+    """What each term contributes to the radius through time, at some or all points; they sum to it.
+
+    The contribution of a term is its product with the gradient of the radius. Without a closed form the terms are
+    the recurrent weights and the rest, if the cell says what its voltage is.
+
+    Args:
+        t: the points.
+        layer: number of the layer from 0, for errors.
+        method: as in :func:`time_radius`.
+        radius: the radii at the points (P,).
+
+    Returns:
+        Contributions by name; empty if nothing is known.
+    """
+    known = t.cell.derivatives()
+    if known is not None and not known.terms:
+        return {}
+    if known is not None and (method == "exact" or small(t.states)):
+        pieces = []
+        for piece in t.chunks(points_with_matrices(t.states)):
+            terms = known.by_state(piece.x, piece.before)
+            m = _finite(sum(terms.values(), t.x.new_zeros(())), t, layer, "time")
+            gradient = radius_and_gradient(m).gradient
+            pieces.append({k: (gradient * term).sum((-2, -1)).expand(len(piece.x)) for k, term in terms.items()})
+        return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+    count = min(len(t.x), BY_AUTOGRAD if known is None else SOURCES)
+    some = t.at(torch.arange(count) * len(t.x) // count)
+
+    def between(bilinear: Callable[[Tensor, Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Real parts of y^H (term) x times the phase of the eigenvalue."""
+        parts = [bilinear(a, b) for a in (x.real, x.imag) for b in (y.real, y.imag)]
+        whole = {k: torch.complex(parts[0][k] + parts[3][k], parts[2][k] - parts[1][k]) for k in parts[0]}
+        return {name: (phase * value).real for name, value in whole.items()}
+
+    own = ""
+    if known is None:
+        thresholds, reset = t.cell.thresholds(), getattr(t.cell, "reset", t.cell)
+        if t.cell.membrane() is None and not t.cell.integrator:
+            return {}
+        carries = getattr(reset, "gradient", getattr(reset, "reset_gradient", None))
+        adapts = thresholds is not None and len(thresholds.names) > 1
+        own = " and ".join(["leak", *(["reset"] if carries else []), *(["adaptation"] if adapts else [])])
+        if not synapses(t.cell, "time"):
+            return {own: radius}
+    pairs = leading_pairs(time_product(some), t.x)
+    x, y, size = pairs.right, pairs.left, pairs.value.abs()
+    phase = pairs.value.conj() / size.clamp(min=torch.finfo(t.x.dtype).tiny)
+    with torch.no_grad():
+        if known is not None:
+            step = time_operator(some)
+            assert isinstance(step, StepMap)
+            return between(step.terms)
+        with without(synapses(t.cell, "time")):
+            rest = time_operator(some)
+            leak = between(lambda a, b: {own: (b * rest.matvec(a)).sum(1)})
+    return leak | {"recurrence": size - leak[own]}
+
+
+def _dense(radius: Tensor) -> Radii:
+    return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
+
+
+def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
+    """The points that differ in some tensors (P, ...), and for each point which of them it is like.
+
+    Before the first spikes all samples are alike, which is a fifth of the steps of spike-latency MNIST.
+    """
+    points = torch.arange(len(t.x), device=t.x.device)
+    if not parts:
+        return t, points
+    which = torch.unique(torch.cat([part.detach() for part in parts], 1), dim=0, return_inverse=True)[1]
+    first = points.new_full((int(which.max()) + 1,), len(points)).scatter_reduce(0, which, points, "amin")
+    return (t, points) if len(first) == len(points) else (t.at(first), which)
+
+
+def _finite(m: Tensor, t: Transitions, layer: int, direction: str) -> Tensor:
+    if not m.isfinite().all():
+        raise _not_finite(t, layer, direction)
+    return m
+
+
+def _named(found: Callable[[], Radii], t: Transitions, layer: int, direction: str) -> Radii:
+    try:
+        return found()
+    except FloatingPointError as error:
+        raise _not_finite(t, layer, direction) from error
+
+
+def _not_finite(t: Transitions, layer: int, direction: str) -> FloatingPointError:
+    of, number = (t.cell, layer) if direction == "time" or t.below is None else (t.below, layer - 1)
+    if fault := surrogate_fault(of, number):
+        return FloatingPointError(str(fault))
+    return FloatingPointError(
+        f"layer {layer + 1}: the derivative through {direction} holds NaN or infinity. Its weights or states have "
+        "run away; lower the learning rate, or start from smaller weights."
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,24 +212,18 @@ class RadiusProfile(Displayed):
         time: radii through time (L, K, B): layer, step, sample.
         depth: radii through depth (L, K, B); row 0 is the first layer's derivative by the input.
         steps: the K steps that were measured (K,); every one of T by default.
-        sources: per layer, the share of the points at which each term of the closed form
-            contributes most to the radius through time (leak, reset, feedback, recurrence); of 64
-            points spread evenly over the run where the radii were found without matrices. Empty for
-            cells without a closed form.
-        firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or
-            1.
-        silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN
-            likewise.
-        non_square: per depth row, how a derivative between unequal widths was treated; None where
-            it is square.
-        exact: share of the radii through time and depth (2, L) that come from dense eigenvalues:
-            all of small layers, and of others those for which neither products with vectors nor
-            squares did settle.
-        target: the radii (time, depth) that were aimed at, if any; None: left as it was.
-        terms: per layer, what its cell says of these terms: what to change, and their colours.
-        due_to: per layer, the mean contribution of each term to the radius through time, which sum
-            up to its mean; without a closed form, as of wrapped layers, of the recurrent weights
-            and of the rest. Of some of the points, as the sources, and of 16 without a closed form.
+        sources: per layer, the share of the points at which each term of the closed form (leak, reset, feedback,
+            recurrence) contributes most to the radius through time; of 64 points spread evenly over the run where
+            radii were found without matrices. Empty for cells without a closed form.
+        firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or 1.
+        silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN likewise.
+        non_square: per depth row, how a derivative between unequal widths was treated; None where it is square.
+        exact: share of the radii through time and depth (2, L) that come from dense eigenvalues: all of small
+            layers, and of others those for which neither products with vectors nor squares settled.
+        target: the target radii (time, depth), if any; None: left as it was.
+        terms: per layer, the terms of its cell: what to change, and their colours.
+        due_to: per layer, the mean contribution of each term to the radius through time, which sum up to its mean;
+            without a closed form, as of wrapped layers, of the recurrent weights and of the rest, at 16 points.
     """
 
     time: Tensor
@@ -89,20 +250,13 @@ class RadiusProfile(Displayed):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
-        return {
-            "time": self.time.tolist(),
-            "depth": self.depth.tolist(),
-            "steps": self.steps.tolist(),
-            "time_mean": self.time_mean.tolist(),
-            "depth_mean": self.depth_mean.tolist(),
-            "sources": list(self.sources),
-            "due_to": list(self.due_to),
-            "firing_rate": [_number_or_none(rate) for rate in self.firing_rate.tolist()],
-            "silent_steps": [_number_or_none(share) for share in self.silent_steps.tolist()],
-            "non_square": list(self.non_square),
-            "exact": self.exact.tolist(),
-            "target": self.target,
+        numbers = {name: getattr(self, name).tolist() for name in ("time", "depth", "steps", "time_mean", "depth_mean")}
+        shares = {
+            name: [None if math.isnan(value) else value for value in getattr(self, name).tolist()]
+            for name in ("firing_rate", "silent_steps")
         }
+        lists = {name: list(getattr(self, name)) for name in ("sources", "due_to", "non_square")}
+        return numbers | shares | lists | {"exact": self.exact.tolist(), "target": self.target}
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
         """Draw the profile.
@@ -150,17 +304,17 @@ class RadiusProfile(Displayed):
             )
             for i in range(len(self.time))
         ]
-        told: list[str | Table] = [Table(head, rows)]
+        lines: list[str | Table] = [Table(head, rows)]
         if (self.exact < 1).any():
             shares = (
                 f"{name} {', '.join(f'{s:.1%}' for s in row)}"
                 for name, row in zip(("time", "depth"), self.exact, strict=True)
             )
-            told.append(f"from products with vectors; by dense eigenvalues: {'; '.join(shares)}")
+            lines.append(f"from products with vectors; by dense eigenvalues: {'; '.join(shares)}")
         if self.target is not None:
             aims = zip(("time", "depth"), self.target, strict=True)
-            told.append("target: " + ", ".join(f"{name} {radius:.3g}" for name, radius in aims if radius is not None))
-        return told + self._stars()
+            lines.append("target: " + ", ".join(f"{name} {radius:.3g}" for name, radius in aims if radius is not None))
+        return lines + self._stars()
 
 
 def radius_profile(
@@ -220,24 +374,24 @@ def radius_profile(
         with progress_bar(work, desc="radii", unit="step", shown=progress is not False, delay=delay) as bar:
             for layer, t in enumerate(transitions):
                 pieces, across = [], []
-                together = with_matrices(states(t)) if method == "exact" else with_bases(t.x, states(t))
-                if t.cell.derivatives() is None and states(t) >= SLOW:
+                together = points_with_matrices(t.states) if method == "exact" else points_with_bases(t.x, t.states)
+                if t.cell.derivatives() is None and t.states >= SLOW:
                     together = min(together, FEW)
-                for piece in chunks(t, together):
+                for piece in t.chunks(together):
                     pieces.append(time_radius(piece, layer, method, tolerance))
                     across.append(depth_radius(piece, layer, non_square, generator, method, tolerance))
                     bar.update(len(piece.x) / shape[1])
                 for found, kept in ((pieces, time), (across, depth)):
                     kept.append(torch.cat([r.radius for r in found]).view(shape).cpu())
                     exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
-                parts = contributions_of(t, layer, method, time[-1].flatten())
+                parts = contributions(t, layer, method, time[-1].flatten())
                 due_to.append({name: part.mean().item() for name, part in parts.items()})
                 most = torch.stack(list(parts.values())).argmax(0).tolist() if t.cell.derivatives() and parts else []
                 held = [list(parts)[i] for i in most]
                 sources.append({name: held.count(name) / len(held) for name in sorted(set(held))})
     spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
     silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])
-    treated: tuple[NonSquare | None, ...] = tuple(non_square if is_non_square(t) else None for t in transitions)
+    treated: tuple[NonSquare | None, ...] = tuple(non_square if t.non_square else None for t in transitions)
     shares = torch.tensor(exact).view(-1, 2).T
     times, depths = torch.stack(time), torch.stack(depth)
     terms = tuple(known.terms if (known := cell.derivatives()) else () for cell in network.cells)
@@ -246,32 +400,11 @@ def radius_profile(
     )
 
 
-def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
-    """Draw `count` of `total` steps, one at random from each of count equal stretches; None: all.
-
-    Radii change along a run more than from sample to sample, so a mean over stretches is steadier
-    than over free draws.
-
-    Raises:
-        ValueError: if count is below 1 or above total.
-    """
-    if count is None:
-        return torch.arange(total)
-    if whole("steps", count) > total:
-        raise ValueError(f"steps must be at most the {total} steps of the input, got {count}.")
-    edges = torch.arange(count + 1) * total // count  # of stretches of whole steps, so that none is drawn twice
-    return edges[:-1] + (torch.rand(count, generator=generator, dtype=torch.float64) * edges.diff()).long()
-
-
-def _number_or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
 def _sum(parts: dict[str, float]) -> str:
     """A sum in words, the largest part first; parts that round to 0 are left out."""
     ordered = [item for item in sorted(parts.items(), key=lambda item: -abs(item[1])) if abs(item[1]) >= 0.005]
-    told = "".join(f" {'-' if value < 0 else '+'} {name} {abs(value):.2f}" for name, value in ordered)
-    return told.removeprefix(" + ").strip() or "not known"
+    text = "".join(f" {'-' if value < 0 else '+'} {name} {abs(value):.2f}" for name, value in ordered)
+    return text.removeprefix(" + ").strip() or "not known"
 
 
 def _mean_std(x: Tensor) -> str:

@@ -8,10 +8,8 @@ from torch import Tensor
 
 from neurolsc.modes import evaluating
 from neurolsc.network import Moment, Network, as_network
-from neurolsc.stability.cycles import depth_maps, time_map
-from neurolsc.stability.gradients import Loss, state_gradients
-from neurolsc.stability.measure import at_points
-from neurolsc.stability.transition import Transitions, flat, follow
+from neurolsc.stability.indicators import Loss, state_gradients
+from neurolsc.stability.transitions import Transitions, depth_operators, flat, follow, time_operator
 from neurolsc.validation import number
 
 
@@ -109,14 +107,14 @@ def _tangent(transitions: list[Transitions], change: Tensor, step: int, layer_de
     for i in range(steps):
         before, now = now, []
         for layer, t in enumerate(transitions):
-            points = at_points(t, slice(i * batch, (i + 1) * batch))
+            points = t.at(slice(i * batch, (i + 1) * batch))
             if layer:
                 below = (before if layer_delay else now)[layer - 1]
             else:
                 below = change if i == step + layer_delay else torch.zeros_like(change)
-            for part in depth_maps(points):
+            for part in depth_operators(points):
                 below = part.matvec(below)
-            now.append(time_map(points).matvec(before[layer]) + below)
+            now.append(time_operator(points).matvec(before[layer]) + below)
         norms.append(torch.stack([change.norm(dim=1) for change in now]))
     return torch.stack(norms, 1)
 

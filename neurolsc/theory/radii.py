@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from neurolsc.eigen.radius import spectral_radius
+from neurolsc.stability.eigen import spectral_radius
 from neurolsc.validation import whole
 
 Draw = Callable[[int, int, torch.Generator], Tensor]

@@ -11,8 +11,8 @@ from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, radius_
 from neurolsc.initialisers import BySource, named
 from neurolsc.neurons import Answer, SpikingCell
 from neurolsc.positive import set_value
-from neurolsc.stability.recurrence import recurrence_share
-from neurolsc.stability.transition import follow
+from neurolsc.stability.one_layer import recurrence_share
+from neurolsc.stability.transitions import follow
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import torch
 
 from neurolsc import ALIFPlus, Network
 from neurolsc.initialisers.cells import membrane, voltages
-from neurolsc.stability.one_layer import rate, reads
-from neurolsc.stability.roots import settle
+from neurolsc.stability.one_layer import rate, reads, settle
 from tests.initialisers.networks import NETWORKS, all_voltages, rates, spikes
 
 

@@ -12,7 +12,7 @@ from torch.autograd.functional import jacobian
 from neurolsc import LIF, ALIFPlus, Network, TransitionRule, pretrain, radius_profile, scale_to_radius, wrap
 from neurolsc.initialisers import LSC, LSCLyapunov, LSCSingular
 from neurolsc.initialisers.lyapunov import largest_exponent
-from neurolsc.stability.transition import depth_derivative, follow, time_derivative
+from neurolsc.stability.transitions import depth_derivative, follow, time_derivative
 from neurolsc.surrogate import FastSigmoid
 from tests.initialisers.networks import NETWORKS, rates, spikes
 

@@ -12,7 +12,7 @@ from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
 from neurolsc.initialisers import BySource, RateMatching, Relay, named
 from neurolsc.neurons import ALIFPositive
 from neurolsc.stability.one_layer import gradient_gain, rate
-from neurolsc.stability.transition import depth_derivative, follow
+from neurolsc.stability.transitions import depth_derivative, follow
 from neurolsc.surrogate import FastSigmoid
 
 T, B, N = 30, 8, 40

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import ForeignNeuronWarning, pretrain, radius_profile, spectral_radius, wrap
-from neurolsc.stability.transition import (
+from neurolsc.stability.transitions import (
     depth_derivative,
     flat,
     follow,

@@ -10,7 +10,7 @@ from neurolsc import ALIFPlus, pretrain, radius_profile, wrap
 from neurolsc.interop import norse as in_norse
 from neurolsc.interop import snntorch as in_snntorch
 from neurolsc.interop.foreign import PrecededCell
-from neurolsc.stability.transition import follow, time_derivative
+from neurolsc.stability.transitions import follow, time_derivative
 from neurolsc.surrogate import FastSigmoid
 
 LAYERS = {"LIF": in_snntorch.LIF, "ALIF+": in_snntorch.ALIFPlus, "ALIF±": in_snntorch.ALIFPlusMinus}

@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 
 from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus
-from neurolsc.eigen import radii as radii_module
-from neurolsc.eigen.maps import Cycle
-from neurolsc.eigen.radii import radii
 from neurolsc.neurons.derivatives import Linearised, SpikingStep
 from neurolsc.neurons.isolated import Alone, _below_one, held_alone
-from neurolsc.stability.cycles import time_cycle
-from neurolsc.stability.measure import depth_radius, time_radius
-from neurolsc.stability.transition import Transitions, follow, time_derivative
+from neurolsc.stability import arnoldi as radii_module
+from neurolsc.stability.arnoldi import radii
+from neurolsc.stability.profile import depth_radius, time_radius
+from neurolsc.stability.transitions import OperatorProduct, Transitions, follow, time_derivative, time_product
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -113,14 +111,14 @@ def step(n: int, coupling: float, seed: int = 0, points: int = 1) -> Linearised:
     return Linearised(w_rec, s, zero, zero, zero, torch.full((n,), 0.001), decay)
 
 
-def exact(cycle: Cycle, like: Tensor) -> Tensor:
+def exact(cycle: OperatorProduct, like: Tensor) -> Tensor:
     return torch.linalg.eigvals(cycle.matrices(like)).abs().amax(1)
 
 
 @pytest.mark.parametrize("coupling", [0.1, 0.7, 0.95, 1.05, 1.5])
 def test_leaks_and_networks_that_compete_for_the_radius(coupling):
     for seed in range(4):
-        cycle = Cycle([SpikingStep(step(100, coupling, seed))], 1)
+        cycle = OperatorProduct([SpikingStep(step(100, coupling, seed))], 1)
         like = torch.zeros(1)
         with torch.no_grad():
             found = radii(cycle, like)
@@ -139,7 +137,7 @@ def test_where_leaks_hold_the_radius_no_product_is_made(grad):
         def take(self, index: Tensor) -> "Counted":
             return Counted(super().take(index).step)
 
-    cycle = Cycle([Counted(step(100, 0.1, points=3))], 3)
+    cycle = OperatorProduct([Counted(step(100, 0.1, points=3))], 3)
     with torch.set_grad_enabled(grad):
         found = radii(cycle, torch.zeros(1))
     assert not found.exact.any()
@@ -172,7 +170,7 @@ def test_an_eigenvalue_that_the_network_moves_is_not_taken():
 def test_points_that_are_known_and_points_that_are_not_stand_where_they_belong():
     s = torch.cat([torch.full((1, 100), x) for x in (0.1, 15.0, 0.1, 15.0)])
     zero = torch.zeros(4, 100)
-    cycle = Cycle([SpikingStep(step(100, 0.1)._replace(s=s, d=zero, e=zero, r=zero))], 4)
+    cycle = OperatorProduct([SpikingStep(step(100, 0.1)._replace(s=s, d=zero, e=zero, r=zero))], 4)
     with torch.no_grad():
         known, found = cycle.known(False, 0.01), radii(cycle, torch.zeros(1))
     assert known.largest.tolist() == [True, False, True, False]
@@ -189,7 +187,7 @@ def test_points_that_are_alike_are_measured_once(direction, make_network, make_s
     t = follow(network, x, torch.arange(2, 8))[0][1]
     counts = []
     monkeypatch.setattr(
-        "neurolsc.stability.measure.radii",
+        "neurolsc.stability.profile.radii",
         lambda cycle, like, tolerance: counts.append(cycle.points) or radii_module.radii(cycle, like, tolerance),
     )
 
@@ -217,4 +215,4 @@ def test_first_layers_points_through_depth_are_one(make_network, make_spikes):
     t = follow(network, make_spikes(T=8, B=3), torch.arange(2, 8))[0][0]
     found = depth_radius(t, 0, "singular", torch.Generator())
     assert found.radius.shape == found.exact.shape == (18,)
-    assert time_cycle(t).points == 18
+    assert time_product(t).points == 18

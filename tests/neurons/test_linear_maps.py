@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus
-from neurolsc.stability.transition import follow
+from neurolsc.stability.transitions import follow
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -7,7 +7,7 @@ import torch
 
 from neurolsc import LRU, Network, load, radius_profile, save
 from neurolsc.neurons.lru import linear_scan
-from neurolsc.stability.transition import depth_derivative, flat, follow, time_derivative, unflat
+from neurolsc.stability.transitions import depth_derivative, flat, follow, time_derivative, unflat
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from neurolsc import Cell, Network
 from neurolsc.neurons import GRU, LRU, LSTM, RNN, FeedForward
 from neurolsc.neurons.rate import ACTIVATIONS
-from neurolsc.stability.measure import depth_radius, time_radius
-from neurolsc.stability.transition import (
+from neurolsc.stability.profile import depth_radius, time_radius
+from neurolsc.stability.transitions import (
     depth_factors,
     flat,
     follow,

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from neurolsc import LIF, ALIFPlus, Network
-from neurolsc.stability.measure import depth_radius, time_radius
-from neurolsc.stability.transition import follow
+from neurolsc.stability.profile import depth_radius, time_radius
+from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid, MultiGaussian
 
 RESETS = [("zero", True), ("zero", False), ("subtract", True), ("static", True)]

@@ -1,16 +1,18 @@
-"""Layers run alone, against the whole network followed."""
+"""Layers run alone, against the whole network; the recurrence alone; and values set by their measure."""
 
+import math
 from collections.abc import Callable
 
+import norse
 import pytest
 import snntorch as snn
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFPlus, Network, wrap
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, wrap
 from neurolsc.neurons import State
-from neurolsc.stability.one_layer import bottom_up
-from neurolsc.stability.transition import follow
+from neurolsc.stability.one_layer import Bracket, bottom_up, bracket, recurrence_radius, recurrence_share, root
+from neurolsc.stability.transitions import follow
 
 T, B, N = 12, 5, 6
 SOME, TIMES = torch.tensor([3, 0, 4]), torch.tensor([0, 4, 5, 11])
@@ -59,3 +61,114 @@ def test_bottom_up_finds_the_points_of_the_whole_network_changed_on_the_way(make
     for now, then in zip(after, found, strict=True):
         torch.testing.assert_close(then.x, now.x, rtol=0, atol=0)
         same(then.state_below, now.state_below)
+
+
+# ---- recurrence
+
+
+@pytest.mark.parametrize("cell", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
+def test_the_recurrence_radius_is_that_of_the_weights_times_the_surrogate(cell, make_network, make_spikes, float64):
+    network, x = make_network(cell, gain=4), make_spikes()
+    transitions, spikes = follow(network, x, torch.tensor([5, 12, 19]))
+    for layer, t in enumerate(transitions):
+        assert spikes[layer].any()
+        s = t.cell.spike_derivative(t.before)
+        wanted = torch.linalg.eigvals(s.unsqueeze(-1) * t.cell.w_rec).abs().amax(-1)
+        torch.testing.assert_close(recurrence_radius(t), wanted)
+
+
+def test_a_factor_of_the_weights_is_one_of_the_radius_and_weights_come_back(make_network, make_spikes, float64):
+    network, x = make_network(gain=4), make_spikes()
+    t, before = follow(network, x, torch.tensor([12]))[0][1], network.cells[1].w_rec.clone()
+    once = recurrence_radius(t)
+    assert torch.equal(network.cells[1].w_rec, before)
+    network.cells[1].w_rec.data.mul_(3)
+    torch.testing.assert_close(recurrence_radius(t), 3 * once)
+
+
+def test_layers_of_other_libraries(make_spikes, float64):
+    fast = snn.surrogate.fast_sigmoid(slope=2)
+    ours = snn.RLeaky(beta=0.8, linear_features=8, spike_grad=fast, threshold=0.3)
+    model = nn.Sequential(nn.Linear(30, 8), ours, nn.Linear(8, 2))
+    network, x = wrap(model), make_spikes()
+    (t,), (spikes,) = follow(network, x, torch.tensor([5, 12]))
+    assert spikes.any()
+    s = 1 / (1 + 2 * (t.before.mem.flatten(1) - 0.3).abs()) ** 2
+    wanted = torch.linalg.eigvals(s.unsqueeze(-1) * ours.recurrent.weight).abs().amax(-1)
+    torch.testing.assert_close(recurrence_radius(t), wanted)
+
+
+def test_without_recurrent_synapses_it_is_zero(make_spikes, float64):
+    network = wrap([nn.Linear(30, 8), norse.torch.LIFCell(), nn.Linear(8, 2)])
+    (t,), _ = follow(network, 5 * make_spikes(), torch.tensor([5, 12]))
+    assert recurrence_radius(t).tolist() == [0] * 12
+
+
+@pytest.mark.parametrize("cell", [LIF, ALIFPlus])
+def test_the_share_is_that_of_the_currents(cell, make_network, make_spikes, float64):
+    t = follow(make_network(cell, gain=4), make_spikes(), torch.tensor([5, 12, 19]))[0][1]
+    z = t.cell.output(t.before)
+    assert z.any() and t.x.any()
+    wanted = (z @ t.cell.w_rec.T).norm() / (t.x @ t.cell.w_in.T).norm()
+    assert recurrence_share(t) == pytest.approx(wanted.item())
+
+
+# ---- roots
+
+
+REACH = math.log(1e4)
+
+
+@pytest.mark.parametrize("at", [-9.0, -3.1, -0.01, 0.0, 0.2, 5.0, 9.1])
+def test_bracket_holds_a_root_within_its_range(at):
+    low, high, a, b = bracket(lambda x: x - at, REACH)
+    assert low <= at <= high
+    assert (low < high) == (at != 0)
+    assert (a, b) == (low - at, high - at)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_bracket_is_empty_without_a_root(sign):
+    tried = []
+    between = bracket(lambda x: tried.append(x) or sign, REACH)
+    assert between.low == between.high == 0
+    assert max(map(abs, tried)) == pytest.approx(9.21, abs=0.01), "up to a factor of 1e4"
+
+
+CASES: dict[str, tuple[Callable[[float], float], float]] = {
+    "line": (lambda x: 2 * x - 1, 0.5),
+    "power": (lambda x: (x - 0.7) ** 9, 0.7),
+    "exponential": (lambda x: math.exp(5 * x) - 40, math.log(40) / 5),
+    "jump": (lambda x: math.copysign(1, x - 0.3), 0.3),
+    "flat": (lambda x: 0.01 * x - 0.001 if x < 0.9 else 100.0, 0.1),
+    "falls": (lambda x: 0.2 - x, 0.2),
+    "at an end": (lambda x: x + 1, -1.0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("width", [1e-2, 1e-6])
+def test_root_is_found_within_one_step_more_than_bisection(name, width):
+    function, at = CASES[name]
+    calls: list[float] = []
+    between = Bracket(-1.0, 2.0, function(-1.0), function(2.0))
+    found = root(lambda x: calls.append(x) or function(x), between, width=width, close=0.0)
+    assert len(calls) <= math.ceil(math.log2(3 / (2 * width))) + 1
+    assert found == pytest.approx(at, abs=2 * width) or name == "power"
+    assert abs(function(found)) == min(abs(function(x)) for x in [-1.0, 2.0, *calls])
+    assert all(-1 <= x <= 2 for x in calls)
+
+
+def test_smooth_functions_take_fewer_steps_than_bisection():
+    calls: list[float] = []
+    function = CASES["exponential"][0]
+    between = Bracket(-1.0, 2.0, function(-1.0), function(2.0))
+    root(lambda x: calls.append(x) or function(x), between, width=1e-12, close=0.0)
+    assert len(calls) <= 41 / 2, "bisection takes 41"
+
+
+def test_a_value_that_is_close_will_do():
+    calls: list[float] = []
+    found = root(lambda x: calls.append(x) or x**3 - 0.2, Bracket(0, 1, -0.2, 0.8), width=1e-9, close=0.05)
+    assert abs(found**3 - 0.2) <= 0.05
+    assert len(calls) <= 3

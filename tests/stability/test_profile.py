@@ -7,8 +7,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from neurolsc import (
@@ -26,12 +24,7 @@ from neurolsc import (
     wrap,
 )
 from neurolsc.stability import profile as profile_module
-from neurolsc.stability.profile import draw_steps
-from neurolsc.stability.transition import (
-    depth_derivative,
-    follow,
-    time_derivative_by_autograd,
-)
+from neurolsc.stability.transitions import depth_derivative, follow, time_derivative_by_autograd
 from neurolsc.surrogate import FastSigmoid
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -170,21 +163,6 @@ def test_reset_holds_a_layer_with_large_thresholds_and_a_reset_gradient(kind, re
 # ---- sub-sampling and errors
 
 
-@given(st.integers(1, 300).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))), st.integers(0, 1000))
-def test_drawn_steps_are_one_of_each_stretch(total_and_count, seed):
-    total, count = total_and_count
-    steps = draw_steps(total, count, torch.Generator().manual_seed(seed))
-    assert steps.shape == (count,)
-    assert (steps.diff() > 0).all()
-    for i, step in enumerate(steps.tolist()):
-        assert i * total // count <= step < (i + 1) * total // count
-
-
-def test_every_step_can_be_drawn():
-    drawn = {s for seed in range(200) for s in draw_steps(10, 4, torch.Generator().manual_seed(seed)).tolist()}
-    assert drawn == set(range(10))
-
-
 def test_drawn_steps_have_the_radii_of_all_steps_there(make_network, make_spikes):
     network, x = make_network(n_in=32), make_spikes(N=32)  # the input is as wide as the state: nothing else is drawn
     every, some = radius_profile(network, x), radius_profile(network, x, steps=5, seed=3)
@@ -198,8 +176,8 @@ def test_drawn_steps_have_the_radii_of_all_steps_there(make_network, make_spikes
 @pytest.mark.parametrize("non_square", ["submatrix", "singular"])
 def test_chunks_change_nothing(non_square, make_network, make_spikes, monkeypatch):
     network, x = make_network(), make_spikes(T=9, B=3)
-    whole, chunks = radius_profile(network, x, non_square=non_square), profile_module.chunks
-    monkeypatch.setattr(profile_module, "chunks", lambda t, size: chunks(t, 5))
+    whole = radius_profile(network, x, non_square=non_square)
+    monkeypatch.setattr(profile_module, "points_with_bases", lambda *_: 5)
     pieces = radius_profile(network, x, non_square=non_square)
     torch.testing.assert_close((pieces.time, pieces.depth), (whole.time, whole.depth))
     assert pieces.sources == whole.sources
@@ -234,10 +212,8 @@ def test_nan_is_an_error_that_names_the_layer(layer, parameter, make_network, ma
 
 def test_arguments_that_do_not_fit_are_refused(make_network, make_spikes):
     network, x = make_network(), make_spikes()
-    with pytest.raises(ValueError, match="steps must be at most the 20 steps of the input, got 21"):
-        radius_profile(network, x, steps=21)
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
-        radius_profile(network, x, steps=0)
+    with pytest.raises(ValueError, match="method must be one of 'krylov', 'exact', got 'dense'"):
+        radius_profile(network, x, method="dense")
     with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\)"):
         radius_profile(network, x[0])
 
@@ -309,3 +285,29 @@ def test_the_table_says_how_much_is_dense_where_any_radius_is_not(make_network, 
 def test_a_progress_bar_is_shown_where_it_is_asked_for(progress, make_network, make_spikes, capsys):
     radius_profile(make_network(), make_spikes(T=3, B=2), progress=progress)
     assert ("step" in capsys.readouterr().err) == progress
+
+
+# ---- points that are alike
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_points_of_one_state_but_other_inputs_are_measured_apart(kind, layers):
+    network = wrap(kind(3, 6, num_layers=layers))
+    with torch.no_grad():
+        for cell in network.cells:
+            getattr(cell.layer, f"weight_ih{cell.suffix}").mul_(3)
+    x = 2 * torch.randn(1, 8, 3)  # at the first step the states of all samples are at rest
+    found = radius_profile(network, x, non_square="singular")
+    exact = radius_profile(network, x, non_square="singular", method="exact")
+    for radii, wanted in ((found.time, exact.time), (found.depth, exact.depth)):
+        assert (wanted.amax(-1) > 1.05 * wanted.amin(-1)).all()
+        torch.testing.assert_close(radii, wanted, rtol=1e-3, atol=0)
+
+
+def test_samples_of_one_input_and_state_are_one_point():
+    network = wrap(nn.LSTM(3, 6))
+    x = torch.randn(4, 1, 3).expand(4, 5, 3)
+    profile = radius_profile(network, x)
+    torch.testing.assert_close(profile.time, profile.time[..., :1].expand_as(profile.time), rtol=1e-12, atol=0)
+    torch.testing.assert_close(profile.time, radius_profile(network, x, method="exact").time, rtol=1e-3, atol=0)

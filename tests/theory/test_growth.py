@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from neurolsc import ALIFPlus, Network, wrap
-from neurolsc.stability.transition import flat
+from neurolsc.stability.transitions import flat
 from neurolsc.theory import PascalRNN, perturbation_growth
 from tests.stability.linear_cell import Linear
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from neurolsc import Network, radius_profile
 from neurolsc.stability import lyapunov_exponents, singular_values
-from neurolsc.stability.transition import (
+from neurolsc.stability.transitions import (
     depth_derivative,
     follow,
     input_derivative_by_autograd,

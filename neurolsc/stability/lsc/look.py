@@ -14,9 +14,8 @@ from neurolsc.stability.lsc.inputs import Fresh, InputStream, pick
 from neurolsc.stability.lsc.lower import lower_bound
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.targets import Aim
-from neurolsc.stability.measure import depth_radius, time_radius
-from neurolsc.stability.profile import RadiusProfile, draw_steps, radius_profile
-from neurolsc.stability.transition import follow
+from neurolsc.stability.profile import RadiusProfile, depth_radius, radius_profile, time_radius
+from neurolsc.stability.transitions import draw_steps, follow
 from neurolsc.training.fingerprint import network_fingerprint
 
 CLOSER = 4

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from neurolsc.stability.measure import is_non_square
-from neurolsc.stability.transition import Transitions, depth_derivative, time_derivative
+from neurolsc.stability.transitions import Transitions, depth_derivative, time_derivative
 
 
 def lower_bound(transitions: Sequence[Transitions], include_input: bool = True) -> Tensor:
@@ -39,7 +38,7 @@ def lower_bound(transitions: Sequence[Transitions], include_input: bool = True) 
     terms = []
     for layer, t in enumerate(transitions):
         terms.append(_terms(time_derivative(t)))
-        if (layer or include_input) and not is_non_square(t):
+        if (layer or include_input) and not t.non_square:
             terms.append(_terms(depth_derivative(t)))
     return torch.cat(terms).mean()
 

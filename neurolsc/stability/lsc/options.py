@@ -3,11 +3,10 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
 from neurolsc.stability.lsc.rules import Rule, checked_rule
 from neurolsc.stability.lsc.targets import Aim, Target, as_target
-from neurolsc.stability.measure import NON_SQUARE
+from neurolsc.stability.transitions import NON_SQUARE, NonSquare
 from neurolsc.validation import number, one_of, whole
 
 _FREE = ("max_steps", "criteria")  # a run may go on with others

@@ -21,7 +21,6 @@ from neurolsc.io import locked, read_tree, write_tree
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.progress import progress_bar
-from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
 from neurolsc.stability.lsc.inputs import InputStream
 from neurolsc.stability.lsc.kept import checked, finished, restored
@@ -31,6 +30,7 @@ from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.result import PretrainResult, concluded
 from neurolsc.stability.lsc.rules import Rule, default_rule
 from neurolsc.stability.lsc.targets import Target, aim
+from neurolsc.stability.transitions import NonSquare
 from neurolsc.training.fingerprint import data_fingerprint
 from neurolsc.validation import whole
 

@@ -21,7 +21,6 @@ from neurolsc.io import locked, read_tree, write_tree
 from neurolsc.modes import evaluating
 from neurolsc.network import Network, as_network
 from neurolsc.progress import progress_bar
-from neurolsc.stability.cycles import NonSquare
 from neurolsc.stability.lsc.criteria import Criteria
 from neurolsc.stability.lsc.inputs import InputStream, pick
 from neurolsc.stability.lsc.kept import checked, finished, restored
@@ -30,10 +29,9 @@ from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.result import PretrainResult, concluded
 from neurolsc.stability.lsc.rules import Rule, default_rule
 from neurolsc.stability.lsc.targets import Target, aim
-from neurolsc.stability.measure import depth_radius, time_radius
-from neurolsc.stability.profile import draw_steps
-from neurolsc.stability.roots import Bracket, bracket, root
-from neurolsc.stability.transition import follow
+from neurolsc.stability.one_layer import Bracket, bracket, root
+from neurolsc.stability.profile import depth_radius, time_radius
+from neurolsc.stability.transitions import NonSquare, draw_steps, follow
 from neurolsc.training.fingerprint import data_fingerprint
 
 _REACH = math.log(1e4)

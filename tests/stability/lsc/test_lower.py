@@ -5,7 +5,7 @@ import torch
 
 from neurolsc import RNN, Criteria, FeedForward, Network, pretrain
 from neurolsc.stability.lsc.lower import lower_bound
-from neurolsc.stability.transition import depth_derivative, follow, time_derivative
+from neurolsc.stability.transitions import depth_derivative, follow, time_derivative
 from tests.stability.linear_cell import Linear
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -37,7 +37,7 @@ from neurolsc.stability.lsc.look import Look
 from neurolsc.stability.lsc.loss import loss
 from neurolsc.stability.lsc.options import Options
 from neurolsc.stability.lsc.targets import Aim, Along
-from neurolsc.stability.transition import follow, time_derivative_by_autograd
+from neurolsc.stability.transitions import follow, time_derivative_by_autograd
 from neurolsc.surrogate import FastSigmoid
 from neurolsc.training.optim import adabelief_lookahead
 

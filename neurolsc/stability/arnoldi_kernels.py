@@ -1,4 +1,4 @@
-"""Loops over the points of bases, compiled by Numba.
+"""The loops of `arnoldi` over the points of bases, compiled by Numba, whose import takes half a second.
 
 The vectors of a point are read while they are in the cache, and a step is one call, not a dozen.
 Numbers come in as the type of the vectors: mixed with others the compiler counts in double

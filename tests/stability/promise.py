@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tests.eigen.random_layers import Points, layer
+from tests.stability.random_layers import Points, layer
 
 NOTHING = 1e-4
 """share of the norm below which a radius is lost in the rounding of float32: errors are relative to
@@ -184,7 +184,7 @@ def main() -> None:
     rows = survey(numbers, arguments.gradient or None)
     points, wrong = sum(r.points for r in rows), sum(r.wrong for r in rows)
     text = f"{points} points of {arguments.layers} layers, {wrong} wrong. "
-    text += "ill: float32 cannot say, see tests/eigen/promise.py; counted apart from errors.\n\n"
+    text += "ill: float32 cannot say, see tests/stability/promise.py; counted apart from errors.\n\n"
     text += f"{by_family(rows)}\n\n{worst(rows)}\n"
     print(text, f"{time.process_time() - started:.0f} s")
     if not arguments.no_results:

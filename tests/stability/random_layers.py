@@ -19,13 +19,12 @@ from torch import Tensor
 
 from neurolsc import ALIFPlus, ALIFPlusMinus, ALIFPositive, Network, surrogate
 from neurolsc.datasets import SHD, SpikeLatencyMNIST, input_batches
-from neurolsc.eigen.maps import Cycle
-from neurolsc.eigen.radii import Radii, radii
-from neurolsc.eigen.radius import random_submatrix
 from neurolsc.neurons import LIF
-from neurolsc.neurons.derivatives import LinearOperator
-from neurolsc.stability.measure import at_points, depth_radius, is_non_square, time_radius
-from neurolsc.stability.transition import Transitions, depth_factors, follow, time_derivative
+from neurolsc.neurons.derivatives import Matrices
+from neurolsc.stability.arnoldi import Radii, radii
+from neurolsc.stability.eigen import random_submatrix
+from neurolsc.stability.profile import depth_radius, time_radius
+from neurolsc.stability.transitions import OperatorProduct, Transitions, depth_factors, follow, time_derivative
 
 KINDS = ("LIF", "ALIF+", "ALIF±", "ALIF positive", "no closed form", "matrix")
 CELLS = {"LIF": LIF, "ALIF+": ALIFPlus, "ALIF±": ALIFPlusMinus, "ALIF positive": ALIFPositive}
@@ -77,22 +76,6 @@ class Points:
     radii: Callable[[], Radii]
     matrices: Callable[[torch.dtype], Tensor]
     squared: bool = False
-
-
-class Dense(LinearOperator):
-    """Given matrices (P, n, n) as a map."""
-
-    def __init__(self, m: Tensor) -> None:
-        self.m, self.rows, self.columns = m, m.shape[1], m.shape[2]
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return (self.m @ x.unsqueeze(2)).squeeze(2)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return (y.unsqueeze(1) @ self.m).squeeze(1)
-
-    def take(self, index: Tensor) -> "Dense":
-        return Dense(self.m[index])
 
 
 def block(n: int) -> int:
@@ -150,7 +133,7 @@ def layer(number: int) -> list[Points]:
     differ = (*t.before,) if kind != "no closed form" else (*t.before, t.x)
     found = [_through_time(number, family, what, rate, _some(t, differ))]
     if min(t.cell.n_in, n) > 75 or number % 8 == 0:
-        below = "glorot" if is_non_square(t) else FAMILIES[(number // 3) % len(FAMILIES)]
+        below = "glorot" if t.non_square else FAMILIES[(number // 3) % len(FAMILIES)]
         found.append(_through_depth(number, draw, below, what, rate, t, kind))
     return found
 
@@ -225,7 +208,7 @@ class _Unknown(torch.nn.Module):
 def _balance(t: Transitions) -> float:
     """The factor of the recurrent weights at which they alone give the radius that all else
     gives."""
-    one, w = at_points(t, slice(0, 1)), t.cell.w_rec.clone()
+    one, w = t.at(slice(0, 1)), t.cell.w_rec.clone()
 
     def radius(factor: float) -> float:
         t.cell.w_rec.copy_(factor * w)
@@ -258,7 +241,7 @@ def _some(t: Transitions, differ: tuple[Tensor, ...]) -> Transitions:
     for i, row in enumerate(rows):
         first.setdefault(row.numpy().tobytes(), i)
     chosen = torch.tensor(list(first.values()))
-    return at_points(t, chosen[torch.randperm(len(chosen))[: EACH if t.cell.n_hidden <= 100 else EACH // 4]])
+    return t.at(chosen[torch.randperm(len(chosen))[: EACH if t.cell.n_hidden <= 100 else EACH // 4]])
 
 
 def _through_time(number: int, family: str, what: str, rate: float, t: Transitions) -> Points:
@@ -272,7 +255,7 @@ def _through_depth(
     number: int, draw: random.Random, family: str, what: str, rate: float, t: Transitions, kind: str
 ) -> Points:
     assert t.state_below is not None
-    cell, unequal = t.cell.copy(), is_non_square(t)
+    cell, unequal = t.cell.copy(), t.non_square
     if not unequal and family != "glorot":
         with torch.no_grad():
             cell.w_in.copy_(weights(family, t.cell.n_in) * t.cell.w_in.abs().max())
@@ -314,4 +297,4 @@ def _bare(number: int, draw: random.Random, family: str, n: int) -> Points:
     spread = 1 + draw.choice([0, 0, 0.001, 0.1]) * torch.randn(EACH, 1, n)
     m = scales * w * spread + torch.diag(leak)
     what = f"{family} ({n} x {n}), leak {leak.max():.2g}"
-    return Points(number, family, "matrix", what, 0.0, lambda: radii(Cycle([Dense(m)], len(m)), m), m.to)
+    return Points(number, family, "matrix", what, 0.0, lambda: radii(OperatorProduct([Matrices(m)], len(m)), m), m.to)

@@ -1,0 +1,509 @@
+r"""Spectral radii of linear operators from their products with vectors, many operators at once.
+
+`radii` takes a square operator at P points. Small ones become matrices (:mod:`neurolsc.stability.eigen`); of some a
+cell knows the radius. The rest follow the products of a random start on a basis of each point's own (Arnoldi), which
+is never restarted. Points that do not settle, as where hundreds of eigenvalues are about as large, become matrices,
+whose radius is bounded from both sides by squaring; where these bounds do not meet, LAPACK finds it, and the radius is
+counted as exact.
+
+**A value counts** if nothing larger is left out, and if it is an eigenvalue.
+
+*Nothing larger is left out.* On the basis v_0 = q, v_1, ... each vector is a polynomial of the matrix applied to the
+start, :math:`v_k = \varphi_k(M) q`, and of all polynomials of degree m with p(μ) = 1 the smallest has
+
+.. math:: \min_p \|p(M) q\| = K_m(\mu)^{-1/2}, \qquad K_m(\mu) = \sum_{k \le m} |\varphi_k(\mu)|^2.
+
+If μ is an eigenvalue of M with left eigenvector y of norm 1, :math:`y^H p(M) q = p(\mu) y^H q`, so
+:math:`|y^H q| \le K_m(\mu)^{-1/2}`, whether M is normal or not. With n numbers of q drawn at random
+:math:`\sqrt n |y^H q|` is about 1, and below a small z in z of all cases for a real y, in z² for a complex one. So an
+eigenvalue at μ is excluded, but for one start in four hundred, where :math:`z^2 K_m(\mu) \ge n`. That is checked at
+some angles on the circle of the radius enlarged by the tolerance.
+
+*It is an eigenvalue* if its residual times the condition number of the eigenvalue is small. On a basis that number is
+found too low as long as the left eigenvector does not lie in it, so a fifth of the tolerance may be used up. Rounding
+counts like a residual: a nilpotent matrix, whose radius is 0, has eigenvalues of :math:`\sqrt[k]{\epsilon}\,\|M\|` when
+it is rounded. So no value counts below 1 % of the norm, nor where products fall below 7e-16, whose squares float32
+cannot hold. Errors of radii are relative to no less than 1e-4 of the norm.
+
+Source: Arnoldi 1951; Saad, Numerical Methods for Large Eigenvalue Problems (2011), ch. 6; two passes of
+orthogonalisation after Giraud et al. 2005; Kuczynski and Wozniakowski, SIAM J. Matrix Anal. Appl. 13 (1992), for
+excluding in the symmetric case (K is the Christoffel-Darboux kernel).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neurolsc.stability.eigen import (
+    CLOSEST_BOUNDS,
+    SMALLEST_MISS,
+    Dominant,
+    bounded_radius,
+    dominant_pairs,
+    leading_pair,
+    norm,
+    spectral_radius,
+    start,
+    unit,
+)
+from neurolsc.stability.transitions import OperatorProduct
+
+Method = Literal["krylov", "exact"]
+"""How a radius is found: by products with vectors where that pays, or always dense."""
+METHODS: tuple[Method, ...] = ("krylov", "exact")
+
+DENSE_BELOW = 75
+"""size up to which dense eigenvalues cost no more than a basis (benchmarks/radii.py)"""
+FACTORED_BELOW = 1024
+"""size up to which matrices are squared, and eigenvectors come from factorisations, one point at a time"""
+TOLERANCE, LOOSEST = 0.01, 0.1
+"""default and largest relative error of a radius that is not from dense eigenvalues"""
+LOOSE, STRICT, CLOSE = 0.5, 0.3, 0.1
+"""largest residual as a share of the tolerance: of a value; with a gradient; of eigenvectors from two bases"""
+EXPOSED = 0.2
+"""share of the tolerance that residual times condition number may use up"""
+LEAST = 0.01
+"""modulus relative to the norm of the matrix below which no value counts"""
+SQUARES = 0.4
+"""power of a precision's smallest number below which products cannot be squared: 7e-16 in float32"""
+
+FIRST, LAST = 20, 108
+"""sizes of the first and last basis; none is larger than three quarters of the matrix"""
+SOON = 0.3
+"""share of the points expected to settle at the next size"""
+AGAIN = 0.5
+"""share of a product outside the basis from which one pass of orthogonalisation will do"""
+ANGLES = 16
+"""into so many parts the half circle is divided, besides the angle of the value itself"""
+CHANCE = {"real": 0.003, "complex": 0.05}
+"""z: of a real eigenvalue, and of one of a pair"""
+
+Products = Callable[[Tensor], Callable[[Tensor], Tensor]]
+"""for points (p,): the function that multiplies vectors (p, n) with their matrices"""
+
+
+class Radii(NamedTuple):
+    """Radii of a batch of derivatives."""
+
+    radius: Tensor  # (P,) largest eigenvalue modulus
+    exact: Tensor  # (P,) bool: from dense eigenvalues
+
+    def at(self, index: Tensor) -> "Radii":
+        """Those at some points."""
+        return Radii(self.radius[index], self.exact[index])
+
+
+class Pairs(NamedTuple):
+    """An eigenvalue of each of P matrices with its eigenvectors, scaled so that y^H x = 1."""
+
+    value: Tensor  # (P,) complex
+    right: Tensor  # x (P, n) complex
+    left: Tensor  # y (P, n) complex
+    found: Tensor  # (P,) bool: the iteration has converged
+
+
+def radii(operator: OperatorProduct, like: Tensor, tolerance: float = TOLERANCE) -> Radii:
+    """Radii of an operator at all points, differentiable by the parameters behind its products.
+
+    Args:
+        operator: the operator, square.
+        like: a tensor of its dtype and device.
+        tolerance: relative error up to which a radius counts; the larger, the fewer products.
+
+    Of eigenvalues that share the largest modulus any may give the gradient, of a complex pair either, and where
+    several lie within the tolerance of the largest, one of these. The gradient of the radius 0 is 0. Nearly
+    defective matrices go by LAPACK, where their gradient is capped as in :func:`neurolsc.spectral_radius`.
+
+    Raises:
+        ValueError: if the tolerance is not in 0 ... 0.1.
+        FloatingPointError: if a product is NaN or infinite.
+    """
+    if not 0 < tolerance <= LOOSEST:
+        raise ValueError(f"tolerance must be above 0 and at most {LOOSEST}, got {tolerance}.")
+
+    def of(part: OperatorProduct) -> Radii:
+        if small(part.size):
+            radius = spectral_radius(_finite(part.matrices(like)))
+            return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
+        if not torch.is_grad_enabled():
+            largest = _dominant(part, like, tolerance, LOOSE * tolerance)
+            radius = largest.value.abs()
+            for i in (~largest.settled).nonzero().flatten().tolist():
+                radius[i] = spectral_radius(_finite(part.matrix(i, like)))
+            return Radii(radius, ~largest.settled)
+        with torch.no_grad():
+            radius, pairs, exact = _pairs(part, like, tolerance)
+        slope = _modulus(part, pairs)
+        return Radii(radius + (slope - slope.detach()), exact)
+
+    pieces = torch.arange(operator.points, device=like.device).split(points_with_bases(like, operator.size))
+    parts = [of(operator.take(index) if len(pieces) > 1 else operator) for index in pieces]
+    return Radii(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def small(size: int) -> bool:
+    """True if dense eigenvalues of matrices of this size are cheaper than a basis."""
+    return size <= DENSE_BELOW
+
+
+def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
+    """Eigenpairs of the largest eigenvalue at every point, without gradient."""
+    with torch.no_grad():
+        if not small(operator.size):
+            return _pairs(operator, like, TOLERANCE)[1]
+        found = [leading_pair(_finite(m)) for m in operator.matrices(like)]
+        value, right, left = (torch.stack(part).to(like.dtype.to_complex()) for part in zip(*found, strict=True))
+        return Pairs(*(part.to(like.device) for part in (value, right, left)), torch.ones_like(value, dtype=torch.bool))
+
+
+def safe_sqrt(radius: Tensor) -> Tensor:
+    """The square root, whose gradient at 0 is 0."""
+    positive = radius > 0
+    return torch.where(positive, torch.where(positive, radius, 1).sqrt(), 0)
+
+
+def points_with_bases(like: Tensor, size: int) -> int:
+    """Points done at a time so that bases of vectors of this size fit into memory."""
+    return max(1, (2**17 if like.device.type == "cpu" else 2**20) // size)
+
+
+def points_with_matrices(size: int) -> int:
+    """Points done at a time so that matrices of this size fit into memory."""
+    return max(1, 2**23 // size**2)
+
+
+def _finite(m: Tensor) -> Tensor:
+    if not m.isfinite().all():
+        raise FloatingPointError("a derivative holds NaN or infinity.")
+    return m
+
+
+def _dominant(
+    operator: OperatorProduct, like: Tensor, tolerance: float, residual: float, *, right: bool = False
+) -> Dominant:
+    """The largest eigenvalues with left eigenvectors (cheaper by autograd), or with right ones."""
+    points, kind = operator.points, like.dtype.to_complex()
+    value = like.new_zeros(points, dtype=kind)
+    found = Dominant(
+        value, like.new_zeros(points, operator.size, dtype=kind), torch.zeros_like(value, dtype=torch.bool)
+    )
+    known, least = operator.known(right, tolerance), value
+    if known is not None:
+        found = Dominant(known.value.clone(), known.vector.clone(), known.largest.clone())
+        least = torch.where(known.exists, known.value, 0)
+
+    def products(index: Tensor) -> Callable[[Tensor], Tensor]:
+        part = some if len(index) == some.points else some.take(index)
+        return part.matvec if right else part.rmatvec
+
+    rest = (~found.settled).nonzero().squeeze(1)
+    if len(rest):
+        some = operator if len(rest) == points else operator.take(rest)
+        new = arnoldi(products, start(operator.size, like).expand(len(rest), -1), least[rest], tolerance, residual)
+        new = new if right else new._replace(value=new.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real
+        found.settled[rest] = new.settled
+        larger = new.value.abs() > least[rest].abs()
+        found.value[rest[larger]], found.vector[rest[larger]] = new.value[larger], new.vector[larger]
+        rest = rest[~new.settled]
+    if operator.size <= FACTORED_BELOW and tolerance >= CLOSEST_BOUNDS:
+        for index in rest.split(points_with_matrices(operator.size)) if len(rest) else ():
+            m = _finite(operator.take(index).matrices(like))
+            value, vector, met = bounded_radius(m if right else m.mT, tolerance)
+            index, value, vector = index[met], value[met].to(kind), vector[met].to(kind)
+            found.value[index], found.vector[index] = value if right else value.conj(), vector
+            found.settled[index] = True
+    return found
+
+
+# ---- Arnoldi's process
+
+
+class Basis:
+    r"""Orthonormal vectors for each of P matrices M, each the product of the last made orthogonal to all others.
+
+    :math:`M V_m = V_{m+1} H_m`, with H of m + 1 rows.
+
+    Args:
+        products: multiplies vectors (p, n) with the matrices at points (p,).
+        first: the first vector at each point (P, n).
+        room: the largest number of products.
+
+    Attributes:
+        points: the points (p,) that are left.
+        count: number of products, m.
+    """
+
+    def __init__(self, products: Products, first: Tensor, room: int) -> None:
+        self.products, self.count = products, 0
+        self.points = torch.arange(len(first), device=first.device)
+        self._vectors = first.new_empty(len(first), room + 1, first.shape[1])
+        self._columns = first.new_zeros(len(first), room, room + 1)  # of H
+        self._vectors[:, 0] = first / norm(first).unsqueeze(1)
+
+    @property
+    def vectors(self) -> Tensor:
+        """V (p, m + 1, n)."""
+        return self._vectors[:, : self.count + 1]
+
+    @property
+    def h(self) -> Tensor:
+        """H (p, m + 1, m)."""
+        return self._columns[:, : self.count, : self.count + 1].mT
+
+    def keep(self, index: Tensor) -> None:
+        """Go on with some of the points."""
+        if len(index) < len(self.points):
+            rows, p = self.count + 1, len(index)
+            kept = self._vectors[index, :rows]
+            self.points, self._columns, self._vectors = self.points[index], self._columns[index], self._vectors[:p]
+            self._vectors[:, :rows] = kept
+
+    def extend(self, count: int) -> None:
+        """Go on to so many products; where one lies in the basis zeros follow.
+
+        Raises:
+            FloatingPointError: if a product is NaN or infinite.
+        """
+        if len(self.points):
+            product = self.products(self.points)
+            for m in range(self.count, count):
+                orthogonalise(self._vectors, self._columns, m + 1, product(self._vectors[:, m]))
+        self.count = count
+        if not self.h.sum().isfinite():
+            raise FloatingPointError("a product with a derivative holds NaN or infinity.")
+
+
+def _compiled(like: Tensor) -> bool:
+    return like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64)
+
+
+def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> None:
+    """Write vector m (p, room, n) from a product (p, n), and the column of H before it (zeros so far).
+
+    The product is the vectors up to m times that column (p, m, room).
+    """
+    if _compiled(vectors):
+        from neurolsc.stability import arnoldi_kernels  # the import of Numba takes half a second
+
+        v, eps = vectors.numpy(), 10 * torch.finfo(vectors.dtype).eps
+        numbers = (v.dtype.type(x) for x in (AGAIN, eps, 0, 1))
+        arnoldi_kernels.widen(v, columns.numpy(), product.detach().contiguous().numpy(), m, *numbers)
+        return
+    have, column, rest = vectors[:, :m], columns[:, m - 1, : m + 1], norm(product)
+    for _ in range(2):  # once is not enough where a product lies nearly in the basis
+        # a row times a matrix: ten times as fast in torch as the same as columns
+        along = product.unsqueeze(1) @ have.mT
+        product = torch.baddbmm(product.unsqueeze(1), along, have, alpha=-1).squeeze(1)
+        column[:, :-1] += along.squeeze(1)
+        size, rest = norm(along.squeeze(1)), norm(product)
+        if (rest > AGAIN * size).all():
+            break
+    new = rest > 10 * torch.finfo(rest.dtype).eps * norm(column[:, :-1])
+    column[:, -1] = torch.where(new, rest, 0)
+    torch.mul(product, torch.where(new, 1 / rest, 0).unsqueeze(1), out=vectors[:, m])
+
+
+def arnoldi(products: Products, first: Tensor, least: Tensor, tolerance: float, residual: float) -> Dominant:
+    """Find the eigenvalues of largest modulus of P matrices.
+
+    Args:
+        products: multiplies vectors (p, n) with the matrices at points (p,).
+        first: where to start (P, n), at random.
+        least: eigenvalues that are known (P,) complex, or 0. A value that is not larger than one by half the
+            tolerance need not be an eigenvalue itself.
+        tolerance: by which a larger eigenvalue is excluded, relative.
+        residual: largest norm of M x - value x, relative to the modulus of the value.
+
+    Returns:
+        The pairs; where they have not settled on the last basis, those of that basis.
+
+    Raises:
+        FloatingPointError: if a product is NaN or infinite.
+    """
+    n = first.shape[1]
+    now, last = min(FIRST, n), max(min(LAST, 3 * n // 4), min(FIRST, n))
+    basis = Basis(products, first, last)
+    vector = torch.zeros_like(first, dtype=first.dtype.to_complex())
+    found = Dominant(vector[:, 0].clone(), vector, torch.zeros(len(first), dtype=torch.bool, device=first.device))
+    zero = ~products(basis.points)(first).any(1)
+    found.settled[zero] = True
+    basis.keep((~zero).nonzero().squeeze(1))
+    while len(basis.points):
+        basis.extend(now)
+        value, weights, condition = dominant_pairs(basis.h[:, :-1], min(SMALLEST_MISS, residual / 3))
+        image = torch.complex(*(torch.stack((weights.real, weights.imag), 1) @ basis.h.mT).unbind(1))
+        image[:, :-1] -= value.unsqueeze(1) * weights
+        miss = norm(image) / torch.where(value == 0, 1, value.abs())
+        known = least[basis.points]
+        settled, more = accepted(basis.h, value, miss, condition, known, n, tolerance, residual)
+        ends = settled | (now == last)
+        write, stay = ends.nonzero().squeeze(1), (~ends).nonzero().squeeze(1)
+        where = basis.points[write]
+        found.value[where], found.settled[where] = value[write], settled[write]
+        parts = torch.stack((weights[write].real, weights[write].imag), 1) @ basis.vectors[write, :-1]
+        found.vector[where] = torch.complex(*parts.unbind(1))
+        basis.keep(stay)
+        if len(stay):
+            step = more[stay].nan_to_num(now, now, now).quantile(SOON).item()
+            now = min(last, now + max(2 + now // 10, min(math.ceil(step), now)))
+    return found
+
+
+def accepted(
+    h: Tensor, value: Tensor, miss: Tensor, condition: Tensor, least: Tensor, n: int, tolerance: float, residual: float
+) -> tuple[Tensor, Tensor]:
+    """True for values (P,) that count, and how many more products each may take.
+
+    Args:
+        h: H of the bases (P, m + 1, m).
+        value: eigenvalues on them (P,).
+        miss: their residuals (P,), relative to their moduli.
+        condition: their condition numbers (P,).
+        least: known eigenvalues, as in :func:`arnoldi`.
+        n: size of the matrices.
+        tolerance: by which a larger eigenvalue is excluded.
+        residual: largest residual.
+    """
+    modulus, columns = value.abs(), norm(h.mT)
+    largest = columns.amax(1)
+    size = torch.maximum(largest, n**0.5 * columns[:, 0])  # the second: of all entries, by the random start
+    exposed = (miss + torch.finfo(h.dtype).eps * size / modulus) * condition
+    excess = torch.maximum(miss / residual, exposed / (EXPOSED * tolerance))
+    lost = (modulus < LEAST * largest) | (largest < torch.finfo(h.dtype).tiny ** SQUARES)
+    excess = torch.where(lost, torch.inf, excess)
+    excess = torch.where(modulus <= (1 + tolerance / 2) * least.abs(), 0, excess)
+    share, rate = excluded(h, torch.where(modulus < least.abs(), least, value), tolerance, n)
+    # residuals fall like the square root of what the share rises
+    more = torch.maximum(-share.log(), 2 * excess.log()) / rate
+    return (excess <= 1) & (share >= 1), more
+
+
+def excluded(h: Tensor, value: Tensor, tolerance: float, n: int) -> tuple[Tensor, Tensor]:
+    """How far eigenvalues larger than values (P,) by a tolerance are excluded: z² K / n at the worst angle (P,).
+
+    From 1 on none is left out. Also returns by how much its logarithm rises with each product.
+    """
+    radius = (1 + tolerance) * value.abs()
+    around = torch.arange(ANGLES + 1, device=h.device, dtype=h.dtype) * (math.pi / ANGLES)
+    angle = torch.cat((around.expand(len(h), -1), value.angle().unsqueeze(1)), 1)
+    k = kernel(h, torch.polar(radius.unsqueeze(1).expand_as(angle), angle))
+    chance = torch.where(angle.sin().abs() < 1e-6, CHANCE["real"], CHANCE["complex"])
+    share, worst = (chance.square() * k[:, -1] / n).min(1)
+    some = max(1, h.shape[2] // 4)
+    before, now = (k[:, i].gather(1, worst.unsqueeze(1)).squeeze(1) for i in (-1 - some, -1))
+    return torch.where(radius > 0, share, 0), (now / before).log() / some
+
+
+def kernel(h: Tensor, at: Tensor) -> Tensor:
+    """K_j (P, m + 1, k) of all j up to m at complex numbers (P, k), from H (P, m + 1, m)."""
+    columns = h.mT.contiguous()
+    (p, steps), k = columns.shape[:2], at.shape[1]
+    if _compiled(h):
+        from neurolsc.stability import arnoldi_kernels
+
+        size = columns.new_empty(p, steps + 1, k)
+        real, imaginary = at.real.contiguous().numpy(), at.imag.contiguous().numpy()
+        arnoldi_kernels.kernel(columns.numpy(), real, imaginary, size.numpy())
+    else:
+        along, across = torch.cat((at.real, at.real), 1), torch.cat((-at.imag, at.imag), 1)
+        phi = columns.new_zeros(p, steps + 1, 2 * k)  # real parts, then imaginary ones
+        phi[:, 0, :k] = 1
+        for j in range(steps):
+            now = phi[:, j]
+            new = along * now + across * now.roll(k, 1)
+            new -= (columns[:, j : j + 1, : j + 1] @ phi[:, : j + 1]).squeeze(1)
+            torch.div(new, columns[:, j, j + 1].unsqueeze(1), out=phi[:, j + 1])
+        parts = phi.square_().cumsum(1)
+        size = parts[..., :k] + parts[..., k:]
+    return size.nan_to_num_(1e30, 1e30)  # the basis holds all of the start
+
+
+# ---- gradients
+
+
+def _pairs(operator: OperatorProduct, like: Tensor, tolerance: float) -> tuple[Tensor, Pairs, Tensor]:
+    """Radii, eigenpairs of each point, and which of them are dense (P,)."""
+    largest = _dominant(operator, like, tolerance, STRICT * tolerance)
+    radius = largest.value.abs()
+    if operator.size <= FACTORED_BELOW:
+        pairs = pairs_near(operator, largest.value, largest.vector)
+    else:
+        right, left = (_dominant(operator, like, tolerance, CLOSE * tolerance, right=side) for side in (True, False))
+        pairs = matched(right, left, CLOSE * tolerance)
+    good = largest.settled & pairs.found & (pairs.value.abs() >= (1 - tolerance / 2) * radius)
+    radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)
+    for i in (~good).nonzero().flatten().tolist():
+        value, right, left = leading_pair(_finite(operator.matrix(i, like)))
+        radius[i], pairs.value[i], pairs.right[i], pairs.left[i] = value.abs(), value, right, left
+    return radius, pairs, ~good
+
+
+def _modulus(operator: OperatorProduct, pairs: Pairs) -> Tensor:
+    r"""The moduli of the eigenvalues (P,), differentiable by the parameters behind the products.
+
+    With x and y fixed :math:`\mathrm{Re}(\bar\lambda y^H M x) / |\lambda|` has the radius's value and gradient.
+    """
+    x, y = pairs.right, pairs.left
+    by_real, by_imaginary = operator.rmatvec(y.real.contiguous()), operator.rmatvec(y.imag.contiguous())
+    real = (by_real * x.real + by_imaginary * x.imag).sum(1)
+    imaginary = (by_real * x.imag - by_imaginary * x.real).sum(1)
+    phase = torch.where(pairs.value == 0, 0, pairs.value / pairs.value.abs())
+    return phase.real * real + phase.imag * imaginary
+
+
+def pairs_near(operator: OperatorProduct, values: Tensor, lefts: Tensor) -> Pairs:
+    """Eigenpairs near values (P,) and left vectors (P, n), by two-sided Rayleigh quotient iteration.
+
+    Its error is cubed at each step; one matrix of one point is factorised at a time.
+
+    Source: Ostrowski 1959; Parlett, Math. Comp. 28 (1974).
+    """
+    eps = torch.finfo(lefts.dtype).eps
+    enough, good = eps**0.75, eps**0.5
+
+    def times(apply: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        if not x.is_complex():
+            return apply(x.unsqueeze(0)).squeeze(0)
+        return torch.complex(apply(x.real.unsqueeze(0)), apply(x.imag.unsqueeze(0))).squeeze(0)
+
+    pairs = Pairs(values.clone(), torch.zeros_like(lefts), lefts.clone(), values == 0)
+    pairs.left[pairs.found] = 0  # the gradient of a zero matrix is 0
+    for i in (values != 0).nonzero().flatten().tolist():
+        value, y = values[i], lefts[i]
+        if value.imag == 0:
+            value, y = value.real, unit(y.real)
+        x, one = start(len(y), y), operator.take(torch.tensor([i], device=y.device))
+        for step in range(6):
+            factors = operator.factors(i, value * (1 + 4 * eps), lefts.real)
+            x = unit(factors.solve(x))
+            if step == 0:  # y comes near already
+                x = unit(factors.solve(x))
+            y = unit(factors.solve_adjoint(y))
+            overlap = torch.vdot(y, x)
+            if not overlap.abs() > good:  # nearly defective
+                pairs.found[i] = False
+                break
+            m_x, m_y = times(one.matvec, x), times(one.rmatvec, y)
+            value = torch.vdot(y, m_x) / overlap
+            miss = torch.maximum((m_x - value * x).norm(), (m_y - value.conj() * y).norm()) / value.abs()
+            pairs.found[i] = miss <= good
+            if miss <= enough:
+                break
+        if pairs.found[i]:
+            pairs.value[i], pairs.right[i], pairs.left[i] = value, x, y / torch.vdot(x, y)
+    return pairs
+
+
+def matched(right: Dominant, left: Dominant, tolerance: float) -> Pairs:
+    """Right and left vectors from two bases, as pairs where they agree on the eigenvalue."""
+    value, y = right.value, left.vector
+    swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # the other of a complex pair
+    other = torch.where(swap, left.value.conj(), left.value)
+    y = torch.where(swap.unsqueeze(1), y.conj(), y)
+    overlap = (right.vector.conj() * y).sum(1)
+    found = right.settled & left.settled & ((other - value).abs() <= tolerance * value.abs())
+    found &= (overlap.abs() > torch.finfo(y.dtype).eps ** 0.5) | (value == 0)
+    return Pairs(value, right.vector, y / torch.where(overlap == 0, 1, overlap).unsqueeze(1), found)

@@ -1,0 +1,508 @@
+"""What else says how gradients and activity get through a network, besides its radii.
+
+Growth over a whole run (:func:`lyapunov_exponents`), largest singular values, gradients of a loss by states and
+parameters and the part of them that batches share, spikes with a usable derivative, how much of the input a layer
+preserves, its activity, and whether its time constants can move. `diagnose` measures all of it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from neurolsc.metrics import is_binary
+from neurolsc.modes import evaluating
+from neurolsc.network import Network, NetworkState, as_network
+from neurolsc.neurons.cell import Cell, State
+from neurolsc.neurons.derivatives import LinearOperator
+from neurolsc.positive import behind
+from neurolsc.stability.arnoldi import TOLERANCE, radii, safe_sqrt
+from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, follow, gram, time_operator
+from neurolsc.validation import whole
+
+Loss = Callable[[Tensor], Tensor]
+"""A number with a gradient, from the logits (T, B, C)."""
+
+SATURATED = 0.9
+"""spikes per step above which a neuron counts as saturated"""
+STUCK = 1e-6
+"""change of a decay per change of log tau below which float32 does not see the steps of an optimizer: a hundred of
+1e-3 move a decay near 1 by less than its resolution, 1.2e-7"""
+
+
+# ---- growth
+
+
+def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int = 0) -> Tensor:
+    r"""Measure how fast small changes of a layer's state grow or fade along a run.
+
+    With the derivatives :math:`M_t = \partial h[t, l] / \partial h[t-1, l]` along the run of a sample and orthonormal
+    columns :math:`Q_0` drawn at random,
+
+    .. math:: Q_t R_t = M_t Q_{t-1}, \qquad
+              \lambda_i = \frac{1}{T} \sum_{t=1}^{T} \log |(R_t)_{ii}|
+
+    The radius of one step says nothing about a product of steps whose directions differ; these do. The derivative of
+    the whole network is block triangular, so as T grows its exponents become those of its layers together.
+
+    Args:
+        network: the network; its parameters are not changed.
+        x: input (T, B, n_in).
+        count: how many exponents of each layer, at most its number of state variables.
+        seed: of the first directions.
+
+    Returns:
+        Exponents (L, B, count), in nats per step; above 0 gradients through time explode, ``-inf`` where a direction
+        is lost altogether. The first is the largest as T grows; over T steps each is uncertain by about 1 / T times
+        the logarithm of how well the first directions met theirs.
+
+    Raises:
+        TypeError: if network is not one.
+        ValueError: if x does not fit it, or count is not in 1 ... the smallest state.
+
+    Cost: ``count`` products of the derivative and a QR of (S, count) for each of L T B points: of LIF and ALIF
+    O(count n_hidden^2 + count^2 n_hidden) each. The states of all steps stay in memory.
+
+    Source: Benettin et al., Meccanica 15 (1980) (the QR method); arXiv:2006.02427, Engelken, Wolf & Abbott (of
+    recurrent networks); for the link to gradients Vogt et al., arXiv:2006.14123.
+    """
+    whole("count", count)
+    with evaluating(as_network(network)), torch.no_grad():
+        transitions, _ = follow(network, x, torch.arange(x.shape[0]))
+        smallest = min(t.states for t in transitions)
+        if count > smallest:
+            raise ValueError(
+                f"count must be at most the {smallest} state variables of the smallest layer, got {count}."
+            )
+        return torch.stack([layer_exponents(t, x.shape[1], count, seed) for t in transitions])
+
+
+def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor:
+    """Exponents (B, count) of one layer at all steps of a run, points ordered (step, sample)."""
+    size, like = t.states, t.x
+    steps = len(like) // batch
+    start = torch.randn(size, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    q = torch.linalg.qr(start)[0].to(like).expand(batch, -1, -1)
+    copies = torch.arange(batch, device=like.device).repeat_interleave(count)
+    total = like.new_zeros(batch, count)
+    for points in t.chunks(batch):
+        moved = time_operator(points).take(copies).matvec(q.mT.reshape(batch * count, size))
+        q, r = torch.linalg.qr(moved.view(batch, count, size).mT)
+        total += r.diagonal(dim1=1, dim2=2).abs().log()
+    return total / steps
+
+
+def singular_values(
+    network: Network, x: Tensor, *, steps: int | None = None, seed: int = 0, tolerance: float = TOLERANCE
+) -> tuple[Tensor, Tensor]:
+    r"""Measure the largest singular value of every transition derivative of a network.
+
+    .. math:: \sigma_{\max}(M) = \max_{|u| = 1} |M u| = \sqrt{\rho(M^T M)}
+
+    It bounds what one step can do to a gradient, the radius what many steps of the same kind do; a derivative whose
+    radius is far below it stretches some gradients before they fade. Unequal widths need no sub-matrix.
+
+    Args:
+        network: the network; its parameters are not changed.
+        x: input (T, B, n_in).
+        steps: how many steps to measure, drawn at random; by default all T.
+        seed: of the steps.
+        tolerance: relative error of the squares, as in :func:`neurolsc.radius_profile`.
+
+    Returns:
+        Through time and through depth, each (L, K, B): layer, step, sample. Depth row 0 is that of the derivative by
+        the input.
+
+    Raises:
+        TypeError: if network is not one.
+        ValueError: if x does not fit it, or steps or tolerance are out of range.
+        FloatingPointError: if a derivative is NaN or infinite.
+
+    Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063 (singular values and gradients).
+    """
+    chosen = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed))
+    with evaluating(as_network(network)), torch.no_grad():
+        transitions, _ = follow(network, x, chosen)
+        shape = (len(chosen), x.shape[1])
+        time = [singular_through_time(t, tolerance).view(shape) for t in transitions]
+        depth = [singular_through_depth(t, tolerance).view(shape) for t in transitions]
+    return torch.stack(time), torch.stack(depth)
+
+
+def singular_through_time(t: Transitions, tolerance: float = TOLERANCE) -> Tensor:
+    """The largest singular values through time at the points of a layer (P,)."""
+    return _largest_singular([time_operator(t)], t.x, tolerance)
+
+
+def singular_through_depth(t: Transitions, tolerance: float = TOLERANCE) -> Tensor:
+    """The largest singular values through depth at the points of a layer (P,)."""
+    return _largest_singular(depth_operators(t), t.x, tolerance)
+
+
+def _largest_singular(operators: Sequence[LinearOperator], like: Tensor, tolerance: float) -> Tensor:
+    points = 1 if all(part.same for part in operators) else len(like)
+    return safe_sqrt(radii(gram(operators, points), like, tolerance).radius).expand(len(like))
+
+
+# ---- gradients
+
+
+def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
+    r"""Norms of the gradient of a loss by the state of every layer, step and sample.
+
+    .. math:: G_{l,t,b} = \Big\lVert \frac{\mathrm{d} L}{\mathrm{d} h[t, l]_b} \Big\rVert_2
+
+    through all later steps and higher layers. Of a loss of the last step alone, row T-1-k is what is left of the
+    gradient k steps back.
+
+    Args:
+        network: the network; it is run step by step, and its parameters get no gradient.
+        x: input (T, B, n_in).
+        loss: of the logits. Of samples of unequal length it takes what lies inside their mask; what follows has no
+            gradient then.
+
+    Returns:
+        Norms (L, T, B), in the loss's unit over that of the state.
+
+    Raises:
+        TypeError: if network is not one.
+        ValueError: if x does not fit it.
+
+    Cost: a forward and a backward pass by plain steps; the graph of all T steps stays in memory.
+
+    Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063.
+    """
+    with evaluating(as_network(network)), torch.enable_grad():
+        start = None
+        if x.ndim == 3:  # states by which a gradient can be taken whether or not any parameter needs one
+            rest = network.initial_states(x.shape[1])
+            layers = (type(s)(*(leaf.detach().clone().requires_grad_() for leaf in s)) for s in rest.layers)
+            start = NetworkState(tuple(layers), rest.x)
+        moments = list(network.moments(x, start))
+        logits = torch.stack([network.readout(m.outputs[-1]) for m in moments])
+        leaves = [leaf for m in moments for layer in m.after.layers for leaf in layer]
+        found = iter(_gradients(loss(logits), leaves))
+
+    def over_all_variables(state: State) -> Tensor:
+        return torch.cat([next(found).detach().abs().flatten(1) for _ in state], 1).norm(dim=1)
+
+    return torch.stack([torch.stack([over_all_variables(layer) for layer in m.after.layers]) for m in moments], 1)
+
+
+def parameter_gradients(
+    network: Network, x: Tensor, loss: Loss, *, mask: Tensor | None = None
+) -> tuple[dict[str, Tensor], ...]:
+    """The gradient of a loss by the parameters of every layer, and last of the readout.
+
+    Args:
+        network: the network; the ``grad`` of its parameters stays as it is.
+        x: input (T, B, n_in).
+        loss: of the logits.
+        mask: as in :meth:`neurolsc.Network.run`.
+
+    Returns:
+        For each of L cells and the readout the gradients by name, detached, each in the shape of its parameter;
+        those of frozen parameters are left out. Cells that share one module of another library count those that they
+        would pre-train (:meth:`neurolsc.Cell.pretrained`).
+
+    Raises:
+        TypeError: if network is not one.
+        ValueError: if x or the mask do not fit it.
+    """
+    cells = as_network(network).cells
+    shared = Counter(p for cell in cells for p in cell.parameters())
+    trained = [{n: p for n, p in part.named_parameters() if p.requires_grad} for part in (*cells, network.readout)]
+    for cell, names in zip(cells, trained, strict=False):
+        own = set(cell.pretrained())
+        for name in [n for n, p in names.items() if shared[p] > 1 and p not in own]:
+            del names[name]
+    with evaluating(network), torch.enable_grad():
+        value = loss(network.run(x, mask=mask).logits)
+    found = iter(_gradients(value, list(chain.from_iterable(t.values() for t in trained))))
+    return tuple({name: next(found).detach() for name in names} for names in trained)
+
+
+def together(gradients: dict[str, Tensor]) -> Tensor:
+    """All gradients of a layer side by side (P,)."""
+    return torch.cat([g.flatten() for g in gradients.values()]) if gradients else torch.empty(0)
+
+
+def _gradients(value: Tensor, by: list[Tensor]) -> list[Tensor]:
+    """Gradients by tensors, zero by those that the value does not depend on."""
+    reached = [t for t in by if t.requires_grad]
+    if not value.requires_grad or not reached:
+        return [torch.zeros_like(t) for t in by]
+    found = iter(torch.autograd.grad(value, reached, allow_unused=True, materialize_grads=True))
+    return [next(found) if t.requires_grad else torch.zeros_like(t) for t in by]
+
+
+def signal_to_noise(gradients: Tensor) -> float:
+    r"""Squared norm of the mean gradient of K batches over its variance between them.
+
+    .. math:: \mathrm{SNR} = \frac{\lVert \bar g \rVert^2}{\sum_p \mathrm{var}_k\, g_{k,p}},
+        \qquad \bar g = \frac{1}{K} \sum_k g_k, \quad
+        \mathrm{var}_k\, g_k = \frac{1}{K-1} \sum_k (g_k - \bar g)^2
+
+    Noise of mean 0 alone gives 1 / K on the average, and batches m times as large give m times as much.
+
+    Args:
+        gradients: of K batches of equal size (K, P), all entries side by side.
+
+    Returns:
+        A number from 0; ``inf`` where all batches agree, ``nan`` where all gradients are 0.
+
+    Raises:
+        ValueError: if gradients are not (K, P) with K >= 2.
+
+    Source: McCandlish et al. 2018, arXiv:1812.06162 (the reciprocal of its simple noise scale, in units of the
+    batch).
+
+    Example:
+        >>> import torch
+        >>> signal_to_noise(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
+        2.0
+    """
+    if gradients.ndim != 2 or len(gradients) < 2:
+        raise ValueError(f"gradients must have shape (K, P) with K >= 2 batches, got {tuple(gradients.shape)}.")
+    return (gradients.mean(0).square().sum() / gradients.var(0).sum()).item()
+
+
+def usable_share(
+    network: Network, x: Tensor, *, threshold: float = 0.1, steps: int | None = None, seed: int = 0
+) -> Tensor:
+    r"""The share of neurons, steps and samples whose spike has a derivative of a useful size.
+
+    .. math:: \frac{1}{K B n} \sum_{t,b,i} \Big[\, \Big|\frac{\partial z_i}{\partial v_i}\Big|
+        \ge \text{threshold} \cdot \max_v \frac{\partial z_i}{\partial v_i} \Big]
+
+    Only through these a gradient reaches the neuron's weights; a neuron that is far from its threshold at all steps
+    and samples learns nothing, whatever the loss. The largest derivative is taken at the threshold itself, found by
+    bisection, so any surrogate will do.
+
+    Args:
+        network: the network; its parameters are not changed.
+        x: input (T, B, n_in).
+        threshold: the share of the largest derivative that counts as useful, in 0 ... 1.
+        steps: how many steps, drawn at random; by default all.
+        seed: of the steps.
+
+    Returns:
+        Shares (L,); NaN for a layer that does not spike, or whose cell does not say what its voltage is
+        (:meth:`neurolsc.Cell.membrane`).
+
+    Raises:
+        TypeError: if network is not one.
+        ValueError: if x does not fit it, or threshold or steps are out of range.
+    """
+    if not 0 < threshold <= 1:
+        raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}.")
+    chosen = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed))
+    with evaluating(as_network(network)):
+        return torch.tensor([_usable(t, threshold) for t in follow(network, x, chosen)[0]])
+
+
+def _usable(t: Transitions, threshold: float) -> float:
+    membrane = t.cell.membrane()
+    if membrane is None:
+        return math.nan
+    name = membrane.name
+
+    def spikes(v: Tensor, state: State, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Spikes at a voltage, of the next step if they are a variable of the state, and |dz/dv|, in its shape."""
+        with torch.enable_grad():
+            v = v.detach().requires_grad_()
+            before = state._replace(**{name: v})
+            z = t.cell.output(before)
+            if not z.requires_grad or z.grad_fn is None:
+                z = t.cell.output(t.cell.update(x, z.detach(), before))
+            if z.numel() != v.numel() or not z.requires_grad:
+                return z, None
+            (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
+        return z.detach(), slope.abs()
+
+    z, slope = spikes(getattr(t.before, name), t.before, t.x)
+    if slope is None or not bool(((z == 0) | (z == 1)).all()):
+        return math.nan
+    one = t.at(slice(0, 1))
+    low = torch.full_like(getattr(one.before, name), -1e6)  # beyond all thresholds
+    high = -low
+    for _ in range(64):  # to neighbouring numbers of any dtype
+        middle = (low + high) / 2
+        fires = spikes(middle, one.before, one.x)[0].view_as(middle) > 0
+        low, high = torch.where(fires, low, middle), torch.where(fires, middle, high)
+    peaks = [spikes(v, one.before, one.x)[1] for v in (low, high)]
+    peak = torch.stack([p for p in peaks if p is not None] + [slope.amax(0, keepdim=True)]).amax(0)
+    return ((slope >= threshold * peak) & (peak > 0)).double().mean().item()
+
+
+# ---- activity
+
+
+class Activity(NamedTuple):
+    """The activity of a layer's neurons; all NaN where outputs are not all 0 or 1."""
+
+    rate: float  # spikes per neuron and step
+    dead: float  # share of the neurons that fire at no step of any sample
+    saturated: float  # share of the neurons that fire at more than nine steps of ten
+    synchrony: float  # share of the neurons' variance over time that they have in common, see `activity`
+
+
+def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
+    r"""Rate, dead and saturated neurons, and synchrony of one layer.
+
+    Synchrony is the variance over time of the layer's mean output over the mean variance of a neuron, both of each
+    sample, then summed over samples,
+
+    .. math:: \chi^2 = \frac{\sum_b \mathrm{var}_t\, \frac{1}{n} \sum_i z_i[t, b]}
+        {\sum_b \frac{1}{n} \sum_i \mathrm{var}_t\, z_i[t, b]},
+
+    1 where all neurons fire at the same steps, about 1 / n where they are independent, and NaN where none ever
+    changes. An input that comes and goes drives it up as well.
+
+    Args:
+        spikes: outputs of a layer (T, B, n).
+        mask: (T, B), bool, the steps that count; None: all.
+
+    Source: Golomb & Rinzel, Physica D 72 (1994) (synchrony).
+    """
+    if not is_binary(spikes):
+        return Activity(math.nan, math.nan, math.nan, math.nan)
+    z = spikes.detach().double()
+    alive = torch.ones(z.shape[:2], dtype=z.dtype, device=z.device) if mask is None else mask.double()
+    rate = (z * alive.unsqueeze(-1)).sum((0, 1)) / alive.sum()
+
+    def variance(z: Tensor) -> Tensor:
+        weight = (alive / alive.sum(0)).unsqueeze(-1)
+        return (weight * (z - (weight * z).sum(0)).square()).sum(0)
+
+    changes = variance(z).mean(-1).sum()
+    synchrony = (variance(z.mean(-1, keepdim=True)).sum() / changes).item() if changes > 1e-12 else math.nan  # rounding
+    dead, saturated = (rate == 0).double().mean().item(), (rate > SATURATED).double().mean().item()
+    return Activity(rate.mean().item(), dead, saturated, synchrony)
+
+
+def surviving_share(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
+    r"""The share of the variance between samples of an input that a layer preserves.
+
+    Every sample is its sums over windows of time. The pairwise similarities of samples are the scalar products
+    :math:`K = X X^T` of the input and :math:`L` of the layer. With both centred so that chance gives 0 on the average
+    (U-centred: without diagonal, every row summing to 0),
+
+    .. math:: s = \max\Big(0, \frac{\langle \tilde K, \tilde L \rangle}
+        {\lVert \tilde K \rVert\, \lVert \tilde L \rVert}\Big)^2,
+
+    the share of the variance of the input's similarities that a linear function of the layer's predicts. It is 1 for
+    an identity, a rotation and any scale, 0 for a layer that is silent or the same for all samples, and about 0,
+    :math:`O(1 / B^2)`, for noise independent of the input. A layer that preserves a small but telling difference and
+    drops the rest has a low share, and so has one that tells apart more than the input does: it is a number, not a
+    fault.
+
+    Args:
+        x: the input (T, B, N).
+        layer: outputs of a layer (T, B, M).
+        windows: equal stretches of time that are summed over; a layer may lag by a small part of one.
+
+    Returns:
+        A share from 0 to 1; NaN for fewer than 4 samples, or where all samples of the input are alike.
+
+    Raises:
+        ValueError: if the two differ in steps or samples.
+
+    Source: Song et al. 2012, JMLR 13 (unbiased HSIC); Székely & Rizzo 2014, arXiv:1310.2926 (U-centring); Kornblith
+    et al. 2019, arXiv:1905.00414 (CKA, of which s is the debiased square).
+    """
+    if x.ndim != 3 or layer.ndim != 3 or x.shape[:2] != layer.shape[:2]:
+        raise ValueError(
+            f"x and layer must be (T, B, N) of the same steps and samples, got {tuple(x.shape)} and {tuple(layer.shape)}."
+        )
+    if x.shape[1] < 4:
+        return math.nan
+    of_x, of_layer = (_similarities(part, min(windows, len(x))) for part in (x, layer))
+    if not of_x.norm() > 0:
+        return math.nan
+    if not of_layer.norm() > 0:
+        return 0.0
+    alike = (of_x * of_layer).sum() / (of_x.norm() * of_layer.norm())
+    return alike.clamp(min=0).square().item()
+
+
+def _similarities(x: Tensor, windows: int) -> Tensor:
+    """U-centred scalar products of samples (B, B), in double precision."""
+    x = (x.to_dense() if x.is_sparse else x).detach()
+    sums = torch.cat([part.double().sum(0) for part in x.tensor_split(windows)], 1)
+    sums = sums - sums.mean(0)  # changes nothing but rounding: U-centring takes it off as well
+    size = len(sums)
+    products = sums @ sums.T
+    if products.diagonal().max() <= 1e-12 * sums.shape[1] * max(1.0, x.abs().max().item()) ** 2:
+        return torch.zeros_like(products)  # all alike but for rounding
+    products.fill_diagonal_(0)
+    rows = products.sum(1)
+    centred = products - (rows[:, None] + rows[None]) / (size - 2) + rows.sum() / ((size - 1) * (size - 2))
+    return centred.fill_diagonal_(0)
+
+
+# ---- time constants
+
+
+@dataclass(frozen=True)
+class TimeConstant:
+    """A parameter of a cell that sets how long something is kept."""
+
+    name: str  # its name on the cell
+    decay: float  # share kept from step to step, mean over neurons
+    given: bool  # True if it is a constant, not a parameter
+    trained: bool  # True if it is a parameter that takes a gradient
+    stuck: float  # share of the neurons whose decay no step of an optimizer moves
+    gradient: float | None  # norm of the gradient of the loss by the stored parameter; None where there is none
+
+    @property
+    def steps(self) -> float:
+        r"""In steps: :math:`-1 / \ln d` of the mean decay, 0 or infinite at the ends."""
+        return -1 / math.log(self.decay) if 0 < self.decay < 1 else (math.inf if self.decay else 0.0)
+
+
+def time_constants(cell: Cell, gradients: Mapping[str, Tensor] | None = None) -> tuple[TimeConstant, ...]:
+    r"""The time constants of a cell: their decays, and whether a gradient and a step can move them.
+
+    Of a time constant tau in steps the decay is :math:`d = e^{-1/\tau}`, and a step of the logarithm that is trained
+    moves it by
+
+    .. math:: \frac{\partial d}{\partial \log \tau} = \frac{e^{-1/\tau}}{\tau},
+
+    which vanishes for very long ones (d is 1) and very short ones (d is 0). A decay stored as such moves freely.
+
+    Args:
+        cell: the cell, which names them among :attr:`neurolsc.Cell.answers`.
+        gradients: those of the cell's parameters by name, from :func:`neurolsc.stability.parameter_gradients`.
+
+    Returns:
+        Its time constants; none of cells that name none.
+    """
+    found = []
+    for answer in cell.answers:
+        if answer.through == "value":
+            continue
+        path, _, name = answer.parameter.rpartition(".")
+        owner = cell.get_submodule(path)
+        value = torch.as_tensor(getattr(owner, name)).detach().double()
+        decay = torch.exp(-1 / value) if answer.through == "decay" else value
+        moves = decay / value if answer.through == "decay" else torch.ones_like(value)
+        parameter = behind(owner, name)
+        stored = next((n for n, p in cell.named_parameters() if p is parameter), "")
+        gradient = (gradients or {}).get(stored)
+        found.append(
+            TimeConstant(
+                answer.parameter,
+                decay.mean().item(),
+                given=parameter is None,
+                trained=parameter is not None and parameter.requires_grad,
+                stuck=(moves < STUCK).double().mean().item(),
+                gradient=None if gradient is None else gradient.norm().item(),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,414 @@
+r"""One step of a network, differentiated: through time and through depth, as matrices and as products.
+
+.. math:: M^{time}_{t,l} = \frac{\partial h[t, l]}{\partial h[t-1, l]}, \qquad
+          M^{depth}_{t,l} = \frac{\partial h[t, l]}{\partial h[t', l-1]}
+
+with t' = t-1 for ``layer_delay=1`` and t' = t for 0. The state h is the whole state of a layer, all its variables
+concatenated. Row 0 of the depth is the derivative of the first layer by its input. The states along the run are
+constants: a derivative depends on the parameters through its own step only, which is what the loss of
+arXiv:2308.12075, eq. 2, differentiates.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from neurolsc.network import Network
+from neurolsc.neurons.cell import Cell, State
+from neurolsc.neurons.derivatives import Factors, LinearOperator, lu_factors
+from neurolsc.neurons.isolated import Known
+from neurolsc.surrogate import exact_values
+from neurolsc.validation import whole
+
+NonSquare = Literal["submatrix", "singular"]
+"""What stands for the radius between unequal widths: that of a random square sub-matrix (the paper's released code),
+or the largest singular value. The text of the paper does not say."""
+NON_SQUARE: tuple[NonSquare, ...] = get_args(NonSquare)
+
+
+class Transitions(NamedTuple):
+    """What one layer needs for its derivatives at K x B points (step, sample), as one batch."""
+
+    cell: Cell
+    x: Tensor  # input of the cell (K B, n_in)
+    before: State  # its state before the step, leaves (K B, ...)
+    below: Cell | None  # the cell it reads from; None for the first
+    state_below: State | None  # the state whose output is x; None for the first
+
+    @property
+    def states(self) -> int:
+        """Number of real state variables of the layer."""
+        return flat(self.before).shape[1]
+
+    @property
+    def non_square(self) -> bool:
+        """True if the state and the state below (or the input) differ in size."""
+        return self.states != (self.cell.n_in if self.state_below is None else flat(self.state_below).shape[1])
+
+    def at(self, points: slice | Tensor) -> "Transitions":
+        """Some of the points."""
+        below = None if self.state_below is None else type(self.state_below)(*(h[points] for h in self.state_below))
+        before = type(self.before)(*(h[points] for h in self.before))
+        return Transitions(self.cell, self.x[points], before, self.below, below)
+
+    def chunks(self, size: int) -> Iterator["Transitions"]:
+        """So many points at a time."""
+        return (self.at(slice(start, start + size)) for start in range(0, len(self.x), size))
+
+
+def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions], tuple[Tensor, ...]]:
+    """Run the network without gradient and return the points at which derivatives are taken.
+
+    Args:
+        network: the network.
+        x: input (T, B, n_in).
+        steps: the K steps, increasing, each in 0 ... T-1.
+
+    Returns:
+        One :class:`Transitions` per layer, its points ordered (step, sample), and the outputs of every layer at all
+        steps, each (T, B, n_hidden).
+    """
+    wanted = set(steps.tolist())
+    moments, outputs = [], []
+    with torch.no_grad():
+        for t, moment in enumerate(network.moments(x)):
+            outputs.append(moment.outputs)
+            if t in wanted:
+                moments.append(moment)
+    transitions = []
+    for i, cell in enumerate(network.cells):
+        # with a delay x is the output of the layer below one step ago, without one of the same step
+        side = [m.before if network.layer_delay else m.after for m in moments]
+        below, state_below = (network.cells[i - 1], stacked([s.layers[i - 1] for s in side])) if i else (None, None)
+        before = stacked([m.before.layers[i] for m in moments])
+        transitions.append(Transitions(cell, torch.cat([m.inputs[i] for m in moments]), before, below, state_below))
+    return transitions, tuple(torch.stack(layer) for layer in zip(*outputs, strict=True))
+
+
+def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
+    """Draw `count` of `total` steps, one at random from each of count equal stretches; None: all.
+
+    Radii change along a run more than from sample to sample, so a mean over stretches is steadier
+    than over free draws.
+
+    Raises:
+        ValueError: if count is below 1 or above total.
+    """
+    if count is None:
+        return torch.arange(total)
+    if whole("steps", count) > total:
+        raise ValueError(f"steps must be at most the {total} steps of the input, got {count}.")
+    edges = torch.arange(count + 1) * total // count  # of stretches of whole steps, so that none is drawn twice
+    return edges[:-1] + (torch.rand(count, generator=generator, dtype=torch.float64) * edges.diff()).long()
+
+
+# ---- states as vectors
+
+
+def flat(state: State) -> Tensor:
+    """All variables of a state, leaves (B, ...), side by side (B, S); complex ones as two reals."""
+    return torch.cat([_real(leaf).reshape(leaf.shape[0], -1) for leaf in state], 1)
+
+
+def unflat(h: Tensor, like: State) -> State:
+    """The state with the values h (B, S) and the shapes of another one (any batch)."""
+
+    def leaf(part: Tensor, like: Tensor) -> Tensor:
+        shape = (-1, *like.shape[1:])
+        return torch.complex(*part.reshape(*shape, 2).unbind(-1)) if like.is_complex() else part.view(shape)
+
+    parts = h.split([_real(leaf)[0].numel() for leaf in like], 1)
+    return type(like)(*(leaf(part, one) for part, one in zip(parts, like, strict=True)))
+
+
+def stacked(states: list[State]) -> State:
+    """The states of several steps as one batch."""
+    return type(states[0])(*(torch.cat(leaves) for leaves in zip(*states, strict=True)))
+
+
+def _real(leaf: Tensor) -> Tensor:
+    return torch.view_as_real(leaf) if leaf.is_complex() else leaf
+
+
+# ---- derivatives as matrices
+
+
+def time_derivative(t: Transitions) -> Tensor:
+    """d h[t, l] / d h[t-1, l], shape (K B, S, S); in closed form where the cell has one."""
+    known = t.cell.derivatives()
+    if known is None:
+        return time_derivative_by_autograd(t)
+    return sum(known.by_state(t.x, t.before).values(), t.x.new_zeros(()))
+
+
+def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
+    """d h[t, l] / d x (K B or 1, S, n_in), and d x / d h below (K B, n_in, S_below).
+
+    The depth derivative is their product; for the first layer the second is None, and it is the first alone.
+    """
+    known = t.cell.derivatives()
+    by_input = input_derivative_by_autograd(t) if known is None else known.by_input(t.x, t.before)
+    if t.below is None:
+        return by_input, None
+    known = t.below.derivatives()
+    return by_input, output_derivative_by_autograd(t) if known is None else known.of_output(t.state_below)
+
+
+def depth_derivative(t: Transitions) -> Tensor:
+    """d h[t, l] / d h[t', l-1], shape (K B, S, S_below); of the first layer by its input, (K B or 1, S, n_in)."""
+    by_input, below = depth_factors(t)
+    return by_input if below is None else by_input @ below
+
+
+def time_derivative_by_autograd(t: Transitions) -> Tensor:
+    """d h[t, l] / d h[t-1, l] (K B, S, S) by autograd, for any cell."""
+    return jacobian(_step(t), flat(t.before), t.x)
+
+
+def input_derivative_by_autograd(t: Transitions) -> Tensor:
+    """d h[t] / d x (K B, S, n_in) by autograd."""
+    step = _step(t)
+    return jacobian(lambda x, h: step(h, x), t.x, flat(t.before))
+
+
+def output_derivative_by_autograd(t: Transitions) -> Tensor:
+    """d x / d h below (K B, n_in, S_below) by autograd."""
+    return jacobian(_output_below(t), flat(t.state_below))
+
+
+def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> Tensor:
+    """The Jacobians (B, N, M) of a function that treats the samples of a batch apart, differentiable.
+
+    Every sample is repeated once per output and one backward pass picks one output from each copy. It needs neither
+    ``vmap`` nor ``jacrev``, which surrogates of other libraries refuse.
+
+    Args:
+        function: maps (n, M), and the context, to (n, N), sample by sample, for any n.
+        at: where, shape (B, M).
+        context: further arguments (B, ...), not differentiated.
+    """
+    with torch.enable_grad():
+        at, context = at.detach(), tuple(c.detach() for c in context)
+        batch, outputs = at.shape[0], function(at, *context).shape[1]
+        copies = at.repeat_interleave(outputs, 0).requires_grad_()
+        rows = function(copies, *(c.repeat_interleave(outputs, 0) for c in context))
+        picked = rows.view(batch, outputs, outputs).diagonal(dim1=1, dim2=2).sum()
+        (gradient,) = torch.autograd.grad(picked, copies, create_graph=True, materialize_grads=True)
+    return gradient.view(batch, outputs, -1)
+
+
+def _step(t: Transitions) -> Callable[[Tensor, Tensor], Tensor]:
+    """The step as a function of the state (P, S), and the input (P, n_in)."""
+
+    def step(h: Tensor, x: Tensor) -> Tensor:
+        state = unflat(h, t.before)
+        with exact_values(t.cell):
+            return flat(t.cell.update(x, t.cell.output(state), state))
+
+    return step
+
+
+def _output_below(t: Transitions) -> Callable[[Tensor], Tensor]:
+    """The output of the layer below, as a function of its state (P, S_below)."""
+    below, like = t.below, t.state_below
+    assert below is not None
+
+    def output(h: Tensor) -> Tensor:
+        with exact_values(below):
+            return below.output(unflat(h, like))
+
+    return output
+
+
+# ---- derivatives as products with vectors
+
+
+class OperatorProduct:
+    """A square product of linear operators at P points, each the last one's input.
+
+    Eigenvalues other than 0 do not depend on which operator comes first, so it starts where it is narrowest.
+
+    Args:
+        operators: in the order in which they act.
+        points: P.
+
+    Attributes:
+        size: its number of rows.
+    """
+
+    def __init__(self, operators: Sequence[LinearOperator], points: int) -> None:
+        first = min(range(len(operators)), key=lambda i: operators[i].columns)
+        self.operators = (*operators[first:], *operators[:first])
+        self.size, self.points = self.operators[0].columns, points
+
+    def matvec(self, x: Tensor) -> Tensor:
+        """M x, real vectors (P, size)."""
+        for part in self.operators:
+            x = part.matvec(x)
+        return x
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        """The transpose of M times y, real vectors (P, size)."""
+        for part in reversed(self.operators):
+            y = part.rmatvec(y)
+        return y
+
+    def take(self, index: Tensor) -> "OperatorProduct":
+        """The operator at some of the points."""
+        return OperatorProduct([part.take(index) for part in self.operators], len(index))
+
+    def known(self, right: bool, tolerance: float) -> Known | None:
+        """The largest eigenvalues with right or left eigenvectors, if they are known without any product."""
+        return self.operators[0].known(right, tolerance) if len(self.operators) == 1 else None
+
+    def matrix(self, point: int, like: Tensor) -> Tensor:
+        """M of one point (size, size)."""
+        return self.take(torch.tensor([point], device=like.device)).matrices(like)[0]
+
+    def matrices(self, like: Tensor) -> Tensor:
+        """M of all points (P, size, size), with the dtype and device of a tensor."""
+        known = [part.dense() for part in self.operators]
+        if all(m is not None for m in known):
+            product = reduce(lambda below, m: m @ below, known)  # type: ignore[operator]
+            return product.expand(self.points, -1, -1)  # type: ignore[union-attr]
+        unit = torch.eye(self.size, dtype=like.dtype, device=like.device)
+        copies = self.take(torch.arange(self.points, device=like.device).repeat_interleave(self.size))
+        return copies.matvec(unit.repeat(self.points, 1)).view(self.points, self.size, self.size).mT
+
+    def factors(self, point: int, shift: Tensor, like: Tensor) -> Factors:
+        """M - shift I of one point, factorised; real if the shift is."""
+        if len(self.operators) == 1:
+            cheaper = self.operators[0].take(torch.tensor([point], device=like.device)).factors(shift)
+            if cheaper is not None:
+                return cheaper
+        m = self.matrix(point, like).to(shift.dtype)
+        return lu_factors(m - shift * torch.eye(self.size, dtype=shift.dtype, device=m.device))
+
+
+class JacobianOperator(LinearOperator):
+    """The derivative of any function that treats the samples of a batch apart, by autograd.
+
+    A product with the transpose is one backward pass; one with M itself is a backward pass through that one.
+
+    Args:
+        function: maps (P, columns) and the context to (P, rows), sample by sample.
+        at: where (P, columns).
+        context: further arguments (P, ...), not differentiated.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> None:
+        self.function, self.context = function, tuple(c.detach() for c in context)
+        with torch.enable_grad():
+            self.at = at.detach().requires_grad_()
+            self.value = function(self.at, *self.context)
+        self.rows, self.columns = self.value.shape[1], at.shape[1]
+
+    def matvec(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            probe = torch.zeros_like(self.value, requires_grad=True)
+            back = self._gradient(self.value, self.at, probe, create_graph=True)
+        return self._gradient(back, probe, x, create_graph=torch.is_grad_enabled())
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self._gradient(self.value, self.at, y, create_graph=torch.is_grad_enabled())
+
+    @staticmethod
+    def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool) -> Tensor:
+        if not value.requires_grad:  # the function does not depend on it
+            return torch.zeros_like(by)
+        options = {"create_graph": create_graph, "retain_graph": True, "materialize_grads": True}
+        return torch.autograd.grad(value, by, weights, **options)[0]
+
+    def take(self, index: Tensor) -> "JacobianOperator":
+        return JacobianOperator(self.function, self.at[index], *(c[index] for c in self.context))
+
+
+class RowSelection(LinearOperator):
+    """The rows `chosen` (P, k) of a vector of length `long`, in that order, others at each point."""
+
+    def __init__(self, chosen: Tensor, long: int) -> None:
+        self.chosen, self.rows, self.columns = chosen, chosen.shape[1], long
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return x.gather(1, self.chosen)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return y.new_zeros(y.shape[0], self.columns).scatter(1, self.chosen, y)
+
+    def take(self, index: Tensor) -> "RowSelection":
+        return RowSelection(self.chosen[index], self.columns)
+
+
+class Transposed(LinearOperator):
+    """The transpose of an operator."""
+
+    def __init__(self, inner: LinearOperator) -> None:
+        self.inner, self.rows, self.columns = inner, inner.columns, inner.rows
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return self.inner.rmatvec(x)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return self.inner.matvec(y)
+
+    def take(self, index: Tensor) -> "Transposed":
+        return Transposed(self.inner.take(index))
+
+
+def time_operator(t: Transitions) -> LinearOperator:
+    """d h[t, l] / d h[t-1, l] at the points of t."""
+    known = t.cell.derivatives()
+    if known is None:
+        return JacobianOperator(_step(t), flat(t.before), t.x)
+    return known.state_map(t.x, t.before)
+
+
+def input_operators(t: Transitions) -> Sequence[LinearOperator]:
+    """d h[t, l] / d x at the points of t, in the order in which they act."""
+    known = t.cell.derivatives()
+    if known is None:
+        step = _step(t)
+        return [JacobianOperator(lambda x, h: step(h, x), t.x, flat(t.before))]
+    return known.input_maps(t.x, t.before)
+
+
+def depth_operators(t: Transitions) -> list[LinearOperator]:
+    """d h[t, l] / d h[t', l-1] at the points of t, likewise."""
+    if t.below is None:
+        return [*input_operators(t)]
+    known = t.below.derivatives()
+    if known is None:
+        return [JacobianOperator(_output_below(t), flat(t.state_below)), *input_operators(t)]
+    return [*known.output_maps(t.state_below), *input_operators(t)]
+
+
+def time_product(t: Transitions) -> OperatorProduct:
+    """d h[t, l] / d h[t-1, l] at the points of t, square."""
+    return OperatorProduct([time_operator(t)], len(t.x))
+
+
+def gram(operators: Sequence[LinearOperator], points: int) -> OperatorProduct:
+    """M times its transpose, whose radius is the square of M's largest singular value."""
+    return OperatorProduct([*operators, *(Transposed(part) for part in reversed(operators))], points)
+
+
+def depth_product(t: Transitions, non_square: NonSquare, generator: torch.Generator) -> OperatorProduct:
+    """d h[t, l] / d h[t', l-1] at the points of t, or what stands for it between unequal widths.
+
+    That is a random sub-matrix, or M times its transpose. If all points are alike, there is one.
+    """
+    operators = depth_operators(t)
+    rows, columns, points = operators[-1].rows, operators[0].columns, len(t.x)
+    if all(part.same for part in operators) and (rows == columns or non_square == "singular"):
+        points = 1
+    if rows == columns:
+        return OperatorProduct(operators, points)
+    if non_square == "singular":
+        return gram(operators, points)
+    long, short = max(rows, columns), min(rows, columns)
+    chosen = torch.rand(points, long, generator=generator).argsort(-1)[:, :short].to(t.x.device)
+    choice = RowSelection(chosen, long)
+    return OperatorProduct([*operators, choice] if rows > columns else [Transposed(choice), *operators], points)

@@ -1,0 +1,515 @@
+"""Radii and gradients from products with vectors: within one per cent of LAPACK, or from it and counted as exact."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from neurolsc import (
+    GRU,
+    LIF,
+    LSTM,
+    RNN,
+    ALIFPlus,
+    ALIFPlusMinus,
+    Network,
+    pretrain,
+    radius_profile,
+    spectral_radius,
+    wrap,
+)
+from neurolsc.neurons.derivatives import Linearised, Matrices, SpikingStep
+from neurolsc.stability import arnoldi as module
+from neurolsc.stability.arnoldi import CHANCE, Basis, Pairs, Radii, accepted, arnoldi, excluded, kernel, matched, radii
+from neurolsc.stability.eigen import Dominant
+from neurolsc.stability.profile import depth_radius, time_radius
+from neurolsc.stability.transitions import OperatorProduct, Transitions, follow, time_derivative
+from neurolsc.surrogate import Rectangular
+from tests.stability.promise import ALL, by_family, check, survey, worst
+from tests.stability.random_layers import FAMILIES, KINDS, layer
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def gaussian(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) / shape[-1] ** 0.5
+
+
+def orthogonal(n: int) -> Tensor:
+    return torch.linalg.qr(torch.randn(n, n))[0]
+
+
+def largest(m: Tensor) -> Tensor:
+    return torch.linalg.eigvals(m.detach().double()).abs().amax(-1)
+
+
+def found(m: Tensor, tolerance: float = 0.01) -> Radii:
+    m = m if m.ndim == 3 else m.expand(2, -1, -1)
+    return radii(OperatorProduct([Matrices(m)], len(m)), m, tolerance)
+
+
+def without_gradient(m: Tensor, tolerance: float = 0.01) -> Radii:
+    with torch.no_grad():
+        return found(m.float(), tolerance)
+
+
+# ---- matrices
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_radii_and_gradients_of_gaussian_matrices(dtype):
+    m = gaussian(0, 8, 120, 120).to(dtype).requires_grad_()
+    fast, exact = found(m), spectral_radius(m)
+    assert fast.exact.sum() <= 4
+    torch.testing.assert_close(fast.radius, exact, rtol=0.01, atol=0)
+    gradients = [torch.autograd.grad(r.sum(), m)[0] for r in (fast.radius, exact)]
+    same = (fast.radius / exact - 1).abs() < 1e-5  # others are those of another eigenvalue within one per cent
+    assert same.sum() > 5
+    torch.testing.assert_close(gradients[0][same], gradients[1][same], rtol=1e-2, atol=1e-3)
+
+
+def test_zero_identity_rotation_and_nilpotent_matrices():
+    n = 90
+    angle = torch.tensor([[math.cos(0.3), -math.sin(0.3)], [math.sin(0.3), math.cos(0.3)]])
+    rotation = torch.block_diag(*[2 * angle] * (n // 2))
+    m = torch.stack([torch.zeros(n, n), -0.5 * torch.eye(n), rotation, torch.diag(torch.ones(n - 1), 1)])
+    m.requires_grad_()
+    fast = found(m)
+    torch.testing.assert_close(fast.radius.detach(), torch.tensor([0.0, 0.5, 2.0, 0.0]), rtol=1e-6, atol=0.05)
+    assert fast.exact.tolist()[0] is False and fast.exact.tolist()[3] is True
+    (gradient,) = torch.autograd.grad(fast.radius[:3].sum(), m)
+    assert not gradient[0].any()
+    terms = (gradient * m).sum((1, 2))  # Euler: the radius is homogeneous
+    torch.testing.assert_close(terms[:3], fast.radius[:3], rtol=1e-6, atol=1e-9)
+
+
+def test_a_looser_tolerance_holds_and_costs_fewer_products():
+    m, products = gaussian(5, 6, 200, 200), []
+
+    class Counted(Matrices):
+        def rmatvec(self, y: Tensor) -> Tensor:
+            made.append(len(y))
+            return super().rmatvec(y)
+
+        def take(self, index: Tensor) -> "Counted":
+            return Counted(self.m[index])
+
+    for tolerance in (0.001, 0.01, 0.1):
+        made: list[int] = []
+        with torch.no_grad():
+            got = radii(OperatorProduct([Counted(m)], 6), m, tolerance)
+        torch.testing.assert_close(got.radius, largest(m), rtol=tolerance, atol=0)
+        products.append(sum(made))
+    assert products[0] > products[1] > products[2]
+    with pytest.raises(ValueError, match=r"tolerance must be above 0 and at most 0\.1, got 0\.2"):
+        found(m, 0.2)
+
+
+def test_a_point_that_does_not_settle_goes_by_lapack_and_is_counted(monkeypatch):
+    monkeypatch.setattr(module, "accepted", lambda h, value, *_: (value != value, torch.ones_like(value.real)))
+    monkeypatch.setattr(module, "bounded_radius", lambda m, _: Dominant(*arnoldi_zeros(m)))
+    m = gaussian(4, 3, 100, 100).requires_grad_()
+    fast, exact = found(m), spectral_radius(m)
+    assert fast.exact.all()
+    torch.testing.assert_close(fast.radius, exact)
+    torch.testing.assert_close(*(torch.autograd.grad(r.sum(), m)[0] for r in (fast.radius, exact)))
+
+
+def arnoldi_zeros(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    vector = torch.zeros_like(m[:, 0], dtype=torch.complex128)
+    return vector[:, 0], vector, torch.zeros(len(m), dtype=torch.bool)
+
+
+def test_nan_is_refused():
+    m = gaussian(5, 2, 100, 100)
+    m[1, 3, 4] = math.nan
+    with pytest.raises(FloatingPointError, match="NaN"):
+        found(m)
+
+
+def test_zeros_and_products_too_small_to_be_squared():
+    m = gaussian(8, 3, 120, 120)
+    m[0], m[1] = 0, 1e-21 * m[1]
+    got = without_gradient(m)
+    torch.testing.assert_close(got.radius.double(), largest(m.float()), rtol=0.01, atol=0)
+    assert not got.exact[0]
+
+
+# ---- rings and chains
+
+
+@pytest.mark.parametrize("n", [200, 300])
+@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
+def test_rings_beside_leaks(n, share):
+    k = int(share * n)
+    m = torch.block_diag(1.02 * orthogonal(k), torch.diag(0.9 + 0.07 * torch.rand(n - k)))
+    torch.testing.assert_close(without_gradient(m).radius.double(), torch.full((2,), 1.02), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("size", [0.01, 0.05, 0.3])
+def test_a_circle_around_one(size):
+    m = torch.eye(120) + size * torch.roll(torch.eye(120), 1, 0)
+    torch.testing.assert_close(without_gradient(m).radius.double(), torch.full((2,), 1 + size), rtol=0.01, atol=0)
+
+
+def test_permutations_and_small_circles():
+    torch.manual_seed(0)
+    loops = gaussian(3, 100, 100)
+    loops[3, 7], loops[7, 3] = 8.0, 2.0  # two neurons above a random network
+    signed = torch.eye(100)[torch.randperm(100)] * torch.randn(100).sign()
+    m = torch.stack([torch.eye(100)[torch.randperm(100)], signed, loops])
+    torch.testing.assert_close(without_gradient(m).radius.double(), largest(m), rtol=0.01, atol=0)
+
+
+def test_a_chain_that_ends_nowhere_goes_by_lapack():
+    # all its eigenvalues are 0.5, those on the basis are not
+    m = 0.5 * torch.eye(200) + torch.diag(torch.ones(199), 1)
+    got = without_gradient(m)
+    assert got.exact.all()
+    torch.testing.assert_close(got.radius.double(), torch.full((2,), 0.5), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("scale", [0.95, 1.05])
+@pytest.mark.parametrize("silent", [20, 100])
+def test_rings_beside_silent_neurons_of_a_layer(scale, silent):
+    n = 150
+    s, zero = torch.ones(2, n), torch.zeros(2, n)
+    s[:, :silent] = 0
+    w = torch.block_diag(torch.zeros(silent, silent), scale * orthogonal(n - silent))
+    step = Linearised(w, s, zero, zero, zero, torch.full((n,), 0.001), 0.9 + 0.07 * torch.rand(n))
+    product = OperatorProduct([SpikingStep(step)], 2)
+    with torch.no_grad():
+        torch.testing.assert_close(radii(product, s).radius, largest(product.matrices(s)), rtol=0.01, atol=0)
+
+
+def test_a_ring_above_the_leaks_of_a_layer_is_not_missed():
+    torch.set_default_dtype(torch.float32)
+    settings = {"tau_theta": 20.0, "b_theta": 0.005, "adaptation": 0.01}
+    cell = ALIFPlus(20, 256, recurrent_init="orthogonal", spike=Rectangular(1.0), **settings)
+    radius = radius_profile(Network([cell], 5), torch.zeros(2, 1, 20))
+    torch.testing.assert_close(radius.time, torch.full((1, 2, 1), 1.0053), rtol=0.01, atol=0)
+
+
+# ---- what is left out
+
+
+def basis(m: Tensor, q: Tensor, count: int) -> Basis:
+    made = Basis(lambda _: lambda x: x @ m.T, q.unsqueeze(0), count)
+    made.extend(count)
+    return made
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("mu", [1.1, -0.8, 0.9 + 0.7j])
+def test_the_kernel_is_that_of_the_smallest_polynomial_of_the_products(mu, compiled, monkeypatch):
+    monkeypatch.setattr(module, "_compiled", lambda _: compiled)
+    m, q, steps = gaussian(0, 60, 60), gaussian(1, 60), 8
+    q = (q / q.norm()).to(torch.complex128)
+    # p(x) = 1 + (x - mu) r(x): the smallest of q + (M - mu) (powers of M) q
+    powers = [q]
+    for _ in range(steps - 1):
+        powers.append(m.to(torch.complex128) @ powers[-1])
+    columns = torch.stack([m.to(torch.complex128) @ x - mu * x for x in powers], 1)
+    least = torch.linalg.lstsq(columns, -q.unsqueeze(1)).solution
+    smallest = (columns @ least).squeeze(1) + q
+    k = kernel(basis(m, q.real, steps).h, torch.tensor([[mu]], dtype=torch.complex128))
+    assert k.shape == (1, steps + 1, 1)
+    torch.testing.assert_close(k[0, -1, 0], smallest.norm() ** -2, rtol=1e-8, atol=0)
+
+
+def test_at_an_eigenvalue_the_kernel_stays_below_the_share_of_its_left_vector_in_the_start():
+    m, q = gaussian(2, 40, 40), gaussian(3, 40)
+    values, right = torch.linalg.eig(m)
+    left = torch.linalg.inv(right)
+    share = (left @ (q / q.norm()).to(left.dtype)).abs() / left.norm(dim=1)
+    made = basis(m, q, 30)
+    assert (kernel(made.h, values.unsqueeze(0))[0, -1] <= share**-2 * (1 + 1e-6)).all()
+    off = kernel(made.h, 1.2 * values.abs().max() * torch.ones(1, 1).to(values.dtype))
+    assert off[0, -1, 0] > 1e4 * 40, "of others it does not"
+
+
+@pytest.mark.parametrize("chance", ["real", "complex"])
+def test_the_chance_of_a_start_with_less_is_one_in_four_hundred(chance):
+    g = torch.Generator().manual_seed(0)
+    q = torch.randn(200_000, 2, generator=g)  # along y: one direction, or two of half the square each
+    z = q[:, 0].abs() if chance == "real" else q.norm(dim=1) / 2**0.5
+    assert 0.0015 < (z < CHANCE[chance]).double().mean() < 0.004
+
+
+def test_an_eigenvalue_of_which_the_start_has_hardly_anything_is_waited_for():
+    """A real one above a pair, of which the start has an 80th of its average part."""
+    n, c, s = 152, math.cos(0.05), math.sin(0.05)
+    turn = torch.tensor([[c, -s], [s, c]])
+    m = torch.block_diag(1.012 * torch.ones(1, 1), turn, 0.9 * gaussian(4, n - 3, n - 3))
+    q = torch.randn(1, n, generator=torch.Generator().manual_seed(5))
+    q[0, 0] = 0.0126
+    got = arnoldi(lambda _: lambda x: x @ m.T, q, torch.zeros(1) + 0j, 0.01, 0.005)
+    assert not got.settled.item() or got.value.abs().item() == pytest.approx(1.012, rel=1e-3)
+
+
+def test_a_basis_that_holds_all_of_the_start_excludes_all_else_and_a_smaller_tolerance_less():
+    few, one = torch.zeros(50), torch.ones(1) + 0j
+    few[:3] = torch.tensor([1.0, 0.5, -0.2])
+    assert excluded(basis(torch.diag(few), torch.ones(50), 20).h, one, 0.01, 50)[0].item() > 1e10
+    made = basis(gaussian(6, 100, 100), gaussian(7, 100), 30)
+    shares = [excluded(made.h, one, tolerance, 100)[0].item() for tolerance in (0.001, 0.01, 0.1)]
+    assert shares[0] < shares[1] < shares[2]
+
+
+@pytest.mark.parametrize(
+    ("value", "residual", "condition", "least", "counts"),
+    [
+        (1.0, 1e-4, 1.0, 0.0, True),
+        (1.0, 6e-3, 0.1, 0.0, False),  # the residual
+        (1.0, 1e-3, 1.9, 0.0, True),
+        (1.0, 1e-3, 2.1, 0.0, False),  # with a sensitive value
+        (1.0, 1e-12, 1e9, 0.0, False),  # rounding, in single precision
+        (1.0, 1.0, 1e9, 0.997, True),  # not larger than a known one by half the tolerance
+        (1.0, 1.0, 1e9, 0.99, False),
+        (1e-3, 1e-6, 1.0, 0.0, False),  # far below the norm
+    ],
+)
+def test_what_a_value_needs_to_count(value, residual, condition, least, counts, monkeypatch):
+    h, one = torch.nn.functional.pad(0.5 * torch.eye(4), (0, 0, 1, 0)).unsqueeze(0).float(), torch.ones(1)
+    for share, wanted in ((2.0, counts), (0.5, False)):
+        monkeypatch.setattr(module, "excluded", lambda *_, share=share: (share * one, one))
+        pair = (value * one + 0j, residual * one, condition * one, least * one + 0j)
+        done, more = accepted(h, *pair, 4, 0.01, 0.005)
+        assert done.item() == wanted
+        assert wanted or more.item() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_compiled_loops_are_the_plain_ones(dtype, monkeypatch):
+    m, q = gaussian(11, 70, 70).to(dtype), gaussian(12, 6, 70).to(dtype)
+    q[1, 5:] = 0  # a start that the process exhausts
+    wide = torch.block_diag(m[:5, :5], m[5:, 5:])
+    at = torch.polar(1.1 * torch.ones(6, 4), torch.linspace(0, 3, 4).expand(6, 4)).to(m.dtype.to_complex())
+
+    def made() -> tuple[Tensor, Tensor, Tensor]:
+        b = Basis(lambda _: lambda x: x @ wide.T, q, 20)
+        b.extend(20)
+        return b.vectors, b.h, kernel(b.h, at)[[0, 2, 3, 4, 5]]
+
+    quick = made()
+    monkeypatch.setattr(module, "_compiled", lambda _: False)
+    tolerance = 1e-9 if dtype is torch.float64 else 5e-3
+    for one, other in zip(quick, made(), strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * other.abs().max().clamp(max=1).item())
+
+
+def test_bases_stay_orthogonal_and_stop_at_a_breakdown():
+    # nearly a multiple of the identity: what is new in each product is some 1e-5 of it
+    n = 120
+    made = basis(torch.eye(n).float() + 1e-5 * gaussian(1, n, n).float(), torch.ones(n).float(), 40)
+    vectors = made.vectors[0][made.vectors[0].any(1)]
+    assert len(vectors) > 1
+    assert (vectors @ vectors.T - torch.eye(len(vectors)).float()).abs().max() < 1e-5
+    few = torch.zeros(n)
+    few[:3] = torch.tensor([3.0, -2.0, 1.0])
+    result = arnoldi(lambda _: lambda x: x * few, gaussian(2, 1, n), torch.zeros(1) + 0j, 1e-6, 5e-7)
+    assert result.settled.all()
+    torch.testing.assert_close(result.value.real, torch.tensor([3.0]))
+
+
+# ---- gradients
+
+
+def claimed(value: float, m: Tensor, monkeypatch: pytest.MonkeyPatch) -> Radii:
+    """Radii with gradient where the search claims a value for the leading left vector."""
+    values, vectors = torch.linalg.eig(m.T)
+    y = vectors[:, values.abs().argmax()]
+    said = Dominant(torch.tensor([value + 0j]), y.unsqueeze(0), torch.ones(1, dtype=torch.bool))
+    monkeypatch.setattr(module, "_dominant", lambda *_, **__: said)
+    return found(m.unsqueeze(0).requires_grad_())
+
+
+@pytest.mark.parametrize(("claim", "exact"), [(1.2, True), (0.996, False), (1.0, False)])
+def test_a_gradient_is_that_of_an_eigenvalue_as_large_as_the_radius(claim, exact, monkeypatch):
+    torch.manual_seed(6)
+    q = orthogonal(100)
+    m = q @ torch.diag(torch.cat((torch.tensor([1.0, 0.8]), 0.5 * torch.rand(98)))) @ q.T
+    if claim == 1.0:  # of a smaller one nearby it is the gradient, and not the radius
+        x = q[:, 1].to(torch.complex128).unsqueeze(0)
+        pair = Pairs(torch.tensor([0.997 + 0j]), x, x, torch.ones(1, dtype=torch.bool))
+        monkeypatch.setattr(module, "pairs_near", lambda *_: pair)
+    got = claimed(claim, m, monkeypatch)
+    assert got.exact.item() == exact
+    torch.testing.assert_close(got.radius.detach(), torch.ones(1))
+
+
+def test_the_gradient_of_a_ring_is_that_of_one_of_its_eigenvalues():
+    m = torch.stack([(0.9 + 0.1 * torch.rand(150, 1)) * orthogonal(150) for _ in range(3)]).requires_grad_()
+    got = found(m)
+    assert not got.exact.all()
+    torch.testing.assert_close(got.radius.detach(), largest(m), rtol=0.01, atol=0)
+    (gradient,) = torch.autograd.grad(got.radius.sum(), m)
+    torch.testing.assert_close((gradient * m).sum((1, 2)), got.radius, rtol=0.01, atol=0)  # Euler
+
+
+def one(value: complex, *vector: complex) -> Dominant:
+    x = torch.tensor([vector], dtype=torch.complex128)
+    return Dominant(torch.tensor([value], dtype=torch.complex128), x / x.norm(), torch.tensor([True]))
+
+
+@pytest.mark.parametrize(
+    ("right", "left", "is_pair"),
+    [
+        (one(0.9, 1.0, 0.0), one(0.9, 1e-7, 1.0), True),
+        (one(0.9, 1.0, 0.0), one(0.9, 1e-9, 1.0), False),  # at a right angle
+        (one(0.9, 1.0, 0.0), one(0.9, 0.0, 1.0), False),
+        (one(0.9, 1.0, 0.5), one(0.9005, 1.0, 0.2), True),
+        (one(0.9, 1.0, 0.5), one(0.902, 1.0, 0.2), False),  # another value
+        (one(0.5 + 0.5j, 1.0, 1j), one(0.5 - 0.5j, 1.0, -1j), True),  # the other of a complex pair
+    ],
+)
+def test_left_and_right_vectors_of_two_bases_are_pairs_where_they_agree(right, left, is_pair):
+    pairs = matched(right, left, 1e-3)
+    assert pairs.found.item() == is_pair
+    assert pairs.left.isfinite().all()
+    if is_pair:
+        torch.testing.assert_close((pairs.left.conj() * pairs.right).sum(1), torch.ones(1) + 0j)
+
+
+# ---- layers
+
+
+def second_layer(kind: type, scale: float = 1.0, n: int = 60, **settings: object) -> Transitions:
+    torch.manual_seed(0)
+    network = Network([kind(40, n, **settings), kind(n, n, **settings)], 3)
+    with torch.no_grad():
+        for cell in network.cells:
+            cell.w_in.mul_(3)
+            cell.w_rec.mul_(scale)
+    transitions, outputs = follow(network, (torch.rand(30, 3, 40) < 0.3).double(), torch.arange(4, 30, 8))
+    assert all(0 < z.mean() < 1 for z in outputs)
+    return transitions[1]
+
+
+REGIMES = {
+    "default": (ALIFPlus, {}),
+    "plus-minus": (ALIFPlusMinus, {}),
+    "recurrence": (ALIFPlus, {"scale": 20.0, "adaptation": 0.1}),
+    "slow voltage": (ALIFPlus, {"tau_v": 20.0, "reset_gradient": True}),
+    "LIF": (LIF, {"tau_v": 2.0, "threshold": 0.2, "n": 100}),
+}
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_radii_are_right_and_gradients_those_of_an_eigenvalue_within_one_per_cent(regime):
+    kind, settings = REGIMES[regime]
+    t = second_layer(kind, **settings)
+    m = time_derivative(t).detach()
+    exact = largest(m)
+    with torch.no_grad():
+        fast = time_radius(t, 1)
+    assert fast.exact.sum() < len(m) / 4
+    torch.testing.assert_close(fast.radius, exact, rtol=0.01, atol=0)
+    parameters = [p for p in t.cell.parameters() if p is not t.cell.w_in]
+
+    def flat_gradient(value: Tensor) -> Tensor:
+        gradients = torch.autograd.grad(value, parameters, retain_graph=True, materialize_grads=True, allow_unused=True)
+        return torch.cat([g.flatten() for g in gradients])
+
+    radius = time_radius(t, 1).radius
+    values, right = torch.linalg.eig(m)
+    left = torch.linalg.inv(right)
+    for i in range(0, len(m), 4):
+        gradient, distances = flat_gradient(radius[i]), []
+        for k in (values[i].abs() >= 0.99 * exact[i]).nonzero().flatten():
+            # the product of Re(conj(l)/|l| y^H dM x) with the dense derivative's own gradient
+            slope = (values[i, k].conj() / values[i, k].abs() * torch.outer(left[i, k], right[i, :, k])).real
+            expected = flat_gradient((time_derivative(t)[i] * slope).sum())
+            distances.append((gradient - expected).norm() / expected.norm())
+        assert min(distances) < 1e-5
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["factorised", "two bases"])
+def test_convolutional_layers_of_another_library(large, monkeypatch):
+    snn = pytest.importorskip("snntorch")
+    if large:
+        monkeypatch.setattr(module, "FACTORED_BELOW", 10)
+    first = snn.RLeaky(beta=0.9, init_hidden=True, conv2d_channels=4, kernel_size=3)
+    second = snn.Leaky(beta=0.8, init_hidden=True, reset_delay=False)
+    below, above = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+    network = wrap([below, first, above, second, nn.Flatten(), nn.Linear(196, 3)], input_shape=(1, 7, 7))
+    transitions, outputs = follow(network, (torch.rand(9, 2, 49) < 0.4).double() * 2, torch.tensor([3, 7]))
+    assert all(z.any() for z in outputs)
+    parameters = [first.recurrent.weight, above.weight]
+    for radius in (
+        lambda method: time_radius(transitions[0], 0, method),
+        lambda method: depth_radius(transitions[1], 1, "submatrix", torch.Generator(), method),
+    ):
+        fast, exact = radius("krylov"), radius("exact")
+        torch.testing.assert_close(fast.radius, exact.radius, rtol=0.01, atol=0)
+        gradients = [
+            torch.autograd.grad(r.radius.sum(), parameters, allow_unused=True, materialize_grads=True)
+            for r in (fast, exact)
+        ]
+        for of_fast, of_exact in zip(*gradients, strict=True):
+            torch.testing.assert_close(of_fast, of_exact, rtol=1e-2, atol=1e-3)
+        assert any(g.any() for g in gradients[0])
+
+
+@pytest.mark.parametrize("make", [lambda n: RNN(n, n, activation="sigmoid"), lambda n: GRU(n, n), lambda n: LSTM(n, n)])
+def test_untrained_wide_layers_need_no_dense_eigenvalues(make):
+    torch.set_default_dtype(torch.float32)
+    network, x = Network([make(128)], 3), torch.randn(3, 2, 128)
+    fast, exact = (radius_profile(network, x, method=method) for method in ("krylov", "exact"))
+    assert not fast.exact[0].any()
+    torch.testing.assert_close(fast.time, exact.time, rtol=0.01, atol=0)
+
+
+@pytest.mark.slow
+def test_pre_trained_radii_are_confirmed_by_the_exact_path(make_network, make_spikes):
+    torch.set_default_dtype(torch.float32)
+    network = make_network(width=64)
+    batches = [make_spikes(T=20, B=6, seed=seed) for seed in range(1, 5)]
+    result = pretrain(network, batches, target=0.5, progress=False)
+    assert result.converged
+    assert (result.profile.exact[0] < 0.5).all(), "found without matrices"
+    exact, fast = (radius_profile(network, batches[0], method=method) for method in ("exact", "krylov"))
+    torch.testing.assert_close(fast.time_mean, exact.time_mean, rtol=0, atol=0.005)
+    torch.testing.assert_close(fast.depth_mean, exact.depth_mean, rtol=0, atol=0.005)
+    assert (exact.time_mean - 0.5).abs().max() < 0.06  # all steps of one batch: three tolerances, as elsewhere
+    assert (exact.firing_rate > 0).all()
+
+
+# ---- random layers
+
+
+@pytest.mark.parametrize(
+    ("number", "direction"),
+    [
+        pytest.param(1414, "depth", id="nilpotent: rounding has eigenvalues of its own"),
+        pytest.param(1736, "time", id="a neuron's value corrected to none of the eigenvalues"),
+        pytest.param(1593, "time", id="a start with hardly a part in the largest"),
+        pytest.param(1173, "depth", id="chains through the input weights"),
+        pytest.param(1102, "depth", id="chains in layers without a closed form"),
+        pytest.param(346, "depth", id="such chains of neurons all alike"),
+        pytest.param(2434, "depth", id="next to nothing"),
+    ],
+)
+def test_layers_on_which_radii_were_wrong(number, direction):
+    torch.set_default_dtype(torch.float32)
+    (points,) = [p for p in layer(number) if p.direction == direction]
+    assert not check(points).wrong.any()
+
+
+def test_radii_of_some_random_layers_are_right():
+    torch.set_default_dtype(torch.float32)
+    rows = survey(range(0, 720, 31))
+    assert sum(r.points for r in rows) > 200
+    assert not any(r.wrong for r in rows), worst(rows, 5)
+
+
+@pytest.mark.slow
+def test_radii_of_all_random_layers_are_right():
+    torch.set_default_dtype(torch.float32)
+    rows = survey(range(ALL))
+    assert sum(r.points for r in rows) >= 10_000
+    layers = [r for r in rows if r.direction == "time"]
+    assert sum(r.rate > 0.01 for r in layers) > len(layers) / 2, "most layers spike"
+    assert 5 * len(KINDS) * len(FAMILIES) <= ALL
+    assert not any(r.wrong for r in rows), f"{by_family(rows)}\n\n{worst(rows)}"

@@ -1,0 +1,391 @@
+"""Radii of matrices: known values, invariances, a gradient right in float32, in clusters and under threads; by
+squaring, LAPACK's values whatever the spectrum."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from torch import Tensor
+from torch.autograd import gradcheck
+
+import neurolsc
+from neurolsc import ALIFPlus, ALIFPlusMinus, ALIFState, largest_singular_value, random_submatrix, spectral_radius
+from neurolsc.neurons.derivatives import lu_factors
+from neurolsc.stability import eigen, radius_and_gradient
+from neurolsc.stability.eigen import bounded_radius, dominant_pairs, unit
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+seeds, sizes = st.integers(0, 2**31), st.integers(1, 9)
+# rounded: LAPACK does not converge for some float64 matrices below 1e-140
+ELEMENTS = st.floats(-1e3, 1e3).map(lambda x: round(x, 9))
+N = 100
+
+
+def gaussian(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def rotation(angle: float) -> Tensor:
+    c, s = math.cos(angle), math.sin(angle)
+    return torch.tensor([[c, -s], [s, c]])
+
+
+def orthogonal(n: int = N) -> Tensor:
+    return torch.linalg.qr(torch.randn(n, n))[0]
+
+
+# ---- values
+
+
+@pytest.mark.parametrize("r", [0.0, 1e-3, 7.5])
+@pytest.mark.parametrize("angle", [0.0, 0.3, math.pi / 2, math.pi])
+def test_rotation_scaled_by_r_has_radius_r(angle, r):
+    torch.testing.assert_close(spectral_radius(r * rotation(angle)), torch.tensor(r))
+
+
+def test_a_batch_keeps_its_shape_and_dtype():
+    m = gaussian(0, 3, 4, 6, 6)
+    torch.testing.assert_close(spectral_radius(m), torch.linalg.eigvals(m).abs().amax(-1))
+    assert spectral_radius(m[0, 0]).shape == ()
+    assert spectral_radius(m.float()).dtype == torch.float32
+
+
+@given(seeds, sizes, st.floats(-100, 100))
+def test_is_homogeneous_and_similar_matrices_have_equal_radius(seed, n, c):
+    m, q = gaussian(seed, n, n), torch.linalg.qr(gaussian(seed + 1, n, n)).Q
+    torch.testing.assert_close(spectral_radius(c * m), abs(c) * spectral_radius(m), rtol=1e-9, atol=1e-9)
+    p = q * (1 + torch.arange(n)) ** 0.5  # a change of base with condition number sqrt(n)
+    torch.testing.assert_close(spectral_radius(p @ m @ torch.linalg.inv(p)), spectral_radius(m), rtol=1e-7, atol=1e-9)
+
+
+@given(hnp.arrays("f8", st.tuples(sizes, sizes), elements=ELEMENTS))
+def test_largest_singular_value_is_the_root_of_the_radius_of_m_m_transposed_and_not_below_the_radius(m):
+    m = torch.from_numpy(m)
+    sigma = largest_singular_value(m)
+    torch.testing.assert_close(sigma**2, spectral_radius(m @ m.T), rtol=1e-9, atol=1e-6)
+    if m.shape[0] == m.shape[1]:
+        assert spectral_radius(m) <= sigma * (1 + 1e-9) + 1e-12
+
+
+def test_glorot_and_orthogonal_weights_have_the_radii_of_the_paper():
+    w = torch.stack([torch.nn.init.xavier_uniform_(torch.empty(128, 128)) for _ in range(20)])
+    assert spectral_radius(w).mean().item() == pytest.approx(1.05, abs=0.03)
+    assert largest_singular_value(w).mean().item() == pytest.approx(1.95, abs=0.04)
+    torch.testing.assert_close(spectral_radius(torch.nn.init.orthogonal_(torch.empty(64, 64))), torch.tensor(1.0))
+
+
+# ---- gradient
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradient_agrees_with_finite_differences(seed):
+    assert gradcheck(spectral_radius, gaussian(seed, 2, 5, 5).requires_grad_())
+
+
+def test_gradient_of_a_complex_pair_is_that_of_the_scale():
+    m = (1.7 * rotation(0.8)).requires_grad_()
+    (gradient,) = torch.autograd.grad(spectral_radius(m), m)
+    torch.testing.assert_close(gradient, rotation(0.8) / 2)  # radius² = det
+
+
+@given(seeds, st.integers(1, 30))
+def test_terms_of_a_sum_share_the_radius_after_euler(seed, n):
+    m = gaussian(seed, n, n)
+    radius, gradient, capped = radius_and_gradient(m)
+    torch.testing.assert_close((gradient * m).sum(), radius, rtol=1e-6, atol=0)
+    assert not capped
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_equal_rows_on_which_lapack_may_not_converge(seed):
+    row = torch.rand(64, generator=torch.Generator().manual_seed(seed)).mul_(2).sub_(1).mul_(0.17).double()
+    both = torch.stack([row.expand(64, 64), torch.eye(64)])
+    torch.testing.assert_close(spectral_radius(both), torch.stack([row.sum().abs(), torch.tensor(1.0)]))
+    gradient = radius_and_gradient(both[0]).gradient  # of rank 1: the right vector is 1, the left the row
+    torch.testing.assert_close(gradient, (row / row.sum().abs()).unsqueeze(1).expand(64, 64))
+
+
+def test_zero_matrix_has_radius_and_gradient_zero():
+    radius, gradient, _ = radius_and_gradient(torch.zeros(2, 4, 4))
+    assert not radius.any() and not gradient.any()
+    value, right, left = eigen.leading_pair(torch.zeros(3, 3))
+    assert value == 0 and not right.any() and not left.any()
+
+
+@pytest.mark.parametrize("exponent", [-38, -15, 30])
+def test_gradient_does_not_depend_on_the_scale_in_float32(exponent):
+    m = gaussian(0, 8, 8).float()
+    gradient = radius_and_gradient(m * 10.0**exponent).gradient
+    torch.testing.assert_close(gradient, radius_and_gradient(m).gradient, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_all_eigenvalues_equal(dtype):
+    # of r I any vector is an eigenvector: a mean of projections, times the sign of r
+    radius, gradient, capped = radius_and_gradient(-2 * torch.eye(12, dtype=dtype))
+    assert radius.item() == 2 and capped == 0
+    assert -gradient.trace().item() == pytest.approx(1, rel=1e-4)
+    assert torch.linalg.eigvalsh(-gradient).min() > -1e-5
+
+
+def test_nearly_defective_matrices_have_a_finite_gradient_and_are_counted():
+    jordan = torch.diag(torch.ones(8)) + torch.diag(torch.ones(7), 1)
+    radius, gradient, capped = radius_and_gradient(torch.stack((jordan, gaussian(0, 8, 8), jordan)))
+    assert radius[0].item() == pytest.approx(1)
+    assert gradient[[0, 2]].flatten(1).norm(dim=1).max() <= torch.finfo(torch.float64).eps ** -0.5 * 1.001
+    assert capped == 2
+
+
+def relative_errors(single: Tensor, double: Tensor) -> Tensor:
+    """Distance of the float32 gradients from the exact gradient of any eigenvalue within 1 % of the largest."""
+    errors = []
+    for m32, m64 in zip(single, double, strict=True):
+        gradient = radius_and_gradient(m32).gradient.double()
+        eigenvalues, right = torch.linalg.eig(m64)
+        left = torch.linalg.inv(right)  # rows y^H with y^H x = 1
+        leading = eigenvalues.abs() >= 0.99 * eigenvalues.abs().max()
+        phase = (eigenvalues.conj() / eigenvalues.abs())[leading]
+        exact = torch.einsum("k,ki,jk->kij", phase, left[leading], right[:, leading]).real
+        distance = (gradient - exact).flatten(1).norm(dim=1) / exact.flatten(1).norm(dim=1)
+        errors.append(distance.min())
+    return torch.stack(errors)
+
+
+def transition_matrices(kind: type[ALIFPlus], n: int, count: int) -> Tensor:
+    torch.manual_seed(0)
+    cell = kind(n, n, tau_v=2.0)
+    state = ALIFState(torch.randn(count, n), torch.rand(count, n))
+    with torch.no_grad():
+        return sum(cell.derivatives().by_state(None, state).values())
+
+
+@pytest.mark.parametrize("kind", [ALIFPlus, ALIFPlusMinus])
+def test_gradient_in_float32_is_within_one_percent_of_the_exact_one(kind):
+    m = transition_matrices(kind, 80, 8)
+    assert relative_errors(m.float(), m).max() < 0.01
+
+
+def check_under_threads() -> None:
+    """Runs in a process of its own: torch.set_num_threads acts on all of it."""
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(2)
+    m = transition_matrices(ALIFPlus, 80, 3)
+    m32 = m.float().requires_grad_()
+    (batched,) = torch.autograd.grad(spectral_radius(m32).sum(), m32)
+    for gradient, single in zip(batched, m32, strict=True):
+        torch.testing.assert_close(gradient, radius_and_gradient(single).gradient)
+    assert relative_errors(m.float(), m).max() < 0.01
+
+
+@pytest.mark.slow
+def test_gradient_is_right_after_set_num_threads_where_torchs_batched_lu_is_not():
+    # pytorch#142815: from about 150 wide
+    path = os.pathsep.join((str(Path(__file__).parent), str(Path(neurolsc.__file__).parents[1])))
+    environment = os.environ | {"PYTHONPATH": path, "OMP_WAIT_POLICY": "passive"}  # passive: fast on a busy machine too
+    command = [sys.executable, "-c", "import test_eigen; test_eigen.check_under_threads()"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("left", [0.0, 1e-18, 1e-30])
+def test_inverse_iteration_survives_a_pivot_that_is_nearly_zero(left):
+    """Equal slow leaks of a silent layer: the shifted matrix keeps a pivot far below its rounding error."""
+    factors = lu_factors(torch.diag(torch.tensor([1.0, 0.5, left, 0.3])))
+    x = torch.ones(4)
+    for _ in range(2):
+        x = unit(factors.solve(x))
+    torch.testing.assert_close(x, torch.tensor([0.0, 0.0, 1.0, 0.0]), rtol=0, atol=1e-6)
+
+
+# ---- by squaring
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [1, 2, 3, 16, 48])
+def test_dominant_pairs_of_gaussian_matrices(size, dtype):
+    h = (gaussian(0, 200, size, size) / size**0.5).to(dtype)
+    largest = torch.linalg.eigvals(h.double()).abs().amax(1)
+    torch.testing.assert_close(dominant_values(h).abs().double(), largest, rtol=2e-3, atol=0)
+
+
+def dominant_values(h: Tensor) -> Tensor:
+    """The values, of unit vectors that are eigenvectors."""
+    value, vector, condition = dominant_pairs(h)
+    assert (condition >= 1 - 1e-3).all()
+    torch.testing.assert_close(vector.norm(dim=1), torch.ones(len(h), dtype=h.dtype))
+    miss = ((h.to(vector.dtype) @ vector.unsqueeze(2)).squeeze(2) - value.unsqueeze(1) * vector).norm(dim=1)
+    assert (miss <= 1.1e-3 * value.abs() + 1e-30).all()
+    return value
+
+
+def similar(values: Tensor) -> Tensor:
+    """A matrix with some blocks on its diagonal, in another basis."""
+    basis = torch.eye(len(values)) + gaussian(0, len(values), len(values)) / 8
+    return basis @ values.double() @ torch.linalg.inv(basis)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_dominant_pairs_of_single_values_pairs_ties_rings_and_nilpotent_matrices(scale):
+    one = torch.tensor([[0.9]])
+    blocks = [
+        torch.block_diag(one, torch.diag(torch.tensor([0.3, -0.2]))),
+        torch.block_diag(-one, torch.diag(torch.tensor([0.3, -0.2]))),
+        torch.block_diag(one, -one, one / 3),
+        torch.block_diag(0.9 * rotation(1.0), one / 3),
+        torch.block_diag(one, one * (1 - 1e-6), one / 3),
+        torch.block_diag(0.9 * rotation(1.0), one),
+        0.9 * torch.eye(3).roll(1, 0),
+    ]
+    value = dominant_values(torch.stack([similar(b) for b in blocks]) * scale) / scale
+    torch.testing.assert_close(value.abs(), torch.full((7,), 0.9), rtol=1e-3, atol=0)
+    assert value[3].imag.abs() > 0.7
+    assert not dominant_values(torch.stack([torch.zeros(8, 8), torch.diag(torch.ones(7), 1)])).any()
+
+
+@pytest.mark.parametrize("angle", [0.0, 1.0, math.pi])
+def test_condition_numbers_are_those_of_the_eigenvectors(angle):
+    torch.manual_seed(7)
+    block = rotation(angle) if math.sin(angle) > 0.1 else rotation(angle)[:1, :1]
+    inner = torch.block_diag(block, 0.5 * torch.randn(6, 6) / 6**0.5)
+    change = torch.eye(len(inner)) + torch.triu(torch.randn(len(inner), len(inner)), 1)
+    m = change @ inner @ change.inverse()
+    values, right = torch.linalg.eig(m)
+    left, i = torch.linalg.inv(right), values.abs().argmax()
+    expected = right[:, i].norm() * left[i].norm()
+    torch.testing.assert_close(dominant_pairs(m.unsqueeze(0))[2], expected.unsqueeze(0), rtol=1e-2, atol=0)
+
+
+def turned(m: Tensor, condition: float = 1.0) -> Tensor:
+    """A similar matrix, far from normal where the condition number is large."""
+    by = orthogonal(len(m)) @ torch.diag(torch.logspace(0, math.log10(condition), len(m)))
+    return by @ m @ by.inverse()
+
+
+def jordan_block(size: int) -> Tensor:
+    return torch.eye(size) + torch.diag(torch.ones(size - 1), 1)
+
+
+def above(large: Tensor, size: float = 0.9) -> Tensor:
+    """A block above random eigenvalues of modulus up to `size`."""
+    rest = N - len(large)
+    return torch.block_diag(large, size * (0.5 + torch.rand(rest, 1) / 2) * orthogonal(rest))
+
+
+BOUNDED = {
+    "all eigenvalues on a ring": (lambda: orthogonal(), 1.0),
+    "a ring above leaks": (
+        lambda: torch.block_diag(1.02 * orthogonal(30), torch.diag(0.9 + torch.rand(70) / 10)),
+        1.02,
+    ),
+    "equal leaks": (lambda: 0.95 * torch.eye(N), 0.95),
+    "one value above a ring": (lambda: above(torch.tensor([[1.03]]), 1.0), 1.03),
+    "a pair above a ring": (lambda: above(1.03 * rotation(1.0), 1.0), 1.03),
+    "plus and minus": (lambda: above(torch.diag(torch.tensor([1.0, -1.0]))), 1.0),
+}
+SENSITIVE = {  # their powers lose digits
+    "a Jordan block of five": lambda: turned(above(jordan_block(5), 0.8)),
+    "far from normal": lambda: turned(above(torch.ones(1, 1), 0.95), 1e4),
+    "farther from normal": lambda: turned(above(torch.ones(1, 1), 0.95), 1e9),
+    "a long Jordan block": lambda: turned(jordan_block(N)),
+    "a triangle": lambda: turned(torch.eye(N) + torch.randn(N, N).triu(1)),
+}
+UNBOUNDED = {
+    "one cycle of all neurons, whose trace is 0": lambda: torch.eye(N).roll(1, 0),
+    "nilpotent": lambda: turned(torch.randn(N, N).triu(1)),
+    "zero": lambda: torch.zeros(N, N),
+    "a chain with a weak end": lambda: torch.cat((1e-9 * torch.eye(N)[:1], torch.eye(N)[1:])).roll(1, 1),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_bounds_meet_on_hard_spectra(name, dtype):
+    make, radius = BOUNDED[name]
+    found = bounded_radius(torch.stack([make() for _ in range(3)]).to(dtype), 0.01)
+    assert found.settled.all()
+    torch.testing.assert_close(found.value.abs(), torch.full((3,), radius), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("name", SENSITIVE)
+def test_bounds_of_sensitive_spectra_are_right_or_do_not_meet(name):
+    value, _, met = bounded_radius(torch.stack([SENSITIVE[name]() for _ in range(3)]), 0.01)
+    torch.testing.assert_close(value[met].abs(), torch.ones_like(value[met].real), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_bounds_do_not_meet_where_trace_or_digits_are_lost(name):
+    found = bounded_radius(UNBOUNDED[name]().unsqueeze(0), 0.01)
+    assert not found.settled.any() and not found.value.any()
+
+
+@pytest.mark.parametrize("tolerance", [0.1, 0.01, 0.003])
+def test_bounded_radii_of_random_matrices_are_within_the_tolerance_at_any_scale(tolerance):
+    random, steep = torch.randn(20, N, N), turned(torch.eye(N), 1e3)
+    m = torch.cat((random, random.tril(3), random.triu(-3), steep @ random @ steep.inverse(), random.relu()))
+    value, _, met = bounded_radius(m, tolerance)
+    assert met.double().mean() > 0.5
+    torch.testing.assert_close(value[met].abs(), torch.linalg.eigvals(m).abs().amax(1)[met], rtol=tolerance, atol=0)
+    tiny = bounded_radius(1e-30 * random[:2].float(), 0.01)
+    torch.testing.assert_close(tiny.value, 1e-30 * bounded_radius(random[:2].float(), 0.01).value, rtol=1e-5, atol=0)
+
+
+def test_the_vector_of_a_bounded_radius_is_that_of_the_largest_eigenvalue():
+    m = torch.stack([above(large, 0.9) for large in (torch.ones(1, 1), -torch.ones(1, 1), rotation(1.0))])
+    value, vector, settled = bounded_radius(m, 0.01)
+    assert settled.all()
+    product = (m.to(vector.dtype) @ vector.unsqueeze(2)).squeeze(2)
+    torch.testing.assert_close(product, value.unsqueeze(1) * vector, rtol=0, atol=0.003)
+
+
+# ---- sub-matrices and errors
+
+
+@pytest.mark.parametrize("shape", [(7, 4), (4, 7)])
+def test_random_submatrix_takes_lines_of_the_longer_side_drawn_for_each_matrix(shape):
+    m = torch.arange(56.0).view(2, *shape)
+
+    def draw(seed: int) -> Tensor:
+        return random_submatrix(m, torch.Generator().manual_seed(seed))
+
+    def places(whole: Tensor, part: Tensor) -> list[int]:
+        lines, chosen = (x.tolist() if shape[0] == 7 else x.T.tolist() for x in (whole, part))
+        return [lines.index(line) for line in chosen]
+
+    assert draw(0).shape == (2, 4, 4)
+    assert torch.equal(draw(0), draw(0))
+    drawn = [tuple(places(*pair)) for seed in range(300) for pair in zip(m, draw(seed), strict=True)]
+    assert all(len(set(lines)) == 4 for lines in drawn)
+    assert len(set(drawn)) > 300, "of 840 choices in order"
+    for line in range(7):  # each as often as any other: 4 of 7
+        assert sum(line in lines for lines in drawn) / len(drawn) == pytest.approx(4 / 7, abs=0.07)
+    square = gaussian(0, 5, 5)
+    assert random_submatrix(square, torch.Generator()) is square
+
+
+@pytest.mark.parametrize("function", [spectral_radius, radius_and_gradient])
+def test_what_is_not_square_or_not_finite_is_refused(function):
+    for shape in ((3, 4), (2, 3, 4), (5,)):
+        with pytest.raises(ValueError, match=r"square matrices \(\.\.\., N, N\), got.*random_submatrix"):
+            function(torch.zeros(shape))
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="needs finite matrices, got NaN or infinity"):
+            function(torch.tensor([[1.0, bad], [0.0, 1.0]]))
+
+
+def test_subnormal_numbers_do_not_stop_lapack():
+    assert spectral_radius(torch.tensor([[0.5, 5e-324], [1e-310, 0.25]])) == 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.complex128], ids=str)
+def test_unit_vectors_of_any_size(dtype):
+    for size in (1e-3 * torch.finfo(dtype).max, 1.0, 1e3 * torch.finfo(dtype).tiny):
+        x = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=dtype) * size
+        torch.testing.assert_close(unit(x), torch.tensor([[0.6, 0.8], [0.0, 0.0]], dtype=dtype))

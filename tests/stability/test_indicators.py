@@ -1,0 +1,417 @@
+"""Growth, singular values, gradients, usable spikes, surviving input, activity and time constants: closed forms."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from neurolsc import LIF, ALIFPlus, Network, wrap
+from neurolsc.neurons import Cell
+from neurolsc.stability import (
+    activity,
+    lyapunov_exponents,
+    parameter_gradients,
+    signal_to_noise,
+    singular_values,
+    state_gradients,
+    surviving_share,
+    time_constants,
+    usable_share,
+)
+from neurolsc.stability.transitions import depth_derivative, follow, time_derivative, time_derivative_by_autograd
+from neurolsc.surrogate import FastSigmoid, MultiGaussian, Rectangular
+from neurolsc.tasks import Classification, cross_entropy
+from tests.stability.linear_cell import Linear
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+# ---- growth
+
+
+def of_matrix(a: torch.Tensor) -> Network:
+    return Network([Linear(a, torch.eye(len(a)))], 2)
+
+
+def derivatives(network: Network, x: torch.Tensor, layer: int) -> torch.Tensor:
+    """All derivatives through time (T, B, S, S), by autograd."""
+    transitions, outputs = follow(network, x, torch.arange(len(x)))
+    assert outputs[layer].count_nonzero() > 0
+    t = transitions[layer]
+    points = [t.at(slice(k, k + 1)) for k in range(len(t.x))]
+    dense = torch.cat([time_derivative_by_autograd(point) for point in points]).detach()
+    return dense.view(*x.shape[:2], *dense.shape[1:])
+
+
+def test_a_scaled_rotation_has_the_logarithm_of_its_scale_in_all_directions():
+    rotation = torch.linalg.qr(torch.randn(6, 6))[0]
+    found = lyapunov_exponents(of_matrix(0.7 * rotation), torch.randn(9, 3, 6), count=6)
+    torch.testing.assert_close(found, torch.full((1, 3, 6), math.log(0.7)))
+
+
+def test_of_a_long_run_they_are_the_logarithms_of_the_eigenvalues():
+    values = torch.tensor([1.5, -1.0, 0.5, 0.1])
+    basis = torch.eye(4) + 0.3 * torch.randn(4, 4)
+    a = basis @ torch.diag(values) @ torch.linalg.inv(basis)
+    found = lyapunov_exponents(of_matrix(a), torch.zeros(400, 1, 4), count=3)[0, 0]
+    torch.testing.assert_close(found, values[:3].abs().log(), atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("cell", [LIF, ALIFPlus])
+def test_one_exponent_is_the_growth_of_one_direction_through_the_product(cell: type[Cell], make_network, make_spikes):
+    network, x = make_network(cell, gain=3, tau_v=5.0), make_spikes(T=12, B=3)
+    found = lyapunov_exponents(network, x, seed=3)
+    for layer in range(2):
+        steps = derivatives(network, x, layer)
+        q = torch.linalg.qr(torch.randn(steps.shape[-1], 1, generator=torch.Generator().manual_seed(3)))[0]
+        for sample in range(3):
+            moved = q
+            for m in steps[:, sample]:
+                moved = m @ moved
+            wanted = moved.norm().log() / len(x)
+            torch.testing.assert_close(found[layer, sample, 0], wanted)
+
+
+def test_all_of_them_sum_up_to_the_mean_logarithm_of_the_determinant(make_network, make_spikes):
+    network, x = make_network(gain=3, width=7, tau_v=5.0), make_spikes(T=10, B=2)
+    found = lyapunov_exponents(network, x, count=14)
+    for layer in range(2):
+        logs = torch.linalg.slogdet(derivatives(network, x, layer)).logabsdet.mean(0)
+        torch.testing.assert_close(found[layer].sum(1), logs)
+        assert (found[layer, :, 0] > found[layer, :, -1]).all()
+
+
+def test_a_direction_that_is_lost_is_minus_infinity():
+    a = torch.zeros(3, 3)
+    assert lyapunov_exponents(of_matrix(a), torch.randn(4, 2, 3), count=2).tolist() == [[[-math.inf] * 2] * 2]
+
+
+def test_layers_of_other_libraries_are_measured_by_autograd():
+    network = wrap([nn.RNN(5, 4), nn.Linear(4, 2)])
+    layer = network.cells[0].layer
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(0.3 * torch.linalg.qr(torch.randn(4, 4))[0])
+        for rest in (layer.weight_ih_l0, layer.bias_ih_l0, layer.bias_hh_l0):
+            rest.zero_()
+    found = lyapunov_exponents(network, torch.zeros(6, 2, 5), count=4)  # at rest tanh' is 1
+    torch.testing.assert_close(found, torch.full((1, 2, 4), math.log(0.3)))
+
+
+def test_too_many_are_refused(make_network, make_spikes):
+    with pytest.raises(ValueError, match="count must be at most the 32 state variables"):
+        lyapunov_exponents(make_network(), make_spikes(), count=33)
+    with pytest.raises(TypeError, match=r"network must be a neurolsc\.Network"):
+        lyapunov_exponents(nn.Linear(2, 2), make_spikes())
+
+
+# ---- singular values
+
+
+@pytest.mark.parametrize(("cell", "width"), [(LIF, 20), (ALIFPlus, 20), (ALIFPlus, 60)])  # the last by products
+@pytest.mark.parametrize("layer_delay", [0, 1])
+def test_they_are_those_of_the_dense_derivatives(cell, width, layer_delay, make_network, make_spikes):
+    network = make_network(cell, width=width, layer_delay=layer_delay, gain=3, tau_v=5.0)
+    x = make_spikes(T=8, B=2)
+    time, depth = singular_values(network, x, tolerance=1e-3)
+    assert time.shape == depth.shape == (2, 8, 2)
+    transitions, outputs = follow(network, x, torch.arange(8))
+    for layer, t in enumerate(transitions):
+        assert outputs[layer].any()
+        for found, dense in ((time, time_derivative(t)), (depth, depth_derivative(t))):
+            wanted = torch.linalg.matrix_norm(dense.detach(), 2).expand(16).view(8, 2)
+            torch.testing.assert_close(found[layer], wanted, rtol=1e-3, atol=1e-12)
+
+
+def test_they_see_what_a_radius_does_not():
+    shear = torch.tensor([[0.5, 30.0], [0.0, 0.5]])
+    network = Network([Linear(shear, torch.tensor([[3.0], [4.0]]))], 2)
+    time, depth = singular_values(network, torch.zeros(4, 2, 1), steps=3)
+    torch.testing.assert_close(time, torch.linalg.matrix_norm(shear, 2).expand(1, 3, 2))
+    torch.testing.assert_close(depth, torch.full((1, 3, 2), 5.0))
+
+
+def test_of_other_libraries_too():
+    network = wrap([nn.RNN(5, 4), nn.Linear(4, 2)])
+    x = torch.randn(3, 2, 5)
+    (t,), _ = follow(network, x, torch.arange(3))
+    time, depth = singular_values(network, x)
+    wanted = torch.linalg.matrix_norm(time_derivative(t), 2)
+    torch.testing.assert_close(time.flatten(), wanted.detach(), rtol=1e-6, atol=0)
+    wanted = torch.linalg.matrix_norm(depth_derivative(t), 2)
+    torch.testing.assert_close(depth.flatten(), wanted.detach(), rtol=1e-6, atol=0)
+
+
+# ---- gradients
+
+
+def linear_layers(layers: int, layer_delay: int = 1) -> Network:
+    cells = [Linear(0.9 * torch.randn(3, 3), torch.randn(3, 3)) for _ in range(layers)]
+    return Network(cells, 2, layer_delay=layer_delay)
+
+
+def test_of_a_linear_layer_they_are_powers_of_its_matrix():
+    network, x = linear_layers(1), torch.randn(6, 2, 3)
+    found = state_gradients(network, x, lambda logits: logits[-1, :, 0].sum())
+    g = network.readout.weight[0].detach()
+    for back in range(6):
+        torch.testing.assert_close(found[0, 5 - back], g.norm().expand(2))
+        g = network.cells[0].a.detach().T @ g
+
+
+@pytest.mark.parametrize("layer_delay", [0, 1])
+def test_a_layer_below_hears_of_it_through_the_one_above(layer_delay):
+    network, x = linear_layers(2, layer_delay), torch.randn(4, 2, 3)
+    found = state_gradients(network, x, lambda logits: logits[-1, :, 1].sum())
+    first = network.cells[1].w.detach().T @ network.readout.weight[1].detach()
+    torch.testing.assert_close(found[0, 3 - layer_delay], first.norm().expand(2))
+    assert layer_delay == 0 or (found[0, 3] == 0).all()
+
+
+def test_of_spiking_layers_they_are_those_of_autograd_by_hand(make_network, make_spikes):
+    network, x, labels = make_network(gain=3, tau_v=5.0), make_spikes(T=5, B=3), torch.tensor([0, 1, 3])
+    found = state_gradients(network, x, lambda logits: cross_entropy(logits, labels))
+    states, kept, logits = network.initial_states(3), [], []
+    for frame in x:
+        o, states = network.step(frame, states)
+        logits.append(o)
+        kept.append(states.layers)
+        for layer in states.layers:
+            for leaf in layer:
+                leaf.retain_grad()
+    cross_entropy(torch.stack(logits), labels).backward()
+    for t, layers in enumerate(kept):
+        for i, layer in enumerate(layers):
+            wanted = torch.cat([torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in layer], 1)
+            torch.testing.assert_close(found[i, t], wanted.norm(dim=1))
+    assert found.count_nonzero() > 20
+
+
+def test_a_network_that_learns_nothing_has_the_same_gradients(make_network, make_spikes):
+    network, x = make_network(gain=3, tau_v=5.0), make_spikes(T=5, B=3)
+    wanted = state_gradients(network, x, lambda logits: logits[-1].sum())
+    network.requires_grad_(False)
+    assert wanted[0].any()
+    torch.testing.assert_close(state_gradients(network, x, lambda logits: logits[-1].sum()), wanted)
+
+
+def test_a_sample_that_ends_earlier_has_the_gradients_that_it_has_alone(make_network, make_spikes):
+    network, x = make_network(gain=3, tau_v=5.0), make_spikes(T=8, B=2)
+    last = torch.zeros(8, 2, dtype=torch.bool)
+    last[7, 0] = last[4, 1] = True
+    labels = torch.tensor([1, 2])
+    both = state_gradients(network, x, lambda o: Classification().loss(o, labels, last))
+    alone = state_gradients(network, x[:5, 1:], lambda o: cross_entropy(o[-1:], labels[1:]) / 2)
+    torch.testing.assert_close(both[:, :5, 1], alone[:, :, 0])
+    assert alone.any() and not both[:, 5:, 1].any()
+
+
+def test_parameters_get_the_gradients_of_a_backward_pass_and_keep_their_own(make_network, make_spikes):
+    network, x, labels = make_network(gain=3), make_spikes(), torch.arange(6) % 4
+    network.cells[0].w_rec.requires_grad_(False)
+    found = parameter_gradients(network, x, lambda logits: cross_entropy(logits, labels))
+    assert all(p.grad is None for p in network.parameters())
+    cross_entropy(network(x), labels).backward()
+    assert len(found) == 3 and "w_rec" not in found[0]
+    for part, gradients in zip((*network.cells, network.readout), found, strict=True):
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, part.get_parameter(name).grad)
+    assert found[0]["w_in"].any()
+
+
+def test_layers_of_one_module_do_not_count_each_others_parameters():
+    network = wrap([nn.LSTM(5, 4, num_layers=2), nn.Linear(4, 3)])
+    below, above, _ = parameter_gradients(network, torch.randn(6, 2, 5), lambda o: cross_entropy(o, torch.arange(2)))
+    assert all(name.endswith("_l0") for name in below) and all(name.endswith("_l1") for name in above)
+    assert below and above
+
+
+def test_a_loss_without_gradient_has_gradients_of_zero(make_network, make_spikes):
+    network, x = make_network(), make_spikes(T=3)
+    assert not state_gradients(network, x, lambda logits: torch.zeros(())).any()
+    assert not any(g.any() for g in parameter_gradients(network, x, lambda logits: torch.zeros(()))[0].values())
+
+
+def test_signal_to_noise_is_that_of_the_formula():
+    gradients = torch.tensor([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]])
+    assert signal_to_noise(gradients) == pytest.approx(29.0)  # (4 + 25) / 1
+    assert signal_to_noise(gradients[:1].expand(3, 2)) == math.inf
+    assert math.isnan(signal_to_noise(torch.zeros(3, 2)))
+    with pytest.raises(ValueError, match=r"K >= 2 batches, got \(1, 2\)"):
+        signal_to_noise(gradients[:1])
+
+
+def test_noise_alone_has_one_in_the_number_of_batches_and_larger_batches_more():
+    noise = torch.randn(8, 100_000)
+    assert signal_to_noise(noise) == pytest.approx(1 / 8, rel=0.05)
+    gradients = 1 + 20 * torch.randn(64, 100_000)
+    of_four = gradients.view(16, 4, -1).mean(1)
+    few, many = (signal_to_noise(g) - 1 / len(g) for g in (gradients, of_four))  # what is not of noise alone
+    assert many / few == pytest.approx(4, rel=0.1)
+
+
+# ---- survival
+
+
+def samples(samples: int = 40) -> torch.Tensor:
+    """Inputs whose rates differ from sample to sample (T, B, N)."""
+    rates = torch.rand(1, samples, 30)
+    return (torch.rand(50, samples, 30) < 0.3 * rates).double()
+
+
+def test_an_identity_a_rotation_and_a_scale_keep_all_of_it():
+    x = samples()
+    rotation = torch.linalg.qr(torch.randn(30, 30))[0]
+    for layer in (x, -3 * x, x @ rotation, x[..., torch.randperm(30)], x + 5):
+        assert surviving_share(x, layer) == pytest.approx(1)
+
+
+def test_a_layer_that_is_dead_or_the_same_for_all_keeps_nothing():
+    x = samples()
+    assert surviving_share(x, torch.zeros(50, 40, 8)) == 0
+    assert surviving_share(x, torch.rand(50, 1, 8).expand(50, 40, 8)) == 0
+
+
+def test_noise_that_knows_nothing_of_the_input_keeps_about_nothing():
+    shares = [surviving_share(samples(), torch.randn(50, 40, 200)) for _ in range(20)]
+    assert max(shares) < 0.02
+    assert sum(shares) / 20 < 3 / 40**2  # O(1 / B^2)
+
+
+def test_more_noise_leaves_less():
+    x = samples()
+    noise = torch.randn_like(x)
+    shares = [surviving_share(x, x + size * noise) for size in (0.0, 0.3, 1.0, 3.0)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[1] > 0.5 > shares[3]
+
+
+def test_a_step_of_delay_hardly_matters():
+    x = samples()
+    assert surviving_share(x, torch.cat([x[:1] * 0, x[:-1]]), windows=2) > 0.9
+
+
+def test_too_few_samples_tell_nothing_and_others_are_refused():
+    x = samples(3)
+    assert math.isnan(surviving_share(x, x))
+    assert math.isnan(surviving_share(torch.zeros(50, 40, 3), samples()))
+    with pytest.raises(ValueError, match="of the same steps and samples"):
+        surviving_share(x, samples())
+
+
+# ---- usable derivatives
+
+
+@pytest.mark.parametrize("spike", [FastSigmoid(), FastSigmoid(0.3, 20.0), Rectangular(), MultiGaussian()], ids=repr)
+@pytest.mark.parametrize("cell", [LIF, ALIFPlus])
+def test_the_share_is_that_of_the_formula(cell, spike, make_network, make_spikes):
+    network, x = make_network(cell, gain=3, spike=spike, tau_v=5.0), make_spikes()
+    found = usable_share(network, x, threshold=0.2)
+    transitions, outputs = follow(network, x, torch.arange(len(x)))
+    for layer, t in enumerate(transitions):
+        assert outputs[layer].any()
+        slopes = spike.derivative(t.cell.distance(t.before)).abs()
+        largest = spike.derivative(torch.zeros(()))
+        wanted = (slopes >= 0.2 * largest).double().mean()
+        assert 0 < wanted < 1
+        assert found[layer] == pytest.approx(wanted.item(), abs=1e-6)
+
+
+def test_neurons_that_are_far_from_their_threshold_have_none():
+    cell = LIF(5, 4, threshold=1e4, spike=FastSigmoid(sharpness=10.0))
+    assert usable_share(Network([cell], 2), torch.ones(6, 2, 5)).item() == 0
+
+
+def test_layers_of_other_libraries_are_asked_by_autograd():
+    snn = pytest.importorskip("snntorch")
+    leaky = snn.Leaky(beta=0.8, threshold=1.0, spike_grad=snn.surrogate.fast_sigmoid(slope=25))
+    network = wrap([nn.Linear(6, 20), leaky, nn.Linear(20, 2)])
+    x = 5 * torch.rand(12, 4, 6)
+    (t,), (spikes,) = follow(network, x, torch.arange(12))
+    assert spikes.any()
+    wanted = ((1 + 25 * (t.before.mem - 1).abs()) ** -2 >= 0.1).double().mean()
+    assert 0 < wanted < 1
+    assert usable_share(network, x).item() == pytest.approx(wanted.item(), abs=1e-6)
+
+
+def test_spikes_that_are_a_state_of_their_own_are_asked_a_step_on():
+    norse = pytest.importorskip("norse.torch")
+    network = wrap([norse.LIFRecurrentCell(6, 20), nn.Linear(20, 2)])
+    x = (torch.rand(20, 4, 6) < 0.5).double()
+    assert network.run(x).spikes[0].any()
+    (t,), _ = follow(network, x, torch.arange(20))
+    layer = network.cells[0].layer
+    v = t.before.v.clone().requires_grad_()
+    z, _ = layer(t.x, network.cells[0].like._replace(z=t.before.z, v=v, i=t.before.i))
+    (slopes,) = torch.autograd.grad(z.sum(), v)
+    largest = 1 - layer.dt * layer.p.tau_mem_inv  # the surrogate's is 1, of the leaked voltage
+    wanted = (slopes >= 0.3 * largest).double().mean().item()
+    assert 0 < wanted < 1
+    assert usable_share(network, x, threshold=0.3).item() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_layer_that_does_not_spike_has_no_share():
+    network = wrap([nn.LSTM(5, 4), nn.Linear(4, 2)])
+    assert usable_share(network, torch.randn(3, 2, 5)).isnan().all()
+    with pytest.raises(ValueError, match="threshold must be above 0 and at most 1, got 2"):
+        usable_share(network, torch.randn(3, 2, 5), threshold=2)
+
+
+# ---- activity
+
+
+def test_shares_and_rate_are_counted():
+    spikes = torch.zeros(10, 2, 4)
+    spikes[:, :, 0] = 1
+    spikes[3, 1, 1] = 1
+    found = activity(spikes)
+    assert (found.rate, found.dead, found.saturated) == (21 / 80, 0.5, 0.25)
+    assert math.isnan(activity(spikes / 2).rate)
+    assert all(math.isnan(activity(torch.ones(steps, 2, 4)).synchrony) for steps in range(2, 60))
+
+
+def test_synchrony_is_one_for_copies_and_one_in_n_for_strangers():
+    one = (torch.rand(2000, 3, 1) < 0.2).double()
+    assert activity(one.expand(2000, 3, 50)).synchrony == pytest.approx(1)
+    assert activity((torch.rand(2000, 3, 50) < 0.2).double()).synchrony == pytest.approx(1 / 50, rel=0.1)
+
+
+def test_steps_outside_the_mask_do_not_count():
+    spikes = (torch.rand(12, 1, 6) < 0.4).double()
+    longer = torch.cat([spikes, torch.zeros(8, 1, 6)])
+    mask = torch.arange(20).unsqueeze(1) < 12
+    torch.testing.assert_close(activity(longer, mask), activity(spikes))
+    assert activity(longer).rate < activity(spikes).rate
+
+
+# ---- time constants
+
+
+def test_time_constants_say_whether_they_move(make_network):
+    cell = make_network().cells[0]
+    tau = torch.full((16,), 20.0)
+    tau[:4] = 1e9
+    cell.tau_theta = tau
+    cell.log_tau_v.requires_grad_(False)
+    gradients = {"log_tau_theta": torch.full((16,), 0.5)}
+    voltage, threshold = time_constants(cell, gradients)
+    assert (voltage.name, voltage.given, voltage.trained, voltage.gradient) == ("tau_v", False, False, None)
+    assert (threshold.name, threshold.trained, threshold.stuck, threshold.gradient) == ("tau_theta", True, 0.25, 2.0)
+    assert threshold.decay == pytest.approx((12 * math.exp(-1 / 20) + 4) / 16)
+
+
+@pytest.mark.parametrize("tau", [1e-9, 0.1, 20.0, 1e20])
+def test_a_time_constant_is_told_in_steps(make_network, tau: float):
+    cell = make_network().cells[0]
+    cell.tau_theta = torch.full((16,), tau)
+    assert time_constants(cell)[1].steps == pytest.approx({1e-9: 0.0, 1e20: math.inf}.get(tau, tau))
+
+
+def test_a_decay_that_was_given_as_a_number_is_neither_frozen_nor_stuck():
+    snn = pytest.importorskip("snntorch")
+    given, learnt = (
+        time_constants(wrap([nn.Linear(3, 4), snn.Leaky(beta=0.9, learn_beta=learn)]).cells[0])[0]
+        for learn in (False, True)
+    )
+    assert (given.given, given.trained, given.stuck) == (True, False, 0)
+    assert (learnt.given, learnt.trained, learnt.decay) == (False, True, pytest.approx(0.9))

@@ -1,0 +1,221 @@
+"""Transition derivatives: closed forms = autograd = the network's own step, as matrices and as products, along runs
+with spikes."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import jacrev, vmap
+
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, NetworkState, surrogate
+from neurolsc.neurons.derivatives import SpikingStep
+from neurolsc.stability.profile import depth_radius
+from neurolsc.stability.transitions import (
+    JacobianOperator,
+    Transitions,
+    depth_derivative,
+    depth_factors,
+    depth_product,
+    draw_steps,
+    flat,
+    follow,
+    input_derivative_by_autograd,
+    output_derivative_by_autograd,
+    time_derivative,
+    time_derivative_by_autograd,
+    time_product,
+    unflat,
+)
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+every_cell = pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
+every_reset = pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
+SURROGATES = [getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate"]
+TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def points(network: Network, x: Tensor) -> list[Transitions]:
+    transitions, outputs = follow(network, x, torch.arange(x.shape[0]))
+    assert all(0 < z.mean() < 1 for z in outputs), "points with and without spikes"
+    return transitions
+
+
+def vectors(rows: int, columns: int, seed: int) -> Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- matrices
+
+
+@pytest.mark.parametrize("reset_gradient", [False, True], ids=["detached", "gradient"])
+@every_reset
+@pytest.mark.parametrize("spike", SURROGATES, ids=lambda s: s.__name__)
+@every_cell
+def test_closed_forms_equal_autograd_and_torch_func(kind, spike, reset, reset_gradient, make_spikes):
+    settings = {"spike": spike(0.7, 1.4), "reset": reset, "reset_gradient": reset_gradient, "tau_v": 2.0}
+    network = Network([kind(8, 6, **settings), kind(6, 5, **settings)], 2)
+    with torch.no_grad():
+        network.cells[1].w_in.mul_(3)
+    for t in points(network, make_spikes(T=10, B=3, N=8, rate=0.5)):
+
+        def step(h: Tensor, x: Tensor, t: Transitions = t) -> Tensor:
+            return flat(t.cell.step(x.unsqueeze(0), unflat(h.unsqueeze(0), t.before))[1]).squeeze(0)
+
+        assert t.cell.derivatives() is not None
+        closed = time_derivative(t)
+        torch.testing.assert_close(closed, time_derivative_by_autograd(t), **TOLERANCE)
+        torch.testing.assert_close(closed, vmap(jacrev(step))(flat(t.before), t.x), **TOLERANCE)
+        by_input, below = depth_factors(t)
+        torch.testing.assert_close(by_input.expand(30, -1, -1), input_derivative_by_autograd(t), **TOLERANCE)
+        if t.below is not None:
+            torch.testing.assert_close(below, output_derivative_by_autograd(t), **TOLERANCE)
+
+
+@pytest.mark.parametrize("layer_delay", [0, 1])
+@every_cell
+def test_derivatives_are_those_of_the_networks_step(kind, layer_delay, make_network, make_spikes):
+    # without a delay d h[t, 2] / d h[t-1, 1] = (d h[t, 2] / d h[t, 1]) (d h[t, 1] / d h[t-1, 1])
+    network, x = make_network(kind, width=5, tau_v=2.0, gain=8, layer_delay=layer_delay), make_spikes(T=6, B=1)
+    first, second = points(network, x)
+    path = depth_derivative(second) if layer_delay else depth_derivative(second) @ time_derivative(first)
+    for k, (frame, moment) in enumerate(zip(x, network.moments(x), strict=True)):
+        pending, (one, two) = moment.before.x, moment.before.layers
+
+        def second_after(h: Tensor, frame=frame, pending=pending, one=one, two=two) -> Tensor:
+            states = NetworkState((unflat(h.unsqueeze(0), one), two), pending)
+            return flat(network.step(frame, states)[1].layers[1]).squeeze(0)
+
+        torch.testing.assert_close(path[k], jacrev(second_after)(flat(one)[0]), **TOLERANCE)
+        if layer_delay:
+
+            def first_after(x: Tensor, frame=frame, one=one, two=two) -> Tensor:
+                return flat(network.step(frame, NetworkState((one, two), x.unsqueeze(0)))[1].layers[0]).squeeze(0)
+
+            by_input = depth_derivative(first).expand(6, -1, -1)[k]
+            torch.testing.assert_close(by_input, jacrev(first_after)(pending[0]), **TOLERANCE)
+    assert path.any()
+
+
+@every_cell
+def test_both_ways_have_the_same_gradient_by_the_parameters(kind, make_network, make_spikes):
+    settings = {"reset_gradient": True, "tau_v": 2.0, "spike": surrogate.Gaussian(learnable=True)}
+    for t in points(make_network(kind, width=5, gain=8, **settings), make_spikes(T=4, B=2)):
+        weights = torch.randn(8, *time_derivative(t).shape[1:])
+        gradients = [
+            torch.autograd.grad((weights * m).sum(), list(t.cell.parameters()), allow_unused=True)
+            for m in (time_derivative(t), time_derivative_by_autograd(t))
+        ]
+        torch.testing.assert_close(*gradients, **TOLERANCE)
+        assert gradients[0][1].any()
+
+
+# ---- products
+
+
+@every_cell
+@every_reset
+@pytest.mark.parametrize("reset_gradient", [False, True], ids=["detached", "gradient"])
+def test_products_through_time_are_those_of_the_matrices(kind, reset, reset_gradient, make_network, make_spikes):
+    network = make_network(kind, width=5, gain=6, tau_v=2.0, reset=reset, reset_gradient=reset_gradient)
+    for t in points(network, make_spikes(T=8, B=3)):
+        m = time_derivative(t)
+        x, y = vectors(24, m.shape[1], 0), vectors(24, m.shape[1], 1)
+        m_x, m_y = (m @ x.unsqueeze(2)).squeeze(2), (m.mT @ y.unsqueeze(2)).squeeze(2)
+        closed = time_product(t)
+        assert isinstance(closed.operators[0], SpikingStep)
+
+        def step(h: Tensor, i: Tensor, t: Transitions = t) -> Tensor:
+            return flat(t.cell.step(i, unflat(h, t.before))[1])
+
+        for products in (closed, JacobianOperator(step, flat(t.before), t.x)):
+            torch.testing.assert_close(products.matvec(x), m_x, **TOLERANCE)
+            torch.testing.assert_close(products.rmatvec(y), m_y, **TOLERANCE)
+        some = torch.tensor([3, 20])
+        torch.testing.assert_close(closed.take(some).matvec(x[some]), m_x[some], **TOLERANCE)
+        torch.testing.assert_close(closed.matrices(t.x), m, **TOLERANCE)
+        terms = closed.operators[0].terms(x, y)
+        for name, term in t.cell.derivatives().by_state(t.x, t.before).items():
+            torch.testing.assert_close(terms[name], torch.einsum("pi,pij,pj->p", y, term, x), **TOLERANCE)
+
+
+@every_cell
+@every_reset
+@pytest.mark.parametrize("shift", [0.7, 0.4 - 0.8j], ids=["real", "complex"])
+@pytest.mark.parametrize("dampening", [0.5, 0.0], ids=["spiking", "silent"])
+def test_factorisation_without_threshold_rows_solves_the_whole_system(
+    kind, reset, shift, dampening, make_network, make_spikes
+):
+    spike = surrogate.FastSigmoid(dampening=dampening)
+    network = make_network(kind, width=5, gain=6, tau_v=2.0, reset=reset, reset_gradient=True, spike=spike)
+    for t in points(network, make_spikes(T=4, B=2)):
+        m, shift = time_derivative(t)[5].detach(), torch.as_tensor(shift)
+        rhs = vectors(2, len(m), 2).to(shift.dtype)
+        factors = time_product(t).factors(5, shift, t.x)
+        shifted = m - shift * torch.eye(len(m))
+        torch.testing.assert_close(factors.solve(rhs[0]), torch.linalg.solve(shifted, rhs[0]), rtol=1e-8, atol=1e-10)
+        expected = torch.linalg.solve(shifted.mH, rhs[1])
+        torch.testing.assert_close(factors.solve_adjoint(rhs[1]), expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("opaque", [False, True], ids=["closed form", "autograd"])
+@pytest.mark.parametrize("non_square", ["submatrix", "singular"])
+@pytest.mark.parametrize("widths", [(30, 6, 9), (9, 6, 4), (12, 6, 6)])
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus])
+def test_radii_through_depth_are_those_of_the_matrices_with_the_same_draws(
+    kind, widths, non_square, opaque, make_spikes
+):
+    smooth = surrogate.FastSigmoid()
+    spike = (lambda v: smooth(v)) if opaque else smooth
+    n_in, first, second = widths
+    network = Network([kind(n_in, first, spike=spike), kind(first, second, spike=spike)], 2)
+    for layer, t in enumerate(follow(network, make_spikes(T=5, B=2, N=n_in), torch.arange(5))[0]):
+        exact, fast = (
+            depth_radius(t, layer, non_square, torch.Generator().manual_seed(3), method)
+            for method in ("exact", "krylov")
+        )
+        torch.testing.assert_close(fast.radius, exact.radius, rtol=1e-8, atol=1e-10)
+        gradients = [torch.autograd.grad(r.radius.sum(), t.cell.w_in)[0] for r in (fast, exact)]
+        torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
+        assert exact.radius.any()
+
+
+def test_a_product_starts_where_it_is_narrowest(make_network, make_spikes):
+    (t,) = points(make_network(width=7, layers=1), make_spikes(T=4, B=2))
+    assert depth_product(t, "submatrix", torch.Generator()).size == 7, "not 14, the state's size, nor 30, the input's"
+
+
+# ---- points
+
+
+def test_points_are_ordered_by_step_and_sample_at_the_chosen_steps(make_network, make_spikes):
+    network, x = make_network(width=5, gain=8), make_spikes(T=9, B=2)
+    steps = torch.tensor([1, 4, 8])
+    some, _ = follow(network, x, steps)
+    every, outputs = follow(network, x, torch.arange(9))
+    for t, u in zip(some, every, strict=True):
+        assert torch.equal(flat(t.before), flat(u.before).view(9, 2, -1)[steps].flatten(0, 1))
+        assert not flat(t.before).requires_grad
+    assert all(map(torch.equal, outputs, network.run(x).spikes))
+
+
+def test_cells_of_unequal_kinds_and_widths_stack(make_spikes):
+    first, second = follow(Network([LIF(30, 7), ALIFPlus(7, 4)], 2), make_spikes(T=5, B=2), torch.arange(5))[0]
+    assert time_derivative(first).shape == (10, 7, 7)
+    assert time_derivative(second).shape == (10, 8, 8)
+    assert depth_derivative(first).shape[1:] == (7, 30)
+    assert depth_derivative(second).shape == (10, 8, 7)
+    assert (first.states, first.non_square, second.states, second.non_square) == (7, True, 8, True)
+
+
+def test_drawn_steps_are_one_of_each_stretch_and_every_step_can_be_drawn():
+    for total, count in ((10, 4), (300, 7), (5, 5)):
+        drawn = set()
+        for seed in range(200):
+            steps = draw_steps(total, count, torch.Generator().manual_seed(seed)).tolist()
+            assert all(i * total // count <= s < (i + 1) * total // count for i, s in enumerate(steps))
+            drawn |= set(steps)
+        assert total == 300 or drawn == set(range(total))
+    with pytest.raises(ValueError, match="steps must be at most the 20 steps of the input, got 21"):
+        draw_steps(20, 21, torch.Generator())
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        draw_steps(20, 0, torch.Generator())
