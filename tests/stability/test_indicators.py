@@ -342,7 +342,7 @@ def test_spikes_that_are_a_state_of_their_own_are_asked_a_step_on():
     (t,), _ = follow(network, x, torch.arange(20))
     layer = network.cells[0].layer
     v = t.before.v.clone().requires_grad_()
-    z, _ = layer(t.x, network.cells[0].like._replace(z=t.before.z, v=v, i=t.before.i))
+    z, _ = layer(t.x, network.cells[0].state_of_layer(z=t.before.z, v=v, i=t.before.i))
     (slopes,) = torch.autograd.grad(z.sum(), v)
     largest = 1 - layer.dt * layer.p.tau_mem_inv  # the surrogate's is 1, of the leaked voltage
     wanted = (slopes >= 0.3 * largest).double().mean().item()
