@@ -39,7 +39,7 @@ LAVA_PIP := $(LAVA)/bin/python -m pip --disable-pip-version-check install --quie
 export MPLBACKEND ?= Agg
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo test quick slow elsewhere fuzz torture check lint types bench docs tables sessions wheel lava-env nengo-env peers-env clean
+.PHONY: help setup demo test test-all elsewhere fuzz torture check lint types bench docs tables sessions wheel lava-env nengo-env peers-env clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -65,14 +65,12 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## the package at work on an embedded sample
 	$(BIN)/neurolsc demo
 
-test: quick slow ## all tests
-
 # One thread a process, so that the workers do not compete for cores.
-quick: $(READY) ## the tests that are not marked slow
+test: $(READY) ## the tests that are not marked slow, in five minutes
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not slow"
 
-slow: $(READY) ## the tests marked slow
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m slow
+test-all: $(READY) ## all tests: simulators, kills, tutorials, examples too
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 # Plain kernels, two threads, no instructions of this processor's own, and every product summed in another order.
 elsewhere: $(READY) ## the quick tests as on another machine (ELSEWHERE=tests/neurons for some of them)
@@ -86,7 +84,7 @@ fuzz: $(READY) ## an hour of damaged files for every reader, from a seed of the 
 torture: $(READY) ## kill runs, saves, caches and exports (KILLS=100), and see that nothing is lost or left
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture --kills $(KILLS)
 
-check: lint types quick docs ## what a change must pass: format, lint, types, quick tests, docs
+check: lint types test docs ## what a change must pass: format, lint, types, tests, docs
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
