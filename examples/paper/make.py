@@ -7,8 +7,9 @@ from examples.paper.asked import Asked
 from examples.paper.figure import Figure, Result
 from examples.paper.reading import sentence
 from examples.paper.trials import trained
-from neurolsc.experiment import Pool, Trial, run_sweep
+from neurolsc.experiment import Trial, run_sweep
 from neurolsc.experiment.run import write_json, write_text
+from neurolsc.experiment.sweep import Pool
 
 READING = "reading.txt"
 JUDGED = "reading.json"

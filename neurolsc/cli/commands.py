@@ -24,7 +24,6 @@ from neurolsc.experiment import (
     DataSettings,
     Experiment,
     NetworkSettings,
-    Pool,
     PretrainSettings,
     StartSettings,
     Stopped,
@@ -138,7 +137,7 @@ def radii(
         flags = [f"--{name.replace('_', '-')}" for name in own if source(name) is ParameterSource.COMMANDLINE]
         if flags:
             raise click.UsageError(f"{saved} is a whole network; leave out {', '.join(flags)}.")
-        network = dataclasses.replace(network, weights=str(saved), weights_sha256="")
+        network = dataclasses.replace(network, weights=str(saved))
     started = source("start") is ParameterSource.COMMANDLINE or (saved is None and start.start)
     start = start if started else StartSettings("Default")  # a saved network has had its start
     experiment = Experiment(network, data, start=start, device=device)
@@ -334,7 +333,7 @@ def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | No
     read = experiments.read_grid(grid)
     out = Path("runs") / read.name if out is None else out
     try:
-        pool: Pool = experiments.Processes(workers) if ray is None else experiments.RayTasks(ray)
+        pool = experiments.Processes(workers) if ray is None else experiments.RayTasks(ray)
     except ImportError as error:
         raise click.ClickException(str(error)) from error
     rows = experiments.run_sweep(read, out, pool, retry=retry, device=device)

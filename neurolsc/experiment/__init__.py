@@ -15,7 +15,7 @@ from neurolsc.experiment.config import (
 )
 from neurolsc.experiment.grid import Choice, Columns, Grid, Trial, make_grid, read_grid
 from neurolsc.experiment.run import Experiment, Outcome, Stopped, diagnose_run, load_network, score
-from neurolsc.experiment.sweep import Pool, Processes, RayTasks, read_sweep, run_sweep
+from neurolsc.experiment.sweep import Processes, RayTasks, read_sweep, run_sweep
 from neurolsc.experiment.table import arms, draw, markdown
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Grid",
     "NetworkSettings",
     "Outcome",
-    "Pool",
     "PretrainSettings",
     "Processes",
     "RayTasks",

@@ -6,7 +6,7 @@ The command line, TOML files, grids of sweeps and saved runs read the fields of 
 import inspect
 import reprlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
@@ -24,7 +24,7 @@ from neurolsc.datasets.splits import By
 from neurolsc.datasets.words import WordOptions
 from neurolsc.embedding import Embedding
 from neurolsc.initialisers import named
-from neurolsc.io import clean, load, network_path, sha256_of
+from neurolsc.io import clean, load
 from neurolsc.network import Network
 from neurolsc.neurons.cell import CELLS, SURROGATES, Cell
 from neurolsc.neurons.reset import ResetName
@@ -81,7 +81,6 @@ class NetworkSettings:
     readout_bias: bool = setting(False, "give the readout a bias")
     embedding: int = setting(0, "words: entries of their vectors, and width of the last layer; 0: the width of all")
     weights: str = setting("", "start from this network file; other settings of the network are then not used")
-    weights_sha256: str = setting("", "digest of that file; a run notes it, and goes on from no other content")
     seed: int = setting(0, "of weights, batches and everything that is drawn")
 
     def build(self, n_in: int, n_out: int, words: int | None = None) -> Network:
@@ -95,17 +94,12 @@ class NetworkSettings:
 
         Raises:
             ValueError: if cell or surrogate are not known, the cell's constructor does not take a
-                setting that differs from its default, an embedding is set for data without words,
-                or the content of the file has changed.
+                setting that differs from its default, or an embedding is set for data without
+                words.
+            FileNotFoundError: if the file does not exist.
         """
         if self.weights:
-            found = sha256_of(network_path(self.weights))
-            if self.weights_sha256 not in ("", found):
-                known = clean(self.weights_sha256)
-                raise ValueError(f"weights: {self.weights} has changed, weights_sha256 = {known}, now {found}.")
             return self.load(self.weights)
-        if self.weights_sha256:
-            raise ValueError("weights_sha256 is of a file of weights, and there is none.")
         cell = CELLS.find(self.cell)
         taken = _arguments_of(cell)
         not_taken = [*(set(OF_A_CELL) - taken), *(() if "spike" in taken else OF_A_SPIKE)]
@@ -135,16 +129,6 @@ class NetworkSettings:
         """The network of a file, whose cells may be the cell of one's own that is named here."""
         CELLS.find(self.cell)
         return load(path)
-
-    def noted(self) -> "NetworkSettings":
-        """These settings with the digest of the file of weights.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-        """
-        if not self.weights or self.weights_sha256:
-            return self
-        return replace(self, weights_sha256=sha256_of(network_path(self.weights)))
 
     @property
     def has_relay(self) -> bool:

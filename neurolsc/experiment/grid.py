@@ -59,7 +59,7 @@ class Trial:
         defaults = {f.name: f.default for kind in KINDS for f in fields(kind)}
         odd = {name: value for name, value in self.settings.items() if value != defaults[name]}
         digest = hashlib.sha256(tomli_w.dumps(dict(sorted(odd.items()))).encode()).hexdigest()[:12]
-        hidden = {*setting_names(DataSettings), "weights", "weights_sha256"} - {"data"}
+        hidden = {*setting_names(DataSettings), "weights"} - {"data"}
         words = ",".join(f"{name}={value}" for name, value in odd.items() if name not in hidden)
         readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", words)[:READABLE].strip("-,.=")
         return f"{readable}-{digest}" if readable else digest

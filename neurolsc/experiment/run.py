@@ -240,12 +240,8 @@ class Experiment:
         return f"{network}, {self.data.title}, seed {n.seed}"
 
     def settings(self) -> dict[str, Any]:
-        """All settings as one flat dictionary, as they stand in a run folder.
-
-        Raises:
-            FileNotFoundError: if the file of weights does not exist.
-        """
-        parts = (self.network.noted(), self.data, self.pretraining, self.training, self.beginning)
+        """All settings as one flat dictionary, as they stand in a run folder."""
+        parts = (self.network, self.data, self.pretraining, self.training, self.beginning)
         return as_dict(*(part for part in parts if part is not None))
 
     def build(self) -> Network:
@@ -328,16 +324,14 @@ class Experiment:
         Raises:
             FileExistsError: if the folder exists.
             BlockingIOError: if another process uses it.
-            ValueError: if a setting is wrong, an unfinished run has other settings, or its file of
-                weights has another content.
+            ValueError: if a setting is wrong, or an unfinished run has other settings.
             FileNotFoundError: if the file of weights does not exist.
             FloatingPointError: if the loss becomes NaN or infinite; the best network until then is
                 saved in the folder of the unfinished run.
         """
-        noted = replace(self, network=self.network.noted())  # the file may change from here on
-        with run_folder(out, noted.settings(), say) as folder:
-            noted.check(say)
-            network = noted._started(folder, say)
+        with run_folder(out, self.settings(), say) as folder:
+            self.check(say)
+            network = self._started(folder, say)
             pretraining = training = None
             if self.training is not None:
                 self.training.check(network)

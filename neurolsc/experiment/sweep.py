@@ -16,7 +16,7 @@ from collections import Counter
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import tomli_w
 import torch
@@ -129,32 +129,11 @@ class Job:
                 failure.unlink()
 
 
-class Pool(Protocol):
-    """Workers, each with one job at a time; a context, at whose end they are stopped."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def has_room(self) -> bool:
-        """True if another job can be started."""
-        ...
-
-    def start(self, job: Job) -> None:
-        """Run a job in a worker."""
-        ...
-
-    def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """The jobs that ended; waits so long at most for one.
-
-        Raises:
-            Exception: one that a job raised.
-        """
-        ...
-
-
 class Processes:
-    """Workers that are processes of this machine, one thread each; a dead one is replaced."""
+    """Workers that are processes of this machine, one thread each; a dead one is replaced.
+
+    A pool is a context, at whose end its workers are stopped; each runs one job at a time.
+    """
 
     def __init__(self, workers: int) -> None:
         self.size = whole("workers", workers)
@@ -175,9 +154,11 @@ class Processes:
         self.jobs.clear()
 
     def has_room(self) -> bool:
+        """True if another job can be started."""
         return len(self.jobs) < self.size
 
     def start(self, job: Job) -> None:
+        """Run a job in a worker."""
         spawn = multiprocessing.get_context("spawn")
         executor = (
             self.idle.pop()
@@ -193,6 +174,11 @@ class Processes:
             os.environ.update(before)
 
     def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
+        """The jobs that ended; waits so long at most for one.
+
+        Raises:
+            Exception: one that a job raised.
+        """
         if not self.jobs:
             time.sleep(seconds)
         done, _ = concurrent.futures.wait(self.jobs, seconds, concurrent.futures.FIRST_COMPLETED)
@@ -285,6 +271,9 @@ def _run_on_node(job: Job, where: str) -> Outcome:
         sys.path.append(where)  # for settings such as cell = "module:Class"
     torch.set_num_threads(1)
     return job.run()
+
+
+Pool = Processes | RayTasks
 
 
 def run_sweep(
