@@ -41,26 +41,18 @@ FORMAT = 2
 GOLDEN_SAMPLES = 4  # calibration samples of which a file holds input and spikes
 TRIAL_STEPS = 50  # of random spikes, without calibration data
 
-# path in a layer's group -> field of the layer, lowest and highest value; the paths without range
-# are constant
-ENTRIES: dict[str, tuple[str, int, int]] = {
-    "neuron/vDecay": ("v_decay", 0, 4095),
-    "neuron/vThMant": ("threshold", 1, NEVER),
-}
-KINDS: dict[str, tuple[type[IntegerLayer], dict[str, tuple[str, int, int]], dict[str, int]]] = {
-    "CUBA": (CubaLayer, {"neuron/iDecay": ("i_decay", 1, 4096)}, {}),
+# entries of a layer's group in a file: path -> field, and those that are constant
+ENTRIES = {"neuron/vDecay": "v_decay", "neuron/vThMant": "threshold"}
+CONSTANTS: dict[str, int] = {"neuron/refDelay": 1, "neuron/gradedSpike": False}
+KINDS: dict[str, tuple[type[IntegerLayer], dict[str, str], dict[str, int]]] = {
+    "CUBA": (CubaLayer, ENTRIES | {"neuron/iDecay": "i_decay"}, CONSTANTS),
     "ALIF": (
         AtrlifLayer,
-        {
-            "weightExp": ("weight_exp", 0, 23),
-            "weightRecExp": ("weight_rec_exp", 0, 23),
-            "biasExp": ("bias_exp", 0, 23),
-            "neuron/thDecay": ("theta_decay", 1, 4095),
-            "neuron/vThStep": ("theta_step", 1, NEVER),
-            "neuron/resetMant": ("reset", 0, 255),
-            "neuron/resetExp": ("reset_exp", 0, 23),
-        },
-        {"neuron/iDecay": 4096, "neuron/refDecay": 4096},
+        ENTRIES
+        | {"weightExp": "weight_exp", "weightRecExp": "weight_rec_exp", "biasExp": "bias_exp"}
+        | {"neuron/thDecay": "theta_decay", "neuron/vThStep": "theta_step"}
+        | {"neuron/resetMant": "reset", "neuron/resetExp": "reset_exp"},
+        CONSTANTS | {"neuron/iDecay": 4096, "neuron/refDecay": 4096},
     ),
 }
 
@@ -149,21 +141,17 @@ def to_netx(
     if calibration is not None:
         run = quantized.run(calibration)
         for i, e in enumerate(run.extremes[:-1], start=1):
-            where = "times on the calibration data"
-            if e.large_inputs:
-                raise ValueError(
-                    f"layer {i}: the input of a step exceeds 32767 units {e.large_inputs} {where}: it reaches from {e.drive[0]} "
-                    f"to {e.drive[1]}. Train with smaller weights or fewer spikes."
-                )
-            if e.wraps:
-                raise ValueError(
-                    f"layer {i}: the current leaves 24 bits {e.wraps} {where}: it reaches from {e.u[0]} to {e.u[1]}."
-                )
-            if e.saturations:
-                raise ValueError(
-                    f"layer {i}: the voltage or threshold leaves 24 bits {e.saturations} {where}: {e.v[0]} to {e.v[1]} and "
-                    f"to {e.theta[1]}."
-                )
+            refused = {
+                f"input of a step exceeds 32767 units ({e.drive[0]} to {e.drive[1]})": e.large_inputs,
+                f"current leaves 24 bits ({e.u[0]} to {e.u[1]})": e.wraps,
+                f"voltage or threshold leaves 24 bits ({e.v[0]} to {e.v[1]}, {e.theta[1]})": e.saturations,
+            }
+            for what, count in refused.items():
+                if count:
+                    raise ValueError(
+                        f"layer {i}: the {what} {count} times on the calibration data: train with smaller weights or fewer "
+                        "spikes."
+                    )
         if run.extremes[-1].wraps and not quantized.integrates:
             peak = max(map(abs, run.extremes[-1].v))
             scale = quantized.readout_scale * LIMIT / 2 / peak
@@ -242,9 +230,8 @@ def _content(quantized: QuantizedNetwork, steps: int, report: str | None, golden
             if layer.bias.any():
                 write(i, {"bias": layer.bias.detach().numpy().astype(np.int32)})
             _, entries, constants = KINDS[layer.kind]
-            write(i, {name: short(getattr(layer, attribute)) for name, (attribute, *_) in (ENTRIES | entries).items()})
-            write(i, constants | {"neuron/refDelay": 1, "neuron/gradedSpike": False})
-            write(i, {"neuron/type": np.bytes_(layer.kind)})
+            write(i, {name: short(getattr(layer, attribute)) for name, attribute in entries.items()})
+            write(i, constants | {"neuron/type": np.bytes_(layer.kind)})
         if not quantized.integrates:
             write(len(quantized.layers) + 1, matrix(quantized.readout, None))
         file["simulation/Ts"] = 1
@@ -308,50 +295,50 @@ def _parsed(file: Content) -> tuple[QuantizedNetwork, Golden | None]:
     if not file.has("neurolsc"):
         raise ValueError("there is no group 'neurolsc': another program wrote it.")
     notes = dict(file.file["neurolsc"].attrs)
-
-    def numbers(place: str, shape: tuple[int | None, ...], low: int = -(2**31), high: int = 2**31) -> Tensor:
-        """Integers of a data set, float64; a scalar stands for all, None for any size."""
-        found = np.asarray(file.values(place, kinds="iuf"), dtype=np.float64)
-        if not found.shape:
-            found = np.broadcast_to(found, [n or 1 for n in shape])
-        if len(found.shape) != len(shape) or any(n not in (None, m) for n, m in zip(shape, found.shape, strict=True)):
-            raise ValueError(f"{place} has shape {found.shape}, but {shape} fits the rest of the file.")
-        if not (found == np.rint(found)).all() or (found < low).any() or (found > high).any():
-            raise ValueError(f"{place} must hold integers from {low} to {high}.")
-        return torch.from_numpy(found.copy())
-
     if notes["format"] != FORMAT:
         raise ValueError(f"format {notes['format']}, this version reads {FORMAT}.")
+
+    def numbers(place: str, shape: tuple[int | None, ...]) -> Tensor:
+        """Integers of a data set; None stands for any size, one number for a vector."""
+        found = np.asarray(file.values(place, kinds="iuf"), dtype=np.float64)
+        if not found.shape and len(shape) == 1:
+            found = np.full(shape[0] or 1, found)
+        wanted = tuple(n if m is None else m for n, m in zip(found.shape, shape, strict=False))
+        if found.shape != wanted or len(wanted) != len(shape) or not (found == np.rint(found)).all():
+            raise ValueError(f"{place} must hold integers of shape {shape}, got the shape {found.shape}.")
+        return torch.from_numpy(found)
+
     count = len(file.group("layer")) - 1
     leaky = count > 1 and "neuron" in file.group(f"layer/{count}")
     count -= not leaky  # else the last one is a sum
     if count < 1:
         raise ValueError("it has no layer of neurons.")
-    width = int(numbers("layer/0/shape", (1,), 1)[0])
+    n = int(numbers("layer/0/shape", (1,))[0])
+    if n < 1:
+        raise ValueError(f"layer/0/shape must be positive, got {n}.")
     layers: list[IntegerLayer] = []
     for i in range(1, count + 1):
-        at, scale = f"layer/{i}", file.values(f"neurolsc/scale_{i}", kinds="f")
-        m = int(numbers(f"{at}/shape", (1,), 1)[0])
+        at, has = f"layer/{i}", file.group(f"layer/{i}")
         kind = file.values(f"{at}/neuron/type", 0, "SO").decode()
         if kind not in KINDS:
             raise ValueError(f"{at}/neuron/type is {kind!r}, known are {', '.join(map(repr, KINDS))}.")
-        if np.shape(scale) not in ((), (m,)) or not (np.isfinite(scale) & (scale > 0)).all():
-            raise ValueError(f"neurolsc/scale_{i} must be positive and finite, one number or {m}.")
         layer, entries, _ = KINDS[kind]
-        has = file.group(at)
+        weight = numbers(f"{at}/weight", (None, n))
+        m = len(weight)
         read: dict[str, Any] = {}
-        for name, (attribute, low, high) in (ENTRIES | entries).items():
-            value = numbers(f"{at}/{name}", () if attribute.endswith("exp") else (m,), low, high)
+        for name, attribute in entries.items():
+            value = numbers(f"{at}/{name}", () if attribute.endswith("exp") else (m,))
             read[attribute] = value if value.ndim else int(value)
+        scale = np.broadcast_to(file.values(f"neurolsc/scale_{i}", kinds="f"), (m,))
         made = layer(
-            weight=numbers(f"{at}/weight", (m, width), -256, 255),
-            weight_rec=numbers(f"{at}/weight_rec", (m, m), -256, 255) if "weight_rec" in has else None,
-            bias=numbers(f"{at}/bias", (m,), -4096, 4095) if "bias" in has else torch.zeros(m, dtype=torch.float64),
-            unit=UNIT * torch.from_numpy(np.array(np.broadcast_to(scale, (m,)), dtype=np.float64)),
+            weight=weight,
+            weight_rec=numbers(f"{at}/weight_rec", (m, m)) if "weight_rec" in has else None,
+            bias=numbers(f"{at}/bias", (m,)) if "bias" in has else torch.zeros(m, dtype=torch.float64),
+            unit=UNIT * torch.from_numpy(scale.astype(np.float64)),
             **read,
         )
         layers.append(made)
-        width = m
+        n = m
     if leaky:
         last = layers[-1]
         if type(last) is not CubaLayer or last.weight_rec is not None or (last.threshold != NEVER).any():
@@ -359,28 +346,20 @@ def _parsed(file: Content) -> tuple[QuantizedNetwork, Golden | None]:
                 f"layer/{count} is the readout, which must be CUBA neurons without recurrence that never fire."
             )
         layers[-1] = IntegratorLayer(**{field.name: getattr(last, field.name) for field in fields(last)})
-        readout = torch.zeros(0, width).double()
+        readout = torch.zeros(0, n).double()
     else:
-        readout = numbers(f"layer/{count + 1}/weight", (None, width))
-    bias_neurons = notes["bias_neurons"]
-    if bias_neurons.shape != (count,) or not np.isin(bias_neurons, range(4)).all():
-        raise ValueError(f"neurolsc, bias_neurons must be 0 to 3 for each of {count} layers, got {bias_neurons}.")
-    blank, latency = int(notes["blank_steps"]), int(notes.get("latency", 0))  # older files have no latency
-    if latency not in (0, count) or not 0 <= blank < 2**31:
-        raise ValueError(
-            f"neurolsc, latency must be 0 or {count}, got {latency}, and blank_steps 0 or more, got {blank}."
-        )
-    if not (np.isfinite(notes["readout_scale"]) and notes["readout_scale"] > 0):
-        raise ValueError(f"neurolsc, readout_scale must be positive and finite, got {notes['readout_scale']}.")
+        readout = numbers(f"layer/{count + 1}/weight", (None, n))
     quantized = QuantizedNetwork(
         tuple(layers),
         readout,
         float(notes["readout_scale"]),
-        tuple(bias_neurons.tolist()),
-        blank,
-        tuple(map(str, json.loads(notes["remarks"]))),
-        latency,
+        tuple(np.broadcast_to(notes["bias_neurons"], (count,)).tolist()),
+        int(notes["blank_steps"]),
+        tuple(json.loads(notes["remarks"])),
+        int(notes.get("latency", 0)),  # older files have none
     )
+    if quantized.latency not in (0, count):
+        raise ValueError(f"neurolsc, latency must be 0 or {count}, a step for each layer, got {quantized.latency}.")
     if not file.has("neurolsc/golden"):
         return quantized, None
     spikes: list[Tensor] = []
@@ -393,8 +372,5 @@ def _parsed(file: Content) -> tuple[QuantizedNetwork, Golden | None]:
         if packed.dtype != np.uint8 or packed.shape != wanted or 0 in wanted:
             raise ValueError(f"{place} has shape {packed.shape}, wanted bytes {wanted}.")
         spikes.append(torch.from_numpy(np.unpackbits(packed, axis=2, count=n)))
-    places = [f"neurolsc/golden/states_{i}" for i in range(1, count + 1)]
-    states = [numbers(place, (steps, samples), -(2**53), 2**53) for place in places]
-    return quantized, Golden(
-        tuple(spikes), tuple(states), numbers("neurolsc/golden/readout", (steps, samples, classes))
-    )
+    states = tuple(numbers(f"neurolsc/golden/states_{i}", (steps, samples)) for i in range(1, count + 1))
+    return quantized, Golden(tuple(spikes), states, numbers("neurolsc/golden/readout", (steps, samples, classes)))

@@ -36,6 +36,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from neurolsc.export.fixed_point import (
     LONGEST,
@@ -96,13 +97,14 @@ class NirLayer:
 
 
 class ExportedNeuron(ABC, Generic[C]):
-    """One kind of neurons in Loihi's integers and in NIR, both ways. :data:`NEURONS` lists them.
+    """One kind of neurons in Loihi's integers and in NIR, both ways; :data:`NEURONS` lists them.
 
-    A neuron of your own is one entry more, ``NEURONS[MyCell] = MyNeuron()``. Its cell needs
-    ``w_in`` and ``tau_v``; ``w_rec``, ``b_v`` and ``tau_theta`` are used where it has them.
+    One of your own is one entry more: ``NEURONS[MyCell] = MyNeuron()``. Its cell needs ``w_in`` and
+    ``tau_v``; ``w_rec``, ``b_v``, ``tau_theta`` and ``spike`` are used where it has them. Methods
+    raise ``ValueError`` at what cannot be expressed, naming the layer or node and the number.
     """
 
-    word: ClassVar[str]  # name of its node, before the number of the layer
+    word: ClassVar[str]  # name of its NIR node, before the number of the layer
     starts: ClassVar[tuple[str, ...]]  # types of NIR node with which such neurons begin
 
     @abstractmethod
@@ -121,12 +123,7 @@ class ExportedNeuron(ABC, Generic[C]):
             name: of the layer, for errors.
             cell: the cell; its tau_v fits 12 bits.
             force: accept few weight units per threshold.
-            halvings: how often to halve the weight units, where weights keep their bits in spite of
-                it.
-
-        Raises:
-            ValueError: if something cannot be expressed; the message names the layer and the
-                number.
+            halvings: how often to halve the weight units, where weights keep their bits.
         """
 
     def leak(self, cell: C, layer: IntegerLayer) -> Tensor:
@@ -139,11 +136,7 @@ class ExportedNeuron(ABC, Generic[C]):
 
     @abstractmethod
     def nodes(self, layer: str, name: str, cell: C, dt: float, layer_delay: int) -> NirLayer:
-        """The NIR nodes of a cell at dt seconds per step, under a name.
-
-        Raises:
-            ValueError: if NIR cannot express it; the message names the layer and the number.
-        """
+        """The NIR nodes of a cell at dt seconds per step, under a name."""
 
     def inside(self, graph: Any, start: str) -> tuple[str, dict[str, str]]:
         """The node that fires, and by name all nodes after the first, in a `NirChain`."""
@@ -151,11 +144,7 @@ class ExportedNeuron(ABC, Generic[C]):
 
     @abstractmethod
     def cell(self, layer: NirLayer, dt: float) -> Any:
-        """The cell that computes the nodes' Euler steps of dt seconds; called without gradients.
-
-        Raises:
-            ValueError: if there is none; the message names the node and its type.
-        """
+        """The cell that computes the nodes' Euler steps of dt seconds; called without gradients."""
 
 
 class ExportedLIF(ExportedNeuron[LIF]):
@@ -206,18 +195,11 @@ class ExportedLIF(ExportedNeuron[LIF]):
         )
         if not b.any():
             return layer
-        pad = torch.nn.functional.pad  # one neuron more, the last, fires at every step, with weights b to the others
-        assert layer.weight_rec is not None
-        column = pad(even(b * scale), (0, 1)).unsqueeze(1)
-        return CubaLayer(
-            weight=pad(layer.weight, (0, 0, 0, 1)),
-            weight_rec=torch.cat((pad(layer.weight_rec, (0, 0, 0, 1)), column), 1),
-            bias=pad(layer.bias, (0, 1), value=scale + 1),
-            i_decay=pad(layer.i_decay, (0, 1), value=4096),
-            v_decay=pad(layer.v_decay, (0, 1), value=4095),
-            threshold=pad(layer.threshold, (0, 1), value=scale),
-            unit=pad(layer.unit, (0, 1), value=UNIT * scale),
-        )
+        # one neuron more, the last, fires at every step, with weights b to the others
+        extra = {"bias": scale + 1, "i_decay": 4096, "v_decay": 4095, "threshold": scale, "unit": UNIT * scale}
+        vectors: dict[str, Any] = {name: pad(getattr(layer, name), (0, 1), value=v) for name, v in extra.items()}
+        w_rec = torch.cat((even(w_rec * scale), even(b * scale).unsqueeze(1)), 1)
+        return CubaLayer(weight=pad(layer.weight, (0, 0, 0, 1)), weight_rec=pad(w_rec, (0, 0, 0, 1)), **vectors)
 
     def leak(self, cell: LIF, layer: Any) -> Tensor:
         return layer.v_decay if isinstance(cell.reset, ZeroReset) else layer.i_decay[: cell.n_hidden]
@@ -320,10 +302,8 @@ class ExportedALIF(ExportedNeuron[ALIF]):
         if not (rest > 0).all():
             raise ValueError(f"{name}: resting thresholds must be positive, got {rest.min():g}. {POSITIVE}")
         if (retention > LONGEST).any() or decay_bits(retention).max() > 4095:
-            raise ValueError(
-                f"{name}: tau_theta is {cell.tau_theta.min():g} to {cell.tau_theta.max():g} steps, but 12 bits hold 0.12 to "
-                "4096 steps."
-            )
+            low, high = cell.tau_theta.min(), cell.tau_theta.max()
+            raise ValueError(f"{name}: tau_theta is {low:g} to {high:g} steps, but 12 bits hold 0.12 to 4096 steps.")
         step = cell.adaptation.double() / retention
         rows = 1 / step.detach()
         w_in, w_rec = cell.w_in.double() * rows.unsqueeze(1), cell.w_rec.double() * rows.unsqueeze(1)
@@ -406,15 +386,9 @@ class ExportedALIF(ExportedNeuron[ALIF]):
             "w_rec": _recurrent(cell, cell.theta_rest),
             "output": nir.Output(size),
         }
-        edges = [
-            ("input", "membrane"),
-            ("membrane", "threshold"),
-            ("adaptation", "threshold"),
-            ("threshold", "adaptation"),
-            ("threshold", "w_rec"),
-            ("w_rec", "membrane"),
-            ("threshold", "output"),
-        ]
+        edges = [("input", "membrane"), ("membrane", "threshold"), ("threshold", "output")]
+        edges += [("threshold", "adaptation"), ("adaptation", "threshold")]
+        edges += [("threshold", "w_rec"), ("w_rec", "membrane")]
         quantities = ("tau_v", "tau_theta", "b_theta", "adaptation")
         about: dict[str, Any] = {_storage(cell, quantity): _stored(cell, quantity) for quantity in quantities}
         graph = nir.NIRGraph(nodes, edges, metadata={"neurolsc": about | {"cell": type(cell).__name__}})
@@ -527,11 +501,7 @@ NEURONS: dict[type[Cell], ExportedNeuron[Any]] = {
 
 
 def exported_neuron(layer: str, cell: Cell) -> ExportedNeuron[Any]:
-    """The entry of a cell in :data:`NEURONS`.
-
-    Raises:
-        TypeError: if there is none; the message names the layer and the cell's class.
-    """
+    """The entry of a cell in :data:`NEURONS`; a TypeError names the layer if there is none."""
     step = step_of(type(cell))
     changed = [name for name in vars(cell) if hasattr(type(cell), name) and name not in (*BESIDES, *OFFERS)]
     if step in NEURONS and not changed:
@@ -544,11 +514,7 @@ def exported_neuron(layer: str, cell: Cell) -> ExportedNeuron[Any]:
 
 
 def reset_of(layer: str, cell: SpikingCell) -> ResetName:
-    """The name of a cell's reset.
-
-    Raises:
-        ValueError: if it is a reset of another class.
-    """
+    """The name of a cell's reset; a ValueError names the layer if it is of another class."""
     known: dict[type[Reset], ResetName] = {Reset: "subtract", StaticReset: "static", ZeroReset: "zero"}
     if type(cell.reset) not in known:
         names = ", ".join(each.__name__ for each in known)
@@ -584,11 +550,7 @@ def _extreme(x: Tensor) -> float:
 
 
 def load_nir() -> ModuleType:
-    """The optional module ``nir``.
-
-    Raises:
-        ImportError: if it is not installed.
-    """
+    """The optional module ``nir``."""
     try:
         import nir
     except ImportError as error:
@@ -624,11 +586,7 @@ def nir_steps(decay: Tensor) -> np.ndarray:
 
 
 def values(node: Any, name: str, n: int) -> np.ndarray:
-    """A parameter of a node in float64, (n,); one number stands for all neurons.
-
-    Raises:
-        ValueError: if there are neither one nor n.
-    """
+    """A parameter of a node in float64, (n,); one number stands for all neurons."""
     value = np.asarray(getattr(node, name), dtype=np.float64)
     if value.size != 1 and value.shape != (n,):
         raise ValueError(f"{name} of a {type(node).__name__} has shape {value.shape}, wanted {(n,)}.")
@@ -699,12 +657,7 @@ def _check_constant(layer: str, node: Any, name: str, wanted: float, n: int) -> 
 def _fill_voltage(cell: Any, layer: NirLayer, lost: np.ndarray, gain: np.ndarray, threshold: Tensor) -> None:
     """Set weights, bias and time constant of a cell whose threshold is set.
 
-    Args:
-        cell: the cell.
-        layer: the nodes.
-        lost: the share of its voltage that a step loses (n_hidden,).
-        gain: what a unit of input adds to the voltage (n_hidden,).
-        threshold: what a spike subtracts, if the reset subtracts.
+    A step loses a share of the voltage, and a unit of input adds the gain to it, each (n_hidden,).
     """
     n = cell.n_hidden
     if np.allclose(gain, 1, rtol=CLOSE, atol=0):

@@ -36,11 +36,9 @@ def to_nir(
     """Describe a network as a graph of NIR, and write it to a file if there is a path.
 
     Nodes are ``w_in_1``, ``lif_1`` (or the sub-graph ``alif_1``), ``w_rec_1`` and so on,
-    ``readout`` (or ``li_3``); layers without recurrent weights and with reset to zero have no
-    ``w_rec``. Connections between layers have no latency in NIR, recurrent ones one step: of a
-    network with ``layer_delay=1`` other readers send the spikes of layer l, counted from 1, l steps
-    earlier. Metadata hold what :func:`from_nir` needs to restore every bit; surrogates are left
-    out. Which programs can read which networks: docs/export.md.
+    ``readout`` (or ``li_3``). Connections between layers have no latency in NIR, recurrent ones one
+    step: of a network with ``layer_delay=1`` other readers send the spikes of layer l, counted from
+    1, l steps earlier. Metadata let :func:`from_nir` restore every bit; surrogates are left out.
 
     Args:
         network: LIF layers with any reset, CubaLIF with reset to zero, ALIF layers with
@@ -134,11 +132,10 @@ def from_nir(
 ) -> Network:
     """Make a network of a graph of NIR.
 
-    A graph of :func:`to_nir` comes back with every parameter and ``layer_delay``, in its dtype;
-    surrogates are the default. Of other programs' graphs, chains of ``Linear`` or ``Affine`` and
-    ``LIF`` or ``CubaLIF`` nodes can be read, each with its own recurrence, and an ``LI`` or
-    ``CubaLI`` at the end, as their Euler step of dt seconds does them; layers then read the one
-    below in the same step.
+    A graph of :func:`to_nir` comes back with every parameter and ``layer_delay``, in its dtype. Of
+    other programs' graphs, chains of ``Linear`` or ``Affine`` and ``LIF`` or ``CubaLIF`` nodes can
+    be read, each with its own recurrence, and an ``LI`` or ``CubaLI`` at the end, by their Euler
+    steps of dt seconds; layers then read the one below in the same step.
 
     Args:
         source: the graph, or the file that holds it.

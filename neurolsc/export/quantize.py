@@ -38,12 +38,8 @@ class IntegerRun:
     """What :meth:`QuantizedNetwork.run` returns."""
 
     logits: Tensor  # integer readout at every step (T, B, C), in units of the readout's scale
-    spikes: tuple[
-        Tensor, ...
-    ]  # of every layer (T, B, M), without bias neurons and blank steps; an integrator's voltages
-    extremes: tuple[
-        Extremes, ...
-    ]  # of every layer, and of a linear readout, whose v is the sum of its logits over time
+    spikes: tuple[Tensor, ...]  # (T, B, M) by layer, without bias neurons and blank steps; voltages of an integrator
+    extremes: tuple[Extremes, ...]  # by layer, and of a linear readout, whose v is the sum of its logits over time
 
     def __repr__(self) -> str:
         return f"IntegerRun({shapes('TB', logits=self.logits, spikes=self.spikes)})"
@@ -51,28 +47,16 @@ class IntegerRun:
 
 @dataclass(frozen=True)
 class QuantizedNetwork:
-    """A network in integers; its last layer's spikes go to a readout, or it is an integrator.
-
-    Attributes:
-        layers: first layer first.
-        readout: integer weights (C, M of the last layer); (0, M) after an integrator, whose
-            voltages are the logits.
-        readout_scale: integer units per float unit of the readout.
-        bias_neurons: how many neurons at the end of each layer fire at every step to stand for
-            biases.
-        blank_steps: steps without input before the first one, for the bias neurons to start firing.
-        latency: steps without input after the last one. 0, or of a network with ``layer_delay=0``
-            the number of its layers: layer l then spikes l steps later than there. :meth:`run`
-            takes that back.
-        remarks: what is worth knowing but no error, one sentence each.
-    """
+    """A network in integers; its last layer's spikes go to a readout, or it is an integrator."""
 
     layers: tuple[IntegerLayer, ...]
-    readout: Tensor
-    readout_scale: float
-    bias_neurons: tuple[int, ...]
-    blank_steps: int
-    remarks: tuple[str, ...] = ()
+    readout: Tensor  # integer weights (C, M of the last layer); (0, M) after an integrator: logits are its voltages
+    readout_scale: float  # integer units per float unit of the readout
+    bias_neurons: tuple[int, ...]  # how many neurons at the end of each layer fire at every step to stand for biases
+    blank_steps: int  # steps without input before the first one, for the bias neurons to start firing
+    remarks: tuple[str, ...] = ()  # what is worth knowing but no error, one sentence each
+    # steps without input after the last one: 0, or of a network with layer_delay=0 the number of
+    # its layers, as layer l spikes l steps later than there; `run` takes that back
     latency: int = 0
 
     def __repr__(self) -> str:
@@ -152,14 +136,12 @@ def quantize(
     """Turn a network into integers, each neuron as :mod:`neurolsc.export.neurons` says.
 
     Args:
-        network: LIF, CubaLIF and ALIF layers and at the end a Linear readout or an LI, or those of
-            :func:`neurolsc.wrap` that have the same step. With ``layer_delay=1`` the readout has no
-            bias; with 0 the layers get a delay of one step, as in :func:`neurolsc.export.delayed`.
-            Surrogates do not matter.
+        network: LIF, CubaLIF and ALIF layers and at the end a Linear readout or an LI, or the same
+            of :func:`neurolsc.wrap`. With ``layer_delay=1`` the readout has no bias; with 0 the
+            layers get a delay, as in :func:`neurolsc.export.delayed`.
         force: accept fewer than 62 weight units per threshold.
         readout_scale: integer units per float unit of a Linear readout; by default as many as fit.
-        halvings: per layer how often to halve the weight units of an ALIF, whose weights keep their
-            8 bits, or of an LI, as :func:`fit_scales` finds them.
+        halvings: per layer, from :func:`fit_scales`.
 
     Returns:
         The integers; with a gradient to the network's parameters that require one.
@@ -273,10 +255,9 @@ def fit_scales(network: Network, calibration: Tensor, *, force: bool = False) ->
 
 
 def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
-    """The float network whose parameters are the values of the integers.
+    """The float network with the integers' parameters; only the rounding of states is left out.
 
-    Its radii are those of the exported network, and its parameters minus the original's are the
-    rounding errors. Only the rounding of the states is left out.
+    Its radii are those of the exported network.
 
     Args:
         network: what was quantised.
@@ -305,18 +286,15 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
 class QuantizationAware(Network):
     """A network that runs in Loihi's integers and is trained in floats.
 
-    It shares cells and readout with the network that it is made from. Every run quantises their
-    parameters anew and steps the integer equations; rounding lets gradients pass (straight
-    through), and spikes have the cells' surrogate gradient. So ``neurolsc.train`` and
-    ``neurolsc.evaluate`` take it as any other network, and after a training the original network
-    holds weights of which the *rounded* ones work. The reset is detached, whatever
-    ``reset_gradient`` says, but not that by subtraction of LIF, which is one of the recurrent
-    weights. Rounding flips spikes, and recurrence amplifies that: a few epochs win most of it back.
+    It shares cells and readout with the original network, and ``neurolsc.train`` and
+    ``neurolsc.evaluate`` take it as any other. Every run quantises the parameters anew and steps
+    the integer equations; gradients pass through rounding (straight through), and spikes have the
+    cells' surrogate gradient. The reset is detached, except that by subtraction of LIF, which is
+    one of the recurrent weights. A few epochs win back most of what rounding costs.
 
     Args:
         network: what :func:`quantize` accepts, with ``layer_delay=1``.
-        calibration: samples (T, B, n_in) for :func:`fit_scales`, as in
-            :func:`neurolsc.export.to_netx`.
+        calibration: samples (T, B, n_in) for :func:`fit_scales`.
         force: accept fewer than 62 weight units per threshold.
 
     Raises:
@@ -354,8 +332,7 @@ class QuantizationAware(Network):
             mask: must be None.
 
         Returns:
-            Logits in float units, spikes without bias neurons, and the state at rest: there is none
-            to go on from.
+            Logits in float units, spikes without bias neurons, and the state at rest.
 
         Raises:
             ValueError: if x is not 0 or 1, or there is a state or mask.

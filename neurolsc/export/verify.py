@@ -113,16 +113,14 @@ def verify(
 ) -> Verification:
     """Replay the golden samples of an exported file, and run it in simulators.
 
-    A file of :func:`neurolsc.export.to_netx` holds golden samples: input, and what every layer and
-    the readout made of it. They are replayed through the integers that the file holds now, each
-    layer on the golden spikes of the layer below, so that a changed weight shows in its own layer.
-    That needs no simulator.
+    A file of :func:`neurolsc.export.to_netx` holds golden samples: input, and the output of every
+    layer and the readout. They are replayed through the integers in the file, each layer on the
+    golden spikes of the layer below, so that a changed weight shows in its own layer. That needs no
+    simulator.
 
     With spikes, Lava and nengo-loihi run the file, too, where they are installed, and are compared
-    with the integers spike by spike, state by state. Each runs in a process of its own, in another
-    environment; when the time is up, it and all that it started are killed. nengo-loihi takes LIF
-    layers only, and checks what Lava does not: an input of 21 bits or a current of 23 that
-    overflows.
+    with the integers spike by spike, state by state. nengo-loihi takes LIF layers only, and checks
+    what Lava does not: overflows of a step's input (21 bits) and of the current (23 bits).
 
     Args:
         path: the file.
@@ -307,11 +305,7 @@ def first_step(differs: Tensor) -> int | None:
 
 
 def find_python(name: SimulatorName, python: str | PathLike[str] | None = None) -> Path:
-    """A simulator's Python: `python`, else its variable's, else its environment's in this folder.
-
-    Raises:
-        FileNotFoundError: if there is none; the message says how to make one.
-    """
+    """A simulator's Python: `python`, or its variable's, or its environment's in this folder."""
     short = SIMULATORS[name]
     variable = f"NEUROLSC_{short.upper()}_PYTHON"
     wanted = python or os.environ.get(variable) or Path(f".{short}-env/bin/python")
@@ -327,22 +321,9 @@ def find_python(name: SimulatorName, python: str | PathLike[str] | None = None) 
 def simulate(
     name: SimulatorName, python: Path, path: str | PathLike[str], x: Tensor, timeout: float, *, progress: bool = False
 ) -> dict[str, np.ndarray]:
-    """Run a file in a simulator.
+    """Run a file in a simulator on x (T, B, n_in), blank steps included; its runner's arrays.
 
-    Args:
-        name: which one.
-        python: of its environment.
-        path: the exported file.
-        x: spikes (T, B, n_in), 0 or 1, with blank steps.
-        timeout: seconds, after which the process and all that it started are killed.
-        progress: show a bar over the samples.
-
-    Returns:
-        The arrays that its runner wrote.
-
-    Raises:
-        TimeoutError: if it does not finish.
-        RuntimeError: if it fails; with its output.
+    When the time is up, the process and all that it started are killed.
     """
     runner = Path(__file__).parent / f"{SIMULATORS[name]}_runner.py"
     with tempfile.TemporaryDirectory() as folder:

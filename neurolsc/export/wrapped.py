@@ -52,10 +52,9 @@ class _Neurons(NamedTuple):
 def from_wrapped(network: Network) -> Network:
     """The same network in our own cells: layer by layer, with the same spikes.
 
-    Linear layers before a neuron become its input weights, with Flatten, Dropout and BatchNorm1d
-    folded in as they are in evaluation; a Linear at the end becomes the readout. A leaky integrator
-    at the end becomes an LI, and a frozen identity its readout. Surrogates are the default: only
-    training uses them.
+    Linear layers before a neuron become its input weights, with Flatten, Dropout and BatchNorm1d in
+    evaluation folded in; a Linear at the end becomes the readout, a leaky integrator at the end an
+    LI. Surrogates are the default.
 
     Args:
         network: what :func:`neurolsc.wrap` returned. One of our own cells is returned as it is.
@@ -78,8 +77,7 @@ def from_wrapped(network: Network) -> Network:
         readout.weight.copy_(weight)
         if readout.bias is not None:
             readout.bias.copy_(bias)
-        if not list(network.readout.parameters()):
-            readout.requires_grad_(False)
+        readout.requires_grad_(bool(list(network.readout.parameters())))
         return Network(cells, readout, layer_delay=network.layer_delay)  # type: ignore[arg-type]
 
 
@@ -88,8 +86,7 @@ def _saved(network: Network) -> Network:
     instead = "A file cannot describe this model: keep its weights with torch.save(model.state_dict(), path)."
     for i, cell in enumerate(network.cells, start=1):
         layer: Any = cell.layer if isinstance(cell, ForeignCell) else None
-        at_once = not getattr(layer, "reset_delay", True) and getattr(layer, "reset_mechanism", "") == "subtract"
-        if at_once:
+        if not getattr(layer, "reset_delay", True) and getattr(layer, "reset_mechanism", "") == "subtract":
             raise TypeError(
                 f"layer {i}: with reset_delay=False a reset by subtraction is ours only while no membrane passes twice its "
                 f"threshold. {instead} Where none does, save neurolsc.export.from_wrapped(network)."
@@ -155,11 +152,11 @@ def _cell(name: str, cell: Cell) -> Cell:
 
 
 def _tau(name: str, what: str, decay: Tensor) -> Tensor:
-    """The time constants in steps of which so much is left after one."""
+    """Time constants in steps of decays."""
     if (decay < 0).any() or (decay >= 1).any():
         worst = decay.max() if (decay >= 1).any() else decay.min()
         raise ValueError(
-            f"{name}: its {what} keeps {worst:g} of itself in a step; a neuron that leaks keeps 0 to less than 1."
+            f"{name}: its {what} retains {worst:g} of itself in a step; a neuron that leaks retains 0 to less than 1."
         )
     return (-1 / decay.double().log()).clamp(min=NO_MEMORY).to(decay.dtype)
 
@@ -201,19 +198,14 @@ def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
         if getattr(layer, setting):
             raise ValueError(f"{name}: {setting} has no counterpart: train without it.")
     recurrent = getattr(layer, "recurrent", None)
-    w_rec = bias = None
-    if isinstance(recurrent, nn.Linear):
-        w_rec, bias = recurrent.weight, recurrent.bias
-    elif recurrent is not None and not isinstance(recurrent, nn.Conv2d):
-        w_rec = torch.as_tensor(recurrent.V)
-    elif recurrent is not None:
+    if isinstance(recurrent, nn.Conv2d):
         raise TypeError(f"{name}: its recurrence is a convolution; use linear_features=.")
+    w_rec, bias = getattr(recurrent, "weight", getattr(recurrent, "V", None)), getattr(recurrent, "bias", None)
     reset, current = layer.reset_mechanism, kind.endswith("Synaptic")
     decay = layer.beta.detach().clamp(0, 1)
     decay_i = layer.alpha.detach().clamp(0, 1) if current else None
     if integrator:
         return _Neurons(decay, layer.threshold, "none", decay_i)
-    cancelled: Tensor | float = 0.0
     if reset == "zero" and kind != "Leaky" and layer.reset_delay:
         raise ValueError(
             f'{name}: reset_mechanism="zero" with reset_delay=True drops the whole input of the step after a spike, which no '
@@ -224,19 +216,11 @@ def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
             f'{name}: reset_mechanism="{reset}" with a current of its own has no counterpart: a chip resets a voltage to zero, '
             'train with reset_mechanism="zero" and reset_delay=False, or use Leaky.'
         )
-    if reset == "none":
-        cancelled = 1.0
-    elif reset == "subtract" and not layer.reset_delay:
+    cancelled: Tensor | float = 1.0 if reset == "none" else 0.0
+    if reset == "subtract" and not layer.reset_delay:
         cancelled = 1 - decay  # it leaks from the step of the spike on
-    return _Neurons(
-        decay,
-        layer.threshold,
-        "zero" if reset == "zero" else "subtract",
-        decay_i,
-        w_rec=w_rec,
-        bias=bias,
-        cancelled=cancelled,
-    )
+    ours = "zero" if reset == "zero" else "subtract"
+    return _Neurons(decay, layer.threshold, ours, decay_i, w_rec=w_rec, bias=bias, cancelled=cancelled)
 
 
 def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
@@ -309,70 +293,46 @@ def integrates(network: Network) -> bool:
 def delayed(network: Network) -> Network:
     """The same network with ``layer_delay=1``: layer l, counted from 1, spikes l steps later.
 
-    Biases must not act before the input arrives. A layer with a bias gets one neuron more, the
-    last, that fires in every step from the one on in which the layer below could first fire, and
-    has the biases as its synapses; those of the layers below wake it in turn. The bias of an
-    integrator at the end comes from a second such neuron below it, which the first one wakes.
+    Biases must not act before the input arrives. If there are any, each layer gets one neuron more,
+    the last, whose synapses are the biases; it fires in every step from the one on in which the
+    layer below could first fire, woken by the one below. The bias of an integrator at the end comes
+    from a second such neuron, which the first one wakes.
 
     Args:
-        network: LIF and CubaLIF layers, ``layer_delay=0``, and a linear readout or an LI.
+        network: LIF and CubaLIF layers (without biases any), and a linear readout or an LI.
 
     Returns:
-        The network: itself if it has ``layer_delay=1``. Its logits are those of the other so many
-        steps later as it has layers, an LI included.
+        The network, itself if it has ``layer_delay=1``; its logits come as many steps later as it
+        has layers, an LI included.
 
     Raises:
-        TypeError: if a layer with a bias at or above it is another cell, or the readout not linear.
+        TypeError: if there are biases and a layer is another cell, or the readout is not linear.
     """
     leaky = integrates(network)
     if network.layer_delay:
         return network
-    cells = list(network.cells)
+    cells: list[Any] = [cell.copy() for cell in network.cells]
     readout: Any = copy.deepcopy(network.readout)
-    tail: Any = cells.pop().copy() if leaky else None
-    weight, bias = (tail.w_in, tail.b_v) if leaky else (readout.weight, readout.bias)
+    tail = cells.pop() if leaky else None
+    weight, bias = (readout.weight, readout.bias) if tail is None else (tail.w_in, tail.b_v)
     bias = torch.zeros(1) if bias is None else bias
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        biased = [i for i, cell in enumerate(cells) if getattr(cell, "b_v", torch.zeros(1)).any()]
-        top = len(cells) - 1
-        last = top if bias.any() else max(biased, default=-1)
-        made = [
-            _with_bias_neurons(f"layer {i + 1}", cell, i > 0, 1 + (i == top and leaky and bool(bias.any())))
-            if i <= last
-            else _wider(cell.copy(), i == last + 1 > 0)
-            for i, cell in enumerate(cells)
-        ]
-        width = made[-1].n_hidden
-        wider = nn.functional.pad(weight, (0, width - weight.shape[1]))
-        if bias.any():
-            wider[:, -1] = bias
-        if leaky:
-            tail.n_in, tail.w_in = width, nn.Parameter(wider)
+        if bias.any() or any(cell.b_v.any() for cell in cells if hasattr(cell, "b_v")):
+            count = [1] * (len(cells) - 1) + [1 + (leaky and bool(bias.any()))]
+            cells = [_with_bias_neurons(f"layer {i + 1}", cell, i > 0, count[i]) for i, cell in enumerate(cells)]
+            weight = nn.functional.pad(weight, (0, count[-1]))
+            weight[:, -1] = bias
+        if tail is not None:
+            tail.n_in, tail.w_in = weight.shape[1], nn.Parameter(weight)
             tail.b_v.zero_()
-            return Network([*made, tail], readout, layer_delay=1)
-        plain = nn.Linear(width, network.n_out, bias=False, **network.dtype_and_device)
-        plain.weight.copy_(wider)
-        return Network(made, plain, layer_delay=1)
-
-
-def _wider(cell: Cell, wider: bool) -> Cell:
-    """A cell that reads one input more, to no effect."""
-    if wider:
-        cell.n_in += 1
-        cell.w_in = nn.Parameter(nn.functional.pad(cell.w_in, (0, 1)))  # type: ignore[assignment,arg-type]
-    return cell
+            return Network([*cells, tail], readout, layer_delay=1)
+        plain = nn.Linear(weight.shape[1], network.n_out, bias=False, **network.dtype_and_device)
+        plain.weight.copy_(weight)
+        return Network(cells, plain, layer_delay=1)
 
 
 def _with_bias_neurons(name: str, cell: Cell, wider: bool, count: int) -> Cell:
-    """A cell with one neuron more, that fires in every step and has its biases as synapses.
-
-    Args:
-        name: of the layer.
-        cell: the cell.
-        wider: whether the layer below has such a neuron, which wakes this one; else it wakes by
-            itself in the first step.
-        count: 2 for one more that is woken by the first, one step later, for the layer above.
-    """
+    """A cell with `count` neurons more; if `wider`, the one of the layer below wakes the first."""
     kind = step_of(type(cell))
     if kind not in (LIF, CubaLIF):
         raise TypeError(
@@ -389,7 +349,7 @@ def _with_bias_neurons(name: str, cell: Cell, wider: bool, count: int) -> Cell:
     if wider:
         made.w_in[n, -1] = FIRES
     made.w_rec[n:, n:] = torch.eye(count) * (not zero)  # which cancels the reset
-    made.w_rec[n + 1 :, n] = FIRES
+    made.w_rec[n + 1 :, n] = FIRES  # the second is woken by the first
     made.b_v.zero_()
     made.b_v[n] = 0.0 if wider else FIRES
     made.theta.copy_(torch.cat((old.theta, torch.ones(count, **like))))

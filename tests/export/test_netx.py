@@ -195,24 +195,24 @@ GOLDEN = "neurolsc/golden"
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (put("layer/1/weight", np.zeros((WIDTH, 7))), r"layer/1/weight has shape \(20, 7\)"),
-        (put("layer/2/weight_rec", np.zeros((3, 3))), r"layer/2/weight_rec has shape \(3, 3\)"),
-        (put("layer/1/weight", np.full((WIDTH, N_IN), 0.5)), r"layer/1/weight must hold integers from -256"),
-        (put("layer/1/weight", np.full((WIDTH, N_IN), 300)), r"layer/1/weight must hold integers from -256 to 255"),
-        (put("layer/1/neuron/vDecay", 4096), r"neuron/vDecay must hold integers from 0 to 4095"),
-        (put("layer/1/neuron/vThMant", 2**17), r"neuron/vThMant must hold integers from 1 to 131071"),
+        (put("layer/1/weight", np.zeros((WIDTH, 7))), r"layer/1/weight must .* got the shape \(20, 7\)"),
+        (put("layer/2/weight_rec", np.zeros((3, 3))), r"layer/2/weight_rec must .* got the shape \(3, 3\)"),
+        (put("layer/1/weight", np.full((WIDTH, N_IN), 0.5)), r"layer/1/weight must hold integers"),
         (put("layer/1/neuron/type", np.bytes_("SDNN")), r"layer/1/neuron/type is 'SDNN'"),
         (delete("layer/1/neuron/thDecay"), r"thDecay"),
         (delete("neurolsc"), r"another program wrote it"),
         (lambda f: f["neurolsc"].attrs.__setitem__("format", 99), r"format 99, this version reads 2"),
-        (lambda f: f["neurolsc"].attrs.__setitem__("latency", 1), r"latency must be 0 or 2, got 1"),
+        (lambda f: f["neurolsc"].attrs.__setitem__("latency", 1), r"latency must be 0 or 2, .* got 1"),
         (
             put(f"{GOLDEN}/spikes_1", np.zeros((STEPS, 4, 9), np.uint8)),
             r"spikes_1 has shape \(60, 4, 9\), wanted bytes",
         ),
         (put(f"{GOLDEN}/spikes_0", np.zeros((0, 4, 4), np.uint8)), r"golden/spikes_0 has shape \(0, 4, 4\)"),
-        (put(f"{GOLDEN}/states_2", np.zeros((STEPS, 3), int)), r"golden/states_2 has shape \(60, 3\)"),
-        (put(f"{GOLDEN}/readout", np.zeros((STEPS, 4, 5), np.int32)), r"golden/readout has shape \(60, 4, 5\)"),
+        (put(f"{GOLDEN}/states_2", np.zeros((STEPS, 3), int)), r"golden/states_2 must .* got the shape \(60, 3\)"),
+        (
+            put(f"{GOLDEN}/readout", np.zeros((STEPS, 4, 5), np.int32)),
+            r"golden/readout must .* got the shape \(60, 4, 5\)",
+        ),
         (delete(f"{GOLDEN}/readout"), r"golden/readout"),
     ],
 )
