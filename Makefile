@@ -78,7 +78,7 @@ elsewhere: $(READY) ## the quick tests as on another machine (ELSEWHERE=tests/ne
 		$(BIN)/pytest -n $(WORKERS) -p tests.elsewhere -m "not slow" $(ELSEWHERE)
 
 fuzz: $(READY) ## an hour of damaged files for every reader, from a seed of the day (SEED=... to repeat)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds 3600 --seed $(SEED)
+	OMP_NUM_THREADS=1 FUZZ_SECONDS=3600 FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/test_fuzz.py
 
 # One thread, so that a process can be copied in the middle.
 torture: $(READY) ## kill runs, saves, caches and exports (KILLS=100), and see that nothing is lost or left

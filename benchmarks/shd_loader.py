@@ -83,16 +83,11 @@ def cached(path: Path, folder: Path, indices: list[int], rounds: int) -> dict[st
     of the same bytes."""
     ways: dict[str, Callable[[], object]] = {}
     for name, repeat in (("", 1), (", every step twice", 2)):
-        data, frames = (
-            SHD.from_file(path, dt=DT, repeat=repeat, cache=folder / "cache", cached=cached)
-            for cached in ("spikes", "frames")
-        )
-        assert torch.equal(data.frames(indices).x, frames.frames(indices).x), "contents differ"
+        data = SHD.from_file(path, dt=DT, repeat=repeat, cache=folder / "cache")
         dense = folder / f"dense{len(ways)}"
         collate(data.__getitems__(indices))[0].numpy().tofile(dense)
         same = np.asarray(np.memmap(dense, np.uint8, "r"))
         ways[f"spikes{name}"] = lambda data=data: collate(data.__getitems__(indices))
-        ways[f"frames{name}"] = lambda data=frames: collate(data.__getitems__(indices))
         ways[f"numpy copies the bytes{name}"] = same.copy
         ways[f"torch copies the bytes{name}"] = torch.from_numpy(same.copy()).clone
     return race(ways, rounds)
@@ -123,14 +118,14 @@ def growth(path: Path, rounds: int) -> dict[str, dict[str, float]]:
     }
 
 
-def memory(path: Path, cache: Path | None, cached: str, utterances: int) -> float:
+def memory(path: Path, cache: Path | None, utterances: int) -> float:
     """MB of anonymous memory beyond the start, the most seen in a pass, in a process of its own."""
     script = f"""
 import torch
 from neurolsc.datasets import SHD, collate
 def anonymous():
     return int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) / 1e3
-data = SHD.from_file({str(path)!r}, dt={DT}, repeat=1, cache={str(cache) if cache else None!r}, cached={cached!r})
+data = SHD.from_file({str(path)!r}, dt={DT}, repeat=1, cache={str(cache) if cache else None!r})
 start, most = anonymous(), 0.0
 for part in torch.randperm({utterances}, generator=torch.Generator().manual_seed(0)).split(64):
     x, _ = collate(data.__getitems__(part.tolist()))
@@ -151,10 +146,9 @@ def table(found: dict) -> str:
     for suffix in ("", ", every step twice"):
         copies = {who: cached[f"{who} copies the bytes{suffix}"] for who in ("numpy", "torch")}
         lines += [f"| {who} copies the same bytes{suffix} | {copy:.1f} | |" for who, copy in copies.items()]
-        for what in ("spikes", "frames"):
-            mine = cached[f"{what}{suffix}"]
-            ratios = " and ".join(f"{mine / copy:.2f} times as long as {who}'s copy" for who, copy in copies.items())
-            lines.append(f"| from the cache of {what}{suffix} | {mine:.1f} | {ratios} |")
+        mine = cached[f"spikes{suffix}"]
+        ratios = " and ".join(f"{mine / copy:.2f} times as long as {who}'s copy" for who, copy in copies.items())
+        lines.append(f"| from the cache of spikes{suffix} | {mine:.1f} | {ratios} |")
     lines += ["", "Binning alone, dense, in ms:", ""]
     for what, row in found["growth"].items():
         lines.append(f"- {what}: " + ", ".join(f"{name} {ms:.1f}" for name, ms in row.items()))
@@ -187,12 +181,8 @@ def main() -> None:
             "cached": cached(path, folder, indices, 3 * args.rounds),
             "growth": growth(path, args.rounds),
             "memory": {
-                name: {str(size): memory(path, cache, cached, size) for size in (n // 4, n // 2, n)}
-                for name, cache, cached in (
-                    ("HDF5", None, "spikes"),
-                    ("cache of spikes", folder / "cache", "spikes"),
-                    ("cache of frames", folder / "cache", "frames"),
-                )
+                name: {str(size): memory(path, cache, size) for size in (n // 4, n // 2, n)}
+                for name, cache in (("HDF5", None), ("cache of spikes", folder / "cache"))
             },
         }
     args.out.mkdir(parents=True, exist_ok=True)

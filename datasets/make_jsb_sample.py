@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neurolsc.datasets.jsb_files import fetch_jsb
+from neurolsc.datasets.download import fetch
 
 SEED = 0
 PIECES = {"train": 60, "valid": 16, "test": 16}
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    pieces = json.loads(fetch_jsb(arguments.jsb).read_text(encoding="utf-8"))
+    pieces = json.loads(fetch(arguments.jsb, "jsb-chorales-quarter.json").read_text(encoding="utf-8"))
     random = np.random.RandomState(SEED)
     drawn = {part: np.sort(random.choice(len(pieces[part]), count, replace=False)) for part, count in PIECES.items()}
     sample = {part: [pieces[part][i] for i in chosen] for part, chosen in drawn.items()}

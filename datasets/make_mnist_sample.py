@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.datasets.mnist_files import TEST, TRAIN, fetch_mnist, read_pair
+from neurolsc.datasets import read_idx
+from neurolsc.datasets.download import fetch
 
 SEED = 0
-PER_CLASS = {TRAIN: 200, TEST: 50}
+PER_CLASS = {"train": 200, "t10k": 50}
 
 
 def draw(labels: Tensor, per_class: int) -> Tensor:
@@ -46,9 +47,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    paths = fetch_mnist(arguments.mnist)
-    for pair, per_class in PER_CLASS.items():
-        images, labels = read_pair(*(paths[name] for name in pair))
+    for part, per_class in PER_CLASS.items():
+        pair = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+        images, labels = (read_idx(fetch(arguments.mnist, name)) for name in pair)
         chosen = draw(labels, per_class)
         for name, array in zip(pair, (images, labels), strict=True):
             write_idx(arguments.out / f"{name}.gz", array[chosen])

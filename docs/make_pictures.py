@@ -11,7 +11,7 @@ from examples.paper.pictures import plot_paths
 from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate, theory
 from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST, input_batches
 from neurolsc.datasets.events import UNITS
-from neurolsc.datasets.summary import summarize
+from neurolsc.datasets.speech import summarize
 from neurolsc.plots import plot_surrogates, plot_utterances
 
 WIDTH, TARGET, PAPER_STEPS, SEED = 64, 0.5, 40, 0

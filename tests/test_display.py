@@ -19,8 +19,8 @@ from neurolsc import (
     wrap,
 )
 from neurolsc.datasets import SHD, EventFile
-from neurolsc.datasets.collate import Batch
-from neurolsc.datasets.summary import summarize
+from neurolsc.datasets.batches import Batch
+from neurolsc.datasets.speech import summarize
 from neurolsc.display import Table
 from neurolsc.experiment import make_grid
 from neurolsc.export import quantize

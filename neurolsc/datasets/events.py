@@ -1,41 +1,39 @@
-"""Spikes of utterances, and a reader that checks HDF5 files in SHD's layout."""
+"""Spikes of utterances: a reader of SHD's layout, a cache, and random changes."""
 
-import io
-import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import h5py
 import numpy as np
+from filelock import FileLock
 
+from neurolsc.datasets.download import read_unpacked
+from neurolsc.io import sha256_of
+from neurolsc.hdf5 import HDF5
 from neurolsc.io import clean, refusing
-from neurolsc.untrusted.hdf5 import Content, Part, text
-from neurolsc.untrusted.lists import Lists
-from neurolsc.untrusted.packed import opened, read_most
+from neurolsc.validation import positive
 
-UNITS = 700
-"""Input units of the layout, 0 to 699."""
-CLASSES = 20
-"""Classes of a file that does not name them: those of SHD."""
-MOST_CLASSES = 10_000
-MOST_SPEAKERS = 100_000
-SPEAKERS = "extra/speaker"
-LAYOUT = ("spikes/times", "spikes/units", "labels", SPEAKERS)
-NOT_WHOLE = "not a whole HDF5 file"
+UNITS = 700  # input units of the layout, 0 to 699
+CLASSES = 20  # of a file that does not name them: those of SHD
+CHUNK = 256  # utterances read at once in a pass over a file, which bounds its memory
 
 
 class Events(NamedTuple):
-    """Spikes of B utterances, one utterance after the other."""
+    """Spikes of B utterances, one utterance after the other.
+
+    Attributes:
+        times: time of each spike, in seconds (S,), floating point, ascending within an utterance.
+        units: unit of each spike (S,), uint16, below 700.
+        offsets: the spikes of utterance i stand from offsets[i] to offsets[i + 1]; (B + 1,), int64.
+    """
 
     times: np.ndarray
-    """time of each spike, in seconds (S,), floating point, ascending within an utterance"""
     units: np.ndarray
-    """unit of each spike (S,), uint16, below 700"""
     offsets: np.ndarray
-    """the spikes of utterance i stand from offsets[i] to offsets[i + 1]; (B + 1,), int64, from 0 to
-    S"""
 
     @property
     def counts(self) -> np.ndarray:
@@ -52,20 +50,15 @@ class Events(NamedTuple):
 
 
 class EventFile:
-    """An HDF5 file in SHD's layout, plain or packed by xz (told by its first bytes).
+    """An HDF5 file in SHD's layout, plain or packed by xz.
 
     The layout: ``spikes/times`` (n,), variable-length floats in seconds, ascending;
-    ``spikes/units`` (n,), variable-length integers from 0 to 699; ``labels`` (n,),
-    integers from 0 on. These may be missing: ``extra/speaker`` (n,), integers from 0 on (below
-    100,000); ``extra/keys``, the name of each class (at most 10,000; else there are 20 classes).
-    Names are cut at 80 characters, and what is not printable in them is shown as an escape.
+    ``spikes/units`` (n,), variable-length integers from 0 to 699; ``labels`` (n,), integers from 0
+    on. These may be missing: ``extra/speaker`` (n,), integers from 0 on; ``extra/keys``, the name
+    of each class (else there are 20 classes).
 
-    The file is taken for one that anybody may have made. What it states is compared with its length
-    before memory is taken for it (packed by xz it may be 16 times its length and 64 MiB more), and
-    links, external storage and virtual data sets, which lead to other files, are refused.
-
-    Nothing is kept of the spikes but what a call returns. Every process opens the file for itself,
-    so an object may be sent to the workers of a ``DataLoader``, forked or spawned.
+    The file is mapped into memory and read when spikes are asked for. An object may be sent to the
+    workers of a ``DataLoader``, forked or spawned.
 
     Args:
         path: the file.
@@ -75,11 +68,13 @@ class EventFile:
         labels: class of each utterance (n,), int64.
         speakers: speaker of each utterance (n,), int64; -1 where the file does not say.
         names: name of each class.
+        counts: spikes of each utterance (n,), int64.
+        times_dtype: of the spike times.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not an HDF5 file, cut off, lacks a part of the layout, or its parts do
-            not fit together; the message names file, part and utterance.
+        ValueError: if it is not an HDF5 file, is cut off, or its parts do not fit the layout or
+            each other.
 
     Source: B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, "The Heidelberg Spiking Data Sets for
     the Systematic Evaluation of Spiking Neural Networks", IEEE TNNLS 33 (2022).
@@ -87,39 +82,40 @@ class EventFile:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
-        self._stamp = _stamp(self.path)
-        self._open: tuple[int, Content] | None = None
-        self._lists: tuple[Content, Lists, Lists] | None = None
-        with refusing(self.path, NOT_WHOLE):
-            self._check(self._file())
+        with self.path.open("rb") as opened:
+            plain = opened.read(8).startswith(b"\x89HDF")
+        source = self.path if plain else read_unpacked(self.path)
+        with refusing(self.path, "not a whole HDF5 file"), HDF5(source) as file:
+            spoken = file.has("extra/speaker")
+            parts = {
+                n: file.dataset(n) for n in ("spikes/times", "spikes/units", "labels", *["extra/speaker"] * spoken)
+            }
+            shapes = {part.shape for part in parts.values()}
+            if len(shapes) != 1 or len(shape := shapes.pop()) != 1 or shape[0] == 0:
+                raise ValueError(
+                    "all parts must have one entry for each utterance, got "
+                    + ", ".join(f"{part.shape} in {name}" for name, part in parts.items())
+                )
+            for name, kinds, word in (("spikes/times", "f", "floats"), ("spikes/units", "iu", "integers")):
+                inside = h5py.check_vlen_dtype(parts[name].dtype)
+                if inside is None or inside.kind not in kinds or inside.itemsize > 8:
+                    raise ValueError(f"{name} must hold {word} of variable length, got {parts[name].dtype}.")
+            self._times, self._units = file.lists("spikes/times"), file.lists("spikes/units")
+            self.times_dtype, self.counts = self._times.dtype.newbyteorder("="), self._times.lengths
+            keys = file.values("extra/keys", 1, "SO") if file.has("extra/keys") else np.arange(CLASSES).astype("S")
+            self.names = [clean(key.decode("utf-8", "replace")) for key in keys]
 
-    def _check(self, content: Content) -> None:
-        """Look at all of the layout but the spikes."""
-        parts: dict[str, Part] = {}
-        spoken = content.has(SPEAKERS)
-        for name in LAYOUT if spoken else LAYOUT[:-1]:
-            if not content.has(name):
-                raise ValueError(f"a file in SHD's layout has a data set {name}, this one has none.")
-            parts[name] = content.dataset(name)
-            if len(parts[name].shape) != 1:
-                raise ValueError(f"{name} must have one entry for each utterance, got {parts[name].shape}.")
-        lengths = {name: part.size for name, part in parts.items()}
-        if len(set(lengths.values())) != 1 or lengths["labels"] == 0:
-            told = ", ".join(f"{length} in {name}" for name, length in lengths.items())
-            raise ValueError(f"all parts must have as many entries as there are utterances, got {told}.")
-        for name, kind, word in (("spikes/times", "f", "floats"), ("spikes/units", "iu", "integers")):
-            whole = parts[name].dtype
-            inside = h5py.check_vlen_dtype(whole)
-            if inside is None or inside.kind not in kind or inside.itemsize > 8:
-                raise ValueError(f"{name} must hold {word} of variable length, got {whole}.")
-            if kind == "f":
-                self.times_dtype: np.dtype = inside.newbyteorder("=")
-        self.names = _names(content)
-        self.labels = _integers(content, "labels", len(self.names))
-        self.speakers = _integers(content, SPEAKERS, MOST_SPEAKERS) if spoken else np.full(len(self.labels), -1)
+            def integers(name: str, end: int) -> np.ndarray:
+                values = file.values(name, 1, "iu")
+                if (wrong := (values < 0) | (values >= end)).any():
+                    i = int(wrong.argmax())
+                    raise ValueError(f"{name} must lie in 0 ... {end - 1}, got {values[i]} for utterance {i}.")
+                return values.astype(np.int64)
+
+            self.labels = integers("labels", len(self.names))
+            self.speakers = integers("extra/speaker", 2**31) if spoken else np.full(len(self.labels), -1)
 
     def __len__(self) -> int:
-        """Number of utterances."""
         return len(self.labels)
 
     def __repr__(self) -> str:
@@ -127,9 +123,8 @@ class EventFile:
         name = clean(self.path.name)
         return f"EventFile({name}, {len(self)} utterances, {len(self.names)} classes, {speakers} speakers)"
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What another process needs: everything but the open file."""
-        return self.__dict__ | {"_open": None, "_lists": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EventFile, (self.path,)
 
     def read(self, indices: Sequence[int] | np.ndarray) -> Events:
         """The spikes of some utterances, checked.
@@ -144,127 +139,240 @@ class EventFile:
             IndexError: if there is no such utterance.
             ValueError: if an utterance is empty, has unlike numbers of times and units, a unit
                 outside 0 to 699, or a time that is negative, NaN, infinite or earlier than the one
-                before; if the file is damaged or has changed since it was opened. The message names
-                file, part and utterance.
+                before; the message names file, part and utterance.
         """
-        indices = np.asarray(indices, dtype=np.int64).reshape(-1)
-        if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(self):
-            raise IndexError(f"{self.path}: utterances run from 0 to {len(self) - 1}, asked for {indices.tolist()}.")
+        indices = _checked_indices(self.path, indices, len(self))
         with refusing(self.path, "the spikes cannot be read, the file is damaged"):
-            content, times, units = self._spikes()
-            offsets = _offsets(times, units, indices, content.length)
-            parts = [np.empty(offsets[-1], lists.dtype) for lists in (times, units)]
-            places = zip(indices.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-            for i, a, b in places:
-                times.read(i, parts[0][a:b])
-                units.read(i, parts[1][a:b])
-            flat = checked_times(_native(parts[0]), offsets, indices)
-            return Events(flat, checked_units(parts[1], offsets, indices), offsets)
+            counts = self.counts[indices]
+            other = self._units.lengths[indices]
+            if (bad := (counts != other) | (counts == 0)).any():
+                i = int(bad.argmax())
+                raise ValueError(
+                    f"utterance {indices[i]} has {counts[i]} times in spikes/times and {other[i]} units in spikes/units; "
+                    "each needs spikes, and a unit for every time."
+                )
+            order, offsets = indices.tolist(), np.concatenate([[0], np.cumsum(counts)])
+            times = np.concatenate([self._times[i] for i in order]).astype(self.times_dtype, copy=False)
+            units = np.concatenate([self._units[i] for i in order])
 
-    def _spikes(self) -> tuple[Content, Lists, Lists]:
-        """The open file of this process, and where its spikes lie."""
-        content = self._file()
-        if self._lists is None or self._lists[0] is not content:
-            times, units = (content.lists(content.dataset(name)) for name in LAYOUT[:2])
-            self._lists = content, times, units
-        return self._lists
+            def refuse(spike: int, wanted: str, got: object) -> None:
+                owner = int(np.searchsorted(offsets, spike, "right")) - 1
+                place = f"at spike {spike - offsets[owner]} of utterance {indices[owner]}"
+                raise ValueError(f"{wanted}, got {got} {place}.")
 
-    def _file(self) -> Content:
-        """The open file of this process."""
-        if _stamp(self.path) != self._stamp:
-            raise ValueError("the file has changed since it was opened; make the data set anew.")
-        if self._open is None or self._open[0] != os.getpid():
-            source: Path | bytes = self.path
-            with opened(self.path) as (unpacked, room):
-                if not isinstance(unpacked, io.BufferedReader):
-                    source = read_most(unpacked, room.left)
-                    room.take(len(source), "its content")
-            self._open = os.getpid(), Content(source)
-        return self._open[1]
+            if units.min() < 0 or units.max() >= UNITS:
+                spike = int(((units < 0) | (units >= UNITS)).argmax())
+                refuse(spike, f"spikes/units must lie in 0 ... {UNITS - 1}", units[spike])
+            # Floats that are not negative have the order of their bits, then infinity, then NaN: as
+            # integers, half-precision numbers are compared several times as fast.
+            bits, wanted = times.view(f"u{times.itemsize}"), "spikes/times must be finite, not negative and ascending"
+            if bits.max() >= np.array(np.inf, times.dtype).view(bits.dtype):
+                if (bad := ~((times >= 0) & (times < np.inf))).any():
+                    refuse(int(bad.argmax()), wanted, f"{times[bad][0]} s")
+                times = np.abs(times)  # only -0.0 was left
+                bits = times.view(bits.dtype)
+            falls = bits[1:] < bits[:-1]
+            falls[offsets[1:-1] - 1] = False
+            if falls.any():
+                spike = int(falls.argmax()) + 1
+                refuse(spike, wanted, f"{times[spike]} s after {times[spike - 1]} s")
+            return Events(times, units.astype(np.uint16, copy=False), offsets)
 
-
-def _offsets(times: Lists, units: Lists, indices: np.ndarray, length: int) -> np.ndarray:
-    """Where the spikes of each utterance start, if it has some, and a unit for every time."""
-    counts = [lists.lengths[indices] for lists in (times, units)]
-    for bad, told in (
-        (counts[0] != counts[1], "{0} times in spikes/times and {1} units in spikes/units"),
-        (counts[0] == 0, "no spike in spikes/times"),
-    ):
-        if bad.any():
-            i = int(bad.argmax())
-            raise ValueError(
-                f"utterance {indices[i]} has {told.format(counts[0][i], counts[1][i])}; "
-                "each needs spikes, and a unit for every time."
-            )
-    different = np.unique(indices)
-    if sum(lists.lengths[different].sum() * lists.dtype.itemsize for lists in (times, units)) > length:
-        raise ValueError("spikes: together the utterances are longer than the file.")
-    return np.concatenate([[0], np.cumsum(counts[0])])
+    def chunks(self) -> Iterator[Events]:
+        """All utterances in order, some at once."""
+        return (self.read(range(start, min(start + CHUNK, len(self)))) for start in range(0, len(self), CHUNK))
 
 
-def _integers(content: Content, name: str, end: int) -> np.ndarray:
-    values = content.values(name, 1, "iu")
-    wrong = (values < 0) | (values >= end)
-    if wrong.any():
-        i = int(wrong.argmax())
-        raise ValueError(f"{name} must lie in 0 ... {end - 1}, got {values[i]} for utterance {i}.")
-    return values.astype(np.int64)
+class EventCache:
+    """The spikes of an :class:`EventFile` as NumPy arrays on disk, read without HDF5.
 
+    The folder is named by the file's sha256, so that a changed file has another cache; it appears
+    whole or not at all, and is made anew if it is not readable. It holds spikes and not frames: one
+    cache serves every grid and augmentation, and takes 4 bytes a spike.
 
-def _names(content: Content) -> list[str]:
-    if not content.has("extra/keys"):
-        return [str(label) for label in range(CLASSES)]
-    keys = content.values("extra/keys", 1, "SO")
-    if len(keys) > MOST_CLASSES:
-        raise ValueError(f"extra/keys names {len(keys)} classes, at most {MOST_CLASSES} are read.")
-    return [text(key) for key in keys]
+    Args:
+        file: where the spikes come from.
+        folder: holds the caches of any number of files; made if need be.
 
+    Attributes:
+        path: folder of this cache.
 
-def _stamp(path: Path) -> tuple[int, int]:
-    """Changes when the file does."""
-    about = path.stat()
-    return about.st_size, about.st_mtime_ns
+    Raises:
+        ValueError: if an utterance of the file is damaged (as :meth:`EventFile.read`).
+        OSError: if the folder cannot be written.
+    """
 
+    def __init__(self, file: EventFile, folder: str | PathLike[str]) -> None:
+        folder = Path(folder)
+        self.path = folder / f"{file.path.name.split('.')[0]}-{sha256_of(file.path)[:16]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{self.path}.lock"):  # one process makes it, others wait
+            try:
+                self._load()
+            except (OSError, ValueError, EOFError):  # not there, or damaged
+                for old in (self.path, making := self.path.with_suffix(".making")):
+                    shutil.rmtree(old, ignore_errors=True)
+                self._build(file, making)
+                making.rename(self.path)
+                self._load()
 
-def _native(values: np.ndarray) -> np.ndarray:
-    return values.astype(values.dtype.newbyteorder("="), copy=False)
-
-
-def checked_times(times: np.ndarray, offsets: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """The times, if they are numbers from 0 on that ascend within every utterance."""
-
-    def refuse(spike: int, told: str) -> None:
-        owner = int(np.searchsorted(offsets, spike, "right")) - 1
-        raise ValueError(
-            f"spikes/times must be finite, not negative and ascending, got {told} at spike "
-            f"{spike - offsets[owner]} of utterance {indices[owner]}."
+    @staticmethod
+    def _build(file: EventFile, folder: Path) -> None:
+        folder.mkdir()
+        offsets = np.concatenate([[0], np.cumsum(file.counts)])
+        np.save(folder / "offsets.npy", offsets)
+        arrays = {"times": file.times_dtype, "units": np.dtype(np.uint16)}
+        times, units = (
+            np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, (int(offsets[-1]),))
+            for name, dtype in arrays.items()
         )
+        at = 0
+        for part in file.chunks():
+            times[at : at + len(part.times)], units[at : at + len(part.times)] = part.times, part.units
+            at += len(part.times)
 
-    # Floats that are not negative have the order of their bits, with infinity and then NaN at the
-    # end. Compared as integers, they are checked several times as fast as half-precision numbers.
-    integer = f"u{times.itemsize}"
-    if times.view(integer).max() >= np.array(np.inf, times.dtype).view(integer):
-        bad = ~((times >= 0) & (times < np.inf))
-        if bad.any():
-            spike = int(bad.argmax())
-            refuse(spike, f"{times[spike]} s")
-        times = np.abs(times)  # only -0.0 was left
-    bits = times.view(integer)
-    falls = bits[1:] < bits[:-1]
-    falls[offsets[1:-1] - 1] = False
-    if falls.any():
-        spike = int(falls.argmax()) + 1
-        refuse(spike, f"{times[spike]} s after {times[spike - 1]} s")
-    return times
-
-
-def checked_units(units: np.ndarray, offsets: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """The units as uint16, if they are from 0 to 699."""
-    if units.min() < 0 or units.max() >= UNITS:
-        spike = int(((units < 0) | (units >= UNITS)).argmax())
-        owner = int(np.searchsorted(offsets, spike, "right")) - 1
-        raise ValueError(
-            f"spikes/units must lie in 0 ... {UNITS - 1}, got {units[spike]} at spike "
-            f"{spike - offsets[owner]} of utterance {indices[owner]}."
+    def _load(self) -> None:
+        times, units, self._offsets = (
+            np.load(self.path / f"{name}.npy", mmap_mode="r") for name in ("times", "units", "offsets")
         )
-    return units.astype(np.uint16, copy=False)
+        self._times, self._units = np.asarray(times), np.asarray(units)  # plain arrays are sliced faster
+        if not len(times) == len(units) == self._offsets[-1]:
+            raise ValueError(f"{self.path}: the cache is damaged.")
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path = state["path"]
+        self._load()
+
+    def read(self, indices: Sequence[int] | np.ndarray) -> Events:
+        """The spikes of some utterances, in the order of the indices.
+
+        Raises:
+            IndexError: if there is no such utterance.
+        """
+        indices = _checked_indices(self.path, indices, len(self))
+        starts, ends = self._offsets[indices], self._offsets[indices + 1]
+        places = [slice(a, b) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        times, units = (np.concatenate([values[p] for p in places]) for values in (self._times, self._units))
+        return Events(times, units, np.concatenate([[0], np.cumsum(ends - starts)]))
+
+
+def _checked_indices(path: Path, indices: Sequence[int] | np.ndarray, n: int) -> np.ndarray:
+    indices = np.asarray(indices, dtype=np.int64).reshape(-1)
+    if len(indices) == 0 or indices.min() < 0 or indices.max() >= n:
+        raise IndexError(f"{path}: utterances run from 0 to {n - 1}, asked for {indices.tolist()}.")
+    return indices
+
+
+# Augmentations
+
+
+class Augmentation(Protocol):
+    """A random change of the events of a batch."""
+
+    def __call__(self, events: Events, random: np.random.Generator) -> Events:
+        """Changed events of the same utterances; the argument stays as it is."""
+        ...
+
+
+@dataclass(frozen=True)
+class ChannelJitter:
+    r"""Move each spike to a neighbouring unit.
+
+    .. math:: u' = \mathrm{round}(u + \sigma \xi), \quad \xi \sim N(0, 1) \text{ for every spike}
+
+    A spike moved beyond units 0 to 699 is dropped.
+
+    Args:
+        sigma: deviation, in units.
+
+    Raises:
+        ValueError: if sigma is negative or not finite.
+
+    Source: Cramer et al., IEEE TNNLS 33 (2022) (noise on the index of the unit).
+    """
+
+    sigma: float = 20.0
+
+    def __post_init__(self) -> None:
+        positive("sigma", self.sigma, zero_allowed=True)
+
+    def __call__(self, events: Events, random: np.random.Generator) -> Events:
+        """Draw one normal number for every spike."""
+        units = np.rint(events.units + self.sigma * random.standard_normal(len(events.units), np.float32))
+        keep = (units >= 0) & (units < UNITS)
+        return _subset(events._replace(units=units.clip(0, UNITS - 1).astype(np.uint16)), keep)
+
+
+@dataclass(frozen=True)
+class TimeStretch:
+    r"""Speak faster or slower.
+
+    .. math:: t' = a\, t, \quad a \sim U(\mathrm{low}, \mathrm{high}) \text{ for every utterance}
+
+    tonic calls it ``TimeSkew(coefficient=(low, high))``.
+
+    Args:
+        low: smallest factor.
+        high: largest factor.
+
+    Raises:
+        ValueError: if the factors are not positive, or low is above high.
+
+    Source: T. Nowotny, J. P. Turner, J. C. Knight, Neuromorphic Computing and Engineering 5 (2025),
+    for SHD, with a uniform in its logarithm; of the sound itself: T. Ko et al., "Audio augmentation
+    for speech recognition", Interspeech 2015.
+    """
+
+    low: float = 0.8
+    high: float = 1.2
+
+    def __post_init__(self) -> None:
+        positive("low", self.low)
+        if not self.low <= float(positive("high", self.high)):
+            raise ValueError(f"low must not be above high, got {self.low} and {self.high}.")
+
+    def __call__(self, events: Events, random: np.random.Generator) -> Events:
+        """Draw one factor for every utterance."""
+        factors = random.uniform(self.low, self.high, len(events.offsets) - 1).astype(np.float32)
+        return events._replace(times=events.times.astype(np.float32) * np.repeat(factors, events.counts))
+
+
+@dataclass(frozen=True)
+class SpikeDrop:
+    r"""Leave spikes out.
+
+    .. math:: P(\text{a spike stays}) = 1 - p, \text{ independently for every spike}
+
+    tonic's ``DropEvent(p)`` drops exactly round(p n) of the n spikes of an utterance; the mean is
+    the same.
+
+    Args:
+        p: probability that a spike is dropped.
+
+    Raises:
+        ValueError: if p is not in [0, 1).
+
+    Source: Gu et al., "EventDrop: Data Augmentation for Event-based Learning", IJCAI 2021.
+    """
+
+    p: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p < 1:
+            raise ValueError(f"p must be a probability in [0, 1), got {self.p}.")
+
+    def __call__(self, events: Events, random: np.random.Generator) -> Events:
+        """Draw one uniform number for every spike."""
+        return _subset(events, random.random(len(events.times), np.float32) >= self.p)
+
+
+def _subset(events: Events, keep: np.ndarray) -> Events:
+    """Some of the spikes; an utterance without spikes stays."""
+    before = np.concatenate([[0], np.cumsum(keep)])
+    return Events(events.times[keep], events.units[keep], before[events.offsets])

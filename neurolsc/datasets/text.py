@@ -1,13 +1,348 @@
-"""Texts of one's own, and the small one in the package."""
+"""Texts in windows of words, with the word that follows each; vocabularies and published texts."""
 
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib import resources
 from os import PathLike
-from typing import Unpack
+from pathlib import Path
+from typing import Any, Protocol, TypedDict, Unpack
 
-from neurolsc.datasets.vocabulary import END, Vocabulary
-from neurolsc.datasets.words import SPLITS, Split, WordOptions, Words, encoded, read_words
-from neurolsc.validation import one_of
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from neurolsc.datasets.batches import SPLITS, Batch, Split, epoch_of_training, generator
+from neurolsc.datasets.download import fetch
+from neurolsc.io import atomic_write
+from neurolsc.io import clean, refusing
+from neurolsc.validation import one_of, whole
+
+UNKNOWN = "<unk>"  # stands for every word that a vocabulary lacks
+END = "<eos>"  # stands at the end of every line
+
+
+class Vocabulary(Sequence[str]):
+    """Words with a number each: a sequence of them, number 0 first.
+
+    Args:
+        words: all different, none empty or with a blank in it.
+
+    Raises:
+        ValueError: if there is none, or one is not such.
+
+    Example:
+        >>> vocabulary = Vocabulary.of("the cat and the dog".split())
+        >>> list(vocabulary), vocabulary.encode(["dog", "the"]).tolist()
+        (['the', 'and', 'cat', 'dog'], [3, 0])
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = tuple(words)
+        if not self.words:
+            raise ValueError("a vocabulary needs at least one word, got none.")
+        if odd := [word for word in self.words if not isinstance(word, str) or word.split() != [word]]:
+            raise ValueError(f"a word is a text without blanks, got {clean(repr(odd[0]))}.")
+        self._numbers = {word: number for number, word in enumerate(self.words)}
+        if len(self._numbers) < len(self.words):
+            twice = Counter(self.words).most_common(1)[0][0]
+            raise ValueError(f"the words of a vocabulary must differ, got {clean(repr(twice))} twice.")
+
+    @classmethod
+    def of(cls, words: Iterable[str], *, at_least: int = 1) -> "Vocabulary":
+        """The vocabulary of a text: the most frequent word first, equals by the alphabet.
+
+        Args:
+            words: the text.
+            at_least: rarer words are left out; if there are any, ``<unk>`` is a word, counted as
+                often as they come.
+
+        Raises:
+            ValueError: if at_least is below 1, or there is no word.
+        """
+        whole("at_least", at_least)
+        counts = Counter(words)
+        rare = [word for word, count in counts.items() if count < at_least and word != UNKNOWN]
+        if rare:
+            counts[UNKNOWN] += sum(counts.pop(word) for word in rare)
+        return cls(sorted(counts, key=lambda word: (-counts[word], word)))
+
+    @property
+    def unknown(self) -> int | None:
+        """The number of ``<unk>``, if it is a word."""
+        return self._numbers.get(UNKNOWN)
+
+    def encode(self, words: Iterable[str]) -> Tensor:
+        """The numbers of words (n,), int64; that of ``<unk>`` for a word that is not there.
+
+        Raises:
+            ValueError: if a word is not there and ``<unk>`` neither; the message names the first.
+        """
+        words = list(words)
+        unknown = self.unknown
+        if unknown is None and (odd := [word for word in words if word not in self._numbers]):
+            raise ValueError(
+                f"{len(odd)} of {len(words)} words are not in the vocabulary of {len(self)}, which has no {UNKNOWN}; "
+                f"the first is {clean(repr(odd[0]))}."
+            )
+        return torch.tensor([self._numbers.get(word, unknown) for word in words], dtype=torch.int64)
+
+    def decode(self, numbers: Iterable[int] | Tensor) -> list[str]:
+        """The words of numbers.
+
+        Raises:
+            ValueError: if one is not that of a word.
+        """
+        numbers = [int(number) for number in numbers]
+        if odd := [number for number in numbers if not 0 <= number < len(self)]:
+            raise ValueError(f"numbers of words run from 0 to {len(self) - 1}, got {odd[0]}.")
+        return [self.words[number] for number in numbers]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the words as JSON, whole or not at all.
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
+        text = json.dumps({"words": self.words}, ensure_ascii=False, indent=0) + "\n"
+        atomic_write(path, lambda file: file.write(text.encode()))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "Vocabulary":
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if it is not such a file.
+        """
+        content = Path(path).read_bytes()
+        with refusing(path, "it is not a vocabulary in JSON"):
+            tree: Any = json.loads(content)
+            if not isinstance(tree, dict) or not isinstance(tree.get("words"), list):
+                raise ValueError('wanted is {"words": [...]}, got something else.')
+            return cls(tree["words"])
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.words[index]
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._numbers
+
+    def __eq__(self, other: object) -> bool:
+        return self.words == other.words if isinstance(other, Vocabulary) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.words)
+
+    def __repr__(self) -> str:
+        first = ", ".join(self.words[:3])
+        return f"Vocabulary({len(self)} words: {first}{', ...' if len(self) > 3 else ''})"
+
+
+class WordAugmentation(Protocol):
+    """A random change of the words that a network reads, not of those that it is to predict."""
+
+    def __call__(self, words: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+        """Changed numbers of words, of a vocabulary of so many; the argument stays as it is."""
+        ...
+
+
+@dataclass(frozen=True)
+class WordSwitch:
+    """Put another word in the place of some, each of the others as likely.
+
+    Args:
+        p: probability that a word is switched, for every word by itself.
+        epochs: of a training the first ones, in which words are switched; 0: all.
+
+    Raises:
+        ValueError: if p is not in [0, 1), or epochs are below 0; when it is used, if there is no
+            other word.
+
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075, App. H (5 % of the input words, in the first
+    3 epochs).
+    """
+
+    p: float = 0.05
+    epochs: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p < 1:
+            raise ValueError(f"p must be a probability in [0, 1), got {self.p}.")
+        whole("epochs", self.epochs, at_least=0)
+
+    def __call__(self, words: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+        """Draw one uniform number and one other word for every word."""
+        if count < 2:
+            raise ValueError(f"switching words takes a vocabulary of at least 2, got {count}.")
+        if self.epochs and (epoch_of_training() or 1) > self.epochs:
+            return words
+        switched = random.random(words.shape) < self.p
+        others = random.integers(0, count - 1, words.shape)
+        return np.where(switched, others + (others >= words), words)
+
+
+class WordOptions(TypedDict, total=False):
+    """How items are made of a text: keywords of :class:`Words` and of the data sets of words."""
+
+    steps: int
+    repeat: int
+    streams: int | None
+    augment: Sequence[WordAugmentation]
+
+
+class Words(Dataset[tuple[Tensor, Tensor]]):
+    """A text in windows: which word comes next, after each of them?
+
+    Item i is a pair (x, y): x of shape (T, 1), int64, the numbers of words, and y (T,), int64,
+    those of the words that follow. The windows lie behind one another and leave no word out; the
+    last may be shorter, and :func:`collate` gives a mask for a batch with it. A network reads
+    numbers by an embedding. The task is :class:`neurolsc.tasks.ClassPerStep`, whose score is the
+    perplexity over all words of the split.
+
+    A network starts every window at rest, unless there are ``streams``.
+
+    Args:
+        text: numbers of words (n,), int64.
+        vocabulary: the words.
+        split: name of the part.
+        **options: ``steps`` (100; words in a window), ``repeat`` (2, as in the paper; for how many
+            time steps each word is shown and predicted: T = repeat steps), ``streams`` (None; a
+            number: the text is cut into so many equally long parts that are read side by side, and
+            the state goes on from window to window, see :class:`neurolsc.evaluation.Samples`; the
+            words behind the last whole windows are left out), ``augment`` (none; applied in this
+            order to the words that are read, such as :class:`WordSwitch`).
+
+    Attributes:
+        split: name of the split.
+        text: numbers of words (n,), int64.
+        vocabulary: the words.
+        window: words in a window.
+        repeat: time steps of each word.
+        augment: changes of the words that are read.
+        n_in: number of inputs, 1.
+        n_words: words of the vocabulary, as an embedding needs them.
+        n_classes: as many.
+
+    Raises:
+        TypeError: if a number is no int.
+        ValueError: if a number is out of range, of a word that is not there, or the text is shorter
+            than a window in each stream.
+
+    Example:
+        >>> vocabulary = Vocabulary.of("a b c".split())
+        >>> text = vocabulary.encode("a b c a b".split())
+        >>> words = Words(text, vocabulary, "train", steps=2, repeat=1)
+        >>> x, y = words[1]
+        >>> x.flatten(), y
+        (tensor([2, 0]), tensor([0, 1]))
+    """
+
+    def __init__(self, text: Tensor, vocabulary: Vocabulary, split: Split, **options: Unpack[WordOptions]) -> None:
+        options = options.copy()
+        self.window = whole("steps", options.pop("steps", 100))
+        self.repeat = whole("repeat", options.pop("repeat", 2))
+        streams = options.pop("streams", None)
+        self.augment = tuple(options.pop("augment", ()))
+        if options:
+            raise TypeError(
+                f"unknown options {', '.join(options)}; known are {', '.join(WordOptions.__annotations__)}."
+            )
+        if text.ndim != 1 or text.dtype != torch.int64:
+            raise ValueError(f"a text must be numbers of words (n,), int64, got {text.dtype} {tuple(text.shape)}.")
+        if len(text) and not 0 <= int(text.min()) <= int(text.max()) < len(vocabulary):
+            raise ValueError(
+                f"numbers of words must lie in 0 ... {len(vocabulary) - 1}, got {int(text.min())} ... {int(text.max())}."
+            )
+        self.split, self.text, self.vocabulary = split, text, vocabulary
+        self.n_in, self.n_words, self.n_classes = 1, len(vocabulary), len(vocabulary)
+        parts = 1 if streams is None else whole("streams", streams)
+        if len(text) - 1 < parts * self.window:
+            behind = f" in each of {parts} streams" if streams is not None else ""
+            raise ValueError(
+                f"windows of {self.window} words{behind} take a text of {parts * self.window + 1} words, got {len(text)}."
+            )
+        if streams is None:
+            self._starts = torch.arange(0, len(text) - 1, self.window)
+        else:
+            self.streams = streams
+            each = (len(text) - 1) // streams // self.window  # windows of a stream
+            windows = torch.arange(streams) * each + torch.arange(each)[:, None]
+            self._starts = self.window * windows.flatten()
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """One window: x (T, 1) and the next words (T,)."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"items run from 0 to {len(self) - 1}, asked for {index}.")
+        x, y = self.__getitems__([index])[0]
+        assert isinstance(y, Tensor)
+        return x, y
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Several windows at once: what a ``DataLoader`` calls for a batch."""
+        starts = self._starts[torch.as_tensor(indices, dtype=torch.long)]
+        places = starts + torch.arange(self.window)[:, None]
+        inside = places < len(self.text) - 1
+        places = places.clamp(max=len(self.text) - 2)
+        x, y = self.text[places], self.text[places + 1]
+        if self.augment:
+            random = generator(indices)
+            for change in self.augment:
+                x = torch.from_numpy(change(x.numpy(), self.n_words, random))
+        x, y = (values.masked_fill(~inside, 0).repeat_interleave(self.repeat, 0) for values in (x, y))
+        mask = inside.repeat_interleave(self.repeat, 0)
+        steps = int(mask.sum(0).max())  # a batch is as long as its longest window
+        return Batch(x[:steps].unsqueeze(-1), y[:steps], None if mask[:steps].all() else mask[:steps])
+
+    @property
+    def left_out(self) -> int:
+        """How many words are never predicted, behind the last whole windows of streams."""
+        return 0 if not hasattr(self, "streams") else len(self.text) - 1 - len(self) * self.window
+
+    def __repr__(self) -> str:
+        streams = f", {self.streams} streams" if hasattr(self, "streams") else ""
+        augment = f", augment={self.augment}" if self.augment else ""
+        return (
+            f"{type(self).__name__}(split={self.split!r}, {len(self.text)} words of {self.n_words}, {len(self)} windows "
+            f"of {self.window}, repeat={self.repeat}{streams}{augment})"
+        )
+
+
+def read_words(path: str | PathLike[str]) -> list[str]:
+    """Read the words of a text file, UTF-8, separated by blanks, with ``<eos>`` behind every line.
+
+    An empty line gives its ``<eos>``, too.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not UTF-8, or has no word; the message names the file and the line.
+    """
+    words: list[str] = []
+    with Path(path).open("rb") as file, refusing(path, "it cannot be read"):
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"line {number}: a text must be UTF-8, got {error.reason} at byte {error.start}."
+                ) from error
+            if "\0" in text:
+                raise ValueError(f"line {number}: a text must be UTF-8, got a zero byte, as UTF-16 has them.")
+            words += map(sys.intern, text.split())
+            words.append(END)
+        if all(word == END for word in words):
+            raise ValueError(f"it has no word in {words.count(END)} lines.")
+    return words
 
 
 class Text(Words):
@@ -34,19 +369,19 @@ class Text(Words):
         at_least: int = 1,
         **options: Unpack[WordOptions],
     ) -> "Text":
-        """A split of texts in files: :func:`neurolsc.datasets.words.read_words`.
+        """A split of texts in files, as :func:`read_words` reads them.
 
-        The vocabulary is that of what is trained on. The file of the test is opened for
+        The vocabulary is that of the training text. The file of the test is opened for
         ``split="test"`` only.
 
         Args:
             split: ``"train"``, ``"validation"`` or ``"test"``.
-            train: what is trained on.
-            test: what is kept for the test.
-            validation: what decides when to stop; None: the end of ``train``, whole lines, which is
+            train: file of the training text.
+            test: file of the test.
+            validation: file of the validation text; None: the last lines of ``train``, which are
                 then held out.
             share: of the words of ``train`` that are held out.
-            at_least: words that are rarer in what is trained on are ``<unk>``.
+            at_least: words that are rarer in the training text are ``<unk>``.
             **options: as of :class:`Words`.
 
         Raises:
@@ -58,14 +393,22 @@ class Text(Words):
         one_of("split", split, SPLITS)
         words, held_out = read_words(train), None
         if validation is None:
-            words, held_out = _cut(words, share)
+            if not 0 < share < 1:
+                raise ValueError(f"share must be between 0 and 1, got {share}.")
+            first = max(1, round((1 - share) * len(words)))
+            end = words.index(END, first - 1) + 1  # between lines
+            if end == len(words):
+                raise ValueError(f"holding out {share} of {words.count(END)} lines leaves nothing to validate with.")
+            words, held_out = words[:end], words[end:]
         vocabulary = Vocabulary.of(words, at_least=at_least)
-        path = {"train": train, "validation": train if validation is None else validation, "test": test}[split]
+        path = {"train": train, "validation": validation or train, "test": test}[split]
         if split == "validation" and held_out is not None:
             words = held_out
         elif split != "train":
             words = read_words(path)
-        return cls(encoded(path, words, vocabulary), vocabulary, split, **options)
+        with refusing(path, "it does not fit its vocabulary"):
+            text = vocabulary.encode(words)
+        return cls(text, vocabulary, split, **options)
 
     @classmethod
     def embedded(cls, split: Split, **options: Unpack[WordOptions]) -> "Text":
@@ -74,31 +417,84 @@ class Text(Words):
         Chapters I and II are for training, the halves of III for validation and test; words that
         stand only once in the first two are ``<unk>``.
 
-        Args:
-            split: ``"train"``, ``"validation"`` or ``"test"``.
-            **options: as of :class:`Words`.
-
         Raises:
             ValueError: if the split is unknown, or an option out of range.
         """
         folder = resources.files("neurolsc.datasets") / "samples" / "text"
         with ExitStack() as stack:
-            train, validation, test = (
-                stack.enter_context(resources.as_file(folder / f"{name}.txt")) for name in SPLITS
-            )
+            paths = [stack.enter_context(resources.as_file(folder / f"{name}.txt")) for name in SPLITS]
+            train, validation, test = paths
             return cls.from_files(split, train=train, validation=validation, test=test, at_least=2, **options)
 
 
-def _cut(words: list[str], share: float) -> tuple[list[str], list[str]]:
-    """A text in two, between lines: the second has a share of the words, or a little less.
+class PennTreebank(Words):
+    """The Penn Treebank in T. Mikolov's form; items are as in :class:`Words`.
+
+    929,589 words to train, 73,760 and 82,430 for validation and test, ``<eos>`` at the end of every
+    line counted; the vocabulary of the training text has 10,000, ``<unk>`` and ``<eos>`` among
+    them. The text is the Linguistic Data Consortium's; read its licence before you use it.
+
+    Args:
+        root: folder of ptb.train.txt, ptb.valid.txt and ptb.test.txt; missing ones are downloaded
+            into it.
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+        **options: as of :class:`Words`.
 
     Raises:
-        ValueError: if the share is not between 0 and 1, or a part would be empty.
+        ValueError: if the split is unknown, an option out of range, or a file another.
+        ConnectionError: if a missing file could not be downloaded.
+
+    Source: M. Marcus, B. Santorini, M. Marcinkiewicz, Computational Linguistics 19 (1993); T.
+    Mikolov et al., "Recurrent neural network based language model", Interspeech 2010; the paper's
+    use of it: arXiv:2308.12075, table S1.
     """
-    if not 0 < share < 1:
-        raise ValueError(f"share must be between 0 and 1, got {share}.")
-    first = max(1, round((1 - share) * len(words)))
-    end = next(i for i in range(first - 1, len(words)) if words[i] == END) + 1
-    if end == len(words):
-        raise ValueError(f"holding out {share} of {words.count(END)} lines leaves nothing to validate with.")
-    return words[:end], words[end:]
+
+    def __init__(self, root: str | PathLike[str], split: Split, **options: Unpack[WordOptions]) -> None:
+        part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
+        words = read_words(fetch(root, "ptb.train.txt", "ptb/ptb.train.txt"))
+        vocabulary = Vocabulary.of(words)
+        if split != "train":
+            words = read_words(fetch(root, f"ptb.{part}.txt", f"ptb/ptb.{part}.txt"))
+        super().__init__(vocabulary.encode(words), vocabulary, split, **options)
+
+
+WIKITEXT2_COUNTS = {"train": 2_088_628, "validation": 217_646, "test": 245_569}  # with an <eos> for every line
+
+
+class WikiText2(Words):
+    """WikiText-2: verified good articles of Wikipedia; items are as in :class:`Words`.
+
+    2,088,628 words to train, 217,646 and 245,569 for validation and test, ``<eos>`` at the end of
+    every line, empty ones too, counted; the vocabulary of the training text has 33,278.
+
+    Args:
+        root: folder of wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, or of train.txt,
+            valid.txt and test.txt, or of wikitext-2-v1.zip, which is downloaded if nothing of it is
+            there (4 MB), and unpacked there.
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+        **options: as of :class:`Words`.
+
+    Raises:
+        ValueError: if the split is unknown, an option out of range, or a file damaged or another.
+        ConnectionError: if a missing file could not be downloaded.
+
+    Source: S. Merity, C. Xiong, J. Bradbury, R. Socher, "Pointer sentinel mixture models",
+    arXiv:1609.07843; CC BY-SA 3.0.
+    """
+
+    def __init__(self, root: str | PathLike[str], split: Split, **options: Unpack[WordOptions]) -> None:
+        def read(split: str) -> list[str]:
+            part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
+            path = fetch(root, f"wiki.{part}.tokens", f"{part}.txt")
+            words = read_words(path)
+            if len(words) != WIKITEXT2_COUNTS[split]:
+                raise ValueError(
+                    f"{path}: {split} of WikiText-2 has {WIKITEXT2_COUNTS[split]:,} words and ends of lines, got "
+                    f"{len(words):,}; for other texts there is Text.from_files."
+                )
+            return words
+
+        one_of("split", split, SPLITS)
+        words = read("train")
+        vocabulary = Vocabulary.of(words)
+        super().__init__(vocabulary.encode(words if split == "train" else read(split)), vocabulary, split, **options)

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from neurolsc import datasets
-from neurolsc.datasets.augment import Augmentation
+from neurolsc.datasets.events import Augmentation
 from neurolsc.datasets.events import UNITS
-from neurolsc.datasets.recall import PERIOD
-from neurolsc.datasets.shd import Cached
-from neurolsc.datasets.splits import By
-from neurolsc.datasets.words import WordOptions
+from neurolsc.datasets.synthetic import PERIOD
+from neurolsc.datasets.batches import By
+from neurolsc.datasets.text import WordOptions
 from neurolsc.embedding import Embedding
 from neurolsc.initialisers import named
 from neurolsc.io import clean, load
@@ -238,7 +237,6 @@ class DataSettings:
     text_test: str = setting("test.txt", "file in the root for the test", "text")
     rare: int = setting(1, "words that are rarer in the training file are <unk>", "text")
     cache: str = setting("", "folder for copies that are read without HDF5; empty: none", "shd")
-    cached: Cached = setting("spikes", "what the cache holds: spikes, or frames, which are faster and larger", "shd")
 
     @property
     def title(self) -> str:
@@ -294,7 +292,7 @@ class DataSettings:
                     augment.append(datasets.SpikeDrop(self.spike_drop))
                 return read(
                     datasets.SHD,
-                    **{name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary", "cached")},
+                    **{name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary")},
                     window=self.window or None,
                     cache=self.cache or None,
                     augment=augment,

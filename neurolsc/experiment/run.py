@@ -21,7 +21,7 @@ from torch import Tensor
 
 from neurolsc.datasets import Pixels, Words, collate, input_batches
 from neurolsc.datasets.batches import fetch
-from neurolsc.datasets.splits import who_is_where
+from neurolsc.datasets.batches import describe_speakers
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.experiment.config import (
     KINDS,
@@ -299,7 +299,7 @@ class Experiment:
         if self.training is not None:
             training, validation = self.data.load("train"), self.data.load("validation")
             if self.data.split_by == "speaker":
-                say(who_is_where(training, validation))
+                say(describe_speakers(training, validation))
 
     def run(
         self,

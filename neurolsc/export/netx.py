@@ -33,7 +33,7 @@ from neurolsc.export.report import ExportReport, make_report
 from neurolsc.export.wrapped import from_wrapped
 from neurolsc.io import atomic_write, refusing
 from neurolsc.network import Network
-from neurolsc.untrusted.hdf5 import Content
+from neurolsc.hdf5 import HDF5
 
 __all__ = ["GOLDEN_SAMPLES", "Golden", "read_netx", "to_netx", "write_netx"]
 
@@ -287,11 +287,11 @@ def parse(data: bytes, name: str) -> tuple[QuantizedNetwork, Golden | None]:
     with refusing(name, "not a network of this version"):
         if not data.startswith(b"\x89HDF"):
             raise ValueError("not an HDF5 file.")
-        with Content(data) as file:
+        with HDF5(data) as file:
             return _parsed(file)
 
 
-def _parsed(file: Content) -> tuple[QuantizedNetwork, Golden | None]:
+def _parsed(file: HDF5) -> tuple[QuantizedNetwork, Golden | None]:
     if not file.has("neurolsc"):
         raise ValueError("there is no group 'neurolsc': another program wrote it.")
     notes = dict(file.file["neurolsc"].attrs)

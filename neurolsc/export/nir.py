@@ -18,7 +18,7 @@ from neurolsc.export.wrapped import from_wrapped, integrates
 from neurolsc.io import atomic_write, refusing
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
-from neurolsc.untrusted.hdf5 import Content
+from neurolsc.hdf5 import HDF5
 from neurolsc.validation import number
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def from_nir(
     with open(source, "rb") as file:
         data = file.read()
     with refusing(source, "damaged, or does not hold a graph of NIR"):
-        with Content(data) as content:
+        with HDF5(data) as content:
             tree = _texts(content.tree("node"))
         # nir's check refuses a batch axis, which other writers leave in; shapes are checked here
         graph = nir.dict2NIRNode(tree | {"type_check": False})

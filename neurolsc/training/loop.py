@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
-from neurolsc.datasets.augment import drawn_from
+from neurolsc.datasets.batches import drawn_from
 from neurolsc.display import Displayed, Table
 from neurolsc.io import atomic_write, check_finite, locked, read_tree, refusing, write_tree
 from neurolsc.metrics import SHARE, BatchMetric, MetricSpec

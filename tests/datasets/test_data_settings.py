@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 import neurolsc
 from neurolsc.cli import app
 from neurolsc.datasets import CIFAR10, CIFAR100, JSBChorales, MNISTPixels, Text, WordSwitch
-from neurolsc.datasets.words import read_words
+from neurolsc.datasets.text import read_words
 from neurolsc.experiment import Experiment, diagnose_run, draw, markdown, read_grid, run_sweep
 from neurolsc.experiment.config import DataName, DataSettings, NetworkSettings
 from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep

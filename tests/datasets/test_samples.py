@@ -1,26 +1,76 @@
-"""The samples of music and text, their cards and their recipes agree."""
+"""The samples in the package, their cards and their recipes agree."""
 
 import gzip
 import hashlib
 import json
+import lzma
 import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import neurolsc.datasets
-from neurolsc.datasets.jsb_files import fetch_jsb
+from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST
 
 SAMPLES = Path(neurolsc.datasets.__file__).parent / "samples"
 CARDS = Path(__file__).parents[2] / "datasets"
 CARD = (CARDS / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_music_has_the_size_and_the_checksum_on_its_card():
-    ((size, sha256),) = re.findall(r"^\| jsb-chorales-sample\.json\.gz \| (\d+) \| ([0-9a-f]{64}) \|$", CARD, re.M)
-    packed = (SAMPLES / "jsb" / "jsb-chorales-sample.json.gz").read_bytes()
-    assert (len(packed), hashlib.sha256(gzip.decompress(packed)).hexdigest()) == (int(size), sha256)
+LISTED = re.findall(r"^\| (\S+\.(?:gz|xz)) \| (\d+) \| ([0-9a-f]{64}) \|$", CARD, re.M)
+
+
+def run_recipe(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: Path) -> None:
+    monkeypatch.setattr("sys.argv", [name, *map(str, arguments)])
+    runpy.run_path(str(CARDS / name), run_name="__main__")
+
+
+def test_every_packed_sample_has_the_size_and_checksum_on_its_card():
+    packed = {path.name: path for path in SAMPLES.rglob("*.?z")}
+    assert sorted(packed) == sorted(name for name, _, _ in LISTED)
+    for name, size, sha256 in LISTED:
+        content = packed[name].read_bytes()
+        unpack = gzip.decompress if name.endswith("gz") else lzma.decompress
+        assert (len(content), hashlib.sha256(unpack(content)).hexdigest()) == (int(size), sha256)
+    assert sum(path.stat().st_size for path in SAMPLES.rglob("*.*")) < 2_000_000
+
+
+def test_the_digits_are_balanced_mixed_and_different():
+    train, validation, test = (SpikeLatencyMNIST.embedded(split) for split in ("train", "validation", "test"))
+    assert [len(train), len(validation), len(test)] == [1800, 200, 500]
+    assert torch.cat([train.labels, validation.labels]).bincount().tolist() == [200] * 10
+    assert test.labels.bincount().tolist() == [50] * 10
+    assert len(torch.cat([train.images, validation.images, test.images]).unique(dim=0)) == 2500
+    assert all(len(labels.unique()) == 10 for labels in test.labels.split(100))
+
+
+def test_the_spoken_digits_are_balanced_in_words_and_voices():
+    train, validation, test = (SHD.embedded(split) for split in ("train", "validation", "test"))
+    assert (len(train), len(validation), len(test)) == (80, 20, 50)
+    both = [torch.cat([part.labels, part.speakers]).view(2, -1) for part in (train, validation)]
+    labels, speakers = torch.cat(both, 1)
+    assert (5 * labels + speakers).bincount().tolist() == [2] * 50
+    assert (5 * test.labels + test.speakers).bincount().tolist() == [1] * 50
+    assert train.names == ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+def test_the_recipe_makes_the_digits_again(mnist_root, tmp_path, monkeypatch):
+    run_recipe("make_mnist_sample.py", monkeypatch, mnist_root, tmp_path)
+    for path in (SAMPLES / "mnist").iterdir():  # another zlib may pack the same digits differently
+        assert gzip.decompress((tmp_path / path.name).read_bytes()) == gzip.decompress(path.read_bytes())
+
+
+@pytest.mark.slow
+def test_the_recipe_makes_the_spoken_digits_again(recordings_root, tmp_path, monkeypatch):
+    run_recipe("make_spoken_digits_sample.py", monkeypatch, recordings_root, tmp_path)
+    for part in ("train", "test"):
+        made, kept = (EventFile(folder / f"{part}.h5.xz") for folder in (tmp_path, SAMPLES / "spoken_digits"))
+        for name in ("labels", "speakers", "names"):
+            assert np.array_equal(getattr(made, name), getattr(kept, name))
+        assert all(map(np.array_equal, made.read(range(len(kept))), kept.read(range(len(kept)))))
 
 
 def test_the_texts_have_the_counts_and_checksums_on_their_card():
@@ -34,12 +84,10 @@ def test_the_texts_have_the_counts_and_checksums_on_their_card():
 
 
 def test_the_recipe_makes_the_music_again(jsb_root, tmp_path, monkeypatch):
-    recipe = CARDS / "make_jsb_sample.py"
-    monkeypatch.setattr("sys.argv", [str(recipe), str(jsb_root), str(tmp_path)])
-    runpy.run_path(str(recipe), run_name="__main__")
+    run_recipe("make_jsb_sample.py", monkeypatch, jsb_root, tmp_path)
     made, kept = ((folder / "jsb-chorales-sample.json.gz").read_bytes() for folder in (tmp_path, SAMPLES / "jsb"))
     assert gzip.decompress(made) == gzip.decompress(kept)
-    whole = json.loads(fetch_jsb(jsb_root).read_text())
+    whole = json.loads((jsb_root / "jsb-chorales-quarter.json").read_text())
     assert all(piece in whole[part] for part, pieces in json.loads(gzip.decompress(kept)).items() for piece in pieces)
 
 
@@ -50,15 +98,8 @@ def test_the_recipe_of_the_text_takes_three_chapters_and_words_alone(tmp_path, m
         for number, word in zip(("I", "II", "III", "IV"), ("a", "b", "c", "d"), strict=True)
     )
     book.write_text(f"Preface\n\n{chapters}")
-    recipe = CARDS / "make_text_sample.py"
-    monkeypatch.setattr("sys.argv", [str(recipe), str(book), str(tmp_path / "out")])
-    runpy.run_path(str(recipe), run_name="__main__")
+    run_recipe("make_text_sample.py", monkeypatch, book, tmp_path / "out")
     made = {path.stem: path.read_text().splitlines() for path in (tmp_path / "out").iterdir()}
     of_one = ["one a isn't it", "two three said she", "four"]
     assert made["train"] == [*of_one, *(line.replace(" a ", " b ") for line in of_one)]
     assert made["validation"] + made["test"] == [line.replace(" a ", " c ") for line in of_one]
-
-
-@pytest.mark.parametrize("name", ["jsb", "text"])
-def test_samples_are_small(name: str):
-    assert sum(path.stat().st_size for path in (SAMPLES / name).iterdir()) < 40_000

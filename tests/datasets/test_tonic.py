@@ -129,7 +129,7 @@ def test_labels_that_are_names_become_numbers_and_a_sensor_must_be_known(tmp_pat
     assert {name: 2 - number for name, number in found.items()} == {
         pictures[i][1]: turned[i][1] for i in range(0, len(items), 2903)
     }
-    with pytest.raises(ValueError, match=r"the label 'yin_yang' of item \d+ is none of the classes ant, crab"):
+    with pytest.raises(ValueError, match=r"the label 'yin_yang' of item \d+ is none of the classes"):
         from_tonic(pictures, dt=0.1, window=0.3, sensor_size=(34, 34, 2), classes=["ant", "crab"])
 
 
@@ -255,7 +255,7 @@ def of(item: Any, **changes: Any) -> Any:
         (of((recording((-5, 0, 0, 0)), 1)), ValueError, r"times must be microseconds from 0, got -5 in item 0"),
         (of((GOOD[0], 2)), ValueError, "the label of item 0 must be a class from 0 to 1, got 2; classes= names all"),
         (of((GOOD[0], -1)), ValueError, "must be a class from 0 to 1, got -1"),
-        (of((GOOD[0], "c")), ValueError, "the label 'c' of item 0 is none of the classes a, b"),
+        (of((GOOD[0], "c")), ValueError, "the label 'c' of item 0 is none of the classes"),
         (of((GOOD[0], {"box": 1})), TypeError, "a label must be a number or a name, got dict in item 0"),
         (of((GOOD[0], 1.0)), TypeError, "a label must be a number or a name, got float"),
         (of(GOOD, dt=None, window=None), ValueError, r"items are events, fields \('t', 'x', 'y', 'p'\): give dt"),

@@ -1,9 +1,10 @@
-"""JSB Chorales: polyphonic music, in which the next chord is to be told."""
+"""JSB Chorales: polyphonic music, of which the next chord is to be predicted."""
 
+import json
 from collections.abc import Sequence
 from importlib import resources
 from os import PathLike
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +12,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from neurolsc.datasets.collate import Batch
-from neurolsc.datasets.jsb_files import KEYS, PARTS, fetch_jsb, read_pieces
+from neurolsc.datasets.batches import SPLITS, Batch, Split
+from neurolsc.datasets.download import fetch, read_unpacked
+from neurolsc.io import clean, refusing
 from neurolsc.validation import one_of
 
-Split = Literal["train", "validation", "test"]
+LOWEST, HIGHEST = 21, 108  # MIDI numbers of the keys of a piano, A0 to C8
+KEYS = HIGHEST - LOWEST + 1
+NAME = "jsb-chorales-quarter.json"
 
 
 class JSBChorales(Dataset[tuple[Tensor, Tensor]]):
@@ -57,12 +61,12 @@ class JSBChorales(Dataset[tuple[Tensor, Tensor]]):
     """
 
     def __init__(self, root: str | PathLike[str], split: Split) -> None:
-        part = PARTS[one_of("split", split, tuple(PARTS))]
-        self._hold(read_pieces(fetch_jsb(str(root)), part), split)
+        one_of("split", split, SPLITS)
+        self._open(fetch(root, NAME, f"jsb/{NAME}"), split)
 
     @classmethod
     def from_file(cls, path: str | PathLike[str], split: Split) -> "JSBChorales":
-        """A split of any file in the layout: :func:`neurolsc.datasets.jsb_files.read_pieces`.
+        """A split of any file in the layout of :func:`read_pieces`.
 
         Args:
             path: the JSON file, plain or packed, with pieces ``train``, ``valid`` and ``test``.
@@ -72,17 +76,13 @@ class JSBChorales(Dataset[tuple[Tensor, Tensor]]):
             FileNotFoundError: if there is no such file.
             ValueError: if the split is unknown, or the file is damaged.
         """
-        part = PARTS[one_of("split", split, tuple(PARTS))]
         self = cls.__new__(cls)
-        self._hold(read_pieces(path, part), split)
+        self._open(path, split)
         return self
 
     @classmethod
     def embedded(cls, split: Split) -> "JSBChorales":
         """Return the sample in the package: 60 whole chorales to train, 16 and 16 for the others.
-
-        Args:
-            split: as above.
 
         Raises:
             ValueError: if the split is unknown.
@@ -91,14 +91,14 @@ class JSBChorales(Dataset[tuple[Tensor, Tensor]]):
         with resources.as_file(file) as path:
             return cls.from_file(path, split)
 
-    def _hold(self, pieces: list[np.ndarray], split: Split) -> None:
+    def _open(self, path: str | PathLike[str], split: Split) -> None:
+        pieces = read_pieces(path, "valid" if one_of("split", split, SPLITS) == "validation" else split)
         self.split = split
         self.keys = torch.from_numpy(np.concatenate(pieces))
         self.starts = torch.from_numpy(np.cumsum([0, *map(len, pieces)]))
         self.n_in = self.n_classes = KEYS
 
     def __len__(self) -> int:
-        """Number of pieces."""
         return len(self.starts) - 1
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
@@ -107,13 +107,11 @@ class JSBChorales(Dataset[tuple[Tensor, Tensor]]):
         return piece[:-1], piece[1:]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Return several pieces, padded together: what a ``DataLoader`` calls for a batch."""
+        """Several pieces, padded together: what a ``DataLoader`` calls for a batch."""
         pieces = [self.piece(index) for index in indices]
         padded = pad_sequence(pieces)
-        steps = torch.tensor([len(piece) - 1 for piece in pieces])
-        mask = torch.arange(len(padded) - 1)[:, None] < steps
-        targets = padded[1:]
-        return Batch(padded[:-1] * mask.unsqueeze(-1), targets, mask)
+        mask = torch.arange(len(padded) - 1)[:, None] < torch.tensor([len(piece) - 1 for piece in pieces])
+        return Batch(padded[:-1] * mask.unsqueeze(-1), padded[1:], mask)
 
     def piece(self, index: int) -> Tensor:
         """All keys of a piece (steps, 88)."""
@@ -123,9 +121,50 @@ class JSBChorales(Dataset[tuple[Tensor, Tensor]]):
         return self.keys[start:stop]
 
     def __repr__(self) -> str:
-        """What a log needs to tell this set from another."""
         lengths = self.starts.diff()
         return (
             f"{type(self).__name__}(split={self.split!r}, {len(self)} pieces of {int(lengths.min())} to "
             f"{int(lengths.max())} steps, {len(self.keys)} in all, x (T, {self.n_in}))"
         )
+
+
+def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
+    """Read the pieces of one part of a file of music.
+
+    The file is one JSON object, plain or packed by gzip or xz, with a list of pieces for each part;
+    a piece is a list of steps, a step the list of the MIDI numbers that sound in it, each once.
+
+    Args:
+        path: the file.
+        part: its name in the file.
+
+    Returns:
+        Of each piece its keys, (steps, 88) uint8 zeros and ones, the lowest first.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is none, lacks the part, has no piece or one of fewer than two steps, or a
+            note is not a number from 21 to 108 or stands twice in a step; the message names the
+            file, the piece and the step.
+    """
+    text = read_unpacked(path)
+    with refusing(path, "damaged: it is not a JSON file of music"):
+        tree: Any = json.loads(text)
+        pieces = tree.get(part) if isinstance(tree, dict) else None
+        if not isinstance(pieces, list) or not pieces:
+            raise ValueError(f"wanted is an object with a list {part!r} of pieces, got {clean(tree)}.")
+        read = []
+        for i, piece in enumerate(pieces):
+            if not isinstance(piece, list) or len(piece) < 2:
+                raise ValueError(f"{part}, piece {i}: a piece is a list of at least two steps, got {clean(piece)}.")
+            keys = np.zeros((len(piece), KEYS), np.uint8)
+            for step, notes in enumerate(piece):
+                good = isinstance(notes, list) and all(type(n) is int and LOWEST <= n <= HIGHEST for n in notes)
+                if not good or len(set(notes)) != len(notes):
+                    raise ValueError(
+                        f"{part}, piece {i}, step {step}: a step is a list of different MIDI numbers from {LOWEST} to "
+                        f"{HIGHEST}, got {clean(notes)}."
+                    )
+                keys[step, np.array(notes, int) - LOWEST] = 1
+            read.append(keys)
+    return read

@@ -1,10 +1,7 @@
 """Words: vocabularies, windows of a text, published texts, and what is refused."""
 
-import hashlib
-import io
 import json
 import re
-import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,10 +14,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from neurolsc import GRU, Embedding, Network
-from neurolsc.datasets import PennTreebank, Text, Vocabulary, WikiText2, Words, WordSwitch, collate, ptb, wikitext
-from neurolsc.datasets.augment import drawn_from, epoch_of_training
-from neurolsc.datasets.vocabulary import END, UNKNOWN
-from neurolsc.datasets.words import read_words
+from neurolsc.datasets import PennTreebank, Text, Vocabulary, WikiText2, Words, WordSwitch, collate, text
+from neurolsc.datasets.batches import drawn_from, epoch_of_training
+from neurolsc.datasets.text import END, UNKNOWN, WIKITEXT2_COUNTS, read_words
 from neurolsc.tasks import ClassPerStep
 from neurolsc.training import train
 
@@ -164,16 +160,6 @@ def test_options_that_make_no_sense_are_refused(more, error, told):
         Words(*numbers(20), "train", **({"steps": 5} | more))
 
 
-def test_texts_that_are_none_are_refused():
-    text, vocabulary = numbers(20)
-    with pytest.raises(ValueError, match=r"numbers of words must lie in 0 \.\.\. 19, got 1 \.\.\. 20"):
-        Words(text + 1, vocabulary, "train", steps=5)
-    with pytest.raises(ValueError, match=r"a text must be numbers of words \(n,\), int64, got torch.float32"):
-        Words(text.float(), vocabulary, "train", steps=5)
-    with pytest.raises(IndexError, match="items run from 0 to 3, asked for 4"):
-        Words(text, vocabulary, "train", steps=5)[4]
-
-
 # switched words
 
 
@@ -198,6 +184,8 @@ def test_switched_words_are_others_each_as_likely_and_targets_stay():
 
 
 def test_switches_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="epochs"):
+        WordSwitch(0.05, epochs=-1)
     for p in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match=r"p must be a probability in \[0, 1\)"):
             WordSwitch(p)
@@ -280,74 +268,34 @@ def test_the_sample_is_a_text_of_three_chapters():
 # published texts
 
 
-def test_the_treebank_is_found_downloaded_and_known_by_its_checksums(tmp_path, monkeypatch, host):
-    folder, address = host
-    texts = {name: lines(60 + i).encode() for i, name in enumerate(ptb.PARTS.values())}
-    for name, content in texts.items():
-        (folder / name).write_bytes(content)
-        monkeypatch.setitem(ptb.MD5, name, hashlib.md5(content).hexdigest())
-    monkeypatch.setattr(ptb, "ADDRESS", address)
-    root = tmp_path / "root"
-    train = PennTreebank(root, "train", steps=5)
-    assert [path.name for path in root.iterdir()] == ["ptb.train.txt"]
-    assert len(train.text) == 180
-    test = PennTreebank(root, "test", steps=5, repeat=1)
-    assert (len(test.text), test.vocabulary) == (62 * 3, train.vocabulary)
-    (root / "ptb.test.txt").write_bytes(b"else\n")
-    with pytest.raises(ValueError, match=r"ptb.test.txt: not ptb.test.txt as it is published; its md5 is"):
-        PennTreebank(root, "test", steps=5)
-    (folder / "ptb.valid.txt").write_bytes(b"else\n")
-    with pytest.raises(ConnectionError, match=r"(?s)ptb.valid.txt could not be downloaded.*its md5 is.*or use Text"):
-        PennTreebank(root, "validation", steps=5)
+PARTS = {"train": "train", "validation": "valid", "test": "test"}
 
 
-def zipped(files: dict[str, bytes]) -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, text in files.items():
-            packed.writestr(name, text)
-    return content.getvalue()
-
-
-def test_wikitext_is_unpacked_from_its_archive_and_known_by_its_counts(tmp_path, monkeypatch, host):
-    folder, address = host
-    texts = {split: lines(60 + i).encode() for i, split in enumerate(SPLITS)}
-    content = zipped({f"wikitext-2/wiki.{wikitext.PARTS[split]}.tokens": text for split, text in texts.items()})
-    (folder / wikitext.ARCHIVE).write_bytes(content)
-    monkeypatch.setattr(wikitext, "MD5", hashlib.md5(content).hexdigest())
-    monkeypatch.setattr(wikitext, "ADDRESSES", (f"{address}none/{wikitext.ARCHIVE}", address + wikitext.ARCHIVE))
-    monkeypatch.setattr(wikitext, "COUNTS", {split: 3 * (60 + i) for i, split in enumerate(SPLITS)})
-    root = tmp_path / "root"
-    assert [len(WikiText2(root, split, steps=5).text) for split in SPLITS] == [180, 183, 186]  # type: ignore[arg-type]
-    assert sorted(path.name for path in root.rglob("*.tokens")) == [
-        f"wiki.{p}.tokens" for p in ("test", "train", "valid")
-    ]
-    plain = tmp_path / "plain"
-    plain.mkdir()
-    for split, text in texts.items():
-        (plain / f"{wikitext.PARTS[split]}.txt").write_bytes(text)
-    assert len(WikiText2(plain, "test", steps=5).text) == 186
-    (plain / "test.txt").write_bytes(texts["test"] + b"more\n")
-    with pytest.raises(
-        ValueError, match=r"test.txt: test of WikiText-2 has 186 words and ends of lines, got 188; .*Text"
-    ):
-        WikiText2(plain, "test", steps=5)
-
-
-@pytest.mark.parametrize("damage", [lambda d: d[:-30], lambda d: b"<html>"])
-def test_a_damaged_archive_of_texts_is_refused(tmp_path, monkeypatch, damage):
-    content = damage(zipped({"wikitext-2/wiki.train.tokens": lines(60).encode()}))
-    (tmp_path / wikitext.ARCHIVE).write_bytes(content)
-    with pytest.raises(ValueError, match=r"not wikitext-2-v1.zip as published; its md5 is"):
-        WikiText2(tmp_path, "train")
-    monkeypatch.setattr(wikitext, "MD5", hashlib.md5(content).hexdigest())
-    with pytest.raises(ValueError, match=r"wikitext-2-v1.zip: the archive is damaged \(BadZipFile"):
-        WikiText2(tmp_path, "train")
+def test_published_texts_share_the_vocabulary_of_training_and_are_known_by_hash_or_count(
+    tmp_path, monkeypatch, publish
+):
+    texts = {split: lines(60 + i) for i, split in enumerate(SPLITS)}
+    for split, part in PARTS.items():
+        publish(texts[split].encode(), f"ptb.{part}.txt")
+        (tmp_path / f"{part}.txt").write_text(texts[split])
+    monkeypatch.setattr(text, "WIKITEXT2_COUNTS", {split: 3 * (60 + i) for i, split in enumerate(SPLITS)})
+    for kind, root in ((PennTreebank, tmp_path / "ptb"), (WikiText2, tmp_path)):
+        parts = [kind(root, split, steps=5) for split in SPLITS]
+        assert [len(part.text) for part in parts] == [180, 183, 186]
+        assert len({part.vocabulary for part in parts}) == 1
+        with pytest.raises(ValueError, match="split must be one of"):
+            kind(root, "valid")
+    (tmp_path / "ptb" / "ptb.test.txt").write_bytes(b"else\n")
+    with pytest.raises(ValueError, match=r"ptb.test.txt: not ptb.test.txt as published; its md5 is"):
+        PennTreebank(tmp_path / "ptb", "test", steps=5)
+    (tmp_path / "test.txt").write_text(texts["test"] + "more\n")
+    with pytest.raises(ValueError, match=r"test.txt: test of WikiText-2 has 186 words and ends of lines, got 188"):
+        WikiText2(tmp_path, "test", steps=5)
 
 
 def test_the_real_texts_have_the_published_counts(wikitext_root):
     counts = [len(read_words(wikitext_root / f"{name}.txt")) for name in ("valid", "test")]
-    assert counts == [wikitext.COUNTS["validation"], wikitext.COUNTS["test"]]
+    assert counts == [WIKITEXT2_COUNTS["validation"], WIKITEXT2_COUNTS["test"]]
     files: dict[str, Path] = {"train": wikitext_root / "valid.txt", "test": wikitext_root / "test.txt"}
     parts: list[Any] = [Text.from_files(split, **files) for split in SPLITS]  # type: ignore[arg-type]
     assert len(parts[0].text) + len(parts[1].text) == counts[0]
@@ -363,15 +311,11 @@ def test_words_are_switched_in_the_first_epochs_of_a_training_alone():
             assert bool(switch(words, 9, random).any()) is switched
         with drawn_from(0, epoch):
             assert WordSwitch(0.5)(words, 9, random).any()
-    with pytest.raises(ValueError, match="epochs"):
-        WordSwitch(0.05, epochs=-1)
 
 
 def test_a_training_tells_its_epoch(monkeypatch):
     seen = []
-    monkeypatch.setattr(
-        "neurolsc.datasets.word_switch.epoch_of_training", lambda: seen.append(epoch_of_training()) or 1
-    )
+    monkeypatch.setattr("neurolsc.datasets.text.epoch_of_training", lambda: seen.append(epoch_of_training()) or 1)
     vocabulary = Vocabulary(["a", "b", "c", "<unk>", "<eos>"])
     text = torch.arange(200) % 3
     switched = Words(text, vocabulary, "train", steps=10, augment=[WordSwitch(0.1, epochs=1)])

@@ -1,17 +1,15 @@
-"""Store and recall: values stream by, one is to be kept, and told when asked for it."""
+"""Store and recall: values stream by, and one of them is to be remembered."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from neurolsc.datasets.collate import Batch
+from neurolsc.datasets.batches import Batch, Split
 from neurolsc.validation import number, one_of, whole
 
-PERIOD = 20
-"""Steps of a period, if nothing else is said."""
+PERIOD = 20  # steps, by default
 SIZES = {"train": 2_000, "validation": 500, "test": 1_000}
 
 
@@ -24,7 +22,7 @@ class StoreRecall(Dataset[tuple[Tensor, int]]):
     neuron of a group that is on fires with probability `on` in a step, any other with `off`.
 
     Item i is a pair (x, label): x of shape (T, n_in), uint8 zeros and ones, with T = 2 period +
-    delay, and the value of the first period. The answer is to be asked for in the last period only:
+    delay, and the value of the first period. Only the last period is to be scored:
     :class:`neurolsc.tasks.Classification` with last=period.
 
     Args:
@@ -62,7 +60,7 @@ class StoreRecall(Dataset[tuple[Tensor, int]]):
 
     def __init__(
         self,
-        split: Literal["train", "validation", "test"],
+        split: Split,
         *,
         seed: int = 0,
         values: int = 4,
@@ -72,7 +70,6 @@ class StoreRecall(Dataset[tuple[Tensor, int]]):
         on: float = 0.2,
         off: float = 0.01,
     ) -> None:
-        """Draw all samples."""
         count = SIZES[one_of("split", split, tuple(SIZES))]
         whole("seed", seed, at_least=0)
         for name, size in (("values", values), ("group", group), ("period", period)):
@@ -95,7 +92,6 @@ class StoreRecall(Dataset[tuple[Tensor, int]]):
         self._spikes = (torch.rand(chances.shape, generator=draw) < chances).to(torch.uint8)
 
     def __len__(self) -> int:
-        """Number of items."""
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
@@ -103,12 +99,11 @@ class StoreRecall(Dataset[tuple[Tensor, int]]):
         return self._spikes[index], int(self.labels[index])
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Return several items at once: what a ``DataLoader`` calls for a batch."""
+        """Several items at once: what a ``DataLoader`` calls for a batch."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
         return Batch(self._spikes[chosen].transpose(0, 1).contiguous(), self.labels[chosen])
 
     def __repr__(self) -> str:
-        """What a log needs to tell this set from another."""
         return (
             f"{type(self).__name__}(split={self.split!r}, {len(self)} items, x ({self.steps}, {self.n_in}), "
             f"{self.n_classes} values)"

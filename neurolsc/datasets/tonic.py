@@ -11,12 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from neurolsc.datasets.binning import MOST
-from neurolsc.datasets.collate import Batch, together
-from neurolsc.datasets.latency import count_bins
+from neurolsc.datasets.batches import Batch, collate_any, count_bins
+from neurolsc.datasets.speech import MOST
 from neurolsc.validation import number, one_of, whole
-
-__all__ = ["TonicFrames", "from_tonic"]
 
 
 def from_tonic(
@@ -29,7 +26,7 @@ def from_tonic(
     classes: Sequence[str] | None = None,
     binary: bool = False,
 ) -> "TonicFrames":
-    r"""Take a data set of tonic, or one that gives what tonic's give, as items (x (T, N), label).
+    r"""Take a data set of tonic, or one with items like tonic's, as items (x (T, N), label).
 
     Events are counted in bins of dt seconds, one grid for all items; polarity, row and column of
     the sensor of size (W, H, P) become the input
@@ -38,7 +35,7 @@ def from_tonic(
 
     which is the order of tonic's frames (T, P, H, W), read one value after the other. Where
     ``ToFrame(sensor_size, time_window=1e6 * dt, start_time=0, end_time=1e6 * window)`` gives all
-    frames, they are equal bin for bin. With one polarity, p is not looked at.
+    frames, they are equal bin for bin. With one polarity, p is not used.
 
     The data set's own transforms run first: those on events, such as ``Denoise`` or ``Downsample``
     (which needs the new sensor_size here), and also ``ToFrame``, with any of its slicings. Leave
@@ -55,14 +52,13 @@ def from_tonic(
         sensor_size: (W, H, P); by default the data set's own.
         classes: their names, in the order of their numbers; by default the data set's own
             ``classes``, else all ``targets`` in order. Labels may be numbers or names.
-        binary: give 1 for any count above 0.
+        binary: 1 for any count above 0.
 
     Returns:
         A map-style data set.
 
     Raises:
-        TypeError: if dataset is none, or its items or labels are of another kind; the latter when
-            an item is read, with its number, of labels that lie in memory at once.
+        TypeError: if dataset is none, or its items or labels are of another kind.
         ValueError: if a setting is out of range, classes or sensor_size are needed and not known,
             or an event or label lies outside.
 
@@ -79,7 +75,7 @@ def from_tonic(
 
 
 class TonicFrames(Dataset[tuple[Tensor, int]]):
-    """What :func:`from_tonic` returns.
+    """Items of :func:`from_tonic`.
 
     Attributes:
         n_in: number of inputs N; None of frames, unless a sensor_size is known.
@@ -99,9 +95,7 @@ class TonicFrames(Dataset[tuple[Tensor, int]]):
         binary: bool,
     ) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-            raise TypeError(
-                f"dataset must be one with a length and items (events, label), got {type(dataset).__name__}."
-            )
+            raise TypeError(f"dataset must have a length and items (events, label), got {type(dataset).__name__}.")
         if dt is None and window is not None:
             raise ValueError(f"window needs dt, the width of a bin in seconds, got window={window} alone.")
         self._dataset = dataset
@@ -109,19 +103,34 @@ class TonicFrames(Dataset[tuple[Tensor, int]]):
         self.window, self.binary = window, binary
         self.steps = None if dt is None or window is None else count_bins(dt, window, unit="s")
         self.start = one_of("start", start, ("zero", "first"))
-        self.sensor_size = _sensor(getattr(dataset, "sensor_size", None) if sensor_size is None else sensor_size)
-        if dt is not None and self.sensor_size is None:
+        size = getattr(dataset, "sensor_size", None) if sensor_size is None else sensor_size
+        if size is not None and (not isinstance(size, tuple | list) or len(size) != 3):
+            raise ValueError(f"sensor_size must be (W, H, P), got {size!r}.")
+        if dt is not None and size is None:
             raise ValueError("the data set has no sensor_size: give one, (W, H, P).")
-        self.n_in = None if self.sensor_size is None else math.prod(self.sensor_size)
-        self.names = _names(dataset, classes)
+        self.sensor_size = size and tuple(whole("a size of the sensor", int(part)) for part in size)
+        self.n_in = self.sensor_size and math.prod(self.sensor_size)
+        # labels in memory; none where a target is yet to be changed
+        changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
+        targets = getattr(dataset, "targets", None)
+        targets = [] if changed or targets is None else list(targets)
+        known = getattr(dataset, "classes", None) if classes is None else classes
+        if isinstance(known, dict):  # numbers by name
+            known = sorted(known, key=known.__getitem__)
+        if known is None or len(known) == 0:
+            texts = bool(targets) and isinstance(targets[0], str | bytes)
+            known = sorted(set(targets)) if texts else range(max(map(int, targets)) + 1) if targets else ()
+        if len(known) == 0:
+            raise ValueError("the data set does not say which classes there are: give classes, their names in order.")
+        self.names = [name.decode() if isinstance(name, bytes) else str(name) for name in known]
         self.n_classes = len(self.names)
-        # what a checkpoint compares
+        # these three are compared when a training is resumed
         self.source = type(dataset).__name__
-        self.changes = _told([getattr(dataset, name, None) for name in ("transform", "target_transform", "transforms")])
-        self.numbers = np.array([self._label(i, t) for i, t in enumerate(_targets(dataset))])
+        transforms = [getattr(dataset, name, None) for name in ("transform", "target_transform", "transforms")]
+        self.changes = re.sub(r" at 0x[0-9a-f]+", "", repr(transforms))  # without the addresses of functions
+        self.numbers = np.array([self._label(i, t) for i, t in enumerate(targets)])
 
     def __len__(self) -> int:
-        """Number of items."""
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
@@ -134,9 +143,8 @@ class TonicFrames(Dataset[tuple[Tensor, int]]):
         return x, self._label(index, target)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Return several items: what a ``DataLoader`` calls for a batch."""
-        items = [self[i] for i in indices]
-        return Batch(*together(items))
+        """Several items: what a ``DataLoader`` calls for a batch."""
+        return Batch(*collate_any([self[i] for i in indices]))
 
     def _frames(self, index: int, data: Any) -> Tensor:
         """Frames that a transform made, (T, N)."""
@@ -169,26 +177,7 @@ class TonicFrames(Dataset[tuple[Tensor, int]]):
                 f"events of a sensor {self.sensor_size} must have {', '.join(wanted)}, got {', '.join(fields)} in item "
                 f"{index}: {missing[0]} is missing."
             )
-        step = self._bins(index, events["t"], dt)
-        place = np.zeros(len(events), np.int64)
-        for name, size in (("p", P), ("y", H), ("x", W)):
-            if size > 1:
-                place = place * size + _inside(index, name, events[name], size, self.sensor_size)
-        steps = int(step.max(initial=0)) + 1 if self.steps is None else self.steps
-        N = W * H * P
-        flat = (step * N + place)[step < steps]
-        counts = np.bincount(flat, minlength=steps * N)
-        if self.binary:
-            counts = counts > 0
-        elif counts.max(initial=0) > MOST:
-            raise ValueError(
-                f"a bin of {dt * 1e3:g} ms holds {counts.max()} events in item {index}, at most {MOST} fit: take a smaller "
-                "dt, or binary=True."
-            )
-        return torch.from_numpy(counts.astype(np.uint8)).view(steps, N)
-
-    def _bins(self, index: int, times: np.ndarray, dt: float) -> np.ndarray:
-        """floor(t / dt) of times in microseconds."""
+        times = events["t"]
         if len(times) and self.start == "first":
             times = times - times.min()
         if len(times) and not (times >= 0).all():  # NaN as well
@@ -200,7 +189,28 @@ class TonicFrames(Dataset[tuple[Tensor, int]]):
         if math.isclose(width, round(width), rel_tol=1e-9):
             width = round(width)  # whole microseconds divide without rounding
         late = np.iinfo(np.int64).max // 2 if self.steps is None else self.steps
-        return np.minimum(times // width, late).astype(np.int64)
+        step = np.minimum(times // width, late).astype(np.int64)
+        place = np.zeros(len(events), np.int64)
+        for name, size in (("p", P), ("y", H), ("x", W)):
+            if size > 1:
+                values = events[name].astype(np.int64)
+                if len(values) and (values.min() < 0 or values.max() >= size):
+                    raise ValueError(
+                        f"{name} of events must be from 0 to {size - 1} on a sensor {self.sensor_size}, got {values.min()} "
+                        f"to {values.max()} in item {index}: give the sensor_size that the transforms leave."
+                    )
+                place = place * size + values
+        steps = int(step.max(initial=0)) + 1 if self.steps is None else self.steps
+        N = W * H * P
+        counts = np.bincount((step * N + place)[step < steps], minlength=steps * N)
+        if self.binary:
+            counts = counts > 0
+        elif counts.max(initial=0) > MOST:
+            raise ValueError(
+                f"a bin of {dt * 1e3:g} ms holds {counts.max()} events in item {index}, at most {MOST} fit: take a smaller "
+                "dt, or binary=True."
+            )
+        return torch.from_numpy(counts.astype(np.uint8)).view(steps, N)
 
     def _label(self, index: int, target: Any) -> int:
         """The number of a class."""
@@ -208,9 +218,7 @@ class TonicFrames(Dataset[tuple[Tensor, int]]):
             target = target.decode()
         if isinstance(target, str):
             if target not in self.names:
-                raise ValueError(
-                    f"the label {target!r} of item {index} is none of the classes {', '.join(self.names[:8])}."
-                )
+                raise ValueError(f"the label {target!r} of item {index} is none of the classes {self.names[:8]}.")
             return self.names.index(target)
         try:
             label = operator.index(target)
@@ -225,60 +233,12 @@ class TonicFrames(Dataset[tuple[Tensor, int]]):
         return label
 
     def __repr__(self) -> str:
-        """What a log needs to tell this set from another."""
         grid = "frames" if self.dt is None else f"dt={self.dt:g}, window={self.window}"
         return (
             f"{type(self).__name__}({self.source}, {len(self)} items, N={self.n_in}, {self.n_classes} classes, {grid})"
         )
 
 
-def _sensor(size: Any) -> tuple[int, int, int] | None:
-    """A sensor's size, checked; None if it is not known."""
-    if size is None:
-        return None
-    if not isinstance(size, tuple | list) or len(size) != 3:
-        raise ValueError(f"sensor_size must be (W, H, P), got {size!r}.")
-    W, H, P = (whole("a size of the sensor", int(part)) for part in size)
-    return W, H, P
-
-
-def _inside(index: int, name: str, values: np.ndarray, size: int, sensor: tuple[int, int, int]) -> np.ndarray:
-    """The values, if all are from 0 to size - 1."""
-    values = values.astype(np.int64)
-    if len(values) and (values.min() < 0 or values.max() >= size):
-        raise ValueError(
-            f"{name} of events must be from 0 to {size - 1} on a sensor {sensor}, got {values.min()} to {values.max()} in "
-            f"item {index}: give the sensor_size of what the transforms give."
-        )
-    return values
-
-
-def _targets(dataset: Any) -> list[Any]:
-    """The labels that lie in memory, none where a target is yet to be changed."""
-    changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
-    targets = getattr(dataset, "targets", None)
-    return list(targets) if targets is not None and not changed else []
-
-
-def _names(dataset: Any, classes: Sequence[str] | None) -> list[str]:
-    """The names of the classes by number: given ones, the data set's, or those of its targets."""
-    own = getattr(dataset, "classes", None) if classes is None else classes
-    if isinstance(own, dict):  # numbers by name
-        own = sorted(own, key=own.__getitem__)
-    if own is None or len(own) == 0:
-        targets = _targets(dataset)
-        texts = bool(targets) and isinstance(targets[0], str | bytes)
-        own = sorted(set(targets)) if texts else range(max(map(int, targets)) + 1) if targets else ()
-    if len(own) == 0:
-        raise ValueError("the data set does not say which classes there are: give classes, their names in order.")
-    return [name.decode() if isinstance(name, bytes) else str(name) for name in own]
-
-
 def _kind(value: Any) -> str:
     shape = f" {tuple(value.shape)}" if isinstance(value, np.ndarray | Tensor) else ""
     return f"{type(value).__name__}{shape}"
-
-
-def _told(parts: list[Any]) -> str:
-    """Transforms as text, without the addresses of functions."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(parts))

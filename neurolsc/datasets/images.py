@@ -1,0 +1,598 @@
+"""Images: MNIST as spike latencies or as grey levels, and CIFAR."""
+
+import hashlib
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import resources
+from os import PathLike
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from neurolsc.datasets.batches import SPLITS, Batch, Split, carve, count_bins, generator
+from neurolsc.datasets.download import fetch, read_unpacked
+from neurolsc.io import refusing
+from neurolsc.validation import number, one_of, whole
+
+SIDE = 28  # pixels along an edge of a digit
+MNIST_SIZES = {"validation": 5_000, "train": 45_000}
+SAMPLE_SIZES = {"validation": 200, "train": 1_800}
+MNIST_SHA256 = {  # of the unpacked files: gzip containers differ from one mirror to the next
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+
+
+def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) -> Tensor:
+    r"""Return when a leaky membrane driven by each pixel first reaches its threshold.
+
+    .. math::
+
+        T(x) = \tau \log \frac{x}{x - \vartheta} \text{ for } x > \vartheta,
+               \quad \infty \text{ otherwise}
+
+    The membrane starts at rest and tends to x, :math:`v(t) = x (1 - e^{-t/\tau})`, so a pixel that
+    equals the threshold never crosses it. The comparison is made in the precision of the pixels,
+    the logarithm in float64: a rounding error would move a spike into another bin.
+
+    Args:
+        pixels: brightness in [0, 1], any floating-point dtype, any shape.
+        tau: time constant of the membrane, in ms.
+        threshold: spike threshold, in units of brightness, in [0, 1).
+
+    Returns:
+        Time of each pixel's only spike, in ms, infinite where it stays silent; float64, shaped like
+        pixels.
+
+    Raises:
+        TypeError: if the pixels are not floating point.
+        ValueError: if a pixel is NaN or outside [0, 1], tau is not positive, or the threshold is
+            outside [0, 1).
+
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST), after Zenke & Vogels, Neural
+    Computation 33 (2021).
+
+    Example:
+        >>> spike_latency(torch.tensor([0.1, 0.2, 0.5, 1.0]))
+        tensor([    inf,     inf, 25.5413, 11.1572], dtype=torch.float64)
+    """
+    tau = number("tau", tau)
+    if not 0 <= threshold < 1:
+        raise ValueError(f"threshold must be a brightness in [0, 1), got {threshold}.")
+    if not pixels.is_floating_point():
+        raise TypeError(f"pixels must be floats in [0, 1], got {pixels.dtype}; divide grey levels by 255.")
+    inside = (pixels >= 0) & (pixels <= 1)
+    if not inside.all():
+        raise ValueError(f"pixels must lie in [0, 1], got {pixels[~inside][0].item():g}.")
+    x = pixels.double()
+    return torch.where(pixels > threshold, tau * torch.log(x / (x - threshold)), math.inf)
+
+
+def latency_frames(times: Tensor, *, dt: float = 1.0, window: float = 50.0, repeat: int = 2) -> Tensor:
+    """Put spike times into bins, one frame a time step.
+
+    A spike at time t falls into bin floor(t / dt). One at the end of the window or later is left
+    out, never moved into another bin. Each frame then stands ``repeat`` times in a row ("time step
+    repeat").
+
+    Args:
+        times: one spike time per neuron, in ms, at least 0, infinite for none; shape (..., N).
+        dt: width of a bin, in ms.
+        window: length of the recording, in ms, a whole number of bins.
+        repeat: how often each frame is shown.
+
+    Returns:
+        Zeros and ones, uint8, shape (T, ..., N) with T = repeat * window / dt.
+
+    Raises:
+        TypeError: if repeat is not an int.
+        ValueError: if a time is negative or NaN, dt, window or repeat is not positive, or the
+            window is not a whole number of bins.
+
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST: 1 ms bins over 50 ms, every step
+    twice).
+
+    Example:
+        >>> latency_frames(torch.tensor([0.5, 1.0, 2.0]), dt=1.0, window=2.0, repeat=2)
+        tensor([[1, 0, 0],
+                [1, 0, 0],
+                [0, 1, 0],
+                [0, 1, 0]], dtype=torch.uint8)
+    """
+    bins = count_bins(dt, window)
+    whole("repeat", repeat)
+    _check_times(times)
+    # The clamp keeps a time just below the window in its last bin when the division rounds up.
+    index = (times.double() / dt).floor().clamp(max=bins - 1).masked_fill(~(times < window), bins).long()
+    frames = torch.zeros(bins + 1, *times.shape, dtype=torch.uint8, device=times.device)
+    return frames.scatter_(0, index.unsqueeze(0), 1)[:bins].repeat_interleave(repeat, dim=0)
+
+
+def _check_times(times: Tensor) -> None:
+    valid = times >= 0
+    if not valid.all():
+        raise ValueError(f"times must be zero or positive, infinite for no spike, got {times[~valid][0].item():g} ms.")
+
+
+@dataclass(frozen=True)
+class LatencyEncoding:
+    """The five numbers of a spike-latency code, by default those of sl-MNIST.
+
+    Args:
+        tau: time constant of the membrane, in ms.
+        threshold: its spike threshold, in units of brightness.
+        dt: width of a bin, in ms.
+        window: length of the recording, in ms; later spikes are left out.
+        repeat: how often each frame is shown.
+
+    Raises:
+        TypeError: if repeat is not an int.
+        ValueError: as :func:`spike_latency` and :func:`latency_frames`.
+
+    Example:
+        >>> LatencyEncoding().steps
+        100
+    """
+
+    tau: float = 50.0
+    threshold: float = 0.2
+    dt: float = 1.0
+    window: float = 50.0
+    repeat: int = 2
+
+    def __post_init__(self) -> None:
+        self.frames(self.times(torch.zeros(1)))  # raises for numbers out of range
+
+    @property
+    def steps(self) -> int:
+        """Number of time steps T."""
+        return self.repeat * count_bins(self.dt, self.window)
+
+    def times(self, pixels: Tensor) -> Tensor:
+        """Spike times in ms of pixels in [0, 1], by :func:`spike_latency`."""
+        return spike_latency(pixels, tau=self.tau, threshold=self.threshold)
+
+    def shown(self, times: Tensor) -> Tensor:
+        """Whether spikes at these times, in ms, are within the window."""
+        return times < self.window
+
+    def frames(self, times: Tensor) -> Tensor:
+        """Frames (T, ..., N) of spike times (..., N) in ms, by :func:`latency_frames`."""
+        return latency_frames(times, dt=self.dt, window=self.window, repeat=self.repeat)
+
+
+@dataclass(frozen=True)
+class ReleasedEncoding:
+    r"""The sl-MNIST of the paper's released code, which is not that of its text.
+
+    There brightness in [0, 1] is multiplied by tau before it is compared with the threshold, and a
+    millisecond has ten bins,
+
+    .. math::
+
+        T(x) = 10\, \tau \log \frac{\tau x}{\tau x - 0.2} \text{ for } \tau x > 0.2, \quad \tau =
+               50,
+
+    rounded to whole bins, halves to even. Pixels of bin 100 or later stay silent, so that grey
+    level 6 is the darkest that spikes, and the brightest spikes in bin 2. These spikes are put into
+    an array of N pixels times 100 bins, which then is *read* as one of 100 steps times N channels,
+    without being transposed: a spike of pixel p in bin T is shown
+
+    .. math:: \text{at step } \lfloor (100 p + T) / N \rfloor, \quad \text{in channel } (100 p + T)
+        \bmod N.
+
+    Of 784 pixels a step shows about 7.84, one behind the other: what is called time is the place in
+    the image, from the top to the bottom, and brightness moves a spike by less than 100 channels.
+    Use it to compare results with the released code's; the text's is :class:`LatencyEncoding`.
+
+    Args:
+        repeat: how often each step is shown.
+
+    Raises:
+        TypeError: if repeat is not an int.
+        ValueError: if repeat is not positive.
+
+    Source: the released code of Herranz-Celotti & Rouat, arXiv:2308.12075.
+
+    Example:
+        >>> code = ReleasedEncoding(repeat=1)
+        >>> times = code.times(torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64))
+        >>> times
+        tensor([   inf, 0.4016, 0.2004], dtype=torch.float64)
+        >>> code.frames(times).nonzero().tolist()  # at 104 = 34 * 3 + 2 and 202 = 67 * 3 + 1
+        [[34, 2], [67, 1]]
+    """
+
+    repeat: int = 2
+
+    def __post_init__(self) -> None:
+        whole("repeat", self.repeat)
+
+    @property
+    def steps(self) -> int:
+        """Number of time steps T."""
+        return self.repeat * 100
+
+    def times(self, pixels: Tensor) -> Tensor:
+        """Spike times in ms of pixels in [0, 1], infinite where none, float64."""
+        return spike_latency(pixels, tau=50.0, threshold=0.2 / 50.0)
+
+    def shown(self, times: Tensor) -> Tensor:
+        """Whether spikes at these times, in ms, are within the 100 bins."""
+        return (times.double() * 10).round() < 100
+
+    def frames(self, times: Tensor) -> Tensor:
+        """Frames (T, ..., N) of spike times (..., N) in ms, zeros and ones, uint8.
+
+        Raises:
+            ValueError: if a time is negative or NaN.
+        """
+        _check_times(times)
+        *batch, n = times.shape
+        place = torch.arange(n, device=times.device) * 100 + (times.double() * 10).round()
+        flat = torch.zeros(*batch, n * 100 + 1, dtype=torch.uint8, device=times.device)
+        flat.scatter_(-1, place.masked_fill(~self.shown(times), n * 100).long(), 1)
+        frames = flat[..., :-1].view(*batch, 100, n).movedim(-2, 0)
+        return frames.repeat_interleave(self.repeat, dim=0)
+
+
+Encoding = LatencyEncoding | ReleasedEncoding
+
+
+def read_idx(path: str | PathLike[str], *, sha256: str | None = None) -> Tensor:
+    """Read an IDX file of unsigned bytes, plain or packed by gzip.
+
+    The file holds the magic number (two zero bytes, the type code, the number of axes), each axis
+    length as a big-endian uint32, then the bytes with the last axis running fastest.
+
+    Args:
+        path: the file.
+        sha256: of its unpacked content; None: any.
+
+    Returns:
+        Its content, uint8, in the shape that the header states.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is damaged, not an IDX file of unsigned bytes, or has another sha256.
+
+    Source: the format's description at http://yann.lecun.com/exdb/mnist (THE IDX FILE FORMAT).
+    """
+    data = read_unpacked(path)
+    with refusing(path, "not an IDX file"):
+        if sha256 is not None and (got := hashlib.sha256(data).hexdigest()) != sha256:
+            raise ValueError(f"not the published file; the sha256 of its content is {got}, wanted {sha256}.")
+        zeros, code, axes = struct.unpack_from(">HBB", data)
+        if zeros != 0 or code != 8 or not 1 <= axes <= 8:
+            raise ValueError(
+                f"an IDX file of unsigned bytes starts with 0x000008 and 1 to 8 axes, got 0x{data[:4].hex()}."
+            )
+        shape = struct.unpack_from(f">{axes}I", data, 4)
+        start, wanted = 4 + 4 * axes, math.prod(shape)
+        if len(data) - start != wanted:
+            raise ValueError(f"the header states {shape}, so {wanted} bytes after it, got {len(data) - start}.")
+        return torch.from_numpy(np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy())
+
+
+def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tuple[Tensor, Tensor]:
+    """Images (n, 784) and labels (n,) of a split of MNIST, both uint8.
+
+    Args:
+        root: folder of the files, downloaded if missing; None: the sample in the package.
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+        seed: draws the train and the validation images; without effect on the test images.
+
+    Raises:
+        TypeError: if the seed is not an int.
+        ValueError: if the split is unknown, the seed negative, or a file damaged or not MNIST's.
+        ConnectionError: if a missing file could not be downloaded.
+    """
+    part = "t10k" if one_of("split", split, SPLITS) == "test" else "train"
+    names = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+    if root is None:
+        with ExitStack() as stack:
+            folder = resources.files("neurolsc.datasets") / "samples" / "mnist"
+            paths = [stack.enter_context(resources.as_file(folder / f"{name}.gz")) for name in names]
+            images, labels = map(read_idx, paths)
+    else:
+        images, labels = (read_idx(fetch(root, name), sha256=MNIST_SHA256[name]) for name in names)
+    images = images.flatten(1)
+    if split == "test":
+        return images, labels
+    chosen = carve(len(images), SAMPLE_SIZES if root is None else MNIST_SIZES, seed)[split]
+    return images[chosen], labels[chosen]
+
+
+class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
+    """MNIST digits in which every pixel spikes at most once, the brighter the sooner.
+
+    Item i is a pair (x, label): x of shape (T, 784), uint8 zeros and ones, and the digit as an int.
+    The images are stored as grey levels and encoded when they are read; a ``DataLoader`` reads a
+    batch at once.
+
+    As in the paper 45,000 images are for training, 5,000 for validation and 10,000 for the test.
+    The first two are drawn without overlap from MNIST's 60,000 training images, of which 10,000
+    stay unused.
+
+    Args:
+        root: folder of MNIST's IDX files, plain or as ``.gz``; the missing ones are downloaded into
+            it.
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+        seed: draws the train and the validation images; without effect on the test images.
+        encoding: the code, by default the paper's; that of its released code is
+            :class:`ReleasedEncoding`.
+        shift: move each image, whenever it is read, by up to so many pixels along both axes, each
+            distance as likely; what is moved in is 0, and what is moved out is lost. The distances
+            follow from seed and indices in :func:`neurolsc.train`, else from torch's random
+            numbers. For the training split only.
+
+    Attributes:
+        split: name of the split.
+        encoding: the code.
+        images: grey levels (n, 784), uint8.
+        labels: digits (n,), int64.
+        n_in: number of inputs, 784.
+        n_classes: number of classes, 10.
+        steps: number of time steps T, by default 100.
+
+    Raises:
+        TypeError: if the seed is not an int.
+        ValueError: if the split is unknown, the seed negative, a shift negative or not of the
+            training split, or a file damaged or not MNIST's.
+        ConnectionError: if a missing file could not be downloaded.
+
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST; sizes of the splits in table S1).
+
+    Example:
+        >>> digits = SpikeLatencyMNIST.embedded("test")
+        >>> x, label = digits[0]
+        >>> len(digits), x.shape, label
+        (500, torch.Size([100, 784]), 9)
+    """
+
+    def __init__(
+        self,
+        root: str | PathLike[str],
+        split: Split,
+        *,
+        seed: int = 0,
+        encoding: Encoding = LatencyEncoding(),  # frozen
+        shift: int = 0,
+    ) -> None:
+        self._open(root, split, seed, encoding, shift)
+
+    @classmethod
+    def embedded(
+        cls,
+        split: Split,
+        *,
+        seed: int = 0,
+        encoding: Encoding = LatencyEncoding(),  # frozen
+        shift: int = 0,
+    ) -> "SpikeLatencyMNIST":
+        """Return the sample in the package: 1,800 train, 200 validation and 500 test digits.
+
+        Arguments are those of :class:`SpikeLatencyMNIST`.
+
+        Raises:
+            TypeError: if the seed is not an int.
+            ValueError: if the split is unknown, the seed negative, or a shift negative or not of
+                the training split.
+        """
+        self = cls.__new__(cls)
+        self._open(None, split, seed, encoding, shift)
+        return self
+
+    def _open(self, root: str | PathLike[str] | None, split: Split, seed: int, encoding: Encoding, shift: int) -> None:
+        if whole("shift", shift, at_least=0) and split != "train":
+            raise ValueError(f"shift is for the training split, got {shift} for {split!r}.")
+        images, labels = read_mnist(root, split, seed)
+        self.split, self.encoding, self.shift = split, encoding, shift
+        self.images, self.labels = images, labels.long()
+        self.n_in, self.n_classes, self.steps = images.shape[1], 10, encoding.steps
+        self._time_of_level = encoding.times(torch.arange(256, dtype=torch.float64) / 255)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        """One item: x (T, 784) and the digit."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"items run from 0 to {len(self) - 1}, asked for {index}.")
+        x, label = self.__getitems__([index])[0]
+        return x, int(label)
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Several items, encoded together: what a ``DataLoader`` calls for a batch."""
+        chosen = torch.as_tensor(indices, dtype=torch.long)
+        images = self.images[chosen]
+        if self.shift:
+            padded = nn.functional.pad(images.view(-1, SIDE, SIDE), (self.shift,) * 4)
+            moves = generator(indices).integers(0, 2 * self.shift + 1, (2, len(images)), np.int64)
+            rows, columns = (torch.from_numpy(move)[:, None] + torch.arange(SIDE) for move in moves)
+            images = padded[torch.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None]].flatten(1)
+        return Batch(self.encoding.frames(self._time_of_level[images.long()]), self.labels[chosen])
+
+    @property
+    def left_out(self) -> int:
+        """How many pixels would spike only after the window, and so stay silent."""
+        late = self._time_of_level.isfinite() & ~self.encoding.shown(self._time_of_level)
+        return int(torch.bincount(self.images.flatten(), minlength=256)[late].sum())
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(split={self.split!r}, {len(self)} items, x ({self.steps}, {self.n_in}), "
+            f"{self.n_classes} classes, {self.encoding}{f', shift={self.shift}' if self.shift else ''})"
+        )
+
+
+class Pixels(Dataset[tuple[Tensor, int]]):
+    r"""Images shown for one step: item i is a pair (x (1, N), label).
+
+    .. math:: x = \mathrm{byte} / 255, \quad \text{float32, from 0 to 1}
+
+    No mean is taken away. Images are stored as bytes and divided when they are read.
+
+    Args:
+        images: bytes (n, N).
+        labels: classes (n,), integers.
+        names: of the classes.
+        split: name of the part.
+
+    Attributes:
+        split: name of the split.
+        images: bytes (n, N), uint8.
+        labels: classes (n,), int64.
+        names: of the classes.
+        n_in: number of inputs N.
+        n_classes: number of classes.
+        steps: number of time steps, 1.
+
+    Raises:
+        ValueError: if images are not bytes (n, N) with a label each, or a label names no class.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor, names: Sequence[str], split: Split) -> None:
+        if images.dtype != torch.uint8 or images.ndim != 2 or labels.shape != images.shape[:1]:
+            raise ValueError(
+                f"images must be bytes (n, N) with labels (n,), got {images.dtype} {tuple(images.shape)} "
+                f"and {tuple(labels.shape)}."
+            )
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(names):
+            raise ValueError(f"labels must lie in 0 ... {len(names) - 1}, got {int(labels.min())} ... {labels.max()}.")
+        self.split, self.images, self.labels, self.names = split, images, labels.long(), tuple(names)
+        self.n_in, self.n_classes, self.steps = images.shape[1], len(names), 1
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        """One item: x (1, N) and the class."""
+        return self.images[index].unsqueeze(0) / 255, int(self.labels[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Several items at once: what a ``DataLoader`` calls for a batch."""
+        chosen = torch.as_tensor(indices, dtype=torch.long)
+        return Batch(self.images[chosen].unsqueeze(0) / 255, self.labels[chosen])
+
+    def __repr__(self) -> str:
+        shape = f"x ({self.steps}, {self.n_in})"
+        return f"{type(self).__name__}(split={self.split!r}, {len(self)} items, {shape}, {self.n_classes} classes)"
+
+
+class MNISTPixels(Pixels):
+    """MNIST digits as grey levels from 0 to 1, x (1, 784), for one step.
+
+    Splits, arguments and errors are those of :class:`SpikeLatencyMNIST`.
+
+    Source: Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Proceedings of the IEEE 86 (1998).
+
+    Example:
+        >>> digits = MNISTPixels.embedded("test")
+        >>> x, label = digits[0]
+        >>> len(digits), x.shape, label
+        (500, torch.Size([1, 784]), 9)
+    """
+
+    def __init__(self, root: str | PathLike[str], split: Split, *, seed: int = 0) -> None:
+        super().__init__(*read_mnist(root, split, seed), "0123456789", split)
+
+    @classmethod
+    def embedded(cls, split: Split, *, seed: int = 0) -> "MNISTPixels":
+        """Return the sample in the package: 1,800 train, 200 validation and 500 test digits.
+
+        Raises:
+            TypeError: if the seed is not an int.
+            ValueError: if the split is unknown or the seed negative.
+        """
+        self = cls.__new__(cls)
+        Pixels.__init__(self, *read_mnist(None, split, seed), "0123456789", split)
+        return self
+
+
+class CIFAR10(Pixels):
+    """CIFAR-10: 32 x 32 colour pictures of ten classes as x (1, 3072), each number from 0 to 1.
+
+    The 1,024 inputs of red come first, then green, then blue, each row by row. 45,000 and 5,000 of
+    the 50,000 training pictures are for training and validation, the 10,000 test pictures for the
+    test.
+
+    Args:
+        root: folder of the binary version: its files, its folder, or ``cifar-10-binary.tar.gz``,
+            which is downloaded if nothing of it is there (170 MB), and unpacked there.
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+        seed: draws the train and the validation pictures; without effect on the test.
+
+    Raises:
+        TypeError: if the seed is not an int.
+        ValueError: if the split is unknown, the seed negative, or a file damaged or another.
+        ConnectionError: if the archive could not be downloaded.
+
+    Source: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009;
+    https://www.cs.toronto.edu/~kriz/cifar.html.
+    """
+
+    _sizes: Mapping[str, int] = {"train": 50_000, "test": 10_000}
+    _train: tuple[str, ...] = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+    _test = "test_batch.bin"
+    _classes: tuple[int, ...] = (10,)  # of each byte before an image; the last is the label
+    _names: tuple[str, ...] = tuple(
+        ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    )
+
+    def __init__(self, root: str | PathLike[str], split: Split, *, seed: int = 0) -> None:
+        files = (self._test,) if one_of("split", split, SPLITS) == "test" else self._train
+        total = self._sizes["test" if split == "test" else "train"]
+        parts = [read_records(fetch(root, name), self._classes, total // len(files)) for name in files]
+        images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+        if split != "test":
+            chosen = carve(total, {"validation": total // 10, "train": total - total // 10}, seed)[split]
+            images, labels = images[chosen], labels[chosen]
+        super().__init__(images, labels, self._names, split)
+
+
+class CIFAR100(CIFAR10):
+    """CIFAR-100: as :class:`CIFAR10`, of a hundred classes, which have numbers for names.
+
+    The label is the fine one; the twenty coarse ones are not used.
+
+    Source: as :class:`CIFAR10`.
+    """
+
+    _train = ("train.bin",)
+    _test = "test.bin"
+    _classes = (20, 100)
+    _names = tuple(str(number) for number in range(100))
+
+
+def read_records(path: str | PathLike[str], classes: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
+    """Read a binary file of CIFAR: of each image its labels, a byte each, then 3,072 bytes.
+
+    Args:
+        path: the file.
+        classes: number of classes of each label.
+        count: how many images it must hold.
+
+    Returns:
+        Images (count, 3072) and their last labels (count,), both uint8.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it has another size, or a label is out of range.
+    """
+    head, length = len(classes), len(classes) + 3072
+    data = np.fromfile(path, np.uint8)
+    if len(data) != count * length:
+        raise ValueError(f"{path}: {count:,} images are {count * length:,} bytes, {length:,} each, got {len(data):,}.")
+    table = torch.from_numpy(data).view(count, length)
+    for column, most in enumerate(classes):
+        if (high := int(table[:, column].max())) >= most:
+            raise ValueError(f"{path}: labels must lie in 0 ... {most - 1}, got {high}.")
+    return table[:, head:].contiguous(), table[:, head - 1].clone()

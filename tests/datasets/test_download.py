@@ -1,0 +1,134 @@
+"""Published files: found, or downloaded, verified and unpacked; packed files."""
+
+import gzip
+import io
+import lzma
+import socket
+import tarfile
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from neurolsc.datasets import download
+from neurolsc.datasets.download import FILES, fetch, read_unpacked
+
+JSB = "jsb-chorales-quarter.json"
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def tarred(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, text in files.items():
+            packed.writestr(name, text)
+    return content.getvalue()
+
+
+def test_a_file_in_the_folder_is_used_without_a_download(tmp_path):
+    for place in ("shd_train.h5", "SHD/shd_train.h5", "train.h5"):
+        path = tmp_path / place.replace("/", "-") / place
+        path.parent.mkdir(parents=True)
+        path.touch()
+        root = tmp_path / place.replace("/", "-")
+        assert fetch(root, "shd_train.h5", "SHD/shd_train.h5", "train.h5") == path
+
+
+def test_a_missing_file_is_downloaded_from_the_first_address_that_has_it(tmp_path, publish, host):
+    publish(b"{}", JSB, absent_first=True)
+    assert fetch(tmp_path / "new" / "root", JSB).read_bytes() == b"{}"
+    assert files_in(tmp_path / "new") == [f"root/{JSB}"]
+    (host[0] / JSB).unlink()
+    assert fetch(tmp_path / "new" / "root", JSB).exists()  # found the second time
+
+
+@pytest.mark.parametrize(
+    ("name", "pack", "member"),
+    [
+        ("wiki.test.tokens", zipped, "wikitext-2/wiki.test.tokens"),
+        ("shd_test.h5", zipped, "shd_test.h5"),
+        ("data_batch_3.bin", tarred, "cifar-10-batches-bin/data_batch_3.bin"),
+        ("train.bin", tarred, "cifar-100-binary/train.bin"),
+    ],
+)
+def test_of_an_archive_the_file_alone_is_unpacked(tmp_path, publish, host, name, pack, member):
+    publish(pack({member: b"content", "other": b"x"}), name)
+    root, archive = tmp_path / "root", FILES[name].archive
+    assert fetch(root, name).read_bytes() == b"content"
+    assert files_in(root) == sorted([archive, member])
+    (host[0] / archive).unlink()
+    (root / member).unlink()
+    assert fetch(root, name).read_bytes() == b"content"  # from the archive that is there
+    (root / archive).unlink()
+    assert fetch(root, name) == root / member
+
+
+@pytest.mark.parametrize("damage", [lambda d: d[:-9], lambda d: b"<html>log in</html>", lambda d: b""])
+@pytest.mark.parametrize("name", [JSB, "wiki.test.tokens", "train-images-idx3-ubyte"])
+def test_another_download_is_refused_and_leaves_nothing(tmp_path, publish, host, name, damage):
+    content = zipped({"a": b"x" * 100})
+    publish(content, name)
+    archive = FILES[name].archive
+    (host[0] / archive).write_bytes(damage(content))
+    with pytest.raises(ConnectionError, match=rf"{archive} could not be downloaded from .* by hand"):
+        fetch(tmp_path / "root", name)
+    assert files_in(tmp_path / "root") == []
+    if name != "train-images-idx3-ubyte":  # whose content is verified by its reader
+        (tmp_path / "root" / archive).write_bytes(damage(content))
+        with pytest.raises(ValueError, match=rf"root.{archive}: not {archive} as published; its md5 is"):
+            fetch(tmp_path / "root", name)
+
+
+def test_an_archive_without_the_file_is_refused(tmp_path, publish):
+    publish(zipped({"other": b"x"}), "wiki.test.tokens")
+    with pytest.raises(ValueError, match=r"wikitext-2-v1.zip: the archive is damaged"):
+        fetch(tmp_path / "root", "wiki.test.tokens")
+
+
+def test_a_host_that_cannot_be_reached_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: a connection is refused
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+        monkeypatch.setitem(download.FILES, JSB, replace(FILES[JSB], addresses=(address,)))
+        with pytest.raises(ConnectionError, match=rf"{JSB} could not be downloaded from {address}.*embedded"):
+            fetch(tmp_path / "root", JSB)
+
+
+def test_the_hashes_of_shd_are_those_that_tonic_checks():
+    import tonic
+
+    for part in ("train", "test"):
+        remote = FILES[f"shd_{part}.h5"]
+        assert remote.known_hash == f"md5:{getattr(tonic.datasets.SHD, f'{part}_md5')}"
+        assert remote.addresses == (tonic.datasets.SHD.base_url,)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+@pytest.mark.parametrize("size", [0, 1000, 3_000_000])
+def test_a_packed_file_is_unpacked(tmp_path, pack, size):
+    data = bytes(range(250)) * (size // 250)
+    (tmp_path / "a").write_bytes(pack(data))
+    assert read_unpacked(tmp_path / "a") == data
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+def test_a_damaged_packed_file_and_one_of_too_much_are_refused(tmp_path, pack):
+    for data in (pack(bytes(10**6))[:-9], pack(bytes(10**6))[:20] + b"\xff" * 40, pack(bytes(90 * 10**6))):
+        (tmp_path / "a").write_bytes(data)
+        with pytest.raises(ValueError, match=r"a: .*(damaged|would fill)"):
+            read_unpacked(tmp_path / "a")

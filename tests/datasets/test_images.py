@@ -1,0 +1,569 @@
+"""Images: spike latencies by the paper's text and by its code, MNIST, pixels and CIFAR."""
+
+import gzip
+import hashlib
+import itertools
+import math
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+from torch.testing import assert_close
+from torch.utils.data import DataLoader
+
+from neurolsc.datasets import (
+    CIFAR10,
+    CIFAR100,
+    LatencyEncoding,
+    MNISTPixels,
+    Pixels,
+    ReleasedEncoding,
+    SpikeLatencyMNIST,
+    collate,
+    images,
+    latency_frames,
+    read_idx,
+    spike_latency,
+)
+from neurolsc.datasets.batches import SPLITS, drawn_from
+from neurolsc.datasets.images import read_records
+from neurolsc.experiment.config import DataSettings
+from neurolsc.identity import of_data
+
+GREY_LEVELS = torch.arange(256, dtype=torch.float64) / 255
+PIXELS = 784
+
+
+def float64(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def rows(images: torch.Tensor) -> set[bytes]:
+    return {bytes(row.tolist()) for row in images}
+
+
+# Spike latency
+
+
+def test_the_spike_time_is_the_closed_form():
+    times = spike_latency(float64(1.0, 0.5, 0.4, 0.25))
+    assert_close(times, 50 * float64(math.log(5 / 4), math.log(5 / 3), math.log(2), math.log(5)))
+
+
+@pytest.mark.parametrize(("tau", "threshold"), [(50.0, 0.2), (20.0, 0.2), (50.0, 0.7)])
+def test_at_its_spike_time_the_leaky_membrane_stands_at_the_threshold(tau, threshold):
+    times = spike_latency(GREY_LEVELS, tau=tau, threshold=threshold)
+    spiking = times.isfinite()
+    assert spiking.any()
+    v = GREY_LEVELS * (1 - torch.exp(-times / tau))
+    assert_close(v[spiking], torch.full_like(v[spiking], threshold))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_pixel_at_the_threshold_is_silent_and_the_next_one_above_spikes_late(dtype):
+    at = torch.tensor(0.2, dtype=dtype)
+    assert spike_latency(at) == math.inf
+    assert 50 < spike_latency(at.nextafter(torch.ones((), dtype=dtype))) < math.inf
+
+
+def test_grey_level_51_is_the_last_silent_one():
+    assert_close(spike_latency(GREY_LEVELS).isfinite(), torch.arange(256) > 51)
+
+
+def test_black_is_silent_even_at_threshold_zero():
+    assert_close(spike_latency(float64(0.0, 0.5), threshold=0.0), float64(math.inf, 0.0))
+
+
+def test_the_brightest_pixel_spikes_in_bin_11_shown_twice():
+    frames = latency_frames(spike_latency(torch.ones(1)))
+    assert frames.shape == (100, 1)
+    assert frames.flatten().nonzero().flatten().tolist() == [22, 23]
+
+
+def test_a_pixel_spikes_in_one_bin_if_its_time_lies_in_the_window_and_in_none_otherwise():
+    times = spike_latency(torch.rand(7, 400, generator=torch.Generator().manual_seed(0)))
+    frames = latency_frames(times)
+    assert frames.shape == (100, 7, 400)
+    assert_close(frames[::2], frames[1::2])
+    assert_close(frames[::2].sum(0), (times < 50).long())
+    assert 0 < (times < 50).sum() < times.isfinite().sum() < times.numel()
+
+
+@given(
+    st.lists(st.floats(0, 100) | st.just(math.inf), min_size=1, max_size=20),
+    st.sampled_from([(1.0, 50.0), (0.5, 50.0), (0.1, 10.0), (4.0, 100.0)]),
+    st.integers(1, 3),
+)
+def test_frames_are_those_of_a_loop_over_the_spikes(times, bins, repeat):
+    dt, window = bins
+    expected = torch.zeros(round(window / dt) * repeat, len(times), dtype=torch.uint8)
+    for n, t in enumerate(times):
+        if t < window:
+            first = math.floor(t / dt) * repeat
+            expected[first : first + repeat, n] = 1
+    frames = latency_frames(float64(*times), dt=dt, window=window, repeat=repeat)
+    assert_close(frames, expected)
+
+
+def test_a_spike_just_before_the_end_stays_in_the_last_bin_when_the_division_rounds_up():
+    dt, window = 0.1, 0.1 * 17
+    t = math.nextafter(window, 0)
+    assert math.floor(t / dt) == round(window / dt)
+    frames = latency_frames(float64(t), dt=dt, window=window, repeat=1)
+    assert frames.flatten().nonzero().item() == len(frames) - 1
+
+
+@pytest.mark.parametrize(
+    ("pixels", "options", "error", "message"),
+    [
+        ([0.5, -0.01], {}, ValueError, r"pixels must lie in \[0, 1\], got -0.01"),
+        ([0.5, math.nan], {}, ValueError, r"pixels must lie in \[0, 1\], got nan"),
+        ([0, 255], {}, TypeError, r"got torch\.int64; divide grey levels by 255"),
+        ([1.0], {"tau": 0.0}, ValueError, "tau must be positive"),
+        ([1.0], {"tau": math.nan}, ValueError, "tau must be positive"),
+        ([1.0], {"threshold": 1.0}, ValueError, r"threshold must be a brightness in \[0, 1\), got 1.0"),
+    ],
+)
+def test_pixels_and_numbers_out_of_range_are_refused(pixels, options, error, message):
+    with pytest.raises(error, match=message):
+        spike_latency(torch.tensor(pixels), **options)
+
+
+@pytest.mark.parametrize("time", [-0.5, -math.inf, math.nan])
+def test_a_time_before_zero_or_undefined_is_refused(time):
+    with pytest.raises(ValueError, match=rf"times must be zero or positive.*got {time:g} ms"):
+        latency_frames(torch.tensor([1.0, time]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dt": 0.0}, "dt must be positive"),
+        ({"window": -50.0}, "window must be positive"),
+        ({"dt": 3.0}, "whole number of bins, got 50.0 ms with bins of 3.0 ms"),
+        ({"dt": 100.0}, "whole number of bins"),
+        ({"repeat": 0}, "repeat must be at least 1"),
+    ],
+)
+def test_a_window_that_bins_do_not_fill_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        latency_frames(torch.ones(1), **arguments)
+    with pytest.raises(ValueError, match=message):
+        LatencyEncoding(**arguments)
+
+
+def test_the_defaults_are_those_of_sl_mnist():
+    code = LatencyEncoding()
+    assert code == LatencyEncoding(tau=50.0, threshold=0.2, dt=1.0, window=50.0, repeat=2)
+    assert_close(code.times(GREY_LEVELS), spike_latency(GREY_LEVELS))
+    assert_close(code.frames(code.times(GREY_LEVELS)), latency_frames(spike_latency(GREY_LEVELS)))
+    other = LatencyEncoding(tau=20.0, threshold=0.1, dt=0.5, window=30.0, repeat=3)
+    times = spike_latency(GREY_LEVELS, tau=20.0, threshold=0.1)
+    assert_close(other.times(GREY_LEVELS), times)
+    assert_close(other.frames(times), latency_frames(times, dt=0.5, window=30.0, repeat=3))
+    assert other.steps == len(other.frames(times)) == 180
+
+
+# The released code's latencies
+
+
+def one_hot_and_reshaped(grey: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """An image (784,) as (100, 784): the released code's steps, one by one, in float32."""
+    scaled = (grey / 255).astype(np.float32) * np.float32(50)
+    spikes = scaled > np.float32(0.2)
+    late = np.log(scaled[spikes] / (scaled[spikes] - np.float32(0.2)))
+    times = np.full(PIXELS, np.inf, dtype=np.float32)
+    times[spikes] = 50 * late * 10
+    bins = np.rint(times)
+    one_hot = np.zeros((PIXELS, 100), dtype=np.uint8)
+    for pixel in range(PIXELS):
+        if bins[pixel] < 100:
+            one_hot[pixel, int(bins[pixel])] = 1
+    return one_hot.reshape(100, PIXELS)
+
+
+def encoded(grey: NDArray[np.uint8], repeat: int = 1) -> torch.Tensor:
+    code = ReleasedEncoding(repeat)
+    return code.frames(code.times(torch.from_numpy(grey).double() / 255))
+
+
+@pytest.mark.parametrize("pixel", [0, 7, 391, 783])
+def test_every_grey_level_at_a_pixel_is_where_one_hot_and_reshape_put_it(pixel: int):
+    spiking = []
+    for level in range(256):
+        grey = np.zeros(PIXELS, dtype=np.uint8)
+        grey[pixel] = level
+        frames = encoded(grey)
+        assert_close(frames.numpy(), one_hot_and_reshaped(grey))
+        if frames.any():
+            spiking.append(level)
+            bins = round(500 * math.log(level / (level - 1.02)))  # 0.2 of 50 is 1.02 of 255
+            assert frames.nonzero().tolist() == [list(divmod(100 * pixel + bins, PIXELS))]
+    assert spiking == list(range(6, 256))
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.2, 1.0]))
+def test_any_image_is_what_one_hot_and_reshape_make_of_it(seed: int, bright: float):
+    draw = np.random.default_rng(seed)
+    grey = (draw.integers(0, 256, PIXELS) * (draw.random(PIXELS) < bright)).astype(np.uint8)
+    frames = encoded(grey)
+    assert_close(frames.numpy(), one_hot_and_reshaped(grey))
+    assert frames.sum() == (grey >= 6).sum()
+    assert frames.any() == (bright > 0)
+
+
+def test_no_grey_level_is_near_a_half_or_on_the_last_bin():
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    bins = 10 * ReleasedEncoding().times(levels)
+    heard = bins[bins.isfinite()]
+    assert len(heard) == 254  # from grey level 2 on
+    assert ((heard - heard.floor() - 0.5).abs() > 1e-3).all()
+    assert not (heard.round() == 100).any()
+    assert heard.round()[-1] == 2
+
+
+def test_halves_are_rounded_to_even_and_bin_100_is_silent():
+    code = ReleasedEncoding(repeat=1)
+    frames = code.frames(torch.tensor([0.25, 0.35, 9.94, 9.96, math.inf], dtype=torch.float64))
+    bins = {0: 2, 1: 4, 2: 99}
+    assert frames.nonzero().tolist() == [list(divmod(100 * p + t, 5)) for p, t in bins.items()]
+    assert code.shown(torch.tensor([9.94, 9.96, math.inf])).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("repeat", [1, 2, 3])
+def test_every_step_stands_repeat_times_in_a_row(repeat: int):
+    grey = np.arange(PIXELS, dtype=np.uint16).astype(np.uint8)
+    once, frames = encoded(grey), encoded(grey, repeat)
+    assert len(frames) == ReleasedEncoding(repeat).steps == 100 * repeat
+    for k in range(repeat):
+        assert_close(frames[k::repeat], once)
+
+
+def test_a_data_set_gives_the_batches_of_its_images():
+    digits = SpikeLatencyMNIST.embedded("test", encoding=ReleasedEncoding())
+    x, labels = collate(digits.__getitems__(range(40)))
+    assert (x.shape, x.dtype, digits.steps) == ((200, 40, PIXELS), torch.uint8, 200)
+    for b in range(40):
+        assert_close(x[::2, b].numpy(), one_hot_and_reshaped(digits.images[b].numpy()))
+    assert_close(labels, SpikeLatencyMNIST.embedded("test").labels[:40])
+    assert_close(digits[3][0], x[:, 3])
+    assert digits.left_out == ((digits.images >= 2) & (digits.images < 6)).sum() > 0
+    assert repr(digits).endswith("x (200, 784), 10 classes, ReleasedEncoding(repeat=2))")
+
+
+def test_the_setting_chooses_it_and_no_training_goes_on_with_the_other():
+    text, released = DataSettings(shift=1), DataSettings(shift=1, encoding="released")
+    assert released.title == "spike-latency MNIST, released encoding (sample in the package)"
+    assert "released" not in text.title
+    a, b = (settings.load("train") for settings in (text, released))
+    assert isinstance(a, SpikeLatencyMNIST) and isinstance(b, SpikeLatencyMNIST)
+    assert (b.encoding, b.shift) == (ReleasedEncoding(), 1)
+    assert of_data("x", a) != of_data("x", b)
+    with pytest.raises(ValueError, match="encoding: for data = sl-mnist only, got data = shd"):
+        DataSettings("shd", encoding="released").load("train")
+    with pytest.raises(ValueError, match="dt, window: for data = shd only, got data = sl-mnist"):
+        DataSettings(encoding="released", dt=0.001, window=0.5).load("train")
+
+
+@pytest.mark.parametrize(("repeat", "error"), [(0, ValueError), (2.0, TypeError)])
+def test_what_no_frame_can_follow_is_refused(repeat, error):
+    with pytest.raises(error, match="repeat must be"):
+        ReleasedEncoding(repeat)
+    with pytest.raises(ValueError, match="times must be zero or positive"):
+        ReleasedEncoding().frames(torch.tensor([-1.0]))
+
+
+# Files of MNIST
+
+
+def idx_bytes(array: torch.Tensor) -> bytes:
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.numpy().tobytes()
+
+
+DATA = idx_bytes(torch.arange(30, dtype=torch.uint8).view(5, 3, 2))
+
+
+@pytest.mark.parametrize("shape", [(7,), (5, 3), (4, 3, 2), (0, 28, 28)], ids=str)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_an_idx_file_is_read_back_whatever_its_name(tmp_path, shape, pack):
+    array = torch.randint(256, shape, dtype=torch.uint8)
+    (tmp_path / "some.bin").write_bytes(pack(idx_bytes(array)))
+    assert_close(read_idx(tmp_path / "some.bin"), array)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not an IDX file"),
+        (DATA[:11], "not an IDX file"),
+        (DATA[:-1], r"the header states \(5, 3, 2\), so 30 bytes after it, got 29"),
+        (DATA + b"\0", "so 30 bytes after it, got 31"),
+        (struct.pack(">HBBI", 0, 0x0C, 1, 1) + bytes(4), "0x000008 and 1 to 8 axes, got 0x00000c01"),
+        (struct.pack(">HBB", 0, 8, 0), "got 0x00000800"),
+        (b"<!DOCTYPE html>", "got 0x3c21444f"),
+        (gzip.compress(DATA)[:-10], "cut off or damaged"),
+        (gzip.compress(DATA)[:-8] + bytes(8), "cut off or damaged"),
+    ],
+)
+def test_a_damaged_idx_file_is_refused_by_name(tmp_path, data, message):
+    (tmp_path / "damaged.gz").write_bytes(data)
+    with pytest.raises(ValueError, match=rf"damaged\.gz: .*{message}"):
+        read_idx(tmp_path / "damaged.gz")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a tiny MNIST, half of it packed, which the package takes for the real one."""
+    random, folder = torch.Generator().manual_seed(0), tmp_path / "root"
+    folder.mkdir()
+    for part, n in (("train", 24), ("t10k", 12)):
+        data = {
+            f"{part}-images-idx3-ubyte": idx_bytes(torch.randint(256, (n, 28, 28), generator=random).byte()),
+            f"{part}-labels-idx1-ubyte": idx_bytes(torch.randint(10, (n,), generator=random).byte()),
+        }
+        for name, content in data.items():
+            monkeypatch.setitem(images.MNIST_SHA256, name, hashlib.sha256(content).hexdigest())
+            packed = "images" in name
+            (folder / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(content) if packed else content)
+    monkeypatch.setattr(images, "MNIST_SIZES", {"validation": 4, "train": 18})
+    return folder
+
+
+def test_train_and_validation_are_drawn_from_the_training_file_and_test_is_the_test_file(root):
+    everything = read_idx(root / "train-images-idx3-ubyte.gz").flatten(1)
+    digit_of = {
+        bytes(image.tolist()): int(digit)
+        for image, digit in zip(everything, read_idx(root / "train-labels-idx1-ubyte"), strict=True)
+    }
+    train, validation, test = (SpikeLatencyMNIST(root, split, seed=3) for split in SPLITS)
+    assert [len(train), len(validation), len(test)] == [18, 4, 12]
+    assert rows(train.images).isdisjoint(rows(validation.images))
+    assert rows(train.images) | rows(validation.images) < rows(everything)
+    for part in (train, validation):
+        assert [digit_of[bytes(row.tolist())] for row in part.images] == part.labels.tolist()
+    assert_close(test.images, read_idx(root / "t10k-images-idx3-ubyte.gz").flatten(1))
+    assert rows(SpikeLatencyMNIST(root, "train", seed=3).images) == rows(train.images)
+    assert rows(SpikeLatencyMNIST(root, "train", seed=0).images) != rows(train.images)
+
+
+def test_a_file_that_is_not_mnist_is_refused_and_left_alone(root):
+    path = root / "train-labels-idx1-ubyte"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x0b")
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: not the published file.*, wanted"):
+        SpikeLatencyMNIST(root, "train")
+    assert path.read_bytes() == before
+
+
+# Spiking digits
+
+
+def test_an_item_is_the_encoded_image_and_its_digit():
+    digits = SpikeLatencyMNIST.embedded("test")
+    x, label = digits[7]
+    assert (x.shape, x.dtype, type(label)) == ((digits.steps, digits.n_in), torch.uint8, int)
+    assert (digits.steps, digits.n_in, digits.n_classes) == (100, 784, 10)
+    assert label == digits.labels[7]
+    pixels = digits.images[7].double() / 255
+    assert x.sum() == 2 * (spike_latency(pixels) < 50).sum() > 100
+    assert_close(digits.__getitems__([3, 7]).x[:, 1], x)
+    for make in (SpikeLatencyMNIST.embedded, MNISTPixels.embedded):
+        with pytest.raises(IndexError):
+            make("validation")[200]
+        with pytest.raises(ValueError, match="split must be one of 'train', 'validation', 'test', got 'valid'"):
+            make("valid")  # type: ignore[arg-type]
+
+
+def test_a_batch_is_the_encoding_of_its_images():
+    digits = SpikeLatencyMNIST.embedded("test")
+    x, labels = collate(digits.__getitems__(range(300)))
+    assert_close(x, latency_frames(spike_latency(digits.images[:300].double() / 255)))
+    assert_close(labels, digits.labels[:300])
+
+
+def test_the_encoding_can_be_another():
+    code = LatencyEncoding(dt=2.0, window=40.0, repeat=1)
+    digits = SpikeLatencyMNIST.embedded("validation", encoding=code)
+    assert digits.steps == 20
+    assert digits[0][0].shape == (20, 784)
+    assert "LatencyEncoding(tau=50.0, threshold=0.2, dt=2.0, window=40.0, repeat=1)" in repr(digits)
+
+
+def test_shifted_images_are_whole_pixels_away_all_shifts_as_likely():
+    still, moved = SpikeLatencyMNIST.embedded("train"), SpikeLatencyMNIST.embedded("train", shift=2)
+    assert repr(moved).endswith("shift=2)") and "shift" not in repr(still)
+    with drawn_from(0):
+        x = moved.__getitems__(range(1000)).x.transpose(0, 1).reshape(1000, -1, 28, 28)
+    whole = still.__getitems__(range(1000)).x.transpose(0, 1).reshape(1000, -1, 28, 28)
+    padded = torch.nn.functional.pad(whole, (2,) * 4)
+    seen = torch.zeros(5, 5)
+    for image, frame in zip(x, padded, strict=True):
+        fits = [
+            (i, j)
+            for i, j in itertools.product(range(5), range(5))
+            if torch.equal(image, frame[:, i : i + 28, j : j + 28])
+        ]
+        assert len(fits) == 1
+        seen[fits[0]] += 1
+    assert stats.chisquare(seen.flatten()).pvalue > 1e-3
+
+
+def test_shifts_follow_from_seed_and_indices_or_from_torch():
+    moved = SpikeLatencyMNIST.embedded("train", shift=1)
+    drawn = []
+    for seed, items in ((0, range(40)), (0, range(40)), (1, range(40)), (0, range(39, -1, -1))):
+        with drawn_from(seed):
+            drawn.append(moved.__getitems__(items).x)
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[3].flip(1))
+    torch.manual_seed(0)
+    one = [moved[3][0] for _ in range(20)]
+    torch.manual_seed(0)
+    assert all(map(torch.equal, one, [moved[3][0] for _ in range(20)]))
+    assert not all(torch.equal(one[0], other) for other in one)
+
+
+@pytest.mark.parametrize(
+    ("split", "shift", "error", "told"),
+    [
+        ("train", -1, ValueError, "shift must be"),
+        ("train", 1.0, TypeError, "shift must be an int"),
+        ("validation", 1, ValueError, "shift is for the training split, got 1 for 'validation'"),
+    ],
+)
+def test_a_shift_that_makes_no_sense_is_refused(split, shift, error, told):
+    with pytest.raises(error, match=told):
+        SpikeLatencyMNIST.embedded(split, shift=shift)
+
+
+def test_settings_shift_the_training_images_alone():
+    settings = DataSettings(shift=1)
+    assert [settings.load(split).shift for split in SPLITS] == [1, 0, 0]
+    told = [of_data("x", SpikeLatencyMNIST.embedded("train", shift=shift)) for shift in (0, 1)]
+    assert {name for name in told[0] if told[0][name] != told[1][name]} == {"x.shift"}  # no training goes on with it
+    with pytest.raises(ValueError, match="shift: for data = sl-mnist only, got data = shd"):
+        DataSettings("shd", shift=1).load("train")
+
+
+def test_late_pixels_are_counted():
+    digits = SpikeLatencyMNIST.embedded("validation")
+    times = spike_latency(digits.images.double() / 255)
+    assert digits.left_out == (times.isfinite() & (times >= 50)).sum() > 0
+    x, _ = collate(digits.__getitems__(range(200)))
+    assert x.sum() // 2 + digits.left_out == (digits.images > 51).sum()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_gives_every_item_once_time_first(workers):
+    digits = SpikeLatencyMNIST.embedded("validation")
+    loader = DataLoader(digits, batch_size=64, shuffle=True, num_workers=workers, collate_fn=collate)
+    batches = [*loader]
+    assert [x.shape for x, _ in batches] == [(100, n, 784) for n in (64, 64, 64, 8)]
+    labels = torch.cat([labels for _, labels in batches])
+    assert_close(torch.bincount(labels), torch.bincount(digits.labels))
+    everything, _ = collate(digits.__getitems__(range(200)))
+    shown = torch.cat([x for x, _ in batches], dim=1)
+    assert rows(shown.transpose(0, 1).flatten(1)) == rows(everything.transpose(0, 1).flatten(1))
+
+
+def test_the_real_splits_have_the_sizes_of_the_paper(mnist_root):
+    train, validation, test = (SpikeLatencyMNIST(mnist_root, split) for split in SPLITS)
+    assert [len(train), len(validation), len(test)] == [45_000, 5_000, 10_000]
+    assert (torch.bincount(train.labels, minlength=10) > 4_000).all()
+    x, labels = collate(train.__getitems__(range(256)))
+    assert x.shape == (100, 256, 784)
+    assert_close(labels, train.labels[:256])
+    assert_close(x[::2].sum(0).bool(), train.images[:256] >= 81)  # 50 ms: x > 0.2 e / (e - 1), 80.68 of 255
+
+
+# Pixels
+
+
+def test_digits_as_pixels_are_the_images_of_the_spiking_set():
+    for split in SPLITS:
+        pixels, spikes = MNISTPixels.embedded(split), SpikeLatencyMNIST.embedded(split)
+        assert_close(pixels.images, spikes.images)
+        assert_close(pixels.labels, spikes.labels)
+    x, label = pixels[7]
+    assert (x.shape, x.dtype, label) == ((1, 784), torch.float32, int(pixels.labels[7]))
+    everything = pixels.__getitems__(range(500)).x
+    assert (float(everything.min()), float(everything.max())) == (0.0, 1.0)
+    assert_close(x[0], pixels.images[7] / 255)
+    assert repr(pixels) == "MNISTPixels(split='test', 500 items, x (1, 784), 10 classes)"
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "told"),
+    [
+        (torch.zeros(3, 4), torch.zeros(3), r"images must be bytes \(n, N\) with labels \(n,\), got torch.float32"),
+        (torch.zeros(3, 4).byte(), torch.zeros(2), r"got torch.uint8 \(3, 4\) and \(2,\)"),
+        (torch.zeros(3, 4).byte(), torch.tensor([0, 2, 1]), r"labels must lie in 0 \.\.\. 1, got 0 \.\.\. 2"),
+        (torch.zeros(3, 4).byte(), torch.tensor([0, -1, 1]), r"labels must lie in 0 \.\.\. 1, got -1 \.\.\. 1"),
+    ],
+)
+def test_images_that_are_none_are_refused(images, labels, told):
+    with pytest.raises(ValueError, match=told):
+        Pixels(images, labels, ["a", "b"], "train")
+
+
+# CIFAR
+
+
+KINDS: Any = pytest.mark.parametrize("kind", [CIFAR10, CIFAR100])
+
+
+def records(classes: tuple[int, ...], n: int, seed: int) -> tuple[torch.Tensor, bytes]:
+    """Labels and images of a file, and its content."""
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.stack([torch.randint(c, (n,), generator=random) for c in classes], 1)
+    table = torch.cat([labels, torch.randint(256, (n, 3072), generator=random)], 1).byte()
+    return table, table.numpy().tobytes()
+
+
+@KINDS
+def test_cifar_is_read_by_its_records_and_split_with_the_seed(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(kind, "_sizes", {"train": 100, "test": 20})
+    head, tables = len(kind._classes), {}
+    for seed, name in enumerate((*kind._train, kind._test)):
+        n = 20 if name == kind._test else 100 // len(kind._train)
+        tables[name], content = records(kind._classes, n, seed)
+        (tmp_path / name).write_bytes(content)
+    test = kind(tmp_path, "test")
+    assert_close(test.images, tables[kind._test][:, head:])
+    assert_close(test.labels, tables[kind._test][:, head - 1].long())
+    x, label = test[3]
+    assert (x.shape, x.dtype, label) == ((1, 3072), torch.float32, int(test.labels[3]))
+    assert_close(x[0].double() * 255, test.images[3].double(), rtol=0, atol=1e-4)
+    train, validation = kind(tmp_path, "train"), kind(tmp_path, "validation")
+    assert (len(train), len(validation)) == (90, 10)
+    assert (train.n_classes, train.n_in, train.steps) == (kind._classes[-1], 3072, 1)
+    both = torch.cat([part.images.long() @ torch.arange(1, 3073) for part in (train, validation)])
+    whole = torch.cat([tables[name][:, head:].long() @ torch.arange(1, 3073) for name in kind._train])
+    assert_close(both.sort().values, whole.sort().values)
+    assert not torch.equal(kind(tmp_path, "validation", seed=1).images, validation.images)
+
+
+@KINDS
+def test_files_of_another_size_and_labels_out_of_range_are_refused(tmp_path, kind):
+    table, good = records(kind._classes, 10, 0)
+    path = tmp_path / "batch.bin"
+    for bad in (good[:-1], good + b"x", b"", good + good[: len(good) // 10]):
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match=rf"batch.bin: 10 images are {len(good):,} bytes.*{len(bad):,}"):
+            read_records(path, kind._classes, 10)
+    for column, classes in enumerate(kind._classes):
+        bad = table.clone()
+        bad[4, column] = classes
+        path.write_bytes(bad.numpy().tobytes())
+        with pytest.raises(ValueError, match=rf"labels must lie in 0 \.\.\. {classes - 1}, got {classes}"):
+            read_records(path, kind._classes, 10)

@@ -1,0 +1,363 @@
+"""Damaged files for every reader: they are read, or refused by one error that names the file.
+
+    make fuzz  (FUZZ_SECONDS of it from file FUZZ_SEED on)
+
+Files are read in a process of their own, which may take 20 seconds and 300 MB for each.
+"""
+
+import gzip
+import io
+import json
+import lzma
+import multiprocessing
+import os
+import resource
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from neurolsc import LIF, ALIFPlus, Network, load, save
+from neurolsc.datasets import EventFile, JSBChorales, Vocabulary, read_idx
+from neurolsc.datasets.images import read_records
+from neurolsc.datasets.text import read_words
+from neurolsc.export import from_nir, quantize, read_netx, to_nir, write_netx
+from tests.words import draw_words, write_words
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc"),
+]
+SECONDS, MEMORY = 20.0, 300e6  # of one file
+SEED = int(os.environ.get("FUZZ_SEED", 0))
+Damage = Callable[[bytes, Random], bytes]
+ODD_NUMBERS = (0, 1, 2, 7, 255, 256, 65535, 2**20, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1)
+ODD_VALUES = (None, True, -1, 12_000, 10**30, 1e308, float("nan"), "", "é\x1b[2J\u202e", "x" * 40_000, [], {}, [[]])
+
+
+# What happens to files
+
+
+def some_bytes(data: bytes, random: Random) -> bytes:
+    """Flip, cut, insert, leave out, blank or copy some bytes, or set a field to an odd number."""
+    at, size = random.randrange(len(data)), random.choice((1, 2, 4, 8, 64, 512))
+    other = random.randrange(len(data))
+    number = (random.choice(ODD_NUMBERS) % 2**64).to_bytes(8, random.choice(("little", "big")))
+    field = min(len(data), random.choice((2048, len(data)))) // 8 * 8
+    field = random.randrange(0, max(field, 1), 4)
+    return random.choice(
+        (
+            data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :],
+            data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :],
+            data[:at],
+            data[:at] + random.randbytes(size) + data[at:],
+            data[:at] + data[at + size :],
+            data[:at] + random.choice((b"\0", b"\xff")) * size + data[at + size :],
+            data[:at] + data[other : other + size] + data[at + size :],
+            data[:field] + number[: random.choice((2, 4, 8))].ljust(4, b"\0")[:8] + data[field + 8 :],
+        )
+    )
+
+
+def within(pack: Callable[[bytes], bytes], unpack: Callable[[bytes], bytes], damage: Damage) -> Damage:
+    return lambda data, random: pack(damage(unpack(data), random))
+
+
+def json_value(node: Any, random: Random) -> Any:
+    """A tree with one place in it changed."""
+    if isinstance(node, dict) and node and random.random() < 0.9:
+        key = random.choice(list(node))
+        return (
+            {k: v for k, v in node.items() if k != key}
+            if random.random() < 0.1
+            else node | {key: json_value(node[key], random)}
+        )
+    if isinstance(node, list) and node and random.random() < 0.9:
+        at = random.randrange(len(node))
+        return [*node[:at], *([] if random.random() < 0.1 else [json_value(node[at], random)]), *node[at + 1 :]]
+    if type(node) in (int, float) and random.random() < 0.5:
+        return random.choice((node + 1, -node, node * 1000, float(node), str(node)))
+    return random.choice(ODD_VALUES)
+
+
+json_text = within(lambda tree: json.dumps(tree).encode(), json.loads, json_value)  # type: ignore[arg-type]
+
+
+def header(data: bytes, random: Random) -> bytes:
+    """Change a value in the header of a safetensors file, or in the JSON in its metadata."""
+    size = int.from_bytes(data[:8], "little")
+    tree = json.loads(data[8 : 8 + size])
+    told = tree["__metadata__"]
+    if random.random() < 0.7 and "content" in told:
+        tree["__metadata__"] = told | {"content": json.dumps(json_value(json.loads(told["content"]), random))}
+    else:
+        tree = json_value(tree, random)
+    text = json.dumps(tree).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def hdf5_object(data: bytes, random: Random) -> bytes:
+    """Replace one object of an HDF5 file by another, through the library itself."""
+    buffer = io.BytesIO(data)
+    with h5py.File(buffer, "r+") as file:
+        names: list[str] = []
+        file.visit(names.append)
+        name, other = random.choice(sorted(names)), random.choice(sorted(names))
+        old = file[name]
+        if random.random() < 0.15 and len(old.attrs):
+            odd = (-1, 2**40, np.nan, "x" * 1000, np.zeros((2, 2)), h5py.Empty("f8"), b"\x1b[2J")
+            old.attrs[random.choice(sorted(old.attrs))] = random.choice(odd)
+        else:
+            shape, dtype = getattr(old, "shape", None) or (4,), getattr(old, "dtype", np.dtype("f4"))
+            plain = dtype if dtype.kind in "iuf" else np.dtype("f4")
+            del file[name]
+            virtual = h5py.VirtualLayout(shape, plain)
+            virtual[...] = h5py.VirtualSource("missing.h5", "x", shape)
+            huge = random.choice(((2**40,), (2**20, 2**20), shape))
+            external = [("/etc/hostname", 0, h5py.h5f.UNLIMITED)]
+            random.choice(
+                (
+                    lambda: None,
+                    lambda: file.create_group(name),
+                    lambda: file.__setitem__(name, h5py.ExternalLink("/etc/hostname", "/x")),
+                    lambda: file.__setitem__(name, h5py.SoftLink(f"/{random.choice((name, other))}")),
+                    lambda: file.__setitem__(name, file[other]),
+                    lambda: file.create_dataset(name, shape, "u1", external=external),
+                    lambda: file.create_virtual_dataset(name, virtual),
+                    lambda: file.create_dataset(name, huge, dtype, chunks=random.choice((True, None))),
+                    lambda: file.create_dataset(name, data=np.zeros(2**18, plain), compression="gzip"),
+                    lambda: file.__setitem__(name, h5py.Empty("f8")),
+                    lambda: file.__setitem__(name, np.zeros(shape, random.choice(("f8", "i1", "S4", "c16", "?")))),
+                    lambda: file.__setitem__(name, np.zeros(shape, [("a", "i4"), ("b", "f8", (3,))])),
+                    lambda: file.__setitem__(name, np.full(shape, random.choice((0, 1, 100)), plain)),
+                    lambda: file.__setitem__(name, random.choice(("", "x" * 40_000, "\x1b[2J$\\alpha$"))),
+                    lambda: file.__setitem__(name, np.zeros(random.choice(((), (0,), (1,), (3, 3), (100,))), plain)),
+                )
+            )()
+    return buffer.getvalue()
+
+
+# Readers
+
+
+class Reader(NamedTuple):
+    """A reader, a good file for it, and how such a file is damaged."""
+
+    read: Callable[[Path], Any]
+    good: bytes
+    damages: tuple[Damage, ...] = (some_bytes,)
+
+
+def read_spikes(path: Path) -> None:
+    file = EventFile(path)
+    events = file.read(range(len(file)))
+    assert (file.labels < len(file.names)).all() and (events.units < 700).all() and (np.diff(events.offsets) > 0).all()
+    assert np.isfinite(events.times).all() and (events.times >= 0).all()
+    assert all(name.isprintable() and len(name) <= 80 for name in file.names)
+
+
+def read_network(path: Path) -> None:
+    assert all(value.isfinite().all() for value in load(path).state_dict().values() if value.is_floating_point())
+
+
+def readers(folder: Path) -> dict[str, Reader]:
+    torch.manual_seed(0)
+
+    def made(write: Callable[[Path], object]) -> bytes:
+        path = folder / "made"
+        write(path)
+        return path.read_bytes()
+
+    idx = b"\0\0\x08\x03" + struct.pack(">3I", 12, 9, 7) + bytes(range(256)) * 2 + bytes(12 * 9 * 7 - 512)
+    spikes = made(lambda p: write_words(p, draw_words(6, most=60)))
+    deep = Network([ALIFPlus(6, 5), LIF(5, 4)], 3, readout_bias=True)
+    plain = Network([LIF(3, 2)], 2)
+    music = (resources.files("neurolsc.datasets") / "samples" / "jsb" / "jsb-chorales-sample.json.gz").read_bytes()
+    few = json.dumps({part: pieces[:2] for part, pieces in json.loads(gzip.decompress(music)).items()}).encode()
+    in_gzip, in_xz = ((lambda d, c=c: within(c.compress, c.decompress, d)) for c in (gzip, lzma))
+    return {
+        "idx": Reader(read_idx, idx),
+        "idx.gz": Reader(read_idx, gzip.compress(idx), (some_bytes, in_gzip(some_bytes))),
+        "shd": Reader(read_spikes, spikes, (some_bytes, hdf5_object)),
+        "shd.xz": Reader(read_spikes, lzma.compress(spikes), (some_bytes, in_xz(some_bytes), in_xz(hdf5_object))),
+        "music": Reader(lambda p: JSBChorales.from_file(p, "test"), few, (some_bytes, json_text)),
+        "vocabulary": Reader(
+            Vocabulary.load, made(Vocabulary([f"w{i}" for i in range(40)]).save), (some_bytes, json_text)
+        ),
+        "text": Reader(read_words, "".join(f"ein wörtchen {i}\n" for i in range(40)).encode()),
+        "cifar": Reader(lambda p: read_records(p, (20, 100), 4), (bytes(range(20)) * 615)[: 4 * 3074]),
+        "network": Reader(read_network, made(lambda p: save(deep, p)), (some_bytes, header)),
+        "nir": Reader(
+            lambda p: from_nir(p, dt=1e-3), made(lambda p: to_nir(plain, p, dt=1e-3)), (some_bytes, hdf5_object)
+        ),
+        "netx": Reader(read_netx, made(lambda p: write_netx(quantize(plain), p)), (some_bytes, hdf5_object)),
+    }
+
+
+NAMES = ("idx", "idx.gz", "shd", "shd.xz", "music", "vocabulary", "text", "cifar", "network", "nir", "netx")
+
+
+def watched(cases: Callable[[int], tuple[Callable[[Path], Any], bytes]], numbers: range, path: Path) -> list[str]:
+    """Read each case in a forked process; what should not be, with its number."""
+    context = multiprocessing.get_context("fork")
+    now, odd = context.Value("q", numbers.start), context.SimpleQueue()
+
+    def work() -> None:
+        for number in numbers:
+            read, data = cases(number)
+            path.write_bytes(data)
+            Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            now.value = number
+            try:
+                read(path)
+            except (ValueError, OSError) as error:
+                text = str(error)
+                if path.name not in text or len(text) > 4000 or not text.replace("\n", "").isprintable():
+                    odd.put(f"{number}: {type(error).__name__}: {text[:300]!r}")
+            except BaseException as error:
+                odd.put(f"{number}: {type(error).__name__}: {str(error)[:300]!r}")
+            if (taken := 1e3 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)) > MEMORY:
+                odd.put(f"{number}: took {taken / 1e6:.0f} MB")
+        now.value = numbers.stop
+
+    process = context.Process(target=work)
+    process.start()
+    at, since, found = numbers.start, time.monotonic(), []
+    while process.is_alive():
+        process.join(0.05)
+        if now.value != at:
+            at, since = now.value, time.monotonic()
+        elif time.monotonic() - since > SECONDS:
+            process.kill()
+            process.join()
+            found.append(f"{at}: over {SECONDS} s")
+        while not odd.empty():
+            found.append(odd.get())
+    while not odd.empty():
+        found.append(odd.get())
+    if process.exitcode and not found:
+        found.append(f"{at}: the process died ({process.exitcode})")
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_damaged_file_is_read_or_refused_by_name(tmp_path: Path, name: str):
+    reader = readers(tmp_path)[name]
+    (tmp_path / "good").write_bytes(reader.good)
+    reader.read(tmp_path / "good")
+
+    def case(number: int) -> tuple[Callable[[Path], Any], bytes]:
+        random = Random(f"{name} {number}")
+        try:
+            return reader.read, random.choice(reader.damages)(reader.good, random)
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError):
+            return reader.read, reader.good[:-1]  # the library would not make such a file
+
+    until = time.monotonic() + float(os.environ.get("FUZZ_SECONDS", 0)) / len(NAMES)
+    start = SEED
+    while start == SEED or time.monotonic() < until:
+        assert not (odd := watched(case, range(start, start + 25), tmp_path / "victim.file")), "\n".join(odd)
+        start += 25
+
+
+# Small files that ask for much memory, or for all the time there is
+
+
+def zeros(packer: Any, count: int = 72) -> bytes:
+    """Packed zeros, 1.2 GB of them."""
+    block = bytes(2**24)
+    return b"".join([*(packer.compress(block) for _ in range(count)), packer.flush()])
+
+
+def gzip_of(head: bytes) -> bytes:
+    return gzip.compress(head) + zeros(zlib.compressobj(wbits=31))
+
+
+def words_with(change: Callable[[Any], object]) -> Callable[[Path], bytes]:
+    return lambda path: write_words(path, spoil=change).read_bytes()
+
+
+def huge(name: str, *shape_and_dtype: Any, **options: Any) -> Callable[[Any], None]:
+    def change(file: Any) -> None:
+        del file[name]
+        file.create_dataset(name, *shape_and_dtype, **options)
+
+    return change
+
+
+def packed(count: int, chunk: int, data: bytes) -> Callable[[Any], None]:
+    """Labels in gzip, of which each chunk is the same."""
+
+    def change(file: Any) -> None:
+        del file["labels"]
+        labels = file.create_dataset("labels", (count,), "i8", chunks=(chunk,), compression="gzip")
+        for at in range(0, count, chunk):
+            labels.id.write_direct_chunk((at,), data)
+
+    return change
+
+
+def shared(name: str, dtype: Any, value: Any) -> Callable[[Path], bytes]:
+    """5,000 entries that are all the same megabyte of the file."""
+
+    def make(path: Path) -> bytes:
+        place: list[int] = []
+
+        def change(file: Any) -> None:
+            del file[name]
+            data = file.create_dataset(name, (5000,), dtype)
+            data[0] = value
+            file.flush()
+            place.append(data.id.get_offset())
+
+        whole = bytearray(write_words(path, spoil=change).read_bytes())
+        whole[place[0] : place[0] + 80_000] = whole[place[0] : place[0] + 16] * 5000
+        return bytes(whole)
+
+    return make
+
+
+def circle(path: Path) -> bytes:
+    to_nir(Network([LIF(3, 2)], 2), path, dt=1e-3)
+    with h5py.File(path, "r+") as file:
+        file["node/nodes/input/metadata/self"] = file["node"]
+    return path.read_bytes()
+
+
+BOMBS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], bytes]]] = {
+    "xz of 1.2 GB": (read_spikes, lambda _: zeros(lzma.LZMACompressor(preset=0))),
+    "gzip of 1.2 GB": (read_idx, lambda _: gzip_of(struct.pack(">HBBI", 0, 8, 1, 9))),
+    "gzip of 1.2 GB, as stated": (read_idx, lambda _: gzip_of(struct.pack(">HBBI", 0, 8, 1, 72 * 2**24))),
+    "IDX of 4 billion squared": (read_idx, lambda _: struct.pack(">HBBII", 0, 8, 2, 2**32 - 1, 2**32 - 1) + b"123"),
+    "8 billion labels": (read_spikes, words_with(huge("labels", (2**33,), "u1"))),
+    "8 billion labels in chunks": (read_spikes, words_with(huge("labels", (2**33,), "u1", chunks=(2**20,)))),
+    "a chunk of 4 GB": (read_spikes, words_with(huge("labels", (12,), "i4", chunks=(2**30 - 1,), maxshape=(None,)))),
+    "1 GB of labels in gzip": (read_spikes, words_with(packed(2**27, 2**24, zlib.compress(bytes(2**27), 9)))),
+    "a chunk that unpacks to 1 GB": (read_spikes, words_with(packed(12, 12, zeros(zlib.compressobj(9))))),
+    "utterances that share 1 MB": (read_spikes, shared("spikes/times", h5py.vlen_dtype("f4"), np.zeros(250_000, "f4"))),
+    "names that share 1 MB": (read_spikes, shared("extra/keys", h5py.string_dtype(), "x" * 10**6)),
+    "groups in a circle": (from_nir, circle),
+}
+
+
+@pytest.mark.slow
+def test_every_bomb_is_refused_within_300_megabytes(tmp_path: Path):
+    def refused(read: Callable[[Path], Any], path: Path) -> None:
+        read(path)
+        raise AssertionError("it was read")
+
+    made = [(partial(refused, read), make(tmp_path / f"made_{i}")) for i, (read, make) in enumerate(BOMBS.values())]
+    odd = watched(made.__getitem__, range(len(made)), tmp_path / "victim.file")
+    assert not odd, "\n".join(f"{list(BOMBS)[int(line.split(':')[0])]}: {line}" for line in odd)
