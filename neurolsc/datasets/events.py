@@ -12,9 +12,8 @@ import numpy as np
 from filelock import FileLock
 
 from neurolsc.datasets.download import read_unpacked
-from neurolsc.io import sha256_of
 from neurolsc.hdf5 import HDF5
-from neurolsc.io import clean, refusing
+from neurolsc.io import clean, refusing, sha256_of
 from neurolsc.validation import positive
 
 UNITS = 700  # input units of the layout, 0 to 699

@@ -18,8 +18,7 @@ from torch.utils.data import Dataset
 
 from neurolsc.datasets.batches import SPLITS, Batch, Split, epoch_of_training, generator
 from neurolsc.datasets.download import fetch
-from neurolsc.io import atomic_write
-from neurolsc.io import clean, refusing
+from neurolsc.io import atomic_write, clean, refusing
 from neurolsc.validation import one_of, whole
 
 UNKNOWN = "<unk>"  # stands for every word that a vocabulary lacks

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from neurolsc import datasets
-from neurolsc.datasets.events import Augmentation
-from neurolsc.datasets.events import UNITS
-from neurolsc.datasets.synthetic import PERIOD
 from neurolsc.datasets.batches import By
+from neurolsc.datasets.events import UNITS, Augmentation
+from neurolsc.datasets.synthetic import PERIOD
 from neurolsc.datasets.text import WordOptions
 from neurolsc.embedding import Embedding
 from neurolsc.initialisers import named

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.datasets import Pixels, Words, collate, input_batches
-from neurolsc.datasets.batches import fetch
-from neurolsc.datasets.batches import describe_speakers
+from neurolsc.datasets.batches import describe_speakers, fetch
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.experiment.config import (
     KINDS,

@@ -31,9 +31,9 @@ from neurolsc.export.fixed_point import (
 from neurolsc.export.quantize import QuantizedNetwork, fit_scales, quantize
 from neurolsc.export.report import ExportReport, make_report
 from neurolsc.export.wrapped import from_wrapped
+from neurolsc.hdf5 import HDF5
 from neurolsc.io import atomic_write, refusing
 from neurolsc.network import Network
-from neurolsc.hdf5 import HDF5
 
 __all__ = ["GOLDEN_SAMPLES", "Golden", "read_netx", "to_netx", "write_netx"]
 

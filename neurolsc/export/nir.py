@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from neurolsc.export.neurons import NEURONS, NirLayer, exported_neuron, fill, linear, load_nir, notes
 from neurolsc.export.wrapped import from_wrapped, integrates
+from neurolsc.hdf5 import HDF5
 from neurolsc.io import atomic_write, refusing
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
-from neurolsc.hdf5 import HDF5
 from neurolsc.validation import number
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from neurolsc.identity import of_data
 from numpy.typing import NDArray
 from scipy import stats
 from torch.testing import assert_close
@@ -36,7 +37,6 @@ from neurolsc.datasets import (
 from neurolsc.datasets.batches import SPLITS, drawn_from
 from neurolsc.datasets.images import read_records
 from neurolsc.experiment.config import DataSettings
-from neurolsc.identity import of_data
 
 GREY_LEVELS = torch.arange(256, dtype=torch.float64) / 255
 PIXELS = 784
