@@ -14,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from neurolsc.identity import of_data
 from numpy.typing import NDArray
 from scipy import stats
 from torch.testing import assert_close
@@ -37,6 +36,7 @@ from neurolsc.datasets import (
 from neurolsc.datasets.batches import SPLITS, drawn_from
 from neurolsc.datasets.images import read_records
 from neurolsc.experiment.config import DataSettings
+from neurolsc.training.fingerprint import data_fingerprint
 
 GREY_LEVELS = torch.arange(256, dtype=torch.float64) / 255
 PIXELS = 784
@@ -266,7 +266,7 @@ def test_the_setting_chooses_it_and_no_training_goes_on_with_the_other():
     a, b = (settings.load("train") for settings in (text, released))
     assert isinstance(a, SpikeLatencyMNIST) and isinstance(b, SpikeLatencyMNIST)
     assert (b.encoding, b.shift) == (ReleasedEncoding(), 1)
-    assert of_data("x", a) != of_data("x", b)
+    assert data_fingerprint("x", a) != data_fingerprint("x", b)
     with pytest.raises(ValueError, match="encoding: for data = sl-mnist only, got data = shd"):
         DataSettings("shd", encoding="released").load("train")
     with pytest.raises(ValueError, match="dt, window: for data = shd only, got data = sl-mnist"):
@@ -448,7 +448,7 @@ def test_a_shift_that_makes_no_sense_is_refused(split, shift, error, told):
 def test_settings_shift_the_training_images_alone():
     settings = DataSettings(shift=1)
     assert [settings.load(split).shift for split in SPLITS] == [1, 0, 0]
-    told = [of_data("x", SpikeLatencyMNIST.embedded("train", shift=shift)) for shift in (0, 1)]
+    told = [data_fingerprint("x", SpikeLatencyMNIST.embedded("train", shift=shift)) for shift in (0, 1)]
     assert {name for name in told[0] if told[0][name] != told[1][name]} == {"x.shift"}  # no training goes on with it
     with pytest.raises(ValueError, match="shift: for data = sl-mnist only, got data = shd"):
         DataSettings("shd", shift=1).load("train")
