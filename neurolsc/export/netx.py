@@ -161,7 +161,7 @@ def to_netx(
     if not network.layer_delay:
         layers = len(network.cells)
         remarks.append(
-            f"latency: layer l spikes l steps later than in the given network, and the readout {layers}: in a simulator feed "
+            f"latency: layer l spikes l steps later than in the original network, and the readout {layers}: in a simulator feed "
             f"{layers} blank steps after the input to see all of it."
         )
         if calibration is not None and own is not original:

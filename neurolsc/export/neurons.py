@@ -68,7 +68,7 @@ COARSE = 62  # fewest weight units per threshold of a LIF; with half as many rou
 COARSE_ALIF, PLENTY = 16, 256  # of an ALIF, whose weights have an exponent; and the most that are of use
 CLOSE = 1e-6  # relative; other programs store float32
 NO_MEMORY = 1e-3  # a time constant in steps of which exp(-1/tau) is 0
-POSITIVE = "Train neurolsc.ALIFPositive (--cell ALIFPositive), which keeps both positive, in place of ALIF+ or ALIF±."
+POSITIVE = "Train neurolsc.ALIFPositive (--cell ALIFPositive), whose are positive, in place of ALIF+ or ALIF±."
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class ExportedNeuron(ABC, Generic[C]):
             name: of the layer, for errors.
             cell: the cell; its tau_v fits 12 bits.
             force: accept few weight units per threshold.
-            halvings: how often to halve the weight units, where weights keep their bits.
+            halvings: how often to halve the weight units, where its weights lose no bits.
         """
 
     def leak(self, cell: C, layer: IntegerLayer) -> Tensor:
@@ -322,7 +322,7 @@ class ExportedALIF(ExportedNeuron[ALIF]):
         scale = math.floor(full * 2 ** max(0, fewest, doublings - halvings))
         if scale < 1:
             raise ValueError(
-                f"{name}: the step of the threshold rounds to 0: the adaptation is too small beside the weights; "
+                f"{name}: the step of the threshold rounds to 0: the adaptation is too small for the weights; "
                 "train from a start that leaves it, such as BySource()."
             )
         weight_exp, rec_exp = (exponent(peak * scale, W_MAX) for peak in peaks)
@@ -398,7 +398,7 @@ class ExportedALIF(ExportedNeuron[ALIF]):
         threshold = graph.only(f"node after {graph.named(start)}", graph.after(start))
         graph.visit(threshold, ("Threshold",))
         others = graph.before(threshold) - {start}
-        adaptation = graph.only(f"node beside {graph.named(start)} before {graph.named(threshold)}", others)
+        adaptation = graph.only(f"second node before {graph.named(threshold)}", others)
         graph.visit(adaptation, ("LI",))
         graph.check_loop(threshold, adaptation, threshold)
         return threshold, {"adaptation": adaptation, "threshold": threshold}

@@ -139,7 +139,7 @@ def from_nir(
 
     Args:
         source: the graph, or the file that holds it.
-        dt: seconds per time step, for files that do not say it: 1e-4 for snnTorch's; norse 1.1
+        dt: seconds per time step, for files without it: 1e-4 for snnTorch's; norse 1.1
             writes time constants too small by the factor dt, so that its own (default 1e-3) takes
             1e-6 here.
         layer_delay: 1 for layers that read the one below one step late, as on a chip; by default

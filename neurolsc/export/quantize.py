@@ -133,7 +133,7 @@ def quantize(
     readout_scale: float | None = None,
     halvings: Sequence[int] | None = None,
 ) -> QuantizedNetwork:
-    """Turn a network into integers, each neuron as :mod:`neurolsc.export.neurons` says.
+    """Turn a network into integers, neuron by neuron (:mod:`neurolsc.export.neurons`).
 
     Args:
         network: LIF, CubaLIF and ALIF layers and at the end a Linear readout or an LI, or the same

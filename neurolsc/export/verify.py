@@ -43,7 +43,7 @@ DONE = "neurolsc: a sample is done"  # a line of a runner's output
 class LayerAgreement:
     """Agreement of a layer's spikes in two runs."""
 
-    spikes: int  # of the run that is compared with; agreement of silence says little
+    spikes: int  # of the run that is compared with
     agreement: float  # share of (step, sample, neuron) triples with the same spike
     # the same of the states after each step; of golden samples the share of (step, sample) with the
     # same sum of states

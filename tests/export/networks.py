@@ -51,7 +51,7 @@ def make(kind: str, seed: int = 0) -> Network:
         "bias, zero": lambda: [lif(bias=0.1, reset="zero")],
         "ALIF": lambda: [alif(bias=0.02), alif(WIDTH, 16)],
         "ALIF below LIF": lambda: [alif(), lif(WIDTH, 16)],
-        "ALIF kept positive": lambda: [alif(kind=ALIFPositive), alif(WIDTH, 16, kind=ALIFPositive)],
+        "ALIFPositive": lambda: [alif(kind=ALIFPositive), alif(WIDTH, 16, kind=ALIFPositive)],
     }[kind]()
     return Network(cells, N_OUT)
 
@@ -65,7 +65,7 @@ KINDS = (
     "bias, zero",
     "ALIF",
     "ALIF below LIF",
-    "ALIF kept positive",
+    "ALIFPositive",
 )
 
 

@@ -63,7 +63,7 @@ def with_own_reset(kind: str) -> Network:
         (lambda: Network([lif(), Leak(WIDTH, 4)], N_OUT), r"layer 2 is a Leak; only LIF, CubaLIF, ALIF, LI can be exp"),
         (with_own_update, r"layer 2 is a LIF, .* \(it has its own update\)"),
         (lambda: with_own_reset("recurrent, subtract"), r"layer 2: its reset is Slanted\(gradient=False\), only Reset"),
-        (lambda: with_own_reset("ALIF kept positive"), r"layer 2: its reset is Slanted\(gradient=False\), only Reset"),
+        (lambda: with_own_reset("ALIFPositive"), r"layer 2: its reset is Slanted\(gradient=False\), only Reset"),
     ],
 )
 def test_another_neuron_is_refused_by_name(made, message, export):

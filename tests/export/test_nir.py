@@ -92,18 +92,6 @@ def euler(state: np.ndarray, tau: np.ndarray, r: np.ndarray, drive: np.ndarray) 
     return state + DT / tau * (r * drive - state)
 
 
-@pytest.mark.parametrize("reset", ["zero", "subtract"])
-def test_the_constants_of_a_cubalif_are_the_documented_ones(reset):
-    cell = lif(reset=reset)
-    node = to_nir(Network([cell], N_OUT), dt=DT).nodes["lif_1"]
-    slow, fast = 1 / (1 - cell.decay_v.detach().double().numpy()), np.ones(WIDTH)
-    syn, mem = (fast, slow) if reset == "zero" else (slow, fast)
-    expected = {"tau_syn": DT * syn, "w_in": syn, "tau_mem": DT * mem, "r": mem, "v_leak": 0, "v_reset": 0}
-    for name, value in expected.items():
-        np.testing.assert_allclose(getattr(node, name), np.broadcast_to(value, WIDTH), rtol=1e-12, err_msg=name)
-    np.testing.assert_array_equal(node.v_threshold, cell.theta.numpy())
-
-
 @pytest.mark.parametrize("kind", ["recurrent, zero", "recurrent, subtract", "bias, zero", "ALIF"])
 def test_euler_steps_of_the_nodes_fire_as_the_network_does(kind):
     a = network(kind, 0, torch.float64)
@@ -322,7 +310,7 @@ def test_a_graph_that_is_none_of_our_networks_is_refused_by_node_and_type(graph,
 
 @pytest.mark.parametrize("name", ["membrane", "adaptation"])
 def test_an_alif_whose_integrators_rest_elsewhere_is_refused(name):
-    graph: Any = to_nir(make("ALIF kept positive"), dt=DT)
+    graph: Any = to_nir(make("ALIFPositive"), dt=DT)
     graph.nodes["alif_2"].nodes[name].v_leak = np.full(16, 0.25)
     with pytest.raises(ValueError, match=r"node alif_2\.membrane \(LI\): v_leak must be 0, .* got 0\.25"):
         from_nir(graph)

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from neurolsc import Network, scale_to_radius
-from neurolsc.datasets import SpikeLatencyMNIST, collate, input_batches
+from neurolsc import Network
 from neurolsc.export import quantize, read_netx, to_netx, verify, write_netx
 from neurolsc.export.fixed_point import integer_steps
 from neurolsc.export.verify import find_python
@@ -263,13 +262,6 @@ def test_every_spike_state_and_readout_is_the_simulators_over_250_steps(kind, si
 
 
 @pytest.mark.slow
-def test_a_recurrent_network_of_700_256_20_is_exact(simulators, tmp_path):
-    torch.manual_seed(0)
-    network = Network([lif(700, 256, bias=0.02)], 20)
-    assert_exact(network, spikes(250, 1, 700, rate=0.03), tmp_path / "a.net")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("reset", ["zero", "subtract"])
 def test_weights_of_one_sign_are_exact(reset, simulators, tmp_path):
     torch.manual_seed(0)
@@ -308,23 +300,6 @@ def test_an_alif_is_exact_at_the_limits(n_in, highest, gain, simulators, tmp_pat
     found = verify(tmp_path / "a.net", x)
     assert found.layers[0].spikes > 20
     assert found.exact
-
-
-@pytest.mark.slow
-def test_a_pretrained_network_is_exact_on_20_digits(simulators, tmp_path):
-    torch.manual_seed(0)
-    data = SpikeLatencyMNIST.embedded("train")
-    network = Network([alif(data.n_in, 32), alif(32, 32)], data.n_classes)
-    scale_to_radius(network, input_batches(data, 32, seed=0)[0], target=0.5, seed=0, progress=False)
-    x, labels = collate([data[i] for i in range(20)])
-    path = tmp_path / "digits.net"
-    report = to_netx(network, path, x, labels=labels)
-    found = verify(path, x)
-    assert all(layer.spikes > 500 for layer in found.layers)
-    assert found.exact
-    decided = report.with_simulator(network, x, found, labels).simulator
-    assert decided is not None
-    assert decided.accuracy_simulator == decided.accuracy_integer
 
 
 @pytest.mark.slow
