@@ -284,11 +284,8 @@ def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
 
 def parse(data: bytes, name: str) -> tuple[QuantizedNetwork, Golden | None]:
     """The integers in the bytes of a file of that name, and its golden samples if it holds some."""
-    with refusing(name, "not a network of this version"):
-        if not data.startswith(b"\x89HDF"):
-            raise ValueError("not an HDF5 file.")
-        with HDF5(data) as file:
-            return _parsed(file)
+    with refusing(name, "not a NetX file of this version"), HDF5(data) as file:
+        return _parsed(file)
 
 
 def _parsed(file: HDF5) -> tuple[QuantizedNetwork, Golden | None]:

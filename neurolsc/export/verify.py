@@ -18,7 +18,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal
 
-import h5py
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,6 +28,7 @@ from neurolsc.export.netx import Golden, parse, replay
 from neurolsc.export.neurons import exported_neuron
 from neurolsc.export.nir import from_nir
 from neurolsc.export.quantize import QuantizedNetwork
+from neurolsc.hdf5 import HDF5
 from neurolsc.io import refusing
 from neurolsc.progress import progress_bar
 
@@ -203,13 +203,13 @@ def verify_nir(path: str | PathLike[str]) -> Verification:
     words = [f"{exported_neuron(f'layer {i}', cell).word}_{i}" for i, cell in enumerate(cells, start=1)]
     names, sizes = ("input", *words, "output"), (cells[0].n_in, *(cell.n_hidden for cell in cells), network.n_out)
     sent: list[Tensor] = []
-    with refusing(path, "its golden samples cannot be read"), h5py.File(path) as file:
-        if "nodes" not in file:
+    with refusing(path, "its golden samples cannot be read"), HDF5(path) as file:
+        if not file.has("nodes"):
             raise ValueError("it holds no golden samples: write it with to_nir(..., golden=x).")
         for name, n in zip(names, sizes, strict=True):
-            group: Any = file[f"nodes/{name}/observables"]
-            data = group["spikes" if "spikes" in group else "values"]["data"][()]
-            if data.ndim != 3 or data.shape != (*(sent[0].shape[1::-1] if sent else data.shape[:2]), n):
+            place = f"nodes/{name}/observables"
+            data = file.values(f"{place}/{'spikes' if file.has(f'{place}/spikes') else 'values'}/data", 3, "bf")
+            if data.shape != (*(sent[0].shape[1::-1] if sent else data.shape[:2]), n):
                 raise ValueError(f"nodes/{name} has data of shape {data.shape}, which do not fit {n} neurons.")
             sent.append(torch.from_numpy(data).transpose(0, 1).to(**like))
     with torch.no_grad():
