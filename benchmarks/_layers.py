@@ -58,7 +58,7 @@ class OursByMoments(Ours):
     own."""
 
     def spikes(self, x: Tensor) -> list[Tensor]:
-        outputs = [moment.outputs for moment in self.network.moments(x)]
+        outputs = [moment.outputs for moment in self.network.records(x)]
         return [torch.stack(sent) for sent in zip(*outputs, strict=True)]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import neurolsc
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.neurons import Answer, Derivatives, Positive, SpikingCell, Term
+from neurolsc.neurons import Derivatives, LogParameter, ScaledParameter, SpikingCell, Term
 
 
 class SEadLIFState(NamedTuple):
@@ -23,10 +23,10 @@ class SEadLIFState(NamedTuple):
 class SEadLIF(SpikingCell):
     """Adaptive LIF by symplectic Euler steps. Source: Baronig et al. 2024."""
 
-    tau_w = Positive()
-    answers = (
-        *(Answer("w_in", "depth"), Answer("w_rec", "time")),
-        *(Answer(name, "time", through="decay") for name in ("tau_v", "tau_w")),
+    tau_w = LogParameter()
+    scaled_parameters = (
+        *(ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")),
+        *(ScaledParameter(name, "time", through="decay") for name in ("tau_v", "tau_w")),
     )
 
     def __init__(self, n_in: int, n_hidden: int, *, tau_v: float = 10.0, reset: str = "zero", **options) -> None:
@@ -47,12 +47,12 @@ class SEadLIF(SpikingCell):
         w = slow * state.w + (1 - slow) * (self.a * u + self.b * z)
         return SEadLIFState(kept * u + (1 - kept) * (x @ self.w_in.T + z @ self.w_rec.T - w), w)
 
-    def derivatives(self) -> Derivatives:
+    def closed_form(self) -> Derivatives:
         return InClosedForm(self)
 
 
 class InClosedForm(Derivatives):
-    """The step, differentiated by hand: an offer, which any subclass with another step loses."""
+    """The step, differentiated by hand; not used by a subclass with another step."""
 
     terms = (Term("membrane"), Term("adaptation", "lower a and b", "lengthen tau_w"), Term("recurrence"))
     reads_input = False
@@ -85,8 +85,8 @@ if __name__ == "__main__":
     digits, held_out = map(SpikeLatencyMNIST.embedded, ("train", "validation"))
     batches = input_batches(digits, 64)
     found = []
-    for offer in (neurolsc.Cell.derivatives, SEadLIF.derivatives):  # the first is none: by autograd
-        SEadLIF.derivatives = offer
+    for closed_form in (neurolsc.Cell.closed_form, SEadLIF.closed_form):  # the first is none: by autograd
+        SEadLIF.closed_form = closed_form
         profile = neurolsc.radius_profile(network, batches[0][:, :4], steps=8)
         found.append(torch.stack((profile.time, profile.depth)))
     torch.testing.assert_close(*found, rtol=1e-10, atol=0)

@@ -2,11 +2,10 @@
 
 from neurolsc import datasets, export, initialisers, metrics, schedule, surrogate, tasks, theory
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
-from neurolsc.embedding import Embedding
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
 from neurolsc.io import load, save
-from neurolsc.network import Network, NetworkState, Run
+from neurolsc.network import Embedding, Network, NetworkState, Run
 from neurolsc.neurons import (
     GRU,
     LIF,
@@ -18,10 +17,10 @@ from neurolsc.neurons import (
     ALIFPlusMinus,
     ALIFPositive,
     ALIFState,
-    Answer,
     Cell,
     FeedForward,
     LIFState,
+    ScaledParameter,
     SpikingCell,
     register,
 )
@@ -54,7 +53,6 @@ __all__ = [
     "ALIFPlusMinus",
     "ALIFPositive",
     "ALIFState",
-    "Answer",
     "Cell",
     "Criteria",
     "Diagnosis",
@@ -68,6 +66,7 @@ __all__ = [
     "PretrainResult",
     "RadiusProfile",
     "Run",
+    "ScaledParameter",
     "Scores",
     "SpikingCell",
     "TrainResult",

@@ -1,4 +1,4 @@
-"""Frames of an input, and samples that stand still while others run."""
+"""Inputs over time, dense or sparse, and samples that stand still while others run."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,20 +7,23 @@ import torch
 from torch import Tensor
 
 
-def frame(x: Tensor, t: int) -> Tensor:
-    """One frame (B, N) of an input (T, B, N), dense or sparse."""
-    return x[t].to_dense() if x.is_sparse else x[t]
-
-
 def frames(x: Tensor) -> Iterable[Tensor]:
     """The frames (B, N) of an input (T, B, N), dense or sparse."""
     # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
-    return (frame(x, t) for t in range(x.shape[0])) if x.is_sparse else x.unbind(0)
+    return (x[t].to_dense() for t in range(x.shape[0])) if x.is_sparse else x.unbind(0)
 
 
 def stretch(x: Tensor, start: int, length: int) -> Tensor:
     """Some frames (length, B, N) of an input (T, B, N), dense or sparse, from one on."""
     return x.narrow_copy(0, start, length) if x.is_sparse else x.narrow(0, start, length)
+
+
+def one_step_late(x: Tensor, first: Tensor) -> Tensor:
+    """An input (T, B, N), dense or sparse, read one step late, after a first frame (B, N)."""
+    before = stretch(x, 0, x.shape[0] - 1)
+    if x.is_sparse:
+        return torch.cat([first.unsqueeze(0).to_sparse(), before.to(first.dtype)])
+    return torch.cat([first.unsqueeze(0), before.to(first.dtype)])
 
 
 def lasting(x: Tensor, lengths: Tensor, steps: int) -> Tensor:
@@ -37,17 +40,3 @@ def frozen(after: Any, before: Any, alive: Tensor) -> Any:
 def keep(new: Tensor, old: Tensor, alive: Tensor) -> Tensor:
     """The new values (B, ...) where a sample is alive (B,), the old ones elsewhere."""
     return torch.where(alive.view(-1, *[1] * (new.ndim - 1)), new, old)
-
-
-def running_lengths(mask: Tensor) -> Tensor | None:
-    """How many steps each sample runs (B,) before it stands still; None if there are gaps."""
-    gaps = bool((mask[1:] & ~mask[:-1]).any())
-    return None if gaps else mask.sum(0)
-
-
-def last_seen(x: Tensor, before: Tensor, lengths: Tensor | None) -> Tensor:
-    """The frame of x (T, B, n) that each sample saw last; the one before where it saw none."""
-    if lengths is None:
-        return frame(x, -1).to(before.dtype)
-    last = [before, *(now.to(before.dtype) for now in frames(x))]
-    return torch.stack([last[n][b] for b, n in enumerate(lengths.tolist())])

@@ -26,8 +26,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from neurolsc.embedding import Embedding, Tied
-from neurolsc.network import Network, as_network
+from neurolsc.network import Embedding, Network, Tied, as_network
 from neurolsc.neurons.cell import CELLS, SURROGATES
 
 __all__ = [

@@ -1,29 +1,26 @@
 """Cells stacked in depth, with a readout."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import embedding as vectors_of
+from torch.nn.functional import linear, pad
 
 from neurolsc.display import counted, shapes, state_repr
-from neurolsc.embedding import Embedding, Tied
-from neurolsc.frames import frames, frozen, keep, last_seen, running_lengths, stretch
-from neurolsc.modes import evaluating
+from neurolsc.frames import frames, frozen, keep, one_step_late, stretch
 from neurolsc.neurons.cell import Cell, State, dtype_and_device
-from neurolsc.neurons.spiking import LIF
 from neurolsc.validation import tensor, whole
 
 
 class NetworkState(NamedTuple):
     """The state of a network between two steps."""
 
-    layers: tuple[State, ...]
-    """one state per cell, first layer first"""
-    x: Tensor | None
-    """the input that the first layer has yet to read (B, n_in); None where ``layer_delay=0``"""
+    layers: tuple[State, ...]  # one state per cell, first layer first
+    x: Tensor | None  # the input that the first layer has yet to read (B, n_in); None where ``layer_delay=0``
 
     def detach(self) -> "NetworkState":
         """The same values without their history, for truncated backpropagation through time."""
@@ -38,32 +35,97 @@ class NetworkState(NamedTuple):
 class Run(NamedTuple):
     """What a run over time returns."""
 
-    logits: Tensor
-    """readout at every step (T, B, n_out)"""
-    spikes: tuple[Tensor, ...]
-    """output of every cell at every step, each (T, B, n_hidden)"""
-    states: NetworkState
-    """state after the last step, to go on from"""
+    logits: Tensor  # readout at every step (T, B, n_out)
+    spikes: tuple[Tensor, ...]  # output of every cell at every step, each (T, B, n_hidden)
+    states: NetworkState  # state after the last step, to go on from
 
     def __repr__(self) -> str:
         seen = shapes("TB", logits=self.logits, spikes=self.spikes)
         return f"Run({seen}, states of {len(self.states.layers)} layers)"
 
 
-class Moment(NamedTuple):
-    """One step of a run, seen from inside."""
+class StepRecord(NamedTuple):
+    """One step of a run: states, inputs and outputs of all cells."""
 
-    before: NetworkState
-    """state before the step"""
-    inputs: tuple[Tensor, ...]
-    """what each cell read in this step, each (B, n_in of the cell)"""
-    outputs: tuple[Tensor, ...]
-    """what each cell sent in this step, each (B, n_hidden)"""
-    after: NetworkState
-    """state after the step"""
+    before: NetworkState  # state before the step
+    inputs: tuple[Tensor, ...]  # input of each cell in this step, each (B, n_in of the cell)
+    outputs: tuple[Tensor, ...]  # output of each cell in this step, each (B, n_hidden)
+    after: NetworkState  # state after the step
 
     def __repr__(self) -> str:
-        return f"Moment({shapes('B', inputs=self.inputs, outputs=self.outputs)}, states before and after)"
+        return f"StepRecord({shapes('B', inputs=self.inputs, outputs=self.outputs)}, states before and after)"
+
+
+class Embedding(nn.Module):
+    r"""A vector for each word.
+
+    What a network reads are then numbers of words, x (T, B, 1), and its first layer reads their
+    vectors. Tied, the scores of the words are products with the same vectors, :math:`o[t] = E\,
+    z[t, L]`, and the last layer is as wide as they are: there is no other readout.
+
+    Args:
+        words: how many there are.
+        width: entries of a vector.
+        tied: whether the vectors are the readout, too.
+
+    Attributes:
+        weight: E (words, width), uniform within 0.05.
+
+    Raises:
+        ValueError: if a size is below 1.
+
+    Example:
+        >>> from neurolsc import GRU, Network
+        >>> network = Network([GRU(8, 8)], embedding=Embedding(50, 8, tied=True))
+        >>> network(torch.randint(50, (20, 4, 1))).shape
+        torch.Size([20, 4, 50])
+
+    Source: arXiv:2308.12075, App. G ("the output of the last layer is multiplied by the
+    embedding"); O. Press, L. Wolf, "Using the output embedding to improve language models",
+    arXiv:1608.05859. The start is that of Keras.
+    """
+
+    def __init__(self, words: int, width: int, *, tied: bool = False) -> None:
+        super().__init__()
+        self.words, self.width, self.tied = whole("words", words), whole("width", width), tied
+        self.weight = nn.Parameter(nn.init.uniform_(torch.empty(words, width), -0.05, 0.05))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """Vectors (..., width) of numbers (..., 1)."""
+        return vectors_of(numbers.squeeze(-1).long(), self.weight)
+
+    def check(self, numbers: Tensor) -> None:
+        """Refuse what are no numbers of words.
+
+        Raises:
+            TypeError: if they are not whole numbers, or sparse.
+            ValueError: if one is not in 0 ... words - 1.
+        """
+        if numbers.is_sparse or numbers.is_floating_point() or numbers.dtype == torch.bool:
+            kind = "sparse" if numbers.is_sparse else numbers.dtype
+            raise TypeError(f"x must be whole numbers of words, dense, got {kind}.")
+        least, most = int(numbers.min()), int(numbers.max())
+        if not 0 <= least <= most < self.words:
+            raise ValueError(f"x must be numbers of words in 0 ... {self.words - 1}, got {least} ... {most}.")
+
+    def config(self) -> dict[str, object]:
+        """The constructor's arguments as JSON values."""
+        return {"words": self.words, "width": self.width, "tied": self.tied}
+
+    def extra_repr(self) -> str:
+        return f"{self.words}, {self.width}, tied={self.tied}"
+
+
+class Tied(nn.Module):
+    """The readout of a tied embedding: products with its vectors, without parameters of its own."""
+
+    def __init__(self, of: Embedding) -> None:
+        super().__init__()
+        self._of = [of]  # in a list: its parameters are counted once, as those of the embedding
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Scores (..., words) of outputs (..., width)."""
+        return linear(z, self._of[0].weight)
 
 
 class Network(nn.Module):
@@ -123,54 +185,32 @@ class Network(nn.Module):
         self.recompute = recompute
         self.embedding = embedding
         self.readout: nn.Module
-        if embedding is not None:
-            _check_widths(embedding, cells)
+        if embedding is not None and embedding.width != cells[0].n_in:
+            raise ValueError(
+                f"cell 0 reads {cells[0].n_in} inputs, but the embedding has vectors of {embedding.width}."
+            )
         if n_out is None or (embedding is not None and embedding.tied):
             if n_out is not None or embedding is None or not embedding.tied:
                 raise ValueError("n_out must be given, unless a tied embedding is the readout; then it must not.")
+            if embedding.width != cells[-1].n_hidden:
+                raise ValueError(
+                    "a tied embedding needs a last cell of as many outputs as its vectors have entries, "
+                    f"{embedding.width}, got {cells[-1].n_hidden}."
+                )
             self.readout, self._n_out = Tied(embedding), embedding.words
         elif isinstance(n_out, nn.Module):
-            self.readout, self._n_out = n_out, _classes(n_out, cells[-1])
+            with torch.no_grad(), eval_mode(n_out):
+                logits = n_out(torch.zeros(1, cells[-1].n_hidden, **cells[-1].dtype_and_device))
+            if logits.ndim != 2:
+                wanted = f"(B, {cells[-1].n_hidden}) to (B, classes)"
+                raise ValueError(f"the readout must map {wanted}, got {tuple(logits.shape)}.")
+            self.readout, self._n_out = n_out, logits.shape[1]
         else:
             self._n_out = whole("n_out", n_out)
             self.readout = nn.Linear(cells[-1].n_hidden, self._n_out, bias=readout_bias)
             nn.init.xavier_uniform_(self.readout.weight)
             if readout_bias:
                 nn.init.zeros_(self.readout.bias)
-
-    @classmethod
-    def exportable(
-        cls,
-        n_in: int,
-        widths: Sequence[int],
-        n_out: int,
-        *,
-        tau_v: float = 50.0,
-        spike: Callable[[Tensor], Tensor] | None = None,
-    ) -> "Network":
-        """Layers of LIF that a chip can hold, read one step late, and a readout without bias.
-
-        Start it with ``Relay(recurrence=0, rate=0.1, drawn=1)``, and train it with ``lr=2e-3`` and
-        ``clip_weight=3.0``, which bounds its weights to what 8 bits can tell apart: ``neurolsc
-        train --for netx`` does so.
-
-        Args:
-            n_in: number of inputs.
-            widths: neurons of each layer.
-            n_out: number of classes.
-            tau_v: mean time constant of the voltage, in steps.
-            spike: surrogate of all layers; a fast sigmoid if None.
-
-        Raises:
-            ValueError: if there is no layer, or a number is out of range.
-
-        Example:
-            >>> from neurolsc.export import quantize
-            >>> len(quantize(Network.exportable(40, (32, 32), 10)).layers)
-            2
-        """
-        cells = [LIF(below, width, tau_v=tau_v, spike=spike) for below, width in pairwise([n_in, *widths])]
-        return cls(cells, n_out)
 
     def extra_repr(self) -> str:
         sizes = counted(cell.n_hidden for cell in self.cells)
@@ -180,7 +220,7 @@ class Network(nn.Module):
 
     @property
     def spiking(self) -> tuple[int, ...]:
-        """The layers that starts set and rates are of, from 0: all but integrators, such as LI."""
+        """Numbers of the layers that spike, from 0: all but integrators, such as LI."""
         return tuple(i for i, cell in enumerate(self.cells) if not cell.integrator)
 
     @property
@@ -222,48 +262,45 @@ class Network(nn.Module):
         """
         if tensor("x", x).ndim != 2 or x.shape[1] != self.n_in:
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
-        _refuse_complex(x)
-        self._check_states(states, x.shape[0])
-        if self.embedding is not None:
-            self.embedding.check(x)
-            x = self.embedding(x)
+        x, _, states = self._checked(x.unsqueeze(0), None, states)
         outputs = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
-        moment = self._moment(x, outputs, states)
-        return self.readout(moment.outputs[-1]), moment.after
+        record = self._record(x[0], outputs, states)
+        return self.readout(record.outputs[-1]), record.after
 
-    def _moment(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> Moment:
-        """One step of all cells, given their last outputs z."""
+    def _record(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> StepRecord:
+        """One step of all cells from their last outputs z."""
         x = x.to(**self.dtype_and_device)
         inputs, outputs, after = [], [], []
-        below = states.x if self.layer_delay else x
-        assert below is not None
+        below = x if states.x is None else states.x
         for i, (cell, state) in enumerate(zip(self.cells, states.layers, strict=True)):
-            state = cell.update(below, z[i], state)
             inputs.append(below)
-            after.append(state)
-            outputs.append(cell.output(state))
+            after.append(cell.update(below, z[i], state))
+            outputs.append(cell.output(after[-1]))
             below = z[i] if self.layer_delay else outputs[-1]
         pending = x if self.layer_delay else None
-        return Moment(states, tuple(inputs), tuple(outputs), NetworkState(tuple(after), pending))
+        return StepRecord(states, tuple(inputs), tuple(outputs), NetworkState(tuple(after), pending))
 
-    def moments(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Iterator[Moment]:
-        """Run over time, one :class:`Moment` after the other; arguments as in :meth:`run`."""
-        x, mask = self._checked(x, mask)
-        yield from self._moments(self.embedded(x), self._start(states, x.shape[1]), mask)
+    def records(
+        self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None
+    ) -> Iterator[StepRecord]:
+        """Run over time, one :class:`StepRecord` after the other; arguments as in :meth:`run`."""
+        yield from self._records(*self._checked(x, mask, states))
 
-    def _moments(self, x: Tensor, states: NetworkState, mask: Tensor | None) -> Iterator[Moment]:
-        """The same of what the first layer reads."""
+    def _records(self, x: Tensor, mask: Tensor | None, states: NetworkState) -> Iterator[StepRecord]:
         z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         masks: Iterable[Tensor | None] = [None] * x.shape[0] if mask is None else mask.unbind(0)
         for now, alive in zip(frames(x), masks, strict=True):
-            moment = self._moment(now, z, states)
-            if alive is not None:
-                moment = _freeze(moment, z, alive)
-            yield moment
-            z, states = moment.outputs, moment.after
+            record = self._record(now, z, states)
+            if alive is not None:  # the others stand still
+                after = [frozen(new, old, alive) for new, old in zip(record.after.layers, states.layers, strict=True)]
+                pending = None if states.x is None else keep(record.after.x, states.x, alive)  # type: ignore[arg-type]
+                outputs = tuple(keep(new, old, alive) for new, old in zip(record.outputs, z, strict=True))
+                record = record._replace(outputs=outputs, after=NetworkState(tuple(after), pending))
+            yield record
+            z, states = record.outputs, record.after
 
     def embedded(self, x: Tensor) -> Tensor:
-        """What the first layer reads of an input (T, B, n_in): itself, or vectors of its words."""
+        """The first layer's input: x (T, B, n_in) itself, or the vectors of its words."""
         return x if self.embedding is None else self.embedding(x)
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
@@ -272,8 +309,8 @@ class Network(nn.Module):
         Args:
             x: input (T, B, n_in), dense (float, bool or integer) or sparse (COO); it is moved to
                 the network's device.
-            states: where to start; by default every cell at rest. Two runs with the state handed
-                over equal one.
+            states: where to start; by default every cell at rest. Two runs with the state passed
+                from one to the next equal one.
             mask: (T, B) bool, True where a sample still runs. Where it is False the state stands
                 still, and outputs and logits are 0.
 
@@ -286,57 +323,62 @@ class Network(nn.Module):
             TypeError: if x is complex.
         """
         if torch.compiler.is_compiling():  # a loop over time would be unrolled: a minute for 50 steps
-            run: Any = torch.compiler.disable(self._run)  # the loop of a cell needs no torch.compile
+            run: Any = torch.compiler.disable(self._run)  # the fast path needs no torch.compile
             return run(x, states, mask)
         return self._run(x, states, mask)
 
     def _run(self, x: Tensor, states: NetworkState | None, mask: Tensor | None) -> Run:
-        x, mask = self._checked(x, mask)
-        states, x = self._start(states, x.shape[1]), self.embedded(x)
-        lengths = None if mask is None else running_lengths(mask)
-        if mask is None:
-            spikes, after = self._by_layers(x, states, None)
-        elif lengths is None:
-            moments = [(m.outputs, m.after) for m in self._moments(x, states, mask)]
-            spikes = tuple(torch.stack(layer) for layer in zip(*(outputs for outputs, _ in moments), strict=True))
-            after = moments[-1][1]
-        else:  # no longer than the longest sample: how much padding follows has no effect, not even by rounding
-            steps = max(int(lengths.max()), 1)
+        x, mask, states = self._checked(x, mask, states)
+        if mask is not None and (mask[1:] & ~mask[:-1]).any():  # samples pause and go on
+            records = [(record.outputs, record.after) for record in self._records(x, mask, states)]
+            spikes = tuple(torch.stack(layer) for layer in zip(*(outputs for outputs, _ in records), strict=True))
+            after = records[-1][1]
+        else:
+            lengths = None if mask is None else mask.sum(0)
+            # no longer than the longest sample, so that padding has no effect, not even by rounding
+            steps = len(x) if lengths is None else max(int(lengths.max()), 1)
             spikes, after = self._by_layers(x if steps == len(x) else stretch(x, 0, steps), states, lengths)
-            spikes = tuple(pad(layer, (0, 0, 0, 0, 0, len(x) - steps)) for layer in spikes)
+            spikes = tuple(pad(layer, (0, 0, 0, 0, 0, len(x) - steps)) if steps < len(x) else layer for layer in spikes)
         if mask is not None:
             spikes = tuple(layer * mask.unsqueeze(-1) for layer in spikes)
         at_once = isinstance(self.readout, nn.Linear | Tied)
         logits = self.readout(spikes[-1]) if at_once else torch.stack([self.readout(z) for z in spikes[-1]])
-        if mask is not None:
-            logits = logits * mask.unsqueeze(-1)
-        return Run(logits, spikes, after)
+        return Run(logits if mask is None else logits * mask.unsqueeze(-1), spikes, after)
 
     def _by_layers(
         self, x: Tensor, states: NetworkState, lengths: Tensor | None
     ) -> tuple[tuple[Tensor, ...], NetworkState]:
         """The outputs of all cells and the last state, one layer after the other over all steps.
 
-        That is the order of :meth:`moments` turned around: no layer reads anything of a layer
-        above. Lengths are as in a cell's run.
+        That is the order of :meth:`records` turned around: no layer reads a layer above.
         """
         below, first, outputs, after = x, states.x, [], []
         for cell, state in zip(self.cells, states.layers, strict=True):
-            below, last = cell.run(below, state, first=first, lengths=lengths, recompute=self.recompute)
+            below = below if first is None else one_step_late(below, first)
+            below, last = cell.run(below, state, lengths=lengths, recompute=self.recompute)
             first = cell.output(state) if self.layer_delay else None
             outputs.append(below)
             after.append(last)
-        return tuple(outputs), NetworkState(tuple(after), None if states.x is None else last_seen(x, states.x, lengths))
+        pending = states.x
+        if pending is not None and lengths is None:
+            pending = (x[-1].to_dense() if x.is_sparse else x[-1]).to(pending.dtype)
+        elif pending is not None:
+            seen = torch.stack([pending, *(now.to(pending.dtype) for now in frames(x))])
+            pending = seen[lengths, torch.arange(len(pending), device=seen.device)]
+        return tuple(outputs), NetworkState(tuple(after), pending)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
         return self.run(x).logits
 
-    def _checked(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Both, on the network's device."""
+    def _checked(
+        self, x: Tensor, mask: Tensor | None, states: NetworkState | None
+    ) -> tuple[Tensor, Tensor | None, NetworkState]:
+        """The first layer's input, the mask, both on the network's device, and the state before."""
         if tensor("x", x).ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
-        _refuse_complex(x)
+        if x.is_complex():
+            raise TypeError(f"x must be real, got {x.dtype}.")
         if self.embedding is not None:
             self.embedding.check(x)
         values = x.coalesce().values() if x.is_sparse else x
@@ -347,16 +389,11 @@ class Network(nn.Module):
             turned = mask.ndim == 2 and mask.shape == x.shape[1::-1]
             hint = "; x or mask looks batch-first: transpose(0, 1)" if turned else ""
             raise ValueError(f"mask must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}{hint}.")
-        device = self.dtype_and_device["device"]
-        return x.to(device), None if mask is None else mask.to(device)
-
-    def _start(self, states: NetworkState | None, batch: int) -> NetworkState:
+        device, batch = self.dtype_and_device["device"], x.shape[1]
+        x, mask = x.to(device), None if mask is None else mask.to(device)
+        x = self.embedded(x)
         if states is None:
-            return self.initial_states(batch)
-        self._check_states(states, batch)
-        return states
-
-    def _check_states(self, states: NetworkState, batch: int) -> None:
+            return x, mask, self.initial_states(batch)
         pending = () if states.x is None else (states.x,)
         if len(states.layers) != len(self.cells) or len(pending) != self.layer_delay:
             raise ValueError(
@@ -366,22 +403,23 @@ class Network(nn.Module):
         sizes = {leaf.shape[0] for leaf in (*pending, *(leaf for layer in states.layers for leaf in layer))}
         if sizes != {batch}:
             raise ValueError(f"states must be those of {batch} samples, as x is, got {sorted(sizes)}.")
+        return x, mask, states
 
 
-def _refuse_complex(x: Tensor) -> None:
-    if x.is_complex():
-        raise TypeError(f"x must be real, got {x.dtype}.")
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put a module and all in it into evaluation mode, and each back into its own mode after.
 
-
-def _check_widths(embedding: Embedding, cells: Sequence[Cell]) -> None:
-    """Refuse layers that an embedding does not fit."""
-    if embedding.width != cells[0].n_in:
-        raise ValueError(f"cell 0 reads {cells[0].n_in} inputs, but the embedding has vectors of {embedding.width}.")
-    if embedding.tied and embedding.width != cells[-1].n_hidden:
-        raise ValueError(
-            f"a tied embedding asks for a last cell of as many outputs as its vectors have entries, {embedding.width}, "
-            f"got {cells[-1].n_hidden}."
-        )
+    Radii are those of the network as it is evaluated: without dropout, and with batch norms that do
+    not mix samples.
+    """
+    training = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in training.items():
+            part.training = mode
 
 
 def as_network(network: object) -> Network:
@@ -397,21 +435,3 @@ def as_network(network: object) -> Network:
         raise TypeError("network must be a neurolsc.Network, got one in torch.compile: give the network itself.")
     cure = ": give neurolsc.wrap(module), a Network over the same parameters" if isinstance(network, nn.Module) else ""
     raise TypeError(f"network must be a neurolsc.Network, got {type(network).__name__}{cure}.")
-
-
-def _classes(readout: nn.Module, cell: Cell) -> int:
-    """The number of classes that a given readout tells apart."""
-    with torch.no_grad(), evaluating(readout):
-        logits = readout(torch.zeros(1, cell.n_hidden, **cell.dtype_and_device))
-    if logits.ndim != 2:
-        raise ValueError(f"the readout must map (B, {cell.n_hidden}) to (B, classes), got {tuple(logits.shape)}.")
-    return logits.shape[1]
-
-
-def _freeze(moment: Moment, z: tuple[Tensor, ...], alive: Tensor) -> Moment:
-    """Keep state and output of the samples that are not alive (B,)."""
-    before, after = moment.before, moment.after
-    layers = tuple(frozen(new, old, alive) for new, old in zip(after.layers, before.layers, strict=True))
-    pending = None if after.x is None or before.x is None else keep(after.x, before.x, alive)
-    outputs = tuple(keep(new, old, alive) for new, old in zip(moment.outputs, z, strict=True))
-    return Moment(before, moment.inputs, outputs, NetworkState(layers, pending))

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from neurolsc.positive import from_log, raw
+from neurolsc.positive import from_log, log_name
 from neurolsc.validation import number, positive
 
 __all__ = [
@@ -76,7 +76,7 @@ class Surrogate(nn.Module, ABC):
         for name, value in (("dampening", dampening), ("sharpness", sharpness)):
             value = positive(name, value, zero_allowed=name == "dampening" and not learnable)
             if learnable:
-                self.register_parameter(raw(name), nn.Parameter(value.log().to(torch.get_default_dtype())))
+                self.register_parameter(log_name(name), nn.Parameter(value.log().to(torch.get_default_dtype())))
             elif value.ndim:
                 self.register_buffer(f"fixed_{name}", value.to(torch.get_default_dtype()))
             else:  # a plain number keeps its full precision when the module changes dtype

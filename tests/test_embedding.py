@@ -32,7 +32,7 @@ def test_it_is_the_network_of_the_words_vectors(x, layer_delay):
     run = network.run(x)
     torch.testing.assert_close(run.logits, wanted.logits)
     torch.testing.assert_close(run.logits, run.spikes[-1] @ network.embedding.weight.T)
-    moments = torch.stack([m.outputs[-1] for m in network.moments(x)])
+    moments = torch.stack([m.outputs[-1] for m in network.records(x)])
     torch.testing.assert_close(moments, run.spikes[-1])
     logits, states = [], network.initial_states(4)
     for frame in x:

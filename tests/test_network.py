@@ -364,7 +364,7 @@ def test_a_readout_may_be_any_module_and_is_called_step_by_step(make_network, ma
 def test_moments_say_what_each_step_began_with_read_and_left(layer_delay, masked, make_network, make_spikes):
     network, x = make_network(layer_delay=layer_delay, gain=2), make_spikes(T=8, B=3)
     mask = torch.arange(8).unsqueeze(1) < torch.tensor([8, 5, 0]) if masked else None
-    moments = list(network.moments(x, mask=mask))
+    moments = list(network.records(x, mask=mask))
     state = network.initial_states(3)
     for t, moment in enumerate(moments):
         assert all(torch.equal(a, b) for a, b in zip(leaves(moment.before), leaves(state), strict=True))
@@ -383,5 +383,5 @@ def leaves(states: NetworkState) -> list[Tensor]:
 def test_an_input_is_moved_to_the_network():
     network = Network([ALIFPlus(5, 4), LIF(4, 3)], 2).to("meta")
     x, mask = torch.rand(6, 2, 5), torch.ones(6, 2, dtype=torch.bool)
-    assert {m.outputs[1].device.type for m in network.moments(x, mask=mask)} == {"meta"}
+    assert {m.outputs[1].device.type for m in network.records(x, mask=mask)} == {"meta"}
     assert network.step(x[0], network.initial_states(2))[0].is_meta

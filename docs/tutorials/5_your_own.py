@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import neurolsc
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, input_batches
-from neurolsc.neurons import Membrane, Positive, SpikingCell, Thresholds
+from neurolsc.neurons import LogParameter, Membrane, SpikingCell, Thresholds
 from neurolsc.surrogate import FastSigmoid, Surrogate
 
 SEED = 0
@@ -87,11 +87,11 @@ class SynapticState(NamedTuple):
 class Synaptic(SpikingCell):
     """Leaky neurons behind a leaky current."""
 
-    tau_i = Positive()
-    answers = (
-        neurolsc.Answer("w_in", "depth"),
-        neurolsc.Answer("w_rec", "time"),
-        *(neurolsc.Answer(name, "time", through="decay") for name in ("tau_i", "tau_v")),
+    tau_i = LogParameter()
+    scaled_parameters = (
+        neurolsc.ScaledParameter("w_in", "depth"),
+        neurolsc.ScaledParameter("w_rec", "time"),
+        *(neurolsc.ScaledParameter(name, "time", through="decay") for name in ("tau_i", "tau_v")),
     )
 
     def __init__(self, n_in: int, n_hidden: int, *, tau_v: float = 10.0, tau_i: float = 2.0, **options) -> None:

@@ -11,9 +11,9 @@ from neurolsc.diagnosis.faults import EXPLODING, FROZEN, NEURONS, OFTEN, RARE, S
 from neurolsc.diagnosis.figures import Figures
 from neurolsc.diagnosis.training_faults import TOO_FAST
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Answer, Cell, owner_of
-from neurolsc.neurons.reset import Reset
-from neurolsc.positive import behind
+from neurolsc.neurons.cell import Cell, ScaledParameter, owner_of
+from neurolsc.neurons.spiking import Reset
+from neurolsc.positive import stored_parameter
 from neurolsc.stability import TransitionRule, match_firing_rates
 from neurolsc.stability.findings import DEAD, held_by
 from neurolsc.stability.lsc.rules import assign
@@ -70,7 +70,7 @@ def _rates(layers: Sequence[int], network: Network, figures: Figures) -> Cure | 
 
 def _apart(layers: Sequence[int], network: Network, figures: Figures) -> Cure | None:
     """Half of the recurrence."""
-    values = {i: [a.parameter for a in network.cells[i].answers if _scales(a, "time")] for i in layers}
+    values = {i: [a.parameter for a in network.cells[i].scaled_parameters if _scales(a, "time")] for i in layers}
     if not any(values.values()):
         return None
     return Cure("what neurons of a layer send each other halved", partial(_halve, values=values))
@@ -80,7 +80,7 @@ def _calm(layers: Sequence[int], network: Network, figures: Figures) -> Cure | N
     """The reset detached where it holds the radius; else all that answers for it scaled."""
     by_reset = [i for i in layers if _carries(network.cells[i]) and held_by(figures.profile, i).name == "reset"]
     factors = {i: min(1 / figures.profile.time_mean[i].item(), 0.95) for i in layers if i not in by_reset}
-    factors = {i: k for i, k in factors.items() if any(a.radius == "time" for a in network.cells[i].answers)}
+    factors = {i: k for i, k in factors.items() if any(a.radius == "time" for a in network.cells[i].scaled_parameters)}
     told = [*(["the reset detached"] if by_reset else [])]
     if factors:
         told.append(
@@ -105,7 +105,7 @@ def _open(layers: Sequence[int], network: Network, figures: Figures) -> Cure | N
     factors = {
         i: DEPTH / radius
         for i, radius in radii.items()
-        if radius > NO_RADIUS and any(_scales(a, "depth") for a in network.cells[i].answers)
+        if radius > NO_RADIUS and any(_scales(a, "depth") for a in network.cells[i].scaled_parameters)
     }
     if not factors:
         return None
@@ -139,7 +139,7 @@ _OF_LAYERS: dict[str, Callable[[Sequence[int], Network, Figures], Cure | None]] 
 }
 
 
-def _scales(answer: Answer, radius: str) -> bool:
+def _scales(answer: ScaledParameter, radius: str) -> bool:
     """Whether a parameter's value scales a radius."""
     return answer.radius == radius and answer.through == "value"
 
@@ -163,9 +163,9 @@ def _free(network: Network, x: Tensor, *, layers: Sequence[int]) -> None:
         cell = network.cells[i]
         thresholds = cell.thresholds()
         rest = None if thresholds is None else thresholds.rest()
-        for answer in cell.answers:
+        for answer in cell.scaled_parameters:
             owner, name = owner_of(cell, answer.parameter)
-            parameter = behind(owner, name)
+            parameter = stored_parameter(owner, name)
             if answer.through == "value" or parameter is None:
                 continue
             parameter.requires_grad_()

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from neurolsc.diagnosis.batch import Given
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
-from neurolsc.neurons.cell import synapses
+from neurolsc.network import Network, eval_mode
+from neurolsc.neurons.cell import weight_matrices
 from neurolsc.stability import (
     Activity,
     RadiusProfile,
@@ -98,7 +97,7 @@ def measure(
     exponents = lyapunov_exponents(network, few, seed=seed)[:, :, 0].mean(1)
     through_time, through_depth = (sigma.mean((1, 2)) for sigma in singular_values(network, few, steps=some, seed=seed))
     usable = usable_share(network, few, steps=some, seed=seed)
-    with evaluating(network), torch.no_grad():
+    with eval_mode(network), torch.no_grad():
         run = network.run(given.x, mask=given.mask)
     whole, gradients = _gradients(network, given, task, epsilon)
     layers = tuple(
@@ -124,8 +123,8 @@ def measure(
 def _relays(network: Network) -> bool:
     cells = [network.cells[i] for i in network.spiking]
     known = all(cell.membrane() is not None and cell.thresholds() is not None for cell in cells)
-    below = [synapses(cell, "depth", inputs=True) for cell in cells]
-    own = [synapses(cell, "time") for cell in cells]
+    below = [weight_matrices(cell, "depth", inputs=True) for cell in cells]
+    own = [weight_matrices(cell, "time") for cell in cells]
     matrices = [m for layer in (*below[2:], *own[2:]) for m in layer]
     return known and all(below) and all(m.weights.ndim == 2 for m in matrices)
 

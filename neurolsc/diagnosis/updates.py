@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from neurolsc.diagnosis.batch import Given
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
+from neurolsc.network import Network, eval_mode
 from neurolsc.stability.findings import finite_distances
 from neurolsc.tasks import Task
 
@@ -65,7 +64,7 @@ def updated(
     trained = [p for p in network.parameters() if p.requires_grad]
     if not trained:
         return network
-    with evaluating(network), torch.enable_grad():  # without dropout, so that treatments can be compared
+    with eval_mode(network), torch.enable_grad():  # without dropout, so that treatments can be compared
         steps = optimizer(trained, lr)
         for _ in range(updates):
             loss = _loss(network, given, task)
@@ -79,7 +78,7 @@ def updated(
 
 def loss_of(network: Network, given: Given, task: Task) -> float:
     """The loss of a batch; NaN where a state is."""
-    with evaluating(network), torch.no_grad():
+    with eval_mode(network), torch.no_grad():
         return _loss(network, given, task).item()
 
 

@@ -20,12 +20,11 @@ from neurolsc.datasets.batches import By
 from neurolsc.datasets.events import UNITS, Augmentation
 from neurolsc.datasets.synthetic import PERIOD
 from neurolsc.datasets.text import WordOptions
-from neurolsc.embedding import Embedding
 from neurolsc.initialisers import named
 from neurolsc.io import clean, load
-from neurolsc.network import Network
+from neurolsc.network import Embedding, Network
 from neurolsc.neurons.cell import CELLS, SURROGATES, Cell
-from neurolsc.neurons.reset import ResetName
+from neurolsc.neurons.spiking import ResetName
 from neurolsc.stability import PretrainResult, pretrain, scale_to_radius
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc import RELEASED
@@ -136,7 +135,7 @@ class NetworkSettings:
         except ValueError:
             return True  # building it raises
         named = cell.thresholds is not Cell.thresholds and cell.membrane is not Cell.membrane
-        return named and any(answer.radius == "depth" for answer in cell.answers)
+        return named and any(answer.radius == "depth" for answer in cell.scaled_parameters)
 
 
 def _arguments_of(cls: type) -> set[str]:

@@ -23,8 +23,7 @@ from neurolsc.diagnosis.batch import Given
 from neurolsc.diagnosis.figures import measure
 from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment, read_settings, write_text
 from neurolsc.io import read_tree, refusing
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
+from neurolsc.network import Network, eval_mode
 from neurolsc.stability.indicators import time_constants
 from neurolsc.stability.one_layer import recurrence_radius
 from neurolsc.stability.transitions import draw_steps, follow
@@ -58,7 +57,7 @@ def statistics(network: Network, experiment: Experiment) -> Row:
     few, seed = given.few(FEW), experiment.network.seed
     how: dict[str, Any] = {"samples": FEW, "steps": TIMES, "epsilon": 1e-8, "seed": seed, "progress": False}
     found = measure(network, given, experiment.data.task, **how)
-    with evaluating(network), torch.no_grad():
+    with eval_mode(network), torch.no_grad():
         spikes = network.run(given.x, mask=given.mask).spikes
         times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))
         recurrence = [recurrence_radius(t).mean().item() for t in follow(network, few, times)[0]]

@@ -56,9 +56,9 @@ from neurolsc.export.fixed_point import (
     time_constant,
 )
 from neurolsc.neurons import ALIF, LI, LIF, ALIFPlus, Cell, CubaLIF, SpikingCell
-from neurolsc.neurons.cell import BESIDES, CELLS, OFFERS, step_of
-from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset
-from neurolsc.positive import raw, set_value
+from neurolsc.neurons.cell import CELLS, NO_STEP, step_of
+from neurolsc.neurons.spiking import Reset, ResetName, StaticReset, ZeroReset
+from neurolsc.positive import log_name, set_value
 
 __all__ = ["NEURONS", "ExportedNeuron", "NirLayer", "exported_neuron"]
 
@@ -245,7 +245,7 @@ class ExportedLIF(ExportedNeuron[LIF]):
             v_leak=zero,
             v_threshold=array(cell.theta),
             v_reset=zero,
-            metadata={"neurolsc": {"reset": reset} | {raw(tau): _stored(cell, tau) for tau in decays}},
+            metadata={"neurolsc": {"reset": reset} | {log_name(tau): _stored(cell, tau) for tau in decays}},
         )
         loop = None if reset == "zero" and not cell.w_rec.any() else _recurrent(cell, cell.theta)
         return NirLayer(name, linear(cell.w_in, cell.b_v), node, loop)
@@ -461,7 +461,7 @@ class ExportedLI(ExportedNeuron[LI]):
     def nodes(self, layer: str, name: str, cell: LI, dt: float, layer_delay: int) -> NirLayer:
         _check_nir(layer, cell, {"tau_v": cell.decay_v, "tau_i": cell.decay_i}, torch.ones(1), layer_delay)
         nir, steps, current = load_nir(), nir_steps(cell.decay_v), nir_steps(cell.decay_i)
-        about = {raw(tau): _stored(cell, tau) for tau in ("tau_v", "tau_i")}
+        about = {log_name(tau): _stored(cell, tau) for tau in ("tau_v", "tau_i")}
         rest: dict[str, Any] = {"r": steps, "v_leak": np.zeros_like(steps), "metadata": {"neurolsc": about}}
         if (current == 1).all():
             node = nir.LI(tau=dt * steps, **rest)
@@ -503,7 +503,7 @@ NEURONS: dict[type[Cell], ExportedNeuron[Any]] = {
 def exported_neuron(layer: str, cell: Cell) -> ExportedNeuron[Any]:
     """The entry of a cell in :data:`NEURONS`; a TypeError names the layer if there is none."""
     step = step_of(type(cell))
-    changed = [name for name in vars(cell) if hasattr(type(cell), name) and name not in (*BESIDES, *OFFERS)]
+    changed = [name for name in vars(cell) if hasattr(type(cell), name) and name not in NO_STEP]
     if step in NEURONS and not changed:
         return NEURONS[step]
     related = next((known.__name__ for known in NEURONS if isinstance(cell, known)), None)
@@ -617,7 +617,7 @@ def _check_nir(layer: str, cell: Any, decays: dict[str, Tensor], threshold: Tens
 
 def _storage(cell: Any, quantity: str) -> str:
     """The name of the parameter of a quantity: its own, or that of its logarithm."""
-    return quantity if quantity in cell._parameters else raw(quantity)
+    return quantity if quantity in cell._parameters else log_name(quantity)
 
 
 def _stored(cell: Any, quantity: str) -> np.ndarray:
@@ -691,9 +691,9 @@ def _fill_tau(cell: Any, name: str, lost: np.ndarray, about: dict[str, Any]) -> 
     """Set a time constant by the share that a step loses; the noted one if they agree."""
     with np.errstate(divide="ignore"):
         tau = np.maximum(-1 / np.log1p(-lost), NO_MEMORY)
-    parameter = cell.get_parameter(raw(name))
+    parameter = cell.get_parameter(log_name(name))
     fill(parameter, np.log(tau))
-    noted = about.get(raw(name))
+    noted = about.get(log_name(name))
     if noted is not None and _agree(np.exp(-np.exp(-np.asarray(noted, np.float64))), 1 - lost, parameter):
         fill(parameter, noted)
 

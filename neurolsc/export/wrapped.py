@@ -22,11 +22,10 @@ from torch.func import functional_call
 
 from neurolsc.interop.foreign import ForeignCell
 from neurolsc.io import CONVERTERS
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
+from neurolsc.network import Network, eval_mode
 from neurolsc.neurons import LI, LIF, Cell, CubaLIF
 from neurolsc.neurons.cell import step_of
-from neurolsc.neurons.reset import ZeroReset
+from neurolsc.neurons.spiking import ZeroReset
 
 __all__ = ["delayed", "from_wrapped", "integrates"]
 
@@ -170,7 +169,7 @@ def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -
     n = int(torch.Size(shape).numel())
     tensors = {k: v.detach().cpu().double() for k, v in module.state_dict().items() if v.is_floating_point()}
     units = torch.cat((torch.zeros(1, n), torch.eye(n))).double().view(-1, *shape)
-    with evaluating(module):
+    with eval_mode(module):
         out = functional_call(module, tensors, (units,)).flatten(1)
     return (out[1:] - out[0]).T.to(**like), out[0].to(**like)
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from neurolsc.initialisers.cells import input_synapses, put, told
 from neurolsc.initialisers.initialiser import Initialiser, StartReport, first_input, generator, surrogate_faults
 from neurolsc.initialisers.spec import register
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, Synapses, synapses
+from neurolsc.network import Network, eval_mode
+from neurolsc.neurons.cell import Cell, WeightMatrix, weight_matrices
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.lsc.rates import no_thresholds
 from neurolsc.stability.one_layer import again, bottom_up, rate, recurrence_share, scale_to_rate, settle
@@ -92,7 +91,7 @@ class BySource(Initialiser):
             self.refuse(network, layer)
         before = self.measured(network, inputs, seed)
         some, times = self.sampled(x, seed)
-        with evaluating(network), torch.no_grad():
+        with eval_mode(network), torch.no_grad():
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
                 if layer in network.spiking:
                     found += self.set_layer(points, read, some, times, layer, seed)
@@ -104,7 +103,7 @@ class BySource(Initialiser):
         x = first_input(network, inputs[-1:])
         some, times = self.sampled(x, seed)
         layers = list(network.spiking)
-        with evaluating(network), torch.no_grad():
+        with eval_mode(network), torch.no_grad():
             spikes = network.run(x).spikes
             rates = [spikes[layer].double().mean().item() for layer in layers]
             radii = radius_profile(network, x[:, some], steps=len(times), seed=seed).time_mean[layers]
@@ -150,7 +149,7 @@ class BySource(Initialiser):
     ) -> list[Finding]:
         """Set one layer, which reads that and is looked at in some samples; what it misses."""
         cell = points.cell
-        below, own = synapses(cell, "depth") if layer else (), synapses(cell, "time")
+        below, own = weight_matrices(cell, "depth") if layer else (), weight_matrices(cell, "time")
         for matrix in own if self.recurrence == 0 else ():
             put(matrix, torch.zeros_like(matrix.weights))
         moved = {"depth": (below, self.depth), "recurrence": (own, self.recurrence)}
@@ -199,7 +198,7 @@ class BySource(Initialiser):
             if abs(is_now / target - 1) > _MISSED
         ]
 
-    def _calm(self, cell: Cell, own: Sequence[Synapses], read: Tensor, radius: Callable[[], float]) -> None:
+    def _calm(self, cell: Cell, own: Sequence[WeightMatrix], read: Tensor, radius: Callable[[], float]) -> None:
         """Scale a recurrence down until the radius through time is at its bound."""
         drawn = [matrix.weights.clone() for matrix in own]
 

@@ -7,18 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, Membrane, Synapses, owner_of, synapses
+from neurolsc.neurons.cell import Cell, Membrane, WeightMatrix, owner_of, weight_matrices
 from neurolsc.positive import set_value
 from neurolsc.stability.one_layer import steps
 
 
-def input_synapses(network: Network, layer: int) -> tuple[Synapses, ...]:
+def input_synapses(network: Network, layer: int) -> tuple[WeightMatrix, ...]:
     """The input matrices of a layer.
 
     Raises:
         TypeError: if its cell names none.
     """
-    found = synapses(network.cells[layer], "depth", inputs=True)
+    found = weight_matrices(network.cells[layer], "depth", inputs=True)
     if not found:
         raise TypeError(
             f"{told(network, layer)} names no input matrix among its answers: put an nn.Linear before it, or use a start "
@@ -27,13 +27,13 @@ def input_synapses(network: Network, layer: int) -> tuple[Synapses, ...]:
     return found
 
 
-def recurrent_synapses(network: Network, layer: int) -> tuple[Synapses, ...]:
+def recurrent_synapses(network: Network, layer: int) -> tuple[WeightMatrix, ...]:
     """The recurrent matrices of a layer.
 
     Raises:
         TypeError: if its cell names none.
     """
-    found = synapses(network.cells[layer], "time")
+    found = weight_matrices(network.cells[layer], "time")
     if not found:
         raise TypeError(
             f"{told(network, layer)} names no recurrent matrix among its answers: use a start that needs none, such as "
@@ -65,24 +65,24 @@ def told(network: Network, layer: int) -> str:
     return f"layer {layer + 1}, a {type(cell).__name__}{of},"
 
 
-def normal(like: Synapses, generator: torch.Generator) -> Tensor:
+def normal(like: WeightMatrix, generator: torch.Generator) -> Tensor:
     """Standard normal numbers in the shape of a matrix, in float64 on the CPU."""
     return torch.randn(like.weights.shape, generator=generator, dtype=torch.float64)
 
 
-def orthogonal(like: Synapses, generator: torch.Generator) -> Tensor:
+def orthogonal(like: WeightMatrix, generator: torch.Generator) -> Tensor:
     """A matrix whose rows, or columns where these are fewer, are orthonormal."""
     rows = torch.empty(like.weights.flatten(1).shape, dtype=torch.float64)
     return nn.init.orthogonal_(rows, generator=generator).view(like.weights.shape)
 
 
-def put(where: Synapses, weights: Tensor) -> None:
+def put(where: WeightMatrix, weights: Tensor) -> None:
     """Set a matrix; single weights of 0, which are connections that do not exist, stay."""
     absent = where.weights == 0
     where.set(weights if absent.all() else weights.to(where.weights).masked_fill(absent, 0))
 
 
-def by_neuron(values: Tensor, like: Synapses) -> Tensor:
+def by_neuron(values: Tensor, like: WeightMatrix) -> Tensor:
     """Values of neurons (n_hidden,) as factors of rows; their mean where rows are others."""
     rows = len(like.weights)
     return (values if len(values) == rows else values.mean().expand(rows)).view(-1, *[1] * (like.weights.ndim - 1))
@@ -99,7 +99,7 @@ def resting_threshold(cell: Cell, of: Membrane) -> Tensor:
         return of.thresholds(cell.initial_state(1))[0].double().cpu()
 
 
-def impulse_response(cell: Cell, of: Membrane, inputs: tuple[Synapses, ...], length: int) -> Tensor:
+def impulse_response(cell: Cell, of: Membrane, inputs: tuple[WeightMatrix, ...], length: int) -> Tensor:
     r"""The voltage after an input current of 1 in the first step, without spikes (T, n_hidden).
 
     It is measured: the input matrices are replaced, for the while, by ones that give every neuron
@@ -117,7 +117,7 @@ def impulse_response(cell: Cell, of: Membrane, inputs: tuple[Synapses, ...], len
 
 
 @contextmanager
-def _averaging(inputs: tuple[Synapses, ...]) -> Iterator[None]:
+def _averaging(inputs: tuple[WeightMatrix, ...]) -> Iterator[None]:
     """Give every neuron the mean of its inputs for a while."""
     before = [(owner_of(s.cell, s.name), s.weights.clone()) for s in inputs]
     try:

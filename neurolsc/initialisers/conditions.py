@@ -19,10 +19,9 @@ from neurolsc.initialisers.cells import (
 )
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, Membrane, Synapses
-from neurolsc.positive import raw
+from neurolsc.network import Network, eval_mode
+from neurolsc.neurons.cell import Cell, Membrane, WeightMatrix
+from neurolsc.positive import log_name
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import rate, reads, settle
 from neurolsc.surrogate import Surrogate
@@ -87,7 +86,7 @@ class FourConditions(Initialiser):
         of = {i: membrane(network, i) for i in network.spiking}
         below, own = ({i: some(network, i) for i in of} for some in (input_synapses, recurrent_synapses))
         spikes = self._surrogates(network)
-        with evaluating(network), torch.no_grad():
+        with eval_mode(network), torch.no_grad():
             for i in network.spiking:
                 layer = _Layer(network.cells[i], of[i], below[i], own[i], reads(network, x, i))
                 if {1, 2} & set(self.conditions):
@@ -154,8 +153,8 @@ class _Layer:
 
     cell: Cell
     of: Membrane
-    below: tuple[Synapses, ...]
-    own: tuple[Synapses, ...]
+    below: tuple[WeightMatrix, ...]
+    own: tuple[WeightMatrix, ...]
     read: Tensor
 
     @property
@@ -236,7 +235,7 @@ def _peak(spike: Surrogate) -> float:
 def _set(spike: Surrogate, name: str, value: float) -> None:
     """Set dampening or sharpness, for all neurons; a frozen one stays."""
     if spike.learnable:
-        parameter = spike.get_parameter(raw(name))
+        parameter = spike.get_parameter(log_name(name))
         if parameter.requires_grad:
             parameter.fill_(math.log(value))
     elif isinstance(getattr(spike, f"fixed_{name}"), Tensor):

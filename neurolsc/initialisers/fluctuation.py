@@ -17,9 +17,8 @@ from neurolsc.initialisers.cells import (
 )
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, Membrane, Synapses, synapses
+from neurolsc.network import Network, eval_mode
+from neurolsc.neurons.cell import Cell, Membrane, WeightMatrix, weight_matrices
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import rate, reads
 from neurolsc.validation import number
@@ -71,7 +70,7 @@ class FluctuationDriven(Initialiser):
         """Draw all input and recurrent matrices anew, for the rates on the first batch."""
         x, found = first_input(network, inputs), list[Finding]()
         wanted = {i: (membrane(network, i), input_synapses(network, i)) for i in network.spiking}
-        with evaluating(network):
+        with eval_mode(network):
             for layer, (of, below) in wanted.items():
                 read = reads(network, x, layer)
                 if not read.any():
@@ -91,8 +90,8 @@ class _Plan:
     wanted: FluctuationDriven
     cell: Cell
     read: Tensor
-    below: tuple[Synapses, ...]
-    own: tuple[Synapses, ...]
+    below: tuple[WeightMatrix, ...]
+    own: tuple[WeightMatrix, ...]
     numbers: list[Tensor]
     """standard normal numbers of the matrices below, then of its own"""
     threshold: Tensor
@@ -105,13 +104,13 @@ class _Plan:
         wanted: FluctuationDriven,
         cell: Cell,
         of: Membrane,
-        below: tuple[Synapses, ...],
+        below: tuple[WeightMatrix, ...],
         read: Tensor,
         layer: int,
         seed: int,
     ) -> "_Plan":
         """Draw the numbers, and measure the filter."""
-        own = synapses(cell, "time")
+        own = weight_matrices(cell, "time")
         numbers = [normal(matrix, generator(seed, layer, matrix.name)) for matrix in (*below, *own)]
         response = impulse_response(cell, of, below, len(read))
         filters = response.sum(0), response.square().sum(0)

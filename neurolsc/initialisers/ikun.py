@@ -12,7 +12,7 @@ from neurolsc.initialisers.cells import input_synapses, membrane, normal, put, t
 from neurolsc.initialisers.initialiser import Initialiser, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Membrane, synapses
+from neurolsc.neurons.cell import Membrane, weight_matrices
 from neurolsc.stability.findings import Finding
 from neurolsc.validation import one_of
 
@@ -50,7 +50,7 @@ class IKUN(Initialiser):
             if not slopes[i] > 0:
                 raise ValueError(f"{told(network, i)} has a surrogate without a derivative within 1 of its threshold.")
         for i in layers:
-            for matrix in (*below[i], *synapses(network.cells[i], "time")):
+            for matrix in (*below[i], *weight_matrices(network.cells[i], "time")):
                 fan = matrix.fan_in + (matrix.fan_out if self.version == "v2" else 0)
                 put(matrix, normal(matrix, generator(seed, i, matrix.name)) / math.sqrt(slopes[i] * fan))
         return ()

@@ -9,9 +9,8 @@ from torch import Tensor
 from neurolsc.initialisers.cells import input_synapses, membrane, orthogonal, put, voltages
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
-from neurolsc.neurons.cell import Membrane, Synapses, synapses
+from neurolsc.network import Network, eval_mode
+from neurolsc.neurons.cell import Membrane, WeightMatrix, weight_matrices
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import reads, settle
 from neurolsc.validation import number
@@ -52,7 +51,7 @@ class LSUV(Initialiser):
         """Set all layers on the first batch; told are those whose variance misses by 5 %."""
         x, found = first_input(network, inputs), []
         wanted = {i: (membrane(network, i), input_synapses(network, i)) for i in network.spiking}
-        with evaluating(network):
+        with eval_mode(network):
             for layer, (of, below) in wanted.items():
                 reached = self._set(network, x, layer, of, below, seed)
                 if abs(reached / self.variance - 1) > 0.05:
@@ -62,11 +61,11 @@ class LSUV(Initialiser):
         return tuple(found)
 
     def _set(
-        self, network: Network, x: Tensor, layer: int, of: Membrane, below: tuple[Synapses, ...], seed: int
+        self, network: Network, x: Tensor, layer: int, of: Membrane, below: tuple[WeightMatrix, ...], seed: int
     ) -> float:
         """Set a layer; the variance that it has then."""
         cell = network.cells[layer]
-        matrices = (*below, *synapses(cell, "time"))
+        matrices = (*below, *weight_matrices(cell, "time"))
         if self.orthonormal:
             for matrix in matrices:
                 put(matrix, orthogonal(matrix, generator(seed, layer, matrix.name)))

@@ -10,8 +10,7 @@ from torch import Tensor
 from neurolsc.initialisers.cells import recurrent_synapses
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
+from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.indicators import layer_exponents
@@ -60,7 +59,7 @@ class LSCLyapunov(Initialiser):
         x = pick(x, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples])
         own = {layer: recurrent_synapses(network, layer) for layer in network.spiking}
         found = []
-        with evaluating(network):
+        with eval_mode(network):
             for layer, matrices in own.items():
                 cell, read = network.cells[layer], reads(network, x, layer)
                 start = [matrix.weights.clone() for matrix in matrices]

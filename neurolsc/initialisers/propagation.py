@@ -11,7 +11,7 @@ from neurolsc.initialisers.cells import input_synapses, membrane, normal, put, r
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.network import Network
-from neurolsc.neurons.cell import synapses
+from neurolsc.neurons.cell import weight_matrices
 from neurolsc.stability.findings import Finding
 
 
@@ -42,7 +42,7 @@ class ActivityPropagation(Initialiser):
             return (Finding(1, "reads nothing", "give inputs that are not all 0"),)
         for layer, (of, below) in wanted.items():
             cell = network.cells[layer]
-            own, fires = synapses(cell, "time"), _share_above(resting_threshold(cell, of))
+            own, fires = weight_matrices(cell, "time"), _share_above(resting_threshold(cell, of))
             drive = sum(m.fan_in * power for m in below) + sum(m.fan_in * fires for m in own)
             for matrix in (*below, *own):
                 put(matrix, normal(matrix, generator(seed, layer, matrix.name)) / math.sqrt(drive))

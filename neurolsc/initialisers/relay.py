@@ -19,9 +19,8 @@ from neurolsc.initialisers.cells import (
 )
 from neurolsc.initialisers.initialiser import Initialiser, StartReport, first_input, generator, surrogate_faults
 from neurolsc.initialisers.spec import register
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, Membrane, Synapses, synapses
+from neurolsc.network import Network, eval_mode
+from neurolsc.neurons.cell import Cell, Membrane, WeightMatrix, weight_matrices
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import bottom_up, gradient_gain
 from neurolsc.validation import number, whole
@@ -110,7 +109,7 @@ class Relay(Initialiser):
             (lowest.refuse if layer < self.drawn else _refuse)(network, layer)
         before = lowest.measured(network, inputs, seed)
         some, times = lowest.sampled(x, seed)
-        with evaluating(network), torch.no_grad():
+        with eval_mode(network), torch.no_grad():
             for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
                 if layer not in network.spiking:
                     continue
@@ -144,7 +143,7 @@ class Relay(Initialiser):
     def _set(self, network: Network, layer: int, read: Tensor) -> float:
         """Make a relay of a layer; the share of its spikes that it hands on."""
         cell, of = network.cells[layer], membrane(network, layer)
-        thresholds, own, below = cell.thresholds(), synapses(cell, "time"), input_synapses(network, layer)
+        thresholds, own, below = cell.thresholds(), weight_matrices(cell, "time"), input_synapses(network, layer)
         rest = None if thresholds is None else thresholds.rest()
         if thresholds is not None and rest is not None:
             thresholds.scale(self.adaptation)
@@ -185,12 +184,12 @@ class Relay(Initialiser):
 def _refuse(network: Network, layer: int) -> None:
     """Refuse a layer that can be no relay, before anything is changed."""
     membrane(network, layer)
-    for matrix in (*input_synapses(network, layer), *synapses(network.cells[layer], "time")):
+    for matrix in (*input_synapses(network, layer), *weight_matrices(network.cells[layer], "time")):
         if matrix.weights.ndim > 2:
             raise TypeError(f"{told(network, layer)} is a convolution: a relay needs a matrix. Use RateMatching(0.15).")
 
 
-def _diagonal(matrix: Synapses, values: Tensor) -> Tensor:
+def _diagonal(matrix: WeightMatrix, values: Tensor) -> Tensor:
     """Weights by which neuron i reads input i, modulo their number, with the i-th value."""
     n_hidden, n_in = matrix.weights.shape
     read = torch.arange(n_hidden)[:, None] % n_in == torch.arange(n_in)

@@ -12,7 +12,7 @@ from neurolsc.initialisers.cells import input_synapses, normal, put
 from neurolsc.initialisers.initialiser import Initialiser, generator
 from neurolsc.initialisers.spec import register
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Synapses, synapses
+from neurolsc.neurons.cell import WeightMatrix, weight_matrices
 from neurolsc.stability.findings import Finding
 from neurolsc.validation import number
 
@@ -30,12 +30,12 @@ class _ByFan(Initialiser):
         """Draw all input and recurrent matrices anew; inputs are not looked at."""
         below = [input_synapses(network, layer) for layer in range(len(as_network(network).cells))]
         for layer, cell in enumerate(network.cells):
-            for matrix in (*below[layer], *synapses(cell, "time")):
+            for matrix in (*below[layer], *weight_matrices(cell, "time")):
                 put(matrix, self.gain * self.draw(matrix, generator(seed, layer, matrix.name)))
         return ()
 
     @abstractmethod
-    def draw(self, matrix: Synapses, generator: torch.Generator) -> Tensor:
+    def draw(self, matrix: WeightMatrix, generator: torch.Generator) -> Tensor:
         """A matrix at gain 1."""
 
 
@@ -55,7 +55,7 @@ class Glorot(_ByFan):
     Source: Glorot & Bengio, AISTATS 2010, eq. 16.
     """
 
-    def draw(self, matrix: Synapses, generator: torch.Generator) -> Tensor:
+    def draw(self, matrix: WeightMatrix, generator: torch.Generator) -> Tensor:
         bound = math.sqrt(6 / (matrix.fan_in + matrix.fan_out))
         uniform = torch.rand(matrix.weights.shape, generator=generator, dtype=torch.float64)
         return bound * (2 * uniform - 1)
@@ -77,5 +77,5 @@ class He(_ByFan):
     Source: He et al., arXiv:1502.01852, eq. 10.
     """
 
-    def draw(self, matrix: Synapses, generator: torch.Generator) -> Tensor:
+    def draw(self, matrix: WeightMatrix, generator: torch.Generator) -> Tensor:
         return math.sqrt(2 / matrix.fan_in) * normal(matrix, generator)

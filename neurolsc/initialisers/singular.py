@@ -10,8 +10,7 @@ from torch import Tensor
 from neurolsc.initialisers.cells import input_synapses
 from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
 from neurolsc.initialisers.spec import register
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
+from neurolsc.network import Network, eval_mode
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.indicators import singular_through_depth, singular_through_time
 from neurolsc.stability.lsc.inputs import pick
@@ -62,7 +61,7 @@ class LSCSingular(Initialiser):
         x = pick(x, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples])
         at = draw_steps(x.shape[0], min(self.steps, x.shape[0]), generator(seed, "steps"))
         found = []
-        with evaluating(network), torch.no_grad():
+        with eval_mode(network), torch.no_grad():
             for layer in range(len(network.cells)):
                 input_synapses(network, layer)
             for layer in range(len(network.cells)):

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from neurolsc.modes import evaluating
-from neurolsc.neurons.cell import Answer, Cell, Membrane, State, Thresholds
+from neurolsc.network import eval_mode
+from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, State, Thresholds
 
 
 class ForeignNeuronWarning(UserWarning):
@@ -84,8 +84,8 @@ class ForeignCell(Cell):
         self.layer = layer
         self.before = nn.Sequential(*before)
         self.input_shape = tuple(input_shape)
-        self.answers = self.paper_answers = tuple(self.find_answers())
-        with torch.no_grad(), evaluating(self):
+        self.scaled_parameters = self.paper_scaled_parameters = tuple(self.find_answers())
+        with torch.no_grad(), eval_mode(self):
             x = torch.zeros(1, self.n_in, **self.dtype_and_device)
             first = self.current(x)
             self.current_shape = tuple(first.shape[1:])
@@ -98,7 +98,7 @@ class ForeignCell(Cell):
 
     # what a library's layers have in common is told by these
     @abstractmethod
-    def find_answers(self) -> Iterable[Answer]:
+    def find_answers(self) -> Iterable[ScaledParameter]:
         """The parameters that answer for the radii."""
 
     @abstractmethod
@@ -137,16 +137,16 @@ class ForeignCell(Cell):
         linear = sum(isinstance(m, nn.Linear) for m in modules)
         return linear + weights == 1 and all(isinstance(m, _WITHOUT_SYNAPSES) for m in modules)
 
-    def weight_before(self) -> list[Answer]:
+    def weight_before(self) -> list[ScaledParameter]:
         """The weight nearest before the layer, if any, which answers for the depth."""
         weighted = [
             name for name, m in self.before.named_modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)
         ]
-        return [Answer(f"before.{weighted[-1]}.weight", "depth")] if weighted else []
+        return [ScaledParameter(f"before.{weighted[-1]}.weight", "depth")] if weighted else []
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         """The parameters that the answers name; biases, norms and the like stay as they are."""
-        for answer in self.answers:
+        for answer in self.scaled_parameters:
             path, _, name = answer.parameter.rpartition(".")
             parameter = self.get_submodule(path)._parameters.get(name)
             if parameter is not None:
@@ -154,7 +154,8 @@ class ForeignCell(Cell):
 
     def extra_repr(self) -> str:
         moved = {
-            d: ", ".join(a.parameter for a in self.answers if a.radius == d) or "nothing" for d in ("time", "depth")
+            d: ", ".join(a.parameter for a in self.scaled_parameters if a.radius == d) or "nothing"
+            for d in ("time", "depth")
         }
         return f"{super().extra_repr()}, time: {moved['time']}, depth: {moved['depth']}"
 
@@ -166,7 +167,7 @@ class ForeignCell(Cell):
         def random(like: Tensor) -> Tensor:
             return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
-        with torch.enable_grad(), evaluating(self):
+        with torch.enable_grad(), eval_mode(self):
             start = self.initial_state(1)
             state = type(start)(*((leaf + 0.1 * random(leaf)).detach().requires_grad_() for leaf in start))
             x = random(torch.empty(1, self.n_in, **self.dtype_and_device)).requires_grad_()
@@ -191,9 +192,12 @@ class PrecededCell(ForeignCell):
 
     layer: Cell  # type: ignore[assignment]
 
-    def find_answers(self) -> Iterable[Answer]:
+    def find_answers(self) -> Iterable[ScaledParameter]:
         """Those of the cell."""
-        return [dataclasses.replace(answer, parameter=f"layer.{answer.parameter}") for answer in self.layer.answers]
+        return [
+            dataclasses.replace(answer, parameter=f"layer.{answer.parameter}")
+            for answer in self.layer.scaled_parameters
+        ]
 
     def thresholds(self) -> Thresholds | None:
         """Those of the cell."""
@@ -268,12 +272,12 @@ class TorchCell(ForeignCell):
         self.suffix = suffix
         super().__init__(layer, before, input_shape)
 
-    def find_answers(self) -> Iterable[Answer]:
-        """The input weights; the recurrent weights and, of gated layers, the share kept at rest."""
-        yield Answer(f"layer.weight_ih{self.suffix}", "depth")
-        yield Answer(f"layer.weight_hh{self.suffix}", "time")
+    def find_answers(self) -> Iterable[ScaledParameter]:
+        """The input weights; the recurrent weights and, of gated layers, the retention at rest."""
+        yield ScaledParameter(f"layer.weight_ih{self.suffix}", "depth")
+        yield ScaledParameter(f"layer.weight_hh{self.suffix}", "time")
         if self._gate_bias() is not None:
-            yield Answer("kept", "time", through="share")
+            yield ScaledParameter("retention", "time", through="share")
 
     def _gate_bias(self) -> tuple[Tensor, Tensor] | None:
         """The two biases of the gate that keeps the old state, PyTorch's second block; or None."""
@@ -288,14 +292,14 @@ class TorchCell(ForeignCell):
         return isinstance(self.layer, nn.LSTM | nn.LSTMCell)
 
     @property
-    def kept(self) -> Tensor:
-        """The share kept at input and output 0, sigmoid(bias) (n_hidden,); set by ``bias_hh``."""
+    def retention(self) -> Tensor:
+        """Retention at input and output 0, sigmoid(bias) (n_hidden,); set by ``bias_hh``."""
         biases = self._gate_bias()
         assert biases is not None
         return torch.sigmoid(biases[0] + biases[1])
 
-    @kept.setter
-    def kept(self, value: Tensor) -> None:
+    @retention.setter
+    def retention(self, value: Tensor) -> None:
         biases = self._gate_bias()
         assert biases is not None
         with torch.no_grad():

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
-from neurolsc.neurons.reset import ResetName
-from neurolsc.neurons.spiking import Spike, SpikingCell
+from neurolsc.neurons.spiking import ResetName, Spike, SpikingCell
 from neurolsc.validation import positive
 
 try:
@@ -88,12 +87,12 @@ class _Recurrent(SpikingCell):
                 raise ValueError(f"{name} must have shape {tuple(weights.shape)}, got {tuple(given.shape)}.")
             self.register_parameter(name, weights if given is None else nn.Parameter(given.detach().clone()))
         theirs = {"w_in": "input_weights", "w_rec": "recurrent_weights"}  # a rule must see which are frozen
-        self.answers, self.paper_answers = (
+        self.scaled_parameters, self.paper_scaled_parameters = (
             tuple(
                 dataclasses.replace(answer, parameter=theirs.get(answer.parameter, answer.parameter))
                 for answer in answers
             )
-            for answers in (self.answers, self.paper_answers)
+            for answers in (self.scaled_parameters, self.paper_scaled_parameters)
         )
         self.register_buffer("absent", None, persistent=False)
         if not autapses:

@@ -23,9 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
-from neurolsc.neurons.equations import next_threshold
-from neurolsc.neurons.reset import Reset, ZeroReset
-from neurolsc.neurons.spiking import Spike, spike_function
+from neurolsc.neurons.spiking import Reset, Spike, ZeroReset, spike_function
 from neurolsc.surrogate import Arctan
 from neurolsc.validation import positive, whole
 
@@ -312,7 +310,7 @@ class _ALIF(LIF):
         z = spk / self.graded_spikes_factor
         mem = self._next_mem(input_, spk, z, mem, thr)
         rate = 1 / self.tau_theta.clamp(min=_SHORTEST)
-        thr = next_threshold(thr, z, torch.exp(-rate), -torch.expm1(-rate) * self.threshold, self.adaptation)
+        thr = torch.exp(-rate) * thr + -torch.expm1(-rate) * self.threshold + self.adaptation * z
         return self._end(self.emit(mem - thr), thr, mem)
 
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell, borrowed, own_cell, torch_cells
 from neurolsc.interop.wrap_spikingjelly import is_dropout, spikingjelly_cell, step_of
-from neurolsc.modes import evaluating
-from neurolsc.network import Network
+from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell
 from neurolsc.validation import whole
 
@@ -232,7 +231,7 @@ class _Forward:
     def compare(self, network: Network, cells: dict[nn.Module, list[Cell]]) -> str:
         """Refuse a network that computes something else; find out which output the model has."""
         reads, below = self.x, self.x.flatten(2)
-        with evaluating(network), torch.no_grad():
+        with eval_mode(network), torch.no_grad():
             for place, (layer, (first, *more)) in enumerate(cells.items()):
                 read = torch.stack([first.current(z) for z in below]) if isinstance(first, ForeignCell) else below
                 if _differ(self.read[layer].flatten(2), read.flatten(2)):
@@ -300,7 +299,7 @@ def _followed(model: nn.Module, x: Tensor, names: dict[nn.Module, str]) -> tuple
 
     devices = [x.device] if x.device.type == "cuda" else []
     with ExitStack() as stack:
-        for context in (evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=devices)):
+        for context in (eval_mode(model), torch.no_grad(), torch.random.fork_rng(devices=devices)):
             stack.enter_context(context)
         for module in model.modules():
             stack.enter_context(borrowed(module))  # also gives back its hidden state
@@ -480,7 +479,7 @@ def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
     chain = nn.Sequential(*modules)
     like = next(chain.parameters(), torch.empty(0))
     x = torch.ones(1, *shape, dtype=like.dtype, device=like.device)
-    with torch.no_grad(), evaluating(chain):
+    with torch.no_grad(), eval_mode(chain):
         first, second = chain(x), chain(x)
     if not isinstance(first, Tensor) or not torch.equal(first, second):
         names = ", ".join(type(m).__name__ for m in unknown)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
-from neurolsc.neurons.cell import Answer, Membrane, State, Thresholds
+from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 
 WRAPPED = frozenset(
     f"{kind}{recurrent}{cell}"
@@ -81,19 +81,19 @@ class NorseCell(ForeignCell):
             own = hasattr(layer, "input_weights")
             self.input_matrices = ("layer.input_weights",) if own else tuple(a.parameter for a in self.weight_before())
 
-    def find_answers(self) -> Iterable[Answer]:
+    def find_answers(self) -> Iterable[ScaledParameter]:
         """The decays and recurrent weights for the time, the input weights for the depth."""
         # in an LSNN an input reaches only the current within a step: no weight sets a radius
         # through depth
         lsnn = type(self.layer).__name__.startswith("LSNN")
         if hasattr(self.layer, "input_weights"):
-            yield from () if lsnn else (Answer("layer.input_weights", "depth"),)
+            yield from () if lsnn else (ScaledParameter("layer.input_weights", "depth"),)
         else:
             yield from () if lsnn else self.weight_before()
         if hasattr(self.layer, "recurrent_weights"):
-            yield Answer("layer.recurrent_weights", "time")
+            yield ScaledParameter("layer.recurrent_weights", "time")
         for name in self._rates():
-            yield Answer(RATES[name], "time", through="share")
+            yield ScaledParameter(RATES[name], "time", through="share")
 
     def _rates(self) -> list[str]:
         """The rates that this layer has and that are not frozen."""

@@ -16,7 +16,7 @@ from torch.nn.functional import avg_pool2d, max_pool2d
 
 from neurolsc.interop import snntorch as views
 from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
-from neurolsc.neurons.cell import Answer, Membrane, State, Thresholds
+from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 
 VARIABLES = {
     "Leaky": ("mem",),
@@ -48,15 +48,17 @@ class SnnTorchCell(ForeignCell):
         """The state variables of a layer, without its spikes."""
         return VARIABLES[type(layer).__name__]
 
-    def find_answers(self) -> Iterable[Answer]:
+    def find_answers(self) -> Iterable[ScaledParameter]:
         yield from self.weight_before()
         for name in ("alpha", "beta"):
             if hasattr(self.layer, name):
-                yield Answer(f"layer.{name}", "time", through="share")
+                yield ScaledParameter(f"layer.{name}", "time", through="share")
         recurrent = getattr(self.layer, "recurrent", None)
         if recurrent is not None:
             yield from (
-                Answer(f"layer.recurrent.{name}", "time") for name in ("weight", "V") if name in recurrent._parameters
+                ScaledParameter(f"layer.recurrent.{name}", "time")
+                for name in ("weight", "V")
+                if name in recurrent._parameters
             )
 
     @property
@@ -152,10 +154,10 @@ class AlphaCell(SnnTorchCell):
     thresholds = SnnTorchCell.thresholds
     membrane = SnnTorchCell.membrane
 
-    def find_answers(self) -> Iterable[Answer]:
+    def find_answers(self) -> Iterable[ScaledParameter]:
         yield from self.weight_before()
-        yield Answer("layer.alpha", "time", through="share")
-        yield Answer("beta", "time", through="share")
+        yield ScaledParameter("layer.alpha", "time", through="share")
+        yield ScaledParameter("beta", "time", through="share")
 
     @property
     def beta(self) -> Tensor:
@@ -178,9 +180,9 @@ class SLSTMCell(SnnTorchCell):
     def start_shape(self, current: Tensor) -> tuple[int, ...]:
         return (len(current), self.layer.hidden_size)  # type: ignore[return-value]
 
-    def find_answers(self) -> Iterable[Answer]:
-        yield Answer("layer.lstm_cell.weight_ih", "depth")
-        yield Answer("layer.lstm_cell.weight_hh", "time")
+    def find_answers(self) -> Iterable[ScaledParameter]:
+        yield ScaledParameter("layer.lstm_cell.weight_ih", "depth")
+        yield ScaledParameter("layer.lstm_cell.weight_hh", "time")
 
 
 class SConv2dLSTMCell(SnnTorchCell):
@@ -195,9 +197,9 @@ class SConv2dLSTMCell(SnnTorchCell):
     def start_shape(self, current: Tensor) -> tuple[int, ...]:
         return (len(current), self.layer.out_channels, *current.shape[2:])  # type: ignore[return-value]
 
-    def find_answers(self) -> Iterable[Answer]:
-        yield Answer("w_in", "depth")
-        yield Answer("w_rec", "time")
+    def find_answers(self) -> Iterable[ScaledParameter]:
+        yield ScaledParameter("w_in", "depth")
+        yield ScaledParameter("w_rec", "time")
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         return [self.layer.conv.weight]  # type: ignore[union-attr,list-item]
@@ -244,11 +246,11 @@ class ViewCell(SnnTorchCell):
         """Without the spikes, as for the others."""
         return layer.states[1:]  # type: ignore[index,return-value]
 
-    def find_answers(self) -> Iterable[Answer]:
+    def find_answers(self) -> Iterable[ScaledParameter]:
         yield from super().find_answers()
         if "thr" in self.variables:
-            yield Answer("layer.adaptation", "time")
-            yield Answer("layer.tau_theta", "time", through="decay")
+            yield ScaledParameter("layer.adaptation", "time")
+            yield ScaledParameter("layer.tau_theta", "time", through="decay")
 
     def initial_state(self, batch: int) -> State:
         """At rest: the threshold at its resting value, the voltage at 0."""

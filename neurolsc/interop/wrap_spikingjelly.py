@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell, state_type
-from neurolsc.neurons.cell import Answer, Membrane, State, Thresholds
+from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 
 NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
 """The neurons that are wrapped, alone or in a LinearRecurrentContainer."""
@@ -43,12 +43,14 @@ class SpikingJellyCell(ForeignCell):
         """The voltage at rest."""
         return self.node.v_reset or 0.0
 
-    def find_answers(self) -> Iterable[Answer]:
+    def find_answers(self) -> Iterable[ScaledParameter]:
         """The decay and recurrent weights for the time, the input weights for the depth."""
         recurrent = hasattr(self.layer, "rc")
-        yield from [Answer("w_in", "depth"), Answer("w_rec", "time")] if recurrent else self.weight_before()
+        yield from (
+            [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")] if recurrent else self.weight_before()
+        )
         if not type(self.node).__name__.startswith("IF"):
-            yield Answer("decay", "time", through="share")
+            yield ScaledParameter("decay", "time", through="share")
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         yield from super().pretrained()

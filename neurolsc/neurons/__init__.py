@@ -1,13 +1,13 @@
 """Cells: one recurrent layer each, as a pure step, and what a cell says about that step.
 
 Map: `cell` is what every cell has, the guard of its closed forms, and the table of names.
-`spiking` has LIF and the ALIF family (eq. 49 itself is in `equations`, resets in `reset`), `cuba` a
+`spiking` has LIF and the ALIF family (with `equations` and `reset`), `cuba` a
 LIF with a synaptic current and an integrator. `rate` has the cells that send numbers (feed-forward,
 RNN, GRU, LSTM), `lru` the LRU. `derivatives` has closed forms as linear operators, `isolated` a
 bound on radii that leaks hold. `fast/` runs LIF and ALIF over all steps at once.
 """
 
-from neurolsc.neurons.cell import Answer, Cell, Membrane, State, Thresholds, register
+from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, State, Thresholds, register
 from neurolsc.neurons.cuba import LI, CubaLIF
 from neurolsc.neurons.derivatives import Derivatives, StepMap, Term
 from neurolsc.neurons.lru import LRU, LRUState
@@ -23,7 +23,7 @@ from neurolsc.neurons.spiking import (
     LIFState,
     SpikingCell,
 )
-from neurolsc.positive import Positive
+from neurolsc.positive import LogParameter
 
 __all__ = [
     "ALIF",
@@ -38,7 +38,6 @@ __all__ = [
     "ALIFPlusMinus",
     "ALIFPositive",
     "ALIFState",
-    "Answer",
     "Cell",
     "CubaLIF",
     "Derivatives",
@@ -47,8 +46,9 @@ __all__ = [
     "LIFState",
     "LRUState",
     "LSTMState",
+    "LogParameter",
     "Membrane",
-    "Positive",
+    "ScaledParameter",
     "SpikingCell",
     "State",
     "StepMap",

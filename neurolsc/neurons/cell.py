@@ -6,9 +6,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
-from itertools import chain, islice
-from types import FunctionType
+from itertools import chain
 from typing import Any, Literal, Self, TypeVar
 
 import torch
@@ -16,15 +16,66 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neurolsc import surrogate
-from neurolsc.frames import frame, frames, frozen, stretch
+from neurolsc.frames import frames, frozen, stretch
 from neurolsc.neurons.derivatives import Derivatives
-from neurolsc.positive import behind, set_value
+from neurolsc.positive import set_value, stored_parameter
 from neurolsc.surrogate import Surrogate
 from neurolsc.validation import meant, tensor, whole
 
+State = Any  # of a cell: a NamedTuple of tensors (B, ...)
+
+
+@dataclass(frozen=True)
+class ScaledParameter:
+    """A parameter that a multiplier of a radius scales.
+
+    Attributes:
+        parameter: its name on the cell; dotted, ``"layer.weight"``, where it belongs to a module of
+            the cell.
+        radius: the radius that grows with it, through ``"time"`` or ``"depth"``.
+        through: what a multiplier multiplies: the ``"value"``; of a time constant tau in steps the
+            ``"decay"`` exp(-1/tau); of a ``"share"``, a decay stored as such, the value, which
+            stays below 1.
+        sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts
+            as k**sign.
+    """
+
+    parameter: str
+    radius: Literal["time", "depth"]
+    through: Literal["value", "decay", "share"] = "value"
+    sign: int = 1
+
+
+@dataclass(frozen=True)
+class Membrane:
+    """The voltage of a cell, which spikes where it is above the threshold.
+
+    Attributes:
+        name: the variable of the state that is the voltage. Where a spike resets it within the same
+            step, as in norse, it is the voltage after that.
+        threshold: the threshold in a state, (B, n_hidden) or broadcast to it.
+        spike: the output at a distance v - theta, elementwise, with the surrogate's derivative.
+    """
+
+    name: str
+    threshold: Callable[[Any], Tensor]
+    spike: Callable[[Tensor], Tensor]
+
+    def voltage(self, state: Any) -> Tensor:
+        """The voltage in a state (B, n_hidden)."""
+        return getattr(state, self.name).flatten(1)
+
+    def thresholds(self, state: Any) -> Tensor:
+        """The threshold of every neuron in a state (B, n_hidden)."""
+        return self.threshold(state).expand_as(getattr(state, self.name)).flatten(1)
+
+    def moved(self, state: Any, by: float) -> Any:
+        """The same state with another voltage."""
+        return state._replace(**{self.name: getattr(state, self.name) + by})
+
 
 class Thresholds:
-    """The thresholds of a cell as they are now, which may then be set to any multiple of that.
+    """The present thresholds of a cell, which can be set to any multiple of them.
 
     Args:
         cell: the cell, whose parameters are set in place.
@@ -57,110 +108,58 @@ class Thresholds:
         setattr(self._cell, self._rest, value)
 
 
-@dataclass(frozen=True)
-class Membrane:
-    """The voltage of a cell, which fires where it is above the threshold.
-
-    Attributes:
-        name: the variable of the state that is the voltage. Where a spike resets it within the same
-            step, as in norse, it is the voltage after that.
-        threshold: the threshold in a state, (B, n_hidden) or broadcast to it.
-        spike: what is sent at a distance v - theta, elementwise, with the surrogate's derivative.
-    """
-
-    name: str
-    threshold: Callable[[Any], Tensor]
-    spike: Callable[[Tensor], Tensor]
-
-    def voltage(self, state: Any) -> Tensor:
-        """The voltage in a state (B, n_hidden)."""
-        return getattr(state, self.name).flatten(1)
-
-    def thresholds(self, state: Any) -> Tensor:
-        """The threshold of every neuron in a state (B, n_hidden)."""
-        return self.threshold(state).expand_as(getattr(state, self.name)).flatten(1)
-
-    def moved(self, state: Any, by: float) -> Any:
-        """The same state with another voltage."""
-        return state._replace(**{self.name: getattr(state, self.name) + by})
-
-
-State = Any
-"""The state of a cell: a NamedTuple of tensors of shape (B, ...)."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A parameter that answers for a radius.
-
-    Attributes:
-        parameter: its name on the cell; dotted, ``"layer.weight"``, where it belongs to a module of
-            the cell.
-        radius: the radius that it answers to, through ``"time"`` or ``"depth"``.
-        through: what a multiplier multiplies: the ``"value"``; of a time constant tau in steps the
-            ``"decay"`` exp(-1/tau); of a ``"share"``, a decay kept as such, the value, which stays
-            below 1.
-        sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts
-            as k**sign.
-    """
-
-    parameter: str
-    radius: Literal["time", "depth"]
-    through: Literal["value", "decay", "share"] = "value"
-    sign: int = 1
-
-
 class Cell(nn.Module, ABC):
-    """A recurrent layer, seen one step at a time.
+    """A recurrent layer, one step at a time.
 
     A cell holds parameters and no state. With h the state, a NamedTuple of tensors (B, ...):
 
     - ``output(h)`` is what it sends to others, shape (B, n_hidden), a function of the state alone;
-    - ``update(x, z, h)`` is the next state, given the input x (B, n_in) and the own last output z =
-    ``output(h)``
-      (an argument so that a time loop does not compute it twice);
+    - ``update(x, z, h)`` is the next state, from the input x (B, n_in) and the own last output z =
+      ``output(h)`` (an argument so that a time loop does not compute it twice);
     - ``step(x, h)`` is both: the next output and the next state.
 
-    All three are pure and differentiable, and are all that a new neuron needs: a class with them,
-    an :meth:`initial_state` and a state that is a NamedTuple is run, differentiated, pre-trained
-    and trained like any other. Variables of a state may be complex; derivatives and radii are then
-    those of their real and imaginary parts.
+    All three are pure and differentiable, and with :meth:`initial_state` they are all that a new
+    neuron needs: it is run, differentiated, pre-trained and trained like any other. Variables of a
+    state may be complex; derivatives and radii are then those of their real and imaginary parts.
 
-    Everything else is an offer, which describes the step of the class that makes it: :meth:`run`
-    (all steps at once), :meth:`derivatives` (in closed form), :meth:`thresholds`, :meth:`membrane`,
-    :meth:`gains`, and the attributes below. A subclass that overrides a part of the step loses the
-    offers that it does not renew (:mod:`neurolsc.neurons.cell`), and is run step by step and
-    differentiated by autograd.
+    A cell may know more. :meth:`run_at_once` is a faster run and :meth:`closed_form` has the
+    derivatives of the step. Both are used only for the step of the class that defines them: where a
+    subclass, or a function set on the instance, overrides any part of that step
+    (:meth:`steps_as`), the cell runs step by step and autograd differentiates it. The other methods
+    and attributes are inherited like any.
 
     Attributes:
-        answers: the parameters that answer for its radii, following its derivatives.
-        paper_answers: the same after the paper, Sec. II-D and App. H.
-        recurrent_synapses: neurons of its own layer that hear a neuron; None where the cell does
-            not say.
-        integrator: whether it sends its voltage and no spikes, as norse's LI. Starts, rates and
-            diagnoses pass over such a layer.
-        input_matrices: names of input weights that set no radius through depth, since what a step
-            reads does not reach what it sends, as in norse's LSNN.
+        scaled_parameters: the parameters that multipliers scale, as the derivatives say.
+        paper_scaled_parameters: the same after the paper, Sec. II-D and App. H.
+        recurrent_synapses: neurons of its own layer that read a neuron; None if not known.
+        integrator: True if it sends its voltage and no spikes, as norse's LI. Initialisers, rates
+            and diagnoses pass over such a layer.
+        input_matrices: names of input weights that set no radius through depth, since the input of
+            a step does not reach its output, as in norse's LSNN.
     """
 
-    answers: tuple[Answer, ...] = ()
-    paper_answers: tuple[Answer, ...] = ()
+    scaled_parameters: tuple[ScaledParameter, ...] = ()
+    paper_scaled_parameters: tuple[ScaledParameter, ...] = ()
     recurrent_synapses: int | None = None
     integrator: bool = False
     input_matrices: tuple[str, ...] = ()
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        withdraw(cls, Cell)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        withdraw_here(self, Cell, name)
-        super().__setattr__(name, value)
 
     def __init__(self, n_in: int, n_hidden: int) -> None:
         super().__init__()
         self.n_in = whole("n_in", n_in)
         self.n_hidden = whole("n_hidden", n_hidden)
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        """Refuse words of other libraries, and say what they are here.
+
+        Raises:
+            TypeError: if a setting has the name that it has elsewhere.
+        """
+        known = {name for each in cls.__mro__ for name in inspect.signature(each.__init__).parameters}
+        for word in settings:
+            if word in ELSEWHERE and word not in known:
+                raise TypeError(f"{cls.__name__} takes no {word}: {ELSEWHERE[word]}.")
+        return super().__new__(cls)
 
     @abstractmethod
     def initial_state(self, batch: int) -> State:
@@ -193,65 +192,78 @@ class Cell(nn.Module, ABC):
         return self.output(state), state
 
     def run(
-        self,
-        x: Tensor,
-        state: State,
-        *,
-        first: Tensor | None = None,
-        lengths: Tensor | None = None,
-        recompute: bool = False,
+        self, x: Tensor, state: State, *, lengths: Tensor | None = None, recompute: bool = False
     ) -> tuple[Tensor, State]:
-        """Many time steps: those of :meth:`update` one by one, or an equal, faster way of the cell.
+        """Many time steps: by :meth:`run_at_once` where that knows the step, else one by one.
 
         Args:
             x: the input (T, B, n_in), dense or sparse (COO), of any real dtype.
             state: the state before.
-            first: what the first step reads (B, n_in); x is then read one step late, and its last
-                frame not at all.
             lengths: the number of steps after which the state of each sample stands still (B,), 0
                 to T; by default T. Outputs after that mean nothing.
-            recompute: keep the state of a few steps only, and run those between again for the
+            recompute: store the state of a few steps only, and run those between again for the
                 gradient.
 
         Returns:
             The outputs (T, B, n_hidden) and the last state.
         """
-        if not (recompute and torch.is_grad_enabled()):
-            return self._by_steps(x, state, first, lengths)
         steps, outputs = x.shape[0], []
-        length = math.isqrt(steps - 1) + 1
-        for a in range(0, steps, length):
-            part = stretch(x, a, min(length, steps - a))
-            left = None if lengths is None else (lengths - a).clamp(0, part.shape[0])
-            z, state = checkpoint(self._by_steps, part, state, first, left, use_reentrant=False)  # type: ignore[misc]
-            first = None if first is None else frame(part, -1)
-            outputs.append(z)
-        return torch.cat(outputs), state
-
-    def _by_steps(self, x: Tensor, state: State, first: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        dtype, z, outputs = state[0].real.dtype, self.output(state), []
-        read = frames(x) if first is None else chain([first], islice(frames(x), x.shape[0] - 1))
-        for t, now in enumerate(read):
+        if recompute and torch.is_grad_enabled() and not _transformed():
+            length = math.isqrt(steps - 1) + 1
+            for a in range(0, steps, length):
+                part = stretch(x, a, min(length, steps - a))
+                left = None if lengths is None else (lengths - a).clamp(0, part.shape[0])
+                z, state = checkpoint(self.run, part, state, lengths=left, use_reentrant=False)  # type: ignore[misc]
+                outputs.append(z)
+            return torch.cat(outputs), state
+        if self.steps_as(_owner(type(self), "run_at_once")):
+            at_once = self.run_at_once(x, state, lengths)
+            if at_once is not None:
+                return at_once
+        dtype, z = state[0].real.dtype, self.output(state)
+        for t, now in enumerate(frames(x)):
             after = self.update(now.to(dtype), z, state)
             state = after if lengths is None else frozen(after, state, lengths > t)
             z = self.output(state)
             outputs.append(z)
         return torch.stack(outputs), state
 
-    def derivatives(self) -> Derivatives | None:
-        """The derivatives of the step in closed form; None if not known: then autograd has them."""
+    def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
+        """What :meth:`run` returns, by a faster way; None where that does not apply."""
         return None
+
+    def derivatives(self) -> Derivatives | None:
+        """The derivatives of this cell's step in closed form; None: by autograd."""
+        return self.closed_form() if self.steps_as(_owner(type(self), "closed_form")) else None
+
+    def closed_form(self) -> Derivatives | None:
+        """The derivatives of the step that this class defines; None if not known."""
+        return None
+
+    def steps_as(self, kind: type) -> bool:
+        """True if the whole step is that of a class: nothing overrides a part of it.
+
+        A part of the step is whatever the class or its bases define, but starting values,
+        descriptions and what a cell says about itself.
+
+        Example:
+            >>> from neurolsc import ALIFPlus
+            >>> from neurolsc.neurons import ALIF, LIF
+            >>> ALIFPlus(3, 2).steps_as(ALIF), ALIFPlus(3, 2).steps_as(LIF)
+            (True, False)
+        """
+        return inherits_step(type(self), kind) and _parts_of_step(kind).isdisjoint(vars(self))
 
     def thresholds(self) -> Thresholds | None:
         """What scales the thresholds, and so the firing rates; None where none are known."""
         return None
 
     def membrane(self) -> Membrane | None:
-        """What of the state is the voltage, and where it fires; None where there is no such."""
+        """Which variable of the state is the voltage, and where it spikes; None: no such."""
         return None
 
     def gains(self) -> dict[str, float]:
-        """How far a unit of a parameter moves the state at rest, by its name; 1 where none is said.
+        """How far a unit of a parameter moves the state at rest, by its name; by default 1.
 
         Of a constant input that is added at every step it is the sum of what is left of it. A
         training can divide learning rates by them.
@@ -266,7 +278,7 @@ class Cell(nn.Module, ABC):
         return f"{self.n_in}, {self.n_hidden}"
 
     def pretrained(self) -> Iterable[nn.Parameter]:
-        """What pre-training may optimize and shuffle: all parameters, unless a cell says less."""
+        """What pre-training may optimize and shuffle: by default all parameters."""
         return self.parameters()
 
     @property
@@ -274,23 +286,12 @@ class Cell(nn.Module, ABC):
         """The dtype and device of the parameters, as keywords for a tensor's constructor."""
         return dtype_and_device(self)
 
-    def __new__(cls, *args: Any, **settings: Any) -> Self:
-        """Refuse words of other libraries, and say what they are here.
-
-        Raises:
-            TypeError: if a setting has the name that it has elsewhere.
-        """
-        known = {name for each in cls.__mro__ for name in inspect.signature(each.__init__).parameters}
-        for word in settings:
-            if word in ELSEWHERE and word not in known:
-                raise TypeError(f"{cls.__name__} takes no {word}: {ELSEWHERE[word]}.")
-        return super().__new__(cls)
-
     def copy(self) -> "Cell":
         """An independent copy."""
         return copy.deepcopy(self)
 
 
+# Words of snnTorch, norse, spikingjelly and PyTorch in constructors, and what they are here.
 ELSEWHERE = {
     "beta": "snnTorch's beta is a decay: give tau_v = -1 / ln(beta), in steps (the beta of an LSNN is adaptation here)",
     "alpha": "snnTorch's alpha is the decay of a synapse, which neurons here have not (neurolsc.wrap takes its layers); "
@@ -312,7 +313,54 @@ ELSEWHERE = {
     "input_size": "input_size is n_in here",
     "hidden_size": "hidden_size is n_hidden here",
 }
-"""Words of snnTorch, norse, spikingjelly and PyTorch in constructors, and what they are here."""
+
+# Names that are no part of a step: starting values, descriptions, what is known of the step.
+NO_STEP = frozenset(
+    (
+        *("initial_state", "pretrained", "config", "extra_repr", "draw_adaptation", "copy", "steps_as"),
+        *("run", "run_at_once", "derivatives", "closed_form", "thresholds", "membrane", "gains", "integrator"),
+        *("scaled_parameters", "paper_scaled_parameters", "recurrent_synapses", "input_matrices"),
+    )
+)
+
+
+@cache
+def _parts_of_step(kind: type) -> frozenset[str]:
+    """Names that a class or its bases define and that may be a part of its step."""
+    names = {name for c in kind.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
+    return frozenset(name for name in names - NO_STEP if not name.startswith(("__", "_abc")))
+
+
+@cache
+def inherits_step(cls: type, kind: type) -> bool:
+    """True if a class of cells has the step of another, no class between them overriding a part."""
+    if kind not in cls.__mro__:
+        return False
+    abstract = getattr(kind, "__abstractmethods__", frozenset())  # to fill these in is no change
+    between = cls.__mro__[: cls.__mro__.index(kind)]
+    return all((_parts_of_step(kind) - abstract).isdisjoint(vars(c)) for c in between)
+
+
+def _owner(cls: type, name: str) -> type:
+    """The class that defines a name."""
+    return next(c for c in cls.__mro__ if name in vars(c))
+
+
+def step_of(cls: type) -> type:
+    """The class that defines a cell's step: the lowest that has ``update`` or changes a part of it.
+
+    Example:
+        >>> from neurolsc import ALIFPlus
+        >>> step_of(ALIFPlus).__name__
+        'ALIF'
+    """
+    owner = _owner(cls, "update")
+    return next(c for c in cls.__mro__ if c is owner or not _parts_of_step(owner).isdisjoint(vars(c)))
+
+
+def _transformed() -> bool:
+    """True inside a transform of ``torch.func``, where recomputation does not work."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
 
 
 def dtype_and_device(module: nn.Module) -> dict[str, Any]:
@@ -332,7 +380,7 @@ def truncated_normal(mean: float, size: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Synapses:
+class WeightMatrix:
     """A matrix of weights of a cell, to read and to set.
 
     Attributes:
@@ -351,7 +399,7 @@ class Synapses:
 
     @property
     def frozen(self) -> bool:
-        """Whether they are a parameter that asks for no gradient, and so are to stay."""
+        """True if they are a parameter that requires no gradient, and so are to stay."""
         return is_frozen(self.cell, self.name)
 
     @property
@@ -361,7 +409,7 @@ class Synapses:
 
     @property
     def fan_out(self) -> int:
-        """Neurons that hear an input."""
+        """Neurons that read an input."""
         return self.weights[:, 0].numel()
 
     def set(self, weights: Tensor) -> None:
@@ -370,18 +418,18 @@ class Synapses:
             set_value(*owner_of(self.cell, self.name), weights.to(self.weights))
 
 
-def synapses(cell: Cell, radius: Literal["time", "depth"], *, inputs: bool = False) -> tuple[Synapses, ...]:
+def weight_matrices(cell: Cell, radius: Literal["time", "depth"], *, inputs: bool = False) -> tuple[WeightMatrix, ...]:
     """The matrices of a cell that set a radius: recurrent ones through time, input ones in depth.
 
-    A cell names them in its ``answers``; what has fewer than two axes is no matrix.
+    They are those of its ``scaled_parameters`` that have two axes or more.
 
     Args:
         cell: the cell.
         radius: the radius.
         inputs: also the input matrices that set no radius (:attr:`neurolsc.Cell.input_matrices`).
     """
-    named = [Synapses(cell, answer.parameter) for answer in cell.answers if answer.radius == radius]
-    named += [Synapses(cell, name) for name in cell.input_matrices] if inputs else []
+    named = [WeightMatrix(cell, scaled.parameter) for scaled in cell.scaled_parameters if scaled.radius == radius]
+    named += [WeightMatrix(cell, name) for name in cell.input_matrices] if inputs else []
     return tuple(dict.fromkeys(s for s in named if s.weights.ndim >= 2))
 
 
@@ -392,8 +440,8 @@ def owner_of(cell: Cell, name: str) -> tuple[nn.Module, str]:
 
 
 def is_frozen(cell: Cell, name: str) -> bool:
-    """Whether a quantity of a cell is a parameter, or stands behind one, that is frozen."""
-    parameter = behind(*owner_of(cell, name))
+    """True if the parameter that stores a quantity of a cell requires no gradient."""
+    parameter = stored_parameter(*owner_of(cell, name))
     return parameter is not None and not parameter.requires_grad
 
 
@@ -403,6 +451,9 @@ C = TypeVar("C", bound=type[nn.Module])
 
 class Table(dict[str, type[T]]):
     """Classes of a kind by name.
+
+    A file that names a class builds one of these and imports nothing; whoever reads a network of
+    cells of their own imports the module that registers them first.
 
     Args:
         kind: what they are called in messages.
@@ -421,10 +472,9 @@ class Table(dict[str, type[T]]):
             ValueError: if there is none; the message lists the known ones.
         """
         if name not in self:
-            known = ", ".join(sorted(self))
             raise ValueError(
-                f"unknown {self.kind} {name!r}; known are {known}{meant(self, name)} One of your own is known after "
-                "neurolsc.register(ITS_CLASS), so import its module first."
+                f"unknown {self.kind} {name!r}; known are {', '.join(sorted(self))}{meant(self, name)} One of your own "
+                "is known after neurolsc.register(ITS_CLASS), so import its module first."
             )
         return self[name]
 
@@ -475,16 +525,7 @@ class Table(dict[str, type[T]]):
 
 CELLS: Table[Cell] = Table("cell", Cell)  # each enters itself, as one of a user does
 SURROGATES: Table[Surrogate] = Table(
-    "surrogate",
-    Surrogate,
-    surrogate.Arctan,
-    surrogate.Exponential,
-    surrogate.FastSigmoid,
-    surrogate.Gaussian,
-    surrogate.Logistic,
-    surrogate.MultiGaussian,
-    surrogate.Rectangular,
-    surrogate.Triangular,
+    "surrogate", Surrogate, *(getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate")
 )
 
 
@@ -494,7 +535,7 @@ def register(cls: C, *, name: str | None = None) -> C:
     Then :func:`neurolsc.save`, :func:`neurolsc.load` and the command line take it.
 
     Args:
-        cls: the class; its constructor takes what its ``config()`` gives.
+        cls: the class; its constructor takes what its ``config()`` returns.
         name: what files and commands call it; by default the name of the class.
 
     Returns:
@@ -518,62 +559,3 @@ def register(cls: C, *, name: str | None = None) -> C:
             table.enter(cls, name or cls.__name__)
             return cls
     raise TypeError(f"register takes a class of neurolsc.Cell or neurolsc.surrogate.Surrogate, got {cls!r}.")
-
-
-OFFERS = ("run", "derivatives", "thresholds", "membrane", "gains", "recurrent_synapses", "answers", "paper_answers")
-"""names on a cell that describe its step; ``Cell`` says what they are where nothing is offered"""
-
-BESIDES = frozenset({"initial_state", "pretrained", "config", "extra_repr", "draw_adaptation"})
-"""names on a cell that no step depends on: starting values, and descriptions"""
-
-_OUTSIDE = frozenset((*nn.Module.__mro__, ABC))
-
-
-def withdraw(cls: type, base: type) -> None:
-    """Set offers that a new class inherits, but whose step it changes, back to the base's."""
-    for name in OFFERS:
-        if _changed(cls, next(c for c in cls.__mro__ if name in vars(c))):
-            setattr(cls, name, vars(base)[name])
-
-
-def withdraw_here(cell: Any, base: type, name: str) -> None:
-    """The same for one instance, on which a name is set that may be a part of its step."""
-    part = isinstance(getattr(type(cell), name, None), FunctionType)
-    if part and name not in BESIDES and name not in OFFERS:
-        for offer in OFFERS:
-            value = vars(base)[offer]
-            cell.__dict__[offer] = value.__get__(cell) if isinstance(value, FunctionType) else value
-
-
-def step_of(cls: type) -> type:
-    """The class that defines a cell's step: the lowest that has ``update`` or changes a part.
-
-    Example:
-        >>> from neurolsc import ALIFPlus
-        >>> step_of(ALIFPlus).__name__
-        'ALIF'
-    """
-    owner = next(c for c in cls.__mro__ if "update" in vars(c))
-    return next((c for c in _below(cls, owner) if _parts(c) & _step(owner)), owner)
-
-
-def _changed(cls: type, owner: type) -> bool:
-    return any(_parts(c) & _step(owner) for c in _below(cls, owner))
-
-
-def _below(cls: type, owner: type) -> tuple[type, ...]:
-    """The classes that come before the owner in the order of inheritance."""
-    return cls.__mro__[: cls.__mro__.index(owner)]
-
-
-def _step(owner: type) -> set[str]:
-    """What the step of a class may consist of: all that it has and does not leave abstract."""
-    abstract = getattr(owner, "__abstractmethods__", frozenset())
-    return {name for c in owner.__mro__ for name in _parts(c)} - abstract
-
-
-def _parts(cls: type) -> set[str]:
-    """The names that a class itself defines and that may be a part of a step."""
-    if cls in _OUTSIDE:
-        return set()
-    return {name for name in vars(cls) if not name.startswith(("__", "_abc"))} - BESIDES - set(OFFERS)

@@ -6,19 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.display import state_repr
-from neurolsc.neurons.cell import Answer, Cell, Membrane, Thresholds, register, truncated_normal
+from neurolsc.neurons.cell import Cell, ScaledParameter, register, truncated_normal
 from neurolsc.neurons.spiking import LIF
-from neurolsc.positive import Positive
+from neurolsc.positive import LogParameter
 from neurolsc.validation import number
 
 
 class CubaState(NamedTuple):
     """State of a CubaLIF or LI cell."""
 
-    i: Tensor
-    """synaptic current (B, n_hidden)"""
-    v: Tensor
-    """membrane potential (B, n_hidden)"""
+    i: Tensor  # synaptic current (B, n_hidden)
+    v: Tensor  # membrane potential (B, n_hidden)
 
     def __repr__(self) -> str:
         return state_repr(self)
@@ -52,13 +50,8 @@ class CubaLIF(LIF):
         (torch.Size([5, 2]), torch.Size([5, 2]))
     """
 
-    tau_i = Positive()
-    answers = (
-        Answer("w_in", "depth"),
-        Answer("w_rec", "time"),
-        Answer("tau_v", "time", through="decay"),
-        Answer("tau_i", "time", through="decay"),
-    )
+    tau_i = LogParameter()
+    scaled_parameters = (*LIF.scaled_parameters, ScaledParameter("tau_i", "time", through="decay"))
 
     def __init__(self, n_in: int, n_hidden: int, *, tau_i: float = 5.0, **settings: Any) -> None:
         super().__init__(n_in, n_hidden, **settings)
@@ -66,7 +59,7 @@ class CubaLIF(LIF):
 
     @property
     def decay_i(self) -> Tensor:
-        """Share of the current kept from one step to the next, exp(-1/tau_i), (n_hidden,)."""
+        """Retention of the current from step to step, exp(-1/tau_i), (n_hidden,)."""
         return torch.exp(-1 / self.tau_i)
 
     def initial_state(self, batch: int) -> CubaState:  # type: ignore[override]
@@ -74,18 +67,9 @@ class CubaLIF(LIF):
         zero = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
         return CubaState(zero, zero.clone())
 
-    def distance(self, state: Any) -> Tensor:
-        return state.v - self.theta
-
     def update(self, x: Tensor, z: Tensor, state: CubaState) -> CubaState:  # type: ignore[override]
         i = self.decay_i * state.i + x @ self.w_in.T + z @ self.w_rec.T + self.b_v
         return CubaState(i, self.reset.carry(self.decay_v * state.v, z, self.theta) + i)
-
-    def thresholds(self) -> Thresholds:
-        return Thresholds(self, ("theta",))
-
-    def membrane(self) -> Membrane:
-        return Membrane("v", lambda _: self.theta, self.spike)
 
 
 @register
@@ -120,15 +104,15 @@ class LI(Cell):
         (torch.Size([5, 2]), True)
     """
 
-    tau_i = Positive()
-    tau_v = Positive()
+    tau_i = LogParameter()
+    tau_v = LogParameter()
     b_v: Tensor
     integrator = True
     recurrent_synapses = 0
-    answers = (
-        Answer("w_in", "depth"),
-        Answer("tau_v", "time", through="decay"),
-        Answer("tau_i", "time", through="decay"),
+    scaled_parameters = (
+        ScaledParameter("w_in", "depth"),
+        ScaledParameter("tau_v", "time", through="decay"),
+        ScaledParameter("tau_i", "time", through="decay"),
     )
 
     def __init__(self, n_in: int, n_hidden: int, *, tau_i: float = 5.0, tau_v: float = 10.0) -> None:
@@ -140,12 +124,12 @@ class LI(Cell):
 
     @property
     def decay_i(self) -> Tensor:
-        """Share of the current kept from one step to the next, exp(-1/tau_i), (n_hidden,)."""
+        """Retention of the current from step to step, exp(-1/tau_i), (n_hidden,)."""
         return torch.exp(-1 / self.tau_i)
 
     @property
     def decay_v(self) -> Tensor:
-        """The same of the voltage, exp(-1/tau_v), (n_hidden,)."""
+        """Retention of the voltage from step to step, exp(-1/tau_v), (n_hidden,)."""
         return torch.exp(-1 / self.tau_v)
 
     def initial_state(self, batch: int) -> CubaState:

@@ -1,48 +1,49 @@
-r"""What a cell may offer in place of autograd: the derivatives of its step in closed form.
+r"""Derivatives of a cell's step in closed form, as linear operators and as matrices.
 
 With h the state before the step, x the input and z = output(h), all variables of a state side by
-side (a complex one as its real and imaginary parts),
+side (a complex one as its real and imaginary parts), a closed form has
 
 .. math:: \frac{\partial h'}{\partial h} \; (S, S), \qquad
           \frac{\partial h'}{\partial x} \; (S, n_{in}), \qquad
           \frac{\partial z}{\partial h} \; (n_{hidden}, S)
 
-A cell gives them as matrices. Where products with vectors are cheaper than matrices it gives those
-too; else the matrices are multiplied.
+A cell of one's own gives matrices. LIF, ALIF and LRU also give operators, whose products with
+vectors cost less. The derivatives of every other cell are autograd products.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from neurolsc.neurons.isolated import Known, hears_few, held_alone
+from neurolsc.neurons.isolated import Known, held_by_isolated_neurons
+
+State = Any
 
 
 class Factors(NamedTuple):
-    """A factorised M - shift I of one point, M real (n, n).
-
-    What is here are its inverse and that of its adjoint, on vectors (n,).
-    """
+    """A factorised M - shift I of one point, M real (n, n): products with its inverse, on (n,)."""
 
     solve: Callable[[Tensor], Tensor]
     solve_adjoint: Callable[[Tensor], Tensor]
 
 
 class LinearOperator(ABC):
-    """A linear map at each of P points, from vectors (P, columns) to vectors (P, rows)."""
+    """A matrix M at each of P points, from vectors (P, columns) to vectors (P, rows).
+
+    Attributes:
+        rows: rows of M.
+        columns: columns of M.
+        same: whether M is the same at all points, whatever their number.
+    """
 
     rows: int
     columns: int
-    splits: bool | None = None
-    """whether it may fall into blocks so small that a start at random has hardly a part in each;
-    None if that is not known"""
     same: bool = False
-    """whether it is the same map at all points, whatever their number"""
 
     @abstractmethod
     def matvec(self, x: Tensor) -> Tensor:
@@ -50,85 +51,28 @@ class LinearOperator(ABC):
 
     @abstractmethod
     def rmatvec(self, y: Tensor) -> Tensor:
-        """The transpose of M times y, likewise."""
+        """The transpose of M times y, differentiable by the parameters."""
 
     @abstractmethod
     def take(self, index: Tensor) -> "LinearOperator":
-        """The map at some of the points."""
-
-    def known(self, right: bool, tolerance: float) -> Known | None:
-        """The largest eigenvalues with right or left eigenvectors, where no product is needed.
-
-        None where nothing is known.
-        """
-        return None
+        """The operator at some of the points."""
 
     def dense(self) -> Tensor | None:
-        """The matrices (P, rows, columns), or one (1, rows, columns) for all points.
+        """The matrices (P, rows, columns), or (1, rows, columns) for all; None: not at hand."""
+        return None
 
-        None where they are not at hand.
-        """
+    def known(self, right: bool, tolerance: float) -> Known | None:
+        """The largest eigenvalue with a right or left eigenvector, where no product is needed."""
         return None
 
     def factors(self, shift: Tensor) -> Factors | None:
-        """A factorisation of M - shift I at the only point.
-
-        None where there is none that is cheaper than that of a dense matrix.
-        """
+        """M - shift I of the only point, factorised, where that is cheaper than densely."""
         return None
-
-
-def lu_factors(m: Tensor) -> Factors:
-    """Factors of one matrix (n, n), never nearly singular.
-
-    A pivot below eps times the largest becomes this.
-    """
-    # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads
-    # (pytorch#142815)
-    lu, pivots, _ = torch.linalg.lu_factor_ex(m)
-    pivot = lu.diagonal()
-    smallest = torch.finfo(m.dtype).eps * pivot.abs().max().clamp(min=torch.finfo(m.dtype).tiny)
-    pivot[pivot.abs() < smallest] = smallest.to(m.dtype)
-
-    def solve(b: Tensor, adjoint: bool = False) -> Tensor:
-        return torch.linalg.lu_solve(lu, pivots, b.to(m.dtype).unsqueeze(1), adjoint=adjoint).squeeze(1)
-
-    return Factors(solve, lambda b: solve(b, adjoint=True))
-
-
-class Linearised(NamedTuple):
-    r"""One step of a LIF or ALIF cell at P states, differentiated by the state.
-
-    With :math:`q = s (\mathrm{d}v - \mathrm{d}\vartheta)` the change of the spikes,
-
-    .. math:: \mathrm{d}v' = D\,\mathrm{d}v + E\,\mathrm{d}\vartheta + W_{rec}\,q - R\,q, \qquad
-              \mathrm{d}\vartheta' = e^{-1/\tau_\vartheta}\,\mathrm{d}\vartheta + \beta q
-
-    and all but W_rec is per neuron. A LIF has no second line and no E.
-    """
-
-    w_rec: Tensor
-    """recurrent weights (n, n), the same at all states"""
-    s: Tensor
-    """derivative of the spikes by the voltage (P, n)"""
-    d: Tensor
-    """share of the voltage that is kept (P, n)"""
-    e: Tensor
-    """derivative of the voltage by the threshold, spikes held (P, n)"""
-    r: Tensor
-    """what a spike takes off the voltage, as far as a gradient goes through it (P, n)"""
-    adaptation: Tensor | None
-    """rise of the threshold at a spike (n,); None where the state is the voltage alone"""
-    decay_theta: Tensor | None
-    """share of the threshold that is kept (n,); None likewise"""
-
-
-State = Any
 
 
 @dataclass(frozen=True)
 class Term:
-    """A named part of the derivative by the state, for those who ask what holds a radius.
+    """A named part of the derivative by the state, for profiles and diagnoses.
 
     Attributes:
         name: its name in tables.
@@ -144,7 +88,7 @@ class Term:
 
 
 class StepMap(LinearOperator):
-    """The derivative by the state at P points as products, and its terms between two vectors."""
+    """The derivative by the state at P points, and its named terms between two vectors."""
 
     @abstractmethod
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -175,20 +119,20 @@ class Derivatives(ABC):
         """d output / d h, shape (B, n_hidden, S)."""
 
     def state_map(self, x: Tensor, state: State) -> StepMap:
-        """d h' / d h as products."""
-        return _Terms.of(self.by_state(x, state))
+        """d h' / d h as an operator."""
+        return SumOfMatrices(self.by_state(x, state))
 
     def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
-        """d h' / d x as products, in the order in which they act."""
+        """d h' / d x as operators, in the order in which they act."""
         return [Matrices(self.by_input(x, state))]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
-        """d output / d h as products, likewise."""
+        """d output / d h as operators, in the order in which they act."""
         return [Matrices(self.of_output(state))]
 
 
 class Matrices(LinearOperator):
-    """Matrices (P, rows, columns), or one (1, rows, columns) that is the same at all points."""
+    """Matrices (P, rows, columns), or one (1, rows, columns) for all points."""
 
     def __init__(self, m: Tensor) -> None:
         self.m = m
@@ -208,199 +152,90 @@ class Matrices(LinearOperator):
         return self.m
 
 
-class _Terms(StepMap):
-    """A sum of named matrices, each (P, S, S) or (1, S, S), at some of the P points."""
+class SumOfMatrices(Matrices, StepMap):
+    """A sum of named matrices, each (P, S, S) or (1, S, S)."""
 
-    def __init__(self, parts: dict[str, Tensor], whole: Tensor, at: Tensor) -> None:
-        self.parts, self.whole, self.at = parts, whole, at
-        self.rows, self.columns = whole.shape[1:]
-
-    @classmethod
-    def of(cls, parts: dict[str, Tensor]) -> "_Terms":
-        """At all of the points."""
-        whole = sum(parts.values(), torch.zeros(()).to(next(iter(parts.values()))))
-        return cls(parts, whole, torch.arange(len(whole), device=whole.device))
+    def __init__(self, parts: dict[str, Tensor]) -> None:
+        points = max(len(part) for part in parts.values())
+        super().__init__(torch.stack([part.expand(points, -1, -1) for part in parts.values()]).sum(0))
+        self.parts, self.same = parts, False
 
     def matvec(self, x: Tensor) -> Tensor:
-        return (x.unsqueeze(1) @ self.whole.mT).squeeze(1)
+        return (x.unsqueeze(1) @ self.m.mT).squeeze(1)
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        return (y.unsqueeze(1) @ self.whole).squeeze(1)
+        return (y.unsqueeze(1) @ self.m).squeeze(1)
 
-    def take(self, index: Tensor) -> "_Terms":
-        return _Terms(self.parts, self.whole[index], self.at[index])
-
-    def dense(self) -> Tensor:
-        return self.whole
+    def take(self, index: Tensor) -> "SumOfMatrices":
+        points = len(self.m)
+        return SumOfMatrices({name: part.expand(points, -1, -1)[index] for name, part in self.parts.items()})
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        parts = {name: part if len(part) == 1 else part[self.at] for name, part in self.parts.items()}
-        return {name: ((y.unsqueeze(1) @ part).squeeze(1) * x).sum(1) for name, part in parts.items()}
+        return {name: ((y.unsqueeze(1) @ part).squeeze(1) * x).sum(1) for name, part in self.parts.items()}
 
 
-class SpikingStep(StepMap):
-    """d h[t] / d h[t-1] of a LIF or ALIF cell in closed form."""
+class JacobianOperator(LinearOperator):
+    """The derivative of any function that treats the samples of a batch apart, by autograd.
 
-    def __init__(self, step: Linearised) -> None:
-        self.step = step
-        self.rows = self.columns = step.s.shape[1] * (1 if step.adaptation is None else 2)
+    A product with the transpose is one backward pass; one with M itself is a backward pass through
+    that one.
 
-    def matvec(self, x: Tensor) -> Tensor:
-        w_rec, s, d, e, r, adaptation, decay_theta = self.step
-        if adaptation is None or decay_theta is None:
-            q = s * x
-            return d * x - r * q + q @ w_rec.T
-        v, theta = x.chunk(2, 1)
-        q = s * (v - theta)
-        return torch.cat((d * v + e * theta - r * q + q @ w_rec.T, decay_theta * theta + adaptation * q), 1)
+    Args:
+        function: maps (P, columns) and the context to (P, rows), sample by sample.
+        at: where (P, columns).
+        context: further arguments (P, ...), not differentiated.
+    """
 
-    def rmatvec(self, y: Tensor) -> Tensor:
-        w_rec, s, d, e, r, adaptation, decay_theta = self.step
-        if adaptation is None or decay_theta is None:
-            return d * y + s * (y @ w_rec - r * y)
-        v, theta = y.chunk(2, 1)
-        q = s * (v @ w_rec - r * v + adaptation * theta)
-        return torch.cat((d * v + q, e * v + decay_theta * theta - q), 1)
-
-    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The sums y^T (term) x of the named terms of the derivative, at real vectors.
-
-        Each is (P,).
-        """
-        w_rec, s, d, e, r, adaptation, decay_theta = self.step
-        if adaptation is None or decay_theta is None:
-            q = s * x
-            parts = {"leak": y * d * x, "reset": -y * r * q, "recurrence": y * (q @ w_rec.T)}
-        else:
-            v, theta = x.chunk(2, 1)
-            to_v, to_theta = y.chunk(2, 1)
-            q = s * (v - theta)
-            parts = {
-                "leak": to_v * d * v + to_theta * decay_theta * theta,
-                "reset": to_v * (e * theta - r * q),
-                "feedback": to_theta * adaptation * q,
-                "recurrence": to_v * (q @ w_rec.T),
-            }
-        return {name: part.sum(1) for name, part in parts.items()}
-
-    def take(self, index: Tensor) -> "SpikingStep":
-        w_rec, s, d, e, r, adaptation, decay_theta = self.step
-        return SpikingStep(Linearised(w_rec, s[index], d[index], e[index], r[index], adaptation, decay_theta))
-
-    @property
-    def splits(self) -> bool:  # type: ignore[override]
-        """Where some neuron hears few others: small circles may hold the largest eigenvalue."""
-        return hears_few(self.step.w_rec)
-
-    def known(self, right: bool, tolerance: float) -> Known:
-        """Where neurons alone hold the radius."""
-        return held_alone(self.step, right, tolerance)
-
-    def factors(self, shift: Tensor) -> Factors | None:
-        r"""A factorisation of an n x n matrix, also where the state has 2 n variables.
-
-        The threshold rows are diagonal: with :math:`u = v - \vartheta` they read
-        :math:`\beta s\,u + (e^{-1/\tau_\vartheta} - \lambda)\,\vartheta = b`, so (u, theta) of a
-        neuron is one unknown w times a unit vector (p, q) that solves them for b = 0, and what is
-        left is an n x n system in w.
-        """
-        w_rec, s, d, e, r, adaptation, decay_theta = (None if a is None else a.detach() for a in self.step)
-        assert w_rec is not None and s is not None and d is not None and e is not None and r is not None
-        s, d, e, r = s[0], d[0], e[0], r[0]
-        coupling = w_rec.to(shift.dtype)
-        if adaptation is None or decay_theta is None:
-            return lu_factors(coupling * s + torch.diag(d - r * s - shift))
-        feedback, slow = adaptation * s, decay_theta - shift
-        norm = (slow.abs().square() + feedback.square()).sqrt().clamp(min=torch.finfo(s.dtype).tiny ** 0.5)
-        p, q = slow / norm, -feedback / norm
-        fast, cross = d - r * s - feedback - shift, d + e - decay_theta
-        inner = lu_factors(coupling * (s * p) + torch.diag(fast * p + cross * q))
-
-        def solve(rhs: Tensor) -> Tensor:
-            a, b = rhs.chunk(2)
-            a = a - b  # the row of v becomes that of u = v - theta
-            u, theta = b * feedback / norm**2, b * slow.conj() / norm**2
-            w = inner.solve(a - (fast * u + coupling @ (s * u)) - cross * theta)
-            u, theta = w * p + u, w * q + theta
-            return torch.cat((u + theta, theta))
-
-        def solve_adjoint(rhs: Tensor) -> Tensor:
-            a, b = rhs.chunk(2)
-            b = a + b  # the adjoint of v = u + theta
-            y = inner.solve_adjoint(p.conj() * a + q.conj() * b)
-            a = a - fast.conj() * y - s * (coupling.mH @ y)
-            b = b - cross * y
-            z = (feedback * a + slow * b) / norm**2
-            return torch.cat((y, z - y))
-
-        return Factors(solve, solve_adjoint)
-
-
-class Spikes(LinearOperator):
-    """d z / d h of a LIF or ALIF cell: s dv, or s (dv - dtheta)."""
-
-    splits = False
-
-    def __init__(self, s: Tensor, threshold: bool) -> None:
-        self.s, self.threshold = s, threshold
-        self.rows = s.shape[1]
-        self.columns = self.rows * (2 if threshold else 1)
+    def __init__(self, function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> None:
+        self.function, self.context = function, tuple(c.detach() for c in context)
+        with torch.enable_grad():
+            self.at = at.detach().requires_grad_()
+            self.value = function(self.at, *self.context)
+        self.rows, self.columns = self.value.shape[1], at.shape[1]
 
     def matvec(self, x: Tensor) -> Tensor:
-        if not self.threshold:
-            return self.s * x
-        v, theta = x.chunk(2, 1)
-        return self.s * (v - theta)
+        with torch.enable_grad():
+            probe = torch.zeros_like(self.value, requires_grad=True)
+            back = self._gradient(self.value, self.at, probe, create_graph=True)
+        return self._gradient(back, probe, x, create_graph=torch.is_grad_enabled())
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        return torch.cat((self.s * y, -self.s * y), 1) if self.threshold else self.s * y
+        return self._gradient(self.value, self.at, y, create_graph=torch.is_grad_enabled())
 
-    def take(self, index: Tensor) -> "Spikes":
-        return Spikes(self.s[index], self.threshold)
+    @staticmethod
+    def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool) -> Tensor:
+        if not value.requires_grad:  # the function does not depend on it
+            return torch.zeros_like(by)
+        (gradient,) = torch.autograd.grad(
+            value, by, weights, create_graph=create_graph, retain_graph=True, materialize_grads=True
+        )
+        return gradient
 
-
-class Weights(LinearOperator):
-    """d v / d x of a LIF or ALIF cell: w_in, the same at all points."""
-
-    same = True
-
-    def __init__(self, weights: Tensor) -> None:
-        self.weights = weights
-        self.rows, self.columns = weights.shape
-
-    @property
-    def splits(self) -> bool:  # type: ignore[override]
-        """As of recurrent weights."""
-        return hears_few(self.weights)
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return x @ self.weights.T
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return y @ self.weights
-
-    def take(self, index: Tensor) -> "Weights":
-        return self
+    def take(self, index: Tensor) -> "JacobianOperator":
+        return JacobianOperator(self.function, self.at[index], *(c[index] for c in self.context))
 
 
-class Voltage(LinearOperator):
-    """Where the voltage stands in the state (v, theta): dv becomes (dv, 0)."""
-
-    same, splits = True, False
-
-    def __init__(self, n: int) -> None:
-        self.rows, self.columns = 2 * n, n
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.pad(x, (0, self.columns))
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return y[:, : self.columns]
-
-    def take(self, index: Tensor) -> "Voltage":
-        return self
+def flat(state: State) -> Tensor:
+    """All variables of a state, leaves (B, ...), side by side (B, S); complex ones as two reals."""
+    return torch.cat([_real(leaf).reshape(leaf.shape[0], -1) for leaf in state], 1)
 
 
+def unflat(h: Tensor, like: State) -> State:
+    """The state with the values h (B, S) and the shapes of another one (any batch)."""
+
+    def leaf(part: Tensor, like: Tensor) -> Tensor:
+        shape = (-1, *like.shape[1:])
+        return torch.complex(*part.reshape(*shape, 2).unbind(-1)) if like.is_complex() else part.view(shape)
+
+    parts = h.split([_real(leaf)[0].numel() for leaf in like], 1)
+    return type(like)(*(leaf(part, one) for part, one in zip(parts, like, strict=True)))
+
+
+def _real(leaf: Tensor) -> Tensor:
+    return torch.view_as_real(leaf) if leaf.is_complex() else leaf
+
+
+# What terms of LIF and ALIF are called, and what to change where one holds a radius.
 LEAK = Term(
     "leak",
     "shorten tau_theta and tau_v: a silent surrogate leaves exactly exp(-1/tau)",
@@ -427,12 +262,17 @@ RECURRENCE = Term(
 )
 
 
-class LeakyDerivatives(Derivatives):
-    """The derivatives of a LIF or an ALIF.
+class SpikingDerivatives(Derivatives):
+    r"""The derivatives of a LIF or an ALIF, from its ``linearised(state)``.
 
-    Args:
-        cell: the cell.
-        adapts: whether its threshold moves.
+    .. math:: \begin{pmatrix} D + K & E - K \\ \beta s & e^{-1/\tau_\vartheta} - \beta s
+              \end{pmatrix}, \quad K = (W_{rec} - R)\,\mathrm{diag}(s), \quad
+              s = \gamma f(\omega(v - \vartheta))
+
+    with D, E and R of :class:`neurolsc.neurons.spiking.Reset`; a LIF has the upper left corner
+    alone. The spikes in D and E are 0 or 1, whatever the surrogate's dampening and sharpness.
+
+    Source: arXiv:2308.12075, eq. 49.
     """
 
     reads_input = False
@@ -442,30 +282,23 @@ class LeakyDerivatives(Derivatives):
         self.terms = (LEAK, RESET, FEEDBACK, RECURRENCE) if adapts else (LEAK, RESET, RECURRENCE)
 
     def by_state(self, x: Tensor, state: State) -> dict[str, Tensor]:
-        w_rec, s, d, e, r, adaptation, decay_theta = self.cell.linearised(state)
-        kick, recurrence = r * s, w_rec * s.unsqueeze(-2)
-        if adaptation is None or decay_theta is None:
-            return {"leak": torch.diag_embed(d), "reset": torch.diag_embed(-kick), "recurrence": recurrence}
-        zero, feedback, hidden = torch.zeros_like(s), adaptation * s, s.shape[1]
-        return {
-            "leak": _diagonal_blocks(d, zero, zero, decay_theta.expand_as(s)),
-            "reset": _diagonal_blocks(-kick, e + kick, zero, zero),
-            "feedback": _diagonal_blocks(zero, zero, feedback, -feedback),
-            "recurrence": pad(torch.cat((recurrence, -recurrence), -1), (0, 0, 0, hidden)),
-        }
+        step = self.cell.linearised(state)
+        terms = {name: _from_diagonals(k) for name, k in step.diagonals().items()}
+        recurrence = step.w_rec * step.s.unsqueeze(-2)
+        if self.adapts:
+            recurrence = pad(torch.cat((recurrence, -recurrence), -1), (0, 0, 0, step.s.shape[1]))
+        return terms | {"recurrence": recurrence}
 
     def by_input(self, x: Tensor, state: State) -> Tensor:
-        """w_in, or (w_in; 0), the same for all samples."""
         w_in = self.cell.w_in
         return (pad(w_in, (0, 0, 0, len(w_in))) if self.adapts else w_in).unsqueeze(0)
 
     def of_output(self, state: State) -> Tensor:
-        """diag(s), or (diag(s), -diag(s))."""
         s = torch.diag_embed(self.cell.linearised(state).s)
         return torch.cat((s, -s), -1) if self.adapts else s
 
-    def state_map(self, x: Tensor, state: State) -> SpikingStep:
-        return SpikingStep(self.cell.linearised(state))
+    def state_map(self, x: Tensor, state: State) -> "SpikingStep":
+        return self.cell.linearised(state)
 
     def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
         w_in = self.cell.w_in
@@ -475,8 +308,189 @@ class LeakyDerivatives(Derivatives):
         return [Spikes(self.cell.linearised(state).s, self.adapts)]
 
 
-def _diagonal_blocks(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    """[[diag a, diag b], [diag c, diag d]] of vectors (B, n)."""
-    upper = torch.cat((torch.diag_embed(a), torch.diag_embed(b)), -1)
-    lower = torch.cat((torch.diag_embed(c), torch.diag_embed(d)), -1)
-    return torch.cat((upper, lower), -2)
+def _from_diagonals(k: Tensor) -> Tensor:
+    """Matrices (P, V n, V n) whose blocks are the diagonals k (P, V, V, n)."""
+    points, v, _, n = k.shape
+    return torch.diag_embed(k).transpose(2, 3).reshape(points, v * n, v * n)
+
+
+@dataclass(eq=False)
+class SpikingStep(StepMap):
+    r"""d h[t] / d h[t-1] of a LIF or ALIF at P states.
+
+    With :math:`q = s (\mathrm{d}v - \mathrm{d}\vartheta)` the change of the spikes,
+
+    .. math:: \mathrm{d}v' = D\,\mathrm{d}v + E\,\mathrm{d}\vartheta + W_{rec}\,q - R\,q, \qquad
+              \mathrm{d}\vartheta' = e^{-1/\tau_\vartheta}\,\mathrm{d}\vartheta + \beta q
+
+    Attributes:
+        w_rec: recurrent weights (n, n), the same at all states.
+        s: derivative of the spikes by the voltage (P, n).
+        d: D, the retention of the voltage (P, n).
+        e: E, derivative of the voltage by the threshold at fixed spikes (P, n).
+        r: R, what a spike takes off the voltage, as far as a gradient passes it (P, n).
+        adaptation: rise of the threshold at a spike (n,); None, as the next, for a LIF.
+        decay_theta: retention of the threshold (n,).
+    """
+
+    w_rec: Tensor
+    s: Tensor
+    d: Tensor
+    e: Tensor
+    r: Tensor
+    adaptation: Tensor | None = None
+    decay_theta: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.rows = self.columns = self.s.shape[1] * (1 if self.adaptation is None else 2)
+
+    def matvec(self, x: Tensor) -> Tensor:
+        if self.adaptation is None or self.decay_theta is None:
+            q = self.s * x
+            return self.d * x - self.r * q + q @ self.w_rec.T
+        v, theta = x.chunk(2, 1)
+        q = self.s * (v - theta)
+        to_v = self.d * v + self.e * theta - self.r * q + q @ self.w_rec.T
+        return torch.cat((to_v, self.decay_theta * theta + self.adaptation * q), 1)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        if self.adaptation is None or self.decay_theta is None:
+            return self.d * y + self.s * (y @ self.w_rec - self.r * y)
+        v, theta = y.chunk(2, 1)
+        q = self.s * (v @ self.w_rec - self.r * v + self.adaptation * theta)
+        return torch.cat((self.d * v + q, self.e * v + self.decay_theta * theta - q), 1)
+
+    def diagonals(self) -> dict[str, Tensor]:
+        """The terms without the recurrence: diagonals of the blocks (P, V, V, n)."""
+        s, d, e, kick = self.s, self.d, self.e, self.r * self.s
+        if self.adaptation is None or self.decay_theta is None:
+            blocks = {"leak": [[d]], "reset": [[-kick]]}
+        else:
+            zero, feedback = torch.zeros_like(s), self.adaptation * s
+            blocks = {
+                "leak": [[d, zero], [zero, self.decay_theta.expand_as(s)]],
+                "reset": [[-kick, e + kick], [zero, zero]],
+                "feedback": [[zero, zero], [feedback, -feedback]],
+            }
+        return {name: torch.stack([torch.stack(row, 1) for row in rows], 1) for name, rows in blocks.items()}
+
+    def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        n = self.s.shape[1]
+        before, after = x.view(len(x), 1, -1, n), y.view(len(y), -1, 1, n)
+        found = {name: (after * k * before).sum((1, 2, 3)) for name, k in self.diagonals().items()}
+        q = self.s * (x if self.adaptation is None else x[:, :n] - x[:, n:])
+        return found | {"recurrence": (y[:, :n] * (q @ self.w_rec.T)).sum(1)}
+
+    def take(self, index: Tensor) -> "SpikingStep":
+        return replace(self, s=self.s[index], d=self.d[index], e=self.e[index], r=self.r[index])
+
+    def known(self, right: bool, tolerance: float) -> Known:
+        return held_by_isolated_neurons(self, right, tolerance)
+
+    def factors(self, shift: Tensor) -> Factors | None:
+        r"""A factorisation of an n x n matrix, also where the state has 2 n variables.
+
+        The threshold rows are diagonal: with :math:`u = v - \vartheta` they read
+        :math:`\beta s\,u + (e^{-1/\tau_\vartheta} - \lambda)\,\vartheta = b`, so (u, theta) of a
+        neuron is one unknown w times a unit vector (p, q) that solves them for b = 0, and what is
+        left is an n x n system in w.
+        """
+        s, d, e, r = (part[0].detach() for part in (self.s, self.d, self.e, self.r))
+        coupling = self.w_rec.detach().to(shift.dtype)
+        if self.adaptation is None or self.decay_theta is None:
+            return lu_factors(coupling * s + torch.diag(d - r * s - shift))
+        decay = self.decay_theta.detach()
+        feedback, slow = self.adaptation.detach() * s, decay - shift
+        norm = (slow.abs().square() + feedback.square()).sqrt().clamp(min=torch.finfo(s.dtype).tiny ** 0.5)
+        p, q = slow / norm, -feedback / norm
+        fast, cross = d - r * s - feedback - shift, d + e - decay
+        inner = lu_factors(coupling * (s * p) + torch.diag(fast * p + cross * q))
+
+        def solve(rhs: Tensor) -> Tensor:
+            a, b = rhs.chunk(2)
+            a = a - b  # the row of v becomes that of u = v - theta
+            u, theta = b * feedback / norm**2, b * slow.conj() / norm**2
+            w = inner.solve(a - (fast * u + coupling @ (s * u)) - cross * theta)
+            u, theta = w * p + u, w * q + theta
+            return torch.cat((u + theta, theta))
+
+        def solve_adjoint(rhs: Tensor) -> Tensor:
+            a, b = rhs.chunk(2)
+            b = a + b  # the adjoint of v = u + theta
+            y = inner.solve_adjoint(p.conj() * a + q.conj() * b)
+            a = a - fast.conj() * y - s * (coupling.mH @ y)
+            b = b - cross * y
+            z = (feedback * a + slow * b) / norm**2
+            return torch.cat((y, z - y))
+
+        return Factors(solve, solve_adjoint)
+
+
+class Spikes(LinearOperator):
+    """d z / d h of a LIF or ALIF: s dv, or s (dv - dtheta)."""
+
+    def __init__(self, s: Tensor, adapts: bool) -> None:
+        self.s, self.adapts = s, adapts
+        self.rows = s.shape[1]
+        self.columns = self.rows * (2 if adapts else 1)
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return self.s * (x[:, : self.rows] - x[:, self.rows :] if self.adapts else x)
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return torch.cat((self.s * y, -self.s * y), 1) if self.adapts else self.s * y
+
+    def take(self, index: Tensor) -> "Spikes":
+        return Spikes(self.s[index], self.adapts)
+
+
+class Weights(LinearOperator):
+    """A matrix of weights, the same at all points."""
+
+    same = True
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights
+        self.rows, self.columns = weights.shape
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return x @ self.weights.T
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return y @ self.weights
+
+    def take(self, index: Tensor) -> "Weights":
+        return self
+
+
+class Voltage(LinearOperator):
+    """dv becomes (dv, 0), its place in the state (v, theta)."""
+
+    same = True
+
+    def __init__(self, n: int) -> None:
+        self.rows, self.columns = 2 * n, n
+
+    def matvec(self, x: Tensor) -> Tensor:
+        return pad(x, (0, self.columns))
+
+    def rmatvec(self, y: Tensor) -> Tensor:
+        return y[:, : self.columns]
+
+    def take(self, index: Tensor) -> "Voltage":
+        return self
+
+
+def lu_factors(m: Tensor) -> Factors:
+    """LU factors of one matrix (n, n); a pivot below eps times the largest becomes this."""
+    # one matrix at a time: torch's batched LU on the CPU is broken after torch.set_num_threads
+    # (pytorch#142815)
+    lu, pivots, _ = torch.linalg.lu_factor_ex(m)
+    pivot = lu.diagonal()
+    smallest = torch.finfo(m.dtype).eps * pivot.abs().max().clamp(min=torch.finfo(m.dtype).tiny)
+    pivot[pivot.abs() < smallest] = smallest.to(m.dtype)
+
+    def solve(b: Tensor, adjoint: bool = False) -> Tensor:
+        return torch.linalg.lu_solve(lu, pivots, b.to(m.dtype).unsqueeze(1), adjoint=adjoint).squeeze(1)
+
+    return Factors(solve, lambda b: solve(b, adjoint=True))

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from neurolsc.metrics import is_binary
-from neurolsc.modes import evaluating
-from neurolsc.network import Network, NetworkState, as_network
+from neurolsc.network import Network, NetworkState, as_network, eval_mode
 from neurolsc.neurons.cell import Cell, State
 from neurolsc.neurons.derivatives import LinearOperator
-from neurolsc.positive import behind
+from neurolsc.positive import stored_parameter
 from neurolsc.stability.arnoldi import TOLERANCE, radii, safe_sqrt
 from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, follow, gram, time_operator
 from neurolsc.validation import whole
@@ -72,7 +71,7 @@ def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int
     recurrent networks); for the link to gradients Vogt et al., arXiv:2006.14123.
     """
     whole("count", count)
-    with evaluating(as_network(network)), torch.no_grad():
+    with eval_mode(as_network(network)), torch.no_grad():
         transitions, _ = follow(network, x, torch.arange(x.shape[0]))
         smallest = min(t.states for t in transitions)
         if count > smallest:
@@ -126,7 +125,7 @@ def singular_values(
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063 (singular values and gradients).
     """
     chosen = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed))
-    with evaluating(as_network(network)), torch.no_grad():
+    with eval_mode(as_network(network)), torch.no_grad():
         transitions, _ = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
         time = [singular_through_time(t, tolerance).view(shape) for t in transitions]
@@ -177,13 +176,13 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063.
     """
-    with evaluating(as_network(network)), torch.enable_grad():
+    with eval_mode(as_network(network)), torch.enable_grad():
         start = None
         if x.ndim == 3:  # states by which a gradient can be taken whether or not any parameter needs one
             rest = network.initial_states(x.shape[1])
             layers = (type(s)(*(leaf.detach().clone().requires_grad_() for leaf in s)) for s in rest.layers)
             start = NetworkState(tuple(layers), rest.x)
-        moments = list(network.moments(x, start))
+        moments = list(network.records(x, start))
         logits = torch.stack([network.readout(m.outputs[-1]) for m in moments])
         leaves = [leaf for m in moments for layer in m.after.layers for leaf in layer]
         found = iter(_gradients(loss(logits), leaves))
@@ -221,7 +220,7 @@ def parameter_gradients(
         own = set(cell.pretrained())
         for name in [n for n, p in names.items() if shared[p] > 1 and p not in own]:
             del names[name]
-    with evaluating(network), torch.enable_grad():
+    with eval_mode(network), torch.enable_grad():
         value = loss(network.run(x, mask=mask).logits)
     found = iter(_gradients(value, list(chain.from_iterable(t.values() for t in trained))))
     return tuple({name: next(found).detach() for name in names} for names in trained)
@@ -302,7 +301,7 @@ def usable_share(
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}.")
     chosen = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed))
-    with evaluating(as_network(network)):
+    with eval_mode(as_network(network)):
         return torch.tensor([_usable(t, threshold) for t in follow(network, x, chosen)[0]])
 
 
@@ -477,14 +476,14 @@ def time_constants(cell: Cell, gradients: Mapping[str, Tensor] | None = None) ->
     which vanishes for very long ones (d is 1) and very short ones (d is 0). A decay stored as such moves freely.
 
     Args:
-        cell: the cell, which names them among :attr:`neurolsc.Cell.answers`.
+        cell: the cell, which names them among :attr:`neurolsc.Cell.scaled_parameters`.
         gradients: those of the cell's parameters by name, from :func:`neurolsc.stability.parameter_gradients`.
 
     Returns:
         Its time constants; none of cells that name none.
     """
     found = []
-    for answer in cell.answers:
+    for answer in cell.scaled_parameters:
         if answer.through == "value":
             continue
         path, _, name = answer.parameter.rpartition(".")
@@ -492,7 +491,7 @@ def time_constants(cell: Cell, gradients: Mapping[str, Tensor] | None = None) ->
         value = torch.as_tensor(getattr(owner, name)).detach().double()
         decay = torch.exp(-1 / value) if answer.through == "decay" else value
         moves = decay / value if answer.through == "decay" else torch.ones_like(value)
-        parameter = behind(owner, name)
+        parameter = stored_parameter(owner, name)
         stored = next((n for n, p in cell.named_parameters() if p is parameter), "")
         gradient = (gradients or {}).get(stored)
         found.append(

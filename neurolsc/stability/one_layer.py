@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, State, Synapses, Thresholds, owner_of, synapses
+from neurolsc.neurons.cell import Cell, State, Thresholds, WeightMatrix, owner_of, weight_matrices
 from neurolsc.positive import set_value
 from neurolsc.stability.eigen import spectral_radius
 from neurolsc.stability.transitions import Transitions, flat, jacobian, stacked, unflat
@@ -141,7 +141,7 @@ def recurrence_radius(t: Transitions) -> Tensor:
 
     Cost: two backward passes through P n_hidden steps, and P eigenvalue problems of n_hidden^3.
     """
-    matrices = synapses(t.cell, "time")
+    matrices = weight_matrices(t.cell, "time")
     if not matrices:
         return t.x.new_zeros(len(t.x))
 
@@ -170,7 +170,7 @@ def recurrence_share(t: Transitions) -> float:
     :math:`\lVert W_{rec} z \rVert / \lVert W_{in} x \rVert`. 0 without recurrent synapses; infinite where the
     input moves nothing.
     """
-    matrices = synapses(t.cell, "time")
+    matrices = weight_matrices(t.cell, "time")
     with torch.no_grad():
         z = t.cell.output(t.before)
         step = flat(t.cell.update(t.x, z, t.before))
@@ -181,7 +181,7 @@ def recurrence_share(t: Transitions) -> float:
 
 
 @contextmanager
-def without(matrices: Sequence[Synapses]) -> Iterator[None]:
+def without(matrices: Sequence[WeightMatrix]) -> Iterator[None]:
     """Set recurrent weights to 0 for a while."""
     places = [(owner_of(matrix.cell, matrix.name), matrix.weights.clone()) for matrix in matrices]
     try:

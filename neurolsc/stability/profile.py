@@ -11,9 +11,8 @@ from torch import Tensor
 
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
-from neurolsc.modes import evaluating
-from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import synapses
+from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.neurons.cell import weight_matrices
 from neurolsc.neurons.derivatives import StepMap, Term
 from neurolsc.progress import LOG_INTERVAL, progress_bar
 from neurolsc.stability.arnoldi import (
@@ -148,7 +147,7 @@ def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) ->
         carries = getattr(reset, "gradient", getattr(reset, "reset_gradient", None))
         adapts = thresholds is not None and len(thresholds.names) > 1
         own = " and ".join(["leak", *(["reset"] if carries else []), *(["adaptation"] if adapts else [])])
-        if not synapses(t.cell, "time"):
+        if not weight_matrices(t.cell, "time"):
             return {own: radius}
     pairs = leading_pairs(time_product(some), t.x)
     x, y, size = pairs.right, pairs.left, pairs.value.abs()
@@ -158,7 +157,7 @@ def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) ->
             step = time_operator(some)
             assert isinstance(step, StepMap)
             return between(step.terms)
-        with without(synapses(t.cell, "time")):
+        with without(weight_matrices(t.cell, "time")):
             rest = time_operator(some)
             leak = between(lambda a, b: {own: (b * rest.matvec(a)).sum(1)})
     return leak | {"recurrence": size - leak[own]}
@@ -365,7 +364,7 @@ def radius_profile(
     one_of("method", method, METHODS)
     generator = torch.Generator().manual_seed(seed)
     chosen = draw_steps(len(tensor("x", x)), steps, generator)
-    with evaluating(as_network(network)), torch.no_grad():
+    with eval_mode(as_network(network)), torch.no_grad():
         transitions, outputs = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
         time, depth, sources, due_to, exact = [], [], [], [], []

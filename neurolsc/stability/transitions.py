@@ -18,7 +18,7 @@ from torch import Tensor
 
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, State
-from neurolsc.neurons.derivatives import Factors, LinearOperator, lu_factors
+from neurolsc.neurons.derivatives import Factors, JacobianOperator, LinearOperator, flat, lu_factors, unflat
 from neurolsc.neurons.isolated import Known
 from neurolsc.surrogate import exact_values
 from neurolsc.validation import whole
@@ -74,7 +74,7 @@ def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions
     wanted = set(steps.tolist())
     moments, outputs = [], []
     with torch.no_grad():
-        for t, moment in enumerate(network.moments(x)):
+        for t, moment in enumerate(network.records(x)):
             outputs.append(moment.outputs)
             if t in wanted:
                 moments.append(moment)
@@ -108,29 +108,9 @@ def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Ten
 # ---- states as vectors
 
 
-def flat(state: State) -> Tensor:
-    """All variables of a state, leaves (B, ...), side by side (B, S); complex ones as two reals."""
-    return torch.cat([_real(leaf).reshape(leaf.shape[0], -1) for leaf in state], 1)
-
-
-def unflat(h: Tensor, like: State) -> State:
-    """The state with the values h (B, S) and the shapes of another one (any batch)."""
-
-    def leaf(part: Tensor, like: Tensor) -> Tensor:
-        shape = (-1, *like.shape[1:])
-        return torch.complex(*part.reshape(*shape, 2).unbind(-1)) if like.is_complex() else part.view(shape)
-
-    parts = h.split([_real(leaf)[0].numel() for leaf in like], 1)
-    return type(like)(*(leaf(part, one) for part, one in zip(parts, like, strict=True)))
-
-
 def stacked(states: list[State]) -> State:
     """The states of several steps as one batch."""
     return type(states[0])(*(torch.cat(leaves) for leaves in zip(*states, strict=True)))
-
-
-def _real(leaf: Tensor) -> Tensor:
-    return torch.view_as_real(leaf) if leaf.is_complex() else leaf
 
 
 # ---- derivatives as matrices
@@ -286,44 +266,6 @@ class OperatorProduct:
                 return cheaper
         m = self.matrix(point, like).to(shift.dtype)
         return lu_factors(m - shift * torch.eye(self.size, dtype=shift.dtype, device=m.device))
-
-
-class JacobianOperator(LinearOperator):
-    """The derivative of any function that treats the samples of a batch apart, by autograd.
-
-    A product with the transpose is one backward pass; one with M itself is a backward pass through that one.
-
-    Args:
-        function: maps (P, columns) and the context to (P, rows), sample by sample.
-        at: where (P, columns).
-        context: further arguments (P, ...), not differentiated.
-    """
-
-    def __init__(self, function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> None:
-        self.function, self.context = function, tuple(c.detach() for c in context)
-        with torch.enable_grad():
-            self.at = at.detach().requires_grad_()
-            self.value = function(self.at, *self.context)
-        self.rows, self.columns = self.value.shape[1], at.shape[1]
-
-    def matvec(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            probe = torch.zeros_like(self.value, requires_grad=True)
-            back = self._gradient(self.value, self.at, probe, create_graph=True)
-        return self._gradient(back, probe, x, create_graph=torch.is_grad_enabled())
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return self._gradient(self.value, self.at, y, create_graph=torch.is_grad_enabled())
-
-    @staticmethod
-    def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool) -> Tensor:
-        if not value.requires_grad:  # the function does not depend on it
-            return torch.zeros_like(by)
-        options = {"create_graph": create_graph, "retain_graph": True, "materialize_grads": True}
-        return torch.autograd.grad(value, by, weights, **options)[0]
-
-    def take(self, index: Tensor) -> "JacobianOperator":
-        return JacobianOperator(self.function, self.at[index], *(c[index] for c in self.context))
 
 
 class RowSelection(LinearOperator):

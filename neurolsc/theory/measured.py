@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.modes import evaluating
-from neurolsc.network import Moment, Network, as_network
+from neurolsc.network import Network, StepRecord, as_network, eval_mode
 from neurolsc.stability.indicators import Loss, state_gradients
 from neurolsc.stability.transitions import Transitions, depth_operators, flat, follow, time_operator
 from neurolsc.validation import number
@@ -71,7 +70,7 @@ def perturbation_growth(
     Source: arXiv:2308.12075, App. E, eq. 45.
     """
     number("size", size)
-    with evaluating(as_network(network)):
+    with eval_mode(as_network(network)):
         transitions, _ = follow(network, x, torch.arange(len(x)))
         if not 0 <= step < len(x):
             raise ValueError(f"step must be in 0 ... {len(x) - 1}, got {step}.")
@@ -80,7 +79,7 @@ def perturbation_growth(
         changed = (x.to_dense() if x.is_sparse else x).to(**like, copy=True)
         changed[step] += size * change
         with torch.no_grad():
-            pairs = zip(network.moments(x), network.moments(changed), strict=True)
+            pairs = zip(network.records(x), network.records(changed), strict=True)
             difference = torch.stack([_apart(*pair) for pair in pairs], 1) / size
             tangent = _tangent(transitions, change, step, network.layer_delay)
         gradient = state_gradients(network, x, loss or (lambda logits: (logits[-1] * last).sum()))
@@ -93,7 +92,7 @@ def _directions(batch: int, width: int, generator: torch.Generator) -> Tensor:
     return drawn / drawn.norm(dim=1, keepdim=True)
 
 
-def _apart(one: Moment, other: Moment) -> Tensor:
+def _apart(one: StepRecord, other: StepRecord) -> Tensor:
     """How far the states after a step of two runs are apart (L, B)."""
     layers = zip(one.after.layers, other.after.layers, strict=True)
     return torch.stack([(flat(a) - flat(b)).norm(dim=1) for a, b in layers])

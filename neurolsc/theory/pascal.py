@@ -71,7 +71,7 @@ class PascalRNN(Cell):
     def update(self, x: Tensor, z: Tensor, state: PascalState) -> PascalState:
         return PascalState(self.time * state.h + self.depth * x)
 
-    def derivatives(self) -> Derivatives:
+    def closed_form(self) -> Derivatives:
         return _PascalDerivatives(self)
 
     def config(self) -> dict[str, object]:

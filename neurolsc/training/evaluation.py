@@ -12,8 +12,7 @@ from neurolsc import metrics
 from neurolsc.datasets import Batch, collate
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
-from neurolsc.modes import evaluating
-from neurolsc.network import Network, NetworkState, Run, as_network
+from neurolsc.network import Network, NetworkState, Run, as_network, eval_mode
 from neurolsc.tasks import Classification, Task, metric_spec
 from neurolsc.validation import whole
 
@@ -127,7 +126,7 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
     sizes: list[tuple[int, int]] = []
     measured: list[dict[str, float]] = []
     others: list[dict[str, Any]] = []
-    with evaluating(network), torch.no_grad():
+    with eval_mode(network), torch.no_grad():
         for batch in batches("dataset", dataset, batch_size):
             x, targets, mask = unpack(batch, device)
             run = network.run(x, states, mask=mask)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, Membrane, synapses
+from neurolsc.neurons.cell import Cell, Membrane, weight_matrices
 from neurolsc.validation import positive
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def bound_weights(network: Network, *, weight: float, spectrum: float) -> None:
     for cell in network.cells:
         if weight:
             clip_weights(cell, weight)
-        for matrix in synapses(cell, "time") if spectrum else ():
+        for matrix in weight_matrices(cell, "time") if spectrum else ():
             matrix.set(clip_singular_values(matrix.weights, spectrum))
 
 
@@ -147,7 +147,7 @@ def clip_weights(cell: Cell, most: float) -> None:
     """
     with torch.no_grad():
         threshold = membrane(cell).thresholds(cell.initial_state(1))[0].clamp(min=0)
-        for matrix in dict.fromkeys((*synapses(cell, "depth"), *synapses(cell, "time"))):
+        for matrix in dict.fromkeys((*weight_matrices(cell, "depth"), *weight_matrices(cell, "time"))):
             weights = matrix.weights
             dense = weights.ndim == 2 and len(weights) == len(threshold)
             bound = most * (threshold.unsqueeze(1) if dense else threshold.min())

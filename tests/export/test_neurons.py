@@ -12,7 +12,7 @@ from neurolsc.export import NEURONS, CubaLayer, ExportedNeuron, NirLayer, from_n
 from neurolsc.export.fixed_point import UNIT, W_MAX, even, largest
 from neurolsc.export.neurons import array, linear
 from neurolsc.neurons import Cell
-from neurolsc.neurons.reset import Reset
+from neurolsc.neurons.spiking import Reset
 from neurolsc.surrogate import FastSigmoid
 from tests.export.networks import N_IN, N_OUT, WIDTH, alif, lif, make, spikes
 from tests.patterns import Leak

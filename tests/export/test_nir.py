@@ -38,7 +38,7 @@ def assert_the_same(a: Network, b: Network) -> None:
     assert [type(cell) for cell in a.cells] == [type(cell) for cell in b.cells]
     x = spikes(STEPS).to(before["readout.weight"].dtype)
     rates = torch.zeros(len(a.cells))
-    for one, other in zip(a.moments(x), b.moments(x), strict=True):
+    for one, other in zip(a.records(x), b.records(x), strict=True):
         assert all(torch.equal(p, q) for p, q in zip(one.outputs, other.outputs, strict=True))
         for p, q in zip(one.after.layers, other.after.layers, strict=True):
             assert type(p) is type(q)

@@ -69,7 +69,7 @@ def weights(network: Network) -> dict[str, Tensor]:
 def all_voltages(network: Network, x: Tensor, name: str) -> list[Tensor]:
     """The voltages of every layer along a run (T, B, N)."""
     with torch.no_grad():
-        seen = [m.after.layers for m in network.moments(x)]
+        seen = [m.after.layers for m in network.records(x)]
     variable = VOLTAGE.get(name, "v")
     return [torch.stack([getattr(layers[i], variable) for layers in seen]) for i in range(len(network.cells))]
 

@@ -9,7 +9,7 @@ import torch
 
 from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
 from neurolsc.initialisers import BySource, named
-from neurolsc.neurons import Answer, SpikingCell
+from neurolsc.neurons import ScaledParameter, SpikingCell
 from neurolsc.positive import set_value
 from neurolsc.stability.one_layer import recurrence_share
 from neurolsc.stability.transitions import follow
@@ -102,7 +102,7 @@ class State(NamedTuple):
 class Growing(SpikingCell):
     """A voltage that grows by itself."""
 
-    answers = (Answer("w_in", "depth"), Answer("w_rec", "time"))
+    scaled_parameters = (ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time"))
 
     def initial_state(self, batch):
         return State(torch.zeros(batch, self.n_hidden))

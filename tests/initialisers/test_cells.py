@@ -21,7 +21,7 @@ def test_a_layer_alone_reads_and_does_what_it_does_in_its_network(name):
             if parameter.ndim == 2:
                 parameter.mul_(3)
     x = spikes(20, 4)
-    moments = list(network.moments(x))
+    moments = list(network.records(x))
     assert min(rates(network, x)) > 0
     for layer, (cell, v) in enumerate(zip(network.cells, all_voltages(network, x, name), strict=True)):
         read = reads(network, x, layer)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from neurolsc import LIF, Network, diagnose, initialisers, wrap
 from neurolsc.initialisers import BySource, RateMatching, Relay, named
 from neurolsc.initialisers.spec import INITIALISERS
-from neurolsc.neurons.cell import synapses
+from neurolsc.neurons.cell import weight_matrices
 from neurolsc.stability.findings import Finding
 from tests.initialisers.networks import N_IN, NETWORKS, WIDTH, rates, spikes, weights
 from tests.interop.layers import norse
@@ -88,8 +88,8 @@ def test_the_seed_alone_decides_and_the_readout_stays(spec, name):
 @pytest.mark.parametrize(("spec", "name"), pairs([s for s in SPECS if "Rate" not in s], ["ALIFPlus", "norse"]))
 def test_frozen_parameters_stay(spec, name):
     network = NETWORKS[name]()
-    (lower,) = synapses(network.cells[0], "depth")
-    (upper,) = synapses(network.cells[1], "time")
+    (lower,) = weight_matrices(network.cells[0], "depth")
+    (upper,) = weight_matrices(network.cells[1], "time")
     for cell, matrix in ((network.cells[0], lower), (network.cells[1], upper)):
         cell.get_parameter(matrix.name).requires_grad_(False)
     kept = [matrix.weights.clone() for matrix in (lower, upper)]

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from neurolsc import LRU, Network, load, radius_profile, save
+from neurolsc import LRU, Network, radius_profile
+from neurolsc.neurons.derivatives import flat, unflat
 from neurolsc.neurons.lru import linear_scan
-from neurolsc.stability.transitions import depth_derivative, flat, follow, time_derivative, unflat
+from neurolsc.stability.transitions import depth_derivative, follow, time_derivative
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -22,9 +23,11 @@ def by_loop(decay, inputs, start):
     return torch.stack(values)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7, 8, 17, 64, 100])
+@pytest.mark.parametrize("busy", [1, 10**9], ids=["loop", "halves"])
+@pytest.mark.parametrize("steps", [1, 2, 5, 8])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-def test_the_scan_is_the_loop_with_its_gradient(steps, dtype):
+def test_the_scan_is_the_loop_with_its_gradients(steps, dtype, busy, monkeypatch):
+    monkeypatch.setattr("neurolsc.neurons.lru.BUSY", busy)
     decay = (torch.polar(torch.rand(3), torch.rand(3) * 6) if dtype.is_complex else torch.rand(3)).requires_grad_()
     inputs, start = (torch.randn(shape, dtype=dtype).requires_grad_() for shape in ((steps, 2, 3), (2, 3)))
     scanned, looped = (way(decay, inputs, start) for way in (linear_scan, by_loop))
@@ -35,28 +38,8 @@ def test_the_scan_is_the_loop_with_its_gradient(steps, dtype):
         for x in (scanned, looped)
     ]
     torch.testing.assert_close(*gradients, **TIGHT)
-    if steps < 9:
-        again = [torch.autograd.grad(sum(g.abs().sum() for g in way), (decay, inputs)) for way in gradients]
-        torch.testing.assert_close(*again, **TIGHT)
-
-
-def test_large_steps_go_one_by_one_with_the_same_values(monkeypatch):
-    decay = torch.polar(torch.rand(40), torch.rand(40)).requires_grad_()
-    inputs, start = torch.randn(13, 60, 40, dtype=torch.complex128), torch.randn(60, 40, dtype=torch.complex128)
-    values, gradients = [], []
-    for busy in (60 * 40, 60 * 40 + 1):
-        monkeypatch.setattr("neurolsc.neurons.lru.BUSY", busy)
-        values.append(linear_scan(decay, inputs, start))
-        gradients.append(torch.autograd.grad(values[-1].abs().sum(), decay))
-    torch.testing.assert_close(*values, **TIGHT)
-    torch.testing.assert_close(*gradients, **TIGHT)
-
-
-def test_the_scan_passes_gradcheck():
-    decay = torch.polar(torch.rand(2), torch.rand(2)).requires_grad_()
-    inputs, start = (torch.randn(shape, dtype=torch.complex128, requires_grad=True) for shape in ((5, 2, 2), (2, 2)))
-    assert torch.autograd.gradcheck(linear_scan, (decay, inputs, start))
-    assert torch.autograd.gradgradcheck(linear_scan, (decay, inputs, start))
+    again = [torch.autograd.grad(sum(g.abs().sum() for g in way), (decay, inputs)) for way in gradients]
+    torch.testing.assert_close(*again, **TIGHT)
 
 
 def test_starting_values_are_the_papers():
@@ -133,13 +116,3 @@ def test_moduli_can_be_set_and_stay_below_1():
     assert 0 < cell.modulus[0] < 1e-15
     assert 1 - 1e-15 < cell.modulus[3] < 1
     assert cell.nu_log.isfinite().all()
-
-
-def test_a_file_keeps_it(tmp_path):
-    network = Network([LRU(7, 5, n_state=3, exterior_dropout=0.2), LRU(5, 5, radius_of="block")], 4)
-    save(network, tmp_path / "n")
-    again = load(tmp_path / "n")
-    x = torch.randn(6, 2, 7)
-    assert torch.equal(network.eval()(x), again.eval()(x))
-    assert again.cells[0].exterior_dropout == 0.2
-    assert again.cells[1].radius_of == "block"

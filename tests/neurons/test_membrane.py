@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, wrap
-from neurolsc.neurons.cell import synapses
+from neurolsc.neurons.cell import weight_matrices
 from tests.interop.layers import EVERY, N_IN, N
 
 OURS = [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass]
@@ -94,7 +94,7 @@ def test_a_subclass_with_another_step_says_nothing():
 def test_matrices_are_those_that_a_cell_names(name, depth, time):
     modules, shape = EVERY[name]
     cell = wrap(modules(), input_shape=shape).cells[0]
-    found = {radius: {s.name for s in synapses(cell, radius)} for radius in ("depth", "time")}
+    found = {radius: {s.name for s in weight_matrices(cell, radius)} for radius in ("depth", "time")}
     if name == "norse.LSNNRecurrent":
         time = {"layer.recurrent_weights"}
     assert found == {"depth": depth, "time": time}
@@ -103,7 +103,7 @@ def test_matrices_are_those_that_a_cell_names(name, depth, time):
 def test_matrices_are_read_set_and_kept_where_frozen():
     torch.manual_seed(0)
     cell = ALIFPlus(N_IN, N)
-    (below,), (own,) = synapses(cell, "depth"), synapses(cell, "time")
+    (below,), (own,) = weight_matrices(cell, "depth"), weight_matrices(cell, "time")
     assert (below.fan_in, below.fan_out, own.fan_in) == (N_IN, N, N)
     assert not below.weights.requires_grad
     below.set(torch.ones(N, N_IN, dtype=torch.float64))

@@ -13,7 +13,7 @@ RESETS = [("zero", True), ("zero", False), ("subtract", True), ("static", True)]
 
 
 class ALIFByAutograd(ALIFPlus):
-    def derivatives(self) -> None:
+    def closed_form(self) -> None:
         return None
 
 

@@ -78,7 +78,7 @@ def test_derivatives_are_those_of_the_networks_step(kind, layer_delay, make_netw
     network, x = make_network(kind, width=5, tau_v=2.0, gain=8, layer_delay=layer_delay), make_spikes(T=6, B=1)
     first, second = points(network, x)
     path = depth_derivative(second) if layer_delay else depth_derivative(second) @ time_derivative(first)
-    for k, (frame, moment) in enumerate(zip(x, network.moments(x), strict=True)):
+    for k, (frame, moment) in enumerate(zip(x, network.records(x), strict=True)):
         pending, (one, two) = moment.before.x, moment.before.layers
 
         def second_after(h: Tensor, frame=frame, pending=pending, one=one, two=two) -> Tensor:

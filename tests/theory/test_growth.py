@@ -73,7 +73,7 @@ def test_of_spiking_layers_the_tangent_is_that_of_autograd_with_surrogates(layer
     change = torch.randn(2, x.shape[2], generator=generator, dtype=torch.float64)
     change = change / change.norm(dim=1, keepdim=True)
     spikes = 0
-    for t, moment in enumerate(network.moments(x)):
+    for t, moment in enumerate(network.records(x)):
         spikes += sum(z.sum().item() for z in moment.outputs)
         for layer, state in enumerate(moment.after.layers):
             h = flat(state)

@@ -11,9 +11,9 @@ passes, once ``trial`` has seen them right there. ``plain`` is the same run by p
 second derivatives.
 """
 
+from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.fast.offer import run
-from neurolsc.neurons.fast.resets import known as known_reset
 from neurolsc.neurons.fast.surrogates import overridden
 from neurolsc.neurons.fast.watched import hooked
 
-__all__ = ["hooked", "known_reset", "overridden", "run"]
+__all__ = ["Constants", "hooked", "overridden", "run"]

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.cell import Cell, State
+from neurolsc.neurons.cell import State
 from neurolsc.neurons.equations import Constants
 from neurolsc.neurons.fast import fused, resets, trial
 from neurolsc.neurons.fast.function import scan
 from neurolsc.neurons.fast.inputs import Inputs, Plan
 from neurolsc.neurons.fast.surrogates import OURS, depends_on_more, held, holding, lends_itself, overridden
-from neurolsc.neurons.fast.watched import transformed, watched
+from neurolsc.neurons.fast.watched import watched
 from neurolsc.surrogate import Surrogate
 
 if TYPE_CHECKING:
@@ -24,11 +24,8 @@ def run(
     self: SpikingCell,
     x: Tensor,
     state: State,
-    *,
-    first: Tensor | None = None,
-    lengths: Tensor | None = None,
-    recompute: bool = False,
-) -> tuple[Tensor, State]:
+    lengths: Tensor | None,
+) -> tuple[Tensor, State] | None:
     """The run of a cell whose step is eq. 49, as plain steps give it: a method to be offered.
 
     The loop is not taken for what it does not know: a reset or a spike function of another kind, or
@@ -41,19 +38,16 @@ def run(
         self: the cell, whose class says by offering this that its step is eq. 49.
         x: as in :meth:`Cell.run`, as all that follow.
         state: the state before.
-        first: what the first step reads.
         lengths: steps that each sample runs.
-        recompute: keep less for the gradient.
     """
-    if not watched(self.spike, x, first, *state, *self.parameters(), *self.buffers()) and _as_written(self):
-        inputs = _inputs(self, x, first, state)
-        plan = _plan(self, inputs, lengths, recompute)
+    if not watched(self.spike, x, *state, *self.parameters(), *self.buffers()) and _as_written(self):
+        inputs = _inputs(self, x, None, state)
+        plan = _plan(self, inputs, lengths, False)
         if plan is not None:
             z, v, theta, finite = scan(plan, inputs)
             if finite:
                 return z, type(state)(v) if theta is None else type(state)(v, theta)
-    # the transforms know no recomputation
-    return Cell.run(self, x, state, first=first, lengths=lengths, recompute=recompute and not transformed())
+    return None
 
 
 def _as_written(cell: SpikingCell) -> bool:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from neurolsc.io import locked, read_tree, write_tree
-from neurolsc.modes import evaluating
-from neurolsc.network import Network, as_network
+from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.progress import progress_bar
 from neurolsc.stability.lsc.criteria import Criteria
 from neurolsc.stability.lsc.inputs import InputStream
@@ -156,7 +155,7 @@ def pretrain(
         lr=lr,
         weight_decay=weight_decay,
     )
-    with evaluating(as_network(network)), locked(checkpoint):
+    with eval_mode(as_network(network)), locked(checkpoint):
         return _pretrained(network, batches, options, checkpoint, checkpoint_every, progress)
 
 

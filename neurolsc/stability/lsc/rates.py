@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from neurolsc.modes import evaluating
-from neurolsc.network import Network, as_network
+from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.cell import Thresholds
 from neurolsc.stability.one_layer import next_reads, reads, scale_to_rate
 from neurolsc.validation import number, tensor
@@ -55,7 +54,7 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
         raise TypeError("no layer spikes: all are integrators, whose thresholds nothing can scale.")
     reached: list[float] = []
     try:
-        with evaluating(network):
+        with eval_mode(network):
             read = reads(network, x.to_dense() if x.is_sparse else x, 0)
             for layer, (cell, wanted) in enumerate(zip(cells, rates, strict=True)):
                 own = thresholds.get(layer)

@@ -2,8 +2,8 @@ r"""Multiplier rules: which parameter answers for which radius.
 
 After each pre-training step every layer has two multipliers, :math:`\kappa =
 \mathrm{clip}(\text{target} / \text{mean radius})`, one through time and one through depth. A rule
-says what they multiply. The cell knows its parameters (:class:`neurolsc.neurons.Answer`); the rule
-chooses among them.
+says what they multiply. The cell knows its parameters
+(:class:`neurolsc.neurons.ScaledParameter`); the rule chooses among them.
 
 A rule assigns parameters, it never multiplies them in place: time constants are stored as
 logarithms. Frozen parameters (``requires_grad=False``) stay as they are.
@@ -15,7 +15,7 @@ from typing import Protocol
 
 import torch
 
-from neurolsc.neurons.cell import Answer, Cell, is_frozen, owner_of
+from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, owner_of
 from neurolsc.positive import set_value
 from neurolsc.stability.lsc.targets import Balanced, Target, as_target
 
@@ -47,7 +47,7 @@ class PaperRule:
 
     def apply(self, cell: Cell, *, time: float, depth: float) -> None:
         """Multiply the values of the parameters."""
-        _multiply(cell, cell.paper_answers, time=time, depth=depth)
+        _multiply(cell, cell.paper_scaled_parameters, time=time, depth=depth)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class TransitionRule:
         """Multiply weights and adaptation, and the decays behind the time constants."""
         thresholds = cell.thresholds() if self.hold_threshold else None
         held = None if thresholds is None else thresholds.rest()
-        _multiply(cell, cell.answers, time=time, depth=depth, longest=self.longest)
+        _multiply(cell, cell.scaled_parameters, time=time, depth=depth, longest=self.longest)
         if thresholds is not None and held is not None:
             thresholds.set_rest(held)
 
@@ -116,7 +116,7 @@ def checked_rule(rule: Rule) -> Rule:
 
 
 def _multiply(
-    cell: Cell, answers: tuple[Answer, ...], *, time: float, depth: float, longest: float = float("inf")
+    cell: Cell, answers: tuple[ScaledParameter, ...], *, time: float, depth: float, longest: float = float("inf")
 ) -> None:
     with torch.no_grad():
         for answer in answers:

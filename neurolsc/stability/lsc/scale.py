@@ -18,8 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from neurolsc.io import locked, read_tree, write_tree
-from neurolsc.modes import evaluating
-from neurolsc.network import Network, as_network
+from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.progress import progress_bar
 from neurolsc.stability.lsc.criteria import Criteria
 from neurolsc.stability.lsc.inputs import InputStream, pick
@@ -113,7 +112,7 @@ def scale_to_radius(
         non_square=non_square,
         criteria=criteria or Criteria(),
     )
-    with evaluating(as_network(network)), locked(checkpoint):
+    with eval_mode(as_network(network)), locked(checkpoint):
         inputs = InputStream([x])
         look = Look(network, aim(options.target, inputs.steps, len(network.cells)), options)
         if checkpoint is None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from neurolsc import Cell
+from neurolsc.frames import one_step_late
 from neurolsc.neurons.fast import function
 from neurolsc.neurons.spiking import SpikingCell
 
@@ -33,12 +34,16 @@ def spikes(steps: int = STEPS, batch: int = BATCH, width: int = INPUTS) -> Tenso
 
 def plainly(cell: Cell, *args: Any, **settings: Any) -> tuple[Tensor, Any]:
     """A run by plain steps."""
-    return Cell.run(cell, *args, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(cell), "run_at_once", Cell.run_at_once)
+        return own(cell, *args, **settings)
 
 
 def own(cell: Cell, *args: Any, **settings: Any) -> tuple[Tensor, Any]:
-    """The run that the cell offers."""
-    return cell.run(*args, **settings)
+    """The cell's run."""
+    x, *rest = args
+    first = settings.pop("first", None)
+    return cell.run(x if first is None else one_step_late(x, first), *rest, **settings)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from neurolsc import LIF, ALIFPlus, Network, surrogate
 from neurolsc.neurons.fast import entries, on_cpu
-from neurolsc.neurons.reset import Reset, StaticReset, ZeroReset
+from neurolsc.neurons.spiking import Reset, StaticReset, ZeroReset
 from tests.neurons.fast.both import (
     BATCH,
     HIDDEN,

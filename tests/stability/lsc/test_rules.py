@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, PaperRule, TransitionRule
-from neurolsc.neurons.cell import Answer
+from neurolsc.neurons.cell import ScaledParameter
 from neurolsc.stability.lsc.rules import assign
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -140,22 +140,25 @@ def test_assign_goes_through_positive():
 class Inner(LIF):
     """A cell whose decay is a number kept in a module of its own."""
 
-    answers = (Answer("memory.weight", "time"), Answer("memory.kept", "time", through="share"))
+    scaled_parameters = (
+        ScaledParameter("memory.weight", "time"),
+        ScaledParameter("memory.retention", "time", through="share"),
+    )
 
     def __init__(self) -> None:
         super().__init__(2, 2)
         self.memory = torch.nn.Linear(2, 2)
-        self.memory.register_buffer("kept", torch.tensor([0.5, 0.99]))
+        self.memory.register_buffer("retention", torch.tensor([0.5, 0.99]))
 
 
 def test_an_answer_reaches_into_modules_and_keeps_shares_below_one():
     cell = Inner()
-    weight, kept = cell.memory.weight, cell.memory.kept
+    weight, kept = cell.memory.weight, cell.memory.retention
     before = weight.detach().clone()
     TransitionRule(longest=100).apply(cell, time=1.1, depth=2.0)
     assert cell.memory.weight is weight
     torch.testing.assert_close(weight.detach(), 1.1 * before)
-    torch.testing.assert_close(cell.memory.kept, torch.tensor([0.55, math.exp(-1 / 100)]))
+    torch.testing.assert_close(cell.memory.retention, torch.tensor([0.55, math.exp(-1 / 100)]))
     torch.testing.assert_close(kept, torch.tensor([0.5, 0.99]))  # a buffer may be shared, so it is replaced
     weight.requires_grad_(False)
     TransitionRule().apply(cell, time=0.5, depth=2.0)

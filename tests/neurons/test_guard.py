@@ -1,3 +1,5 @@
+"""A subclass never gets the run or the derivatives of another step; closed forms of one's own."""
+
 import dataclasses
 from typing import NamedTuple
 
@@ -7,11 +9,11 @@ from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPositive, Cell, Network, SpikingCell, diagnose, pretrain, radius_profile
 from neurolsc.interop.norse import LIFRecurrentCell
-from neurolsc.neurons import Derivatives, Term
-from neurolsc.neurons.cell import OFFERS, step_of
-from neurolsc.neurons.reset import Reset
-from neurolsc.neurons.spiking import LIFState
+from neurolsc.neurons import ALIF, Derivatives, LIFState, Term
+from neurolsc.neurons.cell import step_of
+from neurolsc.neurons.spiking import Reset
 from neurolsc.surrogate import FastSigmoid
+from tests.neurons.steps import by_steps
 
 
 class Quadratic(LIF):
@@ -22,21 +24,42 @@ class Quadratic(LIF):
         return LIFState(v + 0.3 * state.v.clamp(-1, 1) ** 2)
 
 
-def fresh(kind: type[Cell], **options: object) -> Cell:
+class Far(LIF):
+    def distance(self, state: LIFState) -> Tensor:
+        return super().distance(state) / 2 - 0.1
+
+
+class Faster(LIF):
+    @property
+    def decay_v(self) -> Tensor:
+        return super().decay_v / 2
+
+
+class Halved:
+    def update(self, x: Tensor, z: Tensor, state: LIFState) -> LIFState:
+        return super().update(x / 2, z, state)  # type: ignore[misc]
+
+
+class Mixed(Halved, LIF):
+    pass
+
+
+class Patched(LIF):
+    """A function set on the instance."""
+
+    def __init__(self, *args, **settings) -> None:
+        super().__init__(*args, **settings)
+        update = self.update
+        self.update = lambda x, z, state: update(x / 2, z, state)
+
+
+def fresh(kind: type[Cell], **settings: object) -> Cell:
     torch.manual_seed(0)
-    return kind(20, 40, tau_v=5.0, **options).double()
+    return kind(20, 40, tau_v=5.0, **settings).double()
 
 
 def spikes(steps: int = 30, batch: int = 3) -> Tensor:
     return (torch.rand(steps, batch, 20, generator=torch.Generator().manual_seed(1)) < 0.2).double()
-
-
-def by_steps(cell: Cell, x: Tensor) -> Tensor:
-    state, outputs = cell.initial_state(x.shape[1]), []
-    for now in x:
-        z, state = cell.step(now, state)
-        outputs.append(z)
-    return torch.stack(outputs)
 
 
 def dense_radius(cell: Cell, x: Tensor, h: Tensor) -> Tensor:
@@ -48,33 +71,32 @@ def dense_radius(cell: Cell, x: Tensor, h: Tensor) -> Tensor:
     return torch.linalg.eigvals(torch.func.vmap(torch.func.jacrev(step))(h, x)).abs().amax(-1)
 
 
-@pytest.mark.parametrize("module", ["neurolsc.neurons.mine", "elsewhere"])
-def test_a_subclass_that_overrides_the_step_runs_its_own_wherever_its_file_lies(module):
-    kind = type("Mine", (Quadratic,), {"__module__": module, "update": Quadratic.update})
-    cell, x = fresh(kind), spikes()
+@pytest.mark.parametrize("kind", [Quadratic, Far, Faster, Mixed, Patched])
+def test_a_cell_that_overrides_a_part_of_its_step_has_its_own_spikes_and_radii(kind):
+    cell, x = fresh(kind, spike=FastSigmoid(0.1), threshold=0.5), spikes()
+    assert cell.derivatives() is None
+    assert not cell.steps_as(LIF)
     z, _ = cell.run(x, cell.initial_state(3))
     assert z.sum() > 50
-    assert torch.equal(z, by_steps(cell, x))
-    assert not torch.equal(z, by_steps(fresh(LIF), x))
+    state, own = cell.initial_state(3), []
+    for now in x:
+        sent, state = cell.step(now, state)
+        own.append(sent)
+    assert torch.equal(z, torch.stack(own))
+    plain = fresh(LIF, spike=FastSigmoid(0.1), threshold=0.5)
+    assert not torch.equal(z, plain.run(x, plain.initial_state(3))[0])
 
-
-@pytest.mark.parametrize("method", ["krylov", "exact"])
-def test_the_radius_of_a_subclass_is_that_of_its_own_step(method):
-    network = Network([fresh(Quadratic, spike=FastSigmoid(0.1))], 2).double()
-    x = spikes()
-    profile = radius_profile(network, x, method=method)
+    network = Network([cell], 2).double()
+    profiles = [radius_profile(network, x, method=method) for method in ("krylov", "exact")]
     states = network.initial_states(3)
     for t, now in enumerate(x):
-        before, read = states.layers[0].v, states.x
-        assert read is not None
-        torch.testing.assert_close(
-            profile.time[0, t], dense_radius(network.cells[0], read, before), rtol=1e-8, atol=1e-8
-        )
+        wanted = dense_radius(cell, states.x, states.layers[0].v)
+        for profile in profiles:
+            torch.testing.assert_close(profile.time[0, t], wanted, rtol=1e-8, atol=1e-8)
         _, states = network.step(now, states)
-    assert (profile.time > fresh(LIF).decay_v.max()).any()  # which a LIF's radius hardly passes
 
 
-def test_what_a_subclass_keeps_and_what_it_loses():
+def test_starting_values_and_descriptions_are_no_part_of_the_step():
     class Renamed(ALIFPlus):
         def initial_state(self, batch: int):
             return super().initial_state(batch)
@@ -82,56 +104,27 @@ def test_what_a_subclass_keeps_and_what_it_loses():
         def config(self):
             return super().config()
 
-    class Slower(ALIFPlus):
-        def distance(self, state):
-            return super().distance(state) / 2
-
-    class Known(Quadratic):
-        def derivatives(self):
-            return None
-
-        recurrent_synapses = 3
-
-    kept, lost, renewed = Renamed(3, 2), Slower(3, 2), Known(3, 2)
-    for name in OFFERS:
-        assert getattr(type(lost), name) is vars(Cell)[name], name
-        assert getattr(type(kept), name) is getattr(ALIFPlus, name), name
-    assert kept.derivatives() is not None
-    assert kept.thresholds() is not None
-    assert lost.derivatives() is lost.thresholds() is lost.recurrent_synapses is None
-    assert lost.answers == ()
-    assert renewed.recurrent_synapses == 3
-    assert type(renewed).run is Cell.run
-    for cell in (ALIFPositive(3, 2), LIFRecurrentCell(3, 2)):
+    for cell in (Renamed(3, 2), ALIFPositive(3, 2), LIFRecurrentCell(3, 2)):
         assert cell.derivatives() is not None
-        assert type(cell).run is not Cell.run
+        assert cell.steps_as(LIF if isinstance(cell, LIF) else ALIF)
+    steps = {LIF: LIF, ALIFPlus: ALIF, ALIFPositive: ALIF, Quadratic: Quadratic, LIFRecurrentCell: LIF, Far: Far}
+    assert {kind: step_of(kind) for kind in steps} == steps
 
 
-def test_a_mixin_counts_as_an_override():
-    class Halved:
+def test_a_closed_form_of_ones_own_is_used_and_not_passed_on():
+    class Known(Quadratic):
+        def closed_form(self):
+            return "mine"
+
+    class Other(Known):
         def update(self, x, z, state):
-            return super().update(x / 2, z, state)
+            return super().update(x, z, state)
 
-    class Mixed(Halved, LIF):
-        pass
-
-    assert Mixed(3, 2).derivatives() is None
-    cell, x = fresh(Mixed), spikes()
-    assert torch.equal(cell.run(x, cell.initial_state(3))[0], by_steps(cell, x))
+    assert Known(3, 2).derivatives() == "mine"
+    assert Other(3, 2).derivatives() is None
 
 
-def test_a_function_set_on_one_instance_counts_as_an_override():
-    cell, other, x = fresh(LIF), fresh(LIF), spikes()
-    update = cell.update
-    cell.update = lambda x, z, state: update(x / 2, z, state)
-    assert cell.derivatives() is cell.thresholds() is cell.recurrent_synapses is None
-    z, _ = cell.run(x, cell.initial_state(3))
-    assert torch.equal(z, by_steps(cell, x))
-    assert not torch.equal(z, by_steps(other, x))
-    assert other.derivatives() is not None
-
-
-def test_derivatives_are_withdrawn_where_spikes_or_reset_are_not_as_written():
+def test_closed_forms_are_not_used_where_spikes_or_reset_are_not_as_written():
     class Sharper(FastSigmoid):
         def forward(self, v):
             return super().forward(2 * v)
@@ -150,15 +143,8 @@ def test_derivatives_are_withdrawn_where_spikes_or_reset_are_not_as_written():
     assert ALIFPlus(3, 2).derivatives() is not None
 
 
-def test_the_class_that_defines_the_step():
-    names = {kind: step_of(kind).__name__ for kind in (LIF, ALIFPlus, ALIFPositive, Quadratic, LIFRecurrentCell)}
-    assert list(names.values()) == ["LIF", "ALIF", "ALIF", "Quadratic", "LIF"]
-
-    class Far(ALIFPlus):
-        def distance(self, state):
-            return 2 * super().distance(state)
-
-    assert step_of(Far) is Far
+class EchoState(NamedTuple):
+    v: Tensor
 
 
 class TwoTerms(Derivatives):
@@ -170,19 +156,15 @@ class TwoTerms(Derivatives):
     def __init__(self, cell: "Echo") -> None:
         self.cell = cell
 
-    def by_state(self, x: Tensor, state: "EchoState") -> dict[str, Tensor]:
+    def by_state(self, x: Tensor, state: EchoState) -> dict[str, Tensor]:
         leak = torch.diag_embed(self.cell.leak.expand_as(state.v))
         return {"leak": leak, "echo": self.cell.w.expand(len(state.v), -1, -1)}
 
-    def by_input(self, x: Tensor, state: "EchoState") -> Tensor:
+    def by_input(self, x: Tensor, state: EchoState) -> Tensor:
         return self.cell.w_in.unsqueeze(0)
 
-    def of_output(self, state: "EchoState") -> Tensor:
+    def of_output(self, state: EchoState) -> Tensor:
         return torch.diag_embed(1 - torch.tanh(state.v).square())
-
-
-class EchoState(NamedTuple):
-    v: Tensor
 
 
 class Echo(Cell):
@@ -203,12 +185,12 @@ class Echo(Cell):
     def update(self, x: Tensor, z: Tensor, state: EchoState) -> EchoState:
         return EchoState(self.leak * state.v + state.v @ self.w.T + x @ self.w_in.T)
 
-    def derivatives(self) -> Derivatives | None:
+    def closed_form(self) -> Derivatives | None:
         return TwoTerms(self)
 
 
 class EchoByAutograd(Echo):
-    def derivatives(self) -> None:
+    def closed_form(self) -> None:
         return None
 
 
@@ -231,7 +213,7 @@ def test_three_derivatives_as_matrices_are_enough_for_every_method(width):
     assert "echo" in str(profile)
 
 
-def test_a_finding_gives_the_cure_that_the_cell_names():
+def test_a_finding_names_the_cure_of_the_cells_own_term():
     torch.manual_seed(0)
     cell = Echo(20, 30)
     with torch.no_grad():
@@ -279,30 +261,9 @@ def test_a_complex_cell_is_pre_trained_by_gradient():
     torch.manual_seed(0)
     network = Network([Diagonal(20, 16)], 2)
     assert radius_profile(network, spikes(6, 3).float()).time_mean > 0.8
-    x = spikes(6, 8).float()
-    result = pretrain(
-        network,
-        [x],
-        target=0.6,
-        multiplier=None,
-        include_input=False,
-        max_steps=80,
-        lr=0.05,
-        shuffle=False,
-        progress=False,
-    )
+    settings = {"multiplier": None, "include_input": False, "max_steps": 80, "lr": 0.05, "shuffle": False}
+    result = pretrain(network, [spikes(6, 8).float()], target=0.6, progress=False, **settings)
     assert abs(result.profile.time_mean.item() - 0.6) < 0.05
-
-
-@pytest.mark.parametrize("spike", ["FastSigmoid", 1.0])
-def test_a_spike_that_is_none_is_refused_at_once(spike):
-    with pytest.raises(TypeError, match="spike must be a surrogate"):
-        ALIFPlus(3, 2, spike=spike)
-
-
-def test_a_surrogate_class_is_refused_with_the_mend():
-    with pytest.raises(TypeError, match=r"got the class FastSigmoid; write FastSigmoid\(\)"):
-        LIF(3, 2, spike=FastSigmoid)
 
 
 def test_a_spiking_cell_of_ones_own_needs_no_more_than_its_step():
@@ -318,6 +279,15 @@ def test_a_spiking_cell_of_ones_own_needs_no_more_than_its_step():
 
     cell = fresh(Plain)
     network = Network([cell], 2).double()
-    run = network.run(spikes())
-    assert run.spikes[0].mean() > 0.01
+    assert network.run(spikes()).spikes[0].mean() > 0.01
+    assert torch.equal(*(run(cell, spikes(), cell.initial_state(3))[0] for run in (by_steps, Plain.run)))
     assert radius_profile(network, spikes(), steps=3).time.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("spike", "message"),
+    [("FastSigmoid", "spike must be a surrogate"), (1.0, "spike must be"), (FastSigmoid, r"write FastSigmoid\(\)")],
+)
+def test_a_spike_that_is_none_is_refused(spike, message):
+    with pytest.raises(TypeError, match=message):
+        LIF(3, 2, spike=spike)

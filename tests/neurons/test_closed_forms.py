@@ -1,0 +1,213 @@
+"""Closed forms against autograd and their matrices; where isolated neurons hold the radius."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from neurolsc import LIF, LRU, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network
+from neurolsc.neurons import Derivatives
+from neurolsc.neurons.derivatives import SpikingStep
+from neurolsc.neurons.isolated import IsolatedNeurons, _norm_below_one, held_by_isolated_neurons
+from neurolsc.stability.transitions import (
+    depth_factors,
+    follow,
+    input_derivative_by_autograd,
+    output_derivative_by_autograd,
+    time_derivative,
+    time_derivative_by_autograd,
+)
+from tests.neurons.steps import RESETS
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+KINDS = [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass]
+P, S, N_IN, N = 4, 5, 3, 2
+
+
+def check_operator(operator, dense: Tensor) -> None:
+    """Products, transposes and some of the points are those of the matrices (P, rows, columns)."""
+    points, rows, columns = dense.shape
+    assert (operator.rows, operator.columns) == (rows, columns)
+    x, y, some = torch.randn(points, columns), torch.randn(points, rows), torch.tensor([points - 1, 0, 0])
+    torch.testing.assert_close(operator.matvec(x), torch.einsum("pij,pj->pi", dense, x))
+    torch.testing.assert_close(operator.rmatvec(y), torch.einsum("pij,pi->pj", dense, y))
+    part = operator.take(some)
+    torch.testing.assert_close(part.matvec(x[some]), torch.einsum("pij,pj->pi", dense[some], x[some]))
+    torch.testing.assert_close(part.rmatvec(y[some]), torch.einsum("pij,pi->pj", dense[some], y[some]))
+
+
+def check_terms(step, parts: dict[str, Tensor], points: int) -> None:
+    some = torch.tensor([points - 1, 0])
+    x, y = torch.randn(points, step.columns), torch.randn(points, step.rows)
+    whole, part = step.terms(x, y), step.take(some).terms(x[:2], y[:2])
+    assert set(whole) == set(part) == set(parts)
+    for name, m in parts.items():
+        m = m.expand(points, -1, -1)
+        torch.testing.assert_close(whole[name], torch.einsum("pi,pij,pj->p", y, m, x))
+        torch.testing.assert_close(part[name], torch.einsum("pi,pij,pj->p", y[:2], m[some], x[:2]))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, LRU])
+@pytest.mark.parametrize("reset", RESETS)
+@pytest.mark.parametrize("gradient", [False, True], ids=["detached", "gradient"])
+def test_closed_forms_are_those_of_autograd_as_matrices_and_as_products(
+    kind, reset, gradient, make_network, make_spikes
+):
+    if kind is LRU:
+        if reset != "subtract":
+            return
+        cells = [LRU(30, 5, n_state=4, radius_of="block", dropout=0), LRU(5, 5, radius_of="block", dropout=0)]
+        network = Network(cells, 2)
+    else:
+        network = make_network(kind, width=5, gain=6, tau_v=2.0, reset=reset, reset_gradient=gradient)
+    transitions, outputs = follow(network, make_spikes(T=6, B=2), torch.arange(6))
+    for t, z in zip(transitions, outputs, strict=True):
+        assert kind is LRU or 0 < z.mean() < 1
+        known, dense = t.cell.derivatives(), time_derivative(t)
+        torch.testing.assert_close(dense, time_derivative_by_autograd(t))
+        step = known.state_map(t.x, t.before)
+        check_operator(step, dense)
+        check_terms(step, known.by_state(t.x, t.before), len(dense))
+        by_input, below = depth_factors(t)
+        torch.testing.assert_close(by_input.expand(12, -1, -1), input_derivative_by_autograd(t))
+        product = torch.eye(by_input.shape[2]).expand(12, -1, -1)
+        for operator in known.input_maps(t.x, t.before):
+            columns = [operator.matvec(product[..., i]) for i in range(product.shape[2])]
+            product = torch.stack(columns, 2)
+        torch.testing.assert_close(product, by_input.expand(12, -1, -1))
+        if t.below is not None:
+            torch.testing.assert_close(below, output_derivative_by_autograd(t))
+            (operator,) = t.below.derivatives().output_maps(t.state_below)
+            check_operator(operator, below)
+
+
+class Drawn(Derivatives):
+    """Two terms, of which one is the same at all points."""
+
+    def by_state(self, x: Tensor, state: Tensor) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        return {"own": torch.randn(P, S, S, generator=generator), "shared": torch.randn(1, S, S, generator=generator)}
+
+    def by_input(self, x: Tensor, state: Tensor) -> Tensor:
+        return torch.randn(P, S, N_IN, generator=torch.Generator().manual_seed(1))
+
+    def of_output(self, state: Tensor) -> Tensor:
+        return torch.randn(1, N, S, generator=torch.Generator().manual_seed(2))
+
+
+def test_operators_of_matrices_are_the_matrices():
+    known, nothing = Drawn(), torch.zeros(P, 0)
+    parts = known.by_state(nothing, nothing)
+    step = known.state_map(nothing, nothing)
+    check_operator(step, sum(parts.values()))
+    check_terms(step, parts, P)
+    check_operator(known.input_maps(nothing, nothing)[0], known.by_input(nothing, nothing))
+    output = known.output_maps(nothing)[0]
+    assert output.same
+    check_operator(output, known.of_output(nothing).expand(P, -1, -1))
+
+
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus])
+@pytest.mark.parametrize("shift", [0.7, 0.3 + 0.4j], ids=["real", "complex"])
+def test_factors_solve_with_the_shifted_matrix_and_its_adjoint(kind, shift, make_network, make_spikes):
+    network = make_network(kind, width=6, gain=6, tau_v=2.0, reset_gradient=True)
+    t = follow(network, make_spikes(T=6, B=2), torch.arange(6))[0][1]
+    dense = time_derivative(t)[7].detach()
+    shift = torch.tensor(shift)
+    m = dense.to(shift.dtype) - shift * torch.eye(len(dense))
+    b = torch.randn(len(dense)).to(shift.dtype)
+    factors = t.cell.derivatives().state_map(t.x, t.before).take(torch.tensor([7])).factors(shift)
+    torch.testing.assert_close(m @ factors.solve(b), b)
+    torch.testing.assert_close(m.mH @ factors.solve_adjoint(b), b)
+
+
+# ---- isolated neurons
+
+
+def blocks(m: Tensor, neurons: int) -> Tensor:
+    """m (P, n, n) with all entries between different neurons put to 0."""
+    variables = m.shape[1] // neurons
+    return m * torch.eye(neurons).repeat(variables, variables)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reset", RESETS)
+@pytest.mark.parametrize("right", [True, False], ids=["right", "left"])
+def test_isolated_neurons_are_the_diagonal_blocks_and_their_gain_is_bounded(
+    kind, reset, right, make_network, make_spikes
+):
+    network = make_network(kind, width=6, gain=6, tau_v=2.0, reset=reset, reset_gradient=True)
+    t = follow(network, make_spikes(T=6, B=2), torch.arange(6))[0][1]
+    step, d = t.cell.linearised(t.before), blocks(time_derivative(t).detach(), 6)
+    alone, largest = IsolatedNeurons.of(step), torch.linalg.eigvals(d).abs().amax(1)
+    torch.testing.assert_close(alone.modulus.amax(1), largest)
+    real = alone.real.gather(1, alone.modulus.argmax(1, keepdim=True)).squeeze(1)
+    assert real.any()
+    known = held_by_isolated_neurons(step, right, 0.01)
+    x, value, m = known.vector.unsqueeze(2)[real], known.value[real], (d if right else d.mT)[real]
+    torch.testing.assert_close(value.abs(), largest[real])
+    torch.testing.assert_close(m.to(x.dtype) @ x, value[:, None, None] * x)
+    torch.testing.assert_close(x.norm(dim=1).squeeze(1), torch.ones(len(x)))
+
+    radius = 1.05 * alone.modulus.amax(1, keepdim=True)
+    bound, variables = alone.gain(step, radius).detach(), d.shape[1] // 6
+    into = torch.eye(d.shape[1])[:, :6].to(torch.complex128)
+    out = torch.cat((torch.eye(6), -torch.eye(6)), 1)[:, : 6 * variables].to(torch.complex128)
+    found = torch.zeros_like(bound)
+    for angle in torch.linspace(0, 3.14159, 40):
+        for far in (1.0, 1.5):
+            mu = torch.polar(far * radius, angle.expand_as(radius)).unsqueeze(2)
+            g = step.s * (out @ torch.linalg.inv(mu * torch.eye(d.shape[1]) - d) @ into).diagonal(dim1=1, dim2=2)
+            found = torch.maximum(found, g.abs().detach())
+    assert (found <= (1 + 1e-9) * bound).all()
+    assert (found > 0.97 * bound).double().mean() > 0.9, "nor is it far above"
+
+
+def test_a_neuron_without_a_surrogate_derivative_is_its_leaks():
+    zero, d, e = torch.zeros(1, 3), torch.full((1, 3), 0.2), torch.full((1, 3), 0.1)
+    step = SpikingStep(torch.randn(3, 3), zero, d, e, zero, torch.ones(3), torch.tensor([0.5, 0.9, 0.7]))
+    known = held_by_isolated_neurons(step, True, 0.01)
+    assert known.largest.all()
+    torch.testing.assert_close(known.value.real, torch.tensor([0.9]))
+    vector = known.vector[0].real
+    torch.testing.assert_close(vector.abs() / vector.abs().max(), torch.tensor([0, 1 / 7, 0, 0, 1, 0]))
+
+
+@pytest.mark.parametrize("size", [0.5, 0.9, 0.99, 1.01, 1.5])
+def test_norms_below_one_are_shown_and_no_others(size):
+    n = 100
+    w, root = torch.randn(n, n, generator=torch.Generator().manual_seed(0)), 0.5 + torch.rand(4, n)
+    norms = torch.linalg.matrix_norm(root.unsqueeze(2) * w * root.unsqueeze(1), 2)
+    shown = _norm_below_one(w, root * (size / norms).sqrt().unsqueeze(1))
+    assert not shown.any() or size < 1
+    assert shown.all() or size > 0.95
+
+
+def slow_thresholds(n: int, coupling: float, seed: int = 0) -> SpikingStep:
+    """An ALIF layer with slow thresholds, of a given radius of its coupling."""
+    g = torch.Generator().manual_seed(seed)
+    w_rec = torch.randn(n, n, generator=g) * coupling / n**0.5
+    decay, zero = 0.9 + 0.09 * torch.rand(n, generator=g), torch.zeros(1, n)
+    return SpikingStep(w_rec, torch.ones(1, n), zero, zero, zero, torch.full((n,), 0.001), decay)
+
+
+def test_isolated_neurons_hold_the_radius_only_where_the_network_has_no_more():
+    for seed in range(4):
+        assert not held_by_isolated_neurons(slow_thresholds(100, 1.05, seed), False, 0.01).largest.any()
+        mild = held_by_isolated_neurons(slow_thresholds(100, 0.4, seed), False, 0.01)
+        assert mild.exists.all()
+        assert mild.largest.all()
+
+
+def test_an_eigenvalue_that_the_network_moves_is_not_taken():
+    one = slow_thresholds(100, 0.4)
+    adaptation, decay, w_rec = one.adaptation.clone(), one.decay_theta.clone(), one.w_rec.clone()
+    adaptation[7], decay[7] = -0.6, 0.6  # the largest eigenvalue, 1.2, of a neuron that the others read
+    w_rec[7], w_rec[:, 7] = 3 * w_rec[7], 3 * w_rec[:, 7]
+    step = replace(one, adaptation=adaptation, decay_theta=decay, w_rec=w_rec)
+    known = held_by_isolated_neurons(step, False, 0.01)
+    assert known.value.abs() > 1.1
+    assert not known.exists.any()
+    assert not known.largest.any()

@@ -1,0 +1,488 @@
+"""LIF and ALIF: eq. 49 written out in numpy, closed forms, starting values, refusals."""
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from neurolsc import (
+    LIF,
+    ALIFLowPass,
+    ALIFPlus,
+    ALIFPlusMinus,
+    ALIFPositive,
+    ALIFState,
+    LIFState,
+    Network,
+    PaperRule,
+    SpikingCell,
+    TransitionRule,
+    match_firing_rates,
+    pretrain,
+)
+from neurolsc.export import quantize, to_nir
+from neurolsc.neurons import LI
+from neurolsc.neurons.cell import ELSEWHERE
+from neurolsc.neurons.spiking import RESETS
+from neurolsc.surrogate import FastSigmoid
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+both = pytest.mark.parametrize("kind", [ALIFPlus, ALIFPlusMinus])
+every_reset = pytest.mark.parametrize("reset", list(RESETS))
+HIGH: dict[str, Any] = {"tau_v": 3.0, "tau_theta": 20.0, "b_theta": 0.4, "adaptation": 3.0}  # a low pass that fires
+
+
+def eq_49(cell: SpikingCell, x: np.ndarray) -> dict[str, np.ndarray]:
+    """v, theta and z, each (T, B, N), by the formulas of each class, in numpy."""
+    array: Callable[[str], np.ndarray] = lambda name: getattr(cell, name).detach().numpy()  # noqa: E731
+    w_in, w_rec, tau_v = map(array, ("w_in", "w_rec", "tau_v"))
+    low = isinstance(cell, ALIFLowPass)
+    if isinstance(cell, LIF):
+        rest, slow, b, beta = array("theta"), 1.0, 0.0, 0.0
+    else:
+        slow, b, beta = np.exp(-1 / array("tau_theta")), array("b_theta"), array("adaptation")
+        rest = b if low else b / (1 - slow)
+    if low:  # as the released code has it: a trace of the spikes, and no self-connections
+        w_rec, b, beta = w_rec * (1 - np.eye(len(w_rec))), (1 - slow) * b, (1 - slow) * beta
+    v, z = (np.zeros((len(x) + 1, x.shape[1], cell.n_hidden)) for _ in range(2))
+    theta = np.tile(rest, (*v.shape[:2], 1))
+    for t in range(1, len(v)):
+        theta[t] = slow * theta[t - 1] + b + beta * z[t - 1]
+        carried = np.exp(-1 / tau_v) * v[t - 1]
+        match cell.reset_name:
+            case "subtract":
+                carried -= theta[t if low else t - 1] * z[t - 1]
+            case "static":
+                carried -= rest * z[t - 1]
+            case "zero":
+                carried *= 1 - z[t - 1]
+        v[t] = carried + x[t - 1] @ w_in.T + z[t - 1] @ w_rec.T
+        z[t] = v[t] > theta[t]
+    return {"v": v[1:], "theta": theta[1:], "z": z[1:]}
+
+
+ALIF = {"tau_v": 3.0, "tau_theta": 20.0, "b_theta": 0.01, "adaptation": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (LIF, {"tau_v": 3.0, "threshold": 0.4}),
+        (ALIFPlus, ALIF),
+        (ALIFPlusMinus, ALIF),
+        (ALIFPositive, ALIF),
+        (ALIFLowPass, HIGH),
+    ],
+)
+@every_reset
+@pytest.mark.parametrize("gradient", [False, True])
+def test_step_and_run_are_eq_49_written_out(kind, settings, reset, gradient, make_spikes):
+    cell, x = kind(9, 7, reset=reset, reset_gradient=gradient, **settings), make_spikes(T=40, B=3, N=9, rate=0.4)
+    with torch.no_grad():
+        cell.w_rec.diagonal().normal_(0, 0.1)
+    wanted, state = eq_49(cell, x.numpy()), cell.initial_state(3)
+    for t in range(40):
+        z, state = cell.step(x[t], state)
+        for name, value in state._asdict().items():
+            np.testing.assert_allclose(value.detach().numpy(), wanted[name][t], rtol=1e-12, atol=1e-12)
+        assert (z.detach().numpy() == wanted["z"][t]).all()
+    assert 0.03 < wanted["z"].mean() < 0.8
+    at_once, last = cell.run(x, cell.initial_state(3))
+    assert (at_once.detach().numpy() == wanted["z"]).all()
+    torch.testing.assert_close(last, state)
+
+
+def one_neuron(*, decay_v: float, threshold: float = 1.0, **settings: object) -> LIF:
+    """A neuron that reads its input with weight 1 and not itself."""
+    cell = LIF(1, 1, threshold=threshold, **settings)
+    cell.tau_v = -1 / math.log(decay_v)
+    with torch.no_grad():
+        cell.w_in.fill_(1)
+        cell.w_rec.fill_(0)
+    return cell
+
+
+def drive(cell: LIF, inputs: list[float]) -> tuple[list[float], list[float]]:
+    """Voltages and spikes of the one neuron."""
+    state, v, z = cell.initial_state(1), [], []
+    for value in inputs:
+        out, state = cell.step(torch.tensor([[value]]), state)
+        v.append(state.v.item())
+        z.append(out.item())
+    return v, z
+
+
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+@pytest.mark.parametrize("word", ELSEWHERE)
+def test_a_word_of_another_library_is_refused_with_what_it_is_here(kind, word):
+    if word in inspect.signature(kind).parameters:  # a LIF's threshold
+        assert kind(2, 3, **{word: 0.5}).theta[0] == 0.5
+        return
+    with pytest.raises(TypeError, match=re.escape(f"{kind.__name__} takes no {word}: {ELSEWHERE[word]}")):
+        kind(2, 3, **{word: 0.9})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bta'"):
+        kind(2, 3, bta=0.9)
+
+
+def test_below_threshold_follows_the_geometric_sum():
+    v, z = drive(one_neuron(decay_v=0.9), [0.05] * 40)  # tends to 0.5 < 1: no spike
+    assert v == pytest.approx([0.05 * (1 - 0.9**t) / (1 - 0.9) for t in range(1, 41)], rel=1e-12)
+    assert not any(z)
+
+
+def test_an_integrators_voltage_after_one_input_is_the_difference_of_two_decays():
+    cell = LI(1, 1, tau_v=-1 / math.log(0.9), tau_i=-1 / math.log(0.5))
+    with torch.no_grad():
+        cell.w_in.fill_(2.0)
+    v, _ = cell.run(torch.eye(30)[:, :1, None], cell.initial_state(1))
+    assert v.flatten().tolist() == pytest.approx([2 * (0.9**t - 0.5**t) / (0.9 - 0.5) for t in range(1, 31)])
+
+
+def test_voltage_at_the_threshold_does_not_spike():
+    assert drive(one_neuron(decay_v=0.5, threshold=0.25), [0.25])[1] == [0]
+    assert drive(one_neuron(decay_v=0.5, threshold=0.25), [np.nextafter(0.25, 1)])[1] == [1]
+
+
+@pytest.mark.parametrize(("reset", "after"), [("subtract", 0.5 * 1.5 - 1), ("static", 0.5 * 1.5 - 1), ("zero", 0)])
+def test_reset_acts_at_the_step_after_the_spike(reset, after):
+    v, z = drive(one_neuron(decay_v=0.5, reset=reset), [1.5, 0.0, 0.0])
+    assert z == [1, 0, 0]
+    assert v == pytest.approx([1.5, after, after / 2])
+
+
+@pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
+def test_silent_surrogate_leaves_the_leaks_as_eigenvalues(reset):
+    cell = LIF(3, 5, tau_v=4.0, reset=reset, reset_gradient=True, spike=FastSigmoid(dampening=0.0))
+    state = LIFState(torch.tensor([[2.0, 0.1, 3.0, -1.0, 0.5]]))
+    z = cell.output(state)
+    assert z.any()
+    left = cell.decay_v * (1 - z) if reset == "zero" else cell.decay_v.expand(1, 5)
+    derivative = sum(cell.derivatives().by_state(None, state).values())
+    eigenvalues = torch.linalg.eigvals(derivative).real.sort().values
+    torch.testing.assert_close(eigenvalues, left.sort().values)
+
+
+def test_recurrence_may_start_orthogonal():
+    w = LIF(3, 20, recurrent_init="orthogonal").w_rec
+    torch.testing.assert_close(w @ w.T, torch.eye(20))
+
+
+def test_arguments_are_refused_with_what_was_wanted():
+    for bad in ({"n_in": 0}, {"n_hidden": -1}, {"tau_v": 0.0}, {"threshold": -1.0}, {"tau_v": math.nan}):
+        with pytest.raises(ValueError, match=f"{next(iter(bad))} must be"):
+            LIF(**{"n_in": 3, "n_hidden": 2} | bad)
+    with pytest.raises(TypeError, match="n_hidden must be an int"):
+        LIF(3, 2.0)
+    with pytest.raises(ValueError, match="reset must be one of 'subtract'"):
+        LIF(3, 2, reset="hard")
+    with pytest.raises(ValueError, match="recurrent_init must be one of 'glorot'"):
+        LIF(3, 2, recurrent_init="he")
+    cell = LIF(3, 2)
+    for shape in ((3,), (4, 2), (1, 4, 3)):
+        with pytest.raises(ValueError, match=r"x must have shape \(B, 3\)"):
+            cell.step(torch.zeros(shape), cell.initial_state(4))
+
+
+def test_config_makes_a_cell_of_the_same_layout():
+    cell = LIF(3, 2, reset="zero", reset_gradient=True)
+    config = cell.config()
+    assert config.pop("spike")["name"] == "FastSigmoid"
+    assert str(LIF(**config)) == str(cell)
+    with pytest.raises(TypeError, match="only surrogates of neurolsc can be saved"):
+        LIF(3, 2, spike=torch.sign).config()
+
+
+@both
+def test_starts_at_rest_and_stays_there_without_input(kind):
+    cell = kind(4, 6)
+    state = start = cell.initial_state(3)
+    torch.testing.assert_close(start.theta, (cell.b_theta / (1 - torch.exp(-1 / cell.tau_theta))).expand(3, -1))
+    for _ in range(300):
+        z, state = cell.step(torch.zeros(3, 4), state)
+        assert not z.any()
+    torch.testing.assert_close(state, start, rtol=1e-12, atol=1e-12)
+
+
+def test_spike_at_the_threshold_needs_more_than_equality():
+    cell = ALIFPlus(2, 3)
+    theta = torch.rand(4, 3)
+    assert not cell.output(ALIFState(theta, theta)).any()
+    assert cell.output(ALIFState(torch.nextafter(theta, torch.ones(())), theta)).all()
+
+
+@both
+def test_resting_threshold_can_be_set(kind):
+    cell = kind(4, 6)
+    before = cell.tau_theta.clone()
+    for rest in (torch.linspace(0.1, 2, 6), torch.tensor(0.7), 0.3):
+        cell.theta_rest = rest
+        expected = torch.as_tensor(rest).expand(6)
+        torch.testing.assert_close(cell.theta_rest, expected)
+        torch.testing.assert_close(cell.initial_state(2).theta, expected.expand(2, -1))
+    assert torch.equal(cell.tau_theta, before)
+    assert isinstance(cell.b_theta, torch.nn.Parameter)
+
+
+def test_starting_values_are_truncated_gaussians():
+    cell = ALIFPlus(10, 4000, tau_v=0.1, tau_theta=100.0, b_theta=0.01, adaptation=1.8)
+    means = {"tau_v": 0.1, "tau_theta": 100, "b_theta": 0.01, "adaptation": 1.8}
+    for name, mean in means.items():
+        value = getattr(cell, name)
+        assert value.min() >= mean * (1 - 6 / 7)
+        assert value.max() <= mean * (1 + 6 / 7)
+        assert value.min() < mean * 0.2, "reaches down to two deviations"
+        assert value.mean().item() == pytest.approx(mean, rel=0.02)
+        # a standard Gaussian truncated at ±2 has deviation 0.880
+        assert value.std().item() == pytest.approx(0.880 * 3 / 7 * mean, rel=0.04)
+
+
+@pytest.mark.parametrize("n_in", [3, 30])
+def test_alif_plus_minus_draws_the_adaptation_around_zero(n_in):
+    adaptation = ALIFPlusMinus(n_in, 4000).adaptation
+    assert abs(adaptation.mean().item()) < 0.1 / n_in
+    assert adaptation.std().item() == pytest.approx(1.8 / n_in, rel=0.05)
+
+
+@both
+@pytest.mark.parametrize(
+    ("n_in", "width", "n_out", "count"), [(784, 128, 10, 151_818), (700, 256, 20, 382_996)], ids=["sl-MNIST", "SHD"]
+)
+def test_parameters_are_as_many_as_in_table_s1(kind, n_in, width, n_out, count):
+    # lsc.md, part 2: the paper's table, which prints 2 more, counts a readout bias
+    network = Network([kind(n_in, width), kind(width, width)], n_out, readout_bias=True)
+    assert sum(p.numel() for p in network.parameters() if p.requires_grad) == count
+
+
+@both
+def test_time_constants_survive_a_violent_optimizer(kind):
+    torch.set_default_dtype(torch.float32)
+    cell = kind(4, 6)
+    optimizer = torch.optim.SGD([cell.log_tau_v, cell.log_tau_theta], lr=1e4)
+    for sign in (1, 1, -1, -1, -1):
+        optimizer.zero_grad()
+        state = cell.initial_state(2)
+        for _ in range(3):
+            _, state = cell.step(torch.ones(2, 4), state)
+        (sign * (state.theta.sum() + cell.tau_v.sum() + cell.tau_theta.sum())).backward()
+        optimizer.step()
+        for value in (cell.tau_v, cell.tau_theta, cell.decay_v, cell.decay_theta, cell.theta_rest):
+            assert value.isfinite().all()
+        assert ((cell.tau_v > 0) & (cell.tau_theta > 0)).all()
+
+
+def points(n: int) -> ALIFState:
+    """States with and without a spike."""
+    return ALIFState(torch.randn(5, n), 0.3 * torch.rand(5, n))
+
+
+@both
+@every_reset
+def test_silent_surrogate_leaves_exactly_the_leaks_as_eigenvalues(kind, reset):
+    cell = kind(3, 4, reset=reset, reset_gradient=True, tau_v=3.0, spike=FastSigmoid(dampening=0.0))
+    state = points(4)
+    z = cell.output(state)
+    assert z.any()
+    assert not z.all()
+    voltage = cell.decay_v * (1 - z) if reset == "zero" else cell.decay_v.expand(5, -1)
+    expected = torch.cat((voltage, cell.decay_theta.expand(5, -1)), 1)
+    eigenvalues = torch.linalg.eigvals(sum(cell.derivatives().by_state(None, state).values()))
+    torch.testing.assert_close(eigenvalues.real.sort().values, expected.sort().values)
+    torch.testing.assert_close(eigenvalues.imag, torch.zeros(5, 8))
+
+
+def test_arguments_of_an_alif_are_refused_with_what_was_wanted():
+    for name in ("tau_v", "tau_theta", "b_theta", "adaptation"):
+        for bad in (0.0, -1.0, math.nan):
+            with pytest.raises(ValueError, match=f"{name} must be positive and finite"):
+                ALIFPlus(3, 2, **{name: bad})
+        with pytest.raises(TypeError, match=rf"{name} must be one number, got a tensor of shape \(2,\)"):
+            ALIFPlus(3, 2, **{name: torch.ones(2)})
+    for bad in (math.inf, torch.ones(3)):
+        with pytest.raises(ValueError, match=r"theta_rest must be finite, one number or \(2,\)"):
+            ALIFPlus(3, 2).theta_rest = bad
+    with pytest.raises(ValueError, match=r"x must have shape \(B, 3\)"):
+        cell = ALIFPlus(3, 2)
+        cell.step(torch.zeros(5, 4), cell.initial_state(5))
+    with pytest.raises(ValueError, match="batch must be at least 1"):
+        Network([ALIFPlus(3, 2)], 2).initial_states(0)
+
+
+# ---- ALIFLowPass
+
+
+def as_alif(cell: ALIFLowPass) -> ALIFPlus:
+    """The ALIF+ of the same thresholds."""
+    plain = ALIFPlus(cell.n_in, cell.n_hidden, reset=cell.reset_name, reset_gradient=cell.reset.gradient)
+    new = 1 - cell.decay_theta
+    with torch.no_grad():
+        plain.w_in.copy_(cell.w_in)
+        plain.w_rec.copy_(cell.w_rec).fill_diagonal_(0)
+        plain.b_theta.copy_(new * cell.b_theta)
+        plain.adaptation.copy_(new * cell.adaptation)
+    plain.tau_v, plain.tau_theta = cell.tau_v, cell.tau_theta
+    return plain
+
+
+def test_a_spike_takes_off_more_than_of_an_alif_plus_by_as_much_as_is_said():
+    cell = ALIFLowPass(9, 7, **HIGH)
+    state, x = ALIFState(torch.randn(5, 7), 0.3 * torch.rand(5, 7)), torch.randn(5, 9)
+    (_, ours), (_, theirs) = cell.step(x, state), as_alif(cell).step(x, state)
+    fired = cell.output(state)
+    more = (1 - cell.decay_theta) * (cell.b_theta + cell.adaptation - state.theta) * fired
+    assert 0 < fired.mean() < 1
+    torch.testing.assert_close(ours.theta, theirs.theta)
+    torch.testing.assert_close(ours.v, theirs.v - more)
+
+
+def test_derivatives_with_a_detached_reset_are_those_of_the_alif_plus():
+    cell = ALIFLowPass(9, 7, **HIGH)
+    state = ALIFState(torch.randn(5, 7), 0.3 * torch.rand(5, 7))
+    ours, theirs = (sum(c.derivatives().by_state(None, state).values()) for c in (cell, as_alif(cell)))  # type: ignore[union-attr]
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("kappa", [0.85, 1.1, 0.3])
+@pytest.mark.parametrize("hold", [False, True])
+def test_our_rule_multiplies_the_derivative_by_exactly_kappa_and_keeps_the_resting_threshold(kappa, hold):
+    cell = ALIFLowPass(6, 5, tau_v=2.0, tau_theta=20.0)
+    cell.tau_theta = cell.tau_theta.clamp(max=9.0)  # a decay times 1.1 stays below 1
+    state = ALIFState(torch.randn(3, 5), torch.randn(3, 5))
+    known = cell.derivatives()
+    assert known is not None
+    before, rest = sum(known.by_state(torch.zeros(0), state).values()), cell.theta_rest.clone()
+    TransitionRule(hold).apply(cell, time=kappa, depth=1 / kappa)
+    torch.testing.assert_close(sum(known.by_state(torch.zeros(0), state).values()), kappa * before)
+    assert torch.equal(cell.theta_rest, rest)
+
+
+def test_what_is_frozen_stays_and_the_papers_rule_moves_what_the_paper_lists():
+    for frozen, stays in (("log_tau_theta", "tau_theta"), ("adaptation", "adaptation")):
+        cell = ALIFLowPass(6, 5)
+        cell.get_parameter(frozen).requires_grad_(False)
+        before = getattr(cell, stays).clone()
+        TransitionRule().apply(cell, time=0.9, depth=1.1)
+        assert torch.equal(getattr(cell, stays), before)
+    cell = ALIFLowPass(6, 5)
+    before = {name: getattr(cell, name).clone() for name in ("tau_theta", "b_theta", "adaptation")}
+    PaperRule().apply(cell, time=0.9, depth=1.1)
+    for name, factor in (("tau_theta", 0.9), ("b_theta", 1.1), ("adaptation", 1.1)):
+        torch.testing.assert_close(getattr(cell, name), factor * before[name])
+
+
+@pytest.mark.parametrize("kappa", [0.85, 1.15])
+def test_a_rule_that_runs_away_stays_finite(kappa):
+    torch.set_default_dtype(torch.float32)
+    cell = ALIFLowPass(6, 5)
+    for _ in range(1000):
+        TransitionRule().apply(cell, time=kappa, depth=1.0)
+        with torch.no_grad():
+            cell.adaptation.clamp_(max=1e6)
+    cell.retention = torch.zeros(5)  # what a decay becomes that is multiplied too often
+    assert cell.adaptation.isfinite().all() and (cell.tau_theta > 0).all()
+    assert cell.initial_state(2).theta.isfinite().all()
+
+
+def test_exports_refuse_it_by_name(make_network):
+    network = make_network(ALIFLowPass, reset="static")
+    for export in (lambda: quantize(network), lambda: to_nir(network, dt=1e-3)):
+        with pytest.raises(TypeError, match="layer 1 is a ALIFLowPass, whose step is not that of ALIF; only"):
+            export()
+    with pytest.raises(TypeError, match="layer 1 is a ALIFLowPass, whose step is not that of ALIF; only"):
+        to_nir(network, dt=1e-3)
+
+
+@pytest.mark.parametrize("target", [0.5, "balanced"])
+def test_pre_training_reaches_its_target_by_its_own_rule(target, make_network, make_spikes):
+    torch.set_default_dtype(torch.float32)
+    network, x = make_network(ALIFLowPass, width=24, gain=2, tau_theta=20.0), make_spikes(T=20, B=8)
+    result = pretrain(network, [x], target=target, rule=TransitionRule(), steps=8, max_steps=60, progress=False)
+    assert result.converged, result.findings
+    assert all(0 < layer.mean() < 1 for layer in network.run(x).spikes)
+
+
+# ---- ALIFPositive
+
+NAMES = ("adaptation", "b_theta")
+
+
+def pushed_down(kind: type[ALIFPlus]) -> Network:
+    """After steps that lower adaptation and b_theta by more than they are."""
+    cells = [kind(20, 12, reset="static", b_theta=0.002, tau_v=5.0), kind(12, 12, reset="static", b_theta=0.002)]
+    network = Network(cells, 3)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        sum(getattr(cell, name).sum() for cell in network.cells for name in NAMES).backward()  # type: ignore[union-attr]
+        optimizer.step()
+    return network
+
+
+def test_no_step_of_training_makes_adaptation_and_b_theta_negative_and_export_takes_them():
+    network = pushed_down(ALIFPositive)
+    assert all((getattr(cell, name) > 0).all() for cell in network.cells for name in NAMES)
+    assert quantize(network, force=True).layers
+    with pytest.raises(ValueError, match=r"layer 1: adaptation must be positive .*--cell ALIFPositive"):
+        quantize(pushed_down(ALIFPlus), force=True)
+
+
+def test_positive_parameters_are_set_and_what_is_not_positive_is_refused():
+    cell = ALIFPositive(4, 3)
+    cell.theta_rest = torch.tensor([0.5, 1.0, 2.0])
+    torch.testing.assert_close(cell.theta_rest, torch.tensor([0.5, 1.0, 2.0]))
+    cell.adaptation = torch.full((3,), 0.7)
+    torch.testing.assert_close(cell.adaptation, torch.full((3,), 0.7))
+    with pytest.raises(ValueError, match="b_theta must be positive and finite, got -"):
+        cell.theta_rest = -1.0
+    PaperRule().apply(cell, time=1.0, depth=1.1)
+    torch.testing.assert_close(cell.adaptation, torch.full((3,), 0.77))
+
+
+def test_thresholds_are_scaled_to_wanted_rates():
+    x = (torch.rand(40, 4, 20, generator=torch.Generator().manual_seed(1)) < 0.3).double()
+    network = Network([ALIFPositive(20, 12, b_theta=0.002, tau_v=5.0), ALIFPositive(12, 12, b_theta=0.002)], 3)
+    assert match_firing_rates(network, x, [0.2, 0.1]) == pytest.approx([0.2, 0.1], abs=0.02)
+
+
+# ---- resets and positive parameters
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("name", list(RESETS))
+def test_derivatives_are_those_of_carry(name, gradient):
+    v, decay = torch.rand(3, 4, requires_grad=True), torch.rand(4)
+    theta, z = torch.rand(3, 4, requires_grad=True), (torch.rand(3, 4) < 0.5).double().requires_grad_()
+    reset = RESETS[name](gradient)
+    # a static reset subtracts the resting threshold, which does not depend on the state
+    carried = reset.carry(decay * v, z, theta.detach() if name == "static" else theta)
+    by_v, by_theta, by_z = torch.autograd.grad(carried.sum(), (v, theta, z), allow_unused=True, materialize_grads=True)
+    d, e, r = reset.derivatives(decay, v, z, theta)
+    torch.testing.assert_close((d, e, -r), (by_v, by_theta, by_z))
+    assert z.any()
+    assert gradient == bool(r.any())
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, torch.tensor([1.0, -2.0])], ids=str)
+def test_a_positive_parameter_refuses_what_is_not_positive_and_stays(bad):
+    cell = LIF(3, 2)
+    before = cell.tau_v.clone()
+    with pytest.raises(ValueError, match="tau_v must be positive and finite, got"):
+        cell.tau_v = bad
+    with pytest.raises(ValueError, match=r"tau_v has shape \(2,\), got \(3,\)"):
+        cell.tau_v = torch.ones(3)
+    assert torch.equal(cell.tau_v, before)
+
+
+def test_a_positive_parameter_is_one_trainable_logarithm_and_setting_it_stays_that():
+    cell = LIF(3, 2)
+    assert {n for n, _ in cell.named_parameters()} == {"w_in", "w_rec", "log_tau_v"}
+    parameter = cell.log_tau_v
+    cell.tau_v = 5.0
+    assert cell.log_tau_v is parameter
+    (gradient,) = torch.autograd.grad((cell.tau_v**2).sum(), parameter)
+    torch.testing.assert_close(gradient, torch.full((2,), 50.0))  # d tau² / d log tau = 2 tau²
