@@ -66,18 +66,6 @@ def test_a_wrapped_layer_says_what_its_voltage_is_where_it_has_one(name):
         assert fired > 0, name
 
 
-def test_a_subclass_with_another_step_says_nothing():
-    class Half(LIF):
-        def distance(self, state):
-            return super().distance(state) / 2
-
-    class Same(LIF):
-        pass
-
-    assert Half(3, 2).membrane() is None
-    assert Same(3, 2).membrane() is not None
-
-
 @pytest.mark.parametrize(
     ("name", "depth", "time"),
     [
