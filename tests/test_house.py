@@ -8,7 +8,7 @@ import neurolsc
 ROOT = Path(neurolsc.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("validation", "display", "progress", "positive", "frames", "compiling", "surrogate"),
-    ("neurons", "embedding"),
+    ("neurons",),
     ("network", "io", "metrics", "schedule", "tasks", "plots"),
     ("hdf5",),
     ("datasets",),
