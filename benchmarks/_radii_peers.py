@@ -6,6 +6,7 @@ Each is as fast as it can be made, with one setting for all that it is asked.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
 from typing import NamedTuple
 
@@ -123,7 +124,7 @@ def _products(t: Transitions, direction: str) -> tuple[int, Callable[[int], Call
         w, slopes = t.cell.w_in.detach().numpy(), t.below.spike_derivative(t.state_below).detach().numpy()
         return w.shape[1], lambda i: lambda x: slopes[i] * (w @ x)
     step = t.cell.linearised(t.before)
-    w, s, d, e, r, adaptation, decay = (None if a is None else a.detach().numpy() for a in step)
+    w, s, d, e, r, adaptation, decay = (getattr(step, f.name).detach().numpy() for f in fields(step))
     n = s.shape[1]
 
     def at(i: int) -> Callable[[np.ndarray], np.ndarray]:

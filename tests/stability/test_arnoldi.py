@@ -19,7 +19,7 @@ from neurolsc import (
     spectral_radius,
     wrap,
 )
-from neurolsc.neurons.derivatives import Linearised, Matrices, SpikingStep
+from neurolsc.neurons.derivatives import Matrices, SpikingStep
 from neurolsc.stability import arnoldi as module
 from neurolsc.stability.arnoldi import CHANCE, Basis, Pairs, Radii, accepted, arnoldi, excluded, kernel, matched, radii
 from neurolsc.stability.eigen import Dominant
@@ -177,8 +177,8 @@ def test_rings_beside_silent_neurons_of_a_layer(scale, silent):
     s, zero = torch.ones(2, n), torch.zeros(2, n)
     s[:, :silent] = 0
     w = torch.block_diag(torch.zeros(silent, silent), scale * orthogonal(n - silent))
-    step = Linearised(w, s, zero, zero, zero, torch.full((n,), 0.001), 0.9 + 0.07 * torch.rand(n))
-    product = OperatorProduct([SpikingStep(step)], 2)
+    step = SpikingStep(w, s, zero, zero, zero, torch.full((n,), 0.001), 0.9 + 0.07 * torch.rand(n))
+    product = OperatorProduct([step], 2)
     with torch.no_grad():
         torch.testing.assert_close(radii(product, s).radius, largest(product.matrices(s)), rtol=0.01, atol=0)
 
