@@ -70,7 +70,7 @@ LEAST = 0.01
 SQUARES = 0.4
 """power of a precision's smallest number below which products cannot be squared: 7e-16 in float32"""
 
-FIRST, LAST = 20, 108
+FIRST, LAST = 36, 108
 """sizes of the first and last basis; none is larger than three quarters of the matrix"""
 SOON = 0.3
 """share of the points expected to settle at the next size"""
@@ -267,10 +267,14 @@ class Basis:
         Raises:
             FloatingPointError: if a product is NaN or infinite.
         """
-        if len(self.points):
-            product = self.products(self.points)
+        size, few = self._vectors.shape[2], len(self.points)
+        if self.points.device.type == "cpu":  # so many points at a time that their vectors stay in the cache
+            few = max(8, 2**20 // (count * size))
+        for some in torch.arange(len(self.points), device=self.points.device).split(max(few, 1)):
+            product, some = self.products(self.points[some]), slice(int(some[0]), int(some[-1]) + 1)
+            vectors, columns = self._vectors[some], self._columns[some]
             for m in range(self.count, count):
-                orthogonalise(self._vectors, self._columns, m + 1, product(self._vectors[:, m]))
+                orthogonalise(vectors, columns, m + 1, product(vectors[:, m]))
         self.count = count
         if not self.h.sum().isfinite():
             raise FloatingPointError("a product with a derivative holds NaN or infinity.")

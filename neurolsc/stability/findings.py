@@ -1,4 +1,4 @@
-"""What is wrong, by name, and what to change; and what keeps radii from their targets."""
+"""Faults by name, and what to change: of a surrogate, and of radii that miss their targets."""
 
 import math
 from collections.abc import Iterable
@@ -14,24 +14,19 @@ from neurolsc.neurons.derivatives import Term
 if TYPE_CHECKING:
     from neurolsc.stability.profile import RadiusProfile
 
-_UNKNOWN = Term("unknown")
 DEAD, NOT_FINITE = "dead layer", "surrogate not finite"
-REACH = 20.0
-"""thresholds from the threshold up to which the derivative of a surrogate has to be finite"""
+REACH = 20.0  # thresholds from the threshold up to which the derivative of a surrogate has to be finite
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, where, why, and the one thing to try."""
+    """One fault: where, why, and the one thing to try."""
 
-    layer: int | None
-    """counted from 1; None: not of one layer"""
+    layer: int | None  # counted from 1; None: not of one layer
     problem: str
     cure: str
     cause: str = ""
-    """why, where that is known"""
-    name: str = ""
-    """what kind of fault it is, for those who look for one"""
+    name: str = ""  # the kind of fault, for programs
 
     def __str__(self) -> str:
         where = "network" if self.layer is None else f"layer {self.layer}"
@@ -43,34 +38,25 @@ class Finding:
 
 
 def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
-    """The finding of a layer whose surrogate has a derivative that is NaN or infinite somewhere.
+    """The finding of a layer (from 0) whose surrogate has a NaN or infinite derivative near the threshold, else None.
 
-    A single neuron whose voltage gets there makes the gradient of every weight NaN, at any learning
-    rate: snnTorch's ``sigmoid(slope=25)`` does so from 3.5 below the threshold on, in float32.
-
-    Args:
-        cell: the layer; it stays as it is.
-        layer: its number, counted from 0.
-
-    Returns:
-        The finding, or None: all is finite up to 20 thresholds from the threshold, the surrogate
-        has no derivative at all, or the cell does not say what its voltage is.
+    A single neuron whose voltage gets there makes the gradient of every weight NaN, at any learning rate: snnTorch's
+    ``sigmoid(slope=25)`` does so from 3.5 below the threshold on, in float32.
     """
     low, high = finite_distances(cell)
-    where = {"below": -low, "above": high}
-    side = min(where, key=lambda name: where[name])
-    if where[side] == math.inf:
+    distance, side = min((-low, "below"), (high, "above"))
+    if distance == math.inf:
         return None
-    problem = f"the derivative of its surrogate is not finite {where[side]:.3g} or more {side} the threshold"
-    cure = "use fast_sigmoid or atan"
+    problem = f"the derivative of its surrogate is not finite {distance:.3g} or more {side} the threshold"
     cause = "a voltage there makes all gradients NaN, at any learning rate"
-    return Finding(layer + 1, problem, cure, cause, NOT_FINITE)
+    return Finding(layer + 1, problem, "use fast_sigmoid or atan", cause, NOT_FINITE)
 
 
 def finite_distances(cell: Cell) -> tuple[float, float]:
-    """The range of v - theta in which the derivative of a cell's surrogate is finite.
+    """The range of v - theta in which the derivative of a cell's surrogate is finite, by bisection.
 
-    An end is infinite where the derivative is finite up to :data:`REACH`.
+    An end is infinite where the derivative is finite up to :data:`REACH` thresholds, or the cell does not say what its
+    voltage is.
     """
     membrane = cell.membrane()
     if membrane is None:
@@ -78,8 +64,6 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
     rest = cell.initial_state(1)
     voltage = getattr(rest, membrane.name).detach()
     threshold = membrane.thresholds(rest).detach().abs().max().item() or 1.0
-    if not math.isfinite(threshold):
-        return -math.inf, math.inf
 
     def finite(distance: float) -> bool:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
@@ -90,7 +74,7 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
     ends = []
     for side in (-1.0, 1.0):
         good, bad = 0.0, side * REACH * threshold
-        if finite(bad):
+        if not math.isfinite(threshold) or finite(bad):
             ends.append(side * math.inf)
             continue
         for _ in range(24):
@@ -101,11 +85,11 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
 
 
 def dead_layers(profile: "RadiusProfile") -> Iterable[Finding]:
-    """The layers that did not fire at all."""
-    for i, rate in enumerate(profile.firing_rate.tolist()):
-        if rate == 0:
-            cure = "lower the thresholds or raise the input weights; a target met by a dead layer says nothing"
-            yield Finding(i + 1, "never fires", cure, name=DEAD)
+    """The layers that never fire."""
+    cure = "lower the thresholds or raise the input weights; a target met by a dead layer says nothing"
+    return [
+        Finding(i + 1, "never fires", cure, name=DEAD) for i, r in enumerate(profile.firing_rate.tolist()) if r == 0
+    ]
 
 
 def missed_targets(
@@ -113,49 +97,41 @@ def missed_targets(
     misses: Iterable[tuple[int, str, float, float]],
     standard_errors: tuple[list[float], list[float]],
 ) -> Iterable[Finding]:
-    """Radii off target (layer, direction, mean, target), and which term holds those through time.
+    """Radii off target (layer, direction, mean, target), and which term those through time are due to.
 
-    Each is shown with the standard error of its mean, of which there is one per layer through time
-    and through depth.
+    Standard errors are those of the means, per layer, through time and through depth.
     """
     for layer, direction, mean, target in misses:
         error = standard_errors[direction == "depth"][layer]
         problem = f"radius {mean:.3f} ± {error:.3f} through {direction} against a target of {target:.3g}"
         if direction == "depth":
-            what = "scale w_in " + ("down" if mean > target else "up") + ", or move the thresholds of the layer below"
+            cure = "scale w_in " + ("down" if mean > target else "up") + ", or move the thresholds of the layer below"
             if mean == 0:
-                what = "at exactly 0 no scale moves it: what the layer reads does not reach what it sends within a step"
-            yield Finding(layer + 1, problem, what)
+                cure = "at exactly 0 no scale moves it: its input does not reach its output within a step"
         else:
             held = held_by(profile, layer)
             share = profile.sources[layer].get(held.name)
-            if share is not None:
-                problem += f", held by the {held.name} at {share:.0%} of the points"
-            yield Finding(layer + 1, problem, held.too_large if mean > target else held.too_small)
+            problem += "" if share is None else f", held by the {held.name} at {share:.0%} of the points"
+            cure = held.too_large if mean > target else held.too_small
+        yield Finding(layer + 1, problem, cure)
 
 
 def wide_spread(profile: "RadiusProfile", include_input: bool = True) -> Finding:
     """Where radii spread most, for a profile with means on target and a deviation that is not."""
-    spread = {
-        (layer, direction): radii[layer].std(correction=0).item()
-        for direction, radii, wanted in zip(
-            ("time", "depth"), (profile.time, profile.depth), profile.target or (1.0, 1.0), strict=True
-        )
-        for layer in range(len(radii))
-        if wanted is not None and (include_input or direction == "time" or layer > 0)
-    }
-    (layer, direction), widest = max(spread.items(), key=lambda item: item[1])
+    time, depth = profile.target or (1.0, 1.0)
+    spread = [(r.std(correction=0).item(), i, "time") for i, r in enumerate(profile.time) if time is not None]
+    spread += [
+        (r.std(correction=0).item(), i, "depth")
+        for i, r in enumerate(profile.depth)
+        if depth is not None and (include_input or i)
+    ]
+    widest, layer, direction = max(spread, key=lambda one: one[0])
     problem = f"mean radii are on target, but those through {direction} spread by {widest:.2f}"
     return Finding(layer + 1, problem, "take more steps, soften the surrogate (sharpness), or allow a wider deviation")
 
 
 def held_by(profile: "RadiusProfile", layer: int) -> Term:
-    """The term that contributes most to a layer's radius through time at most points.
-
-    Unknown without a closed form.
-    """
+    """The term that contributes most to a layer's radius through time at most points; `unknown` if none is known."""
     sources = profile.sources[layer]
-    if not sources:
-        return _UNKNOWN
-    most = max(sources, key=sources.__getitem__)
+    most = max(sources, key=sources.__getitem__, default="unknown")
     return next((term for term in profile.terms[layer] if term.name == most), Term(most))

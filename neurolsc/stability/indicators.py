@@ -64,8 +64,7 @@ def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int
         TypeError: if network is not one.
         ValueError: if x does not fit it, or count is not in 1 ... the smallest state.
 
-    Cost: ``count`` products of the derivative and a QR of (S, count) for each of L T B points: of LIF and ALIF
-    O(count n_hidden^2 + count^2 n_hidden) each. The states of all steps stay in memory.
+    Cost: ``count`` products of the derivative and a QR of (S, count) for each of L T B points.
 
     Source: Benettin et al., Meccanica 15 (1980) (the QR method); arXiv:2006.02427, Engelken, Wolf & Abbott (of
     recurrent networks); for the link to gradients Vogt et al., arXiv:2006.14123.
@@ -117,11 +116,6 @@ def singular_values(
         Through time and through depth, each (L, K, B): layer, step, sample. Depth row 0 is that of the derivative by
         the input.
 
-    Raises:
-        TypeError: if network is not one.
-        ValueError: if x does not fit it, or steps or tolerance are out of range.
-        FloatingPointError: if a derivative is NaN or infinite.
-
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063 (singular values and gradients).
     """
     chosen = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed))
@@ -168,10 +162,6 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
     Returns:
         Norms (L, T, B), in the loss's unit over that of the state.
 
-    Raises:
-        TypeError: if network is not one.
-        ValueError: if x does not fit it.
-
     Cost: a forward and a backward pass by plain steps; the graph of all T steps stays in memory.
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063.
@@ -209,9 +199,6 @@ def parameter_gradients(
         those of frozen parameters are left out. Cells that share one module of another library count those that they
         would pre-train (:meth:`neurolsc.Cell.pretrained`).
 
-    Raises:
-        TypeError: if network is not one.
-        ValueError: if x or the mask do not fit it.
     """
     cells = as_network(network).cells
     shared = Counter(p for cell in cells for p in cell.parameters())
@@ -294,9 +281,6 @@ def usable_share(
         Shares (L,); NaN for a layer that does not spike, or whose cell does not say what its voltage is
         (:meth:`neurolsc.Cell.membrane`).
 
-    Raises:
-        TypeError: if network is not one.
-        ValueError: if x does not fit it, or threshold or steps are out of range.
     """
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}.")

@@ -40,6 +40,7 @@ from neurolsc.stability.transitions import (
     flat,
     follow,
     input_operators,
+    memory_operator,
     time_derivative,
     time_operator,
     time_product,
@@ -49,6 +50,16 @@ from neurolsc.validation import one_of, tensor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TERMS = (
+    Term(
+        "memory",
+        "make it forget: lower the bias of the gate that keeps the state",
+        "make it remember: raise the bias of the gate that keeps the state",
+        "#0072b2",
+    ),
+    Term("recurrence", "scale w_rec down", "scale w_rec up, or move neurons off where they saturate", "#009e73"),
+)
+"""of cells that send numbers, without a closed form"""
 SOURCES, BY_AUTOGRAD = 64, 16
 """points of a layer at which terms are compared: in closed form, and by autograd, whose products are slower"""
 SLOW, FEW = 1024, 4
@@ -108,7 +119,8 @@ def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) ->
     """What each term contributes to the radius through time, at some or all points; they sum to it.
 
     The contribution of a term is its product with the gradient of the radius. Without a closed form the terms are
-    the recurrent weights and the rest, if the cell says what its voltage is.
+    the recurrent weights and the rest: of spiking cells what is left without these weights, of others, such as a GRU,
+    the derivative by the state with the output fixed (`memory`).
 
     Args:
         t: the points.
@@ -139,16 +151,16 @@ def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) ->
         whole = {k: torch.complex(parts[0][k] + parts[3][k], parts[2][k] - parts[1][k]) for k in parts[0]}
         return {name: (phase * value).real for name, value in whole.items()}
 
-    own = ""
-    if known is None:
+    recurrent = weight_matrices(t.cell, "time")
+    spiking = t.cell.membrane() is not None or t.cell.integrator
+    own = "memory"
+    if known is None and spiking:
         thresholds, reset = t.cell.thresholds(), getattr(t.cell, "reset", t.cell)
-        if t.cell.membrane() is None and not t.cell.integrator:
-            return {}
         carries = getattr(reset, "gradient", getattr(reset, "reset_gradient", None))
         adapts = thresholds is not None and len(thresholds.names) > 1
         own = " and ".join(["leak", *(["reset"] if carries else []), *(["adaptation"] if adapts else [])])
-        if not weight_matrices(t.cell, "time"):
-            return {own: radius}
+    if known is None and not recurrent:
+        return {own: radius} if spiking else {}
     pairs = leading_pairs(time_product(some), t.x)
     x, y, size = pairs.right, pairs.left, pairs.value.abs()
     phase = pairs.value.conj() / size.clamp(min=torch.finfo(t.x.dtype).tiny)
@@ -157,10 +169,12 @@ def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) ->
             step = time_operator(some)
             assert isinstance(step, StepMap)
             return between(step.terms)
-        with without(weight_matrices(t.cell, "time")):
-            rest = time_operator(some)
-            leak = between(lambda a, b: {own: (b * rest.matvec(a)).sum(1)})
-    return leak | {"recurrence": size - leak[own]}
+        with without(recurrent if spiking else ()):
+            rest = time_operator(some) if spiking else memory_operator(some)
+            kept = between(lambda a, b: {own: (b * rest.matvec(a)).sum(1)})[own]
+    if not spiking and torch.allclose(kept, size):  # the step does not use the output that it is passed
+        return {}
+    return {own: kept, "recurrence": size - kept}
 
 
 def _dense(radius: Tensor) -> Radii:
@@ -385,7 +399,8 @@ def radius_profile(
                     exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
                 parts = contributions(t, layer, method, time[-1].flatten())
                 due_to.append({name: part.mean().item() for name, part in parts.items()})
-                most = torch.stack(list(parts.values())).argmax(0).tolist() if t.cell.derivatives() and parts else []
+                shared = bool(parts) and (t.cell.derivatives() is not None or "memory" in parts)
+                most = torch.stack(list(parts.values())).argmax(0).tolist() if shared else []
                 held = [list(parts)[i] for i in most]
                 sources.append({name: held.count(name) / len(held) for name in sorted(set(held))})
     spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
@@ -393,7 +408,10 @@ def radius_profile(
     treated: tuple[NonSquare | None, ...] = tuple(non_square if t.non_square else None for t in transitions)
     shares = torch.tensor(exact).view(-1, 2).T
     times, depths = torch.stack(time), torch.stack(depth)
-    terms = tuple(known.terms if (known := cell.derivatives()) else () for cell in network.cells)
+    terms = tuple(
+        known.terms if (known := cell.derivatives()) else TERMS if "memory" in parts else ()
+        for cell, parts in zip(network.cells, due_to, strict=True)
+    )
     return RadiusProfile(
         times, depths, chosen, tuple(sources), spikes, silent, treated, shares, target, terms, tuple(due_to)
     )

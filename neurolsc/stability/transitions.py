@@ -308,6 +308,17 @@ def time_operator(t: Transitions) -> LinearOperator:
     return known.state_map(t.x, t.before)
 
 
+def memory_operator(t: Transitions) -> LinearOperator:
+    """d h[t, l] / d h[t-1, l] at the points of t with the output z fixed: what does not go through the synapses."""
+
+    def step(h: Tensor, x: Tensor, z: Tensor) -> Tensor:
+        return flat(t.cell.update(x, z, unflat(h, t.before)))
+
+    with torch.no_grad():
+        z = t.cell.output(t.before)
+    return JacobianOperator(step, flat(t.before), t.x, z)
+
+
 def input_operators(t: Transitions) -> Sequence[LinearOperator]:
     """d h[t, l] / d x at the points of t, in the order in which they act."""
     known = t.cell.derivatives()

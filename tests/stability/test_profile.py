@@ -10,7 +10,10 @@ import torch
 from torch import nn
 
 from neurolsc import (
+    GRU,
     LIF,
+    LSTM,
+    RNN,
     ALIFLowPass,
     ALIFPlus,
     ALIFPlusMinus,
@@ -104,7 +107,18 @@ def test_cells_without_a_closed_form_give_the_same_radii(kind, make_network, mak
         assert next(iter(own)) == ("leak and reset" if kind is LIF else "leak and reset and adaptation")
 
 
-# ---- what holds the radius
+@pytest.mark.parametrize("kind", [RNN, GRU, LSTM])
+def test_memory_and_recurrence_of_gated_cells_share_the_radius(kind, make_spikes):
+    network = Network([kind(30, 6)], 2)
+    profile = radius_profile(network, make_spikes(T=3, B=2))
+    (parts,) = profile.due_to
+    assert sum(parts.values()) == pytest.approx(profile.time_mean.item(), rel=1e-4)
+    assert set(parts) == {"memory", "recurrence"} == {term.name for term in profile.terms[0]}
+    assert abs(parts["memory"]) < 1e-6 if kind is RNN else parts["memory"] > 0.2
+    assert sum(profile.sources[0].values()) == pytest.approx(1)
+
+
+# ---- what the radius is due to
 
 
 def test_the_table_says_which_sum_a_mean_radius_is(make_network, make_spikes):
