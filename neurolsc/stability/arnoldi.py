@@ -156,7 +156,8 @@ def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
             return _pairs(operator, like, TOLERANCE)[1]
         found = [leading_pair(_finite(m)) for m in operator.matrices(like)]
         value, right, left = (torch.stack(part).to(like.dtype.to_complex()) for part in zip(*found, strict=True))
-        return Pairs(*(part.to(like.device) for part in (value, right, left)), torch.ones_like(value, dtype=torch.bool))
+        done = torch.ones(operator.points, dtype=torch.bool, device=like.device)
+        return Pairs(value.to(like.device), right.to(like.device), left.to(like.device), done)
 
 
 def safe_sqrt(radius: Tensor) -> Tensor:
