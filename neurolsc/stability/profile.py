@@ -172,7 +172,7 @@ def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) ->
         with without(recurrent if spiking else ()):
             rest = time_operator(some) if spiking else memory_operator(some)
             kept = between(lambda a, b: {own: (b * rest.matvec(a)).sum(1)})[own]
-    if not spiking and torch.allclose(kept, size):  # the step does not use the output that it is passed
+    if not spiking and (torch.allclose(kept, size) or not kept.any()):  # output and state are one to the step
         return {}
     return {own: kept, "recurrence": size - kept}
 
