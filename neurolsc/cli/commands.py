@@ -1,10 +1,10 @@
 """The command ``neurolsc``, and all commands but export and demo."""
 
-import dataclasses
 import os
 import shlex
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,15 +20,8 @@ from neurolsc.datasets import EventFile
 from neurolsc.datasets.batches import describe_speakers
 from neurolsc.datasets.speech import summarize
 from neurolsc.diagnosis import diagnose as diagnose_network
-from neurolsc.experiment import (
-    DataSettings,
-    Experiment,
-    NetworkSettings,
-    PretrainSettings,
-    StartSettings,
-    Stopped,
-    TrainSettings,
-)
+from neurolsc.experiment import Experiment, StartSettings, Stopped
+from neurolsc.experiment.config import setting_names
 from neurolsc.experiment.run import NETWORK, SETTINGS, read_settings, run_folder, write_json, write_profile, write_text
 from neurolsc.experiment.table import TABLE
 from neurolsc.export import quantize
@@ -90,7 +83,7 @@ def app() -> None:
 
 app.add_command(demo)
 app.add_command(export)
-OF_A_START = (NetworkSettings, DataSettings, StartSettings)
+OF_A_START = ("network", "data", "start")
 
 
 def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path | None:
@@ -106,20 +99,10 @@ def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path
     "saved", metavar="[RUN]", required=False, type=click.Path(path_type=Path), is_eager=True, callback=_use_run
 )
 @options.settings(*OF_A_START)
-@options.device
 @click.option("--samples", default=4, show_default=True, help="Samples measured.")
 @click.option("--times", default=24, show_default=True, help="Time steps measured, drawn at random.")
 @click.option("--out", type=options.NEW_FOLDER, help="Folder for profile.json and profile.png; must not exist.")
-def radii(
-    network: NetworkSettings,
-    data: DataSettings,
-    start: StartSettings,
-    saved: Path | None,
-    device: str,
-    samples: int,
-    times: int,
-    out: Path | None,
-) -> None:
+def radii(experiment: Experiment, saved: Path | None, samples: int, times: int, out: Path | None) -> None:
     """Measure the radii of a new network, a run or a saved network.
 
     RUN is the folder of a finished run, a file of neurolsc.save, or the name of a trained network
@@ -131,23 +114,22 @@ def radii(
     term holds the radius through time; of the cells in the package the leaks exp(-1/tau), the
     reset, the feedback of a spike on the threshold, or the recurrent weights.
     """
-    source = click.get_current_context().get_parameter_source
+    source, seed = click.get_current_context().get_parameter_source, experiment.network.seed
     if saved is not None:
-        own = [f.name for f in dataclasses.fields(network) if f.name not in ("cell", "seed")]  # cell: its module
+        own = [name for name in setting_names(["network"]) if name not in ("cell", "seed")]  # cell: its module
         flags = [f"--{name.replace('_', '-')}" for name in own if source(name) is ParameterSource.COMMANDLINE]
         if flags:
             raise click.UsageError(f"{saved} is a whole network; leave out {', '.join(flags)}.")
-        network = dataclasses.replace(network, weights=str(saved))
-    started = source("start") is ParameterSource.COMMANDLINE or (saved is None and start.start)
-    start = start if started else StartSettings("Default")  # a saved network has had its start
-    experiment = Experiment(network, data, start=start, device=device)
-    net, findings = experiment.begin()
+        experiment = replace(experiment, network=replace(experiment.network, weights=str(saved)))
+    if source("start") is not ParameterSource.COMMANDLINE and (saved is not None or not experiment.start.start):
+        experiment = replace(experiment, start=StartSettings("Default"))  # a saved network has had its start
+    network, findings = experiment.begin()
     for finding in findings:
         click.echo(finding)
     x = experiment.first_inputs("train", samples)
-    profile = radius_profile(net, x, steps=min(times, x.shape[0]), seed=network.seed, progress=True)
+    profile = radius_profile(network, x, steps=min(times, x.shape[0]), seed=seed, progress=True)
     click.echo(profile)
-    for finding in diagnose_network(net, x, seed=network.seed):
+    for finding in diagnose_network(network, x, seed=seed):
         click.echo(finding)
     if out is not None:
         with run_folder(out, experiment.settings()) as folder:
@@ -155,44 +137,26 @@ def radii(
 
 
 @app.command(cls=options.Command)
-@options.settings(*OF_A_START, PretrainSettings)
-@options.device
+@options.settings(*OF_A_START, "pretraining")
 @options.out
-def pretrain(
-    network: NetworkSettings,
-    data: DataSettings,
-    start: StartSettings,
-    pretraining: PretrainSettings,
-    device: str,
-    out: Path,
-) -> None:
+def pretrain(experiment: Experiment, out: Path) -> None:
     """Set the radii of a network by pre-training, and save it.
 
     The folder gets network.safetensors, the radii before and after (JSON and pictures) and the
     course of pre-training. A target that is not reached is reported with the reason; the best
     network is saved all the same. If this is stopped, the same command goes on where it was.
     """
-    if pretraining.parsed_target() is None:
+    if not experiment.sets_radii:
         raise click.UsageError("pretrain needs a --target: a number such as 0.5, or balanced.")
-    Experiment(network, data, pretraining, start=start, device=device).run(out, say=click.echo)
+    experiment.run(out, say=click.echo)
     click.echo(f"written to {out}")
 
 
 @app.command(cls=options.Command)
-@options.settings(*OF_A_START, PretrainSettings, TrainSettings)
+@options.settings(*OF_A_START, "pretraining", "training")
 @options.chip
-@options.device
 @options.out
-def train(
-    network: NetworkSettings,
-    data: DataSettings,
-    start: StartSettings,
-    pretraining: PretrainSettings,
-    training: TrainSettings,
-    chip: str | None,
-    device: str,
-    out: Path,
-) -> None:
+def train(experiment: Experiment, chip: str | None, out: Path) -> None:
     """Train a network, after a start.
 
     First --start sets it, then its radii are set if a --target is given. The loss is that of the
@@ -202,7 +166,6 @@ def train(
     command goes on where it was. If the loss becomes NaN, the network of the best epoch is left in
     the folder of the unfinished run.
     """
-    experiment = Experiment(network, data, pretraining, training, start, device)
     if chip is not None:
         try:
             quantize(experiment.build(), force=True)  # whatever its weights become
@@ -212,8 +175,9 @@ def train(
     assert result is not None
     for finding in result.findings:
         click.echo(finding)
-    score = data.task.score
-    best = metric_spec(data.task, score).text(result.best[f"validation_{score}"])
+    task = experiment.data.task
+    score = task.score
+    best = metric_spec(task, score).text(result.best[f"validation_{score}"])
     click.echo(f"best epoch {result.best_epoch}: validation {score.replace('_', ' ')} {best}")
     click.echo(f"written to {out}")
 
@@ -273,12 +237,13 @@ def data() -> None:
 
 
 @data.command(cls=options.Command)
-@options.settings(DataSettings)
-def splits(settings: DataSettings) -> None:
+@options.settings("data")
+def splits(experiment: Experiment) -> None:
     """Show the training and validation data of the settings, and the task.
 
     The files are read and checked as `neurolsc train` does. The test set is not opened.
     """
+    settings = experiment.data
     click.echo(f"{settings.title}: {settings.task}, scored by {settings.task.score.replace('_', ' ')}")
     training, validation = settings.load("train"), settings.load("validation")
     click.echo(f"{training}\n{validation}")

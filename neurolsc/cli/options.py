@@ -10,7 +10,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from neurolsc.experiment.config import CHIPS, KINDS, Settings, check_names, fitted, make, setting_names
+from neurolsc.experiment import Experiment
+from neurolsc.experiment.config import CHIPS, PARTS, check_names, fitted, setting_names
 from neurolsc.io import read_toml
 from neurolsc.validation import meant, words_of
 
@@ -53,7 +54,9 @@ class Command(click.Command):
     """A command whose --help shows the settings of each kind under a heading."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        headings = {f.name: (kind.__doc__ or "").partition(".")[0] for kind in KINDS for f in dataclasses.fields(kind)}
+        headings = {
+            f.name: (kind.__doc__ or "").partition(".")[0] for kind in PARTS.values() for f in dataclasses.fields(kind)
+        }
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for flag in self.get_params(ctx):
             if isinstance(flag, click.Option) and (record := flag.get_help_record(ctx)) is not None:
@@ -63,14 +66,14 @@ class Command(click.Command):
                 formatter.write_dl(rows)
 
 
-def settings(*kinds: type[Settings]) -> Callable[[Function], Function]:
-    """Give a command a flag per setting, and --config; it gets the settings, an object per kind."""
+def settings(*parts: str) -> Callable[[Function], Function]:
+    """Give a command a flag per setting of some parts, --config and --device; it gets an Experiment."""
 
     def decorate(command: Function) -> Function:
-        names = setting_names(*kinds)
+        names = setting_names(parts)
 
         def call(**given: Any) -> None:
-            values = {name: given.pop(name) for name in names}
+            values, on = {name: given.pop(name) for name in names}, given.pop("device")
             if chip := given.get("chip"):
                 source = click.get_current_context().get_parameter_source
                 chosen = fitted(chip, values, [name for name in names if source(name) is ParameterSource.DEFAULT])
@@ -78,46 +81,45 @@ def settings(*kinds: type[Settings]) -> Callable[[Function], Function]:
                 for name, value in chosen.items():
                     if value != values[name]:
                         flag = name.replace("_", "-")
-                        on = f"--{'' if value else 'no-'}{flag}"
-                        words += [on] if isinstance(value, bool) else [f"--{flag}", str(value)]
+                        switch = f"--{'' if value else 'no-'}{flag}"
+                        words += [switch] if isinstance(value, bool) else [f"--{flag}", str(value)]
                 click.echo(f"--for {chip} sets {shlex.join(words) or 'nothing: every setting has a flag'}")
                 values = chosen
-            command(*(make(kind, values) for kind in kinds), **given)
+            command(Experiment.from_settings(values, parts=parts, device=on), **given)
 
         call.__doc__, call.__name__ = command.__doc__, command.__name__
         call.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
-        for f in reversed([f for kind in kinds for f in dataclasses.fields(kind)]):
+        call = device(call)
+        for f in reversed([f for part in parts for f in dataclasses.fields(PARTS[part])]):
             flag, words = "--" + f.name.replace("_", "-"), words_of(f.type)
             more: dict[str, Any] = {"type": Choice(words) if words else f.type}
             if f.type is bool:
                 flag, more = f"{flag}/--no-{flag[2:]}", {}
-            owners = ", ".join(f.metadata.get("data", ()))
+            owners = ", ".join(f.metadata["data"])
             text = f"{owners}: {f.metadata['help']}" if owners else f.metadata["help"]
             shown = f.default != ""  # else the help says what an empty text means
             call = click.option(flag, f.name, default=f.default, show_default=shown, help=text, **more)(call)
-        reader = click.option(
+        return click.option(
             "--config",
             type=click.Path(dir_okay=False, path_type=Path),
             is_eager=True,
             expose_value=False,
-            callback=lambda ctx, _, path: use_file(ctx, path, kinds),
+            callback=lambda ctx, _, path: use_file(ctx, path, parts),
             help="TOML file with settings, such as a run's settings.toml; flags win.",
-        )
-        return reader(call)
+        )(call)
 
     return decorate
 
 
-def use_file(ctx: click.Context, path: Path | None, kinds: tuple[type[Settings], ...]) -> None:
+def use_file(ctx: click.Context, path: Path | None, parts: tuple[str, ...]) -> None:
     """Take settings without a flag from a TOML file."""
     if path is None:
         return
     values = read_toml(path)
     try:
-        check_names(values, setting_names(*KINDS), "setting")
+        check_names(values, setting_names(), "setting")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    values = {name: value for name, value in values.items() if name in setting_names(*kinds)}
-    for kind in kinds:
-        make(kind, values)  # refuses a wrong value by its name
+    values = {name: value for name, value in values.items() if name in setting_names(parts)}
+    Experiment.from_settings(values, parts=parts)  # refuses a wrong value by its name
     ctx.default_map = dict(ctx.default_map or {}) | values

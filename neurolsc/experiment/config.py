@@ -5,7 +5,7 @@ The command line, TOML files, grids of sweeps and saved runs read the fields of 
 
 import inspect
 import reprlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from os import PathLike
@@ -438,7 +438,13 @@ class PretrainSettings:
 # ---- all settings, as names and values
 
 Settings = NetworkSettings | DataSettings | PretrainSettings | TrainSettings | StartSettings
-KINDS = (NetworkSettings, DataSettings, PretrainSettings, TrainSettings, StartSettings)
+PARTS: dict[str, type[Settings]] = {
+    "network": NetworkSettings,
+    "data": DataSettings,
+    "pretraining": PretrainSettings,
+    "training": TrainSettings,
+    "start": StartSettings,
+}  # of an Experiment
 
 
 def check_names(names: Collection[str], known: Collection[str], what: str) -> None:
@@ -452,9 +458,9 @@ def check_names(names: Collection[str], known: Collection[str], what: str) -> No
         raise ValueError(f"unknown {what} {shown}; known are {', '.join(known)}{meant(known, *unknown)}")
 
 
-def setting_names(*kinds: type[Settings]) -> list[str]:
-    """The names of all settings of some kinds."""
-    return [f.name for kind in kinds for f in fields(kind)]
+def setting_names(parts: Iterable[str] = PARTS) -> list[str]:
+    """The names of all settings of some parts of an experiment."""
+    return [f.name for part in parts for f in fields(PARTS[part])]
 
 
 def make(kind: type[Any], values: Mapping[str, Any]) -> Any:

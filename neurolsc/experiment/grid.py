@@ -14,7 +14,7 @@ from typing import Any
 
 import tomli_w
 
-from neurolsc.experiment.config import KINDS, DataSettings, check_names, make, setting_names
+from neurolsc.experiment.config import PARTS, check_names, setting_names
 from neurolsc.experiment.run import Experiment
 from neurolsc.io import clean, read_toml
 from neurolsc.metrics import SHARE, MetricSpec
@@ -39,8 +39,8 @@ class Trial:
         Raises:
             ValueError: if a name is unknown, or a value of the wrong kind.
         """
-        check_names(settings, setting_names(*KINDS), "setting")
-        return cls(Experiment(*(make(kind, settings) for kind in KINDS)))
+        check_names(settings, setting_names(), "setting")
+        return cls(Experiment.from_settings(settings))
 
     def __repr__(self) -> str:
         return f"Trial({self.name})"
@@ -56,10 +56,10 @@ class Trial:
 
         A setting that a later version adds leaves the name as it is.
         """
-        defaults = {f.name: f.default for kind in KINDS for f in fields(kind)}
+        defaults = {f.name: f.default for kind in PARTS.values() for f in fields(kind)}
         odd = {name: value for name, value in self.settings.items() if value != defaults[name]}
         digest = hashlib.sha256(tomli_w.dumps(dict(sorted(odd.items()))).encode()).hexdigest()[:12]
-        hidden = {*setting_names(DataSettings), "weights"} - {"data"}
+        hidden = {*setting_names(["data"]), "weights"} - {"data"}
         words = ",".join(f"{name}={value}" for name, value in odd.items() if name not in hidden)
         readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", words)[:READABLE].strip("-,.=")
         return f"{readable}-{digest}" if readable else digest

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -23,7 +23,7 @@ from neurolsc.datasets import Pixels, Words, collate, input_batches
 from neurolsc.datasets.batches import describe_speakers, fetch
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.experiment.config import (
-    KINDS,
+    PARTS,
     DataSettings,
     NetworkSettings,
     PretrainSettings,
@@ -194,8 +194,8 @@ class Experiment:
         device: where it runs, as torch calls it; not a setting.
     """
 
-    network: NetworkSettings
-    data: DataSettings
+    network: NetworkSettings = NetworkSettings()
+    data: DataSettings = DataSettings()
     pretraining: PretrainSettings | None = None
     training: TrainSettings | None = None
     start: StartSettings = StartSettings()
@@ -208,8 +208,24 @@ class Experiment:
         Raises:
             ValueError: if the folder is not that of a finished run.
         """
-        values = read_settings(run)
-        return cls(*(make(kind, values) for kind in KINDS), device=device)
+        return cls.from_settings(read_settings(run), device=device)
+
+    @classmethod
+    def from_settings(
+        cls, values: Mapping[str, Any], *, parts: Iterable[str] = PARTS, device: str = "cpu"
+    ) -> "Experiment":
+        """The experiment with these settings by name; missing ones take their default.
+
+        Args:
+            values: the settings; those of other parts are ignored.
+            parts: attributes that the settings make.
+            device: where it runs.
+
+        Raises:
+            ValueError: if a value has the wrong type or is out of range.
+        """
+        settings: dict[str, Any] = {part: make(PARTS[part], values) for part in parts}
+        return cls(**settings, device=device)
 
     @property
     def sets_radii(self) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, Literal, Self
 
 import tomli_w
 import torch
+from tqdm import tqdm
 
 from neurolsc.experiment.grid import Grid, Trial, read_grid
 from neurolsc.experiment.run import UNFINISHED, Stopped, score, write_json, write_text
@@ -202,6 +203,7 @@ def _become_worker() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the sweep, which then stops its workers
     threading.Thread(target=die_with_parent, daemon=True).start()
+    tqdm.set_lock(threading.RLock())  # type: ignore[no-untyped-call]  # its semaphore would be left behind
     torch.set_num_threads(1)
 
 
