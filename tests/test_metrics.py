@@ -1,5 +1,9 @@
+"""Metrics, counted by hand."""
+
+import math
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neurolsc import metrics
+from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
 
 
 @st.composite
@@ -18,187 +23,133 @@ def small_logits(draw: st.DrawFn) -> Tensor:
     return torch.tensor(values, dtype=torch.float64).view(t, b, c)
 
 
-def vote_by_hand(sample: list[list[float]]) -> tuple[int, int]:
-    """Mode and number of steps without vote, counted in plain Python."""
-    cast = [step.index(max(step)) for step in sample if step.count(max(step)) == 1]
-    counts = Counter(cast)
-    most = max(counts.values(), default=0)
-    return min((c for c in counts if counts[c] == most), default=-1), len(sample) - len(cast)
-
-
 @given(small_logits())
 def test_mode_vote_counts_what_a_loop_over_steps_counts(logits: Tensor):
-    by_hand = [vote_by_hand(logits[:, b].tolist()) for b in range(logits.shape[1])]
-    assert metrics.mode_vote(logits).tolist() == [mode for mode, _ in by_hand]
-    no_vote = sum(missing for _, missing in by_hand) / (logits.shape[0] * logits.shape[1])
-    assert metrics.share_without_vote(logits) == pytest.approx(no_vote, abs=1e-12)
+    modes, missing = [], 0
+    for sample in logits.transpose(0, 1).tolist():
+        votes = [step.index(max(step)) for step in sample if step.count(max(step)) == 1]
+        counts = Counter(votes)
+        modes.append(min((c for c in counts if counts[c] == max(counts.values())), default=-1))
+        missing += len(sample) - len(votes)
+    assert metrics.mode_vote(logits).tolist() == modes
+    assert metrics.share_without_vote(logits) == pytest.approx(missing / logits[..., 0].numel(), abs=1e-12)
 
 
-def steps(*votes: int, classes: int = 3) -> Tensor:
-    """Logits (T, 1, classes) of one sample whose steps vote so; -1: all logits equal."""
-    return torch.stack([torch.eye(classes)[v] if v >= 0 else torch.zeros(classes) for v in votes]).unsqueeze(1)
-
-
-@pytest.mark.parametrize(
-    ("votes", "mode"),
-    [
-        ((2, 2, 1), 2),
-        ((2, 1, 1, 2), 1),  # a tie between modes takes the lowest class
-        ((-1, -1, -1, 2), 2),  # steps without a vote do not outvote others
-        ((-1, -1), -1),
-    ],
-)
-def test_mode_vote_of_one_sample(votes: tuple[int, ...], mode: int):
-    vote = metrics.mode_vote(steps(*votes))
-    assert vote.tolist() == [mode]
-    assert vote.dtype == torch.int64
-
-
-def test_a_tie_of_the_largest_logits_votes_for_nobody_but_one_of_others_does():
-    assert metrics.mode_vote(torch.tensor([[[1.0, 1.0, 0.0]]])).tolist() == [-1]
-    assert metrics.mode_vote(torch.tensor([[[0.0, 0.0, 1.0]]])).tolist() == [2]
-
-
-def test_a_silent_network_scores_nothing_and_not_the_share_of_class_0():
-    logits, labels = torch.zeros(7, 4, 10), torch.zeros(4, dtype=torch.int64)
-    assert metrics.mode_accuracy(logits, labels) == 0.0
-    assert metrics.mean_accuracy(logits, labels) == 0.0
-    assert metrics.share_without_vote(logits) == 1.0
-
-
-def test_mode_and_mean_accuracy_differ_where_one_step_is_loud():
-    logits = torch.tensor([[[0.0, 1.0]], [[0.0, 1.0]], [[9.0, 0.0]]])
-    assert metrics.mode_accuracy(logits, torch.tensor([1])) == 1.0
-    assert metrics.mean_accuracy(logits, torch.tensor([1])) == 0.0
-    assert metrics.mean_accuracy(logits, torch.tensor([0])) == 1.0
+def steps(*votes: int) -> Tensor:
+    """Logits (T, 1, 3) of one sample with these votes; -1: all logits equal."""
+    return torch.stack([torch.eye(3)[v] if v >= 0 else torch.zeros(3) for v in votes]).unsqueeze(1)
 
 
 def test_accuracies_are_shares_of_samples():
-    logits = torch.cat([steps(0, 0), steps(1, 1), steps(2, 2), steps(-1, -1)], dim=1)
-    labels = torch.tensor([0, 1, 0, 2])
-    assert metrics.mode_accuracy(logits, labels) == 0.5
-    assert metrics.mean_accuracy(logits, labels) == 0.5
+    logits, labels = torch.cat([steps(0, 0), steps(1, 1), steps(2, 2), steps(-1, -1)], 1), torch.tensor([0, 1, 0, 2])
+    assert metrics.mode_accuracy(logits, labels) == metrics.mean_accuracy(logits, labels) == 0.5
+    loud = torch.tensor([[[0, 1]], [[0, 1]], [[9, 0]]])  # integers are averaged without rounding
+    assert metrics.mode_accuracy(loud, torch.tensor([1])) == metrics.mean_accuracy(loud, torch.tensor([0])) == 1.0
 
 
-def test_integer_logits_are_averaged_without_rounding():
-    logits = torch.tensor([[[1, 0]], [[0, 0]], [[0, 0]]])
-    assert metrics.mean_accuracy(logits, torch.tensor([0])) == 1.0
+def test_a_silent_network_scores_0_and_not_the_share_of_class_0():
+    logits, labels = torch.zeros(7, 4, 10), torch.zeros(4, dtype=torch.int64)
+    assert metrics.mode_accuracy(logits, labels) == metrics.mean_accuracy(logits, labels) == 0.0
+    assert metrics.share_without_vote(logits) == 1.0
+
+
+def test_accuracy_and_perplexity_of_steps():
+    #                     right            tie: no vote     wrong            right
+    logits = torch.tensor([[[0.0, 2.0]], [[1.0, 1.0]], [[3.0, 1.0]], [[3.0, 1.0]]])
+    targets = torch.tensor([[1], [0], [1], [0]])
+    assert metrics.step_accuracy(logits, targets) == 0.5
+    assert metrics.step_accuracy(logits, targets, torch.tensor([[True], [False], [False], [False]])) == 1.0
+    costs = [math.log(1 + math.exp(d)) for d in (-2, 0, 2, -2)]
+    assert metrics.perplexity(logits, targets) == pytest.approx(math.exp(sum(costs) / 4))
+
+
+def test_overlap_of_predictions_and_targets():
+    # predicted 1 and 2, true 2 and 3; none and none; none predicted, one true; 0 predicts nothing
+    logits = torch.tensor([[[-1.0, 2, 0.1, -1]], [[-1, -1, -1, -1]], [[-1, -2, -1, 0]], [[0, -1, -1, 1]]])
+    true = torch.tensor([[[0, 0, 1, 1]], [[0, 0, 0, 0]], [[1, 0, 0, 0]], [[0, 0, 0, 1]]])
+    assert metrics.step_overlap(logits, true) == pytest.approx((1 / 3 + 1 + 0 + 1) / 4)
+    mask = torch.tensor([[True, True], [False, True], [False, False], [False, False]])
+    overlap = metrics.step_overlap(logits.repeat(1, 2, 1), true.repeat(1, 2, 1), mask)
+    assert overlap == pytest.approx((1 / 3 + (1 / 3 + 1) / 2) / 2)
 
 
 # 3 steps, 2 samples, 3 neurons: 4 spikes of 18; sample 1 is silent in step 0, both are in step 2
 SPIKES = torch.tensor([[[1, 1, 0], [0, 0, 0]], [[1, 0, 0], [0, 0, 1]], [[0, 0, 0], [0, 0, 0]]])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8, torch.bool])
-def test_measures_of_spikes_counted_by_hand(dtype: torch.dtype):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.bool])
+def test_measures_of_spikes(dtype: torch.dtype):
     spikes = SPIKES.to(dtype)
     assert metrics.firing_rate(spikes) == pytest.approx(4 / 18)
     assert metrics.sparsity(spikes) == pytest.approx(14 / 18)
     assert metrics.silent_steps(spikes) == 0.5
     assert metrics.synops(spikes, fan_out=10) == 20.0  # 4 spikes, 10 synapses each, 2 samples
+    many = torch.ones(1, 1, 2**24 + 3, dtype=torch.uint8)  # float32 would lose count
+    assert metrics.synops(many, 1) == 2**24 + 3
 
 
-def test_a_firing_rate_is_exact_where_float32_would_not_count_on():
-    spikes = torch.zeros(1, 1, 2**24 + 3, dtype=torch.uint8).fill_(1)
-    assert metrics.firing_rate(spikes) == 1.0
-    assert metrics.synops(spikes, 1) == 2**24 + 3
+def test_with_a_mask_shares_are_means_over_the_own_steps_of_each_sample():
+    lengths, labels = [3, 7, 5], torch.tensor([0, 1, 2])
+    mask = torch.arange(7)[:, None] < torch.tensor(lengths)
+    logits = torch.randint(3, (7, 3, 4)).double() * mask[..., None]
+    spikes = (torch.rand(7, 3, 5) < 0.2).double() * mask[..., None]
+    for metric, x in (
+        (metrics.share_without_vote, logits),
+        (metrics.firing_rate, spikes),
+        (metrics.silent_steps, spikes),
+    ):
+        each = [metric(x[:n, b : b + 1]) for b, n in enumerate(lengths)]
+        assert len(set(each)) > 1
+        assert metric(x, mask) == pytest.approx(sum(each) / 3)
+        assert metric(x, mask) != pytest.approx(metric(x))
+    for metric in (metrics.mode_accuracy, metrics.mean_accuracy):  # zeros behind a sample do not vote
+        each = [metric(logits[:n, b : b + 1], labels[b : b + 1]) for b, n in enumerate(lengths)]
+        assert metric(logits, labels) == pytest.approx(sum(each) / 3)
 
 
-OF_SPIKES: list[Callable[[Tensor], float]] = [
-    metrics.firing_rate,
-    metrics.silent_steps,
-    metrics.sparsity,
-    lambda spikes: metrics.synops(spikes, 3),
-]
-OF_LOGITS: list[Callable[[Tensor], object]] = [
+LABELS = torch.zeros(2, dtype=torch.int64)
+OF_SPIKES: list[Callable[[Tensor], Any]] = [metrics.firing_rate, metrics.silent_steps, lambda z: metrics.synops(z, 3)]
+OF_LOGITS: list[Callable[[Tensor], Any]] = [
     metrics.mode_vote,
     metrics.share_without_vote,
-    lambda logits: metrics.mode_accuracy(logits, torch.zeros(2, dtype=torch.int64)),
-    lambda logits: metrics.mean_accuracy(logits, torch.zeros(2, dtype=torch.int64)),
+    lambda logits: metrics.mode_accuracy(logits, LABELS),
+    lambda logits: metrics.mean_accuracy(logits, LABELS),
 ]
 
 
-@pytest.mark.parametrize("metric", OF_SPIKES)
-@pytest.mark.parametrize("value", [0.5, 2.0, -1.0, float("nan")])
-def test_what_is_not_a_spike_is_refused_and_named(metric: Callable[[Tensor], float], value: float):
+@pytest.mark.parametrize("metric", [*OF_SPIKES, *OF_LOGITS])
+@pytest.mark.parametrize("shape", [(4, 3), (0, 2, 3), (2, 0, 3), (2, 2, 0)])
+def test_other_shapes_are_refused(metric: Callable[[Tensor], Any], shape: tuple[int, ...]):
+    with pytest.raises(ValueError, match=r"\(T, B, [NC]\)"):
+        metric(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("value", [0.5, 2.0, -1.0, math.nan])
+def test_spikes_that_are_not_binary_and_logits_with_nan_are_refused(value: float):
     spikes = SPIKES.double()
     spikes[1, 0, 2] = value
-    with pytest.raises(ValueError, match=f"0 or 1, got {value:g}"):
-        metric(spikes)
+    for metric in OF_SPIKES:
+        with pytest.raises(ValueError, match=f"0 or 1, got {value:g}"):
+            metric(spikes)
+    for metric in OF_LOGITS if math.isnan(value) else ():
+        with pytest.raises(ValueError, match="NaN"):
+            metric(spikes)
 
 
-@pytest.mark.parametrize("metric", OF_SPIKES)
-@pytest.mark.parametrize("shape", [(4, 3), (0, 2, 3), (2, 0, 3), (2, 2, 0)])
-def test_spikes_of_another_shape_are_refused(metric: Callable[[Tensor], float], shape: tuple[int, ...]):
-    with pytest.raises(ValueError, match=r"\(T, B, N\)"):
-        metric(torch.zeros(shape))
-
-
-@pytest.mark.parametrize("metric", OF_LOGITS)
-@pytest.mark.parametrize("shape", [(4, 3), (0, 2, 3), (2, 0, 3), (2, 2, 0)])
-def test_logits_of_another_shape_are_refused(metric: Callable[[Tensor], object], shape: tuple[int, ...]):
-    with pytest.raises(ValueError, match=r"\(T, B, C\)"):
-        metric(torch.zeros(shape))
-
-
-@pytest.mark.parametrize("metric", OF_LOGITS)
-def test_nan_logits_are_refused(metric: Callable[[Tensor], object]):
-    logits = torch.zeros(3, 2, 4)
-    logits[1, 1, 1] = float("nan")
-    with pytest.raises(ValueError, match="NaN"):
-        metric(logits)
-
-
-@pytest.mark.parametrize("accuracy", [metrics.mode_accuracy, metrics.mean_accuracy])
 @pytest.mark.parametrize(
     ("labels", "error", "message"),
     [
         (torch.tensor([0, 4]), ValueError, r"0 \.\.\. 3.*got 4"),
         (torch.tensor([-1, 0]), ValueError, "got -1"),
-        (torch.tensor([0]), ValueError, r"\(2,\).*got \(1,\)"),
-        (torch.tensor([[0, 1]]), ValueError, r"got \(1, 2\)"),
+        (torch.tensor([[0, 1]]), ValueError, r"\(2,\).*got \(1, 2\)"),
         (torch.tensor([0.0, 1.0]), TypeError, "float32"),
         (torch.tensor([True, False]), TypeError, "bool"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(
-    accuracy: Callable[[Tensor, Tensor], float], labels: Tensor, error: type[Exception], message: str
-):
-    with pytest.raises(error, match=message):
-        accuracy(torch.zeros(5, 2, 4), labels)
-
-
-@pytest.mark.parametrize(("fan_out", "error"), [(0, ValueError), (1.5, TypeError)])
-def test_synops_refuses_a_fan_out_that_is_no_count(fan_out: int, error: type[Exception]):
-    with pytest.raises(error, match="fan_out"):
-        metrics.synops(SPIKES, fan_out)
-
-
-# samples of unequal length
-
-
-def test_with_a_mask_shares_are_means_over_the_own_steps_of_each_sample():
-    torch.manual_seed(0)
-    lengths = [3, 7, 5]
-    mask = torch.arange(7)[:, None] < torch.tensor(lengths)
-    logits = torch.randint(3, (7, 3, 4)).double() * mask[..., None]
-    spikes = (torch.rand(7, 3, 5) < 0.2).double() * mask[..., None]
-    alone = [(logits[:n, b : b + 1], spikes[:n, b : b + 1]) for b, n in enumerate(lengths)]
-    for metric, which in (
-        (metrics.share_without_vote, 0),
-        (metrics.firing_rate, 1),
-        (metrics.silent_steps, 1),
-        (metrics.sparsity, 1),
-    ):
-        each = [metric(pair[which]) for pair in alone]
-        assert len(set(each)) > 1
-        got = metric((logits, spikes)[which], mask)
-        assert got == pytest.approx(sum(each) / 3)
-        assert got != pytest.approx(metric((logits, spikes)[which]))
-    labels = torch.tensor([0, 1, 2])
-    for metric in (metrics.mode_accuracy, metrics.mean_accuracy):  # zeros behind a sample vote for nobody
-        each = [metric(one, labels[b : b + 1]) for b, (one, _) in enumerate(alone)]
-        assert metric(logits, labels) == pytest.approx(sum(each) / 3)
+def test_labels_that_do_not_fit_are_refused(labels: Tensor, error: type[Exception], message: str):
+    for accuracy in (metrics.mode_accuracy, metrics.mean_accuracy):
+        with pytest.raises(error, match=message):
+            accuracy(torch.zeros(5, 2, 4), labels)
 
 
 @pytest.mark.parametrize(
@@ -209,3 +160,21 @@ def test_with_a_mask_shares_are_means_over_the_own_steps_of_each_sample():
 def test_a_mask_that_does_not_fit_is_refused(mask: torch.Tensor):
     with pytest.raises(ValueError, match=r"mask must be bool \(4, 2\) with a step for every sample"):
         metrics.silent_steps(torch.zeros(4, 2, 3), mask)
+
+
+@given(st.lists(st.builds(BatchMetric, st.floats(1.0, 1e3), st.integers(1, 9), st.integers(1, 99)), min_size=1))
+def test_means_of_batches_are_weighted_by_samples_or_by_steps(batches: list[BatchMetric]):
+    samples, total = sum(b.samples for b in batches), sum(b.steps for b in batches)
+    assert SHARE.mean(batches) == pytest.approx(sum(b.value * b.samples for b in batches) / samples)
+    assert MetricSpec(of_steps=True).mean(batches) == pytest.approx(sum(b.value * b.steps for b in batches) / total)
+    product = math.exp(sum(math.log(b.value) * b.steps for b in batches) / total)
+    assert MetricSpec(of_steps=True, geometric=True).mean(batches) == pytest.approx(product)
+
+
+def test_which_value_is_better_and_which_reaches_a_bound():
+    low, high = MetricSpec(lower_is_better=True, share=False), MetricSpec()
+    assert low.better(1.0, 2.0) and high.better(2.0, 1.0)
+    assert not low.better(1.0, 1.0) and not high.better(1.0, 1.0)
+    assert low.reaches(1.0, 1.0) and low.reaches(0.5, 1.0) and not low.reaches(1.5, 1.0)
+    assert high.reaches(1.0, 1.0) and high.reaches(1.5, 1.0) and not high.reaches(0.5, 1.0)
+    assert (low.text(8.90312), high.text(0.5)) == ("8.903", "50.0%")

@@ -1,15 +1,18 @@
-"""Tasks: losses and measures by hand, learning, and a state that goes on from batch to batch."""
+"""Tasks: losses by hand, learning, samples of unequal length, and states carried over batches."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from neurolsc import LIF, ALIFPlus, Network, evaluate, metrics, train
-from neurolsc.datasets import collate
-from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep, Task, cross_entropy
+from neurolsc import LIF, ALIFPlus, Network, evaluate, train
+from neurolsc.datasets import Batch, collate, collate_padded
+from neurolsc.metrics import SHARE
+from neurolsc.plots import plot_learning_curves
+from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep, Task, cross_entropy, metric_spec
 from neurolsc.training import PAPER
 from tests.patterns import same_bits, weights
 
@@ -23,93 +26,50 @@ def drawn() -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(4, 3, 5, dtype=torch.float64), torch.randint(5, (4, 3)), torch.randint(2, (4, 3, 5))
 
 
-def class_losses() -> list[list[float]]:
-    logits, classes, _ = drawn()
-    return [[-math.log(logits[t, b].softmax(0)[classes[t, b]]) for t in range(4)] for b in range(3)]
+@pytest.mark.parametrize("task", [ClassPerStep(), BinaryPerStep()], ids=repr)
+def test_loss_and_gradient_of_targets_per_step(task: Task):
+    logits, classes, binary = drawn()
+    logits.requires_grad_()
+    if task == ClassPerStep():
+        targets, p = classes, logits.softmax(-1)
+        wanted, losses = (
+            p - torch.nn.functional.one_hot(classes, 5),
+            -p.gather(2, classes.unsqueeze(2)).log().squeeze(2),
+        )
+    else:
+        targets, p = binary, 1 / (1 + torch.exp(-logits))
+        wanted, losses = p - binary, -torch.where(binary == 1, p, 1 - p).log().sum(2)
+    loss = task.loss(logits, targets)
+    torch.testing.assert_close(loss, losses.mean())
+    torch.testing.assert_close(torch.autograd.grad(loss, logits)[0], wanted.detach() / 12)
+    own = [losses[:n, b].mean() for b, n in enumerate(LENGTHS)]  # over samples of the mean over their own steps
+    torch.testing.assert_close(task.loss(logits, targets, MASK), torch.stack(own).mean())
+    assert task.loss(logits, targets, MASK).item() != pytest.approx(loss.item())
 
 
-def binary_losses() -> list[list[float]]:
-    """-log of the probability of the five targets of a step, each 1 with 1 / (1 + exp(-o))."""
-    logits, _, binary = drawn()
-    p = 1 / (1 + torch.exp(-logits))
-    return [
-        [-sum(math.log(p[t, b, c] if binary[t, b, c] else 1 - p[t, b, c]) for c in range(5)) for t in range(4)]
-        for b in range(3)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("task", "which", "by_hand"), [(ClassPerStep(), 1, class_losses), (BinaryPerStep(), 2, binary_losses)]
-)
-def test_the_loss_of_targets_per_step_is_the_mean_over_samples_of_the_mean_over_their_own_steps(task, which, by_hand):
-    logits, targets = drawn()[0], drawn()[which]
-    assert task.loss(logits, targets).item() == pytest.approx(sum(map(sum, by_hand())) / 12)
-    own = [sum(steps[:n]) / n for n, steps in zip(LENGTHS, by_hand(), strict=True)]
-    assert task.loss(logits, targets, MASK).item() == pytest.approx(sum(own) / 3)
-    assert task.loss(logits, targets, MASK).item() != pytest.approx(task.loss(logits, targets).item())
-
-
-def test_88_keys_under_a_silent_readout_cost_88_bits_a_step():
-    torch.manual_seed(0)
-    keys = torch.rand(7, 2, 88) < 0.1
+def test_a_label_for_all_steps_costs_as_much_as_at_every_step():
+    logits, labels = drawn()[0], torch.tensor([4, 0, 2])
+    for mask in (None, MASK):
+        assert cross_entropy(logits, labels, mask) == ClassPerStep().loss(logits, labels.expand(4, 3), mask)
+        assert Classification().loss(logits, labels, mask) == cross_entropy(logits, labels, mask)
+    keys = torch.rand(7, 2, 88) < 0.1  # a silent readout of 88 keys costs 88 bits a step
     assert BinaryPerStep().loss(torch.zeros(7, 2, 88), keys).item() == pytest.approx(88 * math.log(2))
 
 
-def test_the_gradients_of_the_losses_are_probability_minus_target():
-    logits, classes, binary = drawn()
-    logits.requires_grad_()
-    wanted = logits.softmax(-1) - torch.nn.functional.one_hot(classes, 5)
-    (got,) = torch.autograd.grad(ClassPerStep().loss(logits, classes), logits)
-    torch.testing.assert_close(got, wanted.detach() / 12)
-    (got,) = torch.autograd.grad(BinaryPerStep().loss(logits, binary), logits)
-    torch.testing.assert_close(got, (logits.sigmoid() - binary).detach() / 12)
+def test_a_measure_without_a_kind_is_a_share():
+    class Own:
+        score = "mine"
 
-
-def test_a_label_for_all_steps_costs_what_it_costs_at_every_step():
-    logits, labels = drawn()[0], torch.tensor([4, 0, 2])
-    every = labels.expand(4, 3)
-    for mask in (None, MASK):
-        assert cross_entropy(logits, labels, mask) == ClassPerStep().loss(logits, every, mask)
-        assert Classification().loss(logits, labels, mask) == cross_entropy(logits, labels, mask)
-
-
-def test_measures_per_step_counted_by_hand():
-    #                     right            tie: no vote     wrong            right
-    logits = torch.tensor([[[0.0, 2.0]], [[1.0, 1.0]], [[3.0, 1.0]], [[3.0, 1.0]]])
-    targets = torch.tensor([[1], [0], [1], [0]])
-    assert metrics.step_accuracy(logits, targets) == 0.5
-    costs = [math.log(1 + math.exp(d)) for d in (-2, 0, 2, -2)]
-    perplexity = math.exp(sum(costs) / 4)
-    assert ClassPerStep().measures(logits, targets) == {"perplexity": pytest.approx(perplexity), "step_accuracy": 0.5}
-    assert metrics.step_accuracy(logits, targets, torch.tensor([[True], [False], [False], [False]])) == 1.0
-    # told: 1 and 2, truth: 2 and 3; nothing and nothing; nothing told, one true; 0 is not told
-    told = torch.tensor([[[-1.0, 2, 0.1, -1]], [[-1, -1, -1, -1]], [[-1, -2, -1, 0]], [[0, -1, -1, 1]]])
-    true = torch.tensor([[[0, 0, 1, 1]], [[0, 0, 0, 0]], [[1, 0, 0, 0]], [[0, 0, 0, 1]]])
-    assert metrics.step_overlap(told, true) == pytest.approx((1 / 3 + 1 + 0 + 1) / 4)
-    assert BinaryPerStep().measures(told, true.bool())["step_overlap"] == pytest.approx(7 / 12)
-    two = told.repeat(1, 2, 1), true.repeat(1, 2, 1)
-    mask = torch.tensor([[True, True], [False, True], [False, False], [False, False]])
-    assert metrics.step_overlap(*two, mask) == pytest.approx((1 / 3 + (1 / 3 + 1) / 2) / 2)
+    assert metric_spec(Own(), "mine") == SHARE  # type: ignore[arg-type]
+    assert metric_spec(BinaryPerStep(), "nll").lower_is_better
 
 
 @pytest.mark.parametrize(
     ("task", "targets", "error", "message"),
     [
-        (
-            Classification(),
-            torch.zeros(4, 3, dtype=torch.long),
-            ValueError,
-            r"labels must have shape \(3,\), one per sample",
-        ),
-        (
-            ClassPerStep(),
-            torch.zeros(3, dtype=torch.long),
-            ValueError,
-            r"\(4, 3\), one per sample and step, got \(3,\)",
-        ),
-        (ClassPerStep(), torch.zeros(3, 4, dtype=torch.long), ValueError, r"\(4, 3\).*got \(3, 4\)"),
+        (Classification(), torch.zeros(4, 3).long(), ValueError, r"labels must have shape \(3,\), one per sample"),
+        (ClassPerStep(), torch.zeros(3).long(), ValueError, r"\(4, 3\), one per sample and step, got \(3,\)"),
         (ClassPerStep(), torch.full((4, 3), 5), ValueError, r"targets must lie in 0 \.\.\. 4.*got 5"),
-        (ClassPerStep(), torch.full((4, 3), -1), ValueError, r"targets must lie in 0 \.\.\. 4.*got -1"),
         (ClassPerStep(), torch.zeros(4, 3), TypeError, r"targets must be integers, got torch\.float32"),
         (BinaryPerStep(), torch.zeros(4, 3), ValueError, r"shape \(4, 3, 5\), as logits have, got \(4, 3\)"),
         (BinaryPerStep(), torch.full((4, 3, 5), 0.25), ValueError, "targets must be 0 or 1, got 0.25"),
@@ -118,10 +78,9 @@ def test_measures_per_step_counted_by_hand():
 def test_targets_that_do_not_fit_the_task_are_refused(
     task: Task, targets: Tensor, error: type[Exception], message: str
 ):
-    logits = drawn()[0]
-    for ask in (task.loss, task.measures):
+    for function in (task.loss, task.measures):
         with pytest.raises(error, match=message):
-            ask(logits, targets)
+            function(drawn()[0], targets)
 
 
 # learning
@@ -130,12 +89,11 @@ CHANNELS, LATE = 4, 2
 
 
 class Echo:
-    """Random spikes on four channels; asked for are those of two steps before, or a class."""
+    """Random spikes on four channels; targets are those of two steps before, or a class of them."""
 
     def __init__(self, size: int, seed: int, *, binary: bool, steps: int = 20) -> None:
         generator = torch.Generator().manual_seed(seed)
-        keys = torch.rand(size, steps, CHANNELS, generator=generator) < 0.4
-        self.x = keys.to(torch.uint8)
+        self.x = (torch.rand(size, steps, CHANNELS, generator=generator) < 0.4).to(torch.uint8)
         late = torch.zeros_like(self.x)
         late[:, LATE:] = self.x[:, :-LATE]
         self.targets = late if binary else (late[..., 0] + 2 * late[..., 1]).long()
@@ -148,7 +106,7 @@ class Echo:
 
 
 @pytest.mark.parametrize("task", [ClassPerStep(), BinaryPerStep()], ids=repr)
-def test_a_small_alif_network_learns_what_came_two_steps_before(task: Task):
+def test_a_small_alif_network_learns_the_input_of_two_steps_before(task: Task):
     binary = isinstance(task, BinaryPerStep)
     network = Network([ALIFPlus(CHANNELS, 64, tau_v=2.0, adaptation=0.2)], 4, readout_bias=True)
     sets = [Echo(n, seed, binary=binary) for seed, n in enumerate((200, 40, 100))]
@@ -156,22 +114,86 @@ def test_a_small_alif_network_learns_what_came_two_steps_before(task: Task):
     scores = evaluate(network, sets[2], task=task)
     p = torch.bincount(sets[0].targets.flatten()).double() / sets[0].targets.numel()
     baseline = -(p * p.log()).sum().item() * (CHANNELS if binary else 1)
-    assert scores.firing_rate[0] is not None
-    assert scores.firing_rate[0] > 0.02
+    assert (scores.firing_rate[0] or 0) > 0.02
     assert scores.loss < 0.6 * baseline
     accuracy = "step_overlap" if binary else "step_accuracy"
     assert scores.measures[accuracy] > 0.7
     assert result.best[f"validation_{accuracy}"] > 0.7
     all_alike = scores.loss if binary else math.exp(scores.loss)  # samples of equal length: both means are one
     assert scores.measures[task.score] == pytest.approx(all_alike, rel=1e-6)
-    assert {"train_loss", f"train_{task.score}", "validation_loss", "firing_rate"} <= result.history[0].keys()
+
+
+# samples of unequal length
+
+
+class Unequal:
+    """Samples of several lengths, with a target for every step."""
+
+    def __init__(self, binary: bool) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.items = []
+        for steps in (3, 11, 5, 7, 2, 9, 4):
+            x, y = ((torch.rand(steps, n, generator=generator) < p).to(torch.uint8) for n, p in ((4, 0.5), (3, 0.3)))
+            self.items.append((x, y if binary else y.sum(1).clamp(max=2).long()))
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, i: int, /) -> tuple[Tensor, Tensor]:
+        return self.items[i]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        return Batch(*collate_padded([self.items[i] for i in indices]))
+
+
+def small(scale: float = 1.0) -> Network:
+    torch.manual_seed(0)
+    made = Network([LIF(4, 20, tau_v=3.0, threshold=0.3)], 3, readout_bias=True).double()
+    with torch.no_grad():
+        made.readout.weight *= scale
+    return made
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7])
+@pytest.mark.parametrize("task", [ClassPerStep(), BinaryPerStep()], ids=repr)
+def test_nll_and_perplexity_are_means_over_all_steps_whatever_the_batches(task: Task, batch_size: int):
+    binary, network = isinstance(task, BinaryPerStep), small()
+    data, losses = Unequal(binary), []
+    for x, y in data.items:
+        o = network(x.unsqueeze(1))[:, 0]
+        p = torch.where(y == 1, o.sigmoid(), 1 - o.sigmoid()) if binary else o.softmax(-1)[range(len(y)), y]
+        losses += (-p.log()).view(len(y), -1).sum(1).tolist()
+    mean = sum(losses) / len(losses)
+    scores = evaluate(network, data, task=task, batch_size=batch_size)
+    assert scores.measures[task.score] == pytest.approx(mean if binary else math.exp(mean), rel=1e-12)
+    assert scores.loss != pytest.approx(mean, rel=1e-4)  # the loss counts samples equally
+    row = train(network, data, data, task=task, epochs=1, batch_size=batch_size, lr=1e-12, progress=False).history[0]
+    for part in ("train", "validation"):  # the weights hardly moved
+        assert row[f"{part}_{task.score}"] == pytest.approx(scores.measures[task.score], rel=1e-6)
+
+
+def test_a_perplexity_without_bound_is_a_divergence():
+    with pytest.raises(FloatingPointError, match=r"the perplexity is inf in an evaluation: .* lower lr"):
+        evaluate(small(scale=1e5), Unequal(binary=False), task=ClassPerStep())
+
+
+def test_numbers_are_shown_and_drawn_as_numbers_and_shares_as_shares():
+    data, network = Unequal(binary=True), small()
+    scores = evaluate(network, data, task=BinaryPerStep())
+    assert str(scores).splitlines()[1].split()[:2] == [f"{scores.nll:.4g}", f"{scores.step_overlap:.1%}"]
+    result = train(network, data, data, task=BinaryPerStep(), epochs=2, batch_size=7, progress=False)
+    assert result.score == "nll" and result.measure.lower_is_better
+    axis = result.plot().axes[1]
+    assert axis.get_ylim()[1] > result.best["validation_nll"] > 1
+    assert axis.get_yscale() == "log"
+    assert plot_learning_curves({"": result.history}, score="step_overlap").axes[1].get_yscale() == "linear"
 
 
 # a state that goes on from batch to batch
 
 
 class Streams:
-    """Long sequences cut into pieces: item i + streams goes on where item i ends."""
+    """Long sequences cut into pieces: item i + streams continues item i."""
 
     def __init__(self, whole: Echo, pieces: int) -> None:
         self.streams = len(whole)
@@ -206,6 +228,9 @@ def test_sequences_in_pieces_score_as_they_do_whole(layer_delay: int):
         assert again.to_dict()[name] == pytest.approx(wanted), name
     del pieces.streams
     assert evaluate(network, pieces, task=BinaryPerStep()).loss != pytest.approx(scores.loss, rel=1e-3)
+    pieces.streams = 3
+    with pytest.raises(ValueError, match="dataset must have equally long streams, got 20 items of 3 streams"):
+        evaluate(network, pieces, task=BinaryPerStep())
 
 
 def test_training_carries_values_and_no_gradient_over_the_cuts():
@@ -232,8 +257,8 @@ def test_training_carries_values_and_no_gradient_over_the_cuts():
 
 
 @pytest.mark.slow
-def test_in_pieces_shorter_than_what_is_asked_for_only_a_carried_state_learns():
-    def go(carry: bool) -> float:
+def test_in_pieces_shorter_than_the_lag_only_a_carried_state_learns():
+    def accuracy(carry: bool) -> float:
         training, validation = (Streams(Echo(50, seed, binary=False, steps=40), 20) for seed in (0, 1))
         if not carry:
             del training.streams, validation.streams
@@ -242,21 +267,6 @@ def test_in_pieces_shorter_than_what_is_asked_for_only_a_carried_state_learns():
         train(network, training, validation, task=ClassPerStep(), epochs=15, batch_size=50, lr=2e-2, progress=False)
         return evaluate(network, validation, task=ClassPerStep(), batch_size=50).measures["step_accuracy"]
 
-    carried, rested = go(True), go(False)
+    carried, rested = accuracy(True), accuracy(False)
     assert rested < 0.45, "0.36 is the share of the commonest class"
     assert carried > rested + 0.1
-
-
-def test_streams_of_unequal_length_are_refused():
-    data = Streams(Echo(5, 0, binary=True), 2)
-    data.streams = 4
-    with pytest.raises(ValueError, match="dataset must have equally long streams, got 10 items of 4 streams"):
-        evaluate(echo_network(), data, task=BinaryPerStep())
-
-
-def test_a_training_goes_on_under_its_own_task_only(tmp_path):
-    data = Echo(10, 0, binary=False)
-    settings: dict[str, Any] = {"epochs": 1, "progress": False, "checkpoint": tmp_path / "c"}
-    train(echo_network(), data, data, task=ClassPerStep(), **settings)
-    with pytest.raises(ValueError, match=r"of a training with task = ClassPerStep\(\), now it is BinaryPerStep\(\)"):
-        train(echo_network(), data, data, task=BinaryPerStep(), **settings)

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import re
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -37,42 +37,71 @@ def network_fingerprint(network: Network) -> dict[str, Any]:
 def data_fingerprint(name: str, data: object) -> dict[str, Any]:
     """What tells one data set from another, without reading an item.
 
-    That are its length and, of its public attributes, texts, numbers, frozen dataclasses, and
-    digests of arrays. Of an iterable without length and items nothing is known.
+    That are its length and public attributes: texts, numbers, dataclasses, and digests of arrays.
+    Of an iterable without items nothing is known.
 
     Args:
         name: name of the data, with which every name in the result begins.
         data: a data set, a wrapper of one (``Subset``, ``DataLoader``), or a list of items.
     """
+    found: dict[str, Any] = {}
     if isinstance(data, DataLoader):
-        about = {"batch_size": data.batch_size, "drop_last": data.drop_last, "sampler": type(data.sampler).__name__}
-        return {f"{name}.{key}": value for key, value in about.items()} | data_fingerprint(name, data.dataset)
+        found |= {f"{name}.{key}": getattr(data, key) for key in ("batch_size", "drop_last")}
+        found[f"{name}.sampler"] = type(data.sampler).__name__
+        return found | data_fingerprint(name, data.dataset)
     if not hasattr(data, "__getitem__"):
-        return {}
-    found: dict[str, Any] = {f"length of {name}": len(data)} if hasattr(data, "__len__") else {}  # type: ignore[arg-type]
+        return found
+    if hasattr(data, "__len__"):
+        found[f"length of {name}"] = len(data)  # type: ignore[arg-type]
     if isinstance(data, Subset):
-        return (
-            found | {f"{name}.indices": digest(list(data.indices))} | data_fingerprint(f"{name}.dataset", data.dataset)
-        )
+        found[f"{name}.indices"] = digest(list(data.indices))
+        return found | data_fingerprint(f"{name}.dataset", data.dataset)
     if isinstance(data, list | tuple):
         return found | {f"items of {name}": digest(data)}
-
-    def frozen(value: object) -> bool:
-        return is_dataclass(value) and not isinstance(value, type) and value.__dataclass_params__.frozen  # type: ignore[attr-defined]
-
     for key, value in getattr(data, "__dict__", {}).items():
+        parts = value if isinstance(value, tuple) else (value,)
         if key.startswith("_"):
             continue
-        whole, tensors = f"{name}.{key}", isinstance(value, tuple) and bool(value)
         if isinstance(value, str | int | float):
-            found[whole] = value
-        elif isinstance(value, Tensor | np.ndarray) or (tensors and all(isinstance(v, Tensor) for v in value)):
-            found[whole] = digest(value)
-        elif frozen(value):
-            found |= {f"{whole}.{f.name}": repr(getattr(value, f.name)) for f in fields(value)}  # type: ignore[arg-type]
-        elif isinstance(value, tuple) and all(map(frozen, value)):
-            found[whole] = repr(value)
+            found[f"{name}.{key}"] = value
+        elif all(is_dataclass(part) for part in parts):
+            found[f"{name}.{key}"] = _repr(value)
+        elif all(isinstance(part, Tensor | np.ndarray) for part in parts):
+            found[f"{name}.{key}"] = digest(value)
     return found
+
+
+def digest(value: Any) -> str:
+    """Shape and dtype, or length, and a hash of the content.
+
+    Of arrays beyond 64 MiB and lists of more than 64 items 64 evenly spread rows are hashed.
+    """
+    sha = hashlib.sha256()
+
+    def some(length: int) -> np.ndarray:
+        return np.linspace(0, length - 1, 64).astype(np.int64)
+
+    def take(value: Any) -> None:
+        if isinstance(value, Tensor):
+            value = value.detach().cpu()
+            if value.is_sparse:
+                value = value.coalesce()
+                take(value.indices())
+                value = value.values()
+            sha.update(f"{tuple(value.shape)} {value.dtype}".encode())
+            rows = value.contiguous().view(len(value), -1) if value.numel() and value.ndim else value.reshape(-1, 1)
+            take(rows.view(torch.uint8).numpy())
+        elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            sha.update(np.ascontiguousarray(value if value.nbytes <= 2**26 else value[some(len(value))]).data)
+        elif isinstance(value, list | tuple) and not all(isinstance(v, int) for v in value):
+            for i in range(len(value)) if len(value) <= 64 else some(len(value)):
+                take(value[i])
+        else:
+            sha.update(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode())
+
+    take(value)
+    about = f"{len(value)} items" if isinstance(value, list | tuple) else f"{tuple(value.shape)} {value.dtype}"
+    return f"{about}, sha256 {sha.hexdigest()[:12]}"
 
 
 def differences(
@@ -82,40 +111,6 @@ def differences(
     names = [name for name in now | before if before.get(name) != now.get(name)]
     parts = [form.format(name=name, before=before.get(name), now=now.get(name)) for name in names[:4]]
     return "; ".join(parts + ([f"and {len(names) - 4} more"] if len(names) > 4 else []))
-
-
-def digest(value: Tensor | np.ndarray | list[Any] | tuple[Any, ...]) -> str:
-    """Shape and dtype, or length, and a hash of the content.
-
-    Of arrays beyond 64 MiB and lists of more than 64 entries 64 evenly spread parts are hashed.
-    """
-    sha = hashlib.sha256()
-
-    def take(value: object) -> None:
-        if isinstance(value, Tensor):
-            value = value.detach().cpu()
-            if value.is_sparse:
-                value = value.coalesce()
-                take(value.indices())
-                value = value.values()
-            sha.update(f"{tuple(value.shape)} {value.dtype}".encode())
-            take(value.contiguous().flatten().view(torch.uint8).numpy())
-        elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            data, block = np.ascontiguousarray(value).reshape(-1).view(np.uint8), 2**16
-            large = data.nbytes > 2**26
-            starts = np.linspace(0, data.nbytes - block, 64).astype(int) if large else [0]
-            for start in starts:
-                sha.update(data[start : start + block if large else None].data)
-        elif isinstance(value, list | tuple) and not all(isinstance(v, int) for v in value):
-            some = range(len(value)) if len(value) <= 64 else np.linspace(0, len(value) - 1, 64).astype(int)
-            for i in some:
-                take(value[i])
-        else:
-            sha.update(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode())
-
-    take(value)
-    about = f"{len(value)} items" if isinstance(value, list | tuple) else f"{tuple(value.shape)} {value.dtype}"
-    return f"{about}, sha256 {sha.hexdigest()[:12]}"
 
 
 def _repr(value: object) -> str:
