@@ -20,7 +20,7 @@ TORCH_INDEX ?=
 WORKERS ?= 2
 ELSEWHERE ?=
 SEED ?= $(shell date +%Y%m%d000000)
-KILLS ?= 100
+KILLS ?= 30
 BENCHMARKS ?= $(sort $(wildcard benchmarks/[a-z]*.py))
 
 VENV := .venv
@@ -81,8 +81,8 @@ fuzz: $(READY) ## an hour of damaged files for every reader, from a seed of the 
 	OMP_NUM_THREADS=1 FUZZ_SECONDS=3600 FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q tests/test_fuzz.py
 
 # One thread, so that a process can be copied in the middle.
-torture: $(READY) ## kill runs, saves, caches and exports (KILLS=100), and see that nothing is lost or left
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture --kills $(KILLS)
+torture: $(READY) ## kill trainings and runs, KILLS times each, and see that nothing is lost or left
+	OMP_NUM_THREADS=1 KILLS=$(KILLS) $(BIN)/python -m pytest -q -m slow tests/test_kills.py
 
 check: lint types test docs ## what a change must pass: format, lint, types, tests, docs
 

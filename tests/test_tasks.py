@@ -11,7 +11,6 @@ from torch import Tensor
 from neurolsc import LIF, ALIFPlus, Network, evaluate, train
 from neurolsc.datasets import Batch, collate, collate_padded
 from neurolsc.metrics import SHARE
-from neurolsc.plots import plot_learning_curves
 from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep, Task, cross_entropy, metric_spec
 from neurolsc.training import PAPER
 from tests.patterns import same_bits, weights
@@ -177,18 +176,6 @@ def test_a_perplexity_without_bound_is_a_divergence():
         evaluate(small(scale=1e5), Unequal(binary=False), task=ClassPerStep())
 
 
-def test_numbers_are_shown_and_drawn_as_numbers_and_shares_as_shares():
-    data, network = Unequal(binary=True), small()
-    scores = evaluate(network, data, task=BinaryPerStep())
-    assert str(scores).splitlines()[1].split()[:2] == [f"{scores.nll:.4g}", f"{scores.step_overlap:.1%}"]
-    result = train(network, data, data, task=BinaryPerStep(), epochs=2, batch_size=7, progress=False)
-    assert result.score == "nll" and result.measure.lower_is_better
-    axis = result.plot().axes[1]
-    assert axis.get_ylim()[1] > result.best["validation_nll"] > 1
-    assert axis.get_yscale() == "log"
-    assert plot_learning_curves({"": result.history}, score="step_overlap").axes[1].get_yscale() == "linear"
-
-
 # a state that goes on from batch to batch
 
 
@@ -254,19 +241,3 @@ def test_training_carries_values_and_no_gradient_over_the_cuts():
                 parameter -= 0.5 * parameter.grad  # type: ignore[operator]
     assert same_bits(weights(network), weights(twin))
     assert result.history[0]["train_loss"] == pytest.approx(sum(losses) / 2)
-
-
-@pytest.mark.slow
-def test_in_pieces_shorter_than_the_lag_only_a_carried_state_learns():
-    def accuracy(carry: bool) -> float:
-        training, validation = (Streams(Echo(50, seed, binary=False, steps=40), 20) for seed in (0, 1))
-        if not carry:
-            del training.streams, validation.streams
-        torch.manual_seed(0)
-        network = Network([ALIFPlus(CHANNELS, 64, tau_v=2.0, adaptation=0.2)], 4, readout_bias=True)
-        train(network, training, validation, task=ClassPerStep(), epochs=15, batch_size=50, lr=2e-2, progress=False)
-        return evaluate(network, validation, task=ClassPerStep(), batch_size=50).measures["step_accuracy"]
-
-    carried, rested = accuracy(True), accuracy(False)
-    assert rested < 0.45, "0.36 is the share of the commonest class"
-    assert carried > rested + 0.1

@@ -224,6 +224,8 @@ def test_a_loss_that_only_grows_is_a_finding(losses: list[float], found: bool):
         ({"seed": -1}, ValueError, "seed"),
         ({"average_from": -1}, ValueError, "average_from must be at least 0, got -1"),
         ({"lr": math.nan}, ValueError, "lr must be positive"),
+        ({"clip_gradient": -1.0}, ValueError, "clip_gradient must be zero or positive"),
+        ({"clip_weight": math.nan}, ValueError, "clip_weight must be zero or positive"),
         ({"colour": 1}, TypeError, "colour"),
         ({"optimizer": "adm"}, ValueError, "did you mean adam"),
         ({"schedule": "cosin"}, ValueError, "did you mean cosine"),

@@ -250,21 +250,18 @@ def train(
 
     Args:
         network: the network; it ends with the weights of its best epoch.
-        training: items (x (T, N), label), shuffled anew in every epoch; or with targets for every
-            step, or pieces of long streams: :class:`neurolsc.training.Samples`. Or a ``DataLoader``
-            of time-first batches (``collate_fn=neurolsc.datasets.collate``), which has its own
-            order and batch size; what it draws from torch's global random numbers follows from
+        training: items, shuffled anew in every epoch: :class:`neurolsc.training.Samples`. Or a
+            ``DataLoader`` of time-first batches (``collate_fn=neurolsc.datasets.collate``) with its
+            own order and batch size, whose draws from torch's global random numbers follow from
             (seed, epoch) as well.
         validation: items that decide when to stop and which weights are best; never the test set.
         task: the task; by default the label of the sample at every step.
         seed: of order and dropout.
-        checkpoint: file of the state after every epoch; if it exists, training goes on from it.
-            Patience may then be new, and so may the epochs where the learning rate stays; other
-            settings, the network but for its weights, and the data may not. The file is locked
-            meanwhile. A ``DataLoader`` with a generator of its own or with persistent workers is
-            refused, since no checkpoint holds their state; a sampler of your own should draw from
-            torch's global random numbers only.
-        progress: show a bar over the batches of each epoch, or a line off a terminal.
+        checkpoint: file of the state after every epoch, locked meanwhile; if it exists, training
+            goes on from it. Patience may then be new, and so may the epochs at a constant learning
+            rate; other settings, the network but for its weights, and the data may not. No
+            checkpoint holds the state of a ``DataLoader`` with a generator or persistent workers.
+        progress: show a bar over the batches of each epoch.
         on_epoch: called with the history so far after every epoch.
         settings: fields of :class:`TrainSettings`: epochs, batch_size, lr, schedule, optimizer ...
 
@@ -272,8 +269,8 @@ def train(
         ValueError: if a data set is empty or does not fit, a setting is out of range, or the
             checkpoint is damaged or of a run with other settings, which the message names.
         TypeError: if network, data or a setting are of the wrong kind.
-        FloatingPointError: if the loss or the score becomes NaN or infinite; the message names the
-            epoch. The network then has the weights of its best epoch, or those before the first.
+        FloatingPointError: if the loss or the score becomes NaN or infinite. The network then has
+            the weights of its best epoch, or those before the first.
         BlockingIOError: if another process trains with the checkpoint.
         OSError: if the checkpoint cannot be read or written.
 
@@ -321,10 +318,13 @@ def train(
     with locked(checkpoint):
         fingerprint: dict[str, Any] = {}
         if checkpoint is not None:
+            free = {"epochs", "patience"} | ({"batch_size"} if isinstance(training, DataLoader) else set())
+            fingerprint |= {f.name: getattr(how, f.name) for f in fields(how) if f.name not in free}
+            fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": repr(schedule)}
+            fingerprint |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
             for name, data in (("training", training), ("validation", validation)):
                 _check_resumable(name, data)
-            fingerprint = _fingerprint(how, task, seed, network, training, validation)
-            fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": repr(schedule)}
+                fingerprint |= data_fingerprint(name, data)
             if isinstance(schedule, FromTorch) and scheduler is not None:
                 fingerprint["schedule"] = schedule.describe(scheduler)
             elif schedule != Constant():
@@ -426,28 +426,15 @@ def _weights(network: Network) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
-def _fingerprint(
-    how: TrainSettings, task: Task, seed: int, network: Network, training: Data, validation: Data
-) -> dict[str, Any]:
-    """What a resumed training must have in common with the one before, by name."""
-    free = {"epochs", "patience"} | ({"batch_size"} if isinstance(training, DataLoader) else set())
-    found = {f.name: getattr(how, f.name) for f in fields(how) if f.name not in free}
-    found |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
-    return found | data_fingerprint("training", training) | data_fingerprint("validation", validation)
-
-
 def _check_resumable(name: str, data: Data) -> None:
     """Refuse loaders whose order, or whose random changes, a resumed training could not repeat."""
     if not isinstance(data, DataLoader):
         return
     parts = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
-    if any(getattr(part, "generator", None) is not None for part in parts):
+    own, workers = any(getattr(part, "generator", None) is not None for part in parts), data.persistent_workers
+    if own or workers:
+        what, cure = ("a generator of its own", "leave it out") if own else ("persistent workers", "do without")
         raise ValueError(
-            f"{name} is a DataLoader with a generator of its own, whose state no checkpoint holds: leave it out, and "
-            "the order is drawn from (seed, epoch); or train without checkpoint."
-        )
-    if data.persistent_workers:
-        raise ValueError(
-            f"{name} is a DataLoader with persistent workers, whose random numbers no checkpoint holds: "
-            "persistent_workers=False, or train without checkpoint."
+            f"{name} is a DataLoader with {what}, whose random numbers no checkpoint holds: {cure}, and they follow from "
+            "(seed, epoch); or train without checkpoint."
         )
