@@ -381,7 +381,7 @@ def train(
                     optimizer.step()
                     bound_weights(network, weight=how.clip_weight, spectrum=how.clip_spectrum)
                     if scheduler is not None and every == "update":
-                        scheduler.step()
+                        scheduler.step()  # type: ignore[call-arg]
                     count, steps = size(x, mask)
                     samples, total = samples + count, total + count * value
                     parts.append(BatchMetric(task.measures(logits.detach(), targets, mask)[task.score], count, steps))
