@@ -28,7 +28,7 @@ import pytest
 import torch
 
 from neurolsc import LIF, ALIFPlus, Network, load, save
-from neurolsc.datasets import EventFile, JSBChorales, Vocabulary, read_idx
+from neurolsc.datasets import EventFile, JSBChorales, read_idx
 from neurolsc.datasets.images import read_records
 from neurolsc.datasets.text import read_words
 from neurolsc.export import from_nir, quantize, read_netx, to_nir, write_netx
@@ -192,9 +192,6 @@ def readers(folder: Path) -> dict[str, Reader]:
         "shd": Reader(read_spikes, spikes, (some_bytes, hdf5_object)),
         "shd.xz": Reader(read_spikes, lzma.compress(spikes), (some_bytes, in_xz(some_bytes), in_xz(hdf5_object))),
         "music": Reader(lambda p: JSBChorales.from_file(p, "test"), few, (some_bytes, json_text)),
-        "vocabulary": Reader(
-            Vocabulary.load, made(Vocabulary([f"w{i}" for i in range(40)]).save), (some_bytes, json_text)
-        ),
         "text": Reader(read_words, "".join(f"ein wörtchen {i}\n" for i in range(40)).encode()),
         "cifar": Reader(lambda p: read_records(p, (20, 100), 4), (bytes(range(20)) * 615)[: 4 * 3074]),
         "network": Reader(read_network, made(lambda p: save(deep, p)), (some_bytes, header)),
@@ -205,7 +202,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     }
 
 
-NAMES = ("idx", "idx.gz", "shd", "shd.xz", "music", "vocabulary", "text", "cifar", "network", "nir", "netx")
+NAMES = ("idx", "idx.gz", "shd", "shd.xz", "music", "text", "cifar", "network", "nir", "netx")
 
 
 def watched(cases: Callable[[int], tuple[Callable[[Path], Any], bytes]], numbers: range, path: Path) -> list[str]:

@@ -5,7 +5,8 @@ import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from neurolsc.display import shapes
 from neurolsc.frames import lasting, stretch
 from neurolsc.validation import number, one_of, whole
 
+SAMPLES = Path(__file__).parent / "samples"
 Split = Literal["train", "validation", "test"]
 SPLITS = ("train", "validation", "test")
 By = Literal["random", "speaker"]
@@ -59,18 +61,31 @@ class Batch(Sequence[Item]):
     def __len__(self) -> int:
         return self.x.shape[1]
 
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Item]: ...
-    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+    def __getitem__(self, index: Any) -> Any:
         """One item, without its padding."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
         x = self.x.select(1, index)
         steps = len(x) if self.mask is None else int(self.mask[:, index].sum())
         target = int(self.labels[index]) if self.labels.ndim == 1 else self.labels[:steps, index]
         return stretch(x, 0, steps), target
+
+
+class BatchDataset(Dataset[Item]):
+    """A map-style data set whose items are made batch by batch.
+
+    Subclasses define ``__len__`` and ``__getitems__(indices)``, which returns a :class:`Batch`.
+    """
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Any:
+        """One item: x (T, N), and its class or its targets (T, ...)."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"items run from 0 to {len(self) - 1}, asked for {index}.")
+        return self.__getitems__([index])[0]
 
 
 def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:

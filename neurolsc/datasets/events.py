@@ -1,11 +1,11 @@
 """Spikes of utterances: a reader of SHD's layout, a cache, and random changes."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -271,12 +271,7 @@ def _checked_indices(path: Path, indices: Sequence[int] | np.ndarray, n: int) ->
 # Augmentations
 
 
-class Augmentation(Protocol):
-    """A random change of the events of a batch."""
-
-    def __call__(self, events: Events, random: np.random.Generator) -> Events:
-        """Changed events of the same utterances; the argument stays as it is."""
-        ...
+Augmentation = Callable[[Events, np.random.Generator], Events]  # changed events of the same utterances
 
 
 @dataclass(frozen=True)

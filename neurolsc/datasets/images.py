@@ -4,17 +4,15 @@ import hashlib
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib import resources
 from os import PathLike
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-from neurolsc.datasets.batches import SPLITS, Batch, Split, carve, count_bins, generator
+from neurolsc.datasets.batches import SAMPLES, SPLITS, Batch, BatchDataset, Split, carve, count_bins, generator
 from neurolsc.datasets.download import fetch, read_unpacked
 from neurolsc.io import refusing
 from neurolsc.validation import number, one_of, whole
@@ -297,10 +295,7 @@ def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tup
     part = "t10k" if one_of("split", split, SPLITS) == "test" else "train"
     names = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
     if root is None:
-        with ExitStack() as stack:
-            folder = resources.files("neurolsc.datasets") / "samples" / "mnist"
-            paths = [stack.enter_context(resources.as_file(folder / f"{name}.gz")) for name in names]
-            images, labels = map(read_idx, paths)
+        images, labels = (read_idx(SAMPLES / "mnist" / f"{name}.gz") for name in names)
     else:
         images, labels = (read_idx(fetch(root, name), sha256=MNIST_SHA256[name]) for name in names)
     images = images.flatten(1)
@@ -310,7 +305,7 @@ def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tup
     return images[chosen], labels[chosen]
 
 
-class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
+class SpikeLatencyMNIST(BatchDataset):
     """MNIST digits in which every pixel spikes at most once, the brighter the sooner.
 
     Item i is a pair (x, label): x of shape (T, 784), uint8 zeros and ones, and the digit as an int.
@@ -323,7 +318,7 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
 
     Args:
         root: folder of MNIST's IDX files, plain or as ``.gz``; the missing ones are downloaded into
-            it.
+            it. None: the sample in the package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         seed: draws the train and the validation images; without effect on the test images.
         encoding: the code, by default the paper's; that of its released code is
@@ -359,38 +354,13 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
 
     def __init__(
         self,
-        root: str | PathLike[str],
+        root: str | PathLike[str] | None,
         split: Split,
         *,
         seed: int = 0,
         encoding: Encoding = LatencyEncoding(),  # frozen
         shift: int = 0,
     ) -> None:
-        self._open(root, split, seed, encoding, shift)
-
-    @classmethod
-    def embedded(
-        cls,
-        split: Split,
-        *,
-        seed: int = 0,
-        encoding: Encoding = LatencyEncoding(),  # frozen
-        shift: int = 0,
-    ) -> "SpikeLatencyMNIST":
-        """Return the sample in the package: 1,800 train, 200 validation and 500 test digits.
-
-        Arguments are those of :class:`SpikeLatencyMNIST`.
-
-        Raises:
-            TypeError: if the seed is not an int.
-            ValueError: if the split is unknown, the seed negative, or a shift negative or not of
-                the training split.
-        """
-        self = cls.__new__(cls)
-        self._open(None, split, seed, encoding, shift)
-        return self
-
-    def _open(self, root: str | PathLike[str] | None, split: Split, seed: int, encoding: Encoding, shift: int) -> None:
         if whole("shift", shift, at_least=0) and split != "train":
             raise ValueError(f"shift is for the training split, got {shift} for {split!r}.")
         images, labels = read_mnist(root, split, seed)
@@ -399,15 +369,16 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
         self.n_in, self.n_classes, self.steps = images.shape[1], 10, encoding.steps
         self._time_of_level = encoding.times(torch.arange(256, dtype=torch.float64) / 255)
 
+    @classmethod
+    def embedded(cls, split: Split, **options: Any) -> "SpikeLatencyMNIST":
+        """Return the sample in the package: 1,800 train, 200 validation and 500 test digits.
+
+        Arguments and errors are those of :class:`SpikeLatencyMNIST`.
+        """
+        return cls(None, split, **options)
+
     def __len__(self) -> int:
         return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        """One item: x (T, 784) and the digit."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"items run from 0 to {len(self) - 1}, asked for {index}.")
-        x, label = self.__getitems__([index])[0]
-        return x, int(label)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Several items, encoded together: what a ``DataLoader`` calls for a batch."""
@@ -433,7 +404,7 @@ class SpikeLatencyMNIST(Dataset[tuple[Tensor, int]]):
         )
 
 
-class Pixels(Dataset[tuple[Tensor, int]]):
+class Pixels(BatchDataset):
     r"""Images shown for one step: item i is a pair (x (1, N), label).
 
     .. math:: x = \mathrm{byte} / 255, \quad \text{float32, from 0 to 1}
@@ -473,10 +444,6 @@ class Pixels(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        """One item: x (1, N) and the class."""
-        return self.images[index].unsqueeze(0) / 255, int(self.labels[index])
-
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Several items at once: what a ``DataLoader`` calls for a batch."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
@@ -501,20 +468,13 @@ class MNISTPixels(Pixels):
         (500, torch.Size([1, 784]), 9)
     """
 
-    def __init__(self, root: str | PathLike[str], split: Split, *, seed: int = 0) -> None:
+    def __init__(self, root: str | PathLike[str] | None, split: Split, *, seed: int = 0) -> None:
         super().__init__(*read_mnist(root, split, seed), "0123456789", split)
 
     @classmethod
     def embedded(cls, split: Split, *, seed: int = 0) -> "MNISTPixels":
-        """Return the sample in the package: 1,800 train, 200 validation and 500 test digits.
-
-        Raises:
-            TypeError: if the seed is not an int.
-            ValueError: if the split is unknown or the seed negative.
-        """
-        self = cls.__new__(cls)
-        Pixels.__init__(self, *read_mnist(None, split, seed), "0123456789", split)
-        return self
+        """Return the sample in the package: 1,800 train, 200 validation and 500 test digits."""
+        return cls(None, split, seed=seed)
 
 
 class CIFAR10(Pixels):

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from importlib import resources
 from os import PathLike
 from typing import Any
 
@@ -10,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import Dataset
 
-from neurolsc.datasets.batches import SPLITS, Batch, Split
+from neurolsc.datasets.batches import SAMPLES, SPLITS, Batch, BatchDataset, Split
 from neurolsc.datasets.download import fetch, read_unpacked
 from neurolsc.io import clean, refusing
 from neurolsc.validation import one_of
@@ -22,7 +20,7 @@ KEYS = HIGHEST - LOWEST + 1
 NAME = "jsb-chorales-quarter.json"
 
 
-class JSBChorales(Dataset[tuple[Tensor, Tensor]]):
+class JSBChorales(BatchDataset):
     """Bach's chorales as the keys of a piano, quarter note by quarter note.
 
     Item i is a pair (x, y): x of shape (T, 88), uint8, the keys that sound in each step (MIDI 21 to
@@ -87,9 +85,7 @@ class JSBChorales(Dataset[tuple[Tensor, Tensor]]):
         Raises:
             ValueError: if the split is unknown.
         """
-        file = resources.files("neurolsc.datasets") / "samples" / "jsb" / "jsb-chorales-sample.json.gz"
-        with resources.as_file(file) as path:
-            return cls.from_file(path, split)
+        return cls.from_file(SAMPLES / "jsb" / "jsb-chorales-sample.json.gz", split)
 
     def _open(self, path: str | PathLike[str], split: Split) -> None:
         pieces = read_pieces(path, "valid" if one_of("split", split, SPLITS) == "validation" else split)
@@ -100,11 +96,6 @@ class JSBChorales(Dataset[tuple[Tensor, Tensor]]):
 
     def __len__(self) -> int:
         return len(self.starts) - 1
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """One piece: x (T, 88) and the next step's keys (T, 88)."""
-        piece = self.piece(index)
-        return piece[:-1], piece[1:]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Several pieces, padded together: what a ``DataLoader`` calls for a batch."""

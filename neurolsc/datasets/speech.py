@@ -3,16 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import resources
 from os import PathLike
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from neurolsc.datasets.batches import SPLITS, Batch, By, Split, count_bins, generator, hold_out
+from neurolsc.datasets.batches import SAMPLES, SPLITS, Batch, BatchDataset, By, Split, count_bins, generator, hold_out
 from neurolsc.datasets.download import fetch
 from neurolsc.datasets.events import CHUNK, UNITS, Augmentation, EventCache, EventFile, Events
 from neurolsc.display import Displayed, Table
@@ -210,6 +208,8 @@ class Binning:
 class SHDOptions(TypedDict, total=False):
     """How items are made of spikes: keywords of :class:`SHD` and of its class methods."""
 
+    dt: float
+    window: float | None
     channels: int
     binary: bool
     repeat: int
@@ -218,7 +218,7 @@ class SHDOptions(TypedDict, total=False):
     cache: str | PathLike[str] | None
 
 
-class SHD(Dataset[tuple[Tensor, int]]):
+class SHD(BatchDataset):
     """Spoken digits as spikes of 700 units, in bins: SHD, or a set in its layout.
 
     Item i is a pair (x, label): x of shape (T, N), uint8 spike counts, and the class as an int. A
@@ -228,19 +228,19 @@ class SHD(Dataset[tuple[Tensor, int]]):
     training file, at random or by speaker. The test file is opened for ``split="test"`` only.
 
     Args:
-        root: folder with SHD's files; a missing one is downloaded into it.
+        root: folder with SHD's files; a missing one is downloaded into it. None: the sample in the
+            package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
-        dt: width of a bin, in seconds.
-        window: length of the recording, in seconds; later spikes are left out. None: every
-            utterance lasts until its last spike; a batch is padded with zeros to its longest, and
-            :func:`collate` gives a mask as well.
         by: how validation is drawn from the training file, ``"random"`` or ``"speaker"``
             (:func:`hold_out`).
         share: of the training utterances or speakers that go to validation.
         seed: of that draw.
-        **options: ``channels`` (700; a divisor of it counts neighbouring units together),
-            ``binary`` (False; 1 for any count above 0), ``repeat`` (2, as in the paper; how often
-            each frame is shown), ``sparse`` (False; batches as sparse COO tensors), ``augment``
+        **options: ``dt`` (4e-3; width of a bin, in seconds), ``window`` (1.0; length of the
+            recording, in seconds, later spikes are left out; None: every utterance lasts until its
+            last spike, and a batch is padded with zeros to its longest, with a mask), ``channels``
+            (700; a divisor of it counts neighbouring units together), ``binary`` (False; 1 for any
+            count above 0), ``repeat`` (2, as in the paper; how often each frame is shown),
+            ``sparse`` (False; batches as sparse COO tensors), ``augment``
             (none; changes of events, in this order, drawn from torch's random numbers, in
             :func:`neurolsc.train` from its seed, the epoch and the items) and ``cache`` (None; a
             folder for copies that are read without HDF5, :class:`EventCache`).
@@ -275,31 +275,32 @@ class SHD(Dataset[tuple[Tensor, int]]):
 
     def __init__(
         self,
-        root: str | PathLike[str],
+        root: str | PathLike[str] | None,
         split: Split,
         *,
-        dt: float = 4e-3,
-        window: float | None = 1.0,
         by: By = "random",
         share: float = 0.1,
         seed: int = 0,
         **options: Unpack[SHDOptions],
     ) -> None:
         part = "test" if one_of("split", split, SPLITS) == "test" else "train"
-        path = fetch(root, f"shd_{part}.h5", f"SHD/shd_{part}.h5", f"{part}.h5")
-        self._open(EventFile(path), dt, window, options)
-        self._keep(split, by, share, seed)
+        if root is None:
+            path = SAMPLES / "spoken_digits" / f"{part}.h5.xz"
+        else:
+            path = fetch(root, f"shd_{part}.h5", f"SHD/shd_{part}.h5", f"{part}.h5")
+        self._open(path, options)
+        self.split = split
+        if split != "test":
+            parts = hold_out(self.speakers.numpy(), by, share=share, seed=seed)
+            self.indices = parts.train if split == "train" else parts.validation
+            self.labels, self.speakers = self.labels[self.indices], self.speakers[self.indices]
 
     @classmethod
-    def from_file(
-        cls, path: str | PathLike[str], *, dt: float = 4e-3, window: float | None = 1.0, **options: Unpack[SHDOptions]
-    ) -> "SHD":
+    def from_file(cls, path: str | PathLike[str], **options: Unpack[SHDOptions]) -> "SHD":
         """All utterances of one file in SHD's layout, such as those of SSC.
 
         Args:
             path: the HDF5 file, plain or packed by xz.
-            dt: width of a bin, in seconds.
-            window: length of the recording, in seconds, or None.
             **options: as of :class:`SHD`.
 
         Raises:
@@ -307,43 +308,25 @@ class SHD(Dataset[tuple[Tensor, int]]):
             ValueError: as :class:`SHD`.
         """
         self = cls.__new__(cls)
-        self._open(EventFile(path), dt, window, options)
+        self._open(path, options)
         return self
 
     @classmethod
-    def embedded(
-        cls,
-        split: Split,
-        *,
-        dt: float = 4e-3,
-        window: float | None = 1.0,
-        by: By = "random",
-        share: float = 0.2,
-        seed: int = 0,
-        **options: Unpack[SHDOptions],
-    ) -> "SHD":
+    def embedded(cls, split: Split, *, share: float = 0.2, **options: Any) -> "SHD":
         """Return the sample in the package: 150 spoken digits in SHD's layout, none of SHD.
 
         They are recordings of five people from the Free Spoken Digit Dataset: 100 for training and
-        validation, 50 others for the test. Arguments are those of :class:`SHD`.
-
-        Raises:
-            ValueError: as :class:`SHD`.
+        validation, 50 others for the test. Arguments and errors are those of :class:`SHD`.
         """
-        part = "test" if one_of("split", split, SPLITS) == "test" else "train"
-        with resources.as_file(
-            resources.files("neurolsc.datasets") / "samples/spoken_digits" / f"{part}.h5.xz"
-        ) as path:
-            self = cls.from_file(path, dt=dt, window=window, **options)
-        self._keep(split, by, share, seed)
-        return self
+        return cls(None, split, share=share, **options)
 
-    def _open(self, file: EventFile, dt: float, window: float | None, options: SHDOptions) -> None:
+    def _open(self, path: str | PathLike[str], options: SHDOptions) -> None:
         options = options.copy()
         self.augment = tuple(options.pop("augment", ()))
         self.sparse = options.pop("sparse", False)
         cache = options.pop("cache", None)
-        self.binning = Binning(dt, window, **options)  # type: ignore[arg-type]  # refuses unknown ones, too
+        self.binning = Binning(**options)  # type: ignore[arg-type]  # refuses unknown ones, too
+        file = EventFile(path)
         self.binning.check_resolution(file.times_dtype)
         self.split: Split | None = None
         self.path, self.names = file.path, file.names
@@ -352,22 +335,8 @@ class SHD(Dataset[tuple[Tensor, int]]):
         self.n_in, self.n_classes, self.steps = self.binning.channels, len(file.names), self.binning.steps
         self._source = file if cache is None else EventCache(file, cache)
 
-    def _keep(self, split: Split, by: By, share: float, seed: int) -> None:
-        self.split = split
-        if split != "test":
-            parts = hold_out(self.speakers.numpy(), by, share=share, seed=seed)
-            self.indices = parts.train if split == "train" else parts.validation
-            self.labels, self.speakers = self.labels[self.indices], self.speakers[self.indices]
-
     def __len__(self) -> int:
         return len(self.indices)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        """One item: x (T, N) and the class."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"items run from 0 to {len(self) - 1}, asked for {index}.")
-        x, label = self.__getitems__([index])[0]
-        return x, int(label)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Several items, binned together: what a ``DataLoader`` calls for a batch."""

@@ -3,17 +3,15 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset
 
-from neurolsc.datasets.batches import Batch, Split
+from neurolsc.datasets.batches import Batch, BatchDataset, Split
 from neurolsc.validation import number, one_of, whole
 
 PERIOD = 20  # steps, by default
 SIZES = {"train": 2_000, "validation": 500, "test": 1_000}
 
 
-class StoreRecall(Dataset[tuple[Tensor, int]]):
+class StoreRecall(BatchDataset):
     r"""A value to store, a delay with other values, and the question which it was.
 
     Inputs come in groups of neurons: one group for each value, one that says *store* and one that
@@ -93,10 +91,6 @@ class StoreRecall(Dataset[tuple[Tensor, int]]):
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        """One item: x (T, n_in) and the value to store."""
-        return self._spikes[index], int(self.labels[index])
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Several items at once: what a ``DataLoader`` calls for a batch."""

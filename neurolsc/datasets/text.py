@@ -1,24 +1,20 @@
 """Texts in windows of words, with the word that follows each; vocabularies and published texts."""
 
-import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from neurolsc.datasets.batches import SPLITS, Batch, Split, epoch_of_training, generator
+from neurolsc.datasets.batches import SAMPLES, SPLITS, Batch, BatchDataset, Split, epoch_of_training, generator
 from neurolsc.datasets.download import fetch
-from neurolsc.io import atomic_write, clean, refusing
+from neurolsc.io import clean, refusing
 from neurolsc.validation import one_of, whole
 
 UNKNOWN = "<unk>"  # stands for every word that a vocabulary lacks
@@ -101,30 +97,6 @@ class Vocabulary(Sequence[str]):
             raise ValueError(f"numbers of words run from 0 to {len(self) - 1}, got {odd[0]}.")
         return [self.words[number] for number in numbers]
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the words as JSON, whole or not at all.
-
-        Raises:
-            OSError: if the file cannot be written.
-        """
-        text = json.dumps({"words": self.words}, ensure_ascii=False, indent=0) + "\n"
-        atomic_write(path, lambda file: file.write(text.encode()))
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> "Vocabulary":
-        """Read what :meth:`save` wrote.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            ValueError: if it is not such a file.
-        """
-        content = Path(path).read_bytes()
-        with refusing(path, "it is not a vocabulary in JSON"):
-            tree: Any = json.loads(content)
-            if not isinstance(tree, dict) or not isinstance(tree.get("words"), list):
-                raise ValueError('wanted is {"words": [...]}, got something else.')
-            return cls(tree["words"])
-
     def __len__(self) -> int:
         return len(self.words)
 
@@ -145,12 +117,8 @@ class Vocabulary(Sequence[str]):
         return f"Vocabulary({len(self)} words: {first}{', ...' if len(self) > 3 else ''})"
 
 
-class WordAugmentation(Protocol):
-    """A random change of the words that a network reads, not of those that it is to predict."""
-
-    def __call__(self, words: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-        """Changed numbers of words, of a vocabulary of so many; the argument stays as it is."""
-        ...
+# Changed numbers of words that are read (not of those predicted), of a vocabulary of so many.
+WordAugmentation = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -197,7 +165,7 @@ class WordOptions(TypedDict, total=False):
     augment: Sequence[WordAugmentation]
 
 
-class Words(Dataset[tuple[Tensor, Tensor]]):
+class Words(BatchDataset):
     """A text in windows: which word comes next, after each of them?
 
     Item i is a pair (x, y): x of shape (T, 1), int64, the numbers of words, and y (T,), int64,
@@ -278,14 +246,6 @@ class Words(Dataset[tuple[Tensor, Tensor]]):
 
     def __len__(self) -> int:
         return len(self._starts)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """One window: x (T, 1) and the next words (T,)."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"items run from 0 to {len(self) - 1}, asked for {index}.")
-        x, y = self.__getitems__([index])[0]
-        assert isinstance(y, Tensor)
-        return x, y
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Several windows at once: what a ``DataLoader`` calls for a batch."""
@@ -419,11 +379,8 @@ class Text(Words):
         Raises:
             ValueError: if the split is unknown, or an option out of range.
         """
-        folder = resources.files("neurolsc.datasets") / "samples" / "text"
-        with ExitStack() as stack:
-            paths = [stack.enter_context(resources.as_file(folder / f"{name}.txt")) for name in SPLITS]
-            train, validation, test = paths
-            return cls.from_files(split, train=train, validation=validation, test=test, at_least=2, **options)
+        train, validation, test = (SAMPLES / "text" / f"{name}.txt" for name in SPLITS)
+        return cls.from_files(split, train=train, validation=validation, test=test, at_least=2, **options)
 
 
 class PennTreebank(Words):

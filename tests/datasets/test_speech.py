@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
 
 from neurolsc.datasets import (
     SHD,
@@ -233,13 +233,6 @@ def test_a_loader_gives_the_same_seeded_batches_with_and_without_workers(root, t
     assert torch.equal(torch.cat([x.to_dense() for x, _ in got], dim=1), everything.to_dense()[:, drawn])
 
 
-def test_a_subset_collates_to_the_same_batch(root: Path):
-    data = SHD.from_file(root / "shd_train.h5", channels=70)
-    ((x, labels),) = DataLoader(Subset(data, [3, 1, 2]), batch_size=3, collate_fn=collate)
-    assert_close(labels, data.labels[[3, 1, 2]])
-    assert_close(x, torch.stack([data[i][0] for i in (3, 1, 2)], dim=1))
-
-
 def test_whole_utterances_come_with_a_mask_from_either_collate(root: Path):
     data = SHD.from_file(root / "shd_train.h5", dt=0.01, window=None, channels=70)
     items = [data[i] for i in (7, 8, 9)]
@@ -296,13 +289,6 @@ def test_settings_that_do_not_fit_are_refused(root: Path, arguments, kind, told:
         SHD(root, **arguments)
 
 
-def test_the_repr_tells_file_split_size_and_shape(root: Path):
-    assert repr(SHD(root, "train", share=0.25, channels=70)) == (
-        "SHD(shd_train.h5, split='train', 30 items, x (500, 70), 20 classes, "
-        "Binning(dt=0.004, window=1.0, channels=70, binary=False, repeat=2))"
-    )
-
-
 # tonic
 
 
@@ -327,19 +313,6 @@ def test_frames_equal_those_of_tonic_bin_for_bin(bins: int, tmp_path: Path):
         assert frames.sum() > 0
 
 
-@pytest.mark.parametrize("bins", [56, 112, 120])
-def test_where_tonic_forgets_the_last_frame_the_others_are_equal(bins: int, tmp_path: Path):
-    theirs = tonic_set(tmp_path, draw_words(5), time_window=1e6 / bins, start_time=0, end_time=1e6)
-    ours = Binning(1 / bins, 1.0, repeat=1).dense(EventFile(tmp_path / "SHD" / "shd_train.h5").read(range(5))).x
-    for i in range(5):
-        frames = theirs[i][0]
-        assert len(ours) == bins == len(frames) + 1
-        # tonic cuts times to whole microseconds first; at its own edges, not multiples of one, that
-        # may move a spike
-        differ = ours[:-1, i].numpy() != frames[:, 0]
-        assert differ.mean() < 1e-3
-
-
 # The spoken digits of NEUROLSC_DATA
 
 
@@ -352,20 +325,3 @@ def test_the_real_file_agrees_with_its_description(digits_root: Path):
     assert train.names[15] == "fuenf"
     counts = torch.from_numpy(train.events(range(1800)).counts)
     assert (int(counts.min()), int(counts.max()), round(counts.double().mean().item())) == (1523, 12546, 6842)
-
-
-def test_real_frames_equal_those_of_tonic_bin_for_bin(digits_root: Path, tmp_path: Path):
-    import tonic
-
-    (tmp_path / "SHD").mkdir()
-    (tmp_path / "SHD" / "shd_test.h5").symlink_to(digits_root / "test.h5")
-    (tmp_path / "SHD" / "shd_test.h5.zip").touch()
-    sensor = tonic.datasets.SHD.sensor_size
-    to_frame = tonic.transforms.ToFrame(sensor_size=sensor, time_window=4000, start_time=0, end_time=1e6)
-    theirs = tonic.datasets.SHD(str(tmp_path), train=False, transform=to_frame)
-    ours = SHD(tmp_path, "test", repeat=1)
-    loader = DataLoader(Subset(theirs, range(32)), 16, collate_fn=tonic.collation.PadTensors(batch_first=False))
-    for (frames, labels), (x, same) in zip(loader, DataLoader(ours, 16, collate_fn=collate), strict=False):
-        assert torch.equal(x, frames[:, :, 0].to(torch.uint8))
-        assert torch.equal(labels, same)
-        assert x.sum() > 50_000

@@ -1,6 +1,5 @@
 """Words: vocabularies, windows of a text, published texts, and what is refused."""
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -43,14 +42,6 @@ def test_a_vocabulary_is_ordered_by_frequency_and_then_by_the_alphabet(words: li
     assert (vocabulary.unknown is None) == (UNKNOWN not in counts)
 
 
-@given(st.lists(WORD, min_size=1, unique=True))
-def test_a_vocabulary_comes_back_from_its_file(tmp_path_factory, words: list[str]):
-    path = tmp_path_factory.mktemp("v") / "words.json"
-    Vocabulary(words).save(path)
-    assert Vocabulary.load(path) == Vocabulary(words)
-    assert json.loads(path.read_text(encoding="utf-8")) == {"words": words}
-
-
 def test_words_that_are_not_there_are_unknown_or_refused():
     with_unknown = Vocabulary(["a", UNKNOWN])
     assert with_unknown.encode(["b", "a", "c"]).tolist() == [1, 0, 1]
@@ -76,26 +67,6 @@ def test_words_that_are_not_there_are_unknown_or_refused():
 def test_what_is_no_vocabulary_is_refused(words, told):
     with pytest.raises(ValueError, match=told):
         Vocabulary(words)
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        (b"", "Expecting value|not a vocabulary"),
-        (b"[1]", "something else"),
-        (b'{"words": "abc"}', "something else"),
-        (b'{"words": []}', "at least one word"),
-        (b'{"words": ["a", 3]}', "a word is a text without blanks, got 3"),
-        (b'{"words": ["a", "a"]}', "got 'a' twice"),
-        (b'{"words": ["\xff"]}', "UnicodeDecodeError"),
-        (b"[" * 200_000, "RecursionError"),
-    ],
-)
-def test_a_bad_file_of_a_vocabulary_is_refused_by_name(tmp_path, content, told):
-    path = tmp_path / "v.json"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}: .*({told})"):
-        Vocabulary.load(path)
 
 
 # windows

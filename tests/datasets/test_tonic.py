@@ -192,11 +192,6 @@ def test_bins_are_cut_at_whole_microseconds_and_the_end_is_outside():
         assert int(x.sum()) == 2 * steps
 
 
-def test_an_item_without_events_is_silence():
-    assert from_tonic([(recording(), 1)], **SMALL)[0][0].tolist() == [[0] * 12] * 2
-    assert from_tonic([(recording(), 1)], **SMALL | {"window": None})[0][0].tolist() == [[0] * 12]
-
-
 def test_counts_and_binary():
     item = (recording(*[(5, 0, 0, 0)] * 255), 0)
     assert from_tonic([item], **SMALL)[0][0].max() == 255
