@@ -150,10 +150,6 @@ class SnnTorchCell(ForeignCell):
 class AlphaCell(SnnTorchCell):
     """An Alpha layer, whose beta must stay below its alpha."""
 
-    recurrent_synapses = SnnTorchCell.recurrent_synapses  # type: ignore[assignment]
-    thresholds = SnnTorchCell.thresholds
-    membrane = SnnTorchCell.membrane
-
     def find_answers(self) -> Iterable[ScaledParameter]:
         yield from self.weight_before()
         yield ScaledParameter("layer.alpha", "time", through="share")
@@ -174,8 +170,6 @@ class SLSTMCell(SnnTorchCell):
     """An SLSTM layer: an LSTM cell whose output fires."""
 
     cause = "a layer whose hidden_size is not its input_size starts from zero in every step"
-    thresholds = SnnTorchCell.thresholds
-    membrane = SnnTorchCell.membrane
 
     def start_shape(self, current: Tensor) -> tuple[int, ...]:
         return (len(current), self.layer.hidden_size)  # type: ignore[return-value]
@@ -190,9 +184,6 @@ class SConv2dLSTMCell(SnnTorchCell):
 
     The membrane may be pooled before it fires.
     """
-
-    thresholds = SnnTorchCell.thresholds
-    membrane = SnnTorchCell.membrane
 
     def start_shape(self, current: Tensor) -> tuple[int, ...]:
         return (len(current), self.layer.out_channels, *current.shape[2:])  # type: ignore[return-value]
@@ -233,8 +224,6 @@ class SConv2dLSTMCell(SnnTorchCell):
 
 class ViewCell(SnnTorchCell):
     """One of our layers for snnTorch, whose resting threshold no time constant moves."""
-
-    recurrent_synapses = SnnTorchCell.recurrent_synapses  # type: ignore[assignment]
 
     def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
         super().__init__(layer, before, input_shape)
