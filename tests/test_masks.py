@@ -100,9 +100,3 @@ def test_a_network_runs_no_further_than_its_longest_sample():
     assert len(run.logits) == len(run.spikes[0]) == max(LENGTHS) + 20
     assert run.spikes[0].any()
     assert not run.spikes[0][max(LENGTHS) :].any()
-
-
-def test_a_mask_or_input_with_the_batch_first_is_told():
-    network, (x, _, mask) = small_network(), collate_padded(Unequal().items)
-    with pytest.raises(ValueError, match=r"mask must be bool \(12, 7\), got torch.bool \(7, 12\); .*batch-first"):
-        network.run(x, mask=mask.T)

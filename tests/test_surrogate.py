@@ -2,7 +2,6 @@
 
 import copy
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -82,10 +81,6 @@ def log_parameters(n: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-def test_every_public_surrogate_is_tested():
-    assert {c.__name__ for c in SHAPES} == set(surrogate.__all__) - {"Surrogate"}
-
-
 @every_surrogate
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("learnable", [False, True], ids=["fixed", "learnable"])
@@ -110,13 +105,6 @@ def test_shape_is_the_published_one(kind):
 
 
 @every_surrogate
-def test_derivative_is_dampening_times_the_shape_of_sharpness_times_v(kind):
-    spike = kind(DAMPENING, SHARPNESS)
-    expected = DAMPENING * SHAPES[kind][0](SHARPNESS * np.array(POINTS))
-    torch.testing.assert_close(spike.derivative(points()), torch.from_numpy(expected))
-
-
-@every_surrogate
 def test_gradient_of_the_spike_is_that_of_its_primitive_and_the_stated_derivative(kind):
     spike, v = kind(DAMPENING, SHARPNESS, learnable=True), points()
     leaves = (v, spike.log_dampening, spike.log_sharpness)
@@ -124,13 +112,8 @@ def test_gradient_of_the_spike_is_that_of_its_primitive_and_the_stated_derivativ
     by_primitive = torch.autograd.grad(spike.primitive(v).sum(), leaves)
     torch.testing.assert_close(by_spike, by_primitive, rtol=1e-12, atol=0)
     torch.testing.assert_close(by_spike[0], spike.derivative(v), rtol=1e-12, atol=1e-14)
-
-
-@every_surrogate
-def test_gradient_at_and_near_the_threshold_is_the_peak(kind):
-    v = torch.tensor([-1e-9, 0.0, 1e-9], requires_grad=True)
-    (gradient,) = torch.autograd.grad(kind(DAMPENING, SHARPNESS)(v).sum(), v)
-    torch.testing.assert_close(gradient, torch.full((3,), DAMPENING * SHAPES[kind][1]), rtol=1e-7, atol=0)
+    expected = DAMPENING * SHAPES[kind][0](SHARPNESS * np.array(POINTS))
+    torch.testing.assert_close(by_spike[0].detach(), torch.from_numpy(expected))
 
 
 @every_surrogate
@@ -176,21 +159,6 @@ def test_torch_func_sees_the_derivative(kind):
     torch.testing.assert_close(second, vmap(grad(spike.derivative))(v))
 
 
-@pytest.mark.slow
-@torch_jit_is_deprecated
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@every_surrogate
-def test_compiles_without_a_graph_break(kind, backend):
-    spike, v = kind(DAMPENING, SHARPNESS, learnable=True), points()
-    if backend == "inductor" and not any(map(shutil.which, ("g++", "clang++"))):
-        pytest.skip("inductor needs a C++ compiler")
-    torch.compiler.reset()
-    compiled = torch.compile(spike, fullgraph=True, backend=backend)
-    z = compiled(v)
-    assert z.tolist() == [0] * 5 + [1] * 5
-    torch.testing.assert_close(torch.autograd.grad(z.sum(), v)[0], spike.derivative(v))
-
-
 @pytest.mark.parametrize("direction", [-1, 1])
 def test_learnable_parameters_stay_positive_and_finite_whatever_an_optimizer_does(direction):
     torch.set_default_dtype(torch.float32)
@@ -206,19 +174,22 @@ def test_learnable_parameters_stay_positive_and_finite_whatever_an_optimizer_doe
     assert gradient.isfinite().all()
 
 
-def test_learnable_starts_at_the_given_values_and_has_two_parameters():
-    spike = surrogate.Arctan(0.3, torch.tensor([1.0, 2.0]), learnable=True)
-    assert spike.dampening.item() == pytest.approx(0.3)
-    assert spike.sharpness.tolist() == pytest.approx([1, 2])
-    assert len(list(spike.parameters())) == 2
-    assert not list(surrogate.Arctan(0.3, torch.tensor([1.0, 2.0])).parameters())
+@every_surrogate
+def test_compiles_without_a_graph_break_and_its_config_makes_it_again(kind):
+    spike, v = kind(torch.full((len(POINTS),), DAMPENING), SHARPNESS), points()
+    torch.compiler.reset()
+    z = torch.compile(spike, fullgraph=True, backend="eager")(v)
+    assert z.tolist() == [0] * 5 + [1] * 5
+    torch.testing.assert_close(torch.autograd.grad(z.sum(), v)[0], spike.derivative(v))
+    again = kind(**spike.config() | {"dampening": torch.tensor(spike.config()["dampening"])})
+    assert torch.equal(again.derivative(v), spike.derivative(v))
 
 
 @pytest.mark.parametrize("bad", [-0.1, math.nan, math.inf, torch.tensor([0.5, -1.0])], ids=str)
-@pytest.mark.parametrize("argument", ["dampening", "sharpness"])
-def test_refuses_what_is_not_positive(argument, bad):
-    with pytest.raises(ValueError, match=f"{argument} must be"):
-        surrogate.FastSigmoid(**{argument: bad})
+def test_refuses_what_is_not_positive(bad):
+    for argument in ("dampening", "sharpness"):
+        with pytest.raises(ValueError, match=f"{argument} must be"):
+            surrogate.FastSigmoid(**{argument: bad})
 
 
 def test_zero_dampening_is_silent_and_refused_where_a_logarithm_is_learnt():
@@ -228,24 +199,6 @@ def test_zero_dampening_is_silent_and_refused_where_a_logarithm_is_learnt():
         surrogate.Gaussian(0.0, learnable=True)
     with pytest.raises(ValueError, match="sharpness must be positive"):
         surrogate.Gaussian(sharpness=0.0)
-
-
-def test_nan_is_not_hidden():
-    assert surrogate.FastSigmoid()(torch.tensor([math.nan])).isnan().all()
-
-
-@every_surrogate
-@pytest.mark.parametrize("learnable", [False, True], ids=["fixed", "learnable"])
-def test_config_makes_it_again(kind, learnable):
-    spike = kind(torch.tensor([0.2] * len(POINTS)), SHARPNESS, learnable=learnable)
-    again = kind(**spike.config() | {"dampening": torch.tensor(spike.config()["dampening"])})
-    torch.testing.assert_close(again.derivative(points()), spike.derivative(points()))
-
-
-def test_multi_gaussian_takes_its_lobes_from_its_arguments():
-    spike = surrogate.MultiGaussian(1.0, height=0.0, sigma=1.0)
-    torch.testing.assert_close(spike.derivative(points()), surrogate.Gaussian(1.0).derivative(points()))
-    assert surrogate.MultiGaussian(**spike.config()).config() == spike.config()
 
 
 def test_user_writes_one_with_two_methods():

@@ -71,10 +71,10 @@ plt.show()
 # \end{aligned}
 # $$
 #
-# A `SpikingCell` brings weights, the voltage's leak and the surrogate. It asks for the state at
-# rest, the distance from the threshold, and the step. `Positive` is a parameter that training keeps
-# above 0. The rest are offers: `answers` says which parameter answers for which radius, a time
-# constant through its decay; the last two methods let initialisers find voltage and threshold.
+# A `SpikingCell` brings weights, the voltage's leak and the surrogate. It needs the state at rest,
+# the distance from the threshold, and the step. A `LogParameter` stays above 0 in training. The
+# rest is optional: `scaled_parameters` names the parameters that multipliers scale, a time constant
+# through its decay; the last two methods let initialisers find voltage and threshold.
 
 
 # %%
@@ -191,8 +191,8 @@ print("the same outputs:", same)
 
 # %% [markdown]
 # From a file of your own the command line takes the neuron, too: `neurolsc radii --cell
-# your_module:Synaptic`. A closed form of the derivatives is an offer as well, which makes radii
-# faster and says what holds them; [an example](../gallery.md#your_own_neuron) has one, checked.
+# your_module:Synaptic`. A closed form of the derivatives is optional, too: it makes radii faster and
+# says what holds them; [an example](../gallery.md#your_own_neuron) has one, checked.
 
 # %%
 assert error < 1e-12, "the shape is the derivative of its integral"
