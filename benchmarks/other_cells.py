@@ -24,7 +24,7 @@ import torch
 
 from neurolsc import GRU, LRU, LSTM, RNN, Cell, Embedding, FeedForward, Network, pretrain, radius_profile
 from neurolsc.datasets import MNISTPixels, SpikeLatencyMNIST, Text, input_batches
-from neurolsc.stability.lsc.targets import Along, Target
+from neurolsc.stability.rules import Direction, Target
 
 RESULTS = Path(__file__).parent / "results"
 RECURRENT: dict[str, tuple[Callable[[int, int], Cell], int]] = {
@@ -37,26 +37,26 @@ RECURRENT: dict[str, tuple[Callable[[int, int], Cell], int]] = {
 TARGETS: tuple[Target, ...] = (1.0, 0.5, "balanced")
 
 
-def contestants() -> list[tuple[str, Callable[[], Network], Any, Target]]:
-    """Name, network, inputs and target of each."""
+def contestants() -> list[tuple[str, Callable[[], Network], Any, Target, Direction]]:
+    """Name, network, inputs, target and direction of each."""
     digits = input_batches(SpikeLatencyMNIST.embedded("train"), 32, seed=0)
     words = Text.embedded("train", steps=50, repeat=1)
     text = input_batches(words, 32, seed=0)
     pixels = input_batches(MNISTPixels.embedded("train"), 32, seed=0)
-    found: list[tuple[str, Callable[[], Network], Any, Target]] = []
+    found: list[tuple[str, Callable[[], Network], Any, Target, Direction]] = []
     for name, (cell, n) in RECURRENT.items():
 
         def network(cell: Callable[[int, int], Cell] = cell, n: int = n) -> Network:
             return Network([cell(784, n), cell(n, n)], 10, readout_bias=True)
 
-        found += [(f"{name}, 2 x {n}", network, digits, target) for target in TARGETS]
+        found += [(f"{name}, 2 x {n}", network, digits, target, "both") for target in TARGETS]
 
     def lru() -> Network:
         return Network(
             [LRU(64, 64) for _ in range(3)], embedding=Embedding(words.n_words, 64, tied=True), layer_delay=0
         )
 
-    found += [("LRU, 3 x 64", lru, text, target) for target in TARGETS]
+    found += [("LRU, 3 x 64", lru, text, target, "both") for target in TARGETS]
     for activation in ("relu", "sine", "cosine"):
 
         def feedforward(activation: str = activation) -> Network:
@@ -64,7 +64,7 @@ def contestants() -> list[tuple[str, Callable[[], Network], Any, Target]]:
             cells = [FeedForward(below, n, activation=activation) for below, n in pairwise(widths)]
             return Network(cells, 10, layer_delay=0)
 
-        found.append((f"feed-forward, {activation}, 30 x 128", feedforward, pixels, Along(1.0, "depth")))
+        found.append((f"feed-forward, {activation}, 30 x 128", feedforward, pixels, 1.0, "depth"))
     return found
 
 
@@ -76,15 +76,15 @@ def main() -> None:
     torch.set_num_threads(1)
     about = {"date": date.today().isoformat(), "torch": torch.__version__, "threads": 1}
     rows: list[dict[str, Any]] = []
-    for name, make, inputs, target in contestants():
+    for name, make, inputs, target, direction in contestants():
         for seed in range(seeds):
             torch.manual_seed(seed)
             network = make()
             x = inputs[0]
             before = radius_profile(network, x[:, :4], steps=min(8, len(x)), seed=seed)
             started = time.perf_counter()
-            result = pretrain(network, inputs, target=target, seed=seed, steps=min(8, len(x)), progress=False)
-            row: dict[str, Any] = {"cell": name, "target": getattr(target, "target", target), "seed": seed}
+            result = pretrain(network, inputs, target=target, direction=direction, seed=seed, progress=False)
+            row: dict[str, Any] = {"cell": name, "target": target, "seed": seed}
             row |= {"seconds": round(time.perf_counter() - started, 1), "steps": result.steps}
             row |= {"converged": result.converged, "findings": [str(finding) for finding in result.findings]}
             for when, profile in (("before", before), ("after", result.profile)):

@@ -117,8 +117,8 @@ def test_findings_trials_grids_and_files_are_one_line(network, x):
     diagnosis = diagnose(silent, batch)
     for trial in try_cures(silent, batch, diagnosis, updates=1):
         assert repr(trial) == f"Trial({trial})"
-    assert repr(diagnosis.figures) == "Figures(2 layers, loss and gradients)"
-    assert repr(diagnose(silent, x).figures) == "Figures(2 layers, no loss and gradients)"
+    assert repr(diagnosis.measurements) == "Measurements(2 layers, loss and gradients)"
+    assert repr(diagnose(silent, x).measurements) == "Measurements(2 layers, no loss and gradients)"
     grid = make_grid({"name": "small", "grid": {"layers": [1, 2], "seed": [0, 1]}})
     assert repr(grid) == "Grid(small: 4 trials over layers, seed)"
     assert repr(grid.trials[0]) == f"Trial({grid.trials[0].name})"

@@ -54,7 +54,7 @@ def test_every_page_of_the_api_is_in_its_table_and_its_names_in_the_list():
     assert {*pages, api_names.API / "index.md"} == set(api_names.API.glob("*.md"))
     text = api_names.listed()
     assert "## More than radii\n" in text
-    for name in ("neurolsc.pretrain", "neurolsc.stability.lsc.pretrain.pretrain", "neurolsc.surrogate.Arctan"):
+    for name in ("neurolsc.pretrain", "neurolsc.stability.pretrain.pretrain", "neurolsc.surrogate.Arctan"):
         assert (f"{{ #{name} }}" in text) == (name != "neurolsc.pretrain")
 
 
@@ -83,7 +83,7 @@ def test_the_front_page_is_readme_with_the_links_of_the_site():
 
 
 def test_the_search_puts_functions_of_the_package_before_what_begins_like_them():
-    places = ["api/stability/#neurolsc.stability.lsc.pretrain.pretrain", "api/stability/#neurolsc.PretrainResult"]
+    places = ["api/stability/#neurolsc.stability.pretrain.pretrain", "api/stability/#neurolsc.PretrainResult"]
     places += ["api/interop/#neurolsc.interop.snntorch.ALIFPlus", "cli/#pretrain", "tutorials/1_first_network/"]
     pretrain, result, foreign, text, tutorial = api_names.ranked([{"location": place} for place in places])
     assert pretrain["boost"] > result["boost"] > foreign["boost"] > 1

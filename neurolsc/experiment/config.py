@@ -20,16 +20,14 @@ from neurolsc.datasets.batches import By
 from neurolsc.datasets.events import UNITS, Augmentation
 from neurolsc.datasets.synthetic import PERIOD
 from neurolsc.datasets.text import WordOptions
-from neurolsc.initialisers import named
+from neurolsc.initialisers import LSC, named
 from neurolsc.io import clean, load
 from neurolsc.network import Embedding, Network
 from neurolsc.neurons.cell import CELLS, SURROGATES, Cell
 from neurolsc.neurons.spiking import ResetName
-from neurolsc.stability import PretrainResult, pretrain, scale_to_radius
+from neurolsc.stability import PretrainResult
 from neurolsc.stability.findings import Finding
-from neurolsc.stability.lsc import RELEASED
-from neurolsc.stability.lsc.rules import RULES
-from neurolsc.stability.lsc.targets import Target, as_target
+from neurolsc.stability.rules import Target, radius_target
 from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep
 from neurolsc.training import TrainSettings
 from neurolsc.validation import meant, setting, whole, words_of
@@ -385,7 +383,7 @@ class PretrainSettings:
 
     def __post_init__(self) -> None:
         if (target := self.parsed_target()) is not None:
-            as_target(target)
+            radius_target(target, 1, 1)
         for name in ("pretrain_steps", "pretrain_samples", "pretrain_times"):
             whole(name, getattr(self, name), at_least=int(name != "pretrain_steps"))
         if self.method == "scale" and self.pretrain_steps != PretrainSettings.pretrain_steps:
@@ -409,8 +407,7 @@ class PretrainSettings:
     ) -> PretrainResult:
         """Set the radii of a network on batches of inputs (T, B, n_in).
 
-        More keywords are those of :func:`neurolsc.pretrain`, or of
-        :func:`neurolsc.scale_to_radius`.
+        More keywords are those of :meth:`neurolsc.initialisers.LSC.run`.
 
         Raises:
             ValueError: if the target is 'none', a setting does not belong to the method, or as
@@ -419,20 +416,9 @@ class PretrainSettings:
         target = self.parsed_target()
         if target is None:
             raise ValueError("target is 'none'; there is no radius to set.")
-        more |= {
-            "target": target,
-            "seed": seed,
-            "samples": self.pretrain_samples,
-            "steps": min(self.pretrain_times, inputs[0].shape[0]),
-            "progress": progress,
-        }
-        if self.rule != "default":
-            more["rule"] = RULES[self.rule]
-        if self.method == "released":
-            more = {**RELEASED} | more
-        if self.method != "scale":
-            return pretrain(network, inputs, max_steps=self.pretrain_steps, **more)
-        return scale_to_radius(network, inputs[0], **more)
+        steps, samples, times = self.pretrain_steps, self.pretrain_samples, self.pretrain_times
+        options = LSC(target, self.rule, method=self.method, max_steps=steps, samples=samples, steps=times)
+        return options.run(network, inputs, seed=seed, progress=progress, **more)
 
 
 # ---- all settings, as names and values

@@ -19,8 +19,7 @@ import torch
 
 import neurolsc
 from neurolsc import metrics
-from neurolsc.diagnosis.batch import Given
-from neurolsc.diagnosis.figures import measure
+from neurolsc.diagnosis.measurements import Batch, measure
 from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment, read_settings, write_text
 from neurolsc.io import read_tree, refusing
 from neurolsc.network import Network, eval_mode
@@ -53,12 +52,12 @@ def statistics(network: Network, experiment: Experiment) -> Row:
         network: the network; it is not changed.
         experiment: of the network; its training samples are the input.
     """
-    given = Given.of(experiment.first_samples("train", SAMPLES), network)
-    few, seed = given.few(FEW), experiment.network.seed
+    batch = Batch.of(experiment.first_samples("train", SAMPLES), network)
+    few, seed = batch.first(FEW), experiment.network.seed
     how: dict[str, Any] = {"samples": FEW, "steps": TIMES, "epsilon": 1e-8, "seed": seed, "progress": False}
-    found = measure(network, given, experiment.data.task, **how)
+    found = measure(network, batch, experiment.data.task, **how)
     with eval_mode(network), torch.no_grad():
-        spikes = network.run(given.x, mask=given.mask).spikes
+        spikes = network.run(batch.x, mask=batch.mask).spikes
         times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))
         recurrence = [recurrence_radius(t).mean().item() for t in follow(network, few, times)[0]]
     binary = all(metrics.is_binary(layer) for layer in spikes)
@@ -66,8 +65,8 @@ def statistics(network: Network, experiment: Experiment) -> Row:
         "time_radius": found.profile.time_mean.tolist(),
         "depth_radius": found.profile.depth_mean.tolist(),
         "recurrence_radius": recurrence,
-        "firing_rate": [metrics.firing_rate(layer, given.mask) for layer in spikes] if binary else None,
-        "silent_steps": [metrics.silent_steps(layer, given.mask) for layer in spikes] if binary else None,
+        "firing_rate": [metrics.firing_rate(layer, batch.mask) for layer in spikes] if binary else None,
+        "silent_steps": [metrics.silent_steps(layer, batch.mask) for layer in spikes] if binary else None,
     }
     for name in ("exponent", "singular_time", "singular_depth", "usable", "survives", "gradient", "noise"):
         row[name] = [_finite(getattr(layer, name)) for layer in found.layers]

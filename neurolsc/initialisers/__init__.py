@@ -1,28 +1,17 @@
 """Ways to start: objects that set a network before it is trained, each with formula and source.
 
-Map: `initialiser` is what all have, and chains; `spec` reads and names them as texts; `cells` is
-what several need of a cell. One method a file: `default`; `scaling` (Glorot, He); `orthogonal`;
-`lsuv`; `fluctuation`; `propagation`; `ikun`; `conditions`; `rates` (thresholds for a rate); `lsc`,
-and its relatives by `lyapunov` exponents and by `singular` values; `by_source` (radii by what
-holds them, at a given rate); `relay` (layers between the ends hand on what they read).
+`base` has what all share, chains, and their texts; `weights` starts by variance (Default, Glorot, He, IKUN, LSUV);
+`fluctuation` by the statistics of spikes (FluctuationDriven, ActivityPropagation); `spectral` by radii, exponents and
+singular values (LSC and its relatives, Orthogonal); `conditions` by four conditions of stability; `relay` at a firing
+rate (RateMatching, BySource, and Relay, whose upper layers pass on what they read).
 """
 
-from neurolsc.initialisers.by_source import BySource
+from neurolsc.initialisers.base import Chain, Initialiser, StartReport, named, register
 from neurolsc.initialisers.conditions import FourConditions
-from neurolsc.initialisers.default import Default
-from neurolsc.initialisers.fluctuation import FluctuationDriven
-from neurolsc.initialisers.ikun import IKUN
-from neurolsc.initialisers.initialiser import Chain, Initialiser, StartReport
-from neurolsc.initialisers.lsc import LSC
-from neurolsc.initialisers.lsuv import LSUV
-from neurolsc.initialisers.lyapunov import LSCLyapunov
-from neurolsc.initialisers.orthogonal import Orthogonal
-from neurolsc.initialisers.propagation import ActivityPropagation
-from neurolsc.initialisers.rates import RateMatching
-from neurolsc.initialisers.relay import Relay
-from neurolsc.initialisers.scaling import Glorot, He
-from neurolsc.initialisers.singular import LSCSingular
-from neurolsc.initialisers.spec import named, register
+from neurolsc.initialisers.fluctuation import ActivityPropagation, FluctuationDriven
+from neurolsc.initialisers.relay import BySource, RateMatching, Relay
+from neurolsc.initialisers.spectral import LSC, LSCLyapunov, LSCSingular, Orthogonal
+from neurolsc.initialisers.weights import IKUN, LSUV, Default, Glorot, He
 
 __all__ = [
     "IKUN",

@@ -7,31 +7,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neurolsc.initialisers.cells import (
-    input_synapses,
-    kept_share,
+from neurolsc.initialisers.base import (
+    Initialiser,
+    first_input,
+    generator,
+    input_matrices,
+    layer_name,
     membrane,
     normal,
     put,
-    recurrent_synapses,
+    recurrent_matrices,
+    register,
     resting_threshold,
-    told,
 )
-from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
-from neurolsc.initialisers.spec import register
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, Membrane, WeightMatrix
 from neurolsc.positive import log_name
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import rate, reads, settle
 from neurolsc.surrogate import Surrogate
-
-_MEANS = 1024.0
-"""largest sum of a neuron's recurrent weights, in thresholds, that is tried"""
-_SHARPNESSES = math.log(100)
-"""how far a sharpness may go from where it is, as a logarithm"""
-_GRID = 4096
-"""voltages at which the surrogate's derivative is averaged"""
 
 
 @register
@@ -84,152 +78,131 @@ class FourConditions(Initialiser):
         """Draw the recurrent matrices, and set dampening and sharpness."""
         x, found = first_input(network, inputs), list[Finding]()
         of = {i: membrane(network, i) for i in network.spiking}
-        below, own = ({i: some(network, i) for i in of} for some in (input_synapses, recurrent_synapses))
-        spikes = self._surrogates(network)
+        below, own = ({i: some(network, i) for i in of} for some in (input_matrices, recurrent_matrices))
+        spikes = self._surrogates(network) if {3, 4} & set(self.conditions) else {}
         with eval_mode(network), torch.no_grad():
             for i in network.spiking:
-                layer = _Layer(network.cells[i], of[i], below[i], own[i], reads(network, x, i))
+                cell, told = network.cells[i], list[tuple[str, str]]()
                 if {1, 2} & set(self.conditions):
-                    found += [Finding(i + 1, *told) for told in self._weights(layer, i, seed)]
+                    told += self._weights(cell, of[i], below[i], own[i], reads(network, x, i), (seed, i))
                 if 3 in self.conditions:
-                    found += [Finding(i + 1, *told) for told in _dampen(layer, spikes[i])]
+                    told += _dampen(cell, of[i], own[i], spikes[i])
                 if 4 in self.conditions:
-                    found += [Finding(i + 1, *told) for told in _sharpen(layer, spikes[i])]
+                    told += _sharpen(cell, of[i], below[i], own[i], spikes[i])
+                found += [Finding(i + 1, *words) for words in told]
         return tuple(found)
 
     def _surrogates(self, network: Network) -> dict[int, Surrogate]:
-        if not {3, 4} & set(self.conditions):
-            return {}
         found: dict[int, Surrogate] = {}
         for i in network.spiking:
             spike = next((part for part in network.cells[i].modules() if isinstance(part, Surrogate)), None)
             if spike is None:
                 raise TypeError(
-                    f"{told(network, i)} has no surrogate of neurolsc, whose dampening could be set: use "
+                    f"{layer_name(network, i)} has no surrogate of neurolsc, whose dampening could be set: use "
                     "FourConditions((1, 2)), or give the layer one of neurolsc.surrogate."
                 )
             if spike in found.values():
-                raise ValueError(f"{told(network, i)} shares its surrogate with a layer below: give each its own.")
+                raise ValueError(
+                    f"{layer_name(network, i)} shares its surrogate with a layer below: give each its own."
+                )
             found[i] = spike
         return found
 
-    def _weights(self, layer: "_Layer", place: int, seed: int) -> list[tuple[str, str]]:
+    def _weights(
+        self,
+        cell: Cell,
+        of: Membrane,
+        below: Sequence[WeightMatrix],
+        own: Sequence[WeightMatrix],
+        read: Tensor,
+        place: tuple[int, int],
+    ) -> list[tuple[str, str]]:
         """Conditions 1 and 2."""
-        before = [matrix.weights.double() for matrix in layer.own]
-        mean = sum(float(w.mean()) for w in before) / len(before)
-        short = False
+        before = [matrix.weights.double() for matrix in own]
+        fan_in, short = sum(matrix.fan_in for matrix in own), False
+        power = read.double().square().mean().item()
+        from_input = power * sum(m.fan_in * m.weights.double().square().mean().item() for m in below)
 
         def set_to(mean: float) -> None:
             nonlocal short
-            variance = 2 * layer.input_variance / layer.inputs - mean**2 / 2
+            variance = 2 * from_input / fan_in - mean**2 / 2
             short = 2 in self.conditions and variance < 0
-            for matrix, weights in zip(layer.own, before, strict=True):
+            for matrix, weights in zip(own, before, strict=True):
                 around = weights - weights.mean()
                 if 2 in self.conditions:
-                    numbers = normal(matrix, generator(seed, place, matrix.name)).to(around)
+                    numbers = normal(matrix, generator(*place, matrix.name)).to(around)
                     around = math.sqrt(max(variance, 0.0)) * numbers
                 put(matrix, mean + around)
 
         told = []
-        if 1 in self.conditions:
-            unit = layer.threshold / layer.inputs
-            reached = settle(
-                lambda sums: set_to(unit * sums), lambda: rate(layer.cell, layer.read), 0.5, reach=_MEANS, close=0.005
-            )
+        if 1 in self.conditions:  # by sums of a neuron's recurrent weights, in thresholds
+            unit = resting_threshold(cell, of).mean().item() / fan_in
+            reached = settle(lambda sums: set_to(unit * sums), lambda: rate(cell, read), 0.5, reach=1024, close=0.005)
             if not abs(reached - 0.5) <= 0.05:
                 jumps = "its spikes feed on each other, and the rate jumps: raise its input weights"
                 told.append((f"fires {reached:.3g} spikes per neuron and step, not 0.5", jumps))
         else:
-            set_to(mean)
+            set_to(sum(float(w.mean()) for w in before) / len(before))
         if short:
             weak = "the mean recurrent weight alone makes more variance than the input"
             told.append((weak, "raise its input weights"))
         return told
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A layer, and what the conditions ask of it."""
-
-    cell: Cell
-    of: Membrane
-    below: tuple[WeightMatrix, ...]
-    own: tuple[WeightMatrix, ...]
-    read: Tensor
-
-    @property
-    def threshold(self) -> float:
-        """The mean threshold at rest."""
-        return resting_threshold(self.cell, self.of).mean().item()
-
-    @property
-    def inputs(self) -> int:
-        """Recurrent inputs of a neuron."""
-        return sum(matrix.fan_in for matrix in self.own)
-
-    @property
-    def input_variance(self) -> float:
-        """The variance of the current through input weights of mean 0."""
-        power = self.read.double().square().mean().item()
-        return sum(m.fan_in * m.weights.double().square().mean().item() for m in self.below) * power
-
-    @property
-    def leak(self) -> float:
-        """The mean share of the voltage that is kept."""
-        return kept_share(self.cell, self.of).mean().item()
-
-    def sums(self, sign: float, *, own: bool) -> Tensor:
-        """The sum of the weights of this sign, of every neuron, as a positive number."""
-        matrices = self.own if own else (*self.own, *self.below)
-        return sum(
-            ((sign * m.weights.double()).clamp(min=0).flatten(1).sum(1).cpu() for m in matrices), torch.zeros(())
-        )
-
-
-def _dampen(layer: _Layer, spike: Surrogate) -> list[tuple[str, str]]:
+def _dampen(cell: Cell, of: Membrane, own: Sequence[WeightMatrix], spike: Surrogate) -> list[tuple[str, str]]:
     """Condition 3."""
-    gain = layer.sums(1.0, own=True).mean().item() * _peak(spike)
-    if not (gain > 0 and layer.leak < 1):
-        return [
-            ("no dampening keeps its largest gradient at 1", "give it a leak below 1 and positive recurrent weights")
-        ]
-    _set(spike, "dampening", (1 - layer.leak) / gain)
+    leak = retained_share(cell, of).mean().item()
+    peak = float(spike.shape(torch.zeros(1, dtype=torch.float64)))
+    gain = _sums(own, 1.0).mean().item() * peak
+    if not (gain > 0 and leak < 1):
+        problem = "no dampening keeps its largest gradient at 1"
+        return [(problem, "give it a leak below 1 and positive recurrent weights")]
+    _set(spike, "dampening", (1 - leak) / gain)
     return []
 
 
-def _sharpen(layer: _Layer, spike: Surrogate) -> list[tuple[str, str]]:
+def _sharpen(
+    cell: Cell, of: Membrane, below: Sequence[WeightMatrix], own: Sequence[WeightMatrix], spike: Surrogate
+) -> list[tuple[str, str]]:
     """Condition 4."""
-    leak, threshold = layer.leak, resting_threshold(layer.cell, layer.of)
+    leak, threshold = retained_share(cell, of).mean().item(), resting_threshold(cell, of)
     if not leak < 1:
         return [("no sharpness keeps the variance of its gradient", "give it a leak below 1")]
-    high, low = (sign * layer.sums(sign, own=False) / (1 - leak) for sign in (1.0, -1.0))
-    along = torch.linspace(0, 1, _GRID, dtype=torch.float64).unsqueeze(1)
+    high, low = (sign * _sums((*own, *below), sign) / (1 - leak) for sign in (1.0, -1.0))
+    along = torch.linspace(0, 1, 4096, dtype=torch.float64).unsqueeze(1)
     distance = low + along * (high - low) - (threshold if len(threshold) == len(high) else threshold.mean())
-    power = sum(m.fan_in * m.weights.double().square().mean().item() for m in layer.own)
+    distance = distance.to(own[0].weights)
+    power = sum(m.fan_in * m.weights.double().square().mean().item() for m in own)
     start = float(torch.as_tensor(spike.sharpness).mean())
 
     def growth() -> float:
-        slope = torch.as_tensor(spike.derivative(distance.to(layer.read))).double()
+        slope = torch.as_tensor(spike.derivative(distance)).double()
         return leak**2 + power * slope.square().mean().item()
 
-    close = 0.01
-    reached = settle(
-        lambda log: _set(spike, "sharpness", start * math.exp(-log)), growth, 1.0, reach=_SHARPNESSES, close=close / 10
-    )
-    if abs(reached - 1) <= close:
+    def sharpen(log: float) -> None:
+        _set(spike, "sharpness", start * math.exp(-log))
+
+    reached = settle(sharpen, growth, 1.0, reach=math.log(100), close=1e-3)
+    if abs(reached - 1) <= 0.01:
         return []
-    _set(spike, "sharpness", start)
-    least = (
-        "the variance of its gradient shrinks at every sharpness"
-        if reached < 1
-        else "the variance of its gradient grows"
-    )
-    return [(f"{least} (nearest {reached:.3g} per step); the sharpness stays", "raise the dampening or its weights")]
+    sharpen(0.0)
+    what = "shrinks at every sharpness" if reached < 1 else "grows"
+    problem = f"the variance of its gradient {what} (nearest {reached:.3g} per step); the sharpness stays"
+    return [(problem, "raise the dampening or its weights")]
 
 
-def _peak(spike: Surrogate) -> float:
-    """f(0)."""
-    return float(spike.shape(torch.zeros(1, dtype=torch.float64)))
+def _sums(matrices: Sequence[WeightMatrix], sign: float) -> Tensor:
+    """The sum of the weights of this sign, of every neuron, as a positive number."""
+    return sum(((sign * m.weights.double()).clamp(min=0).flatten(1).sum(1).cpu() for m in matrices), torch.zeros(()))
+
+
+def retained_share(cell: Cell, of: Membrane) -> Tensor:
+    """The share of its voltage that a neuron at rest retains over a step (n_hidden,)."""
+    with torch.no_grad():
+        rest = cell.initial_state(1)
+        x, z, by = torch.zeros(1, cell.n_in, **cell.dtype_and_device), cell.output(rest), -0.125
+        lowered, as_is = (of.voltage(cell.update(x, z, state)) for state in (of.moved(rest, by), rest))
+    return ((lowered - as_is)[0].double() / by).cpu()
 
 
 def _set(spike: Surrogate, name: str, value: float) -> None:

@@ -1,36 +1,36 @@
-"""Voltages that fluctuate about a mean below the threshold."""
+"""Weights by the statistics of spikes: voltages that fluctuate, activity that propagates."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from neurolsc.initialisers.cells import (
+from neurolsc.initialisers.base import (
+    Initialiser,
     by_neuron,
+    first_input,
+    generator,
     impulse_response,
-    input_synapses,
+    input_matrices,
     membrane,
     normal,
     put,
+    register,
     resting_threshold,
 )
-from neurolsc.initialisers.initialiser import Initialiser, first_input, generator
-from neurolsc.initialisers.spec import register
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import Cell, Membrane, WeightMatrix, weight_matrices
+from neurolsc.neurons.cell import weight_matrices
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import rate, reads
 from neurolsc.validation import number
-
-_TURNS, _SAME = 20, 0.01
-"""most turns until a layer's own rate is that for which its recurrence was drawn, to this share"""
 
 
 @register
 @dataclass(frozen=True)
 class FluctuationDriven(Initialiser):
-    r"""Weights under which spikes drive the voltage to a given mean and deviation in time.
+    r"""Weights under which spikes drive the voltage to a wanted mean and deviation in time.
 
     Of independent Poisson spikes of rate :math:`\nu` through weights of mean :math:`\mu_w` and
     deviation :math:`\sigma_w`, filtered by the neuron's :math:`\varepsilon(t)`, the voltage without
@@ -69,82 +69,76 @@ class FluctuationDriven(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Draw all input and recurrent matrices anew, for the rates on the first batch."""
         x, found = first_input(network, inputs), list[Finding]()
-        wanted = {i: (membrane(network, i), input_synapses(network, i)) for i in network.spiking}
+        wanted = {i: (membrane(network, i), input_matrices(network, i)) for i in network.spiking}
         with eval_mode(network):
             for layer, (of, below) in wanted.items():
-                read = reads(network, x, layer)
+                read, cell = reads(network, x, layer), network.cells[layer]
                 if not read.any():
                     found.append(Finding(layer + 1, "reads no spikes", "let the layer below fire"))
                     continue
-                plan = _Plan.of(self, network.cells[layer], of, below, read, layer, seed)
-                problem = plan.settle()
-                if problem:
-                    found.append(Finding(layer + 1, *problem))
+                own = weight_matrices(cell, "time")
+                drawn = [normal(matrix, generator(seed, layer, matrix.name)) for matrix in (*below, *own)]
+                response, threshold = impulse_response(cell, of, below, len(read)), resting_threshold(cell, of)
+                share, mean = self.alpha if own else 1.0, read.double().mean().item()
+                square, own_rate, short, silent = read.double().square().mean().item(), mean, False, False
+                for _ in range(20):  # until the own rate is that for which the recurrence is drawn
+                    sources = [(m, mean, square, share / len(below)) for m in below]
+                    sources += [(m, own_rate, own_rate, (1 - share) / len(own)) for m in own]
+                    drive = response.sum(0) * sum(m.fan_in * rate_of for m, rate_of, _, _ in sources)
+                    mean_weight = self.mu * threshold / drive if self.mu else torch.zeros_like(drive)
+                    short = False
+                    for (matrix, _, power, part), numbers in zip(sources, drawn, strict=True):
+                        variance = part * (self.sigma * threshold).square()
+                        variance = variance / (matrix.fan_in * power * response.square().sum(0)) - mean_weight.square()
+                        short |= bool((variance < 0).any())
+                        deviation = variance.clamp(min=0).sqrt()
+                        put(matrix, by_neuron(mean_weight, matrix) + by_neuron(deviation, matrix) * numbers)
+                    fires = rate(cell, read)
+                    if not own or abs(fires - own_rate) <= 0.01 * own_rate:
+                        break
+                    if silent := not fires:
+                        break
+                    own_rate = fires
+                if silent:
+                    cure = f"its recurrence was drawn for {own_rate:.3g} spikes per step; raise sigma"
+                    found.append(Finding(layer + 1, "never fires", cure))
+                elif short:
+                    problem = "the mean alone makes more variance than sigma allows"
+                    found.append(Finding(layer + 1, problem, "lower mu, or raise sigma"))
         return tuple(found)
 
 
+@register
 @dataclass(frozen=True)
-class _Plan:
-    """What the weights of one layer are drawn for."""
+class ActivityPropagation(Initialiser):
+    r"""Normal weights that preserve the variance 1 of the voltage through spikes.
 
-    wanted: FluctuationDriven
-    cell: Cell
-    read: Tensor
-    below: tuple[WeightMatrix, ...]
-    own: tuple[WeightMatrix, ...]
-    numbers: list[Tensor]
-    """standard normal numbers of the matrices below, then of its own"""
-    threshold: Tensor
-    mean_filter: Tensor
-    square_filter: Tensor
+    .. math:: W_{ij} \sim N\Big(0, \frac{1}{n\, P(u > \vartheta)}\Big), \quad
+        P(u > \vartheta) = \tfrac12 \mathrm{erfc}(\vartheta / \sqrt 2)
 
-    @classmethod
-    def of(
-        cls,
-        wanted: FluctuationDriven,
-        cell: Cell,
-        of: Membrane,
-        below: tuple[WeightMatrix, ...],
-        read: Tensor,
-        layer: int,
-        seed: int,
-    ) -> "_Plan":
-        """Draw the numbers, and measure the filter."""
-        own = weight_matrices(cell, "time")
-        numbers = [normal(matrix, generator(seed, layer, matrix.name)) for matrix in (*below, *own)]
-        response = impulse_response(cell, of, below, len(read))
-        filters = response.sum(0), response.square().sum(0)
-        return cls(wanted, cell, read, below, own, numbers, resting_threshold(cell, of), *filters)
+    A spike is 1 with probability P, so that n of them through such weights have mean square 1; with
+    :math:`u \sim N(0, 1)` below, it is the same above.
 
-    def settle(self) -> tuple[str, str] | None:
-        """Set the weights, until the own rate is that for which they are drawn; what went wrong."""
-        expected, short = self.read.double().mean().item(), False
-        for _ in range(_TURNS):
-            short = self.set(expected)
-            fires = rate(self.cell, self.read)
-            if not self.own or abs(fires - expected) <= _SAME * expected:
-                break
-            if not fires:
-                return "never fires", f"its recurrence was drawn for {expected:.3g} spikes per step; raise sigma"
-            expected = fires
-        if short:
-            return "the mean alone makes more variance than sigma allows", "lower mu, or raise sigma"
-        return None
+    The first layer reads data, so there P is the mean square of the first batch. Ours, since the
+    paper's layers have no recurrence: the spikes of the layer itself are inputs like those from
+    below, and n P is the sum over both. Assumed, as in the paper: a voltage without memory and
+    reset, thresholds at rest (where a spike raises them, less fires), and wide layers.
 
-    def set(self, own_rate: float) -> bool:
-        """Set the weights for a rate of the layer itself; whether a variance had to be cut at 0."""
-        read, wanted = self.read.double(), self.wanted
-        share = wanted.alpha if self.own else 1.0
-        mean_drive, square_drive = read.mean().item(), read.square().mean().item()
-        sources = [(m, mean_drive, square_drive, share / len(self.below)) for m in self.below]
-        sources += [(m, own_rate, own_rate, (1 - share) / len(self.own)) for m in self.own]
-        drive = self.mean_filter * sum(m.fan_in * mean for m, mean, _, _ in sources)
-        mean_weight = wanted.mu * self.threshold / drive if wanted.mu else torch.zeros_like(drive)
-        short = False
-        for (matrix, _, square, part), numbers in zip(sources, self.numbers, strict=True):
-            variance = part * (wanted.sigma * self.threshold).square() / (matrix.fan_in * square * self.square_filter)
-            variance = variance - mean_weight.square()
-            short |= bool((variance < 0).any())
-            deviation = variance.clamp(min=0).sqrt()
-            put(matrix, by_neuron(mean_weight, matrix) + by_neuron(deviation, matrix) * numbers)
-        return short
+    Source: Micheli, Booij, van Gemert & Tömen, arXiv:2410.00580 (the variance).
+    """
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Draw all input and recurrent matrices anew; of the inputs the mean square is taken."""
+        power = first_input(network, inputs).double().square().mean().item()
+        wanted = {i: (membrane(network, i), input_matrices(network, i)) for i in network.spiking}
+        if not power:
+            return (Finding(1, "reads nothing", "give inputs that are not all 0"),)
+        for layer, (of, below) in wanted.items():
+            cell = network.cells[layer]
+            own = weight_matrices(cell, "time")
+            fires = torch.special.ndtr(-resting_threshold(cell, of)).mean().item()
+            drive = sum(m.fan_in * power for m in below) + sum(m.fan_in * fires for m in own)
+            for matrix in (*below, *own):
+                put(matrix, normal(matrix, generator(seed, layer, matrix.name)) / math.sqrt(drive))
+            power = fires
+        return ()

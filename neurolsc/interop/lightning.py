@@ -205,7 +205,7 @@ class Diagnosing(_OnNetwork):
                 pl_module.print(f"epoch {trainer.current_epoch + done}: {finding}")
         self.diagnoses[trainer.current_epoch + done] = found
         told = {"findings": float(len(found))}
-        for i, layer in enumerate(found.figures.layers, start=1):
+        for i, layer in enumerate(found.measurements.layers, start=1):
             values = {"rate": layer.activity.rate, "exponent": layer.exponent, "gradient": layer.gradient}
             told |= {f"{k}_{i}": v for k, v in values.items() if v is not None and math.isfinite(v)}
         return told

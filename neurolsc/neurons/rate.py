@@ -68,8 +68,8 @@ class FeedForward(Cell):
 
     .. math:: h[t] = a(W x[t] + b)
 
-    Its radius through time is 0 and nothing moves it: pre-train with ``target=Along(1.0, "depth")``
-    (:class:`neurolsc.stability.lsc.targets.Along`). A network of it sees an image in one step, x
+    Its radius through time is 0 and nothing moves it: pre-train with ``target=1.0,
+    direction="depth"``. A network of it sees an image in one step, x
     (1, B, n_in), with ``layer_delay=0``.
 
     Args:

@@ -3,7 +3,8 @@
 `transitions` has the derivatives along a run, as matrices and as products; `eigen` the radii of matrices, `arnoldi` of
 products (loops in `arnoldi_kernels`); `profile` radii over layers, steps and samples, and which terms they are due to;
 `one_layer` measures and sets a layer by itself; `indicators` measures more than radii; `findings` are faults and what
-to change. `lsc` sets radii: pre-training.
+to change. `pretrain` sets radii by the paper's algorithm, with targets, criteria and multiplier `rules`; `scale` by
+scales alone, and firing rates too.
 """
 
 from neurolsc.stability.eigen import (
@@ -27,28 +28,22 @@ from neurolsc.stability.indicators import (
     time_constants,
     usable_share,
 )
-from neurolsc.stability.lsc import (
-    Aim,
-    Criteria,
-    PaperRule,
-    PretrainResult,
-    Rule,
-    TransitionRule,
-    match_firing_rates,
-    pretrain,
-    scale_to_radius,
-)
+from neurolsc.stability.pretrain import RELEASED, PretrainOptions, PretrainResult, pretrain
 from neurolsc.stability.profile import RadiusProfile, radius_profile
+from neurolsc.stability.rules import Criteria, PaperRule, RadiusTarget, Rule, TransitionRule
+from neurolsc.stability.scale import match_firing_rates, scale_to_radius
 
 __all__ = [
+    "RELEASED",
     "Activity",
-    "Aim",
     "Criteria",
     "Finding",
     "PaperRule",
+    "PretrainOptions",
     "PretrainResult",
     "RadiusGradient",
     "RadiusProfile",
+    "RadiusTarget",
     "Rule",
     "TimeConstant",
     "TransitionRule",

@@ -1,7 +1,6 @@
 """Faults by name, and what to change: of a surrogate, and of radii that miss their targets."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -82,52 +81,6 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
             good, bad = (middle, bad) if finite(middle) else (good, middle)
         ends.append(good)
     return ends[0], ends[1]
-
-
-def dead_layers(profile: "RadiusProfile") -> Iterable[Finding]:
-    """The layers that never fire."""
-    cure = "lower the thresholds or raise the input weights; a target met by a dead layer says nothing"
-    return [
-        Finding(i + 1, "never fires", cure, name=DEAD) for i, r in enumerate(profile.firing_rate.tolist()) if r == 0
-    ]
-
-
-def missed_targets(
-    profile: "RadiusProfile",
-    misses: Iterable[tuple[int, str, float, float]],
-    standard_errors: tuple[list[float], list[float]],
-) -> Iterable[Finding]:
-    """Radii off target (layer, direction, mean, target), and which term those through time are due to.
-
-    Standard errors are those of the means, per layer, through time and through depth.
-    """
-    for layer, direction, mean, target in misses:
-        error = standard_errors[direction == "depth"][layer]
-        problem = f"radius {mean:.3f} ± {error:.3f} through {direction} against a target of {target:.3g}"
-        if direction == "depth":
-            cure = "scale w_in " + ("down" if mean > target else "up") + ", or move the thresholds of the layer below"
-            if mean == 0:
-                cure = "at exactly 0 no scale moves it: its input does not reach its output within a step"
-        else:
-            held = held_by(profile, layer)
-            share = profile.sources[layer].get(held.name)
-            problem += "" if share is None else f", held by the {held.name} at {share:.0%} of the points"
-            cure = held.too_large if mean > target else held.too_small
-        yield Finding(layer + 1, problem, cure)
-
-
-def wide_spread(profile: "RadiusProfile", include_input: bool = True) -> Finding:
-    """Where radii spread most, for a profile with means on target and a deviation that is not."""
-    time, depth = profile.target or (1.0, 1.0)
-    spread = [(r.std(correction=0).item(), i, "time") for i, r in enumerate(profile.time) if time is not None]
-    spread += [
-        (r.std(correction=0).item(), i, "depth")
-        for i, r in enumerate(profile.depth)
-        if depth is not None and (include_input or i)
-    ]
-    widest, layer, direction = max(spread, key=lambda one: one[0])
-    problem = f"mean radii are on target, but those through {direction} spread by {widest:.2f}"
-    return Finding(layer + 1, problem, "take more steps, soften the surrogate (sharpness), or allow a wider deviation")
 
 
 def held_by(profile: "RadiusProfile", layer: int) -> Term:

@@ -113,7 +113,7 @@ def test_music_is_trained_on_scored_and_looked_at_by_the_commands(tmp_path):
     given = neurolsc.load(run / "network.safetensors"), JSBChorales.embedded("test")
     assert scores["nll"] == neurolsc.evaluate(*given, task=BinaryPerStep()).nll
     assert f"{scores['nll']:.4g}" in result.output
-    assert diagnose_run(run, samples=8).figures.loss is not None
+    assert diagnose_run(run, samples=8).measurements.loss is not None
 
 
 def test_pixels_are_trained_on_in_one_step(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neurolsc import LIF, ALIFPlus, Cell, Network, match_firing_rates
+from neurolsc import LIF, ALIFPlus, Network, match_firing_rates
 from neurolsc.datasets import SHD, SpikeLatencyMNIST, collate
 from neurolsc.datasets.batches import fetch
 from neurolsc.surrogate import FastSigmoid
@@ -46,12 +46,6 @@ def _woken(data: str, layers: int, cell: type, **settings: Any) -> Network:
     return network
 
 
-def rescale(cell: Cell, factor: float) -> None:
-    thresholds = cell.thresholds()
-    assert thresholds is not None
-    thresholds.scale(factor)
-
-
 def dead(network: Network) -> None:
     """Thresholds that nothing reaches."""
     network.cells[1].theta_rest = 1e3
@@ -63,17 +57,7 @@ def saturated(network: Network) -> None:
     with torch.no_grad():
         cell.w_in.abs_()
         cell.w_rec.abs_()
-    rescale(cell, 1e-3)
-
-
-def high(network: Network) -> None:
-    """Thresholds a hundred times too high."""
-    rescale(network.cells[0], 100.0)
-
-
-def low(network: Network) -> None:
-    """Thresholds a hundred times too low."""
-    rescale(network.cells[0], 0.01)
+    cell.thresholds().scale(1e-3)
 
 
 def shallow(network: Network) -> None:
@@ -83,7 +67,7 @@ def shallow(network: Network) -> None:
 
 
 def frozen(network: Network) -> None:
-    """A time constant that the optimizer is not given."""
+    """A time constant that the optimizer does not get."""
     network.cells[0].log_tau_theta.requires_grad_(False)
 
 
@@ -98,8 +82,8 @@ def stuck(network: Network) -> None:
 PLANTS: dict[str, tuple[Callable[[Network], None], int, str]] = {
     "dead": (dead, 2, "dead layer"),
     "saturated": (saturated, 2, "saturated layer"),
-    "high": (high, 1, "threshold out of scale"),
-    "low": (low, 1, "threshold out of scale"),
+    "high": (lambda n: n.cells[0].thresholds().scale(100.0), 1, "threshold out of scale"),
+    "low": (lambda n: n.cells[0].thresholds().scale(0.01), 1, "threshold out of scale"),
     "shallow": (shallow, 2, "vanishing through depth"),
     "frozen": (frozen, 1, "frozen time constant"),
     "stuck": (stuck, 1, "frozen time constant"),
@@ -114,7 +98,6 @@ def exploding() -> tuple[Network, Batch]:
 
 HEALTHY = {
     "images, 2 layers": ("mnist", 2, ALIFPlus),
-    "digits, 2 layers": ("digits", 2, ALIFPlus),
     "digits, 5 layers": ("digits", 5, ALIFPlus),
     "digits, 2 layers of LIF": ("digits", 2, LIF),
 }

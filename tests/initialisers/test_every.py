@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from neurolsc import LIF, Network, diagnose, initialisers, wrap
 from neurolsc.initialisers import BySource, RateMatching, Relay, named
-from neurolsc.initialisers.spec import INITIALISERS
+from neurolsc.initialisers.base import INITIALISERS
 from neurolsc.neurons.cell import weight_matrices
 from neurolsc.stability.findings import Finding
 from tests.initialisers.networks import N_IN, NETWORKS, WIDTH, rates, spikes, weights
@@ -98,19 +98,15 @@ def test_frozen_parameters_stay(spec, name):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_network_keeps_its_dtype(spec):
-    network = NETWORKS["LIF"]().double()
+def test_dtype_and_modes_stay_and_what_is_no_network_is_refused(spec):
+    network = NETWORKS["LIF"]().double().train()
+    network.cells[1].eval()
     named(spec).apply(network, [few()], seed=1)
     assert {p.dtype for p in network.parameters()} == {torch.float64}
     assert rates(network, few())[0] > 0.001 or "LSC(0.5" in spec
-
-
-@pytest.mark.parametrize("spec", SPECS)
-def test_modes_come_back(spec):
-    network = NETWORKS["LIF"]().train()
-    network.cells[1].eval()
-    named(spec).apply(network, [few()], seed=1)
     assert network.cells[0].training and not network.cells[1].training
+    with pytest.raises(TypeError, match=r"network must be a neurolsc\.Network, got Linear"):
+        named(spec).apply(nn.Linear(2, 3), [few()])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("spec", [s for s in SPECS if s != "Default"])
@@ -127,12 +123,6 @@ def test_a_cell_that_says_nothing_of_itself_is_refused_by_name_and_nothing_is_ch
     with pytest.raises(TypeError, match="layer 2, a Mute,"):
         named(spec).apply(network, [few()], seed=0)
     assert all(torch.equal(value, before[key]) for key, value in weights(network).items())
-
-
-@pytest.mark.parametrize("spec", SPECS)
-def test_what_is_no_network_is_refused(spec):
-    with pytest.raises(TypeError, match=r"network must be a neurolsc\.Network, got Linear"):
-        named(spec).apply(nn.Linear(2, 3), [few()])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("spec", ["LSUV", "FluctuationDriven", "RateMatching(0.1)", "LSC", "LSCLyapunov"])

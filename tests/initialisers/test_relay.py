@@ -1,6 +1,9 @@
-"""Relays, held against what they read."""
+"""Starts at a firing rate: rates, radii by source and relays, measured after they are set."""
 
 import itertools
+import re
+from dataclasses import replace
+from typing import NamedTuple
 
 import norse.torch as norse
 import pytest
@@ -8,12 +11,14 @@ import snntorch as snn
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
 from neurolsc.initialisers import BySource, RateMatching, Relay, named
-from neurolsc.neurons import ALIFPositive
-from neurolsc.stability.one_layer import gradient_gain, rate
+from neurolsc.neurons import ALIFPositive, ScaledParameter, SpikingCell
+from neurolsc.positive import set_value
+from neurolsc.stability.one_layer import recurrence_share
 from neurolsc.stability.transitions import depth_derivative, follow
 from neurolsc.surrogate import FastSigmoid
+from tests.initialisers.networks import NETWORKS, rates, spikes
 
 T, B, N = 30, 8, 40
 
@@ -21,6 +26,162 @@ T, B, N = 30, 8, 40
 @pytest.fixture
 def x(make_spikes):
     return make_spikes(T=T, B=B, N=N)
+
+
+@pytest.fixture
+def short(make_spikes):
+    return make_spikes(T=12, B=8, N=40)
+
+
+# ---- rates
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_layer_gets_the_rate(name):
+    network, x = NETWORKS[name](), spikes()
+    assert RateMatching(0.15).apply(network, [x]) == ()
+    assert rates(network, x) == pytest.approx([0.15] * 2, rel=0.1)
+
+
+def test_a_rate_out_of_reach_is_a_finding_with_the_nearest():
+    torch.manual_seed(0)
+    network = Network([LIF(40, 16), LIF(16, 16)], 4)
+    found = RateMatching(0.9).apply(network, [spikes()])
+    assert [f.layer for f in found] == [1, 2]
+    fires = re.match(r"layer 1: fires ([\d.]+) spikes per neuron and step, not 0.9", str(found[0]))
+    assert fires and float(fires[1]) == pytest.approx(rates(network, spikes())[0], abs=0.005)
+
+
+# ---- by source
+
+
+@pytest.mark.parametrize("cell", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
+@pytest.mark.slow
+def test_radii_and_rates_are_where_they_were_wanted(cell, make_network, short):
+    network = make_network(cell, n_in=40, width=32, layers=3)
+    taus = [c.tau_v.clone() for c in network.cells]
+    for c in network.cells:
+        set_value(c, "w_rec", 4 * c.w_rec.detach())  # so that the bound is reached from above
+    all_points = BySource(depth=0.5, recurrence=0.3, rate=0.2, samples=8, steps=12)
+    assert all_points.apply(network, [short], seed=3) == ()
+    profile = radius_profile(network, short)
+    transitions, spikes = follow(network, short, torch.arange(12))
+    for t, layer, tau in zip(transitions, spikes, taus, strict=True):
+        assert layer.mean().item() == pytest.approx(0.2, rel=0.05)
+        assert recurrence_share(t) == pytest.approx(0.3, rel=0.05)
+        assert torch.equal(t.cell.tau_v, tau)
+    torch.testing.assert_close(profile.depth_mean[1:], torch.full((2,), 0.5), rtol=0.05, atol=0)
+
+
+def test_recurrence_is_only_scaled_down_where_a_narrow_surrogate_passes_no_derivative(short):
+    narrow = snn.surrogate.fast_sigmoid(slope=25)
+    modules = [torch.nn.Linear(40, 32), snn.RLeaky(beta=0.9, linear_features=32, spike_grad=narrow)]
+    modules += [torch.nn.Linear(32, 32), snn.RLeaky(beta=0.9, linear_features=32, spike_grad=narrow)]
+    before = [module.recurrent.weight.clone() for module in modules[1::2]]
+    network = wrap([*modules, torch.nn.Linear(32, 4)])
+    BySource(depth=0).apply(network, [short])
+    for module, drawn, z in zip(modules[1::2], before, network.run(short).spikes, strict=True):
+        assert z.mean().item() == pytest.approx(0.15, rel=0.1)
+        scale = (module.recurrent.weight / drawn).detach()
+        torch.testing.assert_close(scale, scale.mean().expand_as(scale))
+        assert scale.mean() <= 1.0001
+    assert (radius_profile(network, short).time_mean <= 1.05).all()
+
+
+@pytest.mark.parametrize(("tau_v", "bounded"), [(0.1, False), (20.0, True)])
+@pytest.mark.parametrize("depth", [0.0, 0.4])
+def test_a_recurrence_is_no_more_than_the_bound_on_the_radius_through_time_allows(
+    tau_v, bounded, depth, make_network, make_spikes
+):
+    x = make_spikes(T=60, B=8, N=40)
+    network, free = (make_network(LIF, n_in=40, width=32, tau_v=tau_v) for _ in range(2))
+    drawn = [cell.w_rec.clone() for cell in network.cells]
+    start = BySource(depth=depth, recurrence=10.0, samples=8, steps=20)
+    assert start.apply(network, [x]) == ()
+    assert replace(start, time=9.0).apply(free, [x]) == ()
+    ours, theirs = (radius_profile(found, x) for found in (network, free))
+    assert (ours.time_mean <= 1.03).all()
+    assert (theirs.time_mean > 1.03).all() == bounded
+    transitions, spikes = follow(network, x, torch.arange(60))
+    for t, before, layer in zip(transitions, drawn, spikes, strict=True):
+        scale = (t.cell.w_rec / before).mean()
+        torch.testing.assert_close(t.cell.w_rec, scale * before)
+        assert layer.mean().item() == pytest.approx(0.15, rel=0.05)
+        if bounded:
+            assert recurrence_share(t) > 0.02
+    if depth:
+        assert ours.depth_mean[1].item() == pytest.approx(depth, rel=0.06)
+    if not bounded:
+        assert all(map(torch.equal, network.state_dict().values(), free.state_dict().values()))
+
+
+class State(NamedTuple):
+    v: torch.Tensor
+
+
+class Growing(SpikingCell):
+    """A voltage that grows by itself."""
+
+    scaled_parameters = (ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time"))
+
+    def initial_state(self, batch):
+        return State(torch.zeros(batch, self.n_hidden))
+
+    def distance(self, state):
+        return state.v - 1
+
+    def update(self, x, z, state):
+        return State(1.3 * state.v * (1 - z.detach()) + x @ self.w_in.T + z @ self.w_rec.T)
+
+
+def test_a_radius_that_no_recurrence_holds_is_told(short):
+    network = Network([Growing(40, 32)], 4)
+    found = BySource(rate=0.0).apply(network, [short])
+    assert [f.problem for f in found] == ["radius through time 1.3, not 1"]
+    assert "no scale of the recurrence" in found[0].cure
+
+
+def test_what_is_missed_is_told(make_network, short):
+    network = make_network(n_in=40, width=32)
+    found = BySource().apply(network, [0 * short])
+    assert [(f.layer, f.problem) for f in found if "rate" in f.problem] == [
+        (1, "firing rate 0, not 0.15"),
+        (2, "firing rate 0, not 0.15"),
+    ]
+
+
+def test_a_network_of_snntorch(short):
+    layers = [torch.nn.Linear(40, 32), snn.RLeaky(beta=0.5, linear_features=32, learn_threshold=True)]
+    layers += [torch.nn.Linear(32, 32), snn.RLeaky(beta=0.5, linear_features=32, learn_threshold=True)]
+    network = wrap([*layers, torch.nn.Linear(32, 4)])
+    assert BySource(depth=0.5, samples=8, steps=12, rate=0.2).apply(network, [short]) == ()
+    assert network.run(short).spikes[1].mean().item() == pytest.approx(0.2, rel=0.05)
+    assert radius_profile(network, short).depth_mean[1].item() == pytest.approx(0.5, rel=0.05)
+
+
+def test_the_first_input_matrix_stays_and_zero_leaves_what_is_not_wanted(make_network, short):
+    network = make_network(n_in=40, width=32, gain=2)
+    first, w_in, rest = (
+        network.cells[0].w_in.clone(),
+        network.cells[1].w_in.clone(),
+        network.cells[1].theta_rest.clone(),
+    )
+    assert BySource(depth=0, recurrence=0, rate=0).apply(network, [short]) == ()
+    assert not network.cells[1].w_rec.any()
+    assert torch.equal(network.cells[1].w_in, w_in) and torch.equal(network.cells[1].theta_rest, rest)
+    BySource().apply(network, [short])
+    assert torch.equal(network.cells[0].w_in, first) and not torch.equal(network.cells[1].w_in, w_in)
+
+
+def test_cells_without_thresholds_are_refused_before_anything_changes(short):
+    lstm = torch.nn.LSTM(40, 16)
+    before = lstm.weight_ih_l0.clone()
+    with pytest.raises(TypeError, match="does not say how its thresholds scale"):
+        BySource().apply(wrap([lstm, torch.nn.Linear(16, 2)]), [short])
+    assert torch.equal(lstm.weight_ih_l0, before)
+
+
+# ---- relays
 
 
 def deep(cell: type, layers: int = 5, delay: int = 0, **settings: object) -> Network:
@@ -146,16 +307,6 @@ def test_the_report_is_of_a_batch_that_set_nothing(x: Tensor):
     assert str(report).splitlines()[0] == report.summary
 
 
-def test_the_gain_of_a_gradient_is_that_of_the_dense_derivative(x: Tensor):
-    cell, read = deep(LIF, 1).cells[0], x[:4, :1].double()
-    cell.thresholds().scale(0.2)
-    assert rate(cell, read) > 0.05
-    dense = torch.autograd.functional.jacobian(lambda r: cell.run(r, cell.initial_state(1))[0].flatten(), read)
-    g = torch.randn(4, 1, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    expected = (g.flatten() @ dense.flatten(1)).norm() / g.norm()
-    assert gradient_gain(cell, read, torch.Generator().manual_seed(1)) == pytest.approx(expected.item(), rel=1e-9)
-
-
 def test_a_layer_that_can_be_no_relay_starts_from_its_drawn_weights_at_the_rate(x: Tensor):
     torch.manual_seed(0)
     layers = [norse.LIFRecurrent(N, 16), norse.LIFRecurrent(16, 16), norse.LIFRecurrent(16, 16)]
@@ -163,9 +314,9 @@ def test_a_layer_that_can_be_no_relay_starts_from_its_drawn_weights_at_the_rate(
     network = wrap(norse.SequentialState(*layers, nn.Linear(16, 3)))
     found = Relay(drawn=1).apply(network, [x])  # norse's synapses remember: a relay would repeat what it reads
     assert {f.layer for f in found if "as a relay" in f.problem} == {2, 3}
-    for layer, weights, spikes in zip(layers, drawn, network.run(x).spikes, strict=True):
+    for layer, weights, sent in zip(layers, drawn, network.run(x).spikes, strict=True):
         assert torch.equal(layer.input_weights, weights)
-        assert spikes.mean().item() == pytest.approx(0.15, rel=0.1)
+        assert sent.mean().item() == pytest.approx(0.15, rel=0.1)
 
 
 def test_a_convolution_is_refused_before_anything_is_changed():
@@ -177,18 +328,6 @@ def test_a_convolution_is_refused_before_anything_is_changed():
     assert all(torch.equal(before[name], p) for name, p in network.state_dict().items())
 
 
-def test_as_a_text():
-    assert named("Relay(rate=0.1)") == Relay(rate=0.1)
-    for wrong, told in (
-        ("recurrence=-1", "recurrence"),
-        ("adaptation=0", "adaptation"),
-        ("rate=2", "below 1"),
-        ("drawn=0", "at least 1"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            named(f"Relay({wrong})")
-
-
 def test_a_connection_that_does_not_exist_stays_none(x: Tensor):
     network = deep(LIF, 3)
     with torch.no_grad():
@@ -197,3 +336,16 @@ def test_a_connection_that_does_not_exist_stays_none(x: Tensor):
     Relay(drawn=1).apply(network, [x.double()])
     assert not network.cells[1].w_rec.any()
     assert network.cells[1].w_in.nonzero().tolist() == [[i, i] for i in range(16) if i != 3]
+
+
+def test_numbers_out_of_range_are_refused():
+    assert named("Relay(rate=0.1)") == Relay(rate=0.1)
+    refused = {
+        "recurrence=-1": "recurrence",
+        "adaptation=0": "adaptation",
+        "rate=2": "below 1",
+        "drawn=0": "at least 1",
+    }
+    for wrong, told in refused.items():
+        with pytest.raises(ValueError, match=told):
+            named(f"Relay({wrong})")

@@ -133,12 +133,12 @@ def test_a_network_is_looked_at_while_it_trains(tmp_path, capsys):
     assert list(callback.diagnoses) == [0, 2, 4]
     for diagnosis in callback.diagnoses.values():
         assert [(f.layer, f.name) for f in diagnosis if f.name == "dead layer"] == [(2, "dead layer")]
-        assert diagnosis.figures.layers[0].activity.rate > 0
-        assert diagnosis.figures.loss is not None
+        assert diagnosis.measurements.layers[0].activity.rate > 0
+        assert diagnosis.measurements.loss is not None
     assert capsys.readouterr().out.count("layer 2: never fires") == 1
     logged = [row for row in rows(trainer) if row["findings"]]
     assert len(logged) == 3
-    assert float(logged[0]["rate_1"]) == pytest.approx(callback.diagnoses[0].figures.layers[0].activity.rate)
+    assert float(logged[0]["rate_1"]) == pytest.approx(callback.diagnoses[0].measurements.layers[0].activity.rate)
     assert float(logged[-1]["rate_2"]) == 0
 
 
@@ -148,7 +148,7 @@ def test_a_loss_that_only_grows_in_training_is_a_learning_rate_too_high(tmp_path
     model.configure_optimizers = lambda: torch.optim.SGD(model.parameters(), lr=10.0, maximize=True)  # uphill
     fit(model, callback, tmp_path, max_epochs=4, enable_checkpointing=False)
     assert "learning rate too high" in [finding.name for finding in callback.diagnoses[4]]
-    assert callback.diagnoses[4].figures.loss is None
+    assert callback.diagnoses[4].measurements.loss is None
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_g1_a_derivative_that_is_not_finite_is_a_finding_of_its_layer(overflows,
     (fault,) = [f for f in found if f.name == "surrogate not finite"]
     assert str(fault).startswith(f"layer 2: the derivative of its surrogate is not finite {distance:.3g} or more below")
     assert fault.cure == "use fast_sigmoid or atan"
-    assert all(layer.activity.rate > 0 and 0 < layer.gradient < math.inf for layer in found.figures.layers)
+    assert all(layer.activity.rate > 0 and 0 < layer.gradient < math.inf for layer in found.measurements.layers)
     items = list(zip(x.unbind(1), labels, strict=True))
     with pytest.raises(FloatingPointError, match=r"layer 2: the derivative of its surrogate is not finite 3\.4"):
         train(overflows, items, items, epochs=2, progress=False)

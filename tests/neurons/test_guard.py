@@ -261,7 +261,7 @@ def test_a_complex_cell_is_pre_trained_by_gradient():
     torch.manual_seed(0)
     network = Network([Diagonal(20, 16)], 2)
     assert radius_profile(network, spikes(6, 3).float()).time_mean > 0.8
-    settings = {"multiplier": None, "include_input": False, "max_steps": 80, "lr": 0.05, "shuffle": False}
+    settings = {"kappa": False, "include_input": False, "max_steps": 80, "lr": 0.05, "shuffle": False}
     result = pretrain(network, [spikes(6, 8).float()], target=0.6, progress=False, **settings)
     assert abs(result.profile.time_mean.item() - 0.6) < 0.05
 

@@ -74,7 +74,7 @@ def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
     x, labels = experiment.first_samples("train", 32)
     network, _ = experiment.begin()
     assert rows[0]["start_firing_rate_1"] == pytest.approx(network.run(x).spikes[0].mean().item())
-    layer = neurolsc.diagnose(network, (x, labels), samples=4, steps=8).figures.layers[0]
+    layer = neurolsc.diagnose(network, (x, labels), samples=4, steps=8).measurements.layers[0]
     assert rows[0]["start_gradient_1"] == pytest.approx(layer.gradient)
 
 

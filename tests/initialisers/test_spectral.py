@@ -1,4 +1,4 @@
-"""The local stability condition and its relatives: radii, exponents, singular values."""
+"""Starts by spectra: radii, exponents, singular values, orthogonal matrices."""
 
 import copy
 import math
@@ -10,8 +10,10 @@ from torch import nn
 from torch.autograd.functional import jacobian
 
 from neurolsc import LIF, ALIFPlus, Network, TransitionRule, pretrain, radius_profile, scale_to_radius, wrap
-from neurolsc.initialisers import LSC, LSCLyapunov, LSCSingular
-from neurolsc.initialisers.lyapunov import largest_exponent
+from neurolsc.initialisers import LSC, LSCLyapunov, LSCSingular, Orthogonal, named
+from neurolsc.initialisers.spectral import largest_exponent
+from neurolsc.neurons.cell import weight_matrices
+from neurolsc.stability import RELEASED
 from neurolsc.stability.transitions import depth_derivative, follow, time_derivative
 from neurolsc.surrogate import FastSigmoid
 from tests.initialisers.networks import NETWORKS, rates, spikes
@@ -37,37 +39,19 @@ def test_lsc_is_pre_training_under_another_name(method):
     assert min(rates(ours, x[0])) > 0.005
 
 
-def test_parts_of_the_loop_can_be_left_out(monkeypatch):
-    asked = []
-    monkeypatch.setattr("neurolsc.initialisers.lsc.pretrain", lambda *_, **more: asked.append(more) or Nothing)
-    for given in ({}, {"gradient": False}, {"kappa": False}, {"shuffle": False}):
-        LSC(0.5, **given).apply(NETWORKS["LIF"](), [spikes()])
-        told = asked[-1]
-        assert told["gradient"] is given.get("gradient", True)
-        assert told.get("shuffle", True) is given.get("shuffle", True)
-        assert told.get("multiplier", "as it is") == ("as it is" if given.get("kappa", True) else None)
-    with pytest.raises(ValueError, match="parts of the loop, which method='scale' does without"):
+def test_options_of_the_loop_are_those_of_pre_training_and_the_released_loop_has_its_own():
+    x = [spikes(20, 4, rate=0.3)]
+    for text, options in {
+        "LSC(0.7, kappa=False, shuffle=False, max_steps=2)": {"target": 0.7, "kappa": False, "shuffle": False},
+        "LSC(1.0, method='released', max_steps=2)": {"target": 1.0, **RELEASED},
+        "LSC(1.0, 'transition', method='released', max_steps=2)": {"target": 1.0, **RELEASED, "rule": "transition"},
+    }.items():
+        ours, theirs = NETWORKS["LIF"](), NETWORKS["LIF"]()
+        named(text).apply(ours, x, seed=3)
+        pretrain(theirs, x, max_steps=2, seed=3, progress=False, **options)
+        assert all(map(torch.equal, ours.state_dict().values(), theirs.state_dict().values()))
+    with pytest.raises(ValueError, match="shuffle: of the loop, which method='scale' does without"):
         LSC(0.5, method="scale", shuffle=False)
-
-
-@pytest.mark.slow
-def test_one_direction_alone_is_set():
-    network, x = NETWORKS["ALIFPlus"](), spikes()
-    before = network.cells[0].w_in.detach().clone()
-    LSC(0.5, method="scale", direction="time").apply(network, [x])
-    assert torch.equal(network.cells[0].w_in, before)
-    assert radius_profile(network, x, steps=8).time_mean.tolist() == pytest.approx([0.5, 0.5], abs=0.05)
-
-
-def test_a_direction_that_there_is_not_is_refused():
-    with pytest.raises(ValueError, match="direction must be one of 'both', 'time', 'depth'"):
-        LSC(0.5, direction="up")  # type: ignore[arg-type]
-
-
-class Nothing:
-    """A pre-training that found nothing."""
-
-    findings = ()
 
 
 def test_findings_of_what_was_not_reached_come_back():
@@ -127,12 +111,6 @@ def test_a_silent_layer_has_the_exponent_of_its_leak_and_no_recurrence_changes_i
     assert "shorten its leaks" in str(finding)
 
 
-def test_exponents_need_recurrence():
-    network = wrap([nn.Linear(7, 5), snn.Leaky(0.9), nn.Linear(5, 2)])
-    with pytest.raises(TypeError, match="layer 1, a SnnTorchCell of a Leaky, names no recurrent matrix"):
-        LSCLyapunov().apply(network, [spikes(N=7)])
-
-
 @pytest.mark.parametrize("name", ["LIF", "ALIFPlus", "snntorch", pytest.param("norse", marks=pytest.mark.slow)])
 def test_the_largest_singular_values_are_those_asked_for(name):
     network, x = NETWORKS[name](), spikes(rate=0.4)
@@ -150,3 +128,25 @@ def test_a_singular_value_out_of_reach_is_told():
     network = Network([ALIFPlus(40, 8, spike=FastSigmoid(0.0))], 4)
     told = [str(f) for f in LSCSingular(2.0).apply(network, [spikes()])]
     assert any("through time against a target of 2" in line for line in told)
+
+
+@pytest.mark.parametrize("make", [NETWORKS["LIF"], NETWORKS["snntorch"]])
+def test_orthogonal_matrices_have_one_singular_value(make):
+    network = make()
+    own, below = (weight_matrices(network.cells[1], way)[0] for way in ("time", "depth"))
+    before = below.weights.clone()
+    Orthogonal(0.7).apply(network, [])
+    assert torch.equal(below.weights, before)
+    torch.testing.assert_close(torch.linalg.svdvals(own.weights), torch.full((32,), 0.7), rtol=1e-5, atol=0)
+    Orthogonal(1.3, inputs=True).apply(network, [])
+    for matrix in (own, below, weight_matrices(network.cells[0], "depth", inputs=True)[0]):
+        torch.testing.assert_close(torch.linalg.svdvals(matrix.weights), torch.full((32,), 1.3), rtol=1e-5, atol=0)
+
+
+def test_recurrence_is_needed_before_anything_is_changed():
+    network = wrap([nn.Linear(7, 5), snn.RLeaky(0.9, linear_features=5), nn.Linear(5, 5), snn.Leaky(0.9)])
+    before = network.cells[0].get_parameter("layer.recurrent.weight").clone()
+    for start in (Orthogonal(), LSCLyapunov()):
+        with pytest.raises(TypeError, match="layer 2, a SnnTorchCell of a Leaky, names no recurrent matrix"):
+            start.apply(network, [spikes(N=7)])
+    assert torch.equal(network.cells[0].get_parameter("layer.recurrent.weight"), before)

@@ -1,0 +1,248 @@
+"""The batch that a network is diagnosed with, and what is measured on it, layer by layer."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from neurolsc.network import Network, eval_mode
+from neurolsc.neurons.cell import weight_matrices
+from neurolsc.stability import (
+    Activity,
+    RadiusProfile,
+    TimeConstant,
+    activity,
+    lyapunov_exponents,
+    parameter_gradients,
+    radius_profile,
+    signal_to_noise,
+    singular_values,
+    state_gradients,
+    surviving_share,
+    time_constants,
+    usable_share,
+)
+from neurolsc.stability.indicators import together
+from neurolsc.tasks import Classification, Task
+from neurolsc.validation import tensor
+
+# ---------------------------------------------------------------- the batch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch as the network reads it."""
+
+    x: Tensor  # input (T, B, n_in), dense
+    targets: Tensor | None = None  # without them nothing that needs a loss is measured
+    mask: Tensor | None = None  # (T, B) bool; None: all samples last for T steps
+
+    @classmethod
+    def of(cls, batch: Tensor | Sequence[Tensor], network: Network) -> "Batch":
+        """A batch from x alone, or (x, targets), or (x, targets, mask).
+
+        Raises:
+            TypeError: if it is something else.
+            ValueError: if x is not (T, B, n_in) of the network.
+        """
+        parts = tuple(batch) if isinstance(batch, tuple | list) else (tensor("x", batch),)
+        for name, part in zip(("x", "targets", "mask"), parts, strict=False):
+            if type(part).__module__ == "numpy":
+                tensor(name, part)
+        if not 1 <= len(parts) <= 3 or not all(isinstance(part, Tensor) for part in parts):
+            got = ", ".join(type(part).__name__ for part in parts)
+            raise TypeError(f"batch must be x, (x, targets) or (x, targets, mask) of tensors, got ({got}).")
+        device = network.dtype_and_device["device"]
+        x, *more = (part.to(device) for part in parts)
+        if x.ndim != 3 or x.shape[2] != network.n_in or 0 in x.shape:
+            raise ValueError(f"x must have shape (T, B, {network.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
+        return cls(x.to_dense() if x.is_sparse else x, *more)
+
+    def turned(self) -> "Batch":
+        """The batch with the first two axes of the input swapped."""
+        return replace(self, x=self.x.transpose(0, 1))
+
+    def part(self, start: int, stop: int) -> "Batch":
+        """Some of the samples."""
+        targets = self.targets
+        if targets is not None:
+            targets = targets[start:stop] if targets.ndim == 1 else targets[:, start:stop]
+        return Batch(self.x[:, start:stop], targets, None if self.mask is None else self.mask[:, start:stop])
+
+    def first(self, samples: int) -> Tensor:
+        """The input of the first samples, as long as the shortest of them lasts."""
+        few = self.part(0, samples)
+        return few.x[: int(few.lengths().min())]
+
+    def lengths(self) -> Tensor:
+        """Steps of each sample (B,)."""
+        steps, samples = self.x.shape[:2]
+        return torch.full((samples,), steps, device=self.x.device) if self.mask is None else self.mask.sum(0)
+
+
+def batch_first(batch: Batch) -> str:
+    """Why the first two axes of an input look swapped; empty if they do not.
+
+    Targets decide where steps and samples differ in number. Else time is the axis along which
+    neighbours are alike: below a :func:`roughness` of 0.7 an axis is time, above 0.9 it is samples,
+    which are drawn apart and give 1; of many groups and lines chance stays within 0.1. An input
+    without any order in time, such as Poisson spikes at one rate, says nothing.
+    """
+    steps, samples = batch.x.shape[:2]
+    if batch.targets is not None and steps != samples:
+        per_sample = batch.targets.ndim == 1
+        if tuple(batch.targets.shape[: 1 if per_sample else 2]) == ((steps,) if per_sample else (samples, steps)):
+            return f"there are {steps} targets, as many as x {tuple(batch.x.shape)} has steps"
+        return ""
+    first, second = roughness(batch.x, 0), roughness(batch.x, 1)
+    if first > 0.9 and second < 0.7:
+        return f"neighbours are alike along its second axis (roughness {second:.2f}), not its first ({first:.2f})"
+    return ""
+
+
+def roughness(x: Tensor, axis: int) -> float:
+    r"""The ratio of von Neumann along an axis of an input (T, B, N).
+
+    .. math:: \eta = \frac{n}{n - 1} \frac{\sum_{i=1}^{n-1} (a_{i+1} - a_i)^2}
+        {2 \sum_{i=1}^{n} (a_i - \bar a)^2},
+
+    where a are the sums of 16 groups of neighbouring inputs (one input alone may fire once), and
+    both sums run over all groups and all lines along the axis. It is 1 on the average for values in
+    any order, and falls to 0 for smooth ones. NaN for fewer than 4 values, or where none changes.
+
+    Source: J. von Neumann, Annals of Mathematical Statistics 12 (1941).
+    """
+    length = x.shape[axis]
+    if length < 4:
+        return math.nan
+    sums = torch.stack([part.double().sum(2) for part in x.tensor_split(min(16, x.shape[2]), 2)])
+    rows = sums.movedim(axis + 1, 0)
+    spread = (rows - rows.mean(0)).square().sum()
+    return (length / (length - 1) * rows.diff(dim=0).square().sum() / (2 * spread)).item()
+
+
+# ---------------------------------------------------------------- the measurements
+
+
+@dataclass(frozen=True)
+class LayerMeasurements:
+    """What is measured of one layer; what needs a loss is None without targets."""
+
+    activity: Activity  # rate, dead and saturated neurons, synchrony
+    exponent: float  # largest finite-time Lyapunov exponent, in nats per step, mean over samples
+    singular_time: float  # largest singular value through time, mean over steps and samples
+    singular_depth: float  # likewise through depth
+    usable: float  # share of neurons, steps and samples whose spike has a usable derivative
+    survives: float  # share of what tells the samples of the input apart that is left
+    constants: tuple[TimeConstant, ...]  # its time constants
+    gradient: float | None = None  # norm of the loss's gradient by the layer's parameters
+    below_epsilon: float | None = None  # share of its entries below the optimizer's epsilon
+    noise: float | None = None  # its signal-to-noise ratio between pieces of the batch
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What is measured of a network on a batch."""
+
+    layers: tuple[LayerMeasurements, ...]
+    profile: RadiusProfile  # its radii, with sources
+    steps: int  # of the run along which exponents were measured
+    loss: float | None = None  # of the task on the batch, in nats; None without targets, as what follows
+    # (L, T) norm of the gradient of the loss of a sample's last step by the state k steps back,
+    # mean over samples that are so long; NaN where none is
+    back: Tensor | None = None
+    classes: int | None = None  # of each sample's target; None where the targets are no classes
+    relays: bool = True  # whether Relay() takes these layers: they name input weights and voltage
+
+    def __repr__(self) -> str:
+        return f"Measurements({len(self.layers)} layers, {'no ' if self.loss is None else ''}loss and gradients)"
+
+
+def measure(
+    network: Network,
+    batch: Batch,
+    task: Task,
+    *,
+    samples: int,
+    steps: int,
+    epsilon: float,
+    seed: int,
+    progress: bool | None = None,
+) -> Measurements:
+    """Measure everything: derivatives on the first samples, and at some steps."""
+    x = batch.first(samples)
+    some, layers = min(steps, x.shape[0]), range(len(network.cells))
+    profile = radius_profile(network, x, steps=some, seed=seed, progress=progress)
+    exponents = lyapunov_exponents(network, x, seed=seed)[:, :, 0].mean(1)
+    along, across = (sigma.mean((1, 2)) for sigma in singular_values(network, x, steps=some, seed=seed))
+    usable = usable_share(network, x, steps=some, seed=seed)
+    with eval_mode(network), torch.no_grad():
+        run = network.run(batch.x, mask=batch.mask)
+    by_name: Sequence[dict[str, Tensor]] = [{} for _ in layers]
+    of_gradient: list[tuple[float | None, ...]] = [() for _ in layers]
+    of_loss: dict[str, object] = {}
+    if batch.targets is not None:
+        by_name, of_gradient = _gradients(network, batch, task, epsilon)
+        of_loss = {
+            "loss": task.loss(run.logits, batch.targets, batch.mask).item(),
+            "back": _back(network, batch, task, batch.targets),
+            "classes": network.n_out if isinstance(task, Classification) else None,
+        }
+    measured = tuple(
+        LayerMeasurements(
+            activity(run.spikes[i], batch.mask),
+            exponents[i].item(),
+            along[i].item(),
+            across[i].item(),
+            usable[i].item(),
+            surviving_share(batch.x, run.spikes[i]),
+            time_constants(cell, by_name[i]),
+            *of_gradient[i],
+        )
+        for i, cell in enumerate(network.cells)
+    )
+    spiking = [network.cells[i] for i in network.spiking]
+    below, own = (
+        [weight_matrices(cell, "depth", inputs=True) for cell in spiking],
+        [weight_matrices(cell, "time") for cell in spiking],
+    )
+    relays = all(cell.membrane() is not None and cell.thresholds() is not None for cell in spiking) and all(below)
+    relays &= all(m.weights.ndim == 2 for matrices in (*below[2:], *own[2:]) for m in matrices)
+    return Measurements(measured, profile, len(x), relays=relays, **of_loss)  # type: ignore[arg-type]
+
+
+def _gradients(
+    network: Network, batch: Batch, task: Task, epsilon: float
+) -> tuple[Sequence[dict[str, Tensor]], list[tuple[float | None, ...]]]:
+    """Of every layer the gradients by name; their norm, the share below epsilon, and their SNR."""
+
+    def of(part: Batch) -> tuple[dict[str, Tensor], ...]:
+        def loss(logits: Tensor) -> Tensor:
+            return task.loss(logits, part.targets, part.mask)  # type: ignore[arg-type]
+
+        return parameter_gradients(network, part.x, loss, mask=part.mask)
+
+    whole, samples = of(batch), batch.x.shape[1]
+    count = min(8, samples)  # pieces of the batch, whose gradients are compared
+    size = samples // count
+    pieces = [of(batch.part(k * size, (k + 1) * size)) for k in range(count)] if count > 1 else []
+    measured: list[tuple[float | None, ...]] = []
+    for i in range(len(network.cells)):
+        g = together(whole[i])
+        noise = signal_to_noise(torch.stack([together(piece[i]) for piece in pieces])) if pieces else None
+        measured.append((g.norm().item(), (g.abs() < epsilon).double().mean().item(), noise) if len(g) else ())
+    return whole[:-1], measured
+
+
+def _back(network: Network, batch: Batch, task: Task, targets: Tensor) -> Tensor:
+    """The gradient of the last steps' loss, by steps back (L, T), mean over samples."""
+    total, samples = batch.x.shape[:2]
+    steps, end = torch.arange(total, device=batch.x.device).unsqueeze(1), batch.lengths() - 1
+    norms = state_gradients(network, batch.x, lambda logits: task.loss(logits, targets, steps == end))
+    norms = norms * samples  # the loss is a mean over samples
+    at = end - steps  # the step that lies k back, of each sample
+    there = at >= 0
+    rows = norms.gather(1, at.clamp(min=0).expand_as(norms))
+    return (rows * there).sum(2).cpu() / there.sum(1).cpu()

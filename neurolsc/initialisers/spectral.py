@@ -1,0 +1,263 @@
+"""Starts by the spectrum of derivatives and matrices: radii, exponents, singular values."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from os import PathLike
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from neurolsc.initialisers.base import (
+    Initialiser,
+    first_input,
+    generator,
+    input_matrices,
+    orthogonal,
+    put,
+    recurrent_matrices,
+    register,
+    scaling,
+)
+from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.neurons.cell import Cell
+from neurolsc.stability.findings import Finding
+from neurolsc.stability.indicators import layer_exponents, singular_through_depth, singular_through_time
+from neurolsc.stability.one_layer import reads, settle, steps
+from neurolsc.stability.pretrain import RELEASED, PretrainOptions, PretrainResult, pick, pretrain
+from neurolsc.stability.rules import TransitionRule
+from neurolsc.stability.scale import OPTIONS, scale_to_radius
+from neurolsc.stability.transitions import Transitions, draw_steps, follow, stacked
+from neurolsc.validation import number, one_of, setting, whole
+
+_REACH = math.log(1e4)
+Method = Literal["gradient", "released", "scale"]
+
+
+@register
+@dataclass(frozen=True)
+class LSC(PretrainOptions, Initialiser):
+    r"""The local stability condition: mean radii through time and depth at a target.
+
+    .. math:: \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t-1, l]}\Big) = \rho_{time},
+        \quad \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth}
+
+    Attributes:
+        method: ``"gradient"``, the paper's loop (:func:`neurolsc.pretrain`), ``"released"``, the
+            loop of its released code (:data:`neurolsc.stability.RELEASED`), or ``"scale"``, root
+            finding (:func:`neurolsc.scale_to_radius`), which takes fewer options. All others are
+            those of :class:`~neurolsc.stability.PretrainOptions`.
+
+    Source: arXiv:2308.12075, Sec. II-D and II-G; the method ``"scale"`` is ours.
+    """
+
+    method: Method = setting("gradient", "the paper's loop, that of its released code, or root finding on layer scales")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("method", self.method, get_args(Method))
+        unused = self._changed().keys() - {"target", *OPTIONS}
+        if self.method == "scale" and unused:
+            raise ValueError(f"{', '.join(sorted(unused))}: of the loop, which method='scale' does without.")
+
+    def _changed(self) -> dict[str, Any]:
+        values = ((f, getattr(self, f.name)) for f in fields(PretrainOptions))
+        return {f.name: value for f, value in values if value != f.default}
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Set the radii; the findings are those of the pre-training."""
+        return self.run(network, inputs, seed=seed).findings
+
+    def run(
+        self,
+        network: Network,
+        inputs: Sequence[Tensor],
+        *,
+        seed: int = 0,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool = False,
+    ) -> PretrainResult:
+        """Set the radii, with the arguments of :func:`neurolsc.pretrain`; the whole result."""
+        x, options = first_input(network, inputs), self._changed()
+        if self.method == "scale":
+            return scale_to_radius(network, x, seed=seed, checkpoint=checkpoint, progress=progress, **options)
+        if self.method == "released":
+            options = {**RELEASED, **options}
+        return pretrain(network, inputs, seed=seed, checkpoint=checkpoint, progress=progress, **options)
+
+
+@register
+@dataclass(frozen=True)
+class LSCSingular(Initialiser):
+    r"""Mean largest singular values of the transition derivatives at a target.
+
+    .. math:: \mathrm{E}\,\sigma_{max}\Big(\frac{\partial h[t, l]}{\partial h[t-1, l]}\Big) =
+        \mathrm{E}\,\sigma_{max}\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \sigma
+
+    The singular value bounds what one step can do to a gradient; the radius is what many equal
+    steps do. Two scales a layer, bottom up, as in :func:`neurolsc.scale_to_radius`: through depth
+    of the input matrices, through time of all entries of the derivative with the resting threshold
+    held (:class:`neurolsc.TransitionRule`), since a longer tau_theta would silence the layer. Of
+    unequal widths it needs no sub-matrix.
+
+    Attributes:
+        target: sigma, through time and depth.
+        samples: samples of the first batch at which it is measured.
+        steps: time steps at which it is measured, no more than there are.
+
+    Source: ours; the singular value as the measure: Miller & Hardt, arXiv:1805.10369.
+    """
+
+    target: float = 1.0
+    samples: int = 4
+    steps: int = 16
+
+    def __post_init__(self) -> None:
+        number("target", self.target)
+        for name in ("samples", "steps"):
+            whole(name, getattr(self, name))
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Scale all layers on some points of the first batch; misses of 5 % are findings."""
+        x = first_input(network, inputs)
+        x = pick(x, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples])
+        at = draw_steps(x.shape[0], min(self.steps, x.shape[0]), generator(seed, "steps"))
+        rule, close, found = TransitionRule(hold_threshold=True), 0.01, []
+        for layer in range(len(network.cells)):
+            input_matrices(network, layer)
+        with eval_mode(network), torch.no_grad():
+            for layer, cell in enumerate(network.cells):
+
+                def across(layer: int = layer) -> float:
+                    return singular_through_depth(follow(network, x, at)[0][layer]).mean().item()
+
+                def along(layer: int = layer) -> float:
+                    return singular_through_time(follow(network, x, at)[0][layer]).mean().item()
+
+                depth, time = across(), 0.0
+                for _ in range(6):  # in turns: in norse's cells one scale moves the other value
+                    if depth:
+                        rule.apply(cell, time=1.0, depth=self.target / depth)
+                    start = {name: value.clone() for name, value in cell.state_dict().items()}
+
+                    def scale(log: float, cell: Cell = cell, start: dict[str, Tensor] = start) -> None:
+                        cell.load_state_dict(start)
+                        rule.apply(cell, time=math.exp(log), depth=1.0)
+
+                    time = settle(scale, along, self.target, reach=_REACH, close=close * self.target)
+                    depth = across()
+                    if abs(depth / self.target - 1) <= close:
+                        break
+                for direction, value in (("depth", depth), ("time", time)):
+                    if not abs(value / self.target - 1) <= 0.05:
+                        what = f"largest singular value {value:.3g} through {direction} against a target of {self.target:g}"
+                        near = "let the layer below fire near its threshold"
+                        found.append(
+                            Finding(layer + 1, what, "shorten its time constants" if value > self.target else near)
+                        )
+        return tuple(found)
+
+
+@register
+@dataclass(frozen=True)
+class LSCLyapunov(Initialiser):
+    r"""Recurrence scaled until the largest finite-time Lyapunov exponent of each layer is a target.
+
+    .. math:: \lambda = \frac1T \sum_{t=1}^{T} \log \frac{\Vert M_t q_{t-1} \Vert}{\Vert q_{t-1}
+        \Vert}, \quad q_t = M_t q_{t-1}, \quad M_t = \frac{\partial h[t, l]}{\partial h[t-1, l]}
+
+    in the mean over samples: how fast a small change of the state of a layer grows in the layer
+    itself, over the whole run, where the radius sees one step. Recurrent matrices alone are scaled,
+    bottom up, by root finding; with detached resets and silent neurons the exponent is no lower
+    than the logarithm of the slowest leak.
+
+    Attributes:
+        exponent: the exponent wanted, per step; 0 neither grows nor shrinks.
+        samples: samples of the first batch that are followed.
+        tolerance: how far the exponent may be from it without a finding.
+
+    Source: Benettin et al., Meccanica 15 (1980), for the exponents; as a target of initialisation:
+    ours.
+    """
+
+    exponent: float = 0.0
+    samples: int = 4
+    tolerance: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.exponent):
+            raise ValueError(f"exponent must be finite, got {self.exponent}.")
+        whole("samples", self.samples)
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Scale the recurrence of all layers, on some samples of the first batch."""
+        x = first_input(network, inputs)
+        x = pick(x, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples])
+        own = {layer: recurrent_matrices(network, layer) for layer in network.spiking}
+        found = []
+        with eval_mode(network):
+            for layer, matrices in own.items():
+                cell, read = network.cells[layer], reads(network, x, layer)
+
+                def exponent(cell: Cell = cell, read: Tensor = read) -> float:
+                    return largest_exponent(cell, read, seed).mean().item()
+
+                close = 0.1 * self.tolerance
+                reached = settle(scaling(matrices), exponent, self.exponent, reach=_REACH, close=close)
+                if not abs(reached - self.exponent) <= self.tolerance:
+                    problem = f"its largest Lyapunov exponent is {reached:.3g}, not {self.exponent:g}"
+                    above = reached > self.exponent
+                    cure = "shorten its leaks: no recurrence makes it less" if above else "let it fire more"
+                    found.append(Finding(layer + 1, problem, cure))
+        return tuple(found)
+
+
+def largest_exponent(cell: Cell, read: Tensor, seed: int) -> Tensor:
+    """The largest finite-time Lyapunov exponent of a cell's run from rest, of each sample (B,).
+
+    Args:
+        cell: the cell.
+        read: what it reads (T, B, n_in).
+        seed: of the first direction, the same for all samples.
+    """
+    states = stacked([before for _, before, _ in steps(cell, read)])
+    with torch.no_grad():
+        return layer_exponents(Transitions(cell, read.flatten(0, 1), states, None, None), read.shape[1], 1, seed)[:, 0]
+
+
+@register
+@dataclass(frozen=True)
+class Orthogonal(Initialiser):
+    r"""Recurrent matrices whose singular values are all the same.
+
+    .. math:: W_{rec}^\top W_{rec} = g^2 I
+
+    Drawn uniformly among all such (QR of a Gaussian matrix). Assumed: the recurrence passes through
+    linear neurons, where it then preserves norms; of a layer without connections of a neuron to
+    itself the diagonal is 0 afterwards, and the rest only nearly orthogonal.
+
+    Attributes:
+        gain: g.
+        inputs: do the same with the input matrices; those that are not square get orthonormal rows
+            or columns, whichever are fewer, times g.
+
+    Source: Saxe, McClelland & Ganguli, arXiv:1312.6120; for recurrence: arXiv:2308.12075, Sec.
+    II-E.
+    """
+
+    gain: float = 1.0
+    inputs: bool = False
+
+    def __post_init__(self) -> None:
+        number("gain", self.gain)
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Draw the matrices anew; inputs are not used."""
+        layers = as_network(network).spiking
+        below = {layer: input_matrices(network, layer) if self.inputs else () for layer in layers}
+        recurrent = {layer: recurrent_matrices(network, layer) for layer in layers}
+        for layer in layers:
+            for matrix in (*below[layer], *recurrent[layer]):
+                put(matrix, self.gain * orthogonal(matrix, generator(seed, layer, matrix.name)))
+        return ()

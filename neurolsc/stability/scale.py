@@ -1,0 +1,266 @@
+"""Radii and firing rates set by scales alone, found as roots, layer by layer from the bottom up.
+
+`scale_to_radius` gives each layer two scales. Through depth the derivative is linear in w_in, so
+its scale follows from one measurement. The radius through time depends on the states, which the
+scale itself changes, so its scale is found as a root on a logarithmic axis. Layers above do not act
+on those below, so one sweep is enough. `match_firing_rates` scales
+thresholds, the control for pre-training.
+"""
+
+import math
+import time as clock
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neurolsc.io import locked, write_tree
+from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.neurons.cell import Cell, Thresholds
+from neurolsc.progress import progress_bar
+from neurolsc.stability.one_layer import Bracket, bracket, next_reads, reads, root, scale_to_rate
+from neurolsc.stability.pretrain import (
+    CLOSER,
+    InputStream,
+    Meter,
+    PretrainOptions,
+    PretrainResult,
+    concluded,
+    pick,
+    read_state,
+)
+from neurolsc.stability.profile import depth_radius, time_radius
+from neurolsc.stability.rules import Target, as_rule, radius_target
+from neurolsc.stability.transitions import Transitions, draw_steps, follow
+from neurolsc.training.fingerprint import data_fingerprint
+from neurolsc.validation import number, tensor
+
+# ---------------------------------------------------------------- radii
+
+OPTIONS = ("rule", "direction", "samples", "steps", "include_input", "non_square", "criteria")
+
+
+def scale_to_radius(
+    network: Network,
+    x: Tensor,
+    *,
+    target: Target = 0.5,
+    seed: int = 0,
+    checkpoint: str | PathLike[str] | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> PretrainResult:
+    """Bring the radii of a network to a target, in place, by two scales per layer and nothing else.
+
+    Layers are scaled from the bottom up, through depth and time in turns, at most four, until both
+    are on target: each scale moves the other radius. Where the target is only a limit, as 1 is for
+    a gate that closes, the scale stays at the near side of the tolerance. No gradient, no shuffle,
+    no clipping: each layer's weights stay multiples of what they were, and so do its decays under
+    the default rule. A radius whose root is not bracketed by scales of 1e-4 to 1e4 is left at the
+    scale that came closest.
+
+    Args:
+        network: the network; its cells are changed, its readout is not.
+        x: one batch of inputs (T, B, n_in). Scales are found on twice ``samples`` of it, at four
+            times ``steps`` time steps, and confirmed on other samples of it, if there are.
+        target: the radius through time and depth, as in :func:`neurolsc.pretrain`.
+        seed: of the steps, samples and sub-matrices that are drawn.
+        checkpoint: file for weights and history; if it exists, they are taken from it.
+        progress: show a progress bar.
+        options: ``rule``, ``direction``, ``samples``, ``steps``, ``include_input``, ``non_square``
+            and ``criteria`` of :class:`~neurolsc.stability.pretrain.PretrainOptions`; the third
+            criterion, over several steps, always holds.
+
+    Returns:
+        The result. Its steps are measurements made, its history has a row for each: layer, scale,
+        and the mean radius through time at that scale.
+
+    Raises:
+        TypeError: if network is not one, x not a tensor, or an option is unknown.
+        ValueError: for a target outside (0, inf), an x that does not fit the network, or a
+            checkpoint of other settings.
+        FloatingPointError: if a radius is NaN; the message names the layer.
+        BlockingIOError: if another process is at work with the checkpoint.
+        OSError: if the checkpoint cannot be read or written.
+
+    Example:
+        >>> import torch
+        >>> from neurolsc import ALIFPlus
+        >>> _ = torch.manual_seed(0)
+        >>> network = Network([ALIFPlus(32, 16), ALIFPlus(16, 16)], n_out=3)
+        >>> x = (torch.rand(20, 16, 32) < 0.2).float()  # 20 steps of 16 samples
+        >>> result = scale_to_radius(network, x, target=0.5, progress=False)
+        >>> result.converged, result.profile.time_mean.round(decimals=1).tolist()
+        (True, [0.5, 0.5])
+    """
+    for name in options.keys() - set(OPTIONS):
+        raise TypeError(
+            f"scale_to_radius() got an unexpected keyword argument {name!r}; it takes {', '.join(OPTIONS)}."
+        )
+    chosen = PretrainOptions(target=target, **options)
+    with eval_mode(as_network(network)), locked(checkpoint):
+        started, steps = clock.perf_counter(), InputStream([x]).steps
+        meter = Meter(network, radius_target(target, steps, len(network.cells), chosen.direction), chosen, seed)
+        order, count = torch.randperm(x.shape[1], generator=meter.generator(0)), 2 * chosen.samples
+        some, others = pick(x, order[:count]), pick(x, order[count:])
+        settings = meter.settings() | data_fingerprint("inputs", [x])
+        if checkpoint is not None and Path(checkpoint).exists():
+            state = read_state(checkpoint, settings, {"history", "network"})
+            network.load_state_dict(state["network"])
+            history = state["history"]
+        else:
+            history = _scale_layers(meter, some, progress)
+            if checkpoint is not None:
+                state = {"history": history, "network": dict(network.state_dict())}
+                write_tree(checkpoint, state | {"settings": settings})
+        profile = meter.fresh(InputStream([others if others.shape[1] else some]), 0)
+        smoothed = 0.0  # of one draw there is no deviation to smooth over
+        seconds = clock.perf_counter() - started
+        return concluded(
+            meter, profile, total=steps, smoothed=smoothed, steps=len(history), history=history, seconds=seconds
+        )
+
+
+def _scale_layers(meter: Meter, x: Tensor, progress: bool) -> list[dict[str, Any]]:
+    """Scale all layers, from the bottom up; a row for each measured radius through time."""
+    network, options, goal = meter.network, meter.options, meter.goal
+    rule, history = as_rule(options.rule, options.target), list[dict[str, Any]]()
+    at = draw_steps(x.shape[0], meter.count(x, CLOSER), meter.generator(0))
+
+    def points(layer: int) -> Transitions:
+        return follow(network, x, at)[0][layer]
+
+    with progress_bar(None, unit="measurement", desc="scale", shown=progress) as bar, torch.no_grad():
+        for layer, cell in enumerate(network.cells):
+            depth = goal.depth if layer or options.include_input else None
+            for turn in range(4):
+                if depth is not None:
+                    radius = depth_radius(points(layer), layer, options.non_square, meter.generator(0)).radius
+                    mean = radius.mean().item()
+                    met = abs(mean - depth) <= options.criteria.allowed(goal, depth) / 2
+                    if not met and mean > 0:
+                        rule.apply(cell, time=1.0, depth=depth / mean)
+                    if (met or mean == 0) and turn:
+                        break  # the last turn has set the radius through time
+                if goal.time is None:
+                    break
+                start = {name: value.clone() for name, value in cell.state_dict().items()}
+
+                def radius_at(log_scale: float, layer: int = layer, cell: Cell = cell, start: Any = start) -> float:
+                    cell.load_state_dict(start)
+                    rule.apply(cell, time=math.exp(log_scale), depth=1.0)
+                    radius = time_radius(points(layer), layer).radius.mean().item()
+                    history.append({"layer": layer + 1, "scale": math.exp(log_scale), "time": radius})
+                    bar.set_postfix_str(
+                        f"layer {layer + 1} scale {math.exp(log_scale):.3g} time {radius:.3f}", refresh=False
+                    )
+                    bar.update()
+                    return radius
+
+                _scale_time(radius_at, goal.time, options.criteria.allowed(goal, goal.time), again=turn > 0)
+                if depth is None:
+                    break
+    return history
+
+
+def _scale_time(radius_at: Callable[[float], float], target: float, allowed: float, *, again: bool) -> None:
+    """Leave a layer at the scale whose radius through time is the target, or the nearest.
+
+    Where the layer is scaled again, it may stay near the target: within 0.4 of what is allowed.
+    """
+    tried: list[tuple[float, float]] = []
+
+    def miss(log_scale: float) -> float:
+        missed = radius_at(log_scale) - target
+        tried.append((abs(missed), log_scale))
+        return missed
+
+    near, close, width, first = 0.4 * allowed, 0.05 * allowed, 1e-4, miss(0.0)
+    if again and abs(first) <= near:
+        return
+    between = bracket(lambda scale: miss(scale) if scale else first, math.log(1e4))
+    missed, at = min(tried)
+    if missed <= close < near < abs(first):  # at once: it is flat there, as where a gate closes; no nearer
+        (low, a), (high, b) = sorted([(0.0, near - abs(first)), (at, near - missed)])
+        at = root(lambda scale: near - abs(miss(scale)), Bracket(low, high, a, b), width=width, close=near / 4)
+    elif between.low < between.high:
+        root(miss, between, width=width, close=close)
+        at = min(tried)[1]
+    miss(at)
+
+
+# ---------------------------------------------------------------- firing rates
+
+_REACH = 1e3
+"""Largest scale of thresholds, and one over the least: beyond, no threshold is left that means
+anything, or nothing but the threshold."""
+
+
+def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
+    r"""Scale the thresholds of each layer, in place, until it fires at a wanted rate; bottom up.
+
+    Of an ALIF :math:`b_\vartheta` and :math:`\beta` are multiplied, so that the whole threshold
+    :math:`\vartheta[t]` scales; its time constants and all weights stay. Pre-training that only
+    wakes a silent network does no better than this control.
+
+    Cost: ten to twenty runs of each layer alone.
+
+    Args:
+        network: layers whose cells have thresholds to scale (:meth:`neurolsc.Cell.thresholds`).
+        x: input (T, B, n_in).
+        rates: wanted spikes per neuron and step, one per layer; that of an integrator, such as
+            norse's LI, is not used.
+        tolerance: how far a rate may end from the wanted one, as a share of that. A rate moves in
+            jumps where a network is small or its spikes feed on each other. ``math.inf`` takes the
+            nearest rate, whatever it is.
+
+    Returns:
+        The rates reached; NaN of an integrator.
+
+    Raises:
+        ValueError: if the number of rates is not that of the layers, a rate is outside [0, 1], or
+            no scale in that range brings a layer within the tolerance; the network is then as
+            before.
+        TypeError: if a cell has no thresholds, all are integrators, or network is not one.
+    """
+    cells, x = as_network(network).cells, tensor("x", x)
+    if len(rates) != len(cells) or not all(0 <= rates[i] <= 1 for i in network.spiking):
+        raise ValueError(f"rates must be {len(cells)} numbers in [0, 1], got {list(rates)}.")
+    if tolerance != math.inf:
+        number("tolerance", tolerance, zero_allowed=True)
+    thresholds: dict[int, Thresholds] = {}
+    for layer in network.spiking:
+        if (own := cells[layer].thresholds()) is None:
+            raise TypeError(no_thresholds(f"layer {layer + 1}, a {type(cells[layer]).__name__},"))
+        thresholds[layer] = own
+    if not thresholds:
+        raise TypeError("no layer spikes: all are integrators, whose thresholds nothing can scale.")
+    reached: list[float] = []
+    with eval_mode(network):
+        read = reads(network, x.to_dense() if x.is_sparse else x, 0)
+        for layer, (cell, wanted) in enumerate(zip(cells, rates, strict=True)):
+            found = math.nan
+            if layer in thresholds:
+                found = scale_to_rate(cell, thresholds[layer], read, wanted, reach=_REACH)
+            if abs(found - wanted) > tolerance * wanted:
+                for changed in thresholds.values():
+                    changed.scale(1.0)
+                raise ValueError(
+                    f"layer {layer + 1}: no scale of its thresholds from {1 / _REACH:g} to {_REACH:g} gives {wanted:g} "
+                    f"spikes per neuron and step; the nearest that was found is {found:.4g}. Give a larger tolerance "
+                    f"than {tolerance:g} to take that."
+                )
+            reached.append(found)
+            read = next_reads(network, read, layer)
+    return reached
+
+
+def no_thresholds(layer: str) -> str:
+    """The message for a layer without thresholds, and what to use instead."""
+    return (
+        f"{layer} does not say how its thresholds scale: use a start of weights alone, Glorot(), Orthogonal() or LSC(), "
+        "or write its thresholds()."
+    )

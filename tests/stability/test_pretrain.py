@@ -1,0 +1,754 @@
+"""LSC pre-training: reaches its targets, moves what it says and nothing else, survives a kill."""
+
+import copy
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import neurolsc
+from neurolsc import (
+    GRU,
+    LIF,
+    LRU,
+    LSTM,
+    RNN,
+    ALIFPlus,
+    Cell,
+    Criteria,
+    FeedForward,
+    Network,
+    PaperRule,
+    pretrain,
+    radius_profile,
+    scale_to_radius,
+)
+from neurolsc.io import read_tree
+from neurolsc.stability.pretrain import (
+    RELEASED,
+    InputStream,
+    Meter,
+    PretrainOptions,
+    shuffled,
+)
+from neurolsc.stability.rules import RadiusTarget
+from neurolsc.stability.transitions import follow, time_derivative_by_autograd
+from neurolsc.surrogate import FastSigmoid
+from neurolsc.training.optim import adabelief_lookahead
+
+NEVER = Criteria(tolerance=0.0)
+ANY: dict[str, Any] = {"tolerance": math.inf, "deviation": None, "smoothed_deviation": None}
+AT_ONCE = Criteria(**ANY)
+STILL: dict[str, Any] = {"gradient": False, "kappa": False, "samples": 2, "steps": 2, "progress": False}
+
+
+@pytest.fixture
+def batches(make_spikes: Callable[..., Tensor]) -> list[Tensor]:
+    return [make_spikes(T=20, B=6, seed=seed) for seed in range(1, 5)]
+
+
+def weights(network: Network) -> dict[str, Tensor]:
+    return copy.deepcopy(network.state_dict())
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def last_state(network: Network, batches: list[Tensor], path: Path, **settings: Any) -> dict[str, Any]:
+    """The state after all steps, before the best weights are taken."""
+    settings = {"criteria": NEVER, "progress": False} | settings
+    pretrain(network, batches, checkpoint=path, checkpoint_every=1, **settings)
+    return read_tree(path)
+
+
+# ---- targets
+
+
+@pytest.mark.parametrize(
+    ("rule", "seed"), [("default", 0), pytest.param("default", 1, marks=pytest.mark.slow), ("hold-threshold", 0)]
+)
+def test_reaches_one_half_and_both_layers_fire(rule, seed, make_network, batches):
+    network = make_network(seed=seed)
+    rest = [cell.theta_rest.mean().item() for cell in network.cells]
+    assert (radius_profile(network, batches[0]).time_mean > 0.9).all()
+    result = pretrain(network, batches, target=0.5, rule=rule, progress=False)
+    assert result.converged and not result.findings
+    assert 0 < result.steps < 60
+    fresh = radius_profile(network, batches[-1], seed=7)
+    for means in (fresh.time_mean, fresh.depth_mean):
+        torch.testing.assert_close(means, torch.full((2,), 0.5), rtol=0, atol=0.06)  # another batch: three tolerances
+    assert (fresh.firing_rate > (0.0 if rule == "hold-threshold" else 0.01)).all()
+    for means in (result.profile.time_mean, result.profile.depth_mean):
+        assert (means - 0.5).abs().max() <= 0.02
+    assert str(result).startswith(f"converged after {result.steps} steps")
+    if rule == "hold-threshold":  # not exactly: gradient and shuffle move b_theta and tau_theta apart
+        assert [cell.theta_rest.mean().item() for cell in network.cells] == pytest.approx(rest, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["balanced", lambda steps, layers: (0.6, 0.6 / layers)], ids=["balanced", "own"])
+def test_reaches_targets_that_differ_by_direction(target, make_network, batches):
+    result = pretrain(make_network(), batches, target=target, progress=False)
+    assert result.converged and result.steps < 60
+    assert result.profile.target == pytest.approx((20 / 22, 2 / 22) if target == "balanced" else (0.6, 0.3))
+    for means, goal in zip((result.profile.time_mean, result.profile.depth_mean), result.profile.target, strict=True):
+        assert ((means / goal - 1).abs() <= 0.04).all()
+    assert (result.profile.firing_rate > 0).all()
+
+
+@pytest.mark.parametrize(("layer_delay", "reset_gradient"), [(0, False), (1, True)])
+def test_reaches_one_half_for_lif_layers(layer_delay, reset_gradient, make_network, batches):
+    # a low threshold: at 1 nothing fires once the depth radius is 0.5
+    settings = {"layer_delay": layer_delay, "reset_gradient": reset_gradient, "tau_v": 3.0, "threshold": 0.1}
+    result = pretrain(make_network(LIF, **settings), batches, target=0.5, progress=False)
+    assert result.converged
+    assert (result.profile.firing_rate > 0).all()
+
+
+@pytest.mark.parametrize("direction", ["time", "depth"])
+def test_one_direction_is_reached_and_the_multipliers_leave_the_other(direction, make_network, batches, tmp_path):
+    network = make_network()
+    before = weights(network)
+    switches = {"gradient": False, "shuffle": False, "direction": direction, "max_steps": 3}
+    after = last_state(network, batches, tmp_path / "state", **switches)["network"]
+    left = {"time": "w_in", "depth": "w_rec"}[direction]
+    assert all(torch.equal(after[f"cells.{i}.{left}"], before[f"cells.{i}.{left}"]) for i in range(2))
+    result = pretrain(make_network(), batches, target=0.5, direction=direction, progress=False)
+    assert result.converged
+    assert (getattr(result.profile, f"{direction}_mean") - 0.5).abs().max() <= 0.02
+
+
+KINDS = {
+    "RNN-relu": RNN,
+    "RNN-sigmoid": lambda n_in, n: RNN(n_in, n, activation="sigmoid"),
+    "GRU": GRU,
+    "GRU-after": lambda n_in, n: GRU(n_in, n, reset_after=True),
+    "LSTM": LSTM,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [0.5, 1.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gated_cells_reach_both_targets(kind, target, make_spikes):
+    network = Network([KINDS[kind](30, 20), KINDS[kind](20, 20)], 4)
+    inputs = [make_spikes(T=15, B=8, seed=s) for s in range(4)]
+    means_alone = Criteria(deviation=None, smoothed_deviation=None)  # of 20 neurons radii scatter
+    result = pretrain(network, inputs, target=target, criteria=means_alone, progress=False)
+    assert result.converged, result
+    for means in (result.profile.time_mean, result.profile.depth_mean):
+        torch.testing.assert_close(means, torch.full_like(means, target), rtol=0, atol=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["relu", "sine", "cosine"])
+def test_feed_forward_layers_reach_1_through_depth_and_have_none_through_time(activation):
+    network = Network([FeedForward(20, 20, activation=activation) for _ in range(6)], 3, layer_delay=0)
+    inputs = [torch.rand(1, 32, 20) for _ in range(4)]
+    settings = {"target": 1.0, "steps": 1, "progress": False}
+    result = pretrain(network, inputs, direction="depth", samples=16, **settings)
+    assert result.converged, result
+    assert (result.profile.depth_mean - 1).abs().max() <= 0.02
+    assert not result.profile.time.any()
+    result = pretrain(network, inputs, max_steps=3, **settings)
+    assert any("it has no memory" in str(f) and "direction='depth'" in str(f) for f in result.findings)
+
+
+@pytest.mark.slow
+def test_an_lru_reaches_the_balanced_target():
+    network = Network([LRU(12, 12) for _ in range(2)], 3, layer_delay=0)
+    result = pretrain(network, [torch.randn(20, 8, 12) for _ in range(4)], target="balanced", progress=False)
+    assert result.converged, result
+    torch.testing.assert_close(result.profile.time_mean, torch.full((2,), 20 / 22), rtol=0, atol=0.04)
+    torch.testing.assert_close(result.profile.depth_mean, torch.full((2,), 2 / 22), rtol=0.04, atol=0.0)
+    assert all((cell.modulus < 1).all() for cell in network.cells)
+
+
+# ---- what does not change
+
+
+@pytest.mark.parametrize(("settings", "converged"), [({"max_steps": 0}, False), ({"criteria": AT_ONCE}, True)])
+def test_zero_steps_and_a_target_that_is_met_change_nothing(settings, converged, make_network, batches):
+    network = make_network()
+    before = weights(network)
+    result = pretrain(network, batches, target=0.5, **settings, progress=False)
+    assert same(weights(network), before)
+    assert (result.converged, result.steps) == (converged, 0)
+
+
+@pytest.mark.parametrize("method", ["pretrain", "scale"])
+def test_readout_fixed_buffers_and_gradients_are_left_alone(method, make_network, batches):
+    network = make_network(seed=3)
+    before = weights(network)
+    if method == "pretrain":
+        pretrain(network, batches, target=0.5, max_steps=5, progress=False)
+    else:
+        scale_to_radius(network, batches[0], target=0.5, progress=False)
+    after = weights(network)
+    assert torch.equal(after["readout.weight"], before["readout.weight"])
+    assert not any(after[f"cells.{i}.b_v"].any() for i in range(2))
+    assert not torch.equal(after["cells.0.w_in"], before["cells.0.w_in"])
+    assert all(p.grad is None for p in network.parameters())
+
+
+def test_frozen_parameters_stay(make_network, batches, tmp_path):
+    network = make_network()
+    frozen = ["cells.0.w_rec", "cells.1.log_tau_theta"]
+    for name in frozen:
+        network.get_parameter(name).requires_grad_(False)
+    before = weights(network)
+    after = last_state(network, batches, tmp_path / "state", target=0.5, max_steps=5)["network"]
+    for name in before:
+        learnt = name.startswith("cells") and "b_v" not in name and name not in frozen
+        assert learnt != torch.equal(after[name], before[name]), name
+
+
+@pytest.mark.slow
+def test_seed_labels_and_formats(make_network, batches):
+    def run(batches: list[Any], seed: int = 5) -> dict[str, Tensor]:
+        network = make_network()
+        torch.manual_seed(len(batches[0]))  # nothing is drawn from torch's own generator
+        pretrain(network, batches, target=0.5, max_steps=4, seed=seed, progress=False)
+        return weights(network)
+
+    first = run(batches)
+    assert same(first, run(batches))
+    assert same(first, run([(x, torch.zeros(6, dtype=torch.long)) for x in batches]))
+    assert same(first, run([x.bool() for x in batches]))
+    assert same(first, run([x.to_sparse() for x in batches]))
+    assert not same(first, run(batches, 6))
+
+
+# ---- what each part does
+
+
+def test_gradient_step_is_that_of_eq_2(make_network, tmp_path):
+    torch.set_default_dtype(torch.float64)
+    network = make_network(n_in=32, width=6, layers=3, gain=3)
+    x = (torch.rand(6, 3, 32) < 0.3).double()
+    with torch.no_grad():
+        network.cells[0].w_in.copy_(torch.randn(6, 32))
+    twin = copy.deepcopy(network)
+    only_gradient = {"kappa": False, "shuffle": False, "include_input": False, "samples": 3, "steps": None}
+    state = last_state(network, [x], tmp_path / "state", target=0.7, max_steps=1, **only_gradient)
+
+    # the mean over all derivatives of (radius - target)², by torch and autograd alone
+    errors = []
+    for layer, t in enumerate(follow(twin, x, torch.arange(6))[0]):
+        matrices = [time_derivative_by_autograd(t)]
+        if layer:
+            s = t.below.spike.derivative(t.state_below.v - t.state_below.theta)
+            matrices.append(t.cell.w_in * s.unsqueeze(1))  # the depth radius is that of w_in diag(s)
+        errors += [torch.linalg.eigvals(m).abs().amax(-1) - 0.7 for m in matrices]
+    optimizer = adabelief_lookahead(twin.cells.parameters(), lr=3.14e-3, weight_decay=1e-4)
+    loss = torch.cat(errors).square().mean()
+    loss.backward()
+    optimizer.step()
+    for name, value in twin.state_dict().items():
+        torch.testing.assert_close(state["network"][name], value, rtol=1e-6, atol=1e-9)
+    assert not torch.equal(twin.cells[1].w_rec, network.cells[1].w_rec)
+    assert state["history"][0]["loss"] == pytest.approx(loss.item())
+
+
+@pytest.mark.parametrize("bounds", [(0.85, 1.15), (0.5, 1.02)])
+def test_multiplier_alone_scales_by_the_clipped_kappas(bounds, make_network, batches, tmp_path):
+    network = make_network()
+    before = weights(network)
+    switches = {"gradient": False, "shuffle": False, "kappa": bounds}
+    state = last_state(network, batches, tmp_path / "state", target=0.5, max_steps=6, **switches)
+    assert len(state["history"]) == 6
+    for name, direction in (("w_rec", "time"), ("adaptation", "time"), ("w_in", "depth")):
+        for layer in range(2):
+            kappas = [min(max(0.5 / row[direction][layer], bounds[0]), bounds[1]) for row in state["history"]]
+            key = f"cells.{layer}.{name}"
+            torch.testing.assert_close(state["network"][key], before[key] * math.prod(kappas), rtol=1e-4, atol=1e-7)
+            assert math.prod(kappas) != 1
+    assert torch.equal(state["network"]["cells.0.b_theta"], before["cells.0.b_theta"])
+
+
+def test_a_layer_of_radius_0_gets_the_highest_multiplier(make_network, batches, tmp_path):
+    network = make_network()
+    network.cells[0].theta_rest = 1e9  # what it sends has hardly a derivative, and no spikes
+    before = weights(network)
+    with torch.no_grad():
+        network.cells[1].w_in.zero_()
+        network.cells[1].w_in[0, 0] = before["cells.1.w_in"][0, 0]
+    switches = {"gradient": False, "shuffle": False, "kappa": (0.5, 3.0)}
+    after = last_state(network, batches, tmp_path / "state", target=0.5, max_steps=1, **switches)["network"]
+    assert after["cells.1.w_in"][0, 0] == pytest.approx(3 * before["cells.1.w_in"][0, 0].item())
+
+
+def test_shuffle_alone_permutes_the_elements_of_every_learnable_tensor(make_network, batches, tmp_path):
+    network = make_network(spike=FastSigmoid(dampening=torch.linspace(0.2, 0.8, 16), learnable=True))
+    before = weights(network)
+    switches = {"gradient": False, "kappa": False}
+    after = last_state(network, batches, tmp_path / "state", target=0.5, max_steps=3, **switches)["network"]
+    learnable = {name for name, _ in network.cells.named_parameters(prefix="cells", remove_duplicate=False)}
+    for name in before:
+        assert torch.equal(after[name].flatten().sort().values, before[name].flatten().sort().values)
+        several = before[name].unique().numel() > 1
+        assert torch.equal(after[name], before[name]) != (name in learnable and several), name
+    w = torch.randn(6, 6).fill_diagonal_(0)  # connections that do not exist stay so
+    moved = shuffled(w, torch.randperm(36))
+    assert not torch.equal(moved, w) and not moved.diagonal().any()
+    assert torch.equal(moved.flatten().sort().values, w.flatten().sort().values)
+
+
+@pytest.mark.parametrize("share", [0.34, 1.0, False])
+def test_a_share_of_the_steps_shuffles(share, make_network, batches, monkeypatch):
+    shuffles, network = [], make_network(layers=1, width=8)
+    module = sys.modules["neurolsc.stability.pretrain"]
+    monkeypatch.setattr(module, "shuffled", lambda p, order: shuffles.append(1) or p)
+    tensors = len(list(network.cells.parameters()))
+    pretrain(network, batches, criteria=NEVER, shuffle=share, polish=False, max_steps=60, **STILL)
+    assert len(shuffles) / tensors / 60 == pytest.approx(float(share), abs=0.15)
+
+
+def test_all_switches_off_change_nothing(make_network, batches, tmp_path):
+    network = make_network()
+    before = weights(network)
+    switches = {"gradient": False, "kappa": False, "shuffle": False}
+    assert same(last_state(network, batches, tmp_path / "state", max_steps=3, **switches)["network"], before)
+
+
+@pytest.mark.parametrize("slow_copy", [True, False])
+def test_deviations_of_shuffled_weights_shrink_unless_the_slow_copy_follows(slow_copy, make_network, batches, tmp_path):
+    network = make_network()
+    before = network.cells[1].w_rec.std().item()
+    switches = {"kappa": False, "slow_copy": slow_copy, "lr": 1e-5}
+    state = last_state(network, batches, tmp_path / "state", target=0.5, max_steps=18, samples=1, steps=1, **switches)
+    shrunk = state["network"]["cells.1.w_rec"].std().item() / before
+    # an average of two unrelated copies has 1/sqrt(2) of their deviation, here three times
+    assert shrunk == pytest.approx(1 if slow_copy else 2**-1.5, rel=0.1 if slow_copy else 0.3)
+
+
+def test_slow_copy_moves_like_the_weights(make_network, batches, tmp_path):
+    # until Lookahead first averages, the slow copy is the start, with all kappas and shuffles
+    network = make_network()
+    twin = copy.deepcopy(network)
+    state = last_state(network, batches, tmp_path / "a", target=0.5, max_steps=3, lr=1e-12, weight_decay=0.0)
+    for i, (name, _) in enumerate(twin.cells.named_parameters(prefix="cells")):
+        slow = state["optimizer"]["lookahead_state"][0, i]["slow_params"]
+        torch.testing.assert_close(slow, state["network"][name], rtol=1e-5, atol=1e-6)
+    assert not torch.equal(state["network"]["cells.0.w_in"], twin.cells[0].w_in)
+
+
+@dataclass(frozen=True)
+class Spy:
+    """The paper's rule, or factors on named quantities; notes its multipliers."""
+
+    seen: list[tuple[float, float]]
+    factors: tuple[tuple[str, float], ...] = ()
+    name: str = "spy"
+
+    def apply(self, cell: Cell, *, time: float, depth: float) -> None:
+        self.seen.append((time, depth))
+        with torch.no_grad():
+            for name, factor in self.factors:
+                getattr(cell, name).mul_(factor)
+        if not self.factors:
+            PaperRule().apply(cell, time=time, depth=depth)
+
+
+WRECKER = Spy([], (("w_in", 3.0),))  # under which the radii get worse with every step
+
+
+def test_rules_move_buffers_once_a_step(make_network, batches, tmp_path):
+    doubling = Spy([], (("theta", 2.0),))
+    state = last_state(make_network(LIF), batches, tmp_path / "state", rule=doubling, max_steps=4)
+    assert (state["network"]["cells.0.theta"] == 2**4).all()
+
+
+def test_input_row_can_be_left_out(make_network, batches, tmp_path):
+    network = make_network()
+    before = weights(network)
+    switches = {"gradient": False, "shuffle": False, "include_input": False}
+    after = last_state(network, batches, tmp_path / "state", target=0.5, max_steps=2, **switches)["network"]
+    assert torch.equal(after["cells.0.w_in"], before["cells.0.w_in"])
+    assert not torch.equal(after["cells.1.w_in"], before["cells.1.w_in"])
+
+
+def test_best_weights_are_given_back_when_the_target_was_missed(make_network, batches, tmp_path):
+    settings = {"rule": WRECKER, "shuffle": False, "gradient": False, "progress": False, "checkpoint_every": 1}
+    settings["checkpoint"] = tmp_path / "state"
+    start, network = weights(make_network()), make_network()
+    result = pretrain(network, batches, max_steps=2, **settings)
+    assert not result.converged and result.steps == 2
+    assert result.history[-1]["depth"][0] > 5 * result.history[0]["depth"][0]
+    assert same(weights(network), start)
+    resumed = make_network(seed=1)  # also those of before an interruption
+    assert pretrain(resumed, batches, max_steps=4, **settings).steps == 4
+    assert same(weights(resumed), start)
+
+
+def test_history_has_a_row_per_step_and_is_json(make_network, batches):
+    result = pretrain(make_network(), batches, target=0.5, max_steps=4, criteria=NEVER, progress=False)
+    history = json.loads(json.dumps(result.history))
+    assert [row["step"] for row in history] == [0, 1, 2, 3, 4]
+    smoothed = history[0]["deviation"]
+    for row in history[1:]:
+        smoothed = 0.9 * smoothed + 0.1 * row["deviation"]
+        assert row["smoothed_deviation"] == pytest.approx(smoothed)
+        assert len(row["time"]) == len(row["depth"]) == len(row["firing_rate"]) == 2
+
+
+@pytest.mark.parametrize("polish", [True, False])
+def test_near_the_target_only_the_multipliers_act_and_a_closer_measurement_sets_them(
+    polish, make_network, make_spikes, tmp_path
+):
+    x, network = make_spikes(B=16), make_network(gain=2)
+    # every mean counts as near, and no spread is small enough
+    settings = {"criteria": Criteria(tolerance=10.0, deviation=0.0), "samples": 2, "steps": 3, "kappa": (0.01, 100.0)}
+    state = last_state(network, [x], tmp_path / "state", target=0.5, max_steps=1, polish=polish, **settings)
+    twin = make_network(gain=2)
+    seen = Meter(twin, RadiusTarget(0.5, 0.5), PretrainOptions(**settings), 0).closer(x, 0)
+    assert [radii.shape for radii in seen.time] == [(12, 2)] * 2  # at 4 times 3 steps, of 2 samples
+    for layer, (cell, radii) in enumerate(zip(twin.cells, seen.time, strict=True)):
+        kappa = 0.5 / radii.mean().item()
+        scaled = torch.allclose(state["network"][f"cells.{layer}.w_rec"], kappa * cell.w_rec, rtol=1e-4)
+        assert scaled == polish
+
+
+def test_multipliers_near_the_target_are_damped_as_often_as_their_miss_changed_sign(make_network, make_spikes):
+    spy, network = Spy([]), make_network(gain=2)
+    settings = {"criteria": Criteria(tolerance=10.0, deviation=0.0), "max_steps": 6, "progress": False}
+    history = pretrain(network, [make_spikes(B=16)], target=0.5, rule=spy, **settings).history
+    damped = 0
+    for layer in range(2):
+        for which, direction in enumerate(("time", "depth")):
+            turns, before = 0, None
+            for row, kappas in zip(history[:-1], spy.seen[layer::2], strict=True):
+                full = min(max(0.5 / row[direction][layer], 0.85), 1.15)
+                turns += before is not None and (full > 1) != before
+                before = full > 1
+                assert kappas[which] == pytest.approx(full ** (1 / (1 + turns)))
+                damped += turns > 0
+    assert damped > 2
+
+
+@pytest.mark.slow
+def test_polishing_begins_from_the_nearest_weights_where_the_loop_stalls(make_network, batches, tmp_path):
+    start = weights(make_network())
+    settings = {"rule": WRECKER, "shuffle": False, "gradient": False, "target": 0.5, "criteria": Criteria()}
+    before = last_state(make_network(), batches, tmp_path / "before", max_steps=14, **settings)
+    assert not before["polishing"] and before["best_step"] == 0
+    after = last_state(make_network(), batches, tmp_path / "after", max_steps=16, **settings)
+    assert after["polishing"]
+    torch.testing.assert_close(after["network"]["cells.0.w_in"], 3 * start["cells.0.w_in"])  # one step from the start
+
+
+# ---- the released code's loop
+
+
+@pytest.mark.parametrize("hold", [1, 5])
+def test_the_criteria_must_hold_in_so_many_steps_in_a_row(hold, make_network, batches, tmp_path, monkeypatch):
+    settings = {"criteria": Criteria(**ANY, hold=hold), "polish": False, **STILL}
+    network = make_network(layers=1, gain=2)
+    assert pretrain(network, batches, **settings).steps == hold - 1
+    settings["checkpoint"] = tmp_path / "state"
+    pretrain(network, batches, max_steps=min(3, hold - 1), **settings)
+    assert pretrain(network, batches, **settings).steps == hold - 1, "the count goes on after a stop"
+    for bad in (0, 1.5):
+        with pytest.raises((ValueError, TypeError), match="hold must be"):
+            Criteria(hold=bad)
+    verdicts = iter([True, True, False])
+    monkeypatch.setattr(Criteria, "met", lambda *_: next(verdicts, True))
+    result = pretrain(network, batches, criteria=Criteria(hold=3), polish=False, **STILL)
+    assert result.steps == 5, "a miss begins the count anew"
+
+
+def test_it_stops_once_every_mean_was_within_its_tolerance_for_more_than_20_steps(batches):
+    torch.manual_seed(0)
+    calm = {**RELEASED, "shuffle": False, "samples": 6}  # of 12 neurons a shuffle moves the radius far
+    result = pretrain(Network([RNN(30, 12), RNN(12, 12)], 4), batches, target=1.0, **calm, progress=False)
+    assert result.converged
+    assert result.steps < 200
+    misses = [max(abs(r - 1) for way in ("time", "depth") for r in row[way]) for row in result.history]
+    assert max(misses[-21:]) <= 0.08 < misses[-22]
+
+
+# ---- findings and errors
+
+
+@pytest.mark.parametrize("polish", [True, False])
+def test_a_dead_layer_is_never_converged_and_named(polish, make_network, batches):
+    network = make_network(gain=2)
+    network.cells[1].theta_rest = 1000.0
+    criteria = Criteria(tolerance=1.0, deviation=None, smoothed_deviation=None)
+    settings = {"target": 1.0, "criteria": criteria, "polish": polish, "max_steps": 3, "gradient": False}
+    result = pretrain(network, batches, **settings, progress=False)
+    assert result.profile.firing_rate[0] > 0 == result.profile.firing_rate[1]
+    assert not result.converged
+    assert result.steps == (0 if polish else 3), "while polishing nothing wakes it: no step is wasted"
+    (finding,) = result.findings
+    assert finding.layer == 2
+    assert "layer 2: never fires" in str(result)
+
+
+def test_layers_of_other_outputs_than_spikes_need_not_fire(batches):
+    network = neurolsc.wrap(torch.nn.Sequential(torch.nn.RNN(30, 8), torch.nn.Linear(8, 2)))
+    result = pretrain(network, batches, criteria=AT_ONCE, progress=False)
+    assert result.converged and result.profile.firing_rate.isnan().all()
+    assert [row["firing_rate"] for row in result.history] == [[None]] * len(result.history)
+    assert "Spikes per neuron and step" not in [ax.get_title() for ax in result.plot().axes]
+
+
+@pytest.mark.parametrize(
+    ("source", "settings"),
+    [
+        ("leak", {"spike": FastSigmoid(dampening=0.0)}),
+        ("feedback", {"adaptation": 50.0}),
+        ("reset", {"reset_gradient": True, "spike": FastSigmoid(sharpness=1e-3), "b_theta": 1.0}),
+    ],
+)
+def test_a_target_out_of_reach_names_what_holds_the_radius(source, settings, make_network, batches):
+    switches = {"gradient": False, "kappa": False, "shuffle": False, "max_steps": 1}
+    result = pretrain(make_network(**settings), batches, target=0.5, progress=False, **switches)
+    assert not result.converged
+    through_time = [f for f in result.findings if "through time" in f.problem]
+    assert [f.layer for f in through_time] == [1, 2]
+    for finding in through_time:
+        assert f"against a target of 0.5, held by the {source}" in finding.problem
+        assert finding.cure
+
+
+def test_radii_that_spread_too_far_are_named_where_their_means_are_on_target(make_network, batches):
+    criteria = Criteria(tolerance=math.inf, deviation=0.0)
+    result = pretrain(make_network(gain=2), batches, criteria=criteria, max_steps=0, progress=False)
+    assert not result.converged
+    (finding,) = result.findings
+    spread = torch.stack((result.profile.time, result.profile.depth)).flatten(2).std(2, correction=0)
+    direction, layer = divmod(int(spread.argmax()), 2)
+    assert finding.layer == layer + 1
+    through = ("time", "depth")[direction]
+    assert finding.problem == f"mean radii are on target, but those through {through} spread by {spread.max():.2f}"
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_nan_weights_are_an_error_that_names_the_layer(layer, make_network):
+    network = make_network()
+    with torch.no_grad():
+        network.cells[layer].w_rec[0, 0] = math.nan
+    with pytest.raises(FloatingPointError, match=f"layer {layer + 1}: .* NaN"):
+        pretrain(network, [torch.ones(20, 2, 30)], progress=False)
+
+
+@pytest.mark.parametrize(
+    ("batches", "kind", "message"),
+    [
+        (torch.zeros(5, 3, 30), TypeError, r"one tensor \(5, 3, 30\): give \[x\]"),
+        (3, TypeError, "must be an iterable of inputs .* got int"),
+        (iter([torch.zeros(5, 3, 30)]), TypeError, "can be used only once: give a list"),
+        ({"x": 1}, TypeError, "batch 1 must be an input .* got str"),
+        ([([1.0], 2)], TypeError, "got tuple of list"),
+        ([torch.zeros(5, 3)], ValueError, r"inputs must be \(T, B, n_in\), got \(5, 3\) in batch 1"),
+        ([(torch.zeros(3, 5, 4), torch.zeros(3))], ValueError, r"3 labels and x \(3, 5, 4\), which is batch first"),
+        ([], ValueError, "at least one batch of inputs, got none"),
+        ([torch.zeros(20, 6, 31)], ValueError, r"x must have shape \(T, B, 30\)"),
+        (
+            [(torch.ones(6, 5, 2), 0, torch.ones(6, 4).bool())],
+            ValueError,
+            r"must be bool \(6, 5\), got torch.bool \(6, 4\)",
+        ),
+        ([(torch.ones(6, 5, 2), 0, torch.zeros(6, 5).bool())], ValueError, "leaves no sample a first step"),
+    ],
+    ids=[
+        "tensor",
+        "number",
+        "iterator",
+        "dict",
+        "list",
+        "flat",
+        "batch first",
+        "nothing",
+        "n_in",
+        "mask",
+        "empty mask",
+    ],
+)
+def test_what_no_batches_are_is_refused_at_once(batches, kind, message, make_network):
+    with pytest.raises(kind, match=message):
+        pretrain(make_network(), batches, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "message"),
+    [
+        ({"target": "half"}, ValueError, r"target must be a radius in \(0, inf\) or 'balanced'"),
+        ({"samples": 0}, ValueError, "samples must be at least 1, got 0"),
+        ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be at least 1, got 0"),
+        ({"max_steps": -1}, ValueError, "max_steps must be at least 0, got -1"),
+        ({"steps": 1.5}, TypeError, "steps must be an int, got float"),
+        ({"lr": 0.0}, ValueError, "lr must be positive"),
+        ({"kappa": (1.1, 1.2)}, ValueError, "0 < low <= 1 <= high"),
+        ({"shuffle": 1.1}, ValueError, "shuffle must be True, False or a share of the steps from 0 to 1, got 1.1"),
+        ({"direction": "up"}, ValueError, "direction must be one of 'both', 'time', 'depth'"),
+        ({"non_square": "norm"}, ValueError, "non_square must be one of 'submatrix', 'singular'"),
+        ({"rule": PaperRule}, TypeError, "rule must be an object with name and apply.*, got the class PaperRule"),
+        ({"method": "scale"}, TypeError, "unexpected keyword argument 'method'"),
+    ],
+    ids=str,
+)
+def test_settings_that_do_not_do_are_refused_at_once(bad, kind, message, make_network, batches):
+    with pytest.raises(kind, match=message):
+        pretrain(make_network(), batches, **bad)
+
+
+def test_one_layer_without_its_input_has_no_radius_through_depth(batches):
+    network = Network([ALIFPlus(20, 16)], n_out=2)
+    for setting, some in ((pretrain, batches), (scale_to_radius, batches[0])):
+        with pytest.raises(ValueError, match="one layer has a radius through depth from its input alone"):
+            setting(network, some, direction="depth", include_input=False, progress=False)
+
+
+# ---- where it measures
+
+
+def test_of_a_batch_with_a_mask_no_step_is_padding():
+    mask = torch.arange(6)[:, None] < torch.tensor([2, 6, 4, 3, 5])
+    x = (torch.arange(5.0) + 1).expand(6, 5).unsqueeze(2) * mask.unsqueeze(2)
+    assert InputStream([(x, torch.zeros(5), mask)]).take()[:, :, 0].tolist() == [[2, 3, 5]] * 4
+    mask[1, 1] = False  # what comes after a gap is left out
+    assert InputStream([[x.to_sparse(), torch.zeros(5), mask]]).take().to_dense()[:, :, 0].tolist() == [[3, 4, 5]] * 3
+
+
+@pytest.fixture
+def uneven() -> list[Tensor]:
+    """Batches whose samples differ much: each fires at a rate of its own."""
+    random = torch.Generator().manual_seed(0)
+    rates = torch.rand(8, 1, 12, 1, generator=random).pow(2) * 0.8
+    return list((torch.rand(8, 20, 12, 30, generator=random) < rates).float())
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "target", "closer", "fresh"), [(10.0, 0.9, 2, 4), (1e-4, 50.0, 8, 4), (0.1, 0.9, None, None)]
+)
+def test_as_many_samples_are_measured_as_the_errors_of_the_means_need(
+    tolerance, target, closer, fresh, make_network, uneven
+):
+    options, inputs = PretrainOptions(samples=2, steps=5, criteria=Criteria(tolerance)), InputStream(uneven)
+    meter = Meter(make_network(gain=2), RadiusTarget(target, target), options, 0)
+    seen = meter.closer(inputs.take(), 0)
+    profile = meter.fresh(inputs, 0)
+    assert seen.time[0].shape[0] == profile.time.shape[1] == 20
+    if fresh is not None:  # where nothing more is needed, or a mean has missed already
+        assert (seen.time[0].shape[1], profile.time.shape[2]) == (closer, fresh)
+        return
+    found = meter.counted(profile.time, profile.depth, 20)
+    assert 4 < profile.time.shape[2] < 32 or any(m.miss > m.allowed for m in found)
+    assert max(m.error / m.allowed for m in found) < 1.5 * 0.25 or profile.time.shape[2] == 4
+
+
+@pytest.mark.parametrize("kind", [list, Tensor.unbind])
+def test_fresh_samples_are_those_of_the_batches_that_follow_each_once(kind, make_network, uneven, monkeypatch):
+    options = PretrainOptions(samples=32, steps=2, criteria=Criteria(tolerance=math.inf))
+    inputs, seen = InputStream(kind(torch.stack(uneven[:3]))), []
+    meter = Meter(make_network(), RadiusTarget(0.5, 0.5), options, 0)
+    module = sys.modules["neurolsc.stability.pretrain"]
+    monkeypatch.setattr(module, "radius_profile", lambda n, x, **_: seen.append(x) or radius_profile(n, x, steps=2))
+    first = inputs.take()
+    meter.fresh(inputs, 0)
+    assert inputs.taken == 4 and seen[-1].shape[1] == 36
+    wanted = torch.stack(uneven[:3]).transpose(0, 1).flatten(1, 2)
+    assert torch.equal(seen[-1].sum((0, 2)).sort().values, wanted.sum((0, 2)).sort().values)
+    assert not torch.equal(seen[-1][:, :12].sum((0, 2)).sort().values, first.sum((0, 2)).sort().values)
+    assert torch.equal(inputs.take(), uneven[1]), "and the stream goes on after them"
+
+
+def test_the_result_says_on_how_many_points_it_rests(make_network, batches):
+    result = pretrain(make_network(), batches, criteria=AT_ONCE, progress=False)
+    assert result.points == (20, 8) == result.profile.time.shape[1:]  # all steps, twice four samples
+    means = result.profile.time.double().mean(1)  # all steps were measured: only samples differ
+    assert result.time_error == pytest.approx([math.sqrt(row.var().item() / 8) for row in means])
+    worst = f"at most {max(result.time_error):.3f} through time and {max(result.depth_error):.3f} through depth"
+    assert f"means over 20 steps of 8 samples, standard errors {worst}" in str(result)
+
+
+def test_short_runs_are_measured_as_a_whole(make_network, make_spikes):
+    short = [make_spikes(T=3, B=6)]
+    by_default, whole = make_network(), make_network()
+    result = pretrain(by_default, short, max_steps=2, progress=False)  # the default draws eight steps
+    assert result.profile.steps.tolist() == [0, 1, 2]
+    pretrain(whole, short, max_steps=2, steps=3, progress=False)
+    assert same(weights(by_default), weights(whole))
+
+
+# ---- checkpoints
+
+INTERRUPTED = {"target": 0.5, "max_steps": 9, "samples": 2, "steps": 4, "criteria": NEVER, "progress": False}
+
+
+def small_network() -> Network:
+    torch.manual_seed(0)
+    return Network([ALIFPlus(10, 8, spike=FastSigmoid(learnable=True)), ALIFPlus(8, 8)], 3)
+
+
+class Batches:
+    """Four batches, gone through again and again; may kill the process when one is read."""
+
+    def __init__(self, killed_at: int | None = None) -> None:
+        self.left = killed_at
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for seed in range(4):
+            if self.left is not None:
+                self.left -= 1
+                if self.left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            yield (torch.rand(10, 4, 10, generator=torch.Generator().manual_seed(seed)) < 0.4).float()
+
+
+def without_clock(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in history]
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path):
+    path = tmp_path / "state"
+    root = Path(neurolsc.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    code = "from tests.stability.test_pretrain import *; "
+    code += f"pretrain(small_network(), Batches(8), checkpoint={str(path)!r}, checkpoint_every=3, **INTERRUPTED)"
+    command = [sys.executable, "-c", code]
+    killed = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert read_tree(path)["step"] == 6
+
+    resumed, whole = small_network(), small_network()
+    with torch.no_grad():
+        resumed.cells[0].w_in.zero_()  # all of it comes from the file
+    after = pretrain(resumed, Batches(), checkpoint=path, checkpoint_every=3, **INTERRUPTED)
+    before = pretrain(whole, Batches(), **INTERRUPTED)
+    assert same(weights(resumed), weights(whole))
+    assert without_clock(after.history) == without_clock(before.history)
+    assert after.steps == before.steps == 9
+
+
+@pytest.mark.parametrize("criteria", [NEVER, AT_ONCE])
+def test_a_finished_checkpoint_goes_on_to_more_steps_and_refuses_other_settings(criteria, tmp_path):
+    settings = INTERRUPTED | {"checkpoint": tmp_path / "state", "checkpoint_every": 1}
+    first, again = small_network(), small_network()
+    ended = pretrain(first, Batches(), **settings | {"max_steps": 2, "criteria": criteria})
+    repeated = pretrain(again, Batches(), **settings | {"max_steps": 2, "criteria": criteria})
+    assert same(weights(first), weights(again))
+    assert without_clock(repeated.history) == without_clock(ended.history)
+    assert torch.equal(repeated.profile.time, ended.profile.time) and repeated.findings == ended.findings
+    more, whole = small_network(), small_network()
+    assert pretrain(more, Batches(), **settings | {"max_steps": 4}).steps == 4
+    pretrain(whole, Batches(), **INTERRUPTED | {"max_steps": 4})
+    assert same(weights(more), weights(whole))
+    for changed in ({"target": 1.0}, {"rule": PaperRule()}, {"seed": 1}, {"lr": 1e-2}, {"shuffle": False}):
+        (name,) = changed
+        with pytest.raises(ValueError, match=f"the checkpoint began with other settings \\({name} was"):
+            pretrain(small_network(), Batches(), **settings | changed)

@@ -1,0 +1,294 @@
+"""Targets, criteria and rules: means apart, deviations one by one, the derivative times kappa."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Criteria, Network, PaperRule, TransitionRule
+from neurolsc.neurons.cell import ScaledParameter
+from neurolsc.stability.pretrain import Meter, PretrainOptions
+from neurolsc.stability.rules import (
+    LayerRadii,
+    RadiusTarget,
+    as_rule,
+    assign,
+    errors,
+    radius_target,
+    standard_error,
+)
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def falling(steps: int, layers: int) -> tuple[float, float]:
+    return 0.7, 0.7 / layers
+
+
+# ---- targets
+
+
+@pytest.mark.parametrize(("T", "L"), [(100, 2), (7, 3), (1, 1)])
+def test_balanced_targets_are_t_and_l_over_their_sum(T, L):
+    assert radius_target("balanced", T, L) == pytest.approx((T / (T + L), L / (T + L)))
+
+
+@pytest.mark.parametrize(
+    ("target", "direction", "wanted"),
+    [
+        (1, "both", (1, 1)),
+        (0.5, "time", (0.5, None)),
+        ("balanced", "depth", (None, 2 / 102)),
+        (falling, "both", (0.7, 0.35)),
+        (lambda *_: (None, 0.2), "both", (None, 0.2)),
+    ],
+)
+def test_a_number_or_a_function_is_a_target_and_one_direction_leaves_the_other(target, direction, wanted):
+    assert radius_target(target, 100, 2, direction) == wanted
+
+
+@pytest.mark.parametrize("bad", [0, -0.5, math.nan, math.inf, True, None, "half", (0.5, 0.5), PaperRule], ids=str)
+def test_other_targets_are_refused(bad):
+    with pytest.raises(ValueError, match="target must be a radius in"):
+        radius_target(bad, 100, 2)
+
+
+@pytest.mark.parametrize("bad", [(0.0, 0.5), (0.5, -1.0), (math.nan, 0.5), (0.5, math.inf), (None, None)])
+def test_radii_that_cannot_be_are_refused_from_a_function_too(bad):
+    with pytest.raises(ValueError, match=r"target radii must be in \(0, inf\), or one of them None"):
+        radius_target(lambda steps, layers: bad, 100, 2)
+
+
+# ---- criteria
+
+
+HALF = RadiusTarget(0.5, 0.5)
+
+
+def measured(
+    time: list[float],
+    depth: list[float],
+    spread: float = 0.0,
+    *,
+    goal: RadiusTarget = HALF,
+    **options,
+) -> list[LayerRadii]:
+    """Radii of these means, half of them above and half below by the spread."""
+    steps = torch.tensor([[-spread], [spread]])
+    network = Network([LIF(3, 3), LIF(3, 3)], 2)
+    meter = Meter(network, goal, PretrainOptions(**options), seed=0)
+    return meter.counted([m + steps for m in time], [m + steps for m in depth], 100)
+
+
+def misses(radii: list[LayerRadii]) -> list[tuple[int, str]]:
+    return [(r.layer, r.direction) for r in radii if not r.miss <= r.allowed]
+
+
+def test_means_are_judged_per_layer_and_direction_and_never_pooled():
+    # time 0.95 and depth 0.15 pool to 0.55, and so do layers 0.4 and 0.7
+    goal, criteria = RadiusTarget(0.55, 0.55), Criteria(deviation=None, smoothed_deviation=None)
+    assert misses(measured([0.95], [0.15], goal=goal)) == [(0, "time"), (0, "depth")]
+    assert misses(measured([0.55, 0.55], [0.4, 0.7], goal=goal)) == [(0, "depth"), (1, "depth")]
+    for off, met in ((0.021, False), (0.019, True)):
+        assert criteria.met(measured([0.55, 0.55], [0.55, 0.55 + off], goal=goal), 0.0) is met
+    assert misses(measured([math.nan], [0.5])) == [(0, "time")], "NaN is never on target"
+    exact = Criteria(tolerance=0.0)
+    assert misses(measured([0.5], [0.5 + 1e-9], criteria=exact)) == [(0, "depth")]
+
+
+def test_balanced_target_is_judged_relative_to_the_target():
+    goal = radius_target("balanced", 98, 2)
+    for depth, met in ((0.02 * 1.039, True), (0.02 * 1.041, False), (0.0, False)):  # 0 is within the absolute one
+        assert Criteria().met(measured([0.98], [depth], goal=goal), 0.0) is met
+
+
+def test_the_input_row_can_be_left_out():
+    assert misses(measured([0.5, 0.5], [3.0, 0.5])) == [(0, "depth")]
+    assert misses(measured([0.5, 0.5], [3.0, 0.5], include_input=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("spread", "smoothed", "switches", "met"),
+    [
+        (0.19, 0.19, {}, True),
+        (0.21, 0.19, {}, False),
+        (0.21, 0.19, {"deviation": None}, True),
+        (0.19, 0.21, {}, False),
+        (0.19, 0.21, {"smoothed_deviation": None}, True),
+        (0.19, 0.19, {"deviation": 0.1}, False),
+    ],
+)
+def test_deviations_are_required_one_by_one(spread, smoothed, switches, met):
+    assert Criteria(**switches).met(measured([0.5], [0.5], spread), smoothed) is met
+
+
+def test_errors_are_those_of_all_radii_from_their_own_target():
+    radii = measured([0.5], [0.1], 0.2, goal=RadiusTarget(0.4, 0.1))
+    torch.testing.assert_close(errors(radii), torch.tensor([-0.1, 0.3, -0.2, 0.2]))
+
+
+def drawn_means(samples: int, steps: int, *, along: float, apart: float) -> tuple[float, float]:
+    """Deviation of a mean over many draws, and the root mean square of its stated errors."""
+    random, means, stated, total = torch.Generator().manual_seed(0), [], [], 100
+    course = along * torch.sin(torch.arange(total, dtype=torch.float64) / 15) + 0.5
+    for _ in range(2000):
+        edges = torch.arange(steps + 1) * total // steps
+        at = edges[:-1] + (torch.rand(steps, generator=random) * edges.diff()).long()
+        radii = course[at].unsqueeze(1) + apart * torch.randn(samples, generator=random, dtype=torch.float64)
+        means.append(radii.mean().item())
+        stated.append(standard_error(radii, total))
+    return torch.tensor(means).std().item(), torch.tensor(stated).square().mean().sqrt().item()
+
+
+@pytest.mark.parametrize(("samples", "steps"), [(8, 100), (8, 32)])
+def test_standard_error_is_the_deviation_of_means_over_draws(samples, steps):
+    deviation, stated = drawn_means(samples, steps, along=0.0, apart=0.1)
+    assert stated == pytest.approx(deviation, rel=0.05)
+    deviation, stated = drawn_means(4, 20, along=0.4, apart=0.0)
+    assert deviation <= stated <= 4 * deviation  # neighbouring stretches differ more than the steps within one
+
+
+def test_standard_error_of_one_sample_is_that_of_its_steps():
+    radii = torch.tensor([[0.4], [0.6], [0.5]])
+    assert standard_error(radii, 3) == 0, "all steps: nothing is drawn"
+    assert standard_error(radii, 6) == pytest.approx(math.sqrt(0.5 * (0.04 + 0.01) / 12))
+    assert standard_error(torch.tensor([[0.5]]), 6) == 0
+
+
+# ---- rules
+
+every_cell = pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
+every_rule = pytest.mark.parametrize("rule", [TransitionRule(), TransitionRule(hold_threshold=True), PaperRule()])
+
+
+def a_state(cell: Cell) -> tuple[Tensor, ...]:
+    return type(cell.initial_state(3))(*(torch.randn(3, cell.n_hidden) for _ in cell.initial_state(3)))
+
+
+def changes(cell: Cell, rule: object, *, time: float, depth: float) -> dict[str, Tensor]:
+    """The factor by which each parameter moved, by name; untouched ones left out."""
+    before = copy.deepcopy(cell)
+    rule.apply(cell, time=time, depth=depth)
+    names = [name.removeprefix("log_") for name, _ in cell.named_parameters()]
+    factors = {name: (getattr(cell, name) / getattr(before, name)).detach() for name in names}
+    return {name: factor for name, factor in factors.items() if not torch.equal(factor, torch.ones_like(factor))}
+
+
+@every_cell
+@pytest.mark.parametrize("kappa", [0.85, 1.15, 0.3])
+@pytest.mark.parametrize("hold_threshold", [False, True])
+def test_transition_rule_multiplies_both_derivatives_by_exactly_kappa(kind, kappa, hold_threshold):
+    cell = kind(6, 5, tau_v=2.0) if kind is LIF else kind(6, 5, tau_v=2.0, tau_theta=2.0)
+    state = a_state(cell)
+    before = sum(cell.derivatives().by_state(None, state).values())
+    by_input = cell.derivatives().by_input(None, state).clone()
+    TransitionRule(hold_threshold).apply(cell, time=kappa, depth=1 / kappa)
+    after = sum(cell.derivatives().by_state(None, state).values())
+    torch.testing.assert_close(after, kappa * before, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(cell.derivatives().by_input(None, state), by_input / kappa, rtol=1e-12, atol=0)
+
+
+def test_decays_stay_below_the_longest_time_constant():
+    cell = ALIFPlus(6, 5, tau_v=2.0)
+    decay_v, decay_theta = cell.decay_v, cell.decay_theta
+    TransitionRule().apply(cell, time=0.9, depth=1.0)
+    torch.testing.assert_close((cell.decay_v, cell.decay_theta), (0.9 * decay_v, 0.9 * decay_theta))
+    for _ in range(100):
+        TransitionRule(longest=500).apply(cell, time=1.15, depth=1.0)
+    torch.testing.assert_close((cell.tau_v, cell.tau_theta), (torch.full((5,), 500.0), torch.full((5,), 500.0)))
+    assert TransitionRule(longest=500).name == "transition, longest 500"  # told apart in logs and checkpoints
+
+
+def test_held_threshold_stays_while_the_time_constants_move():
+    held, free = ALIFPlus(6, 5), ALIFPlus(6, 5)
+    before = held.theta_rest.clone(), free.theta_rest.clone()
+    TransitionRule(hold_threshold=True).apply(held, time=0.85, depth=1.0)
+    TransitionRule().apply(free, time=0.85, depth=1.0)
+    torch.testing.assert_close(held.theta_rest, before[0])
+    assert (free.theta_rest < before[1] / 2).all()
+    assert held.tau_theta.max() < 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "depth_follows", "time_follows"),
+    [
+        (LIF, {"w_in"}, {"w_rec", "tau_v"}),
+        (ALIFPlus, {"w_in", "b_theta", "adaptation"}, {"w_rec", "tau_v", "tau_theta"}),
+        (ALIFPlusMinus, {"w_in", "b_theta", "adaptation"}, {"w_rec", "tau_v", "tau_theta"}),
+    ],
+)
+def test_paper_rule_multiplies_exactly_what_the_paper_lists(kind, depth_follows, time_follows):
+    moved = changes(kind(6, 5), PaperRule(), time=0.9, depth=1.1)
+    assert moved.keys() == depth_follows | time_follows
+    for name, factor in moved.items():
+        torch.testing.assert_close(factor, torch.full_like(factor, 1.1 if name in depth_follows else 0.9))
+
+
+@every_cell
+@every_rule
+def test_kappa_one_and_frozen_parameters_move_nothing_and_others_in_place(kind, rule):
+    cell = kind(6, 5)
+    before, parameters = copy.deepcopy(cell.state_dict()), dict(cell.named_parameters())
+    rule.apply(cell, time=1.0, depth=1.0)
+    torch.testing.assert_close(cell.state_dict(), before)
+    cell.w_rec.requires_grad_(False)
+    cell.log_tau_v.requires_grad_(False)
+    assert not changes(cell, rule, time=0.9, depth=1.1).keys() & {"w_rec", "tau_v"}
+    assert all(p is parameters[name] and p.grad_fn is None for name, p in cell.named_parameters())
+
+
+@every_rule
+@pytest.mark.parametrize("kappa", [0.85, 1.15])
+def test_a_rule_that_runs_away_stays_finite(rule, kappa):
+    torch.set_default_dtype(torch.float32)
+    cell = ALIFPlus(6, 5)
+    for _ in range(400):
+        rule.apply(cell, time=kappa, depth=1.0)
+    assert cell.initial_state(2).theta.isfinite().all()
+    (cell.decay_v.sum() + cell.decay_theta.sum()).backward()
+    assert cell.log_tau_v.grad.isfinite().all() and cell.log_tau_theta.grad.isfinite().all()
+
+
+def test_assign_sets_parameters_and_positive_ones():
+    cell = ALIFPlus(6, 5)
+    for name, value in (("tau_theta", 7.0), ("b_theta", 0.3)):
+        assign(cell, name, torch.full((5,), value))
+        torch.testing.assert_close(getattr(cell, name).detach(), torch.full((5,), value))
+    with pytest.raises(ValueError, match="tau_theta must be positive"):
+        assign(cell, "tau_theta", torch.zeros(5))
+
+
+class Inner(LIF):
+    """A cell whose decay is a number in a module of its own."""
+
+    scaled_parameters = (
+        ScaledParameter("memory.weight", "time"),
+        ScaledParameter("memory.share", "time", through="share"),
+    )
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.memory = torch.nn.Linear(2, 2)
+        self.memory.register_buffer("share", torch.tensor([0.5, 0.99]))
+
+
+def test_a_rule_reaches_into_modules_and_holds_shares_below_one():
+    cell = Inner()
+    weight, share = cell.memory.weight, cell.memory.share
+    before = weight.detach().clone()
+    TransitionRule(longest=100).apply(cell, time=1.1, depth=2.0)
+    torch.testing.assert_close(cell.memory.weight.detach(), 1.1 * before)
+    torch.testing.assert_close(cell.memory.share, torch.tensor([0.55, math.exp(-1 / 100)]))
+    torch.testing.assert_close(share, torch.tensor([0.5, 0.99]))  # a buffer may be shared, so it is replaced
+
+
+def test_rules_by_name_and_the_papers_as_the_default_of_the_balanced_target_alone():
+    assert as_rule("default", "balanced") == as_rule("paper", 0.5) == PaperRule()
+    assert as_rule("default", 0.5) == as_rule("default", falling) == TransitionRule()
+    assert as_rule("hold-threshold", 1.0) == TransitionRule(hold_threshold=True)
+    with pytest.raises(ValueError, match="rule must be one of 'default', 'transition', 'hold-threshold', 'paper'"):
+        as_rule("ours", 0.5)
+    with pytest.raises(TypeError, match=r"rule must be an object with name and apply.*, got the class PaperRule"):
+        as_rule(PaperRule, 0.5)

@@ -1,0 +1,178 @@
+"""Radii and rates set by scales alone: reached, and nothing else changed."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from neurolsc import (
+    GRU,
+    LIF,
+    LSTM,
+    RNN,
+    ALIFLowPass,
+    ALIFPlus,
+    ALIFPlusMinus,
+    Network,
+    TransitionRule,
+    match_firing_rates,
+    scale_to_radius,
+)
+from neurolsc.surrogate import FastSigmoid
+
+# ---- radii
+
+
+@pytest.mark.parametrize(("kind", "target"), [(LIF, 0.5), (ALIFPlus, 0.5), (ALIFPlus, 0.7), (ALIFPlusMinus, 0.7)])
+def test_reaches_the_target_in_one_sweep(kind, target, make_network, make_spikes):
+    # inputs as wide as the state: no sub-matrix is drawn; a LIF threshold low enough to fire
+    network = make_network(kind, **({"n_in": 16, "threshold": 0.1} if kind is LIF else {"n_in": 32}))
+    result = scale_to_radius(network, make_spikes(N=network.n_in), target=target, progress=False)
+    assert result.converged and not result.findings
+    for means in (result.profile.time_mean, result.profile.depth_mean):  # samples and steps are drawn anew
+        assert (means - target).abs().max() <= 0.02
+    assert (result.profile.firing_rate > 0).all()
+    assert result.steps == len(result.history)
+
+
+@pytest.mark.parametrize("target", [0.5, 1.0])
+@pytest.mark.parametrize("cell", [RNN, GRU, pytest.param(LSTM, marks=pytest.mark.slow)])
+def test_both_radii_of_gated_cells_are_reached_though_each_scale_moves_both(cell, target, make_spikes):
+    torch.manual_seed(1)
+    network = Network([cell(24, 24), cell(24, 24)], 3)
+    x = make_spikes(T=30, B=32, N=24)
+    result = scale_to_radius(network, x, target=target, samples=8, steps=None, progress=False)
+    missed = torch.cat((result.profile.time_mean, result.profile.depth_mean)) - target
+    assert missed.abs().max() < 0.05, result
+    assert result.steps < 45
+    if cell is GRU:
+        assert network.cells[0].kept.max() < 0.99  # at 1 a closed gate would do through time, and let nothing in
+
+
+def test_weights_are_multiples_of_the_first_ones_and_decays_too(make_network, make_spikes):
+    torch.set_default_dtype(torch.float64)
+    network = make_network(n_in=32)
+    before = copy.deepcopy(network)
+    scale_to_radius(network, make_spikes(N=32), target=0.5, progress=False)
+    for old, new in zip(before.cells, network.cells, strict=True):
+        factors = {}
+        for name in ("w_in", "w_rec", "adaptation", "decay_theta"):
+            ratio = (getattr(new, name) / getattr(old, name)).detach()
+            torch.testing.assert_close(ratio, ratio.mean().expand_as(ratio))
+            factors[name] = ratio.mean().item()
+        assert factors["w_rec"] == pytest.approx(factors["adaptation"])
+        assert factors["w_rec"] == pytest.approx(factors["decay_theta"])
+        assert factors["w_rec"] < 1
+        assert torch.equal(new.b_theta, old.b_theta)
+
+
+@pytest.mark.parametrize(
+    ("direction", "moved"), [("time", {"w_rec", "adaptation", "log_tau_theta"}), ("depth", {"w_in"})]
+)
+def test_one_direction_alone_moves_only_its_own_parameters(direction, moved, make_network, make_spikes):
+    network = make_network(n_in=32)
+    before = copy.deepcopy(network)
+    result = scale_to_radius(network, make_spikes(N=32), target=0.5, direction=direction, progress=False)
+    assert result.converged
+    assert (getattr(result.profile, f"{direction}_mean") - 0.5).abs().max() <= 0.02
+    assert str(result).count(f"target: {direction} 0.5\n") == 1
+    for old, new in zip(before.cells, network.cells, strict=True):
+        named = dict(new.named_parameters())
+        changed = {name for name, value in old.named_parameters() if not torch.equal(value, named[name])}
+        assert changed - {"log_tau_v"} == moved
+
+
+def test_the_input_row_can_be_left_out(make_network, make_spikes):
+    network = make_network()
+    before = network.cells[0].w_in.detach().clone()
+    scale_to_radius(network, make_spikes(), target=0.5, include_input=False, progress=False)
+    assert torch.equal(network.cells[0].w_in, before)
+
+
+def test_a_target_out_of_reach_leaves_the_closest_scale_and_a_finding(make_network, make_spikes):
+    # a silent surrogate and no decay above exp(-1/2): the radius cannot exceed 0.61
+    network = make_network(spike=FastSigmoid(dampening=0.0), n_in=32)
+    rule = TransitionRule(longest=2.0)
+    result = scale_to_radius(network, make_spikes(N=32), target=0.9, rule=rule, progress=False)
+    assert not result.converged
+    torch.testing.assert_close(result.profile.time_mean, torch.full((2,), 0.6065), rtol=0, atol=1e-3)
+    assert all(p.isfinite().all() for p in network.parameters())
+    assert any("held by the leak" in str(finding) for finding in result.findings)
+
+
+def test_scales_that_miss_on_fresh_samples_are_no_success(make_network, make_spikes):
+    # all on two samples, and the others fire at another rate
+    chosen = torch.randperm(8, generator=torch.Generator().manual_seed(0))[:2]
+    x = make_spikes(T=20, B=8, N=32, rate=0.6)
+    x[:, chosen] = make_spikes(T=20, B=2, N=32, rate=0.02)
+    result = scale_to_radius(make_network(n_in=32), x, target=0.5, samples=1, progress=False)
+    assert result.points == (20, 2)  # of the 6 others: two are enough to see it
+    assert not result.converged
+    assert any("against a target of 0.5" in finding.problem for finding in result.findings)
+
+
+def test_what_does_not_fit_is_refused(make_network, make_spikes):
+    x = make_spikes()
+    with pytest.raises(TypeError, match=r"network must be a neurolsc.Network, got LSTM: give neurolsc.wrap\(module\)"):
+        scale_to_radius(torch.nn.LSTM(30, 4), x)
+    with pytest.raises(TypeError, match=r"batch 1 must be an input .* got int"):
+        scale_to_radius(make_network(), 3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shuffle'"):
+        scale_to_radius(make_network(), x, shuffle=False)
+    with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\)"):
+        scale_to_radius(make_network(), x[..., :29], progress=False)
+
+
+# ---- firing rates
+
+
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
+@pytest.mark.parametrize("wanted", [(0.05, 0.02), (0.02, 0.1)])
+def test_reaches_the_rates_and_changes_thresholds_alone(kind, wanted, make_network, make_spikes):
+    network, x = make_network(kind, gain=2).double(), make_spikes().double()
+    before = copy.deepcopy(network.state_dict())
+    reached = match_firing_rates(network, x, wanted, tolerance=0.75)
+    assert reached == [layer.mean().item() for layer in network.run(x).spikes]
+    assert reached == pytest.approx(wanted, abs=0.015)  # in so small a network rates move in jumps
+    for name, value in network.state_dict().items():
+        changed = not torch.equal(value, before[name])
+        assert changed == (name.split(".")[-1] in {"b_theta", "adaptation", "theta"}), name
+        if changed:  # the whole threshold by one factor
+            ratio = value / before[name]
+            torch.testing.assert_close(ratio, ratio.mean().expand_as(ratio))
+    assert match_firing_rates(network, x, [0.0, 0.0]) == [0, 0]
+
+
+def test_a_rate_that_no_threshold_gives_is_an_error_and_changes_nothing_or_the_nearest(make_network, make_spikes):
+    network, x = make_network(gain=2), make_spikes()
+    before, rest = copy.deepcopy(network.state_dict()), network.cells[1].theta_rest.clone()
+    with pytest.raises(ValueError, match=r"layer 2: no scale .* from 0.001 to 1000 gives 0.95 .* was found is 0\.\d+"):
+        match_firing_rates(network, x, [0.05, 0.95])
+    torch.testing.assert_close(network.state_dict(), before, rtol=1e-6, atol=0)
+    reached = match_firing_rates(network, x, [0.05, 0.95], tolerance=math.inf)
+    assert 0.05 < reached[1] < 0.9
+    torch.testing.assert_close(network.cells[1].theta_rest, rest * 1e-3), "the least scale"
+
+
+def test_a_layer_that_fires_at_no_scale_keeps_its_thresholds(make_network, make_spikes):
+    network, x = make_network(gain=2), make_spikes()
+    with torch.no_grad():
+        network.cells[0].w_in.zero_()
+    before = copy.deepcopy(network.cells[0].state_dict())
+    with pytest.raises(ValueError, match="layer 1: no scale"):
+        match_firing_rates(network, x, [0.1, 0.1])
+    assert match_firing_rates(network, x, [0.1, 0.1], tolerance=math.inf)[0] == 0
+    torch.testing.assert_close(network.cells[0].state_dict(), before)
+
+
+def test_rates_and_cells_that_do_not_fit_are_refused(make_network, make_spikes):
+    class Other(LIF):
+        def thresholds(self):
+            return None
+
+    for bad in ([0.1], [0.1, 1.2], [-0.1, 0.1], [math.nan, 0.1]):
+        with pytest.raises(ValueError, match=r"rates must be 2 numbers in \[0, 1\]"):
+            match_firing_rates(make_network(), make_spikes(), bad)
+    with pytest.raises(TypeError, match="layer 1, a Other, does not say how its thresholds scale"):
+        match_firing_rates(Network([Other(30, 4)], 2), make_spikes(), [0.1])
