@@ -61,7 +61,7 @@ def within(tolerance: float) -> Contestant:
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """Counts the vectors that cycles are multiplied with."""
-    total, before = [0], (OperatorProduct.times, OperatorProduct.rmatvec)
+    total, before = [0], (OperatorProduct.matvec, OperatorProduct.rmatvec)
 
     def counting(method: Callable[[OperatorProduct, Tensor], Tensor]) -> Callable[[OperatorProduct, Tensor], Tensor]:
         def apply(cycle: OperatorProduct, x: Tensor) -> Tensor:
@@ -70,11 +70,11 @@ def counted() -> Iterator[list[int]]:
 
         return apply
 
-    OperatorProduct.times, OperatorProduct.rmatvec = (counting(method) for method in before)  # type: ignore[method-assign]
+    OperatorProduct.matvec, OperatorProduct.rmatvec = (counting(method) for method in before)  # type: ignore[method-assign]
     try:
         yield total
     finally:
-        OperatorProduct.times, OperatorProduct.rmatvec = before  # type: ignore[method-assign]
+        OperatorProduct.matvec, OperatorProduct.rmatvec = before  # type: ignore[method-assign]
 
 
 # ---- ARPACK

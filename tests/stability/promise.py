@@ -30,20 +30,13 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "radii_layers"
 
 
 class Checked(NamedTuple):
-    """What LAPACK says of the radii of some points, all (P,)."""
+    """Radii of some points next to LAPACK's, all (P,)."""
 
     radius: Tensor
-    """by ours"""
-    exact: Tensor
-    """said to be dense"""
-    reference: Tensor
-    """by LAPACK in float64, of the matrix as it stands in float32"""
-    error: Tensor
-    """of ours, relative to the reference, or to what is next to nothing if that is more"""
-    rounding: Tensor
-    """what rounding to float32 does to the largest eigenvalue, at first order and at worst: eps |M|
-    kappa / |lambda| with
-    its condition number kappa; known where an error is above 1 %, else 0"""
+    exact: Tensor  # by dense eigenvalues, as they say
+    reference: Tensor  # by LAPACK in float64, of the matrix as it stands in float32
+    error: Tensor  # relative to the reference, or to 1e-4 of the norm if that is more
+    rounding: Tensor  # what float32 may do to the largest eigenvalue: eps |M| kappa / |lambda|, where error > 1 %
 
     @property
     def ill(self) -> Tensor:
@@ -114,28 +107,19 @@ def survey(numbers: Iterable[int], gradient: bool | None = None) -> list[Worst]:
     """Check the layers with these numbers; every fifth with a gradient, or all, or none."""
     rows = []
     for number in numbers:
-        for points in layer(number):
-            c = check(points, number // 7 % 5 == 0 if gradient is None else gradient)
+        for p in layer(number):
+            c = check(p, number // 7 % 5 == 0 if gradient is None else gradient)
             i = int((c.error + c.wrong * 1e30).argmax())
-            rows.append(
-                Worst(
-                    number,
-                    points.family,
-                    points.direction,
-                    points.what,
-                    points.rate,
-                    len(c.error),
-                    int(c.wrong.sum()),
-                    int(c.ill.sum()),
-                    int(c.exact.sum()),
-                    c.error[i].item(),
-                    c.radius[i].item(),
-                    c.reference[i].item(),
-                    bool(c.exact[i]),
-                    c.rounding[i].item(),
-                    c.error[~c.ill].tolist(),
-                )
+            about = (number, p.family, p.direction, p.what, p.rate, len(c.error))
+            counts = (int(c.wrong.sum()), int(c.ill.sum()), int(c.exact.sum()))
+            worst = (
+                c.error[i].item(),
+                c.radius[i].item(),
+                c.reference[i].item(),
+                bool(c.exact[i]),
+                c.rounding[i].item(),
             )
+            rows.append(Worst(*about, *counts, *worst, c.error[~c.ill].tolist()))
     return rows
 
 

@@ -28,20 +28,9 @@ from neurolsc.stability.transitions import OperatorProduct, Transitions, depth_f
 
 KINDS = ("LIF", "ALIF+", "ALIF±", "ALIF positive", "no closed form", "matrix")
 CELLS = {"LIF": LIF, "ALIF+": ALIFPlus, "ALIF±": ALIFPlusMinus, "ALIF positive": ALIFPositive}
-FAMILIES = (
-    "glorot",
-    "orthogonal",
-    "cyclic",
-    "permutation",
-    "signed permutation",
-    "sparse",
-    "low rank",
-    "identity + shift",
-    "block and leaks",
-    "half a ring",
-    "delay line",
-    "far from normal",
-)
+NAMES = """glorot, orthogonal, cyclic, permutation, signed permutation, sparse, low rank, identity + shift,
+    block and leaks, half a ring, delay line, far from normal"""
+FAMILIES = tuple(name.strip() for name in NAMES.split(","))
 RESETS = tuple(product(("subtract", "static", "zero"), (False, True)))
 SPIKES = tuple(name for name in surrogate.__all__ if name != "Surrogate")
 INPUTS = ("digits", "speech", "random", "silence")
@@ -54,19 +43,7 @@ wide"""
 
 @dataclass(frozen=True)
 class Points:
-    """The points of one layer in one direction.
-
-    Attributes:
-        number: of the layer.
-        family: of its recurrence or, through depth, of its input weights.
-        direction: ``"time"``, ``"depth"`` or ``"matrix"``.
-        what: the layer in words.
-        rate: its firing rate.
-        radii: the radii by ours.
-        matrices: the derivatives (P, n, n) of a dtype, in closed form from the same states; or,
-            between unequal widths, what stands for them.
-        squared: the radius is the root of that of the matrices.
-    """
+    """The points of one layer in one direction."""
 
     number: int
     family: str
@@ -74,8 +51,8 @@ class Points:
     what: str
     rate: float
     radii: Callable[[], Radii]
-    matrices: Callable[[torch.dtype], Tensor]
-    squared: bool = False
+    matrices: Callable[[torch.dtype], Tensor]  # (P, n, n) in closed form, or what stands for them if not square
+    squared: bool = False  # the radius is the root of that of the matrices
 
 
 def block(n: int) -> int:

@@ -87,17 +87,6 @@ def test_a_direction_that_is_lost_is_minus_infinity():
     assert lyapunov_exponents(of_matrix(a), torch.randn(4, 2, 3), count=2).tolist() == [[[-math.inf] * 2] * 2]
 
 
-def test_layers_of_other_libraries_are_measured_by_autograd():
-    network = wrap([nn.RNN(5, 4), nn.Linear(4, 2)])
-    layer = network.cells[0].layer
-    with torch.no_grad():
-        layer.weight_hh_l0.copy_(0.3 * torch.linalg.qr(torch.randn(4, 4))[0])
-        for rest in (layer.weight_ih_l0, layer.bias_ih_l0, layer.bias_hh_l0):
-            rest.zero_()
-    found = lyapunov_exponents(network, torch.zeros(6, 2, 5), count=4)  # at rest tanh' is 1
-    torch.testing.assert_close(found, torch.full((1, 2, 4), math.log(0.3)))
-
-
 def test_too_many_are_refused(make_network, make_spikes):
     with pytest.raises(ValueError, match="count must be at most the 32 state variables"):
         lyapunov_exponents(make_network(), make_spikes(), count=33)
@@ -129,17 +118,6 @@ def test_they_see_what_a_radius_does_not():
     time, depth = singular_values(network, torch.zeros(4, 2, 1), steps=3)
     torch.testing.assert_close(time, torch.linalg.matrix_norm(shear, 2).expand(1, 3, 2))
     torch.testing.assert_close(depth, torch.full((1, 3, 2), 5.0))
-
-
-def test_of_other_libraries_too():
-    network = wrap([nn.RNN(5, 4), nn.Linear(4, 2)])
-    x = torch.randn(3, 2, 5)
-    (t,), _ = follow(network, x, torch.arange(3))
-    time, depth = singular_values(network, x)
-    wanted = torch.linalg.matrix_norm(time_derivative(t), 2)
-    torch.testing.assert_close(time.flatten(), wanted.detach(), rtol=1e-6, atol=0)
-    wanted = torch.linalg.matrix_norm(depth_derivative(t), 2)
-    torch.testing.assert_close(depth.flatten(), wanted.detach(), rtol=1e-6, atol=0)
 
 
 # ---- gradients
@@ -226,12 +204,6 @@ def test_layers_of_one_module_do_not_count_each_others_parameters():
     assert below and above
 
 
-def test_a_loss_without_gradient_has_gradients_of_zero(make_network, make_spikes):
-    network, x = make_network(), make_spikes(T=3)
-    assert not state_gradients(network, x, lambda logits: torch.zeros(())).any()
-    assert not any(g.any() for g in parameter_gradients(network, x, lambda logits: torch.zeros(()))[0].values())
-
-
 def test_signal_to_noise_is_that_of_the_formula():
     gradients = torch.tensor([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]])
     assert signal_to_noise(gradients) == pytest.approx(29.0)  # (4 + 25) / 1
@@ -278,19 +250,6 @@ def test_noise_that_knows_nothing_of_the_input_keeps_about_nothing():
     assert sum(shares) / 20 < 3 / 40**2  # O(1 / B^2)
 
 
-def test_more_noise_leaves_less():
-    x = samples()
-    noise = torch.randn_like(x)
-    shares = [surviving_share(x, x + size * noise) for size in (0.0, 0.3, 1.0, 3.0)]
-    assert shares == sorted(shares, reverse=True)
-    assert shares[1] > 0.5 > shares[3]
-
-
-def test_a_step_of_delay_hardly_matters():
-    x = samples()
-    assert surviving_share(x, torch.cat([x[:1] * 0, x[:-1]]), windows=2) > 0.9
-
-
 def test_too_few_samples_tell_nothing_and_others_are_refused():
     x = samples(3)
     assert math.isnan(surviving_share(x, x))
@@ -315,11 +274,6 @@ def test_the_share_is_that_of_the_formula(cell, spike, make_network, make_spikes
         wanted = (slopes >= 0.2 * largest).double().mean()
         assert 0 < wanted < 1
         assert found[layer] == pytest.approx(wanted.item(), abs=1e-6)
-
-
-def test_neurons_that_are_far_from_their_threshold_have_none():
-    cell = LIF(5, 4, threshold=1e4, spike=FastSigmoid(sharpness=10.0))
-    assert usable_share(Network([cell], 2), torch.ones(6, 2, 5)).item() == 0
 
 
 def test_layers_of_other_libraries_are_asked_by_autograd():
