@@ -10,7 +10,7 @@ from torch import Tensor
 
 from neurolsc.diagnosis.measurements import Measurements
 from neurolsc.network import Network
-from neurolsc.stability.findings import DEAD, Finding, held_by
+from neurolsc.stability.findings import DEAD, Finding, main_term
 
 SATURATED, SCALE, NEURONS = "saturated layer", "threshold out of scale", "dead neurons"
 SYNCHRONOUS, EXPLODING, VANISHING = "synchronous layer", "exploding through time", "vanishing through depth"
@@ -118,7 +118,7 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
     silent_below = False
     scaled = all(network.cells[i].thresholds() is not None for i in network.spiking)
     for i, layer in enumerate(measured.layers):
-        held = held_by(measured.profile, i)
+        held = main_term(measured.profile, i)
         values = SimpleNamespace(
             **vars(layer),
             **layer.activity._asdict(),
@@ -140,7 +140,7 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
         found = [(rule, values) for rule in (active, *OTHERS) if rule and (rule is active or rule.found(values))]
         for constant in layer.constants:
             c = SimpleNamespace(**vars(constant))
-            found += [(rule, c) for rule in CONSTANTS if not constant.given and rule.found(c)][:1]
+            found += [(rule, c) for rule in CONSTANTS if not constant.fixed and rule.found(c)][:1]
         for rule, v in found:
             problem, cure, cause = (text.format(**vars(v)) for text in (rule.problem, rule.cure, rule.cause))
             yield Finding(i + 1, problem, cure, cause, rule.name)

@@ -34,7 +34,7 @@ from neurolsc.neurons.cell import owner_of
 from neurolsc.neurons.spiking import Reset
 from neurolsc.positive import stored_parameter
 from neurolsc.stability import TransitionRule, match_firing_rates
-from neurolsc.stability.findings import DEAD, Finding, finite_distances, held_by, surrogate_fault
+from neurolsc.stability.findings import DEAD, Finding, finite_distances, main_term, surrogate_fault
 from neurolsc.stability.rules import assign
 from neurolsc.tasks import Classification, Task
 from neurolsc.training.optim import adabelief_lookahead
@@ -335,7 +335,7 @@ def cure_for(name: str, layers: Sequence[int], network: Network, measured: Measu
         return Cure("what neurons of a layer send each other halved", halve) if values else None
     if name == EXPLODING:  # the reset detached where it holds the radius; else all that the radius follows scaled
         resets = {i: reset for i in layers if isinstance(reset := getattr(cells[i], "reset", None), Reset)}
-        by_reset = [i for i, r in resets.items() if r.gradient and held_by(measured.profile, i).name == "reset"]
+        by_reset = [i for i, r in resets.items() if r.gradient and main_term(measured.profile, i).name == "reset"]
         factors = {i: min(1 / measured.profile.time_mean[i].item(), 0.95) for i in layers if i not in by_reset}
         factors = {i: k for i, k in factors.items() if any(a.radius == "time" for a in cells[i].scaled_parameters)}
         scaled = ", ".join(f"{k:.2f}" for k in factors.values())

@@ -258,9 +258,9 @@ class Basis:
         """Go on with some of the points."""
         if len(index) < len(self.points):
             rows, p = self.count + 1, len(index)
-            kept = self._vectors[index, :rows]
+            left = self._vectors[index, :rows]
             self.points, self._columns, self._vectors = self.points[index], self._columns[index], self._vectors[:p]
-            self._vectors[:, :rows] = kept
+            self._vectors[:, :rows] = left
 
     def extend(self, count: int) -> None:
         """Go on to so many products; where one lies in the basis zeros follow.

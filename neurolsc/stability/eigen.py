@@ -1,4 +1,4 @@
-r"""Largest eigenvalues of matrices given whole: the spectral radius, its gradient, and the largest singular value.
+r"""Largest eigenvalues of matrices: the spectral radius, its gradient, and the largest singular value.
 
 The gradient of the radius comes from the left and right eigenvectors y, x of the largest eigenvalue,
 

@@ -83,7 +83,7 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-def held_by(profile: "RadiusProfile", layer: int) -> Term:
+def main_term(profile: "RadiusProfile", layer: int) -> Term:
     """The term that contributes most to a layer's radius through time at most points; `unknown` if none is known."""
     sources = profile.sources[layer]
     most = max(sources, key=sources.__getitem__, default="unknown")

@@ -434,11 +434,11 @@ def _similarities(x: Tensor, windows: int) -> Tensor:
 
 @dataclass(frozen=True)
 class TimeConstant:
-    """A parameter of a cell that sets how long something is kept."""
+    """A quantity of a cell that sets how fast something decays."""
 
     name: str  # its name on the cell
-    decay: float  # share kept from step to step, mean over neurons
-    given: bool  # True if it is a constant, not a parameter
+    decay: float  # factor from step to step, mean over neurons
+    fixed: bool  # True if it is a constant, not a parameter
     trained: bool  # True if it is a parameter that takes a gradient
     stuck: float  # share of the neurons whose decay no step of an optimizer moves
     gradient: float | None  # norm of the gradient of the loss by the stored parameter; None where there is none
@@ -467,22 +467,22 @@ def time_constants(cell: Cell, gradients: Mapping[str, Tensor] | None = None) ->
         Its time constants; none of cells that name none.
     """
     found = []
-    for answer in cell.scaled_parameters:
-        if answer.through == "value":
+    for scaled in cell.scaled_parameters:
+        if scaled.through == "value":
             continue
-        path, _, name = answer.parameter.rpartition(".")
+        path, _, name = scaled.parameter.rpartition(".")
         owner = cell.get_submodule(path)
         value = torch.as_tensor(getattr(owner, name)).detach().double()
-        decay = torch.exp(-1 / value) if answer.through == "decay" else value
-        moves = decay / value if answer.through == "decay" else torch.ones_like(value)
+        decay = torch.exp(-1 / value) if scaled.through == "decay" else value
+        moves = decay / value if scaled.through == "decay" else torch.ones_like(value)
         parameter = stored_parameter(owner, name)
         stored = next((n for n, p in cell.named_parameters() if p is parameter), "")
         gradient = (gradients or {}).get(stored)
         found.append(
             TimeConstant(
-                answer.parameter,
+                scaled.parameter,
                 decay.mean().item(),
-                given=parameter is None,
+                fixed=parameter is None,
                 trained=parameter is not None and parameter.requires_grad,
                 stuck=(moves < STUCK).double().mean().item(),
                 gradient=None if gradient is None else gradient.norm().item(),

@@ -38,7 +38,7 @@ from neurolsc.io import locked, read_tree, write_tree
 from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.progress import progress_bar
-from neurolsc.stability.findings import DEAD, Finding, held_by
+from neurolsc.stability.findings import DEAD, Finding, main_term
 from neurolsc.stability.profile import RadiusProfile, depth_radius, radius_profile, time_radius
 from neurolsc.stability.rules import (
     Criteria,
@@ -731,7 +731,7 @@ def concluded(
         problem = f"radius {m.mean:.3f} ± {m.error:.3f} through {m.direction} against a target of {m.target:.3g}"
         cure = f"scale w_in {'down' if m.mean > m.target else 'up'}, or move the thresholds of the layer below"
         if m.direction == "time":
-            held = held_by(profile, m.layer)
+            held = main_term(profile, m.layer)
             share = profile.sources[m.layer].get(held.name)
             problem += f", held by the {held.name} at {share:.0%} of the points" if share is not None else ""
             cure = held.too_large if m.mean > m.target else held.too_small

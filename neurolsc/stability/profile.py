@@ -171,10 +171,10 @@ def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) ->
             return between(step.terms)
         with without(recurrent if spiking else ()):
             rest = time_operator(some) if spiking else memory_operator(some)
-            kept = between(lambda a, b: {own: (b * rest.matvec(a)).sum(1)})[own]
-    if not spiking and (torch.allclose(kept, size) or not kept.any()):  # output and state are one to the step
+            memory = between(lambda a, b: {own: (b * rest.matvec(a)).sum(1)})[own]
+    if not spiking and (torch.allclose(memory, size) or not memory.any()):  # output and state are one to the step
         return {}
-    return {own: kept, "recurrence": size - kept}
+    return {own: memory, "recurrence": size - memory}
 
 
 def _dense(radius: Tensor) -> Radii:
@@ -356,7 +356,7 @@ def radius_profile(
         tolerance: relative error up to which a radius from products counts, above 0 and at most
             0.1; the larger, the fewer products. Below about 1e-4 in float32 all radii come from
             dense eigenvalues.
-        target: radii through time and depth to show beside the measured ones.
+        target: radii through time and depth to show with the measured ones.
         seed: of the steps and sub-matrices that are drawn.
         progress: show a progress bar; None: after ten seconds.
 
@@ -394,15 +394,15 @@ def radius_profile(
                     pieces.append(time_radius(piece, layer, method, tolerance))
                     across.append(depth_radius(piece, layer, non_square, generator, method, tolerance))
                     bar.update(len(piece.x) / shape[1])
-                for found, kept in ((pieces, time), (across, depth)):
-                    kept.append(torch.cat([r.radius for r in found]).view(shape).cpu())
+                for found, measured in ((pieces, time), (across, depth)):
+                    measured.append(torch.cat([r.radius for r in found]).view(shape).cpu())
                     exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
                 parts = contributions(t, layer, method, time[-1].flatten())
                 due_to.append({name: part.mean().item() for name, part in parts.items()})
                 shared = bool(parts) and (t.cell.derivatives() is not None or "memory" in parts)
                 most = torch.stack(list(parts.values())).argmax(0).tolist() if shared else []
-                held = [list(parts)[i] for i in most]
-                sources.append({name: held.count(name) / len(held) for name in sorted(set(held))})
+                names = [list(parts)[i] for i in most]
+                sources.append({name: names.count(name) / len(names) for name in sorted(set(names))})
     spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
     silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])
     treated: tuple[NonSquare | None, ...] = tuple(non_square if t.non_square else None for t in transitions)

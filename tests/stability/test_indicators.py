@@ -349,7 +349,7 @@ def test_time_constants_say_whether_they_move(make_network):
     cell.log_tau_v.requires_grad_(False)
     gradients = {"log_tau_theta": torch.full((16,), 0.5)}
     voltage, threshold = time_constants(cell, gradients)
-    assert (voltage.name, voltage.given, voltage.trained, voltage.gradient) == ("tau_v", False, False, None)
+    assert (voltage.name, voltage.fixed, voltage.trained, voltage.gradient) == ("tau_v", False, False, None)
     assert (threshold.name, threshold.trained, threshold.stuck, threshold.gradient) == ("tau_theta", True, 0.25, 2.0)
     assert threshold.decay == pytest.approx((12 * math.exp(-1 / 20) + 4) / 16)
 
@@ -367,5 +367,5 @@ def test_a_decay_that_was_given_as_a_number_is_neither_frozen_nor_stuck():
         time_constants(wrap([nn.Linear(3, 4), snn.Leaky(beta=0.9, learn_beta=learn)]).cells[0])[0]
         for learn in (False, True)
     )
-    assert (given.given, given.trained, given.stuck) == (True, False, 0)
-    assert (learnt.given, learnt.trained, learnt.decay) == (False, True, pytest.approx(0.9))
+    assert (given.fixed, given.trained, given.stuck) == (True, False, 0)
+    assert (learnt.fixed, learnt.trained, learnt.decay) == (False, True, pytest.approx(0.9))
