@@ -273,23 +273,13 @@ class Extremes:
 
 
 def decay(x: Tensor, k: Tensor) -> Tensor:
-    """x (4096 - k) / 4096, rounded towards zero.
-
-    Example:
-        >>> decay(torch.tensor([1000.0, -1000.0, 1.0]), torch.tensor(2048.0)).tolist()
-        [500.0, -500.0, 0.0]
-    """
+    """x (4096 - k) / 4096, rounded towards zero."""
     exact = x * (4096 - k) / 4096
     return exact + (exact.trunc() - exact).detach()
 
 
 def wrap(u: Tensor) -> Tensor:
-    """U in 24 bits: above 2^23 it goes on from below, and at -2^23 or less from above.
-
-    Example:
-        >>> wrap(torch.tensor([2.0**23, 2.0**23 + 1, -(2.0**23)])).tolist()
-        [8388608.0, -8388607.0, 8388608.0]
-    """
+    """U in 24 bits: above 2^23 it goes on from below, and at -2^23 or less from above."""
     return u - 2 * LIMIT * (u.detach() > LIMIT) + 2 * LIMIT * (u.detach() <= -LIMIT)
 
 
@@ -324,11 +314,7 @@ def exponent(value: float, limit: int) -> int:
 
 
 def largest(name: str, *weights: Tensor) -> float:
-    """The largest modulus of some weights.
-
-    Raises:
-        ValueError: if all are zero.
-    """
+    """The largest modulus of some weights; a ValueError if all are zero."""
     peak = max(w.detach().abs().max().item() for w in weights)
     if not peak:
         raise ValueError(f"{name}: all weights are zero.")
@@ -336,11 +322,7 @@ def largest(name: str, *weights: Tensor) -> float:
 
 
 def check_threshold(name: str, units: int, fewest: int, force: bool) -> int:
-    """The units of a threshold, if they fit 17 bits and rounding does not decide what fires.
-
-    Raises:
-        ValueError: if they are too many or too few.
-    """
+    """A threshold's units; a ValueError if they exceed 17 bits, or rounding decides what fires."""
     if units > NEVER:
         raise ValueError(
             f"{name}: a threshold of {units} weight units does not fit 17 bits: its weights are too small to fire."
@@ -354,12 +336,7 @@ def check_threshold(name: str, units: int, fewest: int, force: bool) -> int:
 
 
 def check_matrix(name: str, *weights: Tensor) -> None:
-    """Refuse integer matrices that share synapse memory and that a reader of the file would change.
-
-    Raises:
-        ValueError: if all are zero, or none is positive and the smallest entry is minus a power of
-            2.
-    """
+    """Refuse integer matrices of one synapse memory that are zero or that readers would change."""
     low, high = min(int(w.min()) for w in weights), max(int(w.max()) for w in weights)
     if low == high == 0:
         raise ValueError(f"{name}: all weights are zero.")

@@ -47,7 +47,7 @@ def block(group: Any) -> Any:
 
 
 def connect(source: Any, target: Any, weight: "np.ndarray[Any, Any]") -> None:
-    """WeightMatrix (M, N) of a block, and the axons that reach them."""
+    """Synapses (M, N) of a block, and the axons that reach them."""
     from nengo_loihi.block import Axon, Synapse
 
     synapse = Synapse(weight.shape[1])

@@ -96,9 +96,8 @@ def to_netx(
 ) -> ExportReport:
     """Export a network to Lava: quantise it, check it on data, and write a NetX file.
 
-    The content is read back and stepped against the integers that it was made from before the file
-    takes its name. The file holds the input and the spikes of a few samples, which
-    :func:`neurolsc.export.verify` replays.
+    What is written was read back and stepped as the integers step, on the samples or, without any,
+    on random spikes.
 
     Args:
         network: what :func:`neurolsc.export.quantize` accepts.
