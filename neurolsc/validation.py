@@ -1,4 +1,7 @@
-"""Checks of arguments that more than one room makes: they say what came and what was wanted."""
+"""Checks of arguments: their messages say what came and what was wanted.
+
+All raise TypeError for a value of the wrong kind, ValueError for one out of range.
+"""
 
 import difflib
 import math
@@ -9,18 +12,13 @@ from typing import Any, Literal, get_args, get_origin
 import torch
 from torch import Tensor
 
+# Positive parameters are stored as logarithms and read within exp(±40), 4e-18 to 2e17: whatever an
+# optimizer does, they, their squares and the reciprocals of both stay finite and positive in float32.
 LOG_LIMIT = 40.0
-"""Positive parameters are stored as logarithms and read within exp(±40), 4e-18 to 2e17: whatever an
-optimizer does to them, they, their squares and the reciprocals of both stay finite and positive in
-float32."""
 
 
 def tensor(name: str, value: object) -> Tensor:
-    """Return the value if it is a tensor.
-
-    Raises:
-        TypeError: if it is not; of an array of numpy the message says what to write.
-    """
+    """Return the value if it is a tensor."""
     if isinstance(value, Tensor):
         return value
     cure = f": give torch.from_numpy({name})" if type(value).__module__ == "numpy" else ""
@@ -29,29 +27,19 @@ def tensor(name: str, value: object) -> Tensor:
 
 
 def positive(name: str, value: float | Tensor, *, zero_allowed: bool = False) -> Tensor:
-    """Return the value as a detached float tensor if every entry is positive and finite.
-
-    Raises:
-        ValueError: if an entry is NaN, infinite, negative, or zero where zero is not allowed.
-    """
+    """Return the value as a detached float tensor if every entry is positive and finite."""
     tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
     if not tensor.is_floating_point():
         tensor = tensor.to(torch.get_default_dtype())
     good = tensor.isfinite() & ((tensor >= 0) if zero_allowed else (tensor > 0))
     if not good.all():
         wanted = "zero or positive" if zero_allowed else "positive"
-        bad = tensor[~good].flatten()[0].item()
-        raise ValueError(f"{name} must be {wanted} and finite, got {bad:g}.")
+        raise ValueError(f"{name} must be {wanted} and finite, got {tensor[~good].flatten()[0].item():g}.")
     return tensor.clone()
 
 
 def number(name: str, value: float, *, zero_allowed: bool = False) -> float:
-    """Return the value as a float if it is one positive, finite number.
-
-    Raises:
-        TypeError: if it is not one number.
-        ValueError: if it is NaN, infinite, negative, or zero where zero is not allowed.
-    """
+    """Return the value as a float if it is one positive, finite number."""
     if type(value) is float and 0 < value < math.inf:
         return value  # without the detour of a tensor, which takes a hundred times as long
     if isinstance(value, Tensor) and value.ndim:
@@ -60,12 +48,7 @@ def number(name: str, value: float, *, zero_allowed: bool = False) -> float:
 
 
 def probability(name: str, value: float) -> float:
-    """Return the value as a float if it is a probability below 1.
-
-    Raises:
-        TypeError: if it is not one number.
-        ValueError: if it is NaN or outside [0, 1).
-    """
+    """Return the value as a float if it is in [0, 1)."""
     chance = number(name, value, zero_allowed=True)
     if chance >= 1:
         raise ValueError(f"{name} must be a probability in [0, 1), got {value}.")
@@ -73,12 +56,7 @@ def probability(name: str, value: float) -> float:
 
 
 def whole(name: str, value: int, *, at_least: int = 1) -> int:
-    """Return the value if it is a whole number not below a bound.
-
-    Raises:
-        TypeError: if it is not an int.
-        ValueError: if it is below the bound.
-    """
+    """Return the value if it is an int not below a bound."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, got {type(value).__name__} ({value!r}).")
     if value < at_least:
@@ -87,18 +65,14 @@ def whole(name: str, value: int, *, at_least: int = 1) -> int:
 
 
 def one_of(name: str, value: str, known: tuple[str, ...]) -> str:
-    """Return the value if it is one of the known words.
-
-    Raises:
-        ValueError: if it is not; the message lists the known ones.
-    """
+    """Return the value if it is one of the known words."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}{meant(known, value)}")
     return value
 
 
 def meant(known: Iterable[str], *unknown: object) -> str:
-    """The end of a message about unknown names: the known names nearest to them, if any are near.
+    """The end of a message about unknown names: the nearest known ones, if any.
 
     Example:
         >>> meant(["cell", "width"], "widht"), meant(["cell", "width"], "depth_of_it")
@@ -122,11 +96,7 @@ def setting(default: Any, help: str, *data: str) -> Any:
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of a name, such as cpu, cuda or cuda:1.
-
-    Raises:
-        ValueError: if torch does not know it, or cannot use it here.
-    """
+    """The device of a name, such as cpu, cuda or cuda:1, if torch can use it here."""
     try:
         one = torch.ones(1, device=name)
         one.item()  # which a device without values, meta, does not have

@@ -13,7 +13,7 @@ T, N, CLASSES = 12, 6, 3
 
 
 class Patterns:
-    """Class c spikes more in channels 2c and 2c + 1; drawn from a seed, kept in memory."""
+    """Class c spikes more in channels 2c and 2c + 1; drawn from a seed."""
 
     def __init__(self, size: int, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -47,7 +47,7 @@ QUIET: dict[str, Any] = PAPER | {"batch_size": 8, "lr": 5e-3, "progress": False}
 
 
 class Spy(Patterns):
-    """Notes in which order its items are asked for."""
+    """Notes the order in which its items are read."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)

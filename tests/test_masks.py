@@ -9,7 +9,6 @@ from torch import Tensor
 
 from neurolsc import LIF, Network, evaluate, train
 from neurolsc.datasets import Batch, collate_padded
-from neurolsc.tasks import cross_entropy
 from tests.patterns import N, Patterns, same_bits, small_network, weights
 
 LENGTHS = (9, 4, 12, 11, 7, 6, 12)
@@ -35,16 +34,6 @@ class Unequal:
         return Batch(
             torch.cat([x, more]), labels, torch.cat([mask, torch.zeros(self.padding, len(labels), dtype=torch.bool)])
         )
-
-
-def test_cross_entropy_is_the_mean_over_samples_of_the_mean_over_their_own_steps():
-    torch.manual_seed(0)
-    logits, labels = torch.randn(4, 3, 5, dtype=torch.float64), torch.tensor([4, 0, 2])
-    lengths = torch.tensor([1, 4, 2])
-    mask = torch.arange(4)[:, None] < lengths
-    each = [cross_entropy(logits[:n, b : b + 1], labels[b : b + 1]) for b, n in enumerate(lengths.tolist())]
-    torch.testing.assert_close(cross_entropy(logits, labels, mask), torch.stack(each).mean())
-    torch.testing.assert_close(cross_entropy(logits, labels, torch.ones_like(mask)), cross_entropy(logits, labels))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7])

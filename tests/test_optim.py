@@ -17,7 +17,6 @@ from neurolsc.training.optim import (
     clip_singular_values,
     clip_weights,
     condition_gradients,
-    parameter_groups,
 )
 from tests.patterns import CLASSES, N, Patterns
 
@@ -52,15 +51,6 @@ def test_every_sixth_step_goes_back_half_the_way():
             base.step()
     assert [i for i, (a, b) in enumerate(itertools.pairwise(path), start=1) if b > a] == [6, 12]
     assert path[6] == pytest.approx(inner.item() / 2)
-
-
-def test_the_rate_of_b_theta_is_divided_by_its_gain():
-    network = Network([ALIFPlus(N, 8, tau_theta=10.0), LIF(8, 8)], CLASSES)
-    groups = parameter_groups(network, 0.01, by_gain=True)
-    assert [group["lr"] for group in groups] == pytest.approx([0.01, 0.01 / network.cells[0].gains()["b_theta"]])
-    assert [id(p) for p in groups[1]["params"]] == [id(network.cells[0].b_theta)]
-    (group,) = parameter_groups(network, 0.01, by_gain=False)
-    assert len(group["params"]) == len(list(network.parameters()))
 
 
 def test_clipped_is_the_nearest_matrix_within_the_bound():
@@ -159,14 +149,3 @@ def test_a_gradient_is_clipped_and_centralized_within_rows_of_the_cells():
         condition_gradients(network, centralize=False, clip=clip)
         clipped = torch.cat([p.grad.flatten() for p in network.parameters()])
         torch.testing.assert_close(clipped, free * norm / free.norm(), rtol=1e-4, atol=1e-8)
-
-
-def test_a_cell_without_recurrent_matrices_is_left_as_it_is():
-    class Mute(ALIFPlus):
-        def update(self, x, z, state):
-            return super().update(x, z, state)
-
-    network = Network([Mute(N, 4)], CLASSES)
-    before = network.cells[0].w_rec.clone()
-    bound_weights(network, weight=0, spectrum=1e-3)
-    assert torch.equal(network.cells[0].w_rec, before)

@@ -181,9 +181,7 @@ def test_after_a_divergence_the_network_has_its_best_weights(epochs: int, best: 
         return logits * math.nan if module.training and next(batches) == epochs * 3 + 2 else logits
 
     network.readout.register_forward_hook(spoil)
-    message = (
-        rf"loss is nan in epoch {epochs + 1}, batch 2: lower .*\(now 0\.2\).*pretrain.*holds the weights of {best}"
-    )
+    message = rf"loss is nan in epoch {epochs + 1}, batch 2: lower .*\(now 0\.2\).*pretrain.*has the weights of {best}"
     with pytest.raises(FloatingPointError, match=message):
         noting = lambda rows: seen.append((rows[-1]["validation_loss"], weights(network)))  # noqa: E731
         train(network, **DATA, epochs=9, on_epoch=noting, **QUIET | {"lr": 0.2})
@@ -215,7 +213,7 @@ def test_a_loss_that_only_grows_is_a_finding(losses: list[float], found: bool):
         ({"training": torch.zeros(6, 12, N)}, TypeError, "training must be a data set with .*got Tensor"),
         ({"validation": DataLoader(Patterns(6))}, ValueError, "validation is a DataLoader with torch's default"),
         ({"network": nn.LSTM(N, 4)}, TypeError, r"a neurolsc\.Network, got LSTM: give neurolsc\.wrap"),
-        ({"training": [(torch.zeros(12, N), 1.5)]}, TypeError, r"a label must be an integer, got 1\.5 in item 0"),
+        ({"training": [(torch.zeros(12, N), 1.5)]}, TypeError, "a label must be an integer"),
         ({"training": [(torch.zeros(N, 12), 1)]}, ValueError, r"x must have shape \(T, B, 6\).*got \(6, 1, 12\)"),
         ({"epochs": 0}, ValueError, "epochs must be at least 1, got 0"),
         ({"epochs": 1.5}, TypeError, "epochs must be an int"),

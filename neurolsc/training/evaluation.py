@@ -213,7 +213,7 @@ def batches(
         if length == 0:
             raise ValueError(f"{name} is an empty DataLoader; at least one batch is needed.")
         if hasattr(dataset.dataset, "streams"):
-            raise ValueError(f"{name} has streams, whose order a DataLoader does not keep: give its data set.")
+            raise ValueError(f"{name} has streams, whose order a DataLoader does not respect: give its data set.")
         if dataset.collate_fn is default_collate:
             raise ValueError(
                 f"{name} is a DataLoader with torch's default collate_fn, which makes batches (B, T, N), wanted are "

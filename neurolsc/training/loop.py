@@ -87,7 +87,7 @@ class TrainSettings:
         "tenth",
     )
     average_from: int = setting(
-        0, "epoch from which on the mean of the weights over epochs is scored and kept; 0: never"
+        0, "epoch from which on the mean of the weights over epochs is scored and saved; 0: never"
     )
     patience: int = setting(10, "stop after this many epochs without a better validation loss")
     optimizer: Literal["adabelief-lookahead", "adam"] | Callable[[Iterable[Any], float], Optimizer] = setting(
@@ -297,10 +297,10 @@ def train(
 
     def diverged(what: str) -> FloatingPointError:
         network.load_state_dict(best)
-        held = f"epoch {best_epoch}, its best" if best_epoch else "before the training"
+        epoch = f"epoch {best_epoch}, its best" if best_epoch else "before the training"
         return FloatingPointError(
             f"{what}: lower the learning rate (now {how.lr:g}), set the radii first (neurolsc.pretrain), or see what "
-            f"neurolsc.diagnose finds. The network holds the weights of {held}."
+            f"neurolsc.diagnose finds. The network has the weights of {epoch}."
         )
 
     def state() -> dict[str, Any]:
