@@ -47,7 +47,7 @@ def test_both_radii_of_gated_cells_are_reached_though_each_scale_moves_both(cell
     assert missed.abs().max() < 0.05, result
     assert result.steps < 45
     if cell is GRU:
-        assert network.cells[0].kept.max() < 0.99  # at 1 a closed gate would do through time, and let nothing in
+        assert network.cells[0].retention.max() < 0.99  # at 1 a closed gate would do through time, and let nothing in
 
 
 def test_weights_are_multiples_of_the_first_ones_and_decays_too(make_network, make_spikes):
