@@ -1,4 +1,4 @@
-"""A cell's own run next to plain steps: values, gradients, and whether the loop was taken."""
+"""A cell's own run next to plain steps: values, gradients, and whether it was at once."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from neurolsc import Cell
-from neurolsc.frames import one_step_late
-from neurolsc.neurons.fast import function
+from neurolsc.neurons.fast import sequence
 from neurolsc.neurons.spiking import SpikingCell
 
 BATCH, STEPS, INPUTS, HIDDEN = 3, 7, 12, 8
 
 
-def firing(kind: type[SpikingCell], n_in: int = INPUTS, n_hidden: int = HIDDEN, **settings: Any) -> SpikingCell:
+def firing(kind: type[SpikingCell], n_in: int = INPUTS, n_hidden: int = HIDDEN, **settings: Any) -> Any:
     """A cell that fires."""
     torch.manual_seed(0)
     cell = kind(n_in, n_hidden, tau_v=2.0, **settings)
@@ -34,25 +33,21 @@ def spikes(steps: int = STEPS, batch: int = BATCH, width: int = INPUTS) -> Tenso
 
 def plainly(cell: Cell, *args: Any, **settings: Any) -> tuple[Tensor, Any]:
     """A run by plain steps."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(cell), "run_at_once", Cell.run_at_once)
-        return own(cell, *args, **settings)
+    return Cell.run(cell, *args, **settings)
 
 
 def own(cell: Cell, *args: Any, **settings: Any) -> tuple[Tensor, Any]:
-    """The cell's run."""
-    x, *rest = args
-    first = settings.pop("first", None)
-    return cell.run(x if first is None else one_step_late(x, first), *rest, **settings)
+    """The cell's own run."""
+    return cell.run(*args, **settings)
 
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """A list that grows with each run that takes the loop."""
+    """A list that grows with each run at once."""
     calls: list[int] = []
-    real = function.forward
+    real = sequence.forward
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(function, "forward", lambda *args: (calls.append(1), real(*args))[1])
+        patch.setattr(sequence, "forward", lambda *args: (calls.append(1), real(*args))[1])
         yield calls
 
 
@@ -72,8 +67,7 @@ def assert_same(ones: Any, others: Any, rtol: float = 1e-10) -> None:
         if one is None or other is None:
             assert all(t is None or not t.any() for t in (one, other))
             continue
-        assert one.shape == other.shape
-        assert one.dtype == other.dtype
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
         assert torch.equal(one.isnan(), other.isnan())
         one, other = one.nan_to_num().double(), other.nan_to_num().double()
         assert (one - other).norm() <= rtol * other.norm() + 1e-300
@@ -84,12 +78,12 @@ def assert_as_plain_steps(
     x: Tensor,
     state: Any = None,
     *,
-    loop: bool,
+    at_once: bool = True,
     by: tuple[Tensor, ...] = (),
     rtol: float = 1e-10,
     **settings: Any,
 ) -> None:
-    """Spikes equal, states and gradients up to rounding; and the loop is taken, or is not."""
+    """Spikes equal, states and gradients up to rounding; and the run is at once, or is not."""
     outcomes = []
     with counted() as calls:
         for way in (own, plainly):
@@ -98,7 +92,7 @@ def assert_as_plain_steps(
             wanted = [*(p for p in cell.parameters() if p.requires_grad), *by]
             outcomes.append((z, [*after], gradients(loss_of(z, after), wanted)))
     (z, ends, found), (plain_z, plain_ends, plain_found) = outcomes
-    assert bool(calls) == loop
+    assert bool(calls) == at_once
     assert torch.equal(z.nan_to_num(2), plain_z.nan_to_num(2))
     assert plain_z.isnan().any() or 0.01 < plain_z.detach().double().mean() < 0.95
     assert_same([*ends, *found], [*plain_ends, *plain_found], rtol)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, surrogate
-from neurolsc.neurons.fast import chunks, entries
+from neurolsc.neurons.fast import cpu_kernels, sequence
 from tests.neurons.fast.both import assert_same, counted, gradients, own, plainly
-from tests.neurons.fast.test_offer import AcrossNeurons, OnlyInShape, Parabola, Widened
+from tests.neurons.fast.test_sequence import AcrossNeurons, OnlyInShape, Parabola, Widened
 
 OURS = [getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate"]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.uint8, torch.int64, torch.bool]
@@ -118,9 +118,8 @@ def assert_equal(case: dict[str, Any], precision: torch.dtype, rtol: float) -> b
 def test_any_run_is_its_plain_steps_in_double_precision(events, monkeypatch):
     seen = []
     if events:
-        monkeypatch.setattr(entries, "SMALLEST", 1)
-        monkeypatch.setattr(entries, "DENSITY", 1.0)
-        monkeypatch.setattr(chunks, "ROWS", 6)
+        monkeypatch.setattr(cpu_kernels, "DENSITY", 1.0)
+        monkeypatch.setattr(sequence, "ROWS", 6)
 
     @settings(max_examples=80)
     @given(runs())

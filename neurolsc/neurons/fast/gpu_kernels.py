@@ -1,18 +1,144 @@
-"""The passes of the loop as Triton kernels, each of which takes all steps.
+"""The fast path on a GPU: one Triton kernel a pass for all steps, and what is done around it.
 
-They are those of :mod:`neurolsc.neurons.fast.forward` and :mod:`neurolsc.neurons.fast.reverse`. A
-program has R samples and all n neurons (as C columns, a power of two) and takes all steps. What a
-neuron remembers stays in registers. The vectors that are multiplied with the recurrent weights go
-through global memory, where they are wanted anyway: a program writes them, waits for all its
-threads, and reads them back K neurons at a time. Programs share nothing.
+Before the kernels the input is projected and the surrogate differentiated by its own formula; after
+them the gradients of the weights are made. For the reverse pass v and the threshold of all steps
+are saved, each (T, B, n_hidden); it makes two more such tensors, the surrogate's derivative and the
+gradient by the projected input, and a third where the surrogate learns.
 
-All tensors are contiguous float32, except `lengths`, int32, and the recurrent weights, which may be
-of half precision. (B, n) is one value per sample and neuron, and `step` = B n. A fixed threshold is
-one that moves by nothing: decay 1, no constant input and no adaptation.
+A program has R samples and all n neurons (as C columns, a power of two). What a neuron remembers
+stays in registers. The vectors that are multiplied with the recurrent weights go through global
+memory, where they are wanted anyway: a program writes them, waits for all its threads, and reads
+them back K neurons at a time. Programs share nothing. All tensors are contiguous float32, except
+`lengths`, int32, and the recurrent weights, which may be of half precision. (B, n) is one value per
+sample and neuron, and `step` = B n.
+
+This file imports Triton: it is imported where there is a GPU.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from neurolsc.neurons.equations import Constants
+from neurolsc.neurons.fast.sequence import Inputs, Plan, holding, rows_of
+from neurolsc.neurons.reset import Reset, ZeroReset
+
+HELD = 2**13  # products that a program holds at once: 32 registers for each of its 32 * WARPS threads
+WARPS = 8
+
+
+def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
+    """The forward pass, as :func:`neurolsc.neurons.fast.sequence.forward`, without entries."""
+    x, z0, v0, theta0, c, _ = inputs
+    (steps, batch, n_in), hidden, whole = x.shape, v0.shape[1], plan.keep == "all"
+    with torch.autocast(v0.device.type, plan.half, enabled=plan.half is not None):
+        drive = (x.reshape(-1, n_in).to(v0.dtype) @ c.w_in.T).float().view(steps, batch, hidden)
+    z, v = v0.new_empty(steps, batch, hidden), v0.new_empty(steps * whole + 1, batch, hidden)
+    v[0] = v0
+    theta = _fixed(c, v0) if theta0 is None else torch.empty_like(v)
+    if theta0 is not None:
+        theta[0] = theta0
+    ends = v[0].clone(), theta[0].clone()
+    size = batch * hidden
+    with torch.cuda.device_of(v0):
+        forward_kernel[_programs(v0)](
+            *(drive, c.w_rec.T.contiguous().to(plan.half), rows_of(c), plan.lengths.int()),
+            *(z0.contiguous(), z, v, theta, *ends),
+            *(steps, batch, hidden, size, size * whole, size * (len(theta) > 1)),
+            **_kind(c, plan.reset),
+            **_tile(v0),
+            enable_fp_fusion=False,  # type: ignore[call-arg]  # rounds as plain steps do
+        )
+    if theta0 is None:
+        return z, v, None, (ends[0], None), v0.new_zeros(()), None
+    return z, v, theta, ends, v0.new_zeros(()), None
+
+
+def reverse(
+    plan: Plan, inputs: Inputs, trace: tuple[Any, ...], needed: Inputs, given: Sequence[Tensor | None]
+) -> Inputs:
+    """The gradients, as :func:`neurolsc.neurons.fast.sequence.reverse`."""
+    _, z0, _, _, c, _ = inputs
+    if plan.keep == "starts":
+        trace = forward(replace(plan, keep="all"), inputs)
+    (z, v, moving, *_), (g_z, *g_end) = trace, given
+    steps, batch, hidden = z.shape
+    theta = _fixed(c, z0) if moving is None else moving
+    leaves = [t.detach().requires_grad_() if wants else t for t, wants in zip(inputs.spike, needed.spike, strict=True)]
+    learnt = [leaf for leaf, wants in zip(leaves, needed.spike, strict=True) if wants]
+    spike, distance = holding(plan.spike, leaves), v[1:] - theta[-steps:]
+    slope = spike.derivative(distance).to(z.dtype).expand_as(z).contiguous()
+    g, state, sums = torch.empty_like(z), z.new_empty(3, batch, hidden), z.new_empty(6, batch, hidden)
+    through = torch.empty_like(z) if learnt else g
+    into = slope if g_z is None else g_z.contiguous()
+    known = [torch.zeros_like(z0) if end is None else end for end in g_end]
+    with torch.cuda.device_of(z):
+        reverse_kernel[_programs(z0)](
+            *(slope[-1], into[-1], torch.stack(known)),
+            *(c.w_rec.contiguous().to(plan.half), rows_of(c), plan.lengths.int()),
+            *(z0.contiguous(), z[max(steps - 2, 0)], v[-2], theta[-2:][0]),
+            *(g[-1], through[-1], state, sums),
+            *(steps, batch, hidden, batch * hidden, batch * hidden * (len(theta) > 1)),
+            **_kind(c, plan.reset),
+            PASSES=plan.reset.gradient,
+            SPIKES=g_z is not None,
+            ENDS=any(end is not None for end in g_end),
+            THROUGH=bool(learnt),
+            **_tile(z0),
+            enable_fp_fusion=True,  # type: ignore[call-arg]
+        )
+    del slope, into
+    rows, by_learnt = g.flatten(0, 1), [None] * len(learnt)
+    with torch.autocast(z.device.type, enabled=False):  # a gradient is of full precision
+        by_w_in = rows.T @ inputs.x.flatten(0, 1).to(z.dtype) if needed.c.w_in else None
+        by_w_rec = rows[batch:].T @ z[:-1].flatten(0, 1) + g[0].T @ z0 if needed.c.w_rec else None
+        by_x = (rows @ c.w_in).view_as(inputs.x) if needed.x else None
+    if learnt:
+        with torch.enable_grad():
+            smooth = spike.primitive(distance)
+        if smooth.requires_grad:
+            by_learnt = torch.autograd.grad(smooth, learnt, through.to(smooth.dtype), allow_unused=True)
+    vectors = [*sums.sum(1)]
+    if moving is None:  # what the moving threshold was given at the start
+        vectors[2] = state[2].sum(0)
+    found = iter(by_learnt)
+    by_spike = tuple(next(found) if wants else None for wants in needed.spike)
+    return Inputs(by_x, *state, Constants(by_w_in, by_w_rec, *vectors), by_spike)  # type: ignore[arg-type]
+
+
+def _fixed(c: Constants, like: Tensor) -> Tensor:
+    """A fixed threshold as the one of every step (1, B, n_hidden)."""
+    assert c.threshold is not None
+    return c.threshold.repeat(1, len(like), 1)
+
+
+def _kind(c: Constants, reset: Reset) -> dict[str, bool]:
+    return {
+        "CONSTANT": c.threshold is not None and c.decay_theta is not None,
+        "ZERO": isinstance(reset, ZeroReset),
+    }
+
+
+def _samples(like: Tensor) -> int:
+    """Samples of a program: as few as keep all multiprocessors busy, as registers allow."""
+    processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 1
+    return next((r for r in (1, 2) if -(-len(like) // r) <= processors), 4)
+
+
+def _programs(like: Tensor) -> tuple[int]:
+    return (-(-len(like) // _samples(like)),)
+
+
+def _tile(like: Tensor) -> dict[str, int]:
+    """The sizes that the kernels are made for, after a state (B, n_hidden)."""
+    samples, columns = _samples(like), max(16, 1 << (like.shape[1] - 1).bit_length())
+    tile = {"R": samples, "C": columns, "K": min(columns, HELD // (samples * columns))}
+    return tile | {"num_warps": WARPS, "num_stages": 1}
 
 
 @triton.jit
@@ -32,7 +158,7 @@ def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.co
 
 
 @triton.jit
-def forward(
+def forward_kernel(
     drive,  # (T, B, n), the projected input
     w_rec_t,  # (n, n), from row to column
     constants,  # (6, n): decay_v, b_v, the constant subtracted, decay_theta, b_theta, adaptation
@@ -100,7 +226,7 @@ def forward(
 
 
 @triton.jit
-def reverse(
+def reverse_kernel(
     slope,  # (B, n), the surrogate's derivative after the last step; those before lie before it
     g_z,  # likewise, the gradient by the spikes, as it is given
     g_end,  # (2, B, n), those by v and theta at the end
@@ -130,7 +256,7 @@ def reverse(
     C: tl.constexpr,
     K: tl.constexpr,
 ):
-    """The gradients, by the equations of :mod:`neurolsc.neurons.fast.reverse`."""
+    """The gradients, by the equations of :mod:`neurolsc.neurons.fast.sequence`."""
     first = tl.program_id(0) * R
     sample, column = first + tl.arange(0, R), tl.arange(0, C)
     within, real = sample < batch, column < n
