@@ -1,9 +1,10 @@
 """LIF and ALIF over all steps at once, equal to plain steps or not used.
 
-`sequence` is the function of autograd, forward and back, and says where it is used; `cpu_kernels`
-(Numba) and `gpu_kernels` (Triton) are its inner loops.
+`inputs` says what can be run so, `sequence` is the function of autograd, forward and back, and
+`cpu_kernels` (Numba) and `gpu_kernels` (Triton) are its inner loops.
 """
 
-from neurolsc.neurons.fast.sequence import hooked, known_reset, overridden, run
+from neurolsc.neurons.fast.inputs import hooked, known_reset, overridden
+from neurolsc.neurons.fast.sequence import run
 
 __all__ = ["hooked", "known_reset", "overridden", "run"]

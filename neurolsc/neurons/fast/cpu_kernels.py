@@ -175,7 +175,7 @@ def steps(
         z: where the spikes go (S, B, n).
         drive: the projected input (S, B, n).
         w_rec_t: recurrent weights, transposed and contiguous (n, n).
-        constants: those of :func:`neurolsc.neurons.fast.sequence.rows_of` (6, n).
+        constants: those of :func:`neurolsc.neurons.fast.inputs.rows_of` (6, n).
         zero: the reset starts again from zero.
         static: it subtracts the constant, not the moving threshold.
 

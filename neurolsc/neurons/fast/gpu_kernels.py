@@ -25,7 +25,7 @@ import triton.language as tl
 from torch import Tensor
 
 from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.fast.sequence import Inputs, Plan, holding, rows_of
+from neurolsc.neurons.fast.inputs import Inputs, Plan, holding, rows_of
 from neurolsc.neurons.reset import Reset, ZeroReset
 
 HELD = 2**13  # products that a program holds at once: 32 registers for each of its 32 * WARPS threads

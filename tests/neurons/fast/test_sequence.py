@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, surrogate
-from neurolsc.neurons.fast import cpu_kernels, sequence
+from neurolsc.neurons.fast import cpu_kernels, inputs, sequence
 from neurolsc.neurons.reset import Reset, StaticReset, ZeroReset
 from neurolsc.neurons.spiking import SpikingCell
 from tests.neurons.fast.both import (
@@ -393,11 +393,11 @@ PRIVATE = [
 @pytest.mark.parametrize(("where", "name"), PRIVATE, ids=[name for _, name in PRIVATE])
 def test_without_an_interface_of_torch_plain_steps_are_taken(where, name, monkeypatch):
     tensors, spike = [torch.ones(2), nn.Parameter(torch.ones(2)), None], surrogate.FastSigmoid()
-    assert not sequence.followed(spike, tensors)
-    assert sequence.followed(torch.sigmoid, tensors)
+    assert not inputs.followed(spike, tensors)
+    assert inputs.followed(torch.sigmoid, tensors)
     with monkeypatch.context() as patch:
         patch.delattr(where, name)
-        assert sequence.followed(spike, tensors)
+        assert inputs.followed(spike, tensors)
 
 
 # changes between the passes
