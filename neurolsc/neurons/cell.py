@@ -208,7 +208,12 @@ class Cell(nn.Module, ABC):
             The outputs (T, B, n_hidden) and the last state.
         """
         steps, outputs = x.shape[0], []
-        if recompute and torch.is_grad_enabled() and not _transformed():
+        recompute = recompute and torch.is_grad_enabled() and not _transformed()
+        if self.steps_as(_owner(type(self), "run_at_once")):
+            at_once = self.run_at_once(x, state, lengths, recompute)
+            if at_once is not None:
+                return at_once
+        if recompute:
             length = math.isqrt(steps - 1) + 1
             for a in range(0, steps, length):
                 part = stretch(x, a, min(length, steps - a))
@@ -216,10 +221,6 @@ class Cell(nn.Module, ABC):
                 z, state = checkpoint(self.run, part, state, lengths=left, use_reentrant=False)  # type: ignore[misc]
                 outputs.append(z)
             return torch.cat(outputs), state
-        if self.steps_as(_owner(type(self), "run_at_once")):
-            at_once = self.run_at_once(x, state, lengths)
-            if at_once is not None:
-                return at_once
         dtype, z = state[0].real.dtype, self.output(state)
         for t, now in enumerate(frames(x)):
             after = self.update(now.to(dtype), z, state)
@@ -228,7 +229,9 @@ class Cell(nn.Module, ABC):
             outputs.append(z)
         return torch.stack(outputs), state
 
-    def run_at_once(self, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
+    def run_at_once(
+        self, x: Tensor, state: State, lengths: Tensor | None, recompute: bool
+    ) -> tuple[Tensor, State] | None:
         """What :meth:`run` returns, by a faster way; None where that does not apply."""
         return None
 

@@ -180,7 +180,11 @@ class LRU(Cell):
     def closed_form(self) -> Derivatives:
         return LRUDerivatives(self)
 
-    def run_at_once(self, x: Tensor, state: LRUState, lengths: Tensor | None) -> tuple[Tensor, LRUState]:
+    def run_at_once(
+        self, x: Tensor, state: LRUState, lengths: Tensor | None, recompute: bool
+    ) -> tuple[Tensor, LRUState] | None:
+        if recompute:
+            return None
         u = self._block_input(dense(x, state.u.dtype))
         v = self.normed(u)
         memory = linear_scan(self.eigenvalues, self.driven(v), state.x)

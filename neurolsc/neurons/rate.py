@@ -113,7 +113,11 @@ class FeedForward(Cell):
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
         return HiddenState(ACTIVATIONS[self.activation](linear(x, self.w_in, self.bias)))
 
-    def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None) -> tuple[Tensor, HiddenState]:
+    def run_at_once(
+        self, x: Tensor, state: HiddenState, lengths: Tensor | None, recompute: bool
+    ) -> tuple[Tensor, HiddenState] | None:
+        if recompute:
+            return None
         outputs = self.update(dense(x, state.h.dtype), state.h, state).h
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
 
@@ -201,7 +205,11 @@ class RNN(GatedCell):
     def _after(self, current: Tensor, h: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](torch.addmm(current, h, self.w_rec.T))
 
-    def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None) -> tuple[Tensor, HiddenState]:
+    def run_at_once(
+        self, x: Tensor, state: HiddenState, lengths: Tensor | None, recompute: bool
+    ) -> tuple[Tensor, HiddenState] | None:
+        if recompute:
+            return None
         x, h = dense(x, state.h.dtype), state.h
         kernels = {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}
         if self.activation in kernels:
@@ -300,7 +308,11 @@ class GRU(GatedCell):
             more = torch.logit(value) - torch.logit(self.retention)
             self.bias[self.n_hidden : 2 * self.n_hidden] += more if self.reset_after else -more
 
-    def run_at_once(self, x: Tensor, state: HiddenState, lengths: Tensor | None) -> tuple[Tensor, HiddenState]:
+    def run_at_once(
+        self, x: Tensor, state: HiddenState, lengths: Tensor | None, recompute: bool
+    ) -> tuple[Tensor, HiddenState] | None:
+        if recompute:
+            return None
         x, h = dense(x, state.h.dtype), state.h
         if self.recurrent_bias is not None:
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
@@ -377,7 +389,11 @@ class LSTM(GatedCell):
         with torch.no_grad():
             self.bias[self.n_hidden : 2 * self.n_hidden] = torch.logit(value)
 
-    def run_at_once(self, x: Tensor, state: LSTMState, lengths: Tensor | None) -> tuple[Tensor, LSTMState] | None:
+    def run_at_once(
+        self, x: Tensor, state: LSTMState, lengths: Tensor | None, recompute: bool
+    ) -> tuple[Tensor, LSTMState] | None:
+        if recompute:
+            return None
         half = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
         if half and not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # there torch.lstm fails
             return None

@@ -218,8 +218,10 @@ class LIF(SpikingCell):
         """The numbers that all steps have in common, with their gradients."""
         return fast.Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, self.theta)
 
-    def run_at_once(self, x: Tensor, state: LIFState, lengths: Tensor | None) -> tuple[Tensor, LIFState] | None:
-        return fast.run(self, x, state, lengths) if as_written(self.reset) else None
+    def run_at_once(
+        self, x: Tensor, state: LIFState, lengths: Tensor | None, recompute: bool
+    ) -> tuple[Tensor, LIFState] | None:
+        return fast.run(self, x, state, lengths, recompute) if as_written(self.reset) else None
 
     def linearised(self, state: LIFState) -> SpikingStep:
         """The step at B states, differentiated."""
@@ -357,8 +359,10 @@ class ALIF(SpikingCell):
         moving = (self.decay_theta, self.b_theta, self.adaptation)
         return fast.Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, subtracted, *moving)
 
-    def run_at_once(self, x: Tensor, state: ALIFState, lengths: Tensor | None) -> tuple[Tensor, ALIFState] | None:
-        return fast.run(self, x, state, lengths) if as_written(self.reset) else None
+    def run_at_once(
+        self, x: Tensor, state: ALIFState, lengths: Tensor | None, recompute: bool
+    ) -> tuple[Tensor, ALIFState] | None:
+        return fast.run(self, x, state, lengths, recompute) if as_written(self.reset) else None
 
     def linearised(self, state: ALIFState) -> SpikingStep:
         """The step at B states, differentiated."""

@@ -4,7 +4,8 @@
 `cpu_kernels` (Numba) and `gpu_kernels` (Triton) are its inner loops.
 """
 
-from neurolsc.neurons.fast.inputs import hooked, known_reset, overridden
+from neurolsc.neurons.equations import Constants
+from neurolsc.neurons.fast.inputs import hooked, overridden
 from neurolsc.neurons.fast.sequence import run
 
-__all__ = ["hooked", "known_reset", "overridden", "run"]
+__all__ = ["Constants", "hooked", "overridden", "run"]

@@ -14,7 +14,7 @@ from torch.utils._device import DeviceContext
 
 from neurolsc import surrogate
 from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.reset import Reset, StaticReset, ZeroReset
+from neurolsc.neurons.reset import Reset
 from neurolsc.surrogate import Surrogate
 
 OURS = frozenset(getattr(surrogate, name) for name in surrogate.__all__) - {Surrogate}  # derivatives known as formulas
@@ -66,11 +66,6 @@ def rows_of(c: Constants) -> Tensor:
     return torch.stack([c.decay_v, c.b_v, zero if c.threshold is None else c.threshold, *moving])  # type: ignore[list-item]
 
 
-def known_reset(reset: object) -> bool:
-    """Whether this is a reset of ours, and of no class derived from them."""
-    return type(reset) in (Reset, StaticReset, ZeroReset)
-
-
 def overridden(thing: object) -> bool:
     """Whether an object has a method of its own in place of its class's."""
     return any(callable(getattr(type(thing), name, None)) for name in vars(thing))
@@ -120,16 +115,6 @@ def elementwise(spike: Surrogate, like: Tensor) -> bool:
     return bool((one - all_at_once * back).abs().max() <= 100 * torch.finfo(one.dtype).eps * one.abs().max())
 
 
-def transformed() -> bool:
-    """Whether a transform of ``torch.func`` is at work; True also where torch does not say."""
-    if torch.compiler.is_compiling():  # which follows transforms itself
-        return False
-    try:
-        return torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
-    except AttributeError:
-        return True
-
-
 def followed(spike: Any, tensors: Iterable[Tensor | None]) -> bool:
     """Whether somebody follows each operation of a run; True also where torch does not say.
 
@@ -138,11 +123,12 @@ def followed(spike: Any, tensors: Iterable[Tensor | None]) -> bool:
     several (``is_grads_batched``) or is of a class of its own, and with hooks on the surrogate or
     on all modules.
     """
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed():  # type: ignore[attr-defined]
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return True
     try:
         return bool(
-            torch.autograd.forward_ad._current_level >= 0
+            torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
+            or torch.autograd.forward_ad._current_level >= 0
             or torch._C._len_torch_dispatch_stack()
             or any(not isinstance(m, DeviceContext) for m in torch.overrides._get_current_function_mode_stack())
             or any(

@@ -16,14 +16,12 @@ made for a block of steps at once. A fixed threshold is one that moves by nothin
 constant input and no adaptation.
 
 Plain steps, followed by autograd, are the reference. They are taken where this function does not
-know the reset, the spike or a kind of tensor; where somebody follows each operation
-(:func:`~neurolsc.neurons.fast.inputs.followed`); for second derivatives, and for several gradients at once; and where something
-is not finite, since plain steps multiply zeros with it that are left out here.
+know the spike or a kind of tensor; where somebody follows each operation
+(:func:`~neurolsc.neurons.fast.inputs.followed`); for second derivatives, and for several gradients
+at once; and where something is not finite, since plain steps multiply zeros with it that are left
+out here.
 """
 
-from __future__ import annotations
-
-import math
 import os
 import shutil
 import sysconfig
@@ -31,13 +29,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.cell import Cell, State
+from neurolsc.neurons.cell import State
 from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.fast.inputs import (
     OURS,
@@ -47,64 +44,43 @@ from neurolsc.neurons.fast.inputs import (
     followed,
     held,
     holding,
-    known_reset,
-    overridden,
     rows_of,
     spikes_as_ours,
-    transformed,
 )
 from neurolsc.neurons.reset import ZeroReset
 from neurolsc.surrogate import Surrogate
-
-if TYPE_CHECKING:
-    from neurolsc.neurons.spiking import SpikingCell
 
 ROWS = 1024  # rows (step, sample) of a block: few enough for a cache, many enough that calls cost little
 WIDEST = 512  # neurons up to which the GPU's kernels are used: a program reads all recurrent weights at every step
 
 
-def run(
-    self: SpikingCell,
-    x: Tensor,
-    state: State,
-    *,
-    first: Tensor | None = None,
-    lengths: Tensor | None = None,
-    recompute: bool = False,
-) -> tuple[Tensor, State]:
-    """:meth:`Cell.run` of a cell whose step is eq. 49: a method for its class."""
-    planned = plan(self, x, state, first, lengths, recompute)
-    if planned is not None:
-        z, v, theta, finite = _Sequence.apply(planned[0], *planned[1].flat())  # type: ignore[misc]
-        if finite:
-            return z, type(state)(v) if theta is None else type(state)(v, theta)
-    # torch.utils.checkpoint does not work with transforms
-    return Cell.run(self, x, state, first=first, lengths=lengths, recompute=recompute and not transformed())
-
-
-def plan(
-    cell: Any, x: Tensor, state: State, first: Tensor | None, lengths: Tensor | None, recompute: bool
-) -> tuple[Plan, Inputs] | None:
-    """How to run a cell at once, and the tensors for that; None where plain steps are taken."""
-    v, theta, spike = state[0], getattr(state, "theta", None), cell.spike
-    n_in, n = cell.n_in, cell.n_hidden
-    if followed(spike, [x, first, *state, *cell.parameters(), *cell.buffers()]):
+def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, recompute: bool) -> tuple[Tensor, State] | None:
+    """:meth:`Cell.run` of a LIF or ALIF, or None where plain steps are to be taken."""
+    planned = plan(cell, x, state, lengths, recompute)
+    if planned is None:
         return None
-    # the cell and its parts do what their classes say, which are ours
-    if overridden(cell) or overridden(cell.reset) or not known_reset(cell.reset) or not spikes_as_ours(spike):
+    z, v, theta, finite = _Sequence.apply(planned[0], *planned[1].flat())  # type: ignore[misc]
+    if not finite:
+        return None
+    return z, type(state)(v) if theta is None else type(state)(v, theta)
+
+
+def plan(cell: Any, x: Tensor, state: State, lengths: Tensor | None, recompute: bool) -> tuple[Plan, Inputs] | None:
+    """How to run a cell at once, and the tensors for that; None where plain steps are taken."""
+    v, theta, spike, n_in, n = state[0], getattr(state, "theta", None), cell.spike, cell.n_in, cell.n_hidden
+    if followed(spike, [x, *state, *cell.parameters(), *cell.buffers()]) or not spikes_as_ours(spike):
         return None
 
     # shapes and kinds of tensors; plain steps take others, or say what is wrong
     c, z, tensors = cell.constants(), cell.output(state), tuple(held(spike).values())
     own = [t for t in (z, v, theta, *c) if t is not None]
-    every = [*own, *tensors, *([x] if first is None else [x, first])]
+    every = [*own, *tensors, x]
     steps, batch = (*x.shape, 0, 0)[:2]
     shapes = Constants((n, n_in), (n, n), *[(n,)] * 6)  # type: ignore[arg-type]
     if not (
         steps
         and batch
         and x.shape == (steps, batch, n_in)
-        and (first is None or first.shape == (batch, n_in))
         and all(t.shape == (batch, n) for t in (z, v, theta) if t is not None)
         and all(t.shape == shape for t, shape in zip(c, shapes, strict=True) if t is not None)
         and (lengths is None or (lengths.shape == (batch,) and not lengths.is_floating_point()))
@@ -123,8 +99,6 @@ def plan(
     if type(spike) not in OURS and not elementwise(spike, v[:1]):
         return None
     x = x.to_dense() if x.is_sparse else x
-    if first is not None:
-        x = torch.cat([first.unsqueeze(0), x[:-1]])
     inputs = Inputs(x, z, v, theta, c, tensors)
     backward = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs.flat())
     keep = "nothing" if not backward else "starts" if recompute else "all"
@@ -211,9 +185,9 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     steps, block = len(inputs.x), max(1, ROWS // len(v0))
     starts, whole, moving = range(0, steps, block), plan.keep == "all", theta0 is not None
     run_block, ends, smooth, events = blocks(plan, inputs), plan.ends(), v0.new_zeros(()), []
-    z = fresh(v0, steps, *v0.shape)
+    z = v0.new_empty(steps, *v0.shape)
     rows = (steps if whole else min(block, steps)) + 1
-    v, theta = fresh(v0, rows, *v0.shape), fresh(v0, rows if moving else 1, *v0.shape)
+    v, theta = v0.new_empty(rows, *v0.shape), v0.new_empty(rows if moving else 1, *v0.shape)
     v[0], theta[0] = v0, theta0 if moving else c.threshold  # type: ignore[assignment]
     end = v0.clone(), theta0.clone() if moving else None
     kept = [v0.new_empty(len(starts) if plan.keep == "starts" else 0, *v0.shape) for _ in range(2)]
@@ -288,7 +262,7 @@ def reverse(
     # by v and by the spikes after each step of a block, the one before it and the one behind it
     g, back = zero.clone(), zero.clone()
     g_theta, sums = zero[0].clone(), v0.new_zeros(6, batch if kernels is None else 1, n)
-    by_x = fresh(v0, *inputs.x.shape) if needed.x else None
+    by_x = v0.new_empty(*inputs.x.shape) if needed.x else None
     by_w_in, by_w_rec = c.w_in.new_zeros(c.w_in.shape[::-1]), torch.zeros_like(c.w_rec)  # transposed
     leaves = [t.detach().requires_grad_() if wants else t for t, wants in zip(inputs.spike, needed.spike, strict=True)]
     learnt = [leaf for leaf, wants in zip(leaves, needed.spike, strict=True) if wants]
@@ -407,18 +381,6 @@ def _derivative(spike: Surrogate, distance: Tensor) -> Tensor:
         smooth = spike.primitive(alone).sum()
     (found,) = torch.autograd.grad(smooth, alone, allow_unused=True) if smooth.requires_grad else (None,)
     return torch.zeros_like(distance) if found is None else found
-
-
-def fresh(like: Tensor, *shape: int) -> Tensor:
-    """Memory for a whole run, not set, in the dtype and on the device of a tensor."""
-    if like.device.type != "cpu":
-        return like.new_empty(shape)
-    # NumPy asks Linux for huge pages, torch does not: fresh memory then takes a third of the time
-    size = math.prod(shape) * like.element_size()
-    memory = np.empty(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64 // like.element_size()  # of a cache line, as torch's own memory
-    # no view, which could not be changed in place where a function returns it
-    return like.new_empty(0).set_(torch.from_numpy(memory).untyped_storage(), start, shape)  # type: ignore[call-overload]
 
 
 # ---- plain steps

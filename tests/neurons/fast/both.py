@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from neurolsc import Cell
+from neurolsc.frames import one_step_late
 from neurolsc.neurons.fast import sequence
 from neurolsc.neurons.spiking import SpikingCell
 
@@ -31,14 +32,16 @@ def spikes(steps: int = STEPS, batch: int = BATCH, width: int = INPUTS) -> Tenso
     return (torch.rand(steps, batch, width, generator=generator) < 0.4).to(torch.get_default_dtype())
 
 
-def plainly(cell: Cell, *args: Any, **settings: Any) -> tuple[Tensor, Any]:
-    """A run by plain steps."""
-    return Cell.run(cell, *args, **settings)
+def plainly(cell: Cell, *args: Any, recompute: bool = False, **settings: Any) -> tuple[Tensor, Any]:
+    """A run by plain steps, which are stored."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(cell), "run_at_once", Cell.run_at_once)
+        return own(cell, *args, **settings)
 
 
-def own(cell: Cell, *args: Any, **settings: Any) -> tuple[Tensor, Any]:
+def own(cell: Cell, x: Tensor, state: Any, *, first: Tensor | None = None, **settings: Any) -> tuple[Tensor, Any]:
     """The cell's own run."""
-    return cell.run(*args, **settings)
+    return cell.run(x if first is None else one_step_late(x, first), state, **settings)
 
 
 @contextmanager

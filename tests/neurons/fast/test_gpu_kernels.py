@@ -47,7 +47,7 @@ def moving(cell: Cell, batch: int) -> Any:
     """A state in the middle of a run, to be differentiated by; it lies in memory neuron by
     neuron."""
     with torch.no_grad():
-        _, state = Cell.run(cell, spikes(4, batch, cell.n_in), cell.initial_state(batch))
+        _, state = both.plainly(cell, spikes(4, batch, cell.n_in), cell.initial_state(batch))
     return type(state)(*(leaf.T.contiguous().T.requires_grad_() for leaf in state))
 
 
@@ -55,7 +55,7 @@ def outcome(
     cell: Cell, x: Tensor, state: Any, *, by: tuple[Tensor, ...] = (), parts: str = "spikes, states", **settings: Any
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Spikes and the last state, and the gradients of a loss that sees parts of them."""
-    z, after = cell.run(x, state, **settings)
+    z, after = both.own(cell, x, state, **settings)
     assert 0.03 < z.mean() < 0.9
     loss = torch.zeros(())
     if "spikes" in parts:

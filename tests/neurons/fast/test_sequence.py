@@ -18,8 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, surrogate
 from neurolsc.neurons.fast import cpu_kernels, inputs, sequence
-from neurolsc.neurons.reset import Reset, StaticReset, ZeroReset
-from neurolsc.neurons.spiking import SpikingCell
+from neurolsc.neurons.spiking import Reset, StaticReset, ZeroReset
 from tests.neurons.fast.both import (
     BATCH,
     HIDDEN,
@@ -92,11 +91,10 @@ def test_a_run_is_its_plain_steps(kind, reset, reset_gradient, recompute, route)
 def test_a_network_with_a_mask_is_its_plain_steps(layer_delay, route):
     network = Network([firing(ALIFPlus, 12, 8), firing(LIF, 8, 6)], 3, layer_delay=layer_delay)
     mask, found = torch.arange(STEPS).unsqueeze(1) < torch.tensor([7, 4, 1]), []
-    for run in (ALIFPlus.run, Cell.run):
+    for plain in (False, True):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SpikingCell, "run", run)
-            for kind in (LIF, ALIFPlus):
-                patch.setattr(kind, "run", run)
+            for kind in (LIF, ALIFPlus) if plain else ():
+                patch.setattr(kind, "run_at_once", Cell.run_at_once)
             done = network.run(spikes(), mask=mask)
             loss = done.logits.square().sum() + sum(leaf.sum() for layer in done.states.layers for leaf in layer)
             found.append([*done.spikes, done.logits, *torch.autograd.grad(loss, list(network.parameters()))])
@@ -629,8 +627,7 @@ def test_transforms_of_torch_func():
 
     def results(way: Any) -> Any:
         def run(parameters: dict[str, Tensor]) -> Tensor:
-            again = way is own  # plain steps know no recomputation there
-            return functional_call(Caller(cell, way), parameters, (x, again)).square().mean((0, 1))
+            return functional_call(Caller(cell, way), parameters, (x, True)).square().mean((0, 1))
 
         gradient = torch.func.grad(lambda p: run(p).sum())
         hessian = torch.func.jvp(gradient, (parameters,), (parameters,))[1]
@@ -751,7 +748,7 @@ def test_copies_pickles_and_threads():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Dynamo detected")
 def test_a_layer_compiles_in_one_piece():
     cell, x = firing(ALIFPlus), spikes()
     z, state = torch.compile(lambda x: cell.run(x, cell.initial_state(BATCH)), fullgraph=True)(x)
