@@ -18,7 +18,6 @@ from neurolsc.datasets.images import (
     Pixels,
     ReleasedEncoding,
     SpikeLatencyMNIST,
-    latency_frames,
     read_idx,
     spike_latency,
 )
@@ -59,7 +58,6 @@ __all__ = [
     "from_tonic",
     "hold_out",
     "input_batches",
-    "latency_frames",
     "read_idx",
     "spike_latency",
 ]

@@ -73,46 +73,6 @@ def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) 
     return torch.where(pixels > threshold, tau * torch.log(x / (x - threshold)), math.inf)
 
 
-def latency_frames(times: Tensor, *, dt: float = 1.0, window: float = 50.0, repeat: int = 2) -> Tensor:
-    """Put spike times into bins, one frame a time step.
-
-    A spike at time t falls into bin floor(t / dt). One at the end of the window or later is left
-    out, never moved into another bin. Each frame then stands ``repeat`` times in a row ("time step
-    repeat").
-
-    Args:
-        times: one spike time per neuron, in ms, at least 0, infinite for none; shape (..., N).
-        dt: width of a bin, in ms.
-        window: length of the recording, in ms, a whole number of bins.
-        repeat: how often each frame is shown.
-
-    Returns:
-        Zeros and ones, uint8, shape (T, ..., N) with T = repeat * window / dt.
-
-    Raises:
-        TypeError: if repeat is not an int.
-        ValueError: if a time is negative or NaN, dt, window or repeat is not positive, or the
-            window is not a whole number of bins.
-
-    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST: 1 ms bins over 50 ms, every step
-    twice).
-
-    Example:
-        >>> latency_frames(torch.tensor([0.5, 1.0, 2.0]), dt=1.0, window=2.0, repeat=2)
-        tensor([[1, 0, 0],
-                [1, 0, 0],
-                [0, 1, 0],
-                [0, 1, 0]], dtype=torch.uint8)
-    """
-    bins = count_bins(dt, window)
-    whole("repeat", repeat)
-    _check_times(times)
-    # The clamp keeps a time just below the window in its last bin when the division rounds up.
-    index = (times.double() / dt).floor().clamp(max=bins - 1).masked_fill(~(times < window), bins).long()
-    frames = torch.zeros(bins + 1, *times.shape, dtype=torch.uint8, device=times.device)
-    return frames.scatter_(0, index.unsqueeze(0), 1)[:bins].repeat_interleave(repeat, dim=0)
-
-
 def _check_times(times: Tensor) -> None:
     valid = times >= 0
     if not valid.all():
@@ -121,22 +81,33 @@ def _check_times(times: Tensor) -> None:
 
 @dataclass(frozen=True)
 class LatencyEncoding:
-    """The five numbers of a spike-latency code, by default those of sl-MNIST.
+    """A spike-latency code, by default that of sl-MNIST.
+
+    A spike at time t falls into bin floor(t / dt). One at the end of the window or later is left
+    out, never moved into another bin. Each frame then stands ``repeat`` times in a row ("time step
+    repeat").
 
     Args:
         tau: time constant of the membrane, in ms.
         threshold: its spike threshold, in units of brightness.
         dt: width of a bin, in ms.
-        window: length of the recording, in ms; later spikes are left out.
+        window: length of the recording, in ms, a whole number of bins.
         repeat: how often each frame is shown.
 
     Raises:
         TypeError: if repeat is not an int.
-        ValueError: as :func:`spike_latency` and :func:`latency_frames`.
+        ValueError: if a number is out of range (:func:`spike_latency`), or the window is not a
+            whole number of bins.
+
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST: 1 ms bins over 50 ms, every step
+    twice).
 
     Example:
-        >>> LatencyEncoding().steps
-        100
+        >>> LatencyEncoding(window=2.0).frames(torch.tensor([0.5, 1.0, 2.0]))
+        tensor([[1, 0, 0],
+                [1, 0, 0],
+                [0, 1, 0],
+                [0, 1, 0]], dtype=torch.uint8)
     """
 
     tau: float = 50.0
@@ -146,6 +117,7 @@ class LatencyEncoding:
     repeat: int = 2
 
     def __post_init__(self) -> None:
+        whole("repeat", self.repeat)
         self.frames(self.times(torch.zeros(1)))  # raises for numbers out of range
 
     @property
@@ -162,8 +134,17 @@ class LatencyEncoding:
         return times < self.window
 
     def frames(self, times: Tensor) -> Tensor:
-        """Frames (T, ..., N) of spike times (..., N) in ms, by :func:`latency_frames`."""
-        return latency_frames(times, dt=self.dt, window=self.window, repeat=self.repeat)
+        """Frames (T, ..., N) of spike times (..., N) in ms, infinite for none: zeros, ones, uint8.
+
+        Raises:
+            ValueError: if a time is negative or NaN.
+        """
+        _check_times(times)
+        bins = count_bins(self.dt, self.window)
+        # The clamp keeps a time just below the window in its last bin when the division rounds up.
+        index = (times.double() / self.dt).floor().clamp(max=bins - 1).masked_fill(~self.shown(times), bins).long()
+        frames = torch.zeros(bins + 1, *times.shape, dtype=torch.uint8, device=times.device)
+        return frames.scatter_(0, index.unsqueeze(0), 1)[:bins].repeat_interleave(self.repeat, dim=0)
 
 
 @dataclass(frozen=True)
