@@ -28,14 +28,14 @@ MOST_OBJECTS = 10_000
 DEEPEST = 16  # groups within groups
 
 
-class Room:
+class MemoryBudget:
     """The memory that the content of a file may fill: 64 MiB and 16 times its length.
 
     Args:
         length: of the file, in bytes.
 
     Example:
-        >>> Room(1000).take(2**30, "spikes")
+        >>> MemoryBudget(1000).take(2**30, "spikes")
         Traceback (most recent call last):
         ValueError: spikes would fill 1.07 GB, more than a file of 1,000 bytes may (64 MiB and ...
     """
@@ -65,7 +65,7 @@ class HDF5:
 
     Attributes:
         file: the ``h5py.File``.
-        room: memory that its content may still fill.
+        memory: bytes that its content may still fill.
 
     Every method raises ``ValueError`` where a link leads elsewhere, a value is of another kind than
     wanted, or a stated size is more than the file holds.
@@ -75,7 +75,7 @@ class HDF5:
         packed = isinstance(source, bytes)
         self.bytes: np.ndarray = np.frombuffer(source, np.uint8) if packed else np.asarray(np.memmap(source, mode="r"))
         self.file: Any = h5py.File(io.BytesIO(source) if packed else source, "r")
-        self.room = Room(len(self.bytes))
+        self.memory = MemoryBudget(len(self.bytes))
         plist = self.file.id.get_create_plist()
         if plist.get_sizes() != (8, 8) or plist.get_userblock() != 0:
             raise ValueError("its addresses must take 8 bytes each, and it must have no user block.")
@@ -147,13 +147,13 @@ class HDF5:
         if ndim is not None and data.ndim != ndim:
             raise ValueError(f"{shown} must have {ndim} axes, got the shape {data.shape}.")
         item = PLACE.itemsize if data.dtype.kind == "O" else data.dtype.itemsize
-        if data.id.get_storage_size() > self.room.length:
+        if data.id.get_storage_size() > self.memory.length:
             raise ValueError(f"{shown} states more bytes than the file holds.")
         if data.chunks:
             wanted = math.prod(-(-n // c) for n, c in zip(data.shape, data.chunks, strict=True))
             if data.id.get_num_chunks() != wanted:
                 raise ValueError(f"{shown} states {wanted} chunks, the file holds {data.id.get_num_chunks()}.")
-            Room(self.room.length).take(math.prod(data.chunks) * item, f"a chunk of {name}")
+            MemoryBudget(self.memory.length).take(math.prod(data.chunks) * item, f"a chunk of {name}")
         elif math.prod(data.shape) * item > data.id.get_storage_size():
             raise ValueError(f"{shown} states {math.prod(data.shape) * item} bytes, which the file does not hold.")
         return data
@@ -162,7 +162,7 @@ class HDF5:
         """All values of a data set: an array, or one value."""
         data = self.dataset(name, ndim, kinds)
         if data.dtype.kind != "O":
-            self.room.take(math.prod(data.shape) * data.dtype.itemsize, name)
+            self.memory.take(math.prod(data.shape) * data.dtype.itemsize, name)
             return _unpacked(data, data.dtype) if data.compression == "gzip" else data[()]
         if h5py.check_string_dtype(data.dtype) is None:
             raise ValueError(f"{clean(name)} must hold numbers or texts, got {data.dtype}.")
@@ -173,7 +173,7 @@ class HDF5:
     def lists(self, name: str) -> "Lists":
         """The entries of a data set of variable length, usable after the file is closed."""
         data = self.dataset(name, kinds="O")
-        self.room.take(math.prod(data.shape) * PLACE.itemsize, name)
+        self.memory.take(math.prod(data.shape) * PLACE.itemsize, name)
         if data.chunks:
             places = _unpacked(data, PLACE).reshape(-1)
         else:
@@ -183,7 +183,7 @@ class HDF5:
             raise ValueError(f"{clean(name)}: the file ends before its entries do.")
         inside = h5py.check_vlen_dtype(data.dtype)
         found = Lists(clean(name), places, inside if isinstance(inside, np.dtype) else np.dtype("u1"), self.bytes)
-        if found.lengths.sum() * found.dtype.itemsize > self.room.length:  # they may all be the same long one
+        if found.lengths.sum() * found.dtype.itemsize > self.memory.length:  # they may all be the same long one
             raise ValueError(f"{clean(name)}: its entries are longer than the file.")
         return found
 

@@ -84,7 +84,7 @@ class BatchDataset(Dataset[Item]):
     def __getitem__(self, index: int) -> Any:
         """One item: x (T, N), and its class or its targets (T, ...)."""
         if not -len(self) <= index < len(self):
-            raise IndexError(f"items run from 0 to {len(self) - 1}, asked for {index}.")
+            raise IndexError(f"items run from 0 to {len(self) - 1}, got {index}.")
         return self.__getitems__([index])[0]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from neurolsc.hdf5 import Room
+from neurolsc.hdf5 import MemoryBudget
 from neurolsc.io import refusing
 
 
@@ -141,14 +141,14 @@ def read_unpacked(path: str | PathLike[str]) -> bytes:
         OSError: if the file cannot be read.
     """
     data = Path(path).read_bytes()
-    room = Room(len(data))
+    memory = MemoryBudget(len(data))
     with refusing(path, "the packed file is cut off or damaged"):
         if data.startswith(b"\x1f\x8b"):
-            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(room.left + 1)
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(memory.left + 1)
         elif data.startswith(b"\xfd7zXZ\x00"):
             unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=2**27)
-            data = unpacker.decompress(data, room.left + 1)
-            if len(data) <= room.left and (not unpacker.eof or unpacker.unused_data):
+            data = unpacker.decompress(data, memory.left + 1)
+            if len(data) <= memory.left and (not unpacker.eof or unpacker.unused_data):
                 raise EOFError("the packed stream is cut off, or followed by something else")
-        room.take(len(data), "its content")
+        memory.take(len(data), "its content")
     return data

@@ -56,7 +56,7 @@ class EventFile:
     on. These may be missing: ``extra/speaker`` (n,), integers from 0 on; ``extra/keys``, the name
     of each class (else there are 20 classes).
 
-    The file is mapped into memory and read when spikes are asked for. An object may be sent to the
+    The file is mapped into memory and read when spikes are. An object may be sent to the
     workers of a ``DataLoader``, forked or spawned.
 
     Args:
@@ -264,7 +264,7 @@ class EventCache:
 def _checked_indices(path: Path, indices: Sequence[int] | np.ndarray, n: int) -> np.ndarray:
     indices = np.asarray(indices, dtype=np.int64).reshape(-1)
     if len(indices) == 0 or indices.min() < 0 or indices.max() >= n:
-        raise IndexError(f"{path}: utterances run from 0 to {n - 1}, asked for {indices.tolist()}.")
+        raise IndexError(f"{path}: utterances run from 0 to {n - 1}, got {indices.tolist()}.")
     return indices
 
 

@@ -107,7 +107,7 @@ class JSBChorales(BatchDataset):
     def piece(self, index: int) -> Tensor:
         """All keys of a piece (steps, 88)."""
         if not -len(self) <= index < len(self):
-            raise IndexError(f"items run from 0 to {len(self) - 1}, asked for {index}.")
+            raise IndexError(f"items run from 0 to {len(self) - 1}, got {index}.")
         start, stop = self.starts[index % len(self) : index % len(self) + 2].tolist()
         return self.keys[start:stop]
 

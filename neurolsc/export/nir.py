@@ -176,7 +176,7 @@ def from_nir(
         graph = nir.dict2NIRNode(tree | {"type_check": False})
         if not isinstance(graph, nir.NIRGraph):
             raise ValueError(f"wanted a graph of NIR, got a {type(graph).__name__}.")
-        return _network(graph, dt, layer_delay, content.room)
+        return _network(graph, dt, layer_delay, content.memory)
 
 
 def _texts(tree: dict[str, Any]) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def _texts(tree: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, room: Any) -> Network:
+def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, memory: Any) -> Network:
     about = notes(graph)
     if "dt" in about:
         written = float(about["dt"])
@@ -203,10 +203,10 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, ro
         layer_delay = 1 if int(about.get("layer_delay", 0)) else 0
     layers, last = NirChain(graph).layers()
     starts = {kind: neuron for neuron in NEURONS.values() for kind in neuron.starts}
-    if room is not None:
+    if memory is not None:
         for layer in layers:
             neurons, inputs = layer.size
-            room.take(COPIES * neurons * (neurons + inputs), f"the weights of {layer.name}")
+            memory.take(COPIES * neurons * (neurons + inputs), f"the weights of {layer.name}")
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         cells = [starts[type(layer.neuron).__name__].cell(layer, dt) for layer in layers]
         top = cells[-1]

@@ -40,7 +40,7 @@ def test_an_item_is_a_piece_and_the_same_piece_a_step_later(tmp_path, publish):
     assert [len(JSBChorales(tmp_path / "root", split)) for split in ("validation", "test")] == [1, 1]
     assert "2 pieces of 2 to 3 steps, 5 in all" in repr(train)
     for index in (2, -3):
-        with pytest.raises(IndexError, match=f"items run from 0 to 1, asked for {index}"):
+        with pytest.raises(IndexError, match=f"items run from 0 to 1, got {index}"):
             train[index]
 
 
