@@ -361,6 +361,12 @@ class StartSettings:
         return named(self.start or "Default").apply(network, inputs, seed=seed)
 
 
+def _of_lsc(name: str) -> Any:
+    """A setting that LSC declares, here under the name of a flag."""
+    declared = LSC.__dataclass_fields__[name]
+    return setting(declared.default, declared.metadata["help"])
+
+
 @dataclass(frozen=True)
 class PretrainSettings:
     """Radii before training.
@@ -370,16 +376,11 @@ class PretrainSettings:
     """
 
     target: str = setting("none", "radius to pre-train to: a number, 'balanced', or 'none'")
-    rule: Literal["default", "transition", "hold-threshold", "paper"] = setting(
-        "default",
-        "which parameters follow which radius; default: paper for balanced and method released, else transition",
-    )
-    method: Literal["gradient", "released", "scale"] = setting(
-        "gradient", "the paper's loop, the same as its released code has it, or root finding on layer scales"
-    )
-    pretrain_steps: int = setting(200, "give up after this many pre-training steps (not of scale)")
-    pretrain_samples: int = setting(4, "samples looked at in each pre-training step")
-    pretrain_times: int = setting(8, "time steps looked at in each pre-training step")
+    rule: Literal["default", "transition", "hold-threshold", "paper"] = _of_lsc("rule")
+    method: Literal["gradient", "released", "scale"] = _of_lsc("method")
+    pretrain_steps: int = _of_lsc("max_steps")
+    pretrain_samples: int = _of_lsc("samples")
+    pretrain_times: int = _of_lsc("steps")
 
     def __post_init__(self) -> None:
         if (target := self.parsed_target()) is not None:
