@@ -118,7 +118,7 @@ OUT = ["--out", "{tmp}/run"]
         (["train", "--cell", "RNN", "--clip-weight", "3", *OUT], "clip_weight needs a cell that names its voltage"),
         (["train", "--split-by", "speaker", *OUT], "split_by: for data = shd only, got data = sl-mnist"),
         (["train", "--data", "shd", "--time-stretch", "1.5", *OUT], "low must be positive"),
-        (["train", "--device", "gpu", *OUT], "unknown device 'gpu': write cuda for a GPU (cuda:1 for the second)"),
+        (["train", "--device", "gpu", *OUT], "Write cuda for a GPU (cuda:1 for the second)"),
         (["radii", "--device", "cuda:99"], "torch cannot use the device 'cuda:99' here"),
         (["radii", "--data", "shd", "--channels", "60"], "channels must divide 700"),
         (["radii", "--cell", "no_such_module:Cell"], "there is no cell 'no_such_module:Cell': No module named"),
