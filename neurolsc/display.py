@@ -1,4 +1,4 @@
-"""How results look: the same lines and tables, in a console and in a notebook."""
+"""Results as lines and tables of text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -64,15 +64,15 @@ def shapes(axes: str, **tensors: Tensor | Sequence[Tensor] | None) -> str:
         axes: names of the first axes, a letter each.
         tensors: one by its name, or several, of which neighbours of equal shape are counted.
     """
-    told = []
+    parts = []
     for name, given in tensors.items():
         if given is None:
             continue
         found = [_shape(axes, tensor) for tensor in ([given] if isinstance(given, Tensor) else given)]
-        told.append(
+        parts.append(
             f"{name} {', '.join(f'{count} x {shape}' if count > 1 else shape for shape, count in counted(found))}"
         )
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 def counted(values: Iterable[Any]) -> list[tuple[Any, int]]:

@@ -122,7 +122,7 @@ def every_picture(profile, make_spikes) -> dict[str, Callable[..., Figure]]:
             plots.plot_diagnosis,
             activity=layers,
             stretch=layers,
-            kept=layers,
+            passed=layers,
             back=None,
             gradient=None,
             noise=None,

@@ -152,7 +152,7 @@ class LRUCurves(_LRU):
         lowest = min(
             (score for arms in panels.values() for runs in arms.values() for run in runs for score in run), default=1
         )
-        looks = {
+        styles = {
             start + clipped: {"color": color(number), "linestyle": dashes}
             for number, start in enumerate(STARTS)
             for clipped, dashes in (("", "-"), (", clipped", "--"))
@@ -160,7 +160,7 @@ class LRUCurves(_LRU):
         title = f"{self.title}: LRU on {found.result.grid.trials[0].experiment.data.title}, {trained([found.result])}"
         score = "validation perplexity\nof the best epoch so far"
         limits = 0.9 * lowest, _SHOWN * lowest
-        plot_bands(panels, out / PICTURE, score=score, share=False, log=True, limits=limits, looks=looks, title=title)
+        plot_bands(panels, out / PICTURE, score=score, share=False, log=True, limits=limits, styles=styles, title=title)
 
 
 class LRUTable(_LRU):

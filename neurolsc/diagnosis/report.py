@@ -278,7 +278,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
                 "radius, depth": profile.depth_mean.tolist(),
                 "exp of the exponent": [math.exp(layer.exponent) for layer in layers],
             },
-            kept={
+            passed={
                 "usable derivatives": [layer.usable for layer in layers],
                 "input that is left": [layer.survives for layer in layers],
             },

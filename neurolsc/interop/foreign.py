@@ -69,7 +69,7 @@ class ForeignCell(Cell):
         input_shape: shape of one sample of the input.
         output_shape: shape of one sample of the output.
         reset_gradient: whether the layer's reset carries gradient; None where there is no reset.
-        answers: what a rule may move, by name. Of a layer about whose decays nothing is known these
+        scaled_parameters: what a rule may move, by name. Of a layer with unknown decays these
             are its weights only.
 
     Warns:
@@ -96,10 +96,10 @@ class ForeignCell(Cell):
         self.n_hidden = math.prod(self.output_shape)
         self._warn_of_cut_derivatives()
 
-    # what a library's layers have in common is told by these
+    # for each library:
     @abstractmethod
     def find_answers(self) -> Iterable[ScaledParameter]:
-        """The parameters that answer for the radii."""
+        """The parameters that a rule scales to set a radius."""
 
     @abstractmethod
     def first_step(self, current: Tensor) -> State:
@@ -138,16 +138,16 @@ class ForeignCell(Cell):
         return linear + weights == 1 and all(isinstance(m, _WITHOUT_SYNAPSES) for m in modules)
 
     def weight_before(self) -> list[ScaledParameter]:
-        """The weight nearest before the layer, if any, which answers for the depth."""
+        """The nearest weight before the layer, if any, which scales the radius through depth."""
         weighted = [
             name for name, m in self.before.named_modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)
         ]
         return [ScaledParameter(f"before.{weighted[-1]}.weight", "depth")] if weighted else []
 
     def pretrained(self) -> Iterable[nn.Parameter]:
-        """The parameters that the answers name; biases, norms and the like stay as they are."""
-        for answer in self.scaled_parameters:
-            path, _, name = answer.parameter.rpartition(".")
+        """The parameters that rules scale; biases, norms and the like stay."""
+        for scaled in self.scaled_parameters:
+            path, _, name = scaled.parameter.rpartition(".")
             parameter = self.get_submodule(path)._parameters.get(name)
             if parameter is not None:
                 yield parameter
@@ -187,7 +187,7 @@ class ForeignCell(Cell):
 class PrecededCell(ForeignCell):
     """A cell of ours, with the modules without state that its input goes through first.
 
-    Its own input weights answer for the depth; a Linear before it stays as it is.
+    Its own input weights scale the radius through depth; a Linear before it stays.
     """
 
     layer: Cell  # type: ignore[assignment]
@@ -195,8 +195,8 @@ class PrecededCell(ForeignCell):
     def find_answers(self) -> Iterable[ScaledParameter]:
         """Those of the cell."""
         return [
-            dataclasses.replace(answer, parameter=f"layer.{answer.parameter}")
-            for answer in self.layer.scaled_parameters
+            dataclasses.replace(scaled, parameter=f"layer.{scaled.parameter}")
+            for scaled in self.layer.scaled_parameters
         ]
 
     def thresholds(self) -> Thresholds | None:

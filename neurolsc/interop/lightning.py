@@ -23,7 +23,7 @@ except ImportError as error:
 
 
 class _OnNetwork(Callback):
-    """What callbacks that look at a network have in common: where it is, and how inputs lie."""
+    """Base of the callbacks: finds the network in the model, and the axes of its inputs."""
 
     def __init__(self, module: str, batch_first: bool, input_shape: int | tuple[int, ...] | None) -> None:
         self.module, self.batch_first, self.input_shape = module, batch_first, input_shape
@@ -136,7 +136,7 @@ class Starting(_OnNetwork):
 
 
 class Diagnosing(_OnNetwork):
-    """Look at a network while it trains: before the first step and after every few epochs.
+    """Diagnose a network while it trains: before the first step and after every few epochs.
 
     Logged are the number of ``findings`` and, of each layer counted from 1, ``rate_1``,
     ``exponent_1`` and ``gradient_1``, where these are known. A finding is printed when it is first
@@ -144,11 +144,11 @@ class Diagnosing(_OnNetwork):
 
     Args:
         module: as in :class:`Starting`.
-        every: look after so many epochs.
-        task: what is asked of the network at the batch's targets; None: nothing that needs a loss
+        every: epochs between two diagnoses.
+        task: the loss at the batch's targets; None: nothing that needs a loss
             is measured.
         loss: name under which the model logs its training loss, in whose course a learning rate
-            that is too high is looked for.
+            that is too high is found.
         batch_first: whether the inputs are (B, T, ...) instead of (T, B, ...).
         input_shape: shape of one sample of a step's input, as in :func:`neurolsc.wrap`.
         settings: more arguments of :func:`neurolsc.diagnose`, such as ``samples`` or ``epsilon``.
@@ -182,19 +182,19 @@ class Diagnosing(_OnNetwork):
         self._history: list[dict[str, float]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look before the first step."""
-        told = self._look(trainer, pl_module)
+        """Diagnose before the first step."""
+        logged = self._diagnose(trainer, pl_module)
         for logger in trainer.loggers:  # log_dict would wait for the end of the epoch
-            logger.log_metrics(told, step=trainer.global_step)
+            logger.log_metrics(logged, step=trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look after some of the epochs."""
+        """Diagnose after some of the epochs."""
         if self.loss in trainer.callback_metrics:
             self._history.append({"train_loss": trainer.callback_metrics[self.loss].item()})
         if (trainer.current_epoch + 1) % self.every == 0:
-            pl_module.log_dict(self._look(trainer, pl_module, done=1))
+            pl_module.log_dict(self._diagnose(trainer, pl_module, done=1))
 
-    def _look(self, trainer: Trainer, pl_module: LightningModule, done: int = 0) -> dict[str, float]:
+    def _diagnose(self, trainer: Trainer, pl_module: LightningModule, done: int = 0) -> dict[str, float]:
         batch = next(self.batches(trainer.train_dataloader, pl_module))
         given: dict[str, Any] = {"history": self._history} | self.settings
         batch = batch if self.task is not None else batch[:1]
@@ -204,8 +204,8 @@ class Diagnosing(_OnNetwork):
             if (finding.layer, finding.name) not in known:
                 pl_module.print(f"epoch {trainer.current_epoch + done}: {finding}")
         self.diagnoses[trainer.current_epoch + done] = found
-        told = {"findings": float(len(found))}
+        logged = {"findings": float(len(found))}
         for i, layer in enumerate(found.measurements.layers, start=1):
             values = {"rate": layer.activity.rate, "exponent": layer.exponent, "gradient": layer.gradient}
-            told |= {f"{k}_{i}": v for k, v in values.items() if v is not None and math.isfinite(v)}
-        return told
+            logged |= {f"{k}_{i}": v for k, v in values.items() if v is not None and math.isfinite(v)}
+        return logged

@@ -89,10 +89,10 @@ class _Recurrent(SpikingCell):
         theirs = {"w_in": "input_weights", "w_rec": "recurrent_weights"}  # a rule must see which are frozen
         self.scaled_parameters, self.paper_scaled_parameters = (
             tuple(
-                dataclasses.replace(answer, parameter=theirs.get(answer.parameter, answer.parameter))
-                for answer in answers
+                dataclasses.replace(scaled, parameter=theirs.get(scaled.parameter, scaled.parameter))
+                for scaled in group
             )
-            for answers in (self.scaled_parameters, self.paper_scaled_parameters)
+            for group in (self.scaled_parameters, self.paper_scaled_parameters)
         )
         self.register_buffer("absent", None, persistent=False)
         if not autapses:

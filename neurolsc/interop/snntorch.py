@@ -152,12 +152,12 @@ class LIF(snn.RLeaky):
             raise ValueError(f"input_ must have shape (..., {self.linear_features}), got {tuple(input_.shape)}.")
         if self.init_hidden and any(state is not None for state in given):
             raise TypeError(f"with init_hidden=True, {type(self).__name__} keeps its states and takes one argument.")
-        kept = [getattr(self, name) for name in self.states]
-        start = kept
-        if self._at_rest or any(state.shape != input_.shape for state in kept):
+        stored = [getattr(self, name) for name in self.states]
+        start = stored
+        if self._at_rest or any(state.shape != input_.shape for state in stored):
             start = self.rest(input_)
         found = []
-        for name, state, own, first in zip(self.states, given, kept, start, strict=True):
+        for name, state, own, first in zip(self.states, given, stored, start, strict=True):
             # what reset_mem returned may come back as an argument: it stands for any shape
             taken = first if state is None or (self._at_rest and state is own) else state
             if taken.shape != input_.shape:
@@ -182,7 +182,7 @@ class LIF(snn.RLeaky):
 
     def emit(self, distance: Tensor) -> Tensor:
         """What is sent at a distance mem - threshold: the spikes, graded if they are."""
-        # snnTorch's own surrogates answer in float32
+        # snnTorch's own surrogates return float32
         return self.spike_grad(distance).to(distance.dtype) * self.graded_spikes_factor
 
     def forward(
@@ -364,7 +364,7 @@ class ALIFPlusMinus(_ALIF):
 def reset(net: nn.Module) -> None:
     """Put the states of a network's spiking layers, ours and snnTorch's, to rest, nested ones too.
 
-    ``snntorch.utils.reset`` looks at the direct children of the network and then resets every layer
+    ``snntorch.utils.reset`` resets the direct children of the network, and then every layer
     of their classes in the process; this one leaves other networks alone, and resets all states of
     a layer (``RSynaptic.spk`` too).
 

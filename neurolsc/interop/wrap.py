@@ -467,12 +467,12 @@ def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
     if _library(first) and isinstance(size := getattr(first, "input_size", None), int | Tensor):
         return (int(size),)
     raise ValueError(
-        f"the shape of an input cannot be told from {type(first).__name__}; pass input_shape, such as 784 or (1, 28, 28)."
+        f"the shape of an input is not known from {type(first).__name__}; pass input_shape, such as 784 or (1, 28, 28)."
     )
 
 
 def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
-    """Refuse an unknown module whose second answer is another one, or is no tensor."""
+    """Refuse an unknown module whose second output differs from the first, or is no tensor."""
     unknown = [m for m in modules if not type(m).__module__.startswith("torch.nn.")]
     if not unknown:
         return

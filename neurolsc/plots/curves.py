@@ -133,27 +133,27 @@ def plot_bands(
     share: bool = True,
     log: bool = False,
     limits: tuple[float, float] | None = None,
-    looks: _Styles | None = None,
+    styles: _Styles | None = None,
     title: str = "",
 ) -> Figure:
     """Draw scores over epochs: of every arm the mean of its runs, and a band, lowest to highest.
 
     Args:
         curves: by title of a panel, of every arm by name its runs; each has a score for every
-            epoch. A run that ended before others keeps its last score. An arm looks
-            the same in all panels.
+            epoch. A run that ended before others stays at its last score. An arm has
+            one style in all panels.
         path: the picture; None: it is not written.
         score: what is drawn.
         share: it lies between 0 and 1, and so does its axis.
         log: the upward axis is logarithmic.
         limits: where it begins and ends; None: around all curves.
-        looks: colour and dashes of every arm; None: one after the other.
+        styles: colour and dashes of every arm; None: one after the other.
         title: of the whole.
 
     Returns:
         The figure.
     """
-    styles = _styles(curves) if looks is None else looks
+    styles = _styles(curves) if styles is None else styles
     rows, columns = -(-len(curves) // _ACROSS), min(len(curves), _ACROSS)
     with mpl.rc_context(STYLE):
         size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * -(-len(styles) // columns))
@@ -217,11 +217,11 @@ def plot_scores(
         size = (8.5, 1.4 + 0.45 * len(places) + 0.25 * len(styles)) if words else (6.5, 4 + 0.25 * len(styles))
         figure, ((ax,),) = panels(1, 1, figsize=size)
         (_draw_rows if words else _draw_lines)(ax, arms, places, styles)
-        told, shares, ticks = (
+        name_axis, name_scores, ticks = (
             (ax.set_ylabel, ax.set_xlabel, ax.set_yticks) if words else (ax.set_xlabel, ax.set_ylabel, ax.set_xticks)
         )
-        told(over)
-        shares(score)
+        name_axis(over)
+        name_scores(score)
         if share:
             (ax.set_xlim if words else ax.set_ylim)(0, 1)
         ticks(list(places.values()), [str(value) for value in places])

@@ -87,8 +87,8 @@ def plot_profile(
         axes[0].set_ylabel("spectral radius")
         _plot_terms(axes[2], held_by, colors, firing_rate)
         lines = "Line: mean over samples. Band: smallest to largest."
-        told = [lines, "Right: spikes per neuron and step, shares of steps and samples.", *notes]
-        figure.supxlabel("   ".join(told), x=0.04, ha="left", fontsize="small")
+        notes = [lines, "Right: spikes per neuron and step, shares of steps and samples.", *notes]
+        figure.supxlabel("   ".join(notes), x=0.04, ha="left", fontsize="small")
         return finish(figure, path, title)
 
 
@@ -111,7 +111,7 @@ def _plot_terms(ax: Axes, held_by: Shares, colors: Mapping[str, str], firing_rat
     ax.set_yticks(list(layers), names, fontsize="small")
     ax.invert_yaxis()
     ax.set(xlim=(0, 1), xlabel="share")
-    ax.set_title("Radius through time held by", loc="right")
+    ax.set_title("Radius through time due to", loc="right")
     if any(held_by):
         ax.legend(ncols=2, fontsize="small", loc="upper right", bbox_to_anchor=(1.05, -0.16), columnspacing=1)
 
@@ -125,7 +125,7 @@ def plot_diagnosis(
     *,
     activity: Series,
     stretch: Series,
-    kept: Series,
+    passed: Series,
     back: np.ndarray | None,
     gradient: Sequence[float] | None,
     noise: Sequence[float] | None,
@@ -138,7 +138,7 @@ def plot_diagnosis(
         path: the picture; None: it is not written.
         activity: shares of what neurons do.
         stretch: factors by which a step multiplies gradients.
-        kept: shares of what gets through.
+        passed: shares of what gets through.
         back: norm of the last step's gradient, by layer and steps back (L, T); None if not known.
         gradient: its norm by the parameters of each layer; None if not known.
         noise: its signal to noise; None if not known.
@@ -154,7 +154,7 @@ def plot_diagnosis(
         _lines(axes[0, 0], activity, "What the neurons do", "share")
         _lines(axes[0, 1], stretch, "What a step multiplies", "factor")
         axes[0, 1].axhline(1, color="black", linestyle="--", linewidth=1)
-        _lines(axes[0, 2], kept, "What gets through", "share")
+        _lines(axes[0, 2], passed, "What gets through", "share")
         _back(axes[1, 0], back)
         _dots(axes[1, 1], gradient, "Gradient of the loss by the weights", "norm")
         _dots(axes[1, 2], noise, "Its signal to noise between batches", "|mean|² / variance")
@@ -337,7 +337,7 @@ Spikes = tuple[np.ndarray, np.ndarray]
 def plot_utterances(
     utterances: Sequence[Spikes], titles: Sequence[str], path: Where = None, *, units: int, title: str = ""
 ) -> Figure:
-    """Draw the spikes of utterances, and beside each how often every unit fires.
+    """Draw the spikes of utterances, and the number of spikes of each unit.
 
     Args:
         utterances: their spikes.

@@ -1,4 +1,4 @@
-"""What the pictures share: colours, looks, and how a figure is saved."""
+"""Colours and styles of all pictures, and how a figure is saved."""
 
 import io
 import math
@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from neurolsc.io import atomic_write
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
-"""Okabe and Ito's palette, told apart by colour-blind readers."""
+"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
 
 Where = str | PathLike[str] | None
 """Where a picture is written to, in the format of its suffix; None: it is not written."""
@@ -46,7 +46,7 @@ def line_style(number: int) -> dict[str, str]:
 
 
 def from_zero(ax: Axes) -> None:
-    """Start the upward axis at zero, with room above the highest line, if there is one."""
+    """Start the upward axis at zero, with space above the highest line, if there is one."""
     top = 1.08 * ax.dataLim.y1
     ax.set_ylim(0, top if math.isfinite(top) and top else None)
 

@@ -34,7 +34,7 @@ def perturbation_growth(
     with t' = t-1 or t by the network's delay, and :math:`\delta h[\cdot, 0]` the change of the
     input. Both are sums over the same paths of products of the same derivatives, taken from one end
     and from the other (App. E): with ``layer_delay=1`` what the loss changes by is
-    :math:`g \cdot \delta h` summed over the layers, at whichever step one looks. Of spikes the
+    :math:`g \cdot \delta h` summed over the layers, at every step. Of spikes the
     change between two runs is not that of the first order: a small one moves no spike, or whole
     ones, while the tangent and the gradient have the surrogate's derivative. So what the paper says
     of the forward pass is there true of the tangent only.
@@ -138,13 +138,13 @@ def covariance_decay(sizes: Tensor, *, step: int = 0) -> CovarianceDecay:
     over samples, with the chance p for independent Gaussian variables. Theorem 2 assumes that the
     covariance tends to 0 with the distance of any two steps. A p above 0.05 says that the
     correlation could be chance, not that there is none: over B samples one below about
-    :math:`2 / \sqrt B` cannot be told from 0. And of independent sizes one step in twenty has a p
+    :math:`2 / \sqrt B` cannot be distinguished from 0. And of independent sizes one step in twenty has a p
     below 0.05.
 
     A network that starts at rest has the same state, and where its derivative does not depend on
     the input the same derivative, in all samples at its first step; with ``layer_delay=1`` layer l
     has it for l more steps. A covariance with such a step is 0 whatever the network does later:
-    look at one at which samples differ.
+    choose a step at which samples differ.
 
     Args:
         sizes: over steps and samples (..., K, B), as of :func:`neurolsc.stability.singular_values`,

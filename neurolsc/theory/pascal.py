@@ -29,7 +29,7 @@ class PascalRNN(Cell):
     .. math:: h[t, l] = \mathrm{time}\; h[t-1, l] + \mathrm{depth}\; h[t-1, l-1]
 
     That is ``layer_delay=1``; in a network with ``layer_delay=0`` the last term is
-    :math:`h[t, l-1]`. Neurons do not hear one another. Nothing in it is learnt, so its radii are
+    :math:`h[t, l-1]`. Neurons are not connected to each other. Nothing in it is learnt, so its radii are
     ``time`` and ``depth`` exactly, at every step.
 
     Args:
