@@ -17,19 +17,19 @@ SYNCHRONOUS, EXPLODING, VANISHING = "synchronous layer", "exploding through time
 FROZEN, MISSING, TOO_FAST, AXES = "frozen time constant", "missing class", "learning rate too high", "input batch first"
 
 BUSY = 0.9  # spikes per neuron and step above which a layer says little but yes
-# Rates outside of which a threshold is out of scale. Networks woken to 0.06 to 0.25 learn, those at
-# 0.0002 to 0.04 hardly. A threshold of no size fires at every voltage above 0, half of the steps.
+# Rates outside of which a threshold is out of scale. Networks woken to 0.06 to 0.25 learn, those at 0.0002 to 0.04
+# hardly. A threshold of no size fires at every voltage above 0, half of the steps.
 RARE, OFTEN = 0.01, 0.4
 MOST_DEAD = 0.5  # share of silent neurons above which it is no sparse code any more
-# Synchrony above which all neurons do more than half of what they do together; layers that speech
-# or digits drive have 0.1 to 0.3.
+# Synchrony above which all neurons do more than half of what they do together; layers that speech or digits drive have
+# 0.1 to 0.3.
 COMMON = 0.5
-# Growth over a whole run above which gradients explode. A mean radius above 1 alone is none, where a
-# few points have large ones and products shrink; nor is the growth of a few steps, by as much as the
-# largest singular value, which is 1 to 3.
+# Growth over a whole run above which gradients explode. A mean radius above 1 alone is none, where a few points have
+# large ones and products shrink; nor is the growth of a few steps, by as much as the largest singular value, which is 1
+# to 3.
 TENFOLD = math.log(10.0)
-# Largest singular value through depth below which a layer passes less than a tenth of any gradient;
-# five such layers leave less than 1e-5. Woken networks have 0.7, good ones 2 to 4.
+# Largest singular value through depth below which a layer passes less than a tenth of any gradient; five such layers
+# leave less than 1e-5. Woken networks have 0.7, good ones 2 to 4.
 LITTLE = 0.1
 MOST_STUCK = 0.5  # share of a layer's time constants that no step moves above which it is a fault
 
@@ -81,7 +81,7 @@ OTHERS = (  # all that apply
         EXPLODING,
         lambda m: not m.learnt and m.exponent * m.steps > TENFOLD,
         "gradients grow {growth:.2f}-fold at every step back in time",
-        "mean radius {radius:.2f}, held by the {held}",
+        "mean radius {radius:.2f}, held by the {term}",
         "{less}",
     ),
     Rule(
@@ -118,7 +118,7 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
     silent_below = False
     scaled = all(network.cells[i].thresholds() is not None for i in network.spiking)
     for i, layer in enumerate(measured.layers):
-        held = main_term(measured.profile, i)
+        term = main_term(measured.profile, i)
         values = SimpleNamespace(
             **vars(layer),
             **layer.activity._asdict(),
@@ -133,8 +133,8 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
             steps=measured.steps,
             growth=math.exp(min(layer.exponent, 700)),
             radius=measured.profile.time_mean[i].item(),
-            held=held.name,
-            less="scale w_rec down: no leak is above 1 by itself" if held.name == "leak" else held.too_large,
+            term=term.name,
+            less="scale w_rec down: no leak is above 1 by itself" if term.name == "leak" else term.too_large,
         )
         active = next((rule for rule in ACTIVITY if values.spikes and rule.found(values)), None)
         found = [(rule, values) for rule in (active, *OTHERS) if rule and (rule is active or rule.found(values))]
@@ -150,8 +150,8 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
 def missing_classes(labels: Tensor, classes: int) -> Iterator[Finding]:
     """Classes that no label (n,) names, where there are labels enough to decide.
 
-    Of n labels drawn evenly from C classes some class is left out by chance with a probability of
-    at most :math:`C (1 - 1/C)^n`, which has to be below 1 %.
+    Of n labels drawn evenly from C classes some class is left out by chance with a probability of at most :math:`C (1 -
+    1/C)^n`, which has to be below 1 %.
     """
     absent = (torch.bincount(labels.flatten().long().cpu(), minlength=classes) == 0).nonzero().flatten().tolist()
     if absent and classes * (1 - 1 / classes) ** labels.numel() < 0.01:
@@ -166,8 +166,8 @@ def too_fast(history: Sequence[Mapping[str, Any]], updates: int, losses: Mapping
     Args:
         history: rows with ``train_loss``, an epoch each; three or more count.
         updates: updates on one batch,
-        losses: and the loss after them by learning rate, that of the training first; empty: not
-            tried. Where steps are small enough, the larger ones go down faster.
+        losses: and the loss after them by learning rate, that of the training first; empty: not tried. Where steps are
+            small enough, the larger ones go down faster.
     """
     epochs = [row["train_loss"] for row in history]
     if len(epochs) >= 3 and min(epochs[1:]) > epochs[0]:

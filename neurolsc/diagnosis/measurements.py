@@ -85,10 +85,10 @@ class Batch:
 def batch_first(batch: Batch) -> str:
     """Why the first two axes of an input look swapped; empty if they do not.
 
-    Targets decide where steps and samples differ in number. Else time is the axis along which
-    neighbours are alike: below a :func:`roughness` of 0.7 an axis is time, above 0.9 it is samples,
-    which are drawn apart and give 1; of many groups and lines chance stays within 0.1. An input
-    without any order in time, such as Poisson spikes at one rate, says nothing.
+    Targets decide where steps and samples differ in number. Else time is the axis along which neighbours are alike:
+    below a :func:`roughness` of 0.7 an axis is time, above 0.9 it is samples, which are drawn apart and give 1; of many
+    groups and lines chance stays within 0.1. An input without any order in time, such as Poisson spikes at one rate,
+    says nothing.
     """
     steps, samples = batch.x.shape[:2]
     if batch.targets is not None and steps != samples:
@@ -108,9 +108,9 @@ def roughness(x: Tensor, axis: int) -> float:
     .. math:: \eta = \frac{n}{n - 1} \frac{\sum_{i=1}^{n-1} (a_{i+1} - a_i)^2}
         {2 \sum_{i=1}^{n} (a_i - \bar a)^2},
 
-    where a are the sums of 16 groups of neighbouring inputs (one input alone may fire once), and
-    both sums run over all groups and all lines along the axis. It is 1 on the average for values in
-    any order, and falls to 0 for smooth ones. NaN for fewer than 4 values, or where none changes.
+    where a are the sums of 16 groups of neighbouring inputs (one input alone may fire once), and both sums run over all
+    groups and all lines along the axis. It is 1 on the average for values in any order, and falls to 0 for smooth ones.
+    NaN for fewer than 4 values, or where none changes.
 
     Source: J. von Neumann, Annals of Mathematical Statistics 12 (1941).
     """
@@ -150,8 +150,8 @@ class Measurements:
     profile: RadiusProfile  # its radii, with sources
     steps: int  # of the run along which exponents were measured
     loss: float | None = None  # of the task on the batch, in nats; None without targets, as what follows
-    # (L, T) norm of the gradient of the loss of a sample's last step by the state k steps back,
-    # mean over samples that are so long; NaN where none is
+    # (L, T) norm of the gradient of the loss of a sample's last step by the state k steps back, mean over samples that
+    # are so long; NaN where none is
     back: Tensor | None = None
     classes: int | None = None  # of each sample's target; None where the targets are no classes
     relays: bool = True  # whether Relay() takes these layers: they name input weights and voltage

@@ -62,26 +62,25 @@ def diagnose(
 ) -> "Diagnosis":
     """Say what is wrong with a network that does not learn, or before it is to learn.
 
-    Measured are what the neurons of each layer do, radii and what holds them, Lyapunov exponents,
-    singular values, usable derivatives, and what is left of the input; with targets also the
-    gradients of the loss, how far back and down they reach, and how much batches agree on them.
-    Found are layers that are dead, saturated, synchronous or out of scale, gradients that explode
-    through time or vanish through depth, time constants that are frozen or cannot move, classes
-    that are missing, a learning rate that is too high, an input whose axes are swapped, and a
-    surrogate whose derivative is NaN or infinite somewhere (all else is then measured as if it were
-    0 there). A radius through time just below 1 is a memory and no fault.
+    Measured are what the neurons of each layer do, radii and what holds them, Lyapunov exponents, singular values,
+    usable derivatives, and what is left of the input; with targets also the gradients of the loss, how far back and
+    down they reach, and how much batches agree on them. Found are layers that are dead, saturated, synchronous or out
+    of scale, gradients that explode through time or vanish through depth, time constants that are frozen or cannot
+    move, classes that are missing, a learning rate that is too high, an input whose axes are swapped, and a surrogate
+    whose derivative is NaN or infinite somewhere (all else is then measured as if it were 0 there). A radius through
+    time just below 1 is a memory and no fault.
 
     Args:
-        network: the network; it stays as it is. :func:`neurolsc.wrap` makes one of models of
-            snnTorch, norse and PyTorch.
-        batch: x (T, B, n_in), or (x, targets) or (x, targets, mask) as
-            :func:`neurolsc.datasets.collate` makes them. A few dozen samples are enough.
+        network: the network; it stays as it is. :func:`neurolsc.wrap` makes one of models of snnTorch, norse and
+            PyTorch.
+        batch: x (T, B, n_in), or (x, targets) or (x, targets, mask) as :func:`neurolsc.datasets.collate` makes them. A
+            few dozen samples are enough.
         task: the task of the network.
-        labels: classes of more samples than the batch holds (n,), in which missing ones are sought;
-            by default those of the batch.
+        labels: classes of more samples than the batch holds (n,), in which missing ones are sought; by default those of
+            the batch.
         history: rows with ``train_loss``, an epoch each: ``TrainResult.history``.
-        lr: learning rate; with one and fewer than three epochs of history, copies of the network
-            are trained on the batch for 10 updates, at this rate, a tenth and a hundredth of it.
+        lr: learning rate; with one and fewer than three epochs of history, copies of the network are trained on the
+            batch for 10 updates, at this rate, a tenth and a hundredth of it.
         optimizer: makes the optimizer from parameters and learning rate.
         epsilon: of the optimizer, with which entries of the gradient are compared: 1e-8 in Adam.
         samples: number of samples of the batch at which derivatives are measured,
@@ -158,10 +157,9 @@ class Diagnosis(Displayed, Sequence[Finding]):
     """What :func:`neurolsc.diagnose` found: a sequence of findings, with the measurements.
 
     As text it is a table with a line per layer and the findings below: spikes per neuron and step,
-    shares of dead and saturated ("busy") neurons, synchrony, mean radii through time and depth,
-    largest Lyapunov exponent, largest singular values through time and depth, shares of usable
-    derivatives and of the input that is left; of the loss's gradient its norm, signal to noise, and
-    the share of entries below the optimizer's epsilon.
+    shares of dead and saturated ("busy") neurons, synchrony, mean radii through time and depth, largest Lyapunov
+    exponent, largest singular values through time and depth, shares of usable derivatives and of the input that is
+    left; of the loss's gradient its norm, signal to noise, and the share of entries below the optimizer's epsilon.
 
     Attributes:
         findings: what is wrong.
@@ -197,9 +195,9 @@ class Diagnosis(Displayed, Sequence[Finding]):
                 f"most of the gradient of layer {', '.join(low)} is below the optimizer's epsilon of "
                 f"{self.epsilon:g}; such entries move more slowly than by the learning rate"
             )
-        # Over the starts of the study this share goes with the score more closely than any other number: woken
-        # layers lose it, and learn less: five of ALIF+ by 7 points than relays, ten of ALIF± by 13, ten of ALIF+
-        # nothing at all.
+        # Over the starts of the study this share goes with the score more closely than any other number: woken layers
+        # lose it, and learn less: five of ALIF+ by 7 points than relays, ten of ALIF± by 13, ten of ALIF+ nothing at
+        # all.
         lost = [str(i) for i, m in enumerate(layers, start=1) if m.survives < 0.05 and m.activity.rate > 0]
         if lost and layers[0].survives > 0.2:
             cure = "; a network that starts as relays keeps it (initialisers.Relay)" if self.measurements.relays else ""
@@ -372,18 +370,18 @@ def cure_for(name: str, layers: Sequence[int], network: Network, measured: Measu
             for cell in (network.cells[i] for i in layers):
                 thresholds = cell.thresholds()
                 rest = None if thresholds is None else thresholds.rest()
-                for answer in cell.scaled_parameters:
-                    owner, last = owner_of(cell, answer.parameter)
+                for scaled in cell.scaled_parameters:
+                    owner, last = owner_of(cell, scaled.parameter)
                     parameter = stored_parameter(owner, last)
-                    if answer.through == "value" or parameter is None:
+                    if scaled.through == "value" or parameter is None:
                         continue
                     parameter.requires_grad_()
-                    if answer.through == "decay":
-                        assign(cell, answer.parameter, getattr(owner, last).detach().clamp(shortest, longest))
+                    if scaled.through == "decay":
+                        assign(cell, scaled.parameter, getattr(owner, last).detach().clamp(shortest, longest))
                 if thresholds is not None and rest is not None:
                     thresholds.set_rest(rest)
 
-        return Cure(f"time constants unfrozen, and kept within {shortest:g} to {longest:g} steps", free)
+        return Cure(f"time constants unfrozen, and within {shortest:g} to {longest:g} steps", free)
     return None
 
 
@@ -409,9 +407,8 @@ def try_cures(
 ) -> tuple[Trial, ...]:
     """Try the cure of each finding on a copy of the network, and see whether it then learns faster.
 
-    Each copy is trained on the batch itself, without dropout, from the same weights but for its
-    cure; an untreated copy as well. So few updates say whether a cure sets something in motion,
-    not what a whole training becomes.
+    Each copy is trained on the batch itself, without dropout, from the same weights but for its cure; an untreated copy
+    as well. So few updates say whether a cure sets something in motion, not what a whole training becomes.
 
     Args:
         network: the network; it stays as it is.
@@ -423,9 +420,9 @@ def try_cures(
         updates: of each copy.
 
     Returns:
-        A trial for every kind of fault that the package can do something about, of all layers that
-        have it at once; kinds with the same cure are one. A missing class is none of those, nor
-        are swapped axes: there the batch is turned before all trials.
+        A trial for every kind of fault that the package can do something about, of all layers that have it at once;
+        kinds with the same cure are one. A missing class is none of those, nor are swapped axes: there the batch is
+        turned before all trials.
 
     Raises:
         TypeError: if network is not one, or the batch is of another kind.
@@ -467,8 +464,8 @@ def try_cures(
 
 def copied(network: Network) -> Network:
     """An independent copy, also of layers of others that hold states with a history."""
-    held = [tensor for module in network.modules() for tensor in (*module._buffers.values(), *vars(module).values())]
-    memo = {id(t): t.detach().clone() for t in held if isinstance(t, Tensor) and not t.is_leaf}
+    tensors = [tensor for module in network.modules() for tensor in (*module._buffers.values(), *vars(module).values())]
+    memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
     return copy.deepcopy(network, memo)
 
 

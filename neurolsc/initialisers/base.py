@@ -24,8 +24,8 @@ class StartReport(tuple[Finding, ...]):
     """Findings of a start, with a summary line.
 
     Attributes:
-        summary: firing rates and radii before and after, on a batch that the start did not set them
-            on, where it measures them; else empty.
+        summary: firing rates and radii before and after, on a batch that the start did not set them on, where it
+            measures them; else empty.
     """
 
     summary: str
@@ -42,10 +42,9 @@ class StartReport(tuple[Finding, ...]):
 class Initialiser(ABC):
     """A way to start: sets parameters of the cells of a network, in place.
 
-    A subclass is a frozen dataclass whose fields are the numbers of the method. It states its
-    formula, its source and what it assumes. Frozen parameters (``requires_grad=False``) stay, and
-    so does the readout, unless the method says otherwise. What is drawn comes from the seed alone;
-    torch's own generator is not touched.
+    A subclass is a frozen dataclass whose fields are the numbers of the method. It states its formula, its source and
+    what it assumes. Frozen parameters (``requires_grad=False``) stay, and so does the readout, unless the method says
+    otherwise. What is drawn comes from the seed alone; torch's own generator is not touched.
 
     ``first + second`` applies both, in this order; ``str`` returns the text from which
     :func:`neurolsc.initialisers.named` makes an equal object.
@@ -57,14 +56,13 @@ class Initialiser(ABC):
 
         Args:
             network: the network; :func:`neurolsc.wrap` makes one of other modules.
-            inputs: batches x (T, B, n_in), or (x, labels), as
-                :func:`neurolsc.datasets.input_batches` makes them. A method that needs one takes
-                the first; one that needs none takes an empty list.
+            inputs: batches x (T, B, n_in), or (x, labels), as :func:`neurolsc.datasets.input_batches` makes them. A
+                method that needs one takes the first; one that needs none takes an empty list.
             seed: of what is drawn.
 
         Returns:
-            What could not be reached, and where; empty if all is well. Some return a
-            :class:`StartReport`, whose text also says what the start did.
+            What could not be reached, and where; empty if all is well. Some return a :class:`StartReport`, whose text
+            also says what the start did.
 
         Raises:
             TypeError: if a cell lacks what the method needs.
@@ -136,8 +134,8 @@ def named(spec: str) -> Initialiser:
     """The initialiser that a text names; nothing in it is executed.
 
     Args:
-        spec: a name, with numbers and words in brackets where it takes some, or several joined by
-            ``+``: ``"Default"``, ``"LSUV(variance=0.5)"``, ``"Orthogonal() + RateMatching(0.15)"``.
+        spec: a name, with numbers and words in brackets where it takes some, or several joined by ``+``: ``"Default"``,
+            ``"LSUV(variance=0.5)"``, ``"Orthogonal() + RateMatching(0.15)"``.
 
     Raises:
         TypeError: if it is no text.
@@ -196,8 +194,7 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
     """The first batch, in the network's dtype and on its device.
 
     Raises:
-        TypeError: if network is no network, or inputs is no sequence of tensors, or of tuples that
-            begin with one.
+        TypeError: if network is no network, or inputs is no sequence of tensors, or of tuples that begin with one.
         ValueError: if there is none, or it does not fit the network.
     """
     n_in = as_network(network).n_in
@@ -239,7 +236,7 @@ def input_matrices(network: Network, layer: int) -> tuple[WeightMatrix, ...]:
     if found := weight_matrices(network.cells[layer], "depth", inputs=True):
         return found
     raise TypeError(
-        f"{layer_name(network, layer)} names no input matrix among its answers: put an nn.Linear before it, or use a "
+        f"{layer_name(network, layer)} names no input matrix among its scaled_parameters: put an nn.Linear before it, or use a "
         "start of thresholds alone, RateMatching(0.15)."
     )
 
@@ -253,7 +250,7 @@ def recurrent_matrices(network: Network, layer: int) -> tuple[WeightMatrix, ...]
     if found := weight_matrices(network.cells[layer], "time"):
         return found
     raise TypeError(
-        f"{layer_name(network, layer)} names no recurrent matrix among its answers: use a start that needs none, such as "
+        f"{layer_name(network, layer)} names no recurrent matrix among its scaled_parameters: use a start that needs none, such as "
         "RateMatching(0.15), LSUV() or BySource()."
     )
 
@@ -287,8 +284,8 @@ def impulse_response(cell: Cell, of: Membrane, inputs: tuple[WeightMatrix, ...],
     r"""The voltage after an input current of 1 in the first step, without spikes (T, n_hidden).
 
     It is measured: the input matrices are replaced, for the while, by ones through which every
-    neuron gets the mean of its inputs, and the current is a thousandth of the lowest threshold. Of
-    LIF and ALIF it is :math:`e^{-t/\tau_v}`.
+    neuron gets the mean of its inputs, and the current is a thousandth of the lowest threshold. Of LIF and ALIF it is
+    :math:`e^{-t/\tau_v}`.
     """
     threshold = resting_threshold(cell, of)
     size = 1e-3 * threshold[threshold > 0].amin().item() if (threshold > 0).any() else 1e-3

@@ -33,12 +33,12 @@ from neurolsc.surrogate import Surrogate
 class FourConditions(Initialiser):
     r"""Recurrent weights, dampening and sharpness from four conditions of stability.
 
-    With n recurrent weights :math:`w` a neuron, leak :math:`\alpha`, inputs :math:`x`, and
-    :math:`s = \gamma f(\omega(v - \vartheta))`:
+    With n recurrent weights :math:`w` a neuron, leak :math:`\alpha`, inputs :math:`x`, and :math:`s = \gamma f(\omega(v
+    - \vartheta))`:
 
-    1.  The layer fires at a rate of 1/2, by the mean :math:`\bar w` of the recurrent weights. For a
-        LIF with its reset by subtraction the paper has :math:`n \bar w = (3 - 2\alpha) \vartheta`;
-        here the mean is found by root finding on the first batch, since thresholds here may move.
+    1.  The layer fires at a rate of 1/2, by the mean :math:`\bar w` of the recurrent weights. For a LIF with its reset
+        by subtraction the paper has :math:`n \bar w = (3 - 2\alpha) \vartheta`; here the mean is found by root finding
+        on the first batch, since thresholds here may move.
     2.  Recurrence and input contribute the same variance to the current, by the variance of w:
 
         .. math:: n \big(\tfrac12 \mathrm{Var}\, w + \tfrac14 \bar w^2\big) =
@@ -50,8 +50,8 @@ class FourConditions(Initialiser):
 
         .. math:: \alpha + \gamma f(0) \frac1n \sum_i \sum_j \max(w_{ij}, 0) = 1
 
-    4.  So does the variance of the gradient, by the sharpness, with voltages uniform between the
-        least and the largest that the weights allow:
+    4.  So does the variance of the gradient, by the sharpness, with voltages uniform between the least and the largest
+        that the weights allow:
 
         .. math:: \alpha^2 + n\, \mathrm{E}[w^2]\, \mathrm{E}[s^2] = 1, \quad
             v \sim U\Big(\tfrac{-\sum \max(-w, 0)}{1 - \alpha}, \tfrac{\sum \max(w, 0)}{1 -
@@ -59,8 +59,8 @@ class FourConditions(Initialiser):
 
         with sums over the recurrent and the input weights of a neuron.
 
-    Conditions 3 and 4 are those without a gradient through the reset, and without that from the
-    layer above. All are applied in this order, layer by layer, bottom up.
+    Conditions 3 and 4 are those without a gradient through the reset, and without that from the layer above. All are
+    applied in this order, layer by layer, bottom up.
 
     Attributes:
         conditions: which of them are applied. 3 and 4 need cells with a surrogate of ours.
@@ -82,14 +82,14 @@ class FourConditions(Initialiser):
         spikes = self._surrogates(network) if {3, 4} & set(self.conditions) else {}
         with eval_mode(network), torch.no_grad():
             for i in network.spiking:
-                cell, told = network.cells[i], list[tuple[str, str]]()
+                cell, problems = network.cells[i], list[tuple[str, str]]()
                 if {1, 2} & set(self.conditions):
-                    told += self._weights(cell, of[i], below[i], own[i], reads(network, x, i), (seed, i))
+                    problems += self._weights(cell, of[i], below[i], own[i], reads(network, x, i), (seed, i))
                 if 3 in self.conditions:
-                    told += _dampen(cell, of[i], own[i], spikes[i])
+                    problems += _dampen(cell, of[i], own[i], spikes[i])
                 if 4 in self.conditions:
-                    told += _sharpen(cell, of[i], below[i], own[i], spikes[i])
-                found += [Finding(i + 1, *words) for words in told]
+                    problems += _sharpen(cell, of[i], below[i], own[i], spikes[i])
+                found += [Finding(i + 1, *words) for words in problems]
         return tuple(found)
 
     def _surrogates(self, network: Network) -> dict[int, Surrogate]:
@@ -134,19 +134,19 @@ class FourConditions(Initialiser):
                     around = math.sqrt(max(variance, 0.0)) * numbers
                 put(matrix, mean + around)
 
-        told = []
+        problems = []
         if 1 in self.conditions:  # by sums of a neuron's recurrent weights, in thresholds
             unit = resting_threshold(cell, of).mean().item() / fan_in
             reached = settle(lambda sums: set_to(unit * sums), lambda: rate(cell, read), 0.5, reach=1024, close=0.005)
             if not abs(reached - 0.5) <= 0.05:
                 jumps = "its spikes feed on each other, and the rate jumps: raise its input weights"
-                told.append((f"fires {reached:.3g} spikes per neuron and step, not 0.5", jumps))
+                problems.append((f"fires {reached:.3g} spikes per neuron and step, not 0.5", jumps))
         else:
             set_to(sum(float(w.mean()) for w in before) / len(before))
         if short:
             weak = "the mean recurrent weight alone makes more variance than the input"
-            told.append((weak, "raise its input weights"))
-        return told
+            problems.append((weak, "raise its input weights"))
+        return problems
 
 
 def _dampen(cell: Cell, of: Membrane, own: Sequence[WeightMatrix], spike: Surrogate) -> list[tuple[str, str]]:

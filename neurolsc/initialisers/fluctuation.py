@@ -32,21 +32,20 @@ from neurolsc.validation import number
 class FluctuationDriven(Initialiser):
     r"""Weights under which spikes drive the voltage to a wanted mean and deviation in time.
 
-    Of independent Poisson spikes of rate :math:`\nu` through weights of mean :math:`\mu_w` and
-    deviation :math:`\sigma_w`, filtered by the neuron's :math:`\varepsilon(t)`, the voltage without
-    threshold and reset has
+    Of independent Poisson spikes of rate :math:`\nu` through weights of mean :math:`\mu_w` and deviation
+    :math:`\sigma_w`, filtered by the neuron's :math:`\varepsilon(t)`, the voltage without threshold and reset has
 
     .. math:: \mu_U = n \nu\, \bar\varepsilon\, \mu_w, \quad
         \sigma_U^2 = n \nu\, \hat\varepsilon\, (\sigma_w^2 + \mu_w^2), \quad
         \bar\varepsilon = \sum_t \varepsilon(t), \quad \hat\varepsilon = \sum_t \varepsilon(t)^2,
 
-    solved for the weights. With recurrence a share :math:`\alpha` of the variance comes from the
-    inputs and the rest from the layer itself, while :math:`\mu_w` is the same for both.
+    solved for the weights. With recurrence a share :math:`\alpha` of the variance comes from the inputs and the rest
+    from the layer itself, while :math:`\mu_w` is the same for both.
 
     Measured, where the paper guesses one rate for all: :math:`\nu` of what each layer reads, bottom
-    up (of inputs that are not 0 or 1, their mean and mean square), and of its own spikes, by
-    drawing the same numbers for another rate until it fires at that; and the filter
-    :math:`\varepsilon`, as the response to a small current. Assumed: spikes without correlations.
+    up (of inputs that are not 0 or 1, their mean and mean square), and of its own spikes, by drawing the same numbers
+    for another rate until it fires at that; and the filter :math:`\varepsilon`, as the response to a small current.
+    Assumed: spikes without correlations.
 
     Attributes:
         mu: :math:`\mu_U`, in resting thresholds of the neuron (the paper's threshold is 1).
@@ -116,13 +115,13 @@ class ActivityPropagation(Initialiser):
     .. math:: W_{ij} \sim N\Big(0, \frac{1}{n\, P(u > \vartheta)}\Big), \quad
         P(u > \vartheta) = \tfrac12 \mathrm{erfc}(\vartheta / \sqrt 2)
 
-    A spike is 1 with probability P, so that n of them through such weights have mean square 1; with
-    :math:`u \sim N(0, 1)` below, it is the same above.
+    A spike is 1 with probability P, so that n of them through such weights have mean square 1; with :math:`u \sim N(0,
+    1)` below, it is the same above.
 
-    The first layer reads data, so there P is the mean square of the first batch. Ours, since the
-    paper's layers have no recurrence: the spikes of the layer itself are inputs like those from
-    below, and n P is the sum over both. Assumed, as in the paper: a voltage without memory and
-    reset, thresholds at rest (where a spike raises them, less fires), and wide layers.
+    The first layer reads data, so there P is the mean square of the first batch. Ours, since the paper's layers have no
+    recurrence: the spikes of the layer itself are inputs like those from below, and n P is the sum over both. Assumed,
+    as in the paper: a voltage without memory and reset, thresholds at rest (where a spike raises them, less fires), and
+    wide layers.
 
     Source: Micheli, Booij, van Gemert & Tömen, arXiv:2410.00580 (the variance).
     """

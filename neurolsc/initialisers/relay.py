@@ -43,9 +43,8 @@ class RateMatching(Initialiser):
     .. math:: \vartheta_l \leftarrow c_l \vartheta_l, \quad
         \frac{1}{TBN} \sum_{t,b,i} z_{t,b,i}(c_l) = r
 
-    With an ALIF's whole threshold, :math:`b_\vartheta` and :math:`\beta`, see
-    :func:`neurolsc.match_firing_rates`. A rate that no scale from 1e-3 to 1e3 reaches is approached
-    as near as it goes, and is a finding.
+    With an ALIF's whole threshold, :math:`b_\vartheta` and :math:`\beta`, see :func:`neurolsc.match_firing_rates`. A
+    rate that no scale from 1e-3 to 1e3 reaches is approached as near as it goes, and is a finding.
 
     Attributes:
         rate: r, spikes per neuron and step.
@@ -121,21 +120,19 @@ class BySource(Initialiser):
         \quad \lVert W_{rec, l}\, z_l \rVert \le c\, \lVert W_{in, l}\, z_{l-1} \rVert,
         \quad \mathrm{E}\, z_l = r
 
-    bottom up, by a scale of the input matrices, one of the recurrent matrices and one of the
-    thresholds of each layer, in rounds, since each moves the other two. The radius through time of
-    a spiking layer is mostly that of its leaks, which are its memory and no instability: time
-    constants stay as they are, for the task to set.
+    bottom up, by a scale of the input matrices, one of the recurrent matrices and one of the thresholds of each layer,
+    in rounds, since each moves the other two. The radius through time of a spiking layer is mostly that of its leaks,
+    which are its memory and no instability: time constants stay as they are, for the task to set.
 
     The derivative of the first layer by the input holds no surrogate; its input matrix stays.
 
     Attributes:
         depth: wanted radius through depth of every layer but the first; 0: w_in stays.
-        recurrence: c, a bound on the recurrent current as a share of the input current. Recurrent
-            weights are only ever scaled down. As snnTorch draws them, the recurrent current of a
-            first layer is five times its input. 0: no recurrence at the start.
+        recurrence: c, a bound on the recurrent current as a share of the input current. Recurrent weights are only ever
+            scaled down. As snnTorch draws them, the recurrent current of a first layer is five times its input. 0: no
+            recurrence at the start.
         rate: spikes per neuron and step; 0: thresholds stay.
-        time: bound on the mean radius through time; where it is above, the recurrence is scaled
-            down until it is not.
+        time: bound on the mean radius through time; where it is above, the recurrence is scaled down until it is not.
         samples: samples of the first batch at which radii are taken.
         steps: time steps at which they are.
         rounds: most rounds for each layer.
@@ -202,8 +199,7 @@ class BySource(Initialiser):
     ) -> StartReport:
         """The findings, those on the last batch among them, and the summary that ends in `done`.
 
-        Rates on the last batch are compared of the layers `at_rate`, counted from 1, that have no
-        other finding.
+        Rates on the last batch are compared of the layers `at_rate`, counted from 1, that have no other finding.
         """
         known = {finding.layer for finding in found}
         unseen = [
@@ -303,37 +299,31 @@ class Relay(Initialiser):
 
     .. math:: v[t, l] = (1 + m_l)\, \vartheta_l\, z[t', l-1], \quad z[t, l] = z[t', l-1]
 
-    where r is the voltage that a neuron without recurrence has left one step after its spike, if it
-    reads nothing: of a leaky neuron whose reset subtracts the threshold,
-    :math:`((1 + m) e^{-1/\tau_v} - 1)\, \vartheta`. A neuron without recurrent weights gets the m
-    that leaves nothing, :math:`m = e^{1/\tau_v} - 1`. :math:`W_{in}` is divided by the share of a
-    current that a voltage takes, such as spikingjelly's :math:`1/\tau`. Biases of relays are 0. So
-    what the last of the lowest layers sends leaves the network as it was.
+    where r is the voltage that a neuron without recurrence has left one step after its spike, if it reads nothing: of a
+    leaky neuron whose reset subtracts the threshold, :math:`((1 + m) e^{-1/\tau_v} - 1)\, \vartheta`. A neuron without
+    recurrent weights gets the m that leaves nothing, :math:`m = e^{1/\tau_v} - 1`. :math:`W_{in}` is divided by the
+    share of a current that a voltage takes, such as spikingjelly's :math:`1/\tau`. Biases of relays are 0. So what the
+    last of the lowest layers sends leaves the network as it was.
 
-    The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of
-    its largest, at most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1, 0.04 for
-    snnTorch's ``fast_sigmoid(slope=25)``, which at a margin of 1 would pass 1/676 of the gradient.
-    Layers of random weights scatter what they read instead: of what set samples apart, ten of them
-    left 0.00 to 0.08 in the study, relays 0.86.
+    The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of its largest, at
+    most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1, 0.04 for snnTorch's ``fast_sigmoid(slope=25)``,
+    which at a margin of 1 would pass 1/676 of the gradient. Layers of random weights scatter what they read instead: of
+    what set samples apart, ten of them left 0.00 to 0.08 in the study, relays 0.86.
 
-    The lowest layers keep their random weights. They fire at a given rate, and their recurrence is
-    scaled down to a share of their input, and until their radius through time is at a bound, as
-    :class:`BySource` sets them. So there are two layers to code the input and to mix it, and those
-    above do no harm until they learn. Resting thresholds of relays, where they can be set, are set
-    to their mean, and what spikes add to a threshold to a share of what it was: else the spikes of
-    a series are not passed on. Recurrence and adaptation are there for the training to find. A
-    layer of another width than the one below reads its neurons in turn, some more than once or not
-    all.
+    The lowest layers keep their random weights. They fire at a given rate, and their recurrence is scaled down to a
+    share of their input, and until their radius through time is at a bound, as :class:`BySource` sets them. So there
+    are two layers to code the input and to mix it, and those above do no harm until they learn. Resting thresholds of
+    relays, where they can be set, are set to their mean, and what spikes add to a threshold to a share of what it was:
+    else the spikes of a series are not passed on. Recurrence and adaptation are there for the training to find. A layer
+    of another width than the one below reads its neurons in turn, some more than once or not all.
 
-    A layer keeps its drawn weights, and is set as the lowest are, where as a relay it would pass on
-    less than 95 % of its spikes (a neuron that remembers, such as norse's LIF), or pass back less
-    than a tenth of the gradient and less than half of what its drawn weights pass (a leaky neuron
-    without recurrence under a narrow surrogate).
+    A layer keeps its drawn weights, and is set as the lowest are, where as a relay it would pass on less than 95 % of
+    its spikes (a neuron that remembers, such as norse's LIF), or pass back less than a tenth of the gradient and less
+    than half of what its drawn weights pass (a leaky neuron without recurrence under a narrow surrogate).
 
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
-        recurrence: bound on the recurrent current of the lowest layers, as a share of their input
-            current; 0: none.
+        recurrence: bound on the recurrent current of the lowest layers, as a share of their input current; 0: none.
         time: bound on their mean radius through time.
         adaptation: share that is left of what spikes add to the thresholds of relays.
         drawn: how many are the lowest; a network of no more has no relays.

@@ -44,10 +44,9 @@ class LSC(PretrainOptions, Initialiser):
         \quad \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth}
 
     Attributes:
-        method: ``"gradient"``, the paper's loop (:func:`neurolsc.pretrain`), ``"released"``, the
-            loop of its released code (:data:`neurolsc.stability.RELEASED`), or ``"scale"``, root
-            finding (:func:`neurolsc.scale_to_radius`), which takes fewer options. All others are
-            those of :class:`~neurolsc.stability.PretrainOptions`.
+        method: ``"gradient"``, the paper's loop (:func:`neurolsc.pretrain`), ``"released"``, the loop of its released
+            code (:data:`neurolsc.stability.RELEASED`), or ``"scale"``, root finding (:func:`neurolsc.scale_to_radius`),
+            which takes fewer options. All others are those of :class:`~neurolsc.stability.PretrainOptions`.
 
     Source: arXiv:2308.12075, Sec. II-D and II-G; the method ``"scale"`` is ours.
     """
@@ -95,11 +94,10 @@ class LSCSingular(Initialiser):
     .. math:: \mathrm{E}\,\sigma_{max}\Big(\frac{\partial h[t, l]}{\partial h[t-1, l]}\Big) =
         \mathrm{E}\,\sigma_{max}\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \sigma
 
-    The singular value bounds what one step can do to a gradient; the radius is what many equal
-    steps do. Two scales a layer, bottom up, as in :func:`neurolsc.scale_to_radius`: through depth
-    of the input matrices, through time of all entries of the derivative with the resting threshold
-    held (:class:`neurolsc.TransitionRule`), since a longer tau_theta would silence the layer. Of
-    unequal widths it needs no sub-matrix.
+    The singular value bounds what one step can do to a gradient; the radius is what many equal steps do. Two scales a
+    layer, bottom up, as in :func:`neurolsc.scale_to_radius`: through depth of the input matrices, through time of all
+    entries of the derivative with the resting threshold held (:class:`neurolsc.TransitionRule`), since a longer
+    tau_theta would silence the layer. Of unequal widths it needs no sub-matrix.
 
     Attributes:
         target: sigma, through time and depth.
@@ -168,9 +166,8 @@ class LSCLyapunov(Initialiser):
         \Vert}, \quad q_t = M_t q_{t-1}, \quad M_t = \frac{\partial h[t, l]}{\partial h[t-1, l]}
 
     in the mean over samples: how fast a small change of the state of a layer grows in the layer
-    itself, over the whole run, where the radius sees one step. Recurrent matrices alone are scaled,
-    bottom up, by root finding; with detached resets and silent neurons the exponent is no lower
-    than the logarithm of the slowest leak.
+    itself, over the whole run, where the radius sees one step. Recurrent matrices alone are scaled, bottom up, by root
+    finding; with detached resets and silent neurons the exponent is no lower than the logarithm of the slowest leak.
 
     Attributes:
         exponent: the exponent wanted, per step; 0 neither grows nor shrinks.
@@ -233,14 +230,14 @@ class Orthogonal(Initialiser):
 
     .. math:: W_{rec}^\top W_{rec} = g^2 I
 
-    Drawn uniformly among all such (QR of a Gaussian matrix). Assumed: the recurrence passes through
-    linear neurons, where it then preserves norms; of a layer without connections of a neuron to
-    itself the diagonal is 0 afterwards, and the rest only nearly orthogonal.
+    Drawn uniformly among all such (QR of a Gaussian matrix). Assumed: the recurrence passes through linear neurons,
+    where it then preserves norms; of a layer without connections of a neuron to itself the diagonal is 0 afterwards,
+    and the rest only nearly orthogonal.
 
     Attributes:
         gain: g.
-        inputs: do the same with the input matrices; those that are not square get orthonormal rows
-            or columns, whichever are fewer, times g.
+        inputs: do the same with the input matrices; those that are not square get orthonormal rows or columns,
+            whichever are fewer, times g.
 
     Source: Saxe, McClelland & Ganguli, arXiv:1312.6120; for recurrence: arXiv:2308.12075, Sec.
     II-E.

@@ -119,9 +119,8 @@ class IKUN(Initialiser):
         N\Big(0, \frac{\beta}{n_{in} + n_{out}}\Big), \quad
         \frac1\beta = \frac12 \int_{-1}^{1} \Big|\frac{dz}{dv}(v - \vartheta = u)\Big|\, du
 
-    The formulas are those of the released code, which knows one surrogate and no recurrence; here
-    the mean is that of each layer's surrogate, with its dampening, and recurrent matrices get the
-    variance of their own shape.
+    The formulas are those of the released code, which knows one surrogate and no recurrence; here the mean is that of
+    each layer's surrogate, with its dampening, and recurrent matrices get the variance of their own shape.
 
     Attributes:
         version: ``"v1"``: the first variance; ``"v2"``: the second.
@@ -167,10 +166,9 @@ class LSUV(Initialiser):
 
     .. math:: W \leftarrow c_l\, Q, \quad \mathrm{Var}_{t,b,i}\, v_{t,b,i}(c_l) = s^2
 
-    with Q orthonormal rows or columns. One scale per layer is found for its input and recurrent
-    matrices together, by root finding: leaks, resets and spikes make the variance anything but
-    proportional to the square of the scale. The variance is over all steps, samples and neurons of
-    the first batch, about the mean of all of them.
+    with Q orthonormal rows or columns. One scale per layer is found for its input and recurrent matrices together, by
+    root finding: leaks, resets and spikes make the variance anything but proportional to the square of the scale. The
+    variance is over all steps, samples and neurons of the first batch, about the mean of all of them.
 
     Ours is the run over time: the paper divides the weights of feed-forward layers by the deviation
     of their outputs on one batch, a few times.

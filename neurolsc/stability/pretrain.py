@@ -1,7 +1,7 @@
 r"""LSC pre-training: set the radii of all transition derivatives before training.
 
-Each step takes one batch of inputs (labels are not used), runs the network, and then, as in
-arXiv:2308.12075, Sec. II-D and II-G,
+Each step takes one batch of inputs (labels are not used), runs the network, and then, as in arXiv:2308.12075, Sec. II-D
+and II-G,
 
 1. takes one optimizer step on the mean of :math:`(\rho(M_k) - \rho_t)^2` over the measured
 derivatives (eq. 2 sums);
@@ -10,12 +10,12 @@ per layer and
    direction;
 3. shuffles every learnable tensor of the cells;
 
-until the radii have converged. The optimizer, Lookahead, averages with a slow copy of the
-parameters. Unless 2 and 3 act on that copy too, it averages unrelated tensors; so here they do.
+until the radii have converged. The optimizer, Lookahead, averages with a slow copy of the parameters. Unless 2 and 3
+act on that copy too, it averages unrelated tensors; so here they do.
 
 This file has the whole of it: options; inputs; the radii that a step measures, and on how many
-points; the step (:meth:`Pretraining.advance`); the result. :mod:`neurolsc.stability.rules` has
-targets, criteria and rules.
+points; the step (:meth:`Pretraining.advance`); the result. :mod:`neurolsc.stability.rules` has targets, criteria and
+rules.
 """
 
 import math
@@ -85,9 +85,8 @@ class PretrainOptions:
     )
     direction: Direction = setting("both", "set the radii through time, depth or both; the other is left as it is")
     max_steps: int = setting(200, "give up after this many pre-training steps")
-    # Convergence is judged on the batches that follow, at twice to 16 times as many samples and
-    # four times as many time steps: so many that the standard error of each mean is below a quarter
-    # of the tolerance.
+    # Convergence is judged on the batches that follow, at twice to 16 times as many samples and four times as many time
+    # steps: so many that the standard error of each mean is below a quarter of the tolerance.
     samples: int = setting(4, "samples, drawn at random, at which each pre-training step measures radii")
     steps: int | None = setting(
         8, "time steps at which it does, one at random from each of so many stretches of the run; None: all"
@@ -100,8 +99,7 @@ class PretrainOptions:
     slow_copy: bool = setting(
         True, "multipliers and shuffle act on Lookahead's slow copy too; False: the paper's literal order"
     )
-    # A shuffle moves the radius of 64 x 64 weights by some per cent: many layers would rarely be on
-    # target at once.
+    # A shuffle moves the radius of 64 x 64 weights by some per cent: many layers would rarely be on target at once.
     polish: bool = setting(
         True,
         "once the means are within three tolerances of their targets, or no nearer for 15 steps, only the multipliers "
@@ -162,8 +160,8 @@ class InputStream:
     """The inputs of batches, again and again; `taken` counts them, `steps` are the T of the first.
 
     Raises:
-        TypeError: if batches is not an iterable, for any number of rounds, of inputs x (T, B, n_in)
-            or of tuples that begin with one.
+        TypeError: if batches is not an iterable, for any number of rounds, of inputs x (T, B, n_in) or of tuples that
+            begin with one.
         ValueError: if there is none, or x of a pair (x, labels) has the batch first.
     """
 
@@ -200,13 +198,12 @@ class InputStream:
 def input_of(batch: Any, place: int) -> Tensor:
     """The input of a batch x, (x, labels) or (x, targets, mask).
 
-    Of a batch with a mask (T, B) the samples that last at least as long as the middle one are
-    taken, cut to its length, so that no step is padding.
+    Of a batch with a mask (T, B) the samples that last at least as long as the middle one are taken, cut to its length,
+    so that no step is padding.
 
     Raises:
         TypeError: if it is none of these.
-        ValueError: if x is not (T, B, n_in), or the number of labels is that of its first axis
-            only.
+        ValueError: if x is not (T, B, n_in), or the number of labels is that of its first axis only.
     """
     x, labels, mask, *_ = *(batch if isinstance(batch, tuple | list) else (batch,)), None, None, None
     if not isinstance(x, Tensor):
@@ -255,8 +252,7 @@ class Measurement(NamedTuple):
 class Meter:
     """Measures the radii of a network, at drawn points.
 
-    Every step draws from a generator of its own, so that a resumed run draws what an uninterrupted
-    one does.
+    Every step draws from a generator of its own, so that a resumed run draws what an uninterrupted one does.
     """
 
     network: Network
@@ -275,11 +271,8 @@ class Meter:
         of_options = {f.name: getattr(self.options, f.name) for f in fields(PretrainOptions)}
         del of_options["max_steps"], of_options["criteria"], of_options["direction"]
         rule = as_rule(self.options.rule, self.options.target).name
-        return (
-            of_options
-            | {"target": tuple(self.goal), "rule": rule, "seed": self.seed}
-            | network_fingerprint(self.network)
-        )
+        of_options |= {"target": tuple(self.goal), "rule": rule, "seed": self.seed}
+        return of_options | network_fingerprint(self.network)
 
     def generator(self, step: int) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
@@ -317,9 +310,8 @@ class Meter:
     def fresh(self, inputs: InputStream, step: int) -> RadiusProfile:
         """Radii on the inputs that come next, each taken once, if they are as long as the first.
 
-        As many samples as bring the standard error of every mean to a quarter of the tolerance, at
-        most 16 times a step's; the first few only if these already show that a mean misses its
-        target.
+        As many samples as bring the standard error of every mean to a quarter of the tolerance, at most 16 times a
+        step's; the first few only if these already show that a mean misses its target.
         """
         generator, count = self.generator(-2 - step), 1
 
@@ -388,28 +380,27 @@ def pretrain(
 
     Args:
         network: the network; its cells are changed, its readout is not.
-        batches: inputs x (T, B, n_in), or tuples (x, labels), whose labels are ignored, or (x,
-            targets, mask): of samples of unequal length those that last at least as long as the
-            middle one are taken, cut to its length. Gone through again and again.
+        batches: inputs x (T, B, n_in), or tuples (x, labels), whose labels are ignored, or (x, targets, mask): of
+            samples of unequal length those that last at least as long as the middle one are taken, cut to its length.
+            Gone through again and again.
         target: the radius, as in :class:`PretrainOptions`.
         seed: of the steps, samples, sub-matrices and shuffles that are drawn.
-        checkpoint: file for the state; if it exists, pre-training goes on from it, and ends in the
-            same weights as an uninterrupted one, if the batches come in the same order. Only
-            ``max_steps``, ``criteria`` and the weights of the network may differ from those it
-            began with. Of a finished one the last step is repeated.
+        checkpoint: file for the state; if it exists, pre-training goes on from it, and ends in the same weights as an
+            uninterrupted one, if the batches come in the same order. Only ``max_steps``, ``criteria`` and the weights
+            of the network may differ from those it began with. Of a finished one the last step is repeated.
         checkpoint_every: steps between two writes of that file.
         progress: show a progress bar with the mean radii.
-        options: more fields of :class:`PretrainOptions`, such as ``rule``, ``max_steps``,
-            ``samples``, ``steps``, ``kappa``, ``shuffle``, ``criteria`` and ``lr``.
+        options: more fields of :class:`PretrainOptions`, such as ``rule``, ``max_steps``, ``samples``, ``steps``,
+            ``kappa``, ``shuffle``, ``criteria`` and ``lr``.
 
     Returns:
         The result. A target that was not reached is a result too: see ``findings``.
 
     Raises:
-        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules), batches
-            are not batches, such as one tensor, or an option is unknown.
-        ValueError: for an option out of range, no batches, a batch that is batch first or does not
-            fit the network, or a checkpoint of other settings.
+        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules), batches are not batches,
+            such as one tensor, or an option is unknown.
+        ValueError: for an option out of range, no batches, a batch that is batch first or does not fit the network, or
+            a checkpoint of other settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
         BlockingIOError: if another process is at work with the checkpoint.
         OSError: if the checkpoint cannot be read or written.
@@ -475,7 +466,7 @@ class Pretraining:
             self.parameters, lr=meter.options.lr, weight_decay=meter.options.weight_decay
         )
         self.step, self.seconds, self.smoothed = 0, 0.0, math.nan
-        self.held = 0  # steps in a row in which the criteria held
+        self.met_in_a_row = 0  # steps
         self.polishing = False
         self.turns = {way: [0] * len(self.network.cells) for way in ("time", "depth")}  # of kappa around 1
         self.up: dict[str, list[bool]] = {}  # whether kappa was above 1 last
@@ -488,10 +479,9 @@ class Pretraining:
         started, x = clock.perf_counter(), self.inputs.take()
         polish = options.polish and options.kappa is not False
 
-        # Draw samples and steps, and measure. Polishing begins once the means are near their
-        # targets, or from the nearest weights once they have come no nearer for 15 steps: then
-        # shuffles and optimizer only undo what kappa does. Its closer measurements are not compared
-        # with the others.
+        # Draw samples and steps, and measure. Polishing begins once the means are near their targets, or from the
+        # nearest weights once they have come no nearer for 15 steps: then shuffles and optimizer only undo what kappa
+        # does. Its closer measurements are not compared with the others.
         seen = self.meter.closer(x, self.step) if self.polishing else self.meter.measure(x, self.step)
         counted = self.meter.counted(seen.time, seen.depth, len(x))
         if polish and not self.polishing:
@@ -517,12 +507,13 @@ class Pretraining:
 
         # Judge, by the criteria at this step's points, and then at inputs that no step has seen.
         profile, done = None, False
-        self.held = self.held + 1 if self.polishing == polish and criteria.met(counted, self.smoothed) else 0
-        if self.held >= criteria.hold:
+        self.met_in_a_row = (
+            self.met_in_a_row + 1 if self.polishing == polish and criteria.met(counted, self.smoothed) else 0
+        )
+        if self.met_in_a_row >= criteria.hold:
             profile = self.meter.fresh(self.inputs, self.step)
             fresh = self.meter.counted(profile.time, profile.depth, len(x))
-            # where a dead layer is on target, kappa is 1 and wakes none: nothing moves any more
-            # while polishing
+            # where a dead layer is on target, kappa is 1 and wakes none: nothing moves any more while polishing
             done = criteria.met(fresh, self.smoothed) and (self.polishing or not dead(profile))
         if not done and self.step == options.max_steps:
             self.network.load_state_dict(self.best)
@@ -538,10 +529,9 @@ class Pretraining:
             self.optimizer.step()
             self.optimizer.zero_grad()
 
-        # 2. The multipliers: kappa = clip(target / mean); of mean 0, which no ratio tells, the
-        # highest. While polishing kappa^(1/(1+n)) after n turns (above 1 after below, or the
-        # reverse): what is left of a miss is then mostly the noise of the measurement, over which
-        # the damped steps average.
+        # 2. The multipliers: kappa = clip(target / mean); of mean 0, which no ratio tells, the highest. While polishing
+        # kappa^(1/(1+n)) after n turns (above 1 after below, or the reverse): what is left of a miss is then mostly the
+        # noise of the measurement, over which the damped steps average.
         if profile is not None and self.polishing:
             means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
         kappas = {way: [1.0] * len(self.network.cells) for way in means}
@@ -560,9 +550,8 @@ class Pretraining:
         if not options.include_input:
             kappas["depth"][0] = 1.0
 
-        # 3. The shuffle, of the entries of every learnable tensor. It keeps what the multipliers
-        # set, the distribution of the entries. Zeros, which are connections that do not exist,
-        # stay.
+        # 3. The shuffle, of the entries of every learnable tensor. It keeps what the multipliers set, the distribution
+        # of the entries. Zeros, which are connections that do not exist, stay.
         generator = self.meter.generator(self.step)
         orders = [torch.randperm(p.numel(), generator=generator).to(p.device) for p in self.parameters]
         shuffles = torch.rand((), generator=generator).item() < options.shuffle and not self.polishing
@@ -616,7 +605,7 @@ class Pretraining:
         self.optimizer.load_state_dict(state["optimizer"])
 
 
-_STATE = ("step", "seconds", "smoothed", "held", "polishing", "best_miss", "best_step", "best")
+_STATE = ("step", "seconds", "smoothed", "met_in_a_row", "polishing", "best_miss", "best_step", "best")
 
 
 def shuffled(p: Tensor, order: Tensor) -> Tensor:
@@ -653,10 +642,9 @@ class PretrainResult(Displayed):
     Attributes:
         converged: whether the criteria hold for the profile, and every layer fires.
         steps: pre-training steps taken (of :func:`neurolsc.scale_to_radius`: measurements made).
-        history: one row per step: loss, mean radii through time and depth, deviation, firing rates
-            (None of a layer that does not send spikes), seconds.
-        profile: radii of the network as it is now, on inputs that the last step did not use, if
-            there were such.
+        history: one row per step: loss, mean radii through time and depth, deviation, firing rates (None of a layer
+            that does not send spikes), seconds.
+        profile: radii of the network as it is now, on inputs that the last step did not use, if there were such.
         time_error: standard error of the profile's mean radii through time, per layer.
         depth_error: standard error of those through depth.
         findings: dead layers and missed targets by name, and what to change.
@@ -690,8 +678,8 @@ class PretrainResult(Displayed):
             The figure, which a notebook shows.
 
         Raises:
-            ValueError: if this is of :func:`neurolsc.scale_to_radius`, whose measurements are of
-                single layers; its profile can be drawn.
+            ValueError: if this is of :func:`neurolsc.scale_to_radius`, whose measurements are of single layers; its
+                profile can be drawn.
         """
         from neurolsc.plots import plot_pretraining  # matplotlib is slow to import and few runs draw
 
@@ -731,10 +719,10 @@ def concluded(
         problem = f"radius {m.mean:.3f} ± {m.error:.3f} through {m.direction} against a target of {m.target:.3g}"
         cure = f"scale w_in {'down' if m.mean > m.target else 'up'}, or move the thresholds of the layer below"
         if m.direction == "time":
-            held = main_term(profile, m.layer)
-            share = profile.sources[m.layer].get(held.name)
-            problem += f", held by the {held.name} at {share:.0%} of the points" if share is not None else ""
-            cure = held.too_large if m.mean > m.target else held.too_small
+            term = main_term(profile, m.layer)
+            share = profile.sources[m.layer].get(term.name)
+            problem += f", held by the {term.name} at {share:.0%} of the points" if share is not None else ""
+            cure = term.too_large if m.mean > m.target else term.too_small
         elif m.mean == 0:
             cure = "at exactly 0 no scale moves it: its input does not reach its output within a step"
         found.append(Finding(m.layer + 1, problem, cure))

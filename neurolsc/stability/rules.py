@@ -1,10 +1,9 @@
 r"""What radii are to become, when they have become it, and which parameters follow which radius.
 
-After each pre-training step every layer has two multipliers, :math:`\kappa =
-\mathrm{clip}(\text{target} / \text{mean radius})`, one through time and one through depth. A *rule*
-says what they multiply. The cell names its parameters (:class:`neurolsc.neurons.ScaledParameter`); the rule
-chooses among them. It assigns parameters and never multiplies them in place: time constants are
-stored as logarithms. Frozen parameters (``requires_grad=False``) stay as they are.
+After each pre-training step every layer has two multipliers, :math:`\kappa = \mathrm{clip}(\text{target} / \text{mean
+radius})`, one through time and one through depth. A *rule* says what they multiply. The cell names its parameters
+(:class:`neurolsc.neurons.ScaledParameter`); the rule chooses among them. It assigns parameters and never multiplies
+them in place: time constants are stored as logarithms. Frozen parameters (``requires_grad=False``) stay as they are.
 """
 
 import math
@@ -37,12 +36,12 @@ Target = float | Literal["balanced"] | Callable[[int, int], tuple[float | None, 
 def radius_target(target: Target, steps: int, layers: int, direction: Direction = "both") -> RadiusTarget:
     r"""Target radii of a network of L layers on inputs of T steps.
 
-    ``"balanced"`` is :math:`T/(T+L)` through time and :math:`L/(T+L)` through depth. Their sum is 1
-    as for 0.5, so that the linear bound of Theorem 3 holds (arXiv:2308.12075v2, Sec. III-D).
+    ``"balanced"`` is :math:`T/(T+L)` through time and :math:`L/(T+L)` through depth. Their sum is 1 as for 0.5, so that
+    the linear bound of Theorem 3 holds (arXiv:2308.12075v2, Sec. III-D).
 
     Raises:
-        ValueError: if the target is neither a positive finite number, ``"balanced"`` nor a function
-            of (steps, layers) that returns two radii, of which one may be None.
+        ValueError: if the target is neither a positive finite number, ``"balanced"`` nor a function of (steps, layers)
+            that returns two radii, of which one may be None.
     """
     if target == "balanced":
         goal = RadiusTarget(steps / (steps + layers), layers / (steps + layers))
@@ -89,9 +88,9 @@ def standard_error(radii: Tensor, total: int) -> float:
     .. math:: s^2 = \frac{\mathrm{var}_b\,\bar r_b}{B}
               + \Big(1 - \frac K T\Big) \frac{\sum_k (\bar r_{k+1} - \bar r_k)^2}{2 K (K - 1)}
 
-    The first term says how far the means of samples lie apart. All samples share the same steps,
-    one from each of K stretches of the run; the second term is the error of that draw, from
-    successive differences, and vanishes where all T steps are measured.
+    The first term says how far the means of samples lie apart. All samples share the same steps, one from each of K
+    stretches of the run; the second term is the error of that draw, from successive differences, and vanishes where all
+    T steps are measured.
 
     Args:
         radii: at the points (K, B).
@@ -124,14 +123,12 @@ class Criteria:
     pool to 0.55. A network with a layer that never fires has not converged, whatever its radii.
 
     Args:
-        tolerance: (i) every mean lies this close to its target. Where the targets differ, as in the
-            balanced one, whose depth radius is below the tolerance: twice this, relative to the
-                target.
-        deviation: (ii) the standard deviation of all radii from their targets is below this; None:
-            not required.
+        tolerance: (i) every mean lies this close to its target. Where the targets differ, as in the balanced one, whose
+                depth radius is below the tolerance: twice this, relative to the target.
+        deviation: (ii) the standard deviation of all radii from their targets is below this; None: not required.
         smoothed_deviation: (iii) so is its exponential mean over 10 steps; None: not required.
-        hold: the loop of :func:`neurolsc.pretrain` stops once they have held in so many steps in a
-            row. Whether a result has converged is judged by the radii at its end.
+        hold: the loop of :func:`neurolsc.pretrain` stops once they are met in so many steps in a row. Whether a
+            result has converged is judged by the radii at its end.
 
     Source: arXiv:2308.12075, Sec. II-D.
     """
@@ -178,8 +175,8 @@ class Rule(Protocol):
 class PaperRule:
     """The paper's: w_in, b_theta, adaptation follow the depth, w_rec, tau_v, tau_theta the time.
 
-    The adaptation stands in the derivative through time only. With this rule a depth radius below
-    its target raises it, until the radius through time runs away.
+    The adaptation stands in the derivative through time only. With this rule a depth radius below its target raises it,
+    until the radius through time runs away.
 
     Source: arXiv:2308.12075, Sec. II-D and App. H.
     """
@@ -195,17 +192,15 @@ class PaperRule:
 class TransitionRule:
     r"""Ours: scale every entry of the derivative through time, and w_in by the depth.
 
-    With a detached reset the derivative through time of LIF and ALIF consists of
-    :math:`e^{-1/\tau_v}`, :math:`e^{-1/\tau_\vartheta}`, :math:`W_{rec} s` and :math:`\beta s`.
-    Multiplying both decays (not the time constants), the recurrent weights and the adaptation by
-    :math:`\kappa` multiplies the whole matrix, and so the radius, by exactly :math:`\kappa` in the
-    same states. Likewise :math:`W_{in}` through depth. Only the surrogate's arguments, through
-    other voltages and thresholds, move the radius afterwards.
+    With a detached reset the derivative through time of LIF and ALIF consists of :math:`e^{-1/\tau_v}`,
+    :math:`e^{-1/\tau_\vartheta}`, :math:`W_{rec} s` and :math:`\beta s`. Multiplying both decays (not the time
+    constants), the recurrent weights and the adaptation by :math:`\kappa` multiplies the whole matrix, and so the
+    radius, by exactly :math:`\kappa` in the same states. Likewise :math:`W_{in}` through depth. Only the surrogate's
+    arguments, through other voltages and thresholds, move the radius afterwards.
 
     Args:
-        hold_threshold: hold the resting threshold b_theta / (1 - exp(-1/tau_theta)) while tau_theta
-            moves, by moving b_theta. Otherwise a shorter tau_theta lowers it, and the layer fires
-            more.
+        hold_threshold: hold the resting threshold b_theta / (1 - exp(-1/tau_theta)) while tau_theta moves, by moving
+            b_theta. Otherwise a shorter tau_theta lowers it, and the layer fires more.
         longest: decays stay at or below exp(-1/longest), in steps.
     """
 
@@ -238,10 +233,9 @@ RULES: dict[str, Rule] = {
 def as_rule(rule: Rule | str, target: object) -> Rule:
     """The rule of a name, or the rule itself.
 
-    ``"default"`` is the rule that reaches the target with firing layers: the paper's for the
-    balanced target, whose depth radius is so small that w_in cannot follow without silencing the
-    layers unless the thresholds fall with it; else :class:`TransitionRule`. Measured by
-    benchmarks/convergence.py.
+    ``"default"`` is the rule that reaches the target with firing layers: the paper's for the balanced target, whose
+    depth radius is so small that w_in cannot follow without silencing the layers unless the thresholds fall with it;
+    else :class:`TransitionRule`. Measured by benchmarks/convergence.py.
 
     Raises:
         TypeError: if it is not an object with ``name`` and ``apply``.
@@ -262,20 +256,20 @@ def assign(cell: Cell, name: str, value: Tensor) -> None:
 
 
 def _multiply(
-    cell: Cell, answers: tuple[ScaledParameter, ...], *, time: float, depth: float, longest: float = math.inf
+    cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: float, depth: float, longest: float = math.inf
 ) -> None:
     with torch.no_grad():
-        for answer in answers:
-            if is_frozen(cell, answer.parameter):
+        for scaled in parameters:
+            if is_frozen(cell, scaled.parameter):
                 continue
-            factor = (time if answer.radius == "time" else depth) ** answer.sign
-            owner, name = owner_of(cell, answer.parameter)
+            factor = (time if scaled.radius == "time" else depth) ** scaled.sign
+            owner, name = owner_of(cell, scaled.parameter)
             value = getattr(owner, name)
-            if answer.through == "value":
+            if scaled.through == "value":
                 moved = value * factor
-            elif answer.through == "share":
+            elif scaled.through == "share":
                 moved = (value * factor).clamp(max=math.exp(-1 / longest))
             else:  # exp(-1/moved) = factor exp(-1/value), in logarithms
                 rate = 1 / value - torch.log(torch.as_tensor(factor, dtype=value.dtype))
                 moved = 1 / rate.clamp(min=1 / longest)
-            assign(cell, answer.parameter, moved)
+            assign(cell, scaled.parameter, moved)

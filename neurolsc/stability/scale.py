@@ -1,10 +1,9 @@
 """Radii and firing rates set by scales alone, found as roots, layer by layer from the bottom up.
 
-`scale_to_radius` gives each layer two scales. Through depth the derivative is linear in w_in, so
-its scale follows from one measurement. The radius through time depends on the states, which the
-scale itself changes, so its scale is found as a root on a logarithmic axis. Layers above do not act
-on those below, so one sweep is enough. `match_firing_rates` scales
-thresholds, the control for pre-training.
+`scale_to_radius` gives each layer two scales. Through depth the derivative is linear in w_in, so its scale follows from
+one measurement. The radius through time depends on the states, which the scale itself changes, so its scale is found as
+a root on a logarithmic axis. Layers above do not act on those below, so one sweep is enough. `match_firing_rates`
+scales thresholds, the control for pre-training.
 """
 
 import math
@@ -55,33 +54,32 @@ def scale_to_radius(
 ) -> PretrainResult:
     """Bring the radii of a network to a target, in place, by two scales per layer and nothing else.
 
-    Layers are scaled from the bottom up, through depth and time in turns, at most four, until both
-    are on target: each scale moves the other radius. Where the target is only a limit, as 1 is for
-    a gate that closes, the scale stays at the near side of the tolerance. No gradient, no shuffle,
-    no clipping: each layer's weights stay multiples of what they were, and so do its decays under
-    the default rule. A radius whose root is not bracketed by scales of 1e-4 to 1e4 is left at the
-    scale that came closest.
+    Layers are scaled from the bottom up, through depth and time in turns, at most four, until both are on target: each
+    scale moves the other radius. Where the target is only a limit, as 1 is for a gate that closes, the scale stays at
+    the near side of the tolerance. No gradient, no shuffle, no clipping: each layer's weights stay multiples of what
+    they were, and so do its decays under the default rule. A radius whose root is not bracketed by scales of 1e-4 to
+    1e4 is left at the scale that came closest.
 
     Args:
         network: the network; its cells are changed, its readout is not.
-        x: one batch of inputs (T, B, n_in). Scales are found on twice ``samples`` of it, at four
-            times ``steps`` time steps, and confirmed on other samples of it, if there are.
+        x: one batch of inputs (T, B, n_in). Scales are found on twice ``samples`` of it, at four times ``steps`` time
+            steps, and confirmed on other samples of it, if there are.
         target: the radius through time and depth, as in :func:`neurolsc.pretrain`.
         seed: of the steps, samples and sub-matrices that are drawn.
         checkpoint: file for weights and history; if it exists, they are taken from it.
         progress: show a progress bar.
-        options: ``rule``, ``direction``, ``samples``, ``steps``, ``include_input``, ``non_square``
-            and ``criteria`` of :class:`~neurolsc.stability.pretrain.PretrainOptions`; the third
-            criterion, over several steps, always holds.
+        options: ``rule``, ``direction``, ``samples``, ``steps``, ``include_input``, ``non_square`` and ``criteria`` of
+            :class:`~neurolsc.stability.pretrain.PretrainOptions`; the third criterion, over several steps, always
+            holds.
 
     Returns:
-        The result. Its steps are measurements made, its history has a row for each: layer, scale,
-        and the mean radius through time at that scale.
+        The result. Its steps are measurements made, its history has a row for each: layer, scale, and the mean radius
+        through time at that scale.
 
     Raises:
         TypeError: if network is not one, x not a tensor, or an option is unknown.
-        ValueError: for a target outside (0, inf), an x that does not fit the network, or a
-            checkpoint of other settings.
+        ValueError: for a target outside (0, inf), an x that does not fit the network, or a checkpoint of other
+            settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
         BlockingIOError: if another process is at work with the checkpoint.
         OSError: if the checkpoint cannot be read or written.
@@ -202,28 +200,25 @@ anything, or nothing but the threshold."""
 def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
     r"""Scale the thresholds of each layer, in place, until it fires at a wanted rate; bottom up.
 
-    Of an ALIF :math:`b_\vartheta` and :math:`\beta` are multiplied, so that the whole threshold
-    :math:`\vartheta[t]` scales; its time constants and all weights stay. Pre-training that only
-    wakes a silent network does no better than this control.
+    Of an ALIF :math:`b_\vartheta` and :math:`\beta` are multiplied, so that the whole threshold :math:`\vartheta[t]`
+    scales; its time constants and all weights stay. Pre-training that only wakes a silent network does no better than
+    this control.
 
     Cost: ten to twenty runs of each layer alone.
 
     Args:
         network: layers whose cells have thresholds to scale (:meth:`neurolsc.Cell.thresholds`).
         x: input (T, B, n_in).
-        rates: wanted spikes per neuron and step, one per layer; that of an integrator, such as
-            norse's LI, is not used.
-        tolerance: how far a rate may end from the wanted one, as a share of that. A rate moves in
-            jumps where a network is small or its spikes feed on each other. ``math.inf`` takes the
-            nearest rate, whatever it is.
+        rates: wanted spikes per neuron and step, one per layer; that of an integrator, such as norse's LI, is not used.
+        tolerance: how far a rate may end from the wanted one, as a share of that. A rate moves in jumps where a network
+            is small or its spikes feed on each other. ``math.inf`` takes the nearest rate, whatever it is.
 
     Returns:
         The rates reached; NaN of an integrator.
 
     Raises:
-        ValueError: if the number of rates is not that of the layers, a rate is outside [0, 1], or
-            no scale in that range brings a layer within the tolerance; the network is then as
-            before.
+        ValueError: if the number of rates is not that of the layers, a rate is outside [0, 1], or no scale in that
+            range brings a layer within the tolerance; the network is then as before.
         TypeError: if a cell has no thresholds, all are integrators, or network is not one.
     """
     cells, x = as_network(network).cells, tensor("x", x)

@@ -141,24 +141,6 @@ def test_a_radius_that_no_recurrence_holds_is_told(short):
     assert "no scale of the recurrence" in found[0].cure
 
 
-def test_what_is_missed_is_told(make_network, short):
-    network = make_network(n_in=40, width=32)
-    found = BySource().apply(network, [0 * short])
-    assert [(f.layer, f.problem) for f in found if "rate" in f.problem] == [
-        (1, "firing rate 0, not 0.15"),
-        (2, "firing rate 0, not 0.15"),
-    ]
-
-
-def test_a_network_of_snntorch(short):
-    layers = [torch.nn.Linear(40, 32), snn.RLeaky(beta=0.5, linear_features=32, learn_threshold=True)]
-    layers += [torch.nn.Linear(32, 32), snn.RLeaky(beta=0.5, linear_features=32, learn_threshold=True)]
-    network = wrap([*layers, torch.nn.Linear(32, 4)])
-    assert BySource(depth=0.5, samples=8, steps=12, rate=0.2).apply(network, [short]) == ()
-    assert network.run(short).spikes[1].mean().item() == pytest.approx(0.2, rel=0.05)
-    assert radius_profile(network, short).depth_mean[1].item() == pytest.approx(0.5, rel=0.05)
-
-
 def test_the_first_input_matrix_stays_and_zero_leaves_what_is_not_wanted(make_network, short):
     network = make_network(n_in=40, width=32, gain=2)
     first, w_in, rest = (
@@ -252,15 +234,6 @@ def test_layers_of_other_widths_read_in_turn(x: Tensor):
     spikes = network.run(x).spikes
     assert torch.equal(spikes[1], torch.cat([spikes[0], spikes[0][..., :8]], -1))
     assert torch.equal(spikes[2], spikes[1][..., :10])
-
-
-def test_a_layer_whose_adaptation_takes_spikes_away_is_no_relay(x: Tensor):
-    network = deep(ALIFPlus)
-    found = Relay(adaptation=1.0, drawn=1).apply(network, [x.double()])
-    assert [f.layer for f in found][:1] == [2]
-    assert "of its spikes" in found[0].problem
-    silent = Relay(drawn=1).apply(deep(ALIFPlus), [0 * x.double()])
-    assert [f.problem for f in silent if f.layer > 1] == ["reads no spikes"] * 4
 
 
 def snntorch_network(kind: type = snn.RLeaky, beta: float = 0.3, **settings: object) -> Network:

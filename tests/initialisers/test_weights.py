@@ -10,9 +10,8 @@ from torch.testing import assert_close
 
 from neurolsc import LIF, ALIFPlus, Cell, Network, load, save, wrap
 from neurolsc.initialisers import IKUN, LSUV, ActivityPropagation, FluctuationDriven, FourConditions, Glorot, He
-from neurolsc.initialisers.base import impulse_response, input_matrices, membrane, voltages
+from neurolsc.initialisers.base import impulse_response, input_matrices, membrane
 from neurolsc.initialisers.conditions import retained_share
-from neurolsc.stability.one_layer import rate, reads
 from neurolsc.surrogate import Arctan, Exponential, FastSigmoid, Logistic
 from tests.initialisers.networks import NETWORKS, all_voltages, norse, rates, spikes
 
@@ -81,11 +80,6 @@ def test_ikun_divides_by_the_mean_derivative_of_the_surrogate(make, slope):
         for weights, fan in zip(matrices(network), fans, strict=True):
             there = weights[weights != 0]
             assert there.var().item() == pytest.approx(1 / (slope * fan), rel=0.04)
-
-
-def test_ikun_needs_a_surrogate_that_has_a_derivative():
-    with pytest.raises(ValueError, match="layer 1, a LIF, has a surrogate without a derivative"):
-        IKUN().apply(wide(lambda n, m: LIF(n, m, spike=FastSigmoid(0.0))), [])
 
 
 # ---- LSUV
@@ -171,14 +165,6 @@ def test_far_below_the_threshold_the_voltage_itself_has_the_deviation_and_above_
     assert min(rates(network, x)) > 0.01
 
 
-def test_alpha_one_leaves_no_recurrence_and_a_mean_may_need_more_variance_than_there_is():
-    network = NETWORKS["LIF"]()
-    FluctuationDriven(alpha=1.0).apply(network, [spikes()])
-    assert not network.cells[0].w_rec.any()
-    (first, *_) = FluctuationDriven(mu=3.0, sigma=0.01).apply(NETWORKS["LIF"](), [spikes()])
-    assert first.layer == 1 and "more variance than sigma allows" in str(first)
-
-
 def test_the_filter_and_the_leak_are_measured_and_leave_no_trace():
     network = NETWORKS["LIF"]()
     cell, below = network.cells[0], input_matrices(network, 0)
@@ -191,24 +177,6 @@ def test_the_filter_and_the_leak_are_measured_and_leave_no_trace():
     wrapped = NETWORKS["snntorch"]()
     share = retained_share(wrapped.cells[0], membrane(wrapped, 0))
     assert_close(share, torch.full_like(share, 0.8), rtol=1e-4, atol=0)
-
-
-@pytest.mark.parametrize("name", [*NETWORKS, "without delay"])
-def test_a_layer_alone_reads_and_does_what_it_does_in_its_network(name):
-    own = name == "without delay"
-    network = Network([ALIFPlus(40, 16), ALIFPlus(16, 16)], 4, layer_delay=0) if own else NETWORKS[name]()
-    with torch.no_grad():
-        for parameter in network.cells.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(3)
-    x = spikes(20, 4)
-    moments = list(network.moments(x))
-    assert min(rates(network, x)) > 0
-    for layer, (cell, v) in enumerate(zip(network.cells, all_voltages(network, x, name), strict=True)):
-        read = reads(network, x, layer)
-        assert_close(read, torch.stack([m.inputs[layer] for m in moments]))
-        assert_close(voltages(cell, membrane(network, layer), read), v)
-        assert rate(cell, read) == pytest.approx(rates(network, x)[layer])
 
 
 @pytest.mark.filterwarnings("ignore::neurolsc.interop.foreign.ForeignNeuronWarning")  # without memory, on purpose
@@ -289,20 +257,6 @@ def test_mean_and_variance_are_those_of_the_paper_where_its_assumptions_hold(tau
     for cell, below, own in zip(network.cells, (x, z[0]), z, strict=True):
         from_below, from_itself = (below @ cell.w_in.T).var(), (own @ cell.w_rec.T).var()
         assert from_itself.item() == pytest.approx(from_below.item(), rel=0.2)
-
-
-def test_the_variance_makes_up_for_the_mean():
-    torch.manual_seed(0)
-    network, x = Network([LIF(60, 200)], 4), spikes(**INPUT)
-    cell, mean = network.cells[0], 0.05
-    with torch.no_grad():
-        cell.w_rec += mean - cell.w_rec.mean()
-    assert FourConditions((2,)).apply(network, [x], seed=1) == ()
-    from_input = 60 * cell.w_in.square().mean().item() * x[:-1].mean().item() * len(x[:-1]) / len(x)
-    wanted = 2 * from_input / 200 - mean**2 / 2
-    assert mean**2 / 2 > 0.3 * wanted
-    assert cell.w_rec.mean().item() == pytest.approx(mean, rel=0.03)
-    assert cell.w_rec.var().item() == pytest.approx(wanted, rel=0.05)
 
 
 @pytest.mark.parametrize("spike", [FastSigmoid, Logistic, lambda: FastSigmoid(learnable=True)])

@@ -83,13 +83,6 @@ def test_one_direction_alone_moves_only_its_own_parameters(direction, moved, mak
         assert changed - {"log_tau_v"} == moved
 
 
-def test_the_input_row_can_be_left_out(make_network, make_spikes):
-    network = make_network()
-    before = network.cells[0].w_in.detach().clone()
-    scale_to_radius(network, make_spikes(), target=0.5, include_input=False, progress=False)
-    assert torch.equal(network.cells[0].w_in, before)
-
-
 def test_a_target_out_of_reach_leaves_the_closest_scale_and_a_finding(make_network, make_spikes):
     # a silent surrogate and no decay above exp(-1/2): the radius cannot exceed 0.61
     network = make_network(spike=FastSigmoid(dampening=0.0), n_in=32)
