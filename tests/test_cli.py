@@ -255,6 +255,13 @@ def start(*words: str | Path) -> subprocess.Popen[str]:
         signal.signal(signal.SIGINT, before)
 
 
+def complete(*words: str | Path) -> str:
+    process = start(*words)
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    return output
+
+
 def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while not file.exists() and process.poll() is None and time.monotonic() < deadline:
@@ -272,13 +279,14 @@ def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
 )
 def test_a_command_killed_in_the_middle_goes_on_to_the_same_bits(tmp_path, command, checkpoint):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert start(*command, "--out", whole).wait() == 0
+    complete(*command, "--out", whole)
     process = start(*command, "--out", killed)
     wait_for(tmp_path / "killed.partial" / checkpoint, process)
     process.kill()
-    assert process.wait() == -signal.SIGKILL, "it ended before it could be killed"
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
     assert not killed.exists()
-    assert start(*command, "--out", killed).wait() == 0
+    complete(*command, "--out", killed)
     one, other = (neurolsc.load(run / "network.safetensors").state_dict() for run in (whole, killed))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -295,8 +303,7 @@ def test_ctrl_c_prints_the_command_that_goes_on(tmp_path):
     assert "what was done is kept in" in output and "Traceback" not in output
     line = output.strip().splitlines()[-1]
     assert shlex.split(line) == ["neurolsc", *map(str, words)]
-    output = start(*shlex.split(line)[1:]).communicate()[0]
-    assert "epoch 1/25" not in output  # it is not repeated
+    assert "epoch 1/25" not in complete(*shlex.split(line)[1:])  # it is not repeated
     assert {file.name for file in tmp_path.iterdir()} == {"my run"}
 
 
@@ -316,7 +323,7 @@ def test_of_two_processes_in_one_folder_the_second_is_refused_and_changes_nothin
     assert first.returncode == 0, output
     assert "lr = 0.01" in (run / "settings.toml").read_text()
     assert {file.name for file in tmp_path.iterdir()} == {"run"}
-    assert start(*words, tmp_path / "alone", "--lr", "0.01").wait() == 0
+    complete(*words, tmp_path / "alone", "--lr", "0.01")
     assert (run / "network.safetensors").read_bytes() == (tmp_path / "alone" / "network.safetensors").read_bytes()
 
 
