@@ -14,7 +14,8 @@ Source: arXiv:2308.12075, eq. 49 and App. H.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypedDict, TypeGuard, Unpack
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, TypeGuard, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -33,12 +34,62 @@ from neurolsc.neurons.cell import (
     truncated_normal,
 )
 from neurolsc.neurons.derivatives import SpikingDerivatives, SpikingStep
-from neurolsc.neurons.reset import Reset, ResetName, StaticReset, ZeroReset
 from neurolsc.positive import LogParameter, set_value
 from neurolsc.surrogate import FastSigmoid, Surrogate
 from neurolsc.validation import number, one_of
 
 Spike = Callable[[Tensor], Tensor]  # of v - theta, returns spikes: a surrogate of ours, or of another library
+
+
+ResetName = Literal["subtract", "static", "zero"]
+
+
+@dataclass(frozen=True)
+class Reset:
+    r"""Subtract the threshold: d v becomes d v - theta z, with :math:`d = e^{-1/\tau_v}`.
+
+    ``gradient=False`` detaches the whole reset term. The derivatives name, for :math:`v[t]` before
+    input and recurrence,
+
+    .. math:: \frac{\partial v[t]}{\partial v[t-1]}\Big|_z = D, \quad \frac{\partial v[t]}{\partial
+        \vartheta[t-1]}\Big|_z = E, \quad -\frac{\partial v[t]}{\partial z[t-1]} = R.
+    """
+
+    gradient: bool = False
+    zero: ClassVar[bool] = False
+
+    def carry(self, leaked: Tensor, z: Tensor, theta: Tensor) -> Tensor:
+        """The voltage after the reset, from d v, the spikes, and the threshold to subtract."""
+        term = theta * z
+        return leaked - (term if self.gradient else term.detach())
+
+    def derivatives(self, decay: Tensor, v: Tensor, z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """D, E and R, each (B, n_hidden); E and R are 0 where the reset is detached."""
+        zero = torch.zeros_like(v)
+        return decay.expand_as(v), (-z if self.gradient else zero), (theta.expand_as(v) if self.gradient else zero)
+
+
+@dataclass(frozen=True)
+class StaticReset(Reset):
+    """Subtract the resting threshold, passed as theta."""
+
+    def derivatives(self, decay: Tensor, v: Tensor, z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        d, _, r = super().derivatives(decay, v, z, theta)
+        return d, torch.zeros_like(v), r
+
+
+@dataclass(frozen=True)
+class ZeroReset(Reset):
+    """Start again from zero: d v becomes d v (1 - z)."""
+
+    zero: ClassVar[bool] = True
+
+    def carry(self, leaked: Tensor, z: Tensor, theta: Tensor) -> Tensor:
+        return leaked * (1 - (z if self.gradient else z.detach()))
+
+    def derivatives(self, decay: Tensor, v: Tensor, z: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        zero = torch.zeros_like(v)
+        return decay * (1 - z), zero, (decay * v if self.gradient else zero)
 
 
 RESETS: dict[str, type[Reset]] = {"subtract": Reset, "static": StaticReset, "zero": ZeroReset}

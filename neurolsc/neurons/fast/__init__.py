@@ -4,8 +4,7 @@
 `cpu_kernels` (Numba) and `gpu_kernels` (Triton) are its inner loops.
 """
 
-from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.fast.inputs import hooked, overridden
+from neurolsc.neurons.fast.inputs import Constants, hooked, overridden
 from neurolsc.neurons.fast.sequence import run
 
 __all__ = ["Constants", "hooked", "overridden", "run"]

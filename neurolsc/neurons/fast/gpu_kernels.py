@@ -24,9 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.fast.inputs import Inputs, Plan, holding, rows_of
-from neurolsc.neurons.reset import Reset, ZeroReset
+from neurolsc.neurons.fast.inputs import Constants, Inputs, Plan, holding, rows_of
 
 HELD = 2**13  # products that a program holds at once: 32 registers for each of its 32 * WARPS threads
 WARPS = 8
@@ -117,10 +115,10 @@ def _fixed(c: Constants, like: Tensor) -> Tensor:
     return c.threshold.repeat(1, len(like), 1)
 
 
-def _kind(c: Constants, reset: Reset) -> dict[str, bool]:
+def _kind(c: Constants, reset: Any) -> dict[str, bool]:
     return {
         "CONSTANT": c.threshold is not None and c.decay_theta is not None,
-        "ZERO": isinstance(reset, ZeroReset),
+        "ZERO": reset.zero,
     }
 
 

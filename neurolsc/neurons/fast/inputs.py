@@ -13,11 +13,33 @@ from torch.nn.modules import module as modules
 from torch.utils._device import DeviceContext
 
 from neurolsc import surrogate
-from neurolsc.neurons.equations import Constants
-from neurolsc.neurons.reset import Reset
 from neurolsc.surrogate import Surrogate
 
 OURS = frozenset(getattr(surrogate, name) for name in surrogate.__all__) - {Surrogate}  # derivatives known as formulas
+
+
+class Constants(NamedTuple):
+    """What all steps of a layer have in common."""
+
+    w_in: Tensor  # (n_hidden, n_in)
+    w_rec: Tensor  # (n_hidden, n_hidden)
+    decay_v: Tensor  # (n_hidden,), as all that follow
+    b_v: Tensor
+    threshold: Tensor | None = None  # of a LIF, or the resting one that a static reset subtracts; else None
+    decay_theta: Tensor | None = None  # None, as the next two, where the threshold is fixed
+    b_theta: Tensor | None = None
+    adaptation: Tensor | None = None
+
+
+def advance(
+    reset: Any, c: Constants, x: Tensor, z: Tensor, v: Tensor, theta: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """One plain step of eq. 49: the next voltage and threshold (B, n_hidden)."""
+    subtracted = theta if c.threshold is None else c.threshold
+    after = reset.carry(c.decay_v * v, z, subtracted) + x @ c.w_in.T + z @ c.w_rec.T + c.b_v
+    if theta is None:
+        return after, None
+    return after, c.decay_theta * theta + c.b_theta + c.adaptation * z  # type: ignore[operator]
 
 
 class Inputs(NamedTuple):
@@ -48,7 +70,7 @@ class Plan:
     """What a run is besides its tensors."""
 
     spike: Surrogate  # a copy, which nobody changes
-    reset: Reset
+    reset: Any  # a neurolsc.neurons.spiking.Reset
     lengths: Tensor  # steps after which the state of each sample is wanted (B,)
     keep: Literal["nothing", "starts", "all"]  # states saved for the reverse pass: none, before each block, all
     gpu: bool  # the GPU's kernels take all steps

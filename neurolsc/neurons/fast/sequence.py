@@ -4,7 +4,7 @@ The forward pass goes over blocks of steps: the input of a block is projected at
 steps follow in place, by Numba on a CPU (:mod:`~neurolsc.neurons.fast.cpu_kernels`), by one Triton
 kernel for all steps on a GPU (:mod:`~neurolsc.neurons.fast.gpu_kernels`), by torch's operations
 elsewhere. The reverse pass is written by hand. With :math:`g_x = \partial L / \partial x`, s the
-surrogate's derivative, and D, E and R of :mod:`neurolsc.neurons.reset`,
+surrogate's derivative, and D, E and R of :class:`neurolsc.neurons.spiking.Reset`,
 
 .. math::
     q[t] &= s[t] \Big(g_z[t] + W_{rec}^T g_v[t+1] + \beta g_\vartheta[t+1] - R[t]\, g_v[t+1]\Big) \\
@@ -35,11 +35,12 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.cell import State
-from neurolsc.neurons.equations import Constants, advance
 from neurolsc.neurons.fast.inputs import (
     OURS,
+    Constants,
     Inputs,
     Plan,
+    advance,
     elementwise,
     followed,
     held,
@@ -47,7 +48,6 @@ from neurolsc.neurons.fast.inputs import (
     rows_of,
     spikes_as_ours,
 )
-from neurolsc.neurons.reset import ZeroReset
 from neurolsc.surrogate import Surrogate
 
 ROWS = 1024  # rows (step, sample) of a block: few enough for a cache, many enough that calls cost little
@@ -222,7 +222,7 @@ def blocks(plan: Plan, inputs: Inputs) -> Callable[..., tuple[Any, Any]]:
     """
     x, c, kernels = inputs.x, inputs.c, cpu_kernels(inputs.v)
     w_in_t, w_rec_t, constants = c.w_in.T.contiguous(), c.w_rec.T.contiguous(), rows_of(c)
-    zero, static = isinstance(plan.reset, ZeroReset), c.threshold is not None
+    zero, static = plan.reset.zero, c.threshold is not None
 
     def on_cpu(a: int, z0: Tensor, v: Tensor, theta: Tensor, z: Tensor, known: Any = None) -> tuple[Any, Any]:
         read = x[a : a + len(z)].flatten(0, 1).to(v.dtype)
@@ -276,7 +276,7 @@ def reverse(
     step = step_back if kernels is None else kernels.step_back
     nothing, at_g, at_back, at_g_theta = array(zero[0]), array(g), array(back), array(g_theta)
     at_z, at_z0, at_g_z = array(z), array(z0), nothing if g_z is None else array(g_z)
-    how = array(rows_of(c)), isinstance(plan.reset, ZeroReset), c.threshold is not None and not fixed
+    how = array(rows_of(c)), plan.reset.zero, c.threshold is not None and not fixed
     how = *how, plan.reset.gradient, array(sums)
     for m, a in reversed([*enumerate(range(0, steps, block))]):
         b = min(a + block, steps)
