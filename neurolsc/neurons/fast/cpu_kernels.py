@@ -106,9 +106,19 @@ def _times(indices: Array, indptr: Array, data: Array, weights: Array, out: Arra
 
 @_inline
 def _add_rows(total: Array, matrix: Array, indices: Array, data: Array) -> None:
-    """Add multiples of rows of a matrix to a total."""
-    for k in range(len(indices)):
-        row, value = matrix[indices[k]], data[k]
+    """Add multiples of rows of a matrix to a total, eight at a time."""
+    k, end = 0, len(indices)
+    while k + 8 <= end:
+        r0, r1, r2, r3 = matrix[indices[k]], matrix[indices[k + 1]], matrix[indices[k + 2]], matrix[indices[k + 3]]
+        r4, r5, r6, r7 = matrix[indices[k + 4]], matrix[indices[k + 5]], matrix[indices[k + 6]], matrix[indices[k + 7]]
+        d0, d1, d2, d3 = data[k], data[k + 1], data[k + 2], data[k + 3]
+        d4, d5, d6, d7 = data[k + 4], data[k + 5], data[k + 6], data[k + 7]
+        for j in range(len(total)):
+            half = total[j] + d0 * r0[j] + d1 * r1[j] + d2 * r2[j] + d3 * r3[j]
+            total[j] = half + d4 * r4[j] + d5 * r5[j] + d6 * r6[j] + d7 * r7[j]
+        k += 8
+    for i in range(k, end):
+        row, value = matrix[indices[i]], data[i]
         for j in range(len(total)):
             total[j] += value * row[j]
 

@@ -76,8 +76,8 @@ def outcome(case: dict[str, Any], precision: torch.dtype, way: Any) -> tuple[lis
     with torch.no_grad():
         _, state = plainly(cell, torch.rand(2, batch, n_in), cell.initial_state(batch))
     by = [p for p in cell.parameters() if p.requires_grad]
-    if case["by_x"] and case["dtype"].is_floating_point:
-        by += [tensor.requires_grad_() for tensor in (x, first) if tensor is not None and not tensor.is_sparse]
+    if case["by_x"] and case["dtype"].is_floating_point and not case["sparse"]:
+        by += [tensor.requires_grad_() for tensor in (x, first) if tensor is not None]
     if case["by_state"]:
         by += [leaf.requires_grad_() for leaf in state]
     z, after = way(cell, x, state, first=first, lengths=lengths, recompute=case["recompute"])
