@@ -116,7 +116,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any], say: Say = l
         except BaseException as error:
             refused = isinstance(error, ValueError | TypeError)
             if not _has_progress(partial) and (refused or not (partial / START).exists()):
-                if fresh:
+                if fresh and partial.exists():  # else its removal is the error
                     _remove(partial)
             elif isinstance(error, KeyboardInterrupt):
                 raise Stopped(f"what was done is kept in {partial}") from error
