@@ -72,7 +72,7 @@ def test_no_text_tells_to_install_what_no_index_has():
     assert any("norse" in line for _, line in told)
     assert [line for line in told if re.match(r"\W*neurolsc\b", line[1]) and line[0] != "CONTRIBUTING.md"] == []
     named = {name for _, line in told for part in re.findall(r"\.\[([\w,]+)\]", line) for name in part.split(",")}
-    assert {"shd", "ray", "snntorch"} <= named <= set(extras)
+    assert {"tonic", "ray", "snntorch"} <= named <= set(extras)
 
 
 def test_one_version_is_told_everywhere_and_no_address_that_is_not_there():
