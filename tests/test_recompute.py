@@ -29,8 +29,7 @@ def test_less_is_saved(make_network, make_spikes):
     network, x = make_network(gain=3), make_spikes(T=100, B=100)  # blocks of ten steps
     all_of_it = saved(network, x)
     network.recompute = True
-    spikes = 2 * 100 * 100 * 16 * 8
-    assert saved(network, x) < 1.5 * spikes < 2 * spikes < all_of_it
+    assert saved(network, x) < 0.65 * all_of_it  # inputs and spikes of all steps stay
 
 
 def test_cells_of_other_kinds_recompute_too():

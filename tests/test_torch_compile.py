@@ -59,7 +59,7 @@ def test_what_stands_around_a_network_is_compiled(make_network, make_spikes):
 
 def test_in_one_piece_it_is_refused(make_network, make_spikes):
     compiled = torch.compile(make_network(), fullgraph=True, backend="eager")
-    with pytest.raises(Exception, match=r"the loop of a cell needs no torch\.compile"):
+    with pytest.raises(Exception, match=r"the fast path needs no torch\.compile"):
         compiled(make_spikes())
 
 

@@ -299,8 +299,8 @@ def train(
         network.load_state_dict(best)
         epoch = f"epoch {best_epoch}, its best" if best_epoch else "before the training"
         return FloatingPointError(
-            f"{what}: lower the learning rate (now {how.lr:g}), set the radii first (neurolsc.pretrain), or see what "
-            f"neurolsc.diagnose finds. The network has the weights of {epoch}."
+            f"{what}: see what neurolsc.diagnose finds, lower the learning rate (now {how.lr:g}), or set the radii first "
+            f"(neurolsc.pretrain). The network has the weights of {epoch}."
         )
 
     def state() -> dict[str, Any]:

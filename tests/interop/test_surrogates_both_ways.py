@@ -124,7 +124,7 @@ def test_g1_a_derivative_that_is_not_finite_is_a_finding_of_its_layer(overflows,
     assert fault.cure == "use fast_sigmoid or atan"
     assert all(layer.activity.rate > 0 and 0 < layer.gradient < math.inf for layer in found.measurements.layers)
     items = list(zip(x.unbind(1), labels, strict=True))
-    with pytest.raises(FloatingPointError, match=r"layer 2: the derivative of its surrogate is not finite 3\.4"):
+    with pytest.raises(FloatingPointError, match=r"see what neurolsc\.diagnose finds"):
         train(overflows, items, items, epochs=2, progress=False)
     overflows.cells[1].layer.spike_grad = theirs.atan()
     assert surrogate_fault(overflows.cells[1], 1) is None
