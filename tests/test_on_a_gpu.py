@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 import neurolsc
-from neurolsc import ALIFPlus, ALIFPlusMinus, Network, diagnose, evaluate, pretrain, radius_profile, train
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, diagnose, evaluate, pretrain, radius_profile, train
 from neurolsc.cli import app
 from neurolsc.initialisers import (
     IKUN,
@@ -180,7 +180,7 @@ def test_other_libraries_layers(library):
 
 
 def test_quantizes():
-    cpu = Network.exportable(30, (24, 24), 4)
+    cpu = Network([LIF(30, 24, tau_v=20.0), LIF(24, 24, tau_v=20.0)], 4)
     gpu, (x, _) = copy.deepcopy(cpu).to(CUDA), data(8)
     one, other = neurolsc.export.quantize(cpu, force=True), neurolsc.export.quantize(gpu, force=True)
     assert torch.equal(one.run(x).logits, other.run(x).logits.cpu())

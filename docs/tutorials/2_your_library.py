@@ -97,7 +97,7 @@ print(*trials, sep="\n")
 
 # %% [markdown]
 # So few updates on one batch decide little, and not alike on every machine ([what a trial
-# says](../diagnose.md#what-a-trial-says)), so we try ways to start on more data.
+# shows](../diagnose.md#what-a-trial-shows)), so we try ways to start on more data.
 #
 # ## Start it right
 #

@@ -13,7 +13,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 
-from neurolsc import Network, evaluate, train
+from neurolsc import LIF, Network, evaluate, train
 from neurolsc.datasets import LatencyEncoding, SpikeLatencyMNIST, collate, input_batches
 from neurolsc.export import QuantizationAware, from_nir, quantize, to_netx, to_nir, verify
 from neurolsc.initialisers import Relay
@@ -27,14 +27,14 @@ train_set, validation, test_set = (SpikeLatencyMNIST.embedded(split, encoding=co
 # %% [markdown]
 # ## A network that the chip can hold
 #
-# A chip has no floats, and not every neuron. `Network.exportable` makes layers that it has: leaky
-# neurons, read one step late, and a readout without bias. Inputs are 0 or 1. `clip_weight` bounds
+# A chip has no floats, and not every neuron. It has leaky neurons, read one step late, and a readout
+# without bias: the defaults of `LIF` and `Network`. Inputs are 0 or 1. `clip_weight` bounds
 # weights at every update to three thresholds, so that 8 bits can tell them apart. On the command
 # line all of it is `neurolsc train --for netx`.
 
 # %%
 torch.manual_seed(SEED)
-network = Network.exportable(784, (64, 64), 10, tau_v=25.0)
+network = Network([LIF(784, 64, tau_v=25.0), LIF(64, 64, tau_v=25.0)], n_out=10)
 Relay(recurrence=0, rate=0.1, drawn=1).apply(network, input_batches(train_set, 32, seed=SEED), seed=SEED)
 settings = {"clip_weight": 3.0, "seed": SEED, "progress": False}
 result = train(network, train_set, validation, epochs=3, lr=2e-3, **settings)
