@@ -723,6 +723,8 @@ def concluded(
             share = profile.sources[m.layer].get(term.name)
             problem += f", held by the {term.name} at {share:.0%} of the points" if share is not None else ""
             cure = term.too_large if m.mean > m.target else term.too_small
+            if not profile.time[m.layer].any():
+                cure = "it has no memory; set direction='depth'"
         elif m.mean == 0:
             cure = "at exactly 0 no scale moves it: its input does not reach its output within a step"
         found.append(Finding(m.layer + 1, problem, cure))

@@ -24,7 +24,8 @@ from tests.initialisers.networks import NETWORKS, rates, spikes
 def test_lsc_is_pre_training_under_another_name(method):
     x = [spikes(), spikes(seed=2)]
     ours, theirs = NETWORKS["ALIFPlus"](), NETWORKS["ALIFPlus"]()
-    start = LSC(0.5, rule="hold-threshold", method=method, max_steps=40, samples=2, steps=4)
+    steps = {"max_steps": 40} if method == "gradient" else {}
+    start = LSC(0.5, rule="hold-threshold", method=method, samples=2, steps=4, **steps)
     found = start.apply(ours, x, seed=3)
     kwargs = {"target": 0.5, "rule": TransitionRule(hold_threshold=True), "seed": 3, "progress": False}
     kwargs |= {"samples": 2, "steps": 4}

@@ -338,7 +338,7 @@ def test_table_and_figure_of_a_sweep(tmp_path: Path, monkeypatch):
     result = call("figure", tmp_path / "s", "--over", "width")
     assert "over must be a setting that varies from arm to arm, layers, got 'width'" in result.output
     titles: list[str] = []
-    monkeypatch.setattr("neurolsc.plots.sweep.finish", lambda figure, path, title: titles.append(title))
+    monkeypatch.setattr("neurolsc.plots.curves.finish", lambda figure, path, title: titles.append(title))
     draw(made, rows, tmp_path / "s")
     about = f"small: cell ALIFPlus, width 6, {made.trials[0].experiment.data.title}, 3 seeds"
     assert titles == [f"{about}; bands from lowest to highest", about]
