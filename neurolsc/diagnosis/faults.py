@@ -81,7 +81,7 @@ OTHERS = (  # all that apply
         EXPLODING,
         lambda m: not m.learnt and m.exponent * m.steps > TENFOLD,
         "gradients grow {growth:.2f}-fold at every step back in time",
-        "mean radius {radius:.2f}, held by the {term}",
+        "mean radius {radius:.2f}, due to the {term}",
         "{less}",
     ),
     Rule(

@@ -721,7 +721,7 @@ def concluded(
         if m.direction == "time":
             term = main_term(profile, m.layer)
             share = profile.sources[m.layer].get(term.name)
-            problem += f", held by the {term.name} at {share:.0%} of the points" if share is not None else ""
+            problem += f", due to the {term.name} at {share:.0%} of the points" if share is not None else ""
             cure = term.too_large if m.mean > m.target else term.too_small
             if not profile.time[m.layer].any():
                 cure = "it has no memory; set direction='depth'"

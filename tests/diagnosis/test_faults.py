@@ -48,7 +48,7 @@ def test_a_reset_that_explodes_is_named_and_detaching_it_helps():
     for layer in (1, 2):
         (finding,) = [f for f in diagnosis if f.layer == layer]
         assert finding.name == "exploding through time"
-        assert "held by the reset" in finding.cause
+        assert "due to the reset" in finding.cause
         assert finding.cure.startswith("detach the reset")
     (trial,) = try_cures(network, data, diagnosis, lr=3e-3)
     assert (trial.cure, trial.layers) == ("the reset detached", (1, 2))
@@ -156,7 +156,7 @@ def test_dead_layers_above_a_dead_one_dead_neurons_and_synchronous_ones():
 def test_feedback_that_explodes_is_named(make_network, make_spikes):
     diagnosis = diagnose(make_network(ALIFPlus, adaptation=50.0, gain=3), make_spikes(T=60))
     grown = [f for f in diagnosis if f.name == "exploding through time"]
-    assert grown and all("held by the feedback" in f.cause for f in grown)
+    assert grown and all("due to the feedback" in f.cause for f in grown)
 
 
 @pytest.mark.parametrize("start", ["RateMatching(0.1)", "Relay(rate=0.1)"])
@@ -165,7 +165,7 @@ def test_a_recurrence_that_explodes_is_blamed_though_the_leak_is_the_largest_par
     initialisers.named(start).apply(network, [x])
     grown = [f for f in diagnose(network, x) if f.name == "exploding through time"]
     assert [f.layer for f in grown] == ([1, 2] if start == "RateMatching(0.1)" else [])
-    assert all("held by the leak" in f.cause and "scale w_rec down" in f.cure for f in grown)
+    assert all("due to the leak" in f.cause and "scale w_rec down" in f.cure for f in grown)
 
 
 def test_gradients_that_explode_are_named_unless_a_history_says_that_the_network_learnt():

@@ -472,7 +472,7 @@ def test_a_target_out_of_reach_names_what_holds_the_radius(source, settings, mak
     through_time = [f for f in result.findings if "through time" in f.problem]
     assert [f.layer for f in through_time] == [1, 2]
     for finding in through_time:
-        assert f"against a target of 0.5, held by the {source}" in finding.problem
+        assert f"against a target of 0.5, due to the {source}" in finding.problem
         assert finding.cure
 
 

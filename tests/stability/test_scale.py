@@ -91,7 +91,7 @@ def test_a_target_out_of_reach_leaves_the_closest_scale_and_a_finding(make_netwo
     assert not result.converged
     torch.testing.assert_close(result.profile.time_mean, torch.full((2,), 0.6065), rtol=0, atol=1e-3)
     assert all(p.isfinite().all() for p in network.parameters())
-    assert any("held by the leak" in str(finding) for finding in result.findings)
+    assert any("due to the leak" in str(finding) for finding in result.findings)
 
 
 def test_scales_that_miss_on_fresh_samples_are_no_success(make_network, make_spikes):
