@@ -266,8 +266,8 @@ def test_an_idx_file_is_read_back_whatever_its_name(tmp_path, shape, pack):
         (struct.pack(">HBBI", 0, 0x0C, 1, 1) + bytes(4), "0x000008 and 1 to 8 axes, got 0x00000c01"),
         (struct.pack(">HBB", 0, 8, 0), "got 0x00000800"),
         (b"<!DOCTYPE html>", "got 0x3c21444f"),
-        (gzip.compress(DATA)[:-10], "cut off or damaged"),
-        (gzip.compress(DATA)[:-8] + bytes(8), "cut off or damaged"),
+        (gzip.compress(DATA, mtime=0)[:-10], "cut off or damaged"),
+        (gzip.compress(DATA, mtime=0)[:-8] + bytes(8), "cut off or damaged"),
     ],
 )
 def test_a_damaged_idx_file_is_refused_by_name(tmp_path, data, message):
