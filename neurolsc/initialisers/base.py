@@ -1,18 +1,18 @@
-"""Initialisers as objects, as chains, as texts; and what they read of a cell and set."""
+"""Initialisers as objects, chains and texts; and a layer as they measure and set it."""
 
 import ast
 import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import TypeVar
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Cell, Membrane, WeightMatrix, owner_of, weight_matrices
+from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, weight_matrices
 from neurolsc.positive import set_value
 from neurolsc.stability.findings import Finding, surrogate_fault
 from neurolsc.stability.one_layer import steps
@@ -24,8 +24,7 @@ class StartReport(tuple[Finding, ...]):
     """Findings of a start, with a summary line.
 
     Attributes:
-        summary: firing rates and radii before and after, on a batch that the start did not set them on, where it
-            measures them; else empty.
+        summary: firing rates and radii before and after, on the last batch; empty where the start measures none.
     """
 
     summary: str
@@ -42,9 +41,9 @@ class StartReport(tuple[Finding, ...]):
 class Initialiser(ABC):
     """A way to start: sets parameters of the cells of a network, in place.
 
-    A subclass is a frozen dataclass whose fields are the numbers of the method. It states its formula, its source and
-    what it assumes. Frozen parameters (``requires_grad=False``) stay, and so does the readout, unless the method says
-    otherwise. What is drawn comes from the seed alone; torch's own generator is not touched.
+    A subclass is a frozen dataclass whose fields are the numbers of the method. Frozen parameters
+    (``requires_grad=False``) stay, and so does the readout. What is drawn comes from the seed alone; torch's own
+    generator is not touched.
 
     ``first + second`` applies both, in this order; ``str`` returns the text from which
     :func:`neurolsc.initialisers.named` makes an equal object.
@@ -61,8 +60,7 @@ class Initialiser(ABC):
             seed: of what is drawn.
 
         Returns:
-            What could not be reached, and where; empty if all is well. Some return a :class:`StartReport`, whose text
-            also says what the start did.
+            What could not be reached, and where; empty if all is well. Some return a :class:`StartReport`.
 
         Raises:
             TypeError: if a cell lacks what the method needs.
@@ -83,10 +81,10 @@ class Initialiser(ABC):
 
 @dataclass(frozen=True)
 class Chain(Initialiser):
-    """Initialisers one after the other; ``+`` makes it.
+    """Initialisers one after the other, each with the same seed; ``+`` makes it.
 
     Attributes:
-        parts: what is applied, in this order, each with the seed of the whole.
+        parts: the initialisers in their order.
     """
 
     parts: tuple[Initialiser, ...]
@@ -109,24 +107,18 @@ INITIALISERS: dict[str, type[Initialiser]] = {}
 
 
 def register(cls: I) -> I:
-    """Make an initialiser known to :func:`named` under the name of its class.
+    """Make an initialiser known to :func:`named` under the name of its class; a decorator.
 
     Args:
         cls: a frozen dataclass derived from :class:`neurolsc.initialisers.Initialiser`.
 
-    Returns:
-        The class, so that it can be used as a decorator.
-
     Raises:
-        TypeError: if it is not such a class.
-        ValueError: if another class has the name.
+        ValueError: if a class of another module has the name.
     """
-    if not (isinstance(cls, type) and issubclass(cls, Initialiser) and is_dataclass(cls)):
-        raise TypeError(f"register takes a dataclass derived from Initialiser, got {cls!r}.")
-    there = INITIALISERS.get(cls.__name__, cls)
-    if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
-        raise ValueError(f"{cls.__name__!r} is another initialiser already, {there.__module__}.{there.__qualname__}.")
-    INITIALISERS[cls.__name__] = cls  # a class of the same place is the same one, defined anew in a notebook
+    known = INITIALISERS.get(cls.__name__, cls)
+    if known.__module__ != cls.__module__:
+        raise ValueError(f"{cls.__name__!r} is another initialiser already, {known.__module__}.{known.__qualname__}.")
+    INITIALISERS[cls.__name__] = cls
     return cls
 
 
@@ -138,47 +130,43 @@ def named(spec: str) -> Initialiser:
             ``"LSUV(variance=0.5)"``, ``"Orthogonal() + RateMatching(0.15)"``.
 
     Raises:
-        TypeError: if it is no text.
         ValueError: if it cannot be read, or the name is unknown; the message lists the known ones.
 
     Example:
         >>> named("Orthogonal(inputs=True)+RateMatching(0.15)").parts
         (Orthogonal(gain=1.0, inputs=True), RateMatching(rate=0.15, tolerance=0.1))
     """
-    if not isinstance(spec, str):
-        raise TypeError(f"an initialiser is named by a text, such as 'LSUV()', got {type(spec).__name__}.")
     known = ", ".join(sorted(INITIALISERS))
-
-    def made(tree: ast.expr) -> Initialiser:
-        match tree:
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return made(left) + made(right)
-            case ast.Name(id=name):
-                args, words = [], {}
-            case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords):
-                args = [ast.literal_eval(arg) for arg in positional]
-                words = {str(word.arg): ast.literal_eval(word.value) for word in keywords}
-            case _:
-                raise SyntaxError
-        if name not in INITIALISERS:
-            raise LookupError(f"unknown initialiser {name[:80]}; known are {known}{meant(INITIALISERS, name)}")
-        try:
-            return INITIALISERS[name](*args, **words)
-        except (TypeError, ValueError) as error:
-            takes = ", ".join(f.name for f in fields(INITIALISERS[name]))  # type: ignore[arg-type]
-            raise LookupError(f"{name} takes {takes or 'nothing'}: {error}") from error
-
     try:
-        if len(spec) > 1000:
-            raise SyntaxError
-        return made(ast.parse(spec.strip(), mode="eval").body)
-    except LookupError as error:
-        raise ValueError(*error.args) from error
+        parts = _read(ast.parse(spec.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         raise ValueError(
             f"{spec[:80]!r} is no initialiser: write a name, with numbers or words in brackets, such as "
             f"RateMatching(0.15), or several joined by +; known are {known}."
         ) from error
+    made = []
+    for name, args, keywords in parts:
+        if name not in INITIALISERS:
+            raise ValueError(f"unknown initialiser {name[:80]}; known are {known}{meant(INITIALISERS, name)}")
+        try:
+            made.append(INITIALISERS[name](*args, **keywords))
+        except (TypeError, ValueError) as error:
+            takes = ", ".join(f.name for f in fields(INITIALISERS[name]))  # type: ignore[arg-type]
+            raise ValueError(f"{name} takes {takes or 'nothing'}: {error}") from error
+    return sum(made[1:], made[0])
+
+
+def _read(tree: ast.expr) -> list[tuple[str, list[Any], dict[str, Any]]]:
+    match tree:
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _read(left) + _read(right)
+        case ast.Name(id=name):
+            return [(name, [], {})]
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+            words = {str(word.arg): ast.literal_eval(word.value) for word in keywords}
+            return [(name, [ast.literal_eval(arg) for arg in args], words)]
+        case _:
+            raise SyntaxError("neither a name nor a call nor a sum")
 
 
 # ---------------------------------------------------------------- inputs, draws, faults
@@ -216,105 +204,105 @@ def surrogate_faults(network: Network) -> list[Finding]:
     return [finding for finding in found if finding is not None]
 
 
-# ---------------------------------------------------------------- parts of a cell
+# ---------------------------------------------------------------- layers
+
+Need = Literal["inputs", "recurrent", "membrane"]
+_LACKS: dict[Need, str] = {
+    "inputs": "names no input matrix among its scaled_parameters: put an nn.Linear before it, or use a start of "
+    "thresholds alone, RateMatching(0.15).",
+    "recurrent": "names no recurrent matrix among its scaled_parameters: use a start that needs none, such as "
+    "RateMatching(0.15), LSUV() or BySource().",
+    "membrane": "does not say what its voltage and threshold are: use a start of weights alone, Glorot(), Orthogonal() "
+    "or LSC(), or write its membrane().",
+}
 
 
-def layer_name(network: Network, layer: int) -> str:
-    """A layer in a message: its number and its kind."""
-    cell = network.cells[layer]
-    inner = getattr(cell, "layer", None)
-    of = f" of a {type(inner).__name__}" if isinstance(inner, nn.Module) else ""
-    return f"layer {layer + 1}, a {type(cell).__name__}{of},"
+class Layer:
+    """A layer of a network.
+
+    Attributes:
+        index: its number, from 0.
+        cell: its cell.
+        name: its number and kind, for messages.
+        inputs: its input matrices.
+        recurrent: its recurrent matrices.
+        membrane: its voltage and threshold; None if the cell does not name them.
+    """
+
+    def __init__(self, network: Network, index: int) -> None:
+        self.index, self.cell = index, network.cells[index]
+        inner = getattr(self.cell, "layer", None)
+        of = f" of a {type(inner).__name__}" if isinstance(inner, nn.Module) else ""
+        self.name = f"layer {index + 1}, a {type(self.cell).__name__}{of},"
+        self.inputs = weight_matrices(self.cell, "depth", inputs=True)
+        self.recurrent = weight_matrices(self.cell, "time")
+        self.membrane: Membrane = self.cell.membrane()  # type: ignore[assignment]  # where it is read it is needed
+
+    def require(self, *needs: Need) -> None:
+        for need in needs:
+            if not getattr(self, need):
+                raise TypeError(f"{self.name} {_LACKS[need]}")
+
+    @property
+    def matrices(self) -> tuple[WeightMatrix, ...]:
+        return (*self.inputs, *self.recurrent)
+
+    def finding(self, problem: str, cure: str) -> Finding:
+        return Finding(self.index + 1, problem, cure)
+
+    def normal(self, matrix: WeightMatrix, seed: int) -> Tensor:
+        """Standard normal numbers in the shape of a matrix, in float64 on the CPU."""
+        drawn = generator(seed, self.index, matrix.name)
+        return torch.randn(matrix.weights.shape, generator=drawn, dtype=torch.float64)
+
+    def orthogonal(self, matrix: WeightMatrix, seed: int) -> Tensor:
+        """A random matrix whose rows, or columns where these are fewer, are orthonormal."""
+        rows = torch.empty(matrix.weights.flatten(1).shape, dtype=torch.float64)
+        drawn = generator(seed, self.index, matrix.name)
+        return nn.init.orthogonal_(rows, generator=drawn).view(matrix.weights.shape)
+
+    def resting_threshold(self) -> Tensor:
+        """The threshold of every neuron at rest (n_hidden,), in float64 on the CPU."""
+        with torch.no_grad():
+            return self.membrane.thresholds(self.cell.initial_state(1))[0].double().cpu()
+
+    def voltages(self, read: Tensor) -> Tensor:
+        """The voltage after every step of a run from rest on an input (T, B, n_in): (T, B, n_hidden)."""
+        return torch.stack([self.membrane.voltage(after) for _, _, after in steps(self.cell, read)])
+
+    def impulse_response(self, length: int) -> Tensor:
+        r"""The voltage after an input current of 1 in the first step, without spikes (T, n_hidden).
+
+        It is measured, with a current of a thousandth of the lowest threshold through input matrices that are replaced
+        meanwhile by the mean over inputs. Of LIF and ALIF it is :math:`e^{-t/\tau_v}`.
+        """
+        threshold = self.resting_threshold()
+        size = 1e-3 * threshold[threshold > 0].amin().item() if (threshold > 0).any() else 1e-3
+        quiet = torch.zeros(length, 1, self.cell.n_in, **self.cell.dtype_and_device)
+        pulse = quiet.clone()
+        pulse[0] = size
+        before = [(owner_of(self.cell, m.name), m.weights.clone(), m.fan_in) for m in self.inputs]
+        try:
+            for place, weights, fan_in in before:
+                set_value(*place, torch.full_like(weights, 1 / fan_in))
+            response = self.voltages(pulse).double() - self.voltages(quiet).double()
+        finally:
+            for place, weights, _ in before:
+                set_value(*place, weights)
+        return (response[:, 0] / size).cpu()
 
 
-def input_matrices(network: Network, layer: int) -> tuple[WeightMatrix, ...]:
-    """The input matrices of a layer.
+def layers_of(network: Network, *needs: Need, integrators: bool = False) -> list[Layer]:
+    """The layers that spike, or all, each with what is needed.
 
     Raises:
-        TypeError: if its cell names none.
+        TypeError: if network is no network, or a cell lacks a need.
     """
-    if found := weight_matrices(network.cells[layer], "depth", inputs=True):
-        return found
-    raise TypeError(
-        f"{layer_name(network, layer)} names no input matrix among its scaled_parameters: put an nn.Linear before it, or use a "
-        "start of thresholds alone, RateMatching(0.15)."
-    )
-
-
-def recurrent_matrices(network: Network, layer: int) -> tuple[WeightMatrix, ...]:
-    """The recurrent matrices of a layer.
-
-    Raises:
-        TypeError: if its cell names none.
-    """
-    if found := weight_matrices(network.cells[layer], "time"):
-        return found
-    raise TypeError(
-        f"{layer_name(network, layer)} names no recurrent matrix among its scaled_parameters: use a start that needs none, such as "
-        "RateMatching(0.15), LSUV() or BySource()."
-    )
-
-
-def membrane(network: Network, layer: int) -> Membrane:
-    """The membrane of a layer.
-
-    Raises:
-        TypeError: if its cell does not say what its voltage is.
-    """
-    if (found := network.cells[layer].membrane()) is not None:
-        return found
-    raise TypeError(
-        f"{layer_name(network, layer)} does not say what its voltage and threshold are: use a start of weights alone, "
-        "Glorot(), Orthogonal() or LSC(), or write its membrane()."
-    )
-
-
-def resting_threshold(cell: Cell, of: Membrane) -> Tensor:
-    """The threshold of every neuron at rest (n_hidden,), in float64 on the CPU."""
-    with torch.no_grad():
-        return of.thresholds(cell.initial_state(1))[0].double().cpu()
-
-
-def voltages(cell: Cell, of: Membrane, read: Tensor) -> Tensor:
-    """The voltage after every step of a run from rest (T, B, n_hidden)."""
-    return torch.stack([of.voltage(after) for _, _, after in steps(cell, read)])
-
-
-def impulse_response(cell: Cell, of: Membrane, inputs: tuple[WeightMatrix, ...], length: int) -> Tensor:
-    r"""The voltage after an input current of 1 in the first step, without spikes (T, n_hidden).
-
-    It is measured: the input matrices are replaced, for the while, by ones through which every
-    neuron gets the mean of its inputs, and the current is a thousandth of the lowest threshold. Of LIF and ALIF it is
-    :math:`e^{-t/\tau_v}`.
-    """
-    threshold = resting_threshold(cell, of)
-    size = 1e-3 * threshold[threshold > 0].amin().item() if (threshold > 0).any() else 1e-3
-    quiet = torch.zeros(length, 1, cell.n_in, **cell.dtype_and_device)
-    pulse = quiet.clone()
-    pulse[0] = size
-    before = [(owner_of(s.cell, s.name), s.weights.clone()) for s in inputs]
-    try:
-        for (place, weights), s in zip(before, inputs, strict=True):
-            set_value(*place, torch.full_like(weights, 1 / s.fan_in))
-        response = voltages(cell, of, pulse).double() - voltages(cell, of, quiet).double()
-    finally:
-        for place, weights in before:
-            set_value(*place, weights)
-    return (response[:, 0] / size).cpu()
-
-
-# ---------------------------------------------------------------- matrices
-
-
-def normal(like: WeightMatrix, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers in the shape of a matrix, in float64 on the CPU."""
-    return torch.randn(like.weights.shape, generator=generator, dtype=torch.float64)
-
-
-def orthogonal(like: WeightMatrix, generator: torch.Generator) -> Tensor:
-    """A matrix whose rows, or columns where these are fewer, are orthonormal."""
-    rows = torch.empty(like.weights.flatten(1).shape, dtype=torch.float64)
-    return nn.init.orthogonal_(rows, generator=generator).view(like.weights.shape)
+    cells = range(len(as_network(network).cells))
+    layers = [Layer(network, i) for i in (cells if integrators else network.spiking)]
+    for layer in layers:
+        layer.require(*needs)
+    return layers
 
 
 def put(where: WeightMatrix, weights: Tensor) -> None:

@@ -7,21 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neurolsc.initialisers.base import (
-    Initialiser,
-    first_input,
-    generator,
-    input_matrices,
-    layer_name,
-    membrane,
-    normal,
-    put,
-    recurrent_matrices,
-    register,
-    resting_threshold,
-)
+from neurolsc.initialisers.base import Initialiser, Layer, first_input, layers_of, put, register
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import Cell, Membrane, WeightMatrix
+from neurolsc.neurons.cell import WeightMatrix
 from neurolsc.positive import log_name
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import rate, reads, settle
@@ -77,51 +65,24 @@ class FourConditions(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Draw the recurrent matrices, and set dampening and sharpness."""
         x, found = first_input(network, inputs), list[Finding]()
-        of = {i: membrane(network, i) for i in network.spiking}
-        below, own = ({i: some(network, i) for i in of} for some in (input_matrices, recurrent_matrices))
-        spikes = self._surrogates(network) if {3, 4} & set(self.conditions) else {}
+        layers = layers_of(network, "membrane", "inputs", "recurrent")
+        spikes = _surrogates(layers) if {3, 4} & set(self.conditions) else {}
         with eval_mode(network), torch.no_grad():
-            for i in network.spiking:
-                cell, problems = network.cells[i], list[tuple[str, str]]()
+            for layer in layers:
                 if {1, 2} & set(self.conditions):
-                    problems += self._weights(cell, of[i], below[i], own[i], reads(network, x, i), (seed, i))
+                    found += self._weights(layer, reads(network, x, layer.index), seed)
                 if 3 in self.conditions:
-                    problems += _dampen(cell, of[i], own[i], spikes[i])
+                    found += _dampen(layer, spikes[layer.index])
                 if 4 in self.conditions:
-                    problems += _sharpen(cell, of[i], below[i], own[i], spikes[i])
-                found += [Finding(i + 1, *words) for words in problems]
+                    found += _sharpen(layer, spikes[layer.index])
         return tuple(found)
 
-    def _surrogates(self, network: Network) -> dict[int, Surrogate]:
-        found: dict[int, Surrogate] = {}
-        for i in network.spiking:
-            spike = next((part for part in network.cells[i].modules() if isinstance(part, Surrogate)), None)
-            if spike is None:
-                raise TypeError(
-                    f"{layer_name(network, i)} has no surrogate of neurolsc, whose dampening could be set: use "
-                    "FourConditions((1, 2)), or give the layer one of neurolsc.surrogate."
-                )
-            if spike in found.values():
-                raise ValueError(
-                    f"{layer_name(network, i)} shares its surrogate with a layer below: give each its own."
-                )
-            found[i] = spike
-        return found
-
-    def _weights(
-        self,
-        cell: Cell,
-        of: Membrane,
-        below: Sequence[WeightMatrix],
-        own: Sequence[WeightMatrix],
-        read: Tensor,
-        place: tuple[int, int],
-    ) -> list[tuple[str, str]]:
-        """Conditions 1 and 2."""
+    def _weights(self, layer: Layer, read: Tensor, seed: int) -> list[Finding]:
+        """Conditions 1 and 2, for a layer's input (T, B, n_in)."""
+        own, found, short = layer.recurrent, [], False
         before = [matrix.weights.double() for matrix in own]
-        fan_in, short = sum(matrix.fan_in for matrix in own), False
-        power = read.double().square().mean().item()
-        from_input = power * sum(m.fan_in * m.weights.double().square().mean().item() for m in below)
+        fan_in = sum(matrix.fan_in for matrix in own)
+        from_input = read.double().square().mean().item() * _power(layer.inputs)
 
         def set_to(mean: float) -> None:
             nonlocal short
@@ -130,50 +91,64 @@ class FourConditions(Initialiser):
             for matrix, weights in zip(own, before, strict=True):
                 around = weights - weights.mean()
                 if 2 in self.conditions:
-                    numbers = normal(matrix, generator(*place, matrix.name)).to(around)
-                    around = math.sqrt(max(variance, 0.0)) * numbers
+                    around = math.sqrt(max(variance, 0.0)) * layer.normal(matrix, seed).to(around)
                 put(matrix, mean + around)
 
-        problems = []
         if 1 in self.conditions:  # by sums of a neuron's recurrent weights, in thresholds
-            unit = resting_threshold(cell, of).mean().item() / fan_in
-            reached = settle(lambda sums: set_to(unit * sums), lambda: rate(cell, read), 0.5, reach=1024, close=0.005)
-            if not abs(reached - 0.5) <= 0.05:
-                jumps = "its spikes feed on each other, and the rate jumps: raise its input weights"
-                problems.append((f"fires {reached:.3g} spikes per neuron and step, not 0.5", jumps))
+            unit = layer.resting_threshold().mean().item() / fan_in
+            fires = settle(
+                lambda sums: set_to(unit * sums), lambda: rate(layer.cell, read), 0.5, reach=1024, close=0.005
+            )
+            if not abs(fires - 0.5) <= 0.05:
+                problem = f"fires {fires:.3g} spikes per neuron and step, not 0.5"
+                cure = "its spikes feed on each other, and the rate jumps: raise its input weights"
+                found.append(layer.finding(problem, cure))
         else:
             set_to(sum(float(w.mean()) for w in before) / len(before))
         if short:
-            weak = "the mean recurrent weight alone makes more variance than the input"
-            problems.append((weak, "raise its input weights"))
-        return problems
+            problem = "the mean recurrent weight alone makes more variance than the input"
+            found.append(layer.finding(problem, "raise its input weights"))
+        return found
 
 
-def _dampen(cell: Cell, of: Membrane, own: Sequence[WeightMatrix], spike: Surrogate) -> list[tuple[str, str]]:
+def _surrogates(layers: Sequence[Layer]) -> dict[int, Surrogate]:
+    """The surrogate of each layer, by its index, where each has its own."""
+    found: dict[int, Surrogate] = {}
+    for layer in layers:
+        spike = next((part for part in layer.cell.modules() if isinstance(part, Surrogate)), None)
+        if spike is None:
+            raise TypeError(
+                f"{layer.name} has no surrogate of neurolsc, whose dampening could be set: use FourConditions((1, 2)), "
+                "or give the layer one of neurolsc.surrogate."
+            )
+        if spike in found.values():
+            raise ValueError(f"{layer.name} shares its surrogate with a layer below: give each its own.")
+        found[layer.index] = spike
+    return found
+
+
+def _dampen(layer: Layer, spike: Surrogate) -> list[Finding]:
     """Condition 3."""
-    leak = retained_share(cell, of).mean().item()
+    leak = retained_share(layer).mean().item()
     peak = float(spike.shape(torch.zeros(1, dtype=torch.float64)))
-    gain = _sums(own, 1.0).mean().item() * peak
+    gain = _sums(layer.recurrent, 1.0).mean().item() * peak
     if not (gain > 0 and leak < 1):
         problem = "no dampening keeps its largest gradient at 1"
-        return [(problem, "give it a leak below 1 and positive recurrent weights")]
+        return [layer.finding(problem, "give it a leak below 1 and positive recurrent weights")]
     _set(spike, "dampening", (1 - leak) / gain)
     return []
 
 
-def _sharpen(
-    cell: Cell, of: Membrane, below: Sequence[WeightMatrix], own: Sequence[WeightMatrix], spike: Surrogate
-) -> list[tuple[str, str]]:
+def _sharpen(layer: Layer, spike: Surrogate) -> list[Finding]:
     """Condition 4."""
-    leak, threshold = retained_share(cell, of).mean().item(), resting_threshold(cell, of)
+    leak, threshold = retained_share(layer).mean().item(), layer.resting_threshold()
     if not leak < 1:
-        return [("no sharpness keeps the variance of its gradient", "give it a leak below 1")]
-    high, low = (sign * _sums((*own, *below), sign) / (1 - leak) for sign in (1.0, -1.0))
+        return [layer.finding("no sharpness keeps the variance of its gradient", "give it a leak below 1")]
+    high, low = (sign * _sums((*layer.recurrent, *layer.inputs), sign) / (1 - leak) for sign in (1.0, -1.0))
     along = torch.linspace(0, 1, 4096, dtype=torch.float64).unsqueeze(1)
     distance = low + along * (high - low) - (threshold if len(threshold) == len(high) else threshold.mean())
-    distance = distance.to(own[0].weights)
-    power = sum(m.fan_in * m.weights.double().square().mean().item() for m in own)
-    start = float(torch.as_tensor(spike.sharpness).mean())
+    distance = distance.to(layer.recurrent[0].weights)
+    power, start = _power(layer.recurrent), float(torch.as_tensor(spike.sharpness).mean())
 
     def growth() -> float:
         slope = torch.as_tensor(spike.derivative(distance)).double()
@@ -188,7 +163,12 @@ def _sharpen(
     sharpen(0.0)
     what = "shrinks at every sharpness" if reached < 1 else "grows"
     problem = f"the variance of its gradient {what} (nearest {reached:.3g} per step); the sharpness stays"
-    return [(problem, "raise the dampening or its weights")]
+    return [layer.finding(problem, "raise the dampening or its weights")]
+
+
+def _power(matrices: Sequence[WeightMatrix]) -> float:
+    """The mean sum of the squared weights of a neuron."""
+    return sum(m.fan_in * m.weights.double().square().mean().item() for m in matrices)
 
 
 def _sums(matrices: Sequence[WeightMatrix], sign: float) -> Tensor:
@@ -196,11 +176,12 @@ def _sums(matrices: Sequence[WeightMatrix], sign: float) -> Tensor:
     return sum(((sign * m.weights.double()).clamp(min=0).flatten(1).sum(1).cpu() for m in matrices), torch.zeros(()))
 
 
-def retained_share(cell: Cell, of: Membrane) -> Tensor:
+def retained_share(layer: Layer) -> Tensor:
     """The share of its voltage that a neuron at rest retains over a step (n_hidden,)."""
+    cell, of, by = layer.cell, layer.membrane, -0.125
     with torch.no_grad():
         rest = cell.initial_state(1)
-        x, z, by = torch.zeros(1, cell.n_in, **cell.dtype_and_device), cell.output(rest), -0.125
+        x, z = torch.zeros(1, cell.n_in, **cell.dtype_and_device), cell.output(rest)
         lowered, as_is = (of.voltage(cell.update(x, z, state)) for state in (of.moved(rest, by), rest))
     return ((lowered - as_is)[0].double() / by).cpu()
 

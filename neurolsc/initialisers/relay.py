@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,22 +11,19 @@ from torch import Tensor, nn
 
 from neurolsc.initialisers.base import (
     Initialiser,
+    Layer,
     StartReport,
     by_neuron,
     first_input,
     generator,
-    impulse_response,
-    input_matrices,
-    layer_name,
-    membrane,
+    layers_of,
     put,
     register,
-    resting_threshold,
     scaling,
     surrogate_faults,
 )
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import Cell, Membrane, WeightMatrix, weight_matrices
+from neurolsc.neurons.cell import WeightMatrix, is_frozen, weight_matrices
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import again, bottom_up, gradient_gain, rate, recurrence_share, scale_to_rate, settle
 from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
@@ -64,51 +61,49 @@ class RateMatching(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Scale the thresholds on the first batch."""
         x = first_input(network, inputs)
-        for layer in network.spiking:
-            cell = network.cells[layer]
-            before = {name: p.detach().clone() for name, p in cell.named_parameters()}
-            if (thresholds := cell.thresholds()) is None:
-                continue  # match_firing_rates refuses it
-            thresholds.scale(2.0)
-            frozen = [n for n, p in cell.named_parameters() if not (p.requires_grad or torch.equal(p, before[n]))]
-            thresholds.scale(1.0)
-            with torch.no_grad():
-                for name, p in cell.named_parameters():
-                    p.copy_(before[name])
-            if frozen:
-                raise ValueError(f"{layer_name(network, layer)} has frozen thresholds, which no rate may move.")
+        for layer in layers_of(network):
+            thresholds = layer.cell.thresholds()
+            if thresholds is not None and any(is_frozen(layer.cell, name) for name in thresholds.names):
+                raise ValueError(f"{layer.name} has frozen thresholds, which no rate may move.")
         reached = match_firing_rates(network, x, [self.rate] * len(network.cells), tolerance=math.inf)
-        jumps = "its rate moves in jumps; take a wider layer, or weaker recurrence"
-        return tuple(surrogate_faults(network)) + tuple(
-            Finding(
-                layer,
-                f"fires {rate:.3g} spikes per neuron and step, not {self.rate:g}",
-                jumps if rate else "raise its weights",
-            )
-            for layer, rate in enumerate(reached, start=1)
-            if abs(rate - self.rate) > self.tolerance * self.rate
-        )
+        found = surrogate_faults(network)
+        for layer, fires in enumerate(reached, start=1):
+            if abs(fires - self.rate) > self.tolerance * self.rate:
+                problem = f"fires {fires:.3g} spikes per neuron and step, not {self.rate:g}"
+                jumps = "its rate moves in jumps; take a wider layer, or weaker recurrence"
+                found.append(Finding(layer, problem, jumps if fires else "raise its weights"))
+        return tuple(found)
 
 
 # ---------------------------------------------------------------- by source
 
 _REACH = 1e4  # largest factor of thresholds
 _SETTLED = 0.01  # of a radius, as a share
-_NAMES = {"depth": "radius of the depth", "recurrence": "recurrent current as a share of the input's"}
-_CURES = {
-    _NAMES["depth"]: "no scale of w_in moves it: let the layer below fire, where its surrogate has a derivative",
-    _NAMES["recurrence"]: "no smaller scale of the recurrence lowers it: set recurrence=0",
-    "radius through time": "its leaks hold it, or its thresholds: no scale of the recurrence brings it down",
-    "firing rate": "it moves in jumps: take a wider layer or a weaker recurrence",
+_ROUNDS = 8  # most rounds for each layer
+_MISSED = {
+    "depth": (
+        "radius of the depth",
+        "no scale of w_in moves it: let the layer below fire, where its surrogate has a derivative",
+    ),
+    "recurrence": (
+        "recurrent current as a share of the input's",
+        "no smaller scale of the recurrence lowers it: set recurrence=0",
+    ),
+    "time": (
+        "radius through time",
+        "its leaks hold it, or its thresholds: no scale of the recurrence brings it down",
+    ),
+    "rate": ("firing rate", "it moves in jumps: take a wider layer or a weaker recurrence"),
 }
 
 
-class Measured(NamedTuple):
-    """What a start changes, of the spiking layers."""
+class Points(NamedTuple):
+    """A layer's input, and the points at which its derivatives are taken."""
 
-    layers: list[int]  # counted from 1
-    rates: list[float]  # spikes per neuron and step
-    radius: float  # the largest of their mean radii through time
+    read: Tensor  # the input (T, B, n_in)
+    transitions: Transitions
+    some: Tensor  # the samples
+    times: Tensor  # the steps
 
 
 @register
@@ -135,7 +130,6 @@ class BySource(Initialiser):
         time: bound on the mean radius through time; where it is above, the recurrence is scaled down until it is not.
         samples: samples of the first batch at which radii are taken.
         steps: time steps at which they are.
-        rounds: most rounds for each layer.
 
     Source: ours, after arXiv:2308.12075, where radii are set whatever holds them.
     """
@@ -146,7 +140,6 @@ class BySource(Initialiser):
     time: float = 1.0
     samples: int = 4
     steps: int = 8
-    rounds: int = 8
 
     def __post_init__(self) -> None:
         for name in ("depth", "recurrence", "rate"):
@@ -154,105 +147,101 @@ class BySource(Initialiser):
         number("time", self.time)
         if self.rate >= 1:
             raise ValueError(f"rate must be spikes per neuron and step, below 1, got {self.rate}.")
-        for name in ("samples", "steps", "rounds"):
+        for name in ("samples", "steps"):
             whole(name, getattr(self, name))
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> StartReport:
         """Set all layers on the first batch; radii and rates that miss by 5 % are findings."""
-        x, found = first_input(network, inputs), []
-        for layer in network.spiking:
-            self.refuse(network, layer)
-        before = self.measured(network, inputs, seed)
-        some, times = self.sampled(x, seed)
-        with eval_mode(network), torch.no_grad():
-            for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
-                if layer in network.spiking:
-                    found += self.set_layer(points, read, some, times, layer, seed)
-        after = self.measured(network, inputs, seed)
-        return self.report(before, after, surrogate_faults(network) + found, range(1, len(network.cells) + 1))
+        x = first_input(network, inputs)
+        for layer in layers_of(network, "inputs"):
+            self.check(layer)
+        return self.set_all(network, x, inputs, seed, lambda layer, points: self.set_layer(layer, points, seed), [])
 
-    def refuse(self, network: Network, layer: int) -> None:
+    def check(self, layer: Layer) -> None:
         """Refuse a layer that cannot be set, before anything is changed."""
-        input_matrices(network, layer)
-        if self.rate and network.cells[layer].thresholds() is None:
-            raise TypeError(no_thresholds(layer_name(network, layer)))
+        if self.rate and layer.cell.thresholds() is None:
+            raise TypeError(no_thresholds(layer.name))
 
-    def sampled(self, x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """The samples and the steps of a batch at which radii are taken."""
-        draw = generator(seed, "points")
-        some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
-        return some, draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
-
-    def measured(self, network: Network, inputs: Sequence[Tensor], seed: int) -> Measured:
-        """Rates and radii of the spiking layers on the last batch, which of several sets nothing."""
-        x = first_input(network, inputs[-1:])
-        some, times = self.sampled(x, seed)
-        layers = list(network.spiking)
-        with eval_mode(network), torch.no_grad():
-            spikes = network.run(x).spikes
-            rates = [spikes[layer].double().mean().item() for layer in layers]
-            radii = radius_profile(network, x[:, some], steps=len(times), seed=seed).time_mean[layers]
-        return Measured([layer + 1 for layer in layers], rates, radii.max().item())
-
-    def report(
-        self, before: Measured, after: Measured, found: Sequence[Finding], at_rate: Container[int], done: str = ""
+    def set_all(
+        self,
+        network: Network,
+        x: Tensor,
+        inputs: Sequence[Tensor],
+        seed: int,
+        set_layer: Callable[[Layer, Points], list[Finding]],
+        relays: list[int],
     ) -> StartReport:
-        """The findings, those on the last batch among them, and the summary that ends in `done`.
+        """Set layer after layer on x, and report rates and radii before and after on the last of the inputs.
 
-        Rates on the last batch are compared of the layers `at_rate`, counted from 1, that have no other finding.
+        Rates there are compared of the layers that have no other finding and are not among `relays`, counted from 1,
+        to which `set_layer` may append.
         """
-        known = {finding.layer for finding in found}
-        unseen = [
-            Finding(
-                layer,
-                f"fires {rate:.2g} spikes per neuron and step on another batch, not {self.rate:g}",
-                "give the start a larger first batch",
-            )
-            for layer, rate in zip(after.layers, after.rates, strict=True)
-            if self.rate and layer in at_rate and layer not in known and abs(rate / self.rate - 1) > 0.25
-        ]
-        spans = [[f"{end:.2g}" for end in (min(m.rates), max(m.rates))] for m in (before, after)]
-        rates = " -> ".join(" to ".join(dict.fromkeys(span)) for span in spans)
-        radii = f"{before.radius:.3g} -> {after.radius:.3g}"
-        summary = f"spikes per neuron and step {rates}, largest radius through time {radii}{done}"
-        return StartReport([*found, *unseen], summary)
+        found, last = list[Finding](), first_input(network, inputs[-1:])
 
-    def set_layer(
-        self, points: Transitions, read: Tensor, some: Tensor, times: Tensor, layer: int, seed: int
-    ) -> list[Finding]:
-        """Set one layer, whose radii are measured in some samples of what it reads; what it misses."""
-        cell = points.cell
-        below, own = weight_matrices(cell, "depth") if layer else (), weight_matrices(cell, "time")
+        def drawn(x: Tensor) -> tuple[Tensor, Tensor]:
+            """Samples and steps of a batch."""
+            draw = generator(seed, "points")
+            some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
+            return some, draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
+
+        def measured() -> tuple[list[float], str, str]:
+            some, times = drawn(last)
+            spikes, layers = network.run(last).spikes, list(network.spiking)
+            rates = [spikes[layer].double().mean().item() for layer in layers]
+            radius = radius_profile(network, last[:, some], steps=len(times), seed=seed).time_mean[layers].max().item()
+            span = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(rates), max(rates))))
+            return rates, span, f"{radius:.3g}"
+
+        with eval_mode(network), torch.no_grad():
+            _, rates_before, radius_before = measured()
+            some, times = drawn(x)
+            for index, (read, transitions) in enumerate(bottom_up(network, x, some, times)):
+                if index in network.spiking:
+                    found += set_layer(Layer(network, index), Points(read, transitions, some, times))
+            rates, rates_after, radius_after = measured()
+        found = surrogate_faults(network) + found
+        known = {finding.layer for finding in found} | set(relays)
+        for index, fires in zip(network.spiking, rates, strict=True):
+            if self.rate and index + 1 not in known and abs(fires / self.rate - 1) > 0.25:
+                problem = f"fires {fires:.2g} spikes per neuron and step on another batch, not {self.rate:g}"
+                found.append(Finding(index + 1, problem, "give the start a larger first batch"))
+        summary = f"spikes per neuron and step {rates_before} -> {rates_after}, "
+        return StartReport(found, f"{summary}largest radius through time {radius_before} -> {radius_after}")
+
+    def set_layer(self, layer: Layer, points: Points, seed: int) -> list[Finding]:
+        """Set one layer; the findings are what it misses."""
+        cell, own = layer.cell, layer.recurrent
+        below = weight_matrices(cell, "depth") if layer.index else ()
         for matrix in own if self.recurrence == 0 else ():
             put(matrix, torch.zeros_like(matrix.weights))
         moved = {"depth": (below, self.depth), "recurrence": (own, self.recurrence)}
         wanted = {name: target for name, (matrices, target) in moved.items() if matrices and target}
 
         def measure(name: str) -> float:
-            now = again(points, read[:, some], times)
+            now = again(points.transitions, points.read[:, points.some], points.times)
             if name == "recurrence":
                 return recurrence_share(now)
             if name == "time":
-                return time_radius(now, layer).radius.mean().item()
-            return depth_radius(now, layer, "submatrix", generator(seed, layer)).radius.mean().item()
+                return time_radius(now, layer.index).radius.mean().item()
+            return depth_radius(now, layer.index, "submatrix", generator(seed, layer.index)).radius.mean().item()
 
-        def wake() -> float:
+        def fire() -> float:
             """Scale the thresholds to the rate wanted; the rate reached."""
             thresholds = cell.thresholds()
             if not self.rate or thresholds is None:
-                return rate(cell, read)
-            return scale_to_rate(cell, thresholds, read, self.rate, reach=_REACH)
+                return rate(cell, points.read)
+            return scale_to_rate(cell, thresholds, points.read, self.rate, reach=_REACH)
 
         share = 1.0  # of the drawn recurrence
 
         def approach() -> None:
             nonlocal share
-            for _ in range(self.rounds):
-                wake()
+            for _ in range(_ROUNDS):
+                fire()
                 factors = {}
                 for name, target in wanted.items():  # linear, at most tenfold in a round; 0 is moved by nothing
-                    found = measure(name)
-                    factors[name] = min(max(target / found, 0.1), 10.0) if found else 1.0
+                    now = measure(name)
+                    factors[name] = min(max(target / now, 0.1), 10.0) if now else 1.0
                 if "recurrence" in factors:  # a bound: at most the weights as they were drawn
                     factors["recurrence"] = min(factors["recurrence"], 1 / share)
                     share *= factors["recurrence"]
@@ -267,19 +256,19 @@ class BySource(Initialiser):
         if bounded:  # scale the recurrence down until the radius through time is at its bound
             wanted.pop("recurrence", None)
             scale, reach, close = scaling(own), math.log(_REACH), _SETTLED * self.time
-            settle(lambda log: (scale(log), wake()), lambda: measure("time"), self.time, reach=reach, close=close)
+            settle(lambda log: (scale(log), fire()), lambda: measure("time"), self.time, reach=reach, close=close)
             approach()
-        fires = wake()
-        reached = {name: measure(name) for name in wanted}
+        reached = {"rate": fire()} | {name: measure(name) for name in wanted}
         if "recurrence" in reached:
             reached["recurrence"] = max(reached["recurrence"], self.recurrence)
-        missed = [(_NAMES[name], reached[name], target) for name, target in wanted.items()]
-        missed += [("radius through time", max(measure("time"), self.time), self.time)] if bounded else []
-        missed += [("firing rate", fires, self.rate)] if self.rate else []
+        if bounded:
+            reached["time"], wanted["time"] = max(measure("time"), self.time), self.time
+        if self.rate:
+            wanted["rate"] = self.rate
+        missed = [(name, target) for name, target in wanted.items() if abs(reached[name] / target - 1) > 0.05]
         return [
-            Finding(layer + 1, f"{what} {is_now:.3g}, not {target:g}", _CURES[what])
-            for what, is_now, target in missed
-            if abs(is_now / target - 1) > 0.05
+            layer.finding(f"{_MISSED[name][0]} {reached[name]:.3g}, not {target:g}", _MISSED[name][1])
+            for name, target in missed
         ]
 
 
@@ -302,20 +291,16 @@ class Relay(Initialiser):
     where r is the voltage that a neuron without recurrence has left one step after its spike, if it reads nothing: of a
     leaky neuron whose reset subtracts the threshold, :math:`((1 + m) e^{-1/\tau_v} - 1)\, \vartheta`. A neuron without
     recurrent weights gets the m that leaves nothing, :math:`m = e^{1/\tau_v} - 1`. :math:`W_{in}` is divided by the
-    share of a current that a voltage takes, such as spikingjelly's :math:`1/\tau`. Biases of relays are 0. So what the
-    last of the lowest layers sends leaves the network as it was.
+    share of a current that a voltage takes, such as spikingjelly's :math:`1/\tau`. Biases of relays are 0.
 
     The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of its largest, at
     most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1, 0.04 for snnTorch's ``fast_sigmoid(slope=25)``,
-    which at a margin of 1 would pass 1/676 of the gradient. Layers of random weights scatter what they read instead: of
-    what set samples apart, ten of them left 0.00 to 0.08 in the study, relays 0.86.
+    which at a margin of 1 would pass 1/676 of the gradient.
 
-    The lowest layers keep their random weights. They fire at a given rate, and their recurrence is scaled down to a
-    share of their input, and until their radius through time is at a bound, as :class:`BySource` sets them. So there
-    are two layers to code the input and to mix it, and those above do no harm until they learn. Resting thresholds of
-    relays, where they can be set, are set to their mean, and what spikes add to a threshold to a share of what it was:
-    else the spikes of a series are not passed on. Recurrence and adaptation are there for the training to find. A layer
-    of another width than the one below reads its neurons in turn, some more than once or not all.
+    The lowest layers keep their random weights, to code the input and to mix it. They fire at a given rate, and their
+    recurrence is bounded, as by :class:`BySource`. Resting thresholds of relays, where they can be set, are set to
+    their mean, and what spikes add to a threshold to a share of what it was: else the spikes of a series are not passed
+    on. A layer of another width than the one below reads its neurons in turn, some more than once or not all.
 
     A layer keeps its drawn weights, and is set as the lowest are, where as a relay it would pass on less than 95 % of
     its spikes (a neuron that remembers, such as norse's LIF), or pass back less than a tenth of the gradient and less
@@ -328,8 +313,8 @@ class Relay(Initialiser):
         adaptation: share that is left of what spikes add to the thresholds of relays.
         drawn: how many are the lowest; a network of no more has no relays.
 
-    Source: ours; after the identity as the start of rate networks, through time (Le, Jaitly &
-    Hinton, arXiv:1504.00941) and through depth (Zhao, Schäfer & Anandkumar, arXiv:2110.12661).
+    Source: ours; after the identity as the start of rate networks, through time (Le, Jaitly & Hinton, arXiv:1504.00941)
+    and through depth (Zhao, Schäfer & Anandkumar, arXiv:2110.12661).
     """
 
     rate: float = 0.15
@@ -344,59 +329,51 @@ class Relay(Initialiser):
         whole("drawn", self.drawn)
 
     def _lowest(self) -> BySource:
-        """What sets the lowest layers."""
         return BySource(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> StartReport:
         """Set all layers on the first batch; what is no relay, or is missed, is a finding."""
-        x, found, lowest, relays = first_input(network, inputs), [], self._lowest(), []
-        for layer in network.spiking:
-            if layer < self.drawn:
-                lowest.refuse(network, layer)
+        x, lowest, relays = first_input(network, inputs), self._lowest(), list[int]()
+        layers = layers_of(network, "inputs")
+        for layer in layers:
+            if layer.index < self.drawn:
+                lowest.check(layer)
                 continue
-            membrane(network, layer)
-            for matrix in (*input_matrices(network, layer), *weight_matrices(network.cells[layer], "time")):
-                if matrix.weights.ndim > 2:
-                    name = layer_name(network, layer)
-                    raise TypeError(f"{name} is a convolution: a relay needs a matrix. Use RateMatching(0.15).")
-        before = lowest.measured(network, inputs, seed)
-        some, times = lowest.sampled(x, seed)
-        with eval_mode(network), torch.no_grad():
-            for layer, (read, points) in enumerate(bottom_up(network, x, some, times)):
-                if layer not in network.spiking:
-                    continue
-                if layer < self.drawn:
-                    found += lowest.set_layer(points, read, some, times, layer, seed)
-                    continue
-                if not read.any():
-                    found.append(Finding(layer + 1, "reads no spikes", "let the layer below fire"))
-                    continue
-                cell = network.cells[layer]
-                drawn = copy.deepcopy(cell.state_dict())
-                woken = lowest.set_layer(points, read, some, times, layer, seed)
-                gain, as_woken = gradient_gain(cell, read, generator(seed, layer)), copy.deepcopy(cell.state_dict())
-                cell.load_state_dict(drawn)
-                same = self._set(network, layer, read)
-                passed = gradient_gain(cell, read, generator(seed, layer))
-                if same >= _WHOLE and passed >= min(0.1, 0.5 * gain):
-                    relays.append(layer + 1)
-                    continue
-                cell.load_state_dict(as_woken)
-                lacks = f"hand on {same:.0%} of its spikes"
-                if same >= _WHOLE:
-                    lacks = f"pass back {passed:.2g} of the gradient, with drawn weights {gain:.2g}"
-                keeps = "nothing to do: it keeps its drawn weights and is woken"
-                found += [Finding(layer + 1, f"as a relay it would {lacks}", keeps), *woken]
-        none = "; no relays" if any(layer >= self.drawn for layer in network.spiking) else ""
-        done = f"; relays: layer {', '.join(map(str, relays))}" if relays else none
-        at_rate = set(range(1, len(network.cells) + 1)) - set(relays)
-        after = lowest.measured(network, inputs, seed)
-        return lowest.report(before, after, surrogate_faults(network) + found, at_rate, done)
+            layer.require("membrane")
+            if any(matrix.weights.ndim > 2 for matrix in layer.matrices):
+                raise TypeError(f"{layer.name} is a convolution: a relay needs a matrix. Use RateMatching(0.15).")
 
-    def _set(self, network: Network, layer: int, read: Tensor) -> float:
+        def set_layer(layer: Layer, points: Points) -> list[Finding]:
+            cell, read = layer.cell, points.read
+            if layer.index < self.drawn:
+                return lowest.set_layer(layer, points, seed)
+            if not read.any():
+                return [layer.finding("reads no spikes", "let the layer below fire")]
+            drawn = copy.deepcopy(cell.state_dict())
+            missed = lowest.set_layer(layer, points, seed)
+            gain = gradient_gain(cell, read, generator(seed, layer.index))
+            at_rate = copy.deepcopy(cell.state_dict())
+            cell.load_state_dict(drawn)
+            same = self._make_relay(layer, read)
+            passed = gradient_gain(cell, read, generator(seed, layer.index))
+            if same >= _WHOLE and passed >= min(0.1, 0.5 * gain):
+                relays.append(layer.index + 1)
+                return []
+            cell.load_state_dict(at_rate)
+            lacks = f"hand on {same:.0%} of its spikes"
+            if same >= _WHOLE:
+                lacks = f"pass back {passed:.2g} of the gradient, with drawn weights {gain:.2g}"
+            keeps = "nothing to do: it keeps its drawn weights and is woken"
+            return [layer.finding(f"as a relay it would {lacks}", keeps), *missed]
+
+        report = lowest.set_all(network, x, inputs, seed, set_layer, relays)
+        none = "; no relays" if any(layer.index >= self.drawn for layer in layers) else ""
+        done = f"; relays: layer {', '.join(map(str, relays))}" if relays else none
+        return StartReport(report, report.summary + done)
+
+    def _make_relay(self, layer: Layer, read: Tensor) -> float:
         """Make a relay of a layer; the share of its spikes that it has read and sends."""
-        cell, of = network.cells[layer], membrane(network, layer)
-        thresholds, own, below = cell.thresholds(), weight_matrices(cell, "time"), input_matrices(network, layer)
+        cell, own, thresholds = layer.cell, layer.recurrent, layer.cell.thresholds()
         rest = None if thresholds is None else thresholds.rest()
         if thresholds is not None and rest is not None:
             thresholds.scale(self.adaptation)
@@ -404,22 +381,22 @@ class Relay(Initialiser):
         for module in cell.modules():
             if isinstance(module, nn.Linear) and module.bias is not None and module.bias.requires_grad:
                 module.bias.zero_()
-        theta, drawn = resting_threshold(cell, of), [matrix.weights.clone() for matrix in own]
+        theta, drawn = layer.resting_threshold(), [matrix.weights.clone() for matrix in own]
         # a voltage may take a share of what it reads, such as 1/tau; a current that lasts adds up
-        first, second = impulse_response(cell, of, below, 2).round(decimals=3)
+        first, second = layer.impulse_response(2).round(decimals=3)
         taken = torch.where((first > 0) & (second <= first), first, 1.0)
         wanted = read[..., torch.arange(cell.n_hidden, device=read.device) % read.shape[-1]]
 
         def left(drive: Tensor) -> Tensor:
             """Set the input weights, in thresholds; the voltage left of a spike without recurrence."""
-            for matrix in below:
+            for matrix in layer.inputs:
                 put(matrix, _diagonal(matrix, drive * theta / taken))
             for matrix in own:
                 matrix.set(torch.zeros_like(matrix.weights))
             start = cell.initial_state(1)
             one = torch.ones(1, cell.n_in, **cell.dtype_and_device)
             fired = cell.update(one, cell.output(start), start)
-            return of.voltage(cell.update(0 * one, cell.output(fired), fired))[0].double().cpu()
+            return layer.membrane.voltage(cell.update(0 * one, cell.output(fired), fired))[0].double().cpu()
 
         def passed_on(drive: Tensor) -> float:
             remains = left(drive)
@@ -431,7 +408,7 @@ class Relay(Initialiser):
             return (sent * wanted).sum().item() / total if total else 0.0
 
         widest = torch.full_like(theta, 2.0)
-        drive = torch.full_like(theta, 1 + max(margin(cell, of), _CLOSEST))
+        drive = torch.full_like(theta, 1 + max(_margin(layer), _CLOSEST))
         if not own:
             at_two, at_less = left(widest), left(widest - 0.5)  # linear in the drive, or 0 at both
             exact = widest - 0.5 * at_two / (at_two - at_less)
@@ -447,15 +424,11 @@ def _diagonal(matrix: WeightMatrix, values: Tensor) -> Tensor:
     return by_neuron(values, matrix) * read
 
 
-def margin(cell: Cell, of: Membrane) -> float:
-    """The distance above a threshold up to which the surrogate passes a quarter of its most.
-
-    In thresholds, at most 1: of a fast sigmoid of sharpness 1 at a threshold of 1 it is 1, of
-    snnTorch's ``fast_sigmoid(slope=25)`` 0.04. 1 where no derivative is finite and positive.
-    """
-    along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**cell.dtype_and_device)[:, None, None]
+def _margin(layer: Layer) -> float:
+    """How far above the threshold, in thresholds, the surrogate passes a quarter of its most; at most 1."""
+    along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**layer.cell.dtype_and_device)[:, None, None]
     with torch.enable_grad():
-        distance = (resting_threshold(cell, of).mean().to(along) * along).requires_grad_()
-        (slope,) = torch.autograd.grad(of.spike(distance).sum(), distance)
+        distance = (layer.resting_threshold().mean().to(along) * along).requires_grad_()
+        (slope,) = torch.autograd.grad(layer.membrane.spike(distance).sum(), distance)
     passed = slope.flatten().nan_to_num(0, 0, 0).clamp(min=0)
     return along.flatten()[passed >= 0.25 * passed.max()][-1].item()

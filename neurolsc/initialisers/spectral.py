@@ -1,26 +1,17 @@
 """Starts by the spectrum of derivatives and matrices: radii, exponents, singular values."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from os import PathLike
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from neurolsc.initialisers.base import (
-    Initialiser,
-    first_input,
-    generator,
-    input_matrices,
-    orthogonal,
-    put,
-    recurrent_matrices,
-    register,
-    scaling,
-)
-from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.initialisers.base import Initialiser, first_input, generator, layers_of, put, register, scaling
+from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.indicators import layer_exponents, singular_through_depth, singular_through_time
@@ -96,7 +87,7 @@ class LSCSingular(Initialiser):
 
     The singular value bounds what one step can do to a gradient; the radius is what many equal steps do. Two scales a
     layer, bottom up, as in :func:`neurolsc.scale_to_radius`: through depth of the input matrices, through time of all
-    entries of the derivative with the resting threshold held (:class:`neurolsc.TransitionRule`), since a longer
+    entries of the derivative, while the resting threshold stays (:class:`neurolsc.TransitionRule`), since a longer
     tau_theta would silence the layer. Of unequal widths it needs no sub-matrix.
 
     Attributes:
@@ -122,18 +113,13 @@ class LSCSingular(Initialiser):
         x = pick(x, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples])
         at = draw_steps(x.shape[0], min(self.steps, x.shape[0]), generator(seed, "steps"))
         rule, close, found = TransitionRule(hold_threshold=True), 0.01, []
-        for layer in range(len(network.cells)):
-            input_matrices(network, layer)
+
+        def mean(measure: Callable[[Transitions], Tensor], layer: int) -> float:
+            return measure(follow(network, x, at)[0][layer]).mean().item()
+
         with eval_mode(network), torch.no_grad():
-            for layer, cell in enumerate(network.cells):
-
-                def across(layer: int = layer) -> float:
-                    return singular_through_depth(follow(network, x, at)[0][layer]).mean().item()
-
-                def along(layer: int = layer) -> float:
-                    return singular_through_time(follow(network, x, at)[0][layer]).mean().item()
-
-                depth, time = across(), 0.0
+            for layer in layers_of(network, "inputs", integrators=True):
+                cell, depth, time = layer.cell, mean(singular_through_depth, layer.index), 0.0
                 for _ in range(6):  # in turns: in norse's cells one scale moves the other value
                     if depth:
                         rule.apply(cell, time=1.0, depth=self.target / depth)
@@ -143,17 +129,17 @@ class LSCSingular(Initialiser):
                         cell.load_state_dict(start)
                         rule.apply(cell, time=math.exp(log), depth=1.0)
 
+                    along = partial(mean, singular_through_time, layer.index)
                     time = settle(scale, along, self.target, reach=_REACH, close=close * self.target)
-                    depth = across()
+                    depth = mean(singular_through_depth, layer.index)
                     if abs(depth / self.target - 1) <= close:
                         break
                 for direction, value in (("depth", depth), ("time", time)):
                     if not abs(value / self.target - 1) <= 0.05:
                         what = f"largest singular value {value:.3g} through {direction} against a target of {self.target:g}"
-                        near = "let the layer below fire near its threshold"
-                        found.append(
-                            Finding(layer + 1, what, "shorten its time constants" if value > self.target else near)
-                        )
+                        above = value > self.target
+                        cure = "shorten its time constants" if above else "let the layer below fire near its threshold"
+                        found.append(layer.finding(what, cure))
         return tuple(found)
 
 
@@ -165,17 +151,16 @@ class LSCLyapunov(Initialiser):
     .. math:: \lambda = \frac1T \sum_{t=1}^{T} \log \frac{\Vert M_t q_{t-1} \Vert}{\Vert q_{t-1}
         \Vert}, \quad q_t = M_t q_{t-1}, \quad M_t = \frac{\partial h[t, l]}{\partial h[t-1, l]}
 
-    in the mean over samples: how fast a small change of the state of a layer grows in the layer
-    itself, over the whole run, where the radius sees one step. Recurrent matrices alone are scaled, bottom up, by root
-    finding; with detached resets and silent neurons the exponent is no lower than the logarithm of the slowest leak.
+    in the mean over samples: how fast a small change of the state of a layer grows over the whole run, where the radius
+    sees one step. Recurrent matrices alone are scaled, bottom up, by root finding; with detached resets and silent
+    neurons the exponent is no lower than the logarithm of the slowest leak.
 
     Attributes:
         exponent: the exponent wanted, per step; 0 neither grows nor shrinks.
         samples: samples of the first batch that are followed.
         tolerance: how far the exponent may be from it without a finding.
 
-    Source: Benettin et al., Meccanica 15 (1980), for the exponents; as a target of initialisation:
-    ours.
+    Source: Benettin et al., Meccanica 15 (1980), for the exponents; as a target of initialisation: ours.
     """
 
     exponent: float = 0.0
@@ -189,35 +174,27 @@ class LSCLyapunov(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Scale the recurrence of all layers, on some samples of the first batch."""
-        x = first_input(network, inputs)
+        x, found = first_input(network, inputs), []
         x = pick(x, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples])
-        own = {layer: recurrent_matrices(network, layer) for layer in network.spiking}
-        found = []
         with eval_mode(network):
-            for layer, matrices in own.items():
-                cell, read = network.cells[layer], reads(network, x, layer)
+            for layer in layers_of(network, "recurrent"):
+                read = reads(network, x, layer.index)
 
-                def exponent(cell: Cell = cell, read: Tensor = read) -> float:
+                def exponent(cell: Cell = layer.cell, read: Tensor = read) -> float:
                     return largest_exponent(cell, read, seed).mean().item()
 
-                close = 0.1 * self.tolerance
-                reached = settle(scaling(matrices), exponent, self.exponent, reach=_REACH, close=close)
+                scale, close = scaling(layer.recurrent), 0.1 * self.tolerance
+                reached = settle(scale, exponent, self.exponent, reach=_REACH, close=close)
                 if not abs(reached - self.exponent) <= self.tolerance:
                     problem = f"its largest Lyapunov exponent is {reached:.3g}, not {self.exponent:g}"
                     above = reached > self.exponent
                     cure = "shorten its leaks: no recurrence makes it less" if above else "let it fire more"
-                    found.append(Finding(layer + 1, problem, cure))
+                    found.append(layer.finding(problem, cure))
         return tuple(found)
 
 
 def largest_exponent(cell: Cell, read: Tensor, seed: int) -> Tensor:
-    """The largest finite-time Lyapunov exponent of a cell's run from rest, of each sample (B,).
-
-    Args:
-        cell: the cell.
-        read: what it reads (T, B, n_in).
-        seed: of the first direction, the same for all samples.
-    """
+    """The largest finite-time Lyapunov exponent of a cell's run from rest on an input (T, B, n_in): (B,)."""
     states = stacked([before for _, before, _ in steps(cell, read)])
     with torch.no_grad():
         return layer_exponents(Transitions(cell, read.flatten(0, 1), states, None, None), read.shape[1], 1, seed)[:, 0]
@@ -239,8 +216,7 @@ class Orthogonal(Initialiser):
         inputs: do the same with the input matrices; those that are not square get orthonormal rows or columns,
             whichever are fewer, times g.
 
-    Source: Saxe, McClelland & Ganguli, arXiv:1312.6120; for recurrence: arXiv:2308.12075, Sec.
-    II-E.
+    Source: Saxe, McClelland & Ganguli, arXiv:1312.6120; for recurrence: arXiv:2308.12075, Sec. II-E.
     """
 
     gain: float = 1.0
@@ -251,10 +227,7 @@ class Orthogonal(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Draw the matrices anew; inputs are not used."""
-        layers = as_network(network).spiking
-        below = {layer: input_matrices(network, layer) if self.inputs else () for layer in layers}
-        recurrent = {layer: recurrent_matrices(network, layer) for layer in layers}
-        for layer in layers:
-            for matrix in (*below[layer], *recurrent[layer]):
-                put(matrix, self.gain * orthogonal(matrix, generator(seed, layer, matrix.name)))
+        for layer in layers_of(network, "recurrent", *(("inputs",) if self.inputs else ())):
+            for matrix in layer.matrices if self.inputs else layer.recurrent:
+                put(matrix, self.gain * layer.orthogonal(matrix, seed))
         return ()

@@ -1,7 +1,6 @@
-"""Weights by their variance: as built, by fan, by the surrogate's slope, by measured voltages."""
+"""Weights by variance: as built, by fan, by the surrogate's slope, by voltages, by the statistics of spikes."""
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,31 +10,25 @@ from torch import Tensor
 
 from neurolsc.initialisers.base import (
     Initialiser,
+    Layer,
+    by_neuron,
     first_input,
     generator,
-    input_matrices,
-    layer_name,
-    membrane,
-    normal,
-    orthogonal,
+    layers_of,
     put,
     register,
     scaling,
-    voltages,
 )
 from neurolsc.network import Network, as_network, eval_mode
-from neurolsc.neurons.cell import Membrane, WeightMatrix, weight_matrices
 from neurolsc.stability.findings import Finding
-from neurolsc.stability.one_layer import reads, settle
+from neurolsc.stability.one_layer import rate, reads, settle
 from neurolsc.validation import number, one_of
 
 
 @register
 @dataclass(frozen=True)
 class Default(Initialiser):
-    """Nothing is changed: the weights are those that the cells drew when they were made.
-
-    Of our cells these are Glorot uniform.
+    """Nothing is changed: the weights are those that the cells drew when they were made, ours Glorot uniform.
 
     Source: arXiv:2308.12075, App. H.
     """
@@ -46,9 +39,20 @@ class Default(Initialiser):
         return ()
 
 
+@register
 @dataclass(frozen=True)
-class _ByFan(Initialiser):
-    """Input and recurrent matrices with a deviation that follows from their shape."""
+class Glorot(Initialiser):
+    r"""Uniform input and recurrent weights that preserve variances forwards and backwards, of linear neurons.
+
+    .. math:: W_{ij} \sim U(-a, a), \quad a = g \sqrt{\frac{6}{n_{in} + n_{out}}}
+
+    Assumed: independent inputs of mean 0 and neurons that are linear about 0, which spiking ones are not.
+
+    Attributes:
+        gain: g.
+
+    Source: Glorot & Bengio, AISTATS 2010, eq. 16.
+    """
 
     gain: float = 1.0
 
@@ -57,48 +61,22 @@ class _ByFan(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Draw all input and recurrent matrices anew; inputs are not used."""
-        below = [input_matrices(network, layer) for layer in range(len(as_network(network).cells))]
-        for layer, cell in enumerate(network.cells):
-            for matrix in (*below[layer], *weight_matrices(cell, "time")):
-                put(matrix, self.gain * self.draw(matrix, generator(seed, layer, matrix.name)))
+        for layer in layers_of(network, "inputs", integrators=True):
+            for matrix in layer.matrices:
+                drawn = generator(seed, layer.index, matrix.name)
+                uniform = torch.rand(matrix.weights.shape, generator=drawn, dtype=torch.float64)
+                put(matrix, self.gain * (math.sqrt(6 / (matrix.fan_in + matrix.fan_out)) * (2 * uniform - 1)))
         return ()
 
-    @abstractmethod
-    def draw(self, matrix: WeightMatrix, generator: torch.Generator) -> Tensor:
-        """A matrix at gain 1."""
-
 
 @register
 @dataclass(frozen=True)
-class Glorot(_ByFan):
-    r"""Uniform weights that preserve variances forwards and backwards, of linear neurons.
-
-    .. math:: W_{ij} \sim U(-a, a), \quad a = g \sqrt{\frac{6}{n_{in} + n_{out}}}
-
-    Assumed: independent inputs of mean 0 and neurons that are linear about 0, which spiking ones
-    are not. Input and recurrent matrices are treated alike.
-
-    Attributes:
-        gain: g.
-
-    Source: Glorot & Bengio, AISTATS 2010, eq. 16.
-    """
-
-    def draw(self, matrix: WeightMatrix, generator: torch.Generator) -> Tensor:
-        bound = math.sqrt(6 / (matrix.fan_in + matrix.fan_out))
-        uniform = torch.rand(matrix.weights.shape, generator=generator, dtype=torch.float64)
-        return bound * (2 * uniform - 1)
-
-
-@register
-@dataclass(frozen=True)
-class He(_ByFan):
-    r"""Normal weights that preserve the mean square forwards, of rectified neurons.
+class He(Initialiser):
+    r"""Normal input and recurrent weights that preserve the mean square forwards, of rectified neurons.
 
     .. math:: W_{ij} \sim N\Big(0, \frac{2 g^2}{n_{in}}\Big)
 
-    Assumed: neurons that are linear above 0 and silent below, and inputs that are symmetric about
-    0. Input and recurrent matrices are treated alike.
+    Assumed: neurons that are linear above 0 and silent below, and inputs that are symmetric about 0.
 
     Attributes:
         gain: g.
@@ -106,8 +84,17 @@ class He(_ByFan):
     Source: He et al., arXiv:1502.01852, eq. 10.
     """
 
-    def draw(self, matrix: WeightMatrix, generator: torch.Generator) -> Tensor:
-        return math.sqrt(2 / matrix.fan_in) * normal(matrix, generator)
+    gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        number("gain", self.gain)
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Draw all input and recurrent matrices anew; inputs are not used."""
+        for layer in layers_of(network, "inputs", integrators=True):
+            for matrix in layer.matrices:
+                put(matrix, self.gain * (math.sqrt(2 / matrix.fan_in) * layer.normal(matrix, seed)))
+        return ()
 
 
 @register
@@ -119,8 +106,8 @@ class IKUN(Initialiser):
         N\Big(0, \frac{\beta}{n_{in} + n_{out}}\Big), \quad
         \frac1\beta = \frac12 \int_{-1}^{1} \Big|\frac{dz}{dv}(v - \vartheta = u)\Big|\, du
 
-    The formulas are those of the released code, which knows one surrogate and no recurrence; here the mean is that of
-    each layer's surrogate, with its dampening, and recurrent matrices get the variance of their own shape.
+    The released code knows one surrogate and no recurrence; here the mean is that of each layer's surrogate, with its
+    dampening, and recurrent matrices get the variance of their own shape.
 
     Attributes:
         version: ``"v1"``: the first variance; ``"v2"``: the second.
@@ -135,28 +122,26 @@ class IKUN(Initialiser):
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Draw all input and recurrent matrices anew; inputs are not used."""
-        layers = as_network(network).spiking
-        slopes = {i: mean_slope(membrane(network, i), network.cells[i].dtype_and_device) for i in layers}
-        below = {i: input_matrices(network, i) for i in layers}
-        for i in layers:
-            if not slopes[i] > 0:
-                name = layer_name(network, i)
-                raise ValueError(f"{name} has a surrogate without a derivative within 1 of its threshold.")
-        for i in layers:
-            for matrix in (*below[i], *weight_matrices(network.cells[i], "time")):
+        layers = layers_of(network, "membrane", "inputs")
+        slopes = [_mean_slope(layer) for layer in layers]
+        for layer, slope in zip(layers, slopes, strict=True):
+            for matrix in layer.matrices:
                 fan = matrix.fan_in + (matrix.fan_out if self.version == "v2" else 0)
-                put(matrix, normal(matrix, generator(seed, i, matrix.name)) / math.sqrt(slopes[i] * fan))
+                put(matrix, layer.normal(matrix, seed) / math.sqrt(slope * fan))
         return ()
 
 
-def mean_slope(of: Membrane, like: dict[str, object]) -> float:
+def _mean_slope(layer: Layer) -> float:
     """The mean of the surrogate's derivative within 1 of the threshold, over all neurons."""
     with torch.enable_grad():
-        distance = torch.linspace(-1, 1, 2001, **like).unsqueeze(1).requires_grad_()  # type: ignore[call-overload]
-        sent = of.spike(distance)
+        distance = torch.linspace(-1, 1, 2001, **layer.cell.dtype_and_device).unsqueeze(1).requires_grad_()
+        sent = layer.membrane.spike(distance)
         ones = torch.ones_like(sent)
         (slope,) = torch.autograd.grad(sent, distance, ones, materialize_grads=True, allow_unused=True)
-    return (slope.abs().double().mean() / sent.shape[1]).item()
+    mean = (slope.abs().double().mean() / sent.shape[1]).item()
+    if not mean > 0:
+        raise ValueError(f"{layer.name} has a surrogate without a derivative within 1 of its threshold.")
+    return mean
 
 
 @register
@@ -168,10 +153,8 @@ class LSUV(Initialiser):
 
     with Q orthonormal rows or columns. One scale per layer is found for its input and recurrent matrices together, by
     root finding: leaks, resets and spikes make the variance anything but proportional to the square of the scale. The
-    variance is over all steps, samples and neurons of the first batch, about the mean of all of them.
-
-    Ours is the run over time: the paper divides the weights of feed-forward layers by the deviation
-    of their outputs on one batch, a few times.
+    variance is over all steps, samples and neurons of the first batch. Ours is the run over time: the paper divides
+    the weights of feed-forward layers by the deviation of their outputs on one batch, a few times.
 
     Attributes:
         variance: the variance wanted.
@@ -189,22 +172,129 @@ class LSUV(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; a variance that misses by 5 % is a finding."""
         x, found = first_input(network, inputs), []
-        wanted = {i: (membrane(network, i), input_matrices(network, i)) for i in network.spiking}
+        target, reach, least = math.log(self.variance), math.log(1e4), 1e-30
         with eval_mode(network):
-            for layer, (of, below) in wanted.items():
-                cell, read = network.cells[layer], reads(network, x, layer)
-                matrices = (*below, *weight_matrices(cell, "time"))
-                for matrix in matrices if self.orthonormal else ():
-                    put(matrix, orthogonal(matrix, generator(seed, layer, matrix.name)))
+            for layer in layers_of(network, "membrane", "inputs"):
+                read = reads(network, x, layer.index)
+                for matrix in layer.matrices if self.orthonormal else ():
+                    put(matrix, layer.orthogonal(matrix, seed))
 
-                def log_variance(cell=cell, of=of, read=read) -> float:
-                    return math.log(max(voltages(cell, of, read).double().var(correction=0).item(), 1e-30))
+                def log_variance(layer: Layer = layer, read: Tensor = read) -> float:
+                    return math.log(max(layer.voltages(read).double().var(correction=0).item(), least))
 
-                target, reach = math.log(self.variance), math.log(1e4)
-                log = settle(scaling(matrices), log_variance, target, reach=reach, close=0.01)
+                log = settle(scaling(layer.matrices), log_variance, target, reach=reach, close=0.01)
                 if abs(math.exp(log) / self.variance - 1) > 0.05:
-                    reached = math.exp(log) if log > math.log(1e-30) else 0.0
+                    reached = math.exp(log) if log > math.log(least) else 0.0
                     problem = f"the variance of its voltages is {reached:.3g}, not {self.variance:g}"
                     cure = "it moves in jumps" if reached else "nothing reaches it: let the layer below fire"
-                    found.append(Finding(layer + 1, problem, cure))
+                    found.append(layer.finding(problem, cure))
         return tuple(found)
+
+
+@register
+@dataclass(frozen=True)
+class FluctuationDriven(Initialiser):
+    r"""Weights under which spikes drive the voltage to a wanted mean and deviation in time.
+
+    Of independent Poisson spikes of rate :math:`\nu` through weights of mean :math:`\mu_w` and deviation
+    :math:`\sigma_w`, filtered by the neuron's :math:`\varepsilon(t)`, the voltage without threshold and reset has
+
+    .. math:: \mu_U = n \nu\, \bar\varepsilon\, \mu_w, \quad
+        \sigma_U^2 = n \nu\, \hat\varepsilon\, (\sigma_w^2 + \mu_w^2), \quad
+        \bar\varepsilon = \sum_t \varepsilon(t), \quad \hat\varepsilon = \sum_t \varepsilon(t)^2,
+
+    solved for the weights. With recurrence a share :math:`\alpha` of the variance comes from the inputs and the rest
+    from the layer itself, while :math:`\mu_w` is the same for both. Measured, where the paper guesses one rate for all:
+    :math:`\nu` of what each layer reads, bottom up (of inputs that are not 0 or 1, their mean and mean square), and of
+    its own spikes, by drawing the same numbers for another rate until it fires at that; and the filter
+    :math:`\varepsilon`, as the response to a small current.
+
+    Attributes:
+        mu: :math:`\mu_U`, in resting thresholds of the neuron (the paper's threshold is 1).
+        sigma: :math:`\sigma_U`, likewise; the paper's :math:`\xi` is (1 - mu) / sigma.
+        alpha: :math:`\alpha`, in (0, 1]; 1 leaves the recurrence without variance.
+
+    Source: Rossbroich, Gygax & Zenke, arXiv:2206.10226, and its released code.
+    """
+
+    mu: float = 0.0
+    sigma: float = 1.0
+    alpha: float = 0.9
+
+    def __post_init__(self) -> None:
+        number("sigma", self.sigma)
+        number("mu", abs(self.mu), zero_allowed=True)
+        if not number("alpha", self.alpha) <= 1:
+            raise ValueError(f"alpha must be in (0, 1], got {self.alpha}.")
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Draw all input and recurrent matrices anew, for the rates on the first batch."""
+        x, found = first_input(network, inputs), list[Finding]()
+        with eval_mode(network):
+            for layer in layers_of(network, "membrane", "inputs"):
+                read = reads(network, x, layer.index)
+                found += self._set(layer, read, seed) if read.any() else [layer.finding(*READS_NOTHING)]
+        return tuple(found)
+
+    def _set(self, layer: Layer, read: Tensor, seed: int) -> list[Finding]:
+        """Draw the matrices of a layer for its input (T, B, n_in)."""
+        below, own = layer.inputs, layer.recurrent
+        drawn = [layer.normal(matrix, seed) for matrix in layer.matrices]
+        response, threshold = layer.impulse_response(len(read)), layer.resting_threshold()
+        mean, square = read.double().mean().item(), read.double().square().mean().item()
+        share, own_rate, short = self.alpha if own else 1.0, mean, False
+        for _ in range(20):  # until the own rate is that for which the recurrence is drawn
+            sources = [(m, mean, square, share / len(below)) for m in below]
+            sources += [(m, own_rate, own_rate, (1 - share) / len(own)) for m in own]
+            drive = response.sum(0) * sum(m.fan_in * rate_of for m, rate_of, _, _ in sources)
+            mean_weight = self.mu * threshold / drive if self.mu else torch.zeros_like(drive)
+            short = False
+            for (matrix, _, power, part), numbers in zip(sources, drawn, strict=True):
+                variance = part * (self.sigma * threshold).square()
+                variance = variance / (matrix.fan_in * power * response.square().sum(0)) - mean_weight.square()
+                short |= bool((variance < 0).any())
+                deviation = variance.clamp(min=0).sqrt()
+                put(matrix, by_neuron(mean_weight, matrix) + by_neuron(deviation, matrix) * numbers)
+            fires = rate(layer.cell, read)
+            if not own or abs(fires - own_rate) <= 0.01 * own_rate:
+                break
+            if not fires:
+                cure = f"its recurrence was drawn for {own_rate:.3g} spikes per step; raise sigma"
+                return [layer.finding("never fires", cure)]
+            own_rate = fires
+        problem = "the mean alone makes more variance than sigma allows"
+        return [layer.finding(problem, "lower mu, or raise sigma")] if short else []
+
+
+READS_NOTHING = "reads no spikes", "let the layer below fire"
+
+
+@register
+@dataclass(frozen=True)
+class ActivityPropagation(Initialiser):
+    r"""Normal weights that preserve the variance 1 of the voltage through spikes.
+
+    .. math:: W_{ij} \sim N\Big(0, \frac{1}{n\, P(u > \vartheta)}\Big), \quad
+        P(u > \vartheta) = \tfrac12 \mathrm{erfc}(\vartheta / \sqrt 2)
+
+    A spike is 1 with probability P, so that n of them through such weights have mean square 1; with :math:`u \sim N(0,
+    1)` below, it is the same above. The first layer reads data, so there P is the mean square of the first batch. Ours,
+    since the paper's layers have no recurrence: n P is the sum over the spikes from below and those of the layer
+    itself. Assumed, as in the paper: a voltage without memory and reset, thresholds at rest, and wide layers.
+
+    Source: Micheli, Booij, van Gemert & Tömen, arXiv:2410.00580 (the variance).
+    """
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        """Draw all input and recurrent matrices anew; of the inputs the mean square is taken."""
+        power = first_input(network, inputs).double().square().mean().item()
+        layers = layers_of(network, "membrane", "inputs")
+        if not power:
+            return (Finding(1, "reads nothing", "give inputs that are not all 0"),)
+        for layer in layers:
+            fires = torch.special.ndtr(-layer.resting_threshold()).mean().item()
+            drive = sum(m.fan_in * power for m in layer.inputs) + sum(m.fan_in * fires for m in layer.recurrent)
+            for matrix in layer.matrices:
+                put(matrix, layer.normal(matrix, seed) / math.sqrt(drive))
+            power = fires
+        return ()

@@ -15,8 +15,6 @@ with warnings.catch_warnings():
 import snntorch as snn
 
 N_IN, WIDTH = 40, 32
-VOLTAGE = {"snntorch": "mem"}
-"""the variable of the state that is the voltage, where it is not v"""
 
 
 def seeded(build: Callable[[], Network]) -> Callable[[], Network]:
@@ -59,18 +57,18 @@ def spikes(T: int = 50, B: int = 8, N: int = N_IN, rate: float = 0.2, seed: int 
 
 def weights(network: Network) -> dict[str, Tensor]:
     """Everything that a start may set."""
-    told = {name: value.detach().clone() for name, value in network.state_dict().items()}
+    found = {name: value.detach().clone() for name, value in network.state_dict().items()}
     for i, cell in enumerate(network.cells):
         for part in (p for p in cell.modules() if isinstance(p, FastSigmoid)):
-            told |= {f"{i}.{name}": torch.as_tensor(getattr(part, name)) for name in ("dampening", "sharpness")}
-    return told
+            found |= {f"{i}.{name}": torch.as_tensor(getattr(part, name)) for name in ("dampening", "sharpness")}
+    return found
 
 
-def all_voltages(network: Network, x: Tensor, name: str) -> list[Tensor]:
+def all_voltages(network: Network, x: Tensor) -> list[Tensor]:
     """The voltages of every layer along a run (T, B, N)."""
     with torch.no_grad():
         seen = [m.after.layers for m in network.records(x)]
-    variable = VOLTAGE.get(name, "v")
+    variable = "mem" if hasattr(seen[0][0], "mem") else "v"
     return [torch.stack([getattr(layers[i], variable) for layers in seen]) for i in range(len(network.cells))]
 
 

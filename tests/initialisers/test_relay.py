@@ -11,8 +11,8 @@ import snntorch as snn
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
-from neurolsc.initialisers import BySource, RateMatching, Relay, named
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
+from neurolsc.initialisers import BySource, RateMatching, Relay
 from neurolsc.neurons import ALIFPositive, ScaledParameter, SpikingCell
 from neurolsc.positive import set_value
 from neurolsc.stability.one_layer import recurrence_share
@@ -55,7 +55,7 @@ def test_a_rate_out_of_reach_is_a_finding_with_the_nearest():
 # ---- by source
 
 
-@pytest.mark.parametrize("cell", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
+@pytest.mark.parametrize("cell", [LIF, ALIFPlus])
 @pytest.mark.slow
 def test_radii_and_rates_are_where_they_were_wanted(cell, make_network, short):
     network = make_network(cell, n_in=40, width=32, layers=3)
@@ -89,14 +89,13 @@ def test_recurrence_is_only_scaled_down_where_a_narrow_surrogate_passes_no_deriv
 
 
 @pytest.mark.parametrize(("tau_v", "bounded"), [(0.1, False), (20.0, True)])
-@pytest.mark.parametrize("depth", [0.0, 0.4])
 def test_a_recurrence_is_no_more_than_the_bound_on_the_radius_through_time_allows(
-    tau_v, bounded, depth, make_network, make_spikes
+    tau_v, bounded, make_network, make_spikes
 ):
     x = make_spikes(T=60, B=8, N=40)
     network, free = (make_network(LIF, n_in=40, width=32, tau_v=tau_v) for _ in range(2))
     drawn = [cell.w_rec.clone() for cell in network.cells]
-    start = BySource(depth=depth, recurrence=10.0, samples=8, steps=20)
+    start = BySource(depth=0.4, recurrence=10.0, samples=8, steps=20)
     assert start.apply(network, [x]) == ()
     assert replace(start, time=9.0).apply(free, [x]) == ()
     ours, theirs = (radius_profile(found, x) for found in (network, free))
@@ -109,8 +108,7 @@ def test_a_recurrence_is_no_more_than_the_bound_on_the_radius_through_time_allow
         assert layer.mean().item() == pytest.approx(0.15, rel=0.05)
         if bounded:
             assert recurrence_share(t) > 0.02
-    if depth:
-        assert ours.depth_mean[1].item() == pytest.approx(depth, rel=0.06)
+    assert ours.depth_mean[1].item() == pytest.approx(0.4, rel=0.06)
     if not bounded:
         assert all(map(torch.equal, network.state_dict().values(), free.state_dict().values()))
 
@@ -134,7 +132,7 @@ class Growing(SpikingCell):
         return State(1.3 * state.v * (1 - z.detach()) + x @ self.w_in.T + z @ self.w_rec.T)
 
 
-def test_a_radius_that_no_recurrence_holds_is_told(short):
+def test_a_radius_that_is_not_due_to_the_recurrence_is_a_finding(short):
     network = Network([Growing(40, 32)], 4)
     found = BySource(rate=0.0).apply(network, [short])
     assert [f.problem for f in found] == ["radius through time 1.3, not 1"]
@@ -176,8 +174,7 @@ def shifted(spikes: Tensor, delay: int) -> Tensor:
     return torch.cat([torch.zeros_like(spikes[:1]), spikes[:-1]]) if delay else spikes
 
 
-@pytest.mark.parametrize("delay", [0, 1])
-@pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
+@pytest.mark.parametrize(("delay", "reset"), [(0, "subtract"), (1, "static"), (0, "zero")])
 @pytest.mark.parametrize(("cell", "tau_v"), [(LIF, 0.1), (LIF, 3.0), (ALIFPlusMinus, 0.7), (ALIFPositive, 0.7)])
 def test_relays_hand_on_every_spike(cell: type, tau_v: float, reset: str, delay: int, x: Tensor):
     network = deep(cell, delay=delay, reset=reset, tau_v=tau_v)
@@ -212,7 +209,7 @@ def test_spikes_are_where_the_surrogate_passes_a_quarter_and_the_gradient_comes_
         torch.testing.assert_close(by_voltage, (theta + margin) * torch.diag_embed(slope), rtol=0.02, atol=1e-9)
 
 
-@pytest.mark.parametrize("drawn", [1, 2, 5, 7])
+@pytest.mark.parametrize("drawn", [1, 2, 7])
 def test_the_lowest_layers_are_those_of_the_radii_by_source_and_the_others_hand_on(drawn: int, x: Tensor):
     ours, theirs = deep(LIF), deep(LIF)
     assert Relay(recurrence=0.1, drawn=drawn).apply(ours, [x.double()], seed=3) == ()
@@ -309,16 +306,3 @@ def test_a_connection_that_does_not_exist_stays_none(x: Tensor):
     Relay(drawn=1).apply(network, [x.double()])
     assert not network.cells[1].w_rec.any()
     assert network.cells[1].w_in.nonzero().tolist() == [[i, i] for i in range(16) if i != 3]
-
-
-def test_numbers_out_of_range_are_refused():
-    assert named("Relay(rate=0.1)") == Relay(rate=0.1)
-    refused = {
-        "recurrence=-1": "recurrence",
-        "adaptation=0": "adaptation",
-        "rate=2": "below 1",
-        "drawn=0": "at least 1",
-    }
-    for wrong, told in refused.items():
-        with pytest.raises(ValueError, match=told):
-            named(f"Relay({wrong})")
