@@ -86,7 +86,7 @@ before = untrained()
 radius_profile(before, x, target=goal).plot(FOLDER / "radii_before.png", title=f"{ABOUT}, untrained")
 lines = [row("untrained", before)]
 
-for name, rule in (("ours", TransitionRule()), ("ours, threshold held", TransitionRule(hold_threshold=True))):
+for name, rule in (("ours", TransitionRule()), ("ours, threshold fixed", TransitionRule(hold_threshold=True))):
     network = untrained()
     result = pretrain(network, batches, target=TARGET, rule=rule, seed=SEED)
     lines.append(row(f"{name}: {result.steps} steps", network))

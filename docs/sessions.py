@@ -113,7 +113,10 @@ def _parts(line: str) -> tuple[list[str], list[str]]:
 
 
 if __name__ == "__main__":
+    chosen = sys.argv[1:]  # names of pages, or all and the gallery
     for page in PAGES:
+        if chosen and page.name not in chosen:
+            continue
         text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
             found = [(session, run(session.arguments, folder)) for session in shown(text)]
@@ -121,7 +124,7 @@ if __name__ == "__main__":
             gap = "\n" if session.output.endswith("\n\n") else ""
             text = text[: session.start] + output + gap + text[session.end :]
         page.write_text(text, encoding="utf-8")
-    for path in gallery.EXAMPLES:
+    for path in () if chosen else gallery.EXAMPLES:
         with tempfile.TemporaryDirectory() as folder:
             gallery.kept(path).write_text(run([str(path), "picture.png"], folder), encoding="utf-8")
             keep(Path(folder, "picture.png"), gallery.picture(path))

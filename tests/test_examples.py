@@ -14,7 +14,7 @@ from docs import gallery, sessions
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = gallery.EXAMPLES
-PAGES = [ROOT / "docs" / name for name in ("reproduce.md", "interop.md", "your_own_neuron.md")]
+PAGES = [ROOT / "docs" / name for name in ("interop.md", "your_own_neuron.md")]
 
 
 def run(*arguments: str, folder: Path) -> str:

@@ -1,20 +1,24 @@
-"""What of the paper is found at the small size, claim by claim."""
+"""Claims of the paper, judged from runs at the small size."""
 
-from docs.tables.results import caption, read, rows, table
+from docs.tables.results import caption, read, table
 
-_RESULT = {True: "yes", False: "no", None: "undecided"}
+_RESULTS = {True: "Found", False: "Not found", None: "Undecided"}
 
 
 @table
 def claims() -> list[str]:
-    """Every figure and table of the paper, judged from its trials."""
-    found = read("claims")
-    body = [
-        [figure, one["claim"], _RESULT[one["holds"]], one["found"].split("; ")[0].split(": ")[0]]
-        for figure, judged in found["figures"].items()
-        for one in judged
-    ]
-    counted = [sum(line[2] == word for line in body) for word in _RESULT.values()]
-    summary = ", ".join(f"{word} {count}" for count, word in zip(counted, _RESULT.values(), strict=True) if count)
-    about = {name: value for name, value in found.items() if name != "figures"}
-    return [*rows(["paper", "claim", "found", "numbers"], body), *caption(about, summary)]
+    """A line for each figure and table of the paper."""
+    results = read("claims")
+    lines, counts = [], dict.fromkeys(_RESULTS, 0)
+    for figure, judged in results["figures"].items():
+        parts = []
+        for holds, word in _RESULTS.items():
+            some = [one for one in judged if one["holds"] is holds]
+            counts[holds] += len(some)
+            if some:
+                numbers = (one["found"].split("; ")[0].split(": ")[0] for one in some)
+                shown = (f"{one['claim']} ({number})" for one, number in zip(some, numbers, strict=True))
+                parts.append(f"*{word}:* {'; '.join(shown)}")
+        lines.append(f"- **{figure}**. {'. '.join(parts)}.")
+    summary = ", ".join(f"{word.lower()} {counts[holds]}" for holds, word in _RESULTS.items())
+    return [*lines, *caption({key: value for key, value in results.items() if key != "figures"}, summary)]

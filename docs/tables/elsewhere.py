@@ -56,16 +56,14 @@ def starts(deep: str = "") -> list[str]:
         if deep and not (usual and int(depth) > 2):
             continue
         arms = {start: _at_best_rate(arm) for (start,), arm in grouped(runs, "start").items()}
-        rates = [float(rate) for run in runs if run["start"] == "built" for rate in run["rates"].split()]
-        spikes = f"{min(rates):.3f} to {max(rates):.3f}" if rates else "-"
-        body.append([f"{depth} {neuron}, {reset}, {surrogate}", spikes, *(arms.get(a, "-") for a in STARTS)])
+        body.append([f"{depth} {neuron}, {reset}, {surrogate}", *(arms.get(a, "-") for a in STARTS)])
     kinds = len(body)
     about = {
         "date": max(run["date"] for run in found),
         "data": f"{kinds} networks, 64 wide, 25 steps, 5 epochs, 3 seeds",
     }
-    head = ["layers, reset, surrogate", "rates as built", "built", "woken", "`Relay()`"]
-    return [*rows(head, body), *caption(about, "test, %, mean ± deviation; woken and relays fire 0.15")]
+    head = ["layers, reset, surrogate", "as built", "woken", "`Relay()`"]
+    return [*rows(head, body), *caption(about, "test, %, mean±deviation")]
 
 
 table(starts)
@@ -76,7 +74,7 @@ def _at_best_rate(runs: list[dict]) -> str:
     by_rate = grouped(runs, "lr").values()
     best = max(by_rate, key=lambda some: mean(float(run["validation"]) for run in some))
     scores = [100 * float(run["test"]) for run in best]
-    return f"{mean(scores):.0f} ± {stdev(scores):.0f}"
+    return f"{mean(scores):.0f}±{stdev(scores):.0f}"
 
 
 @table
@@ -84,57 +82,51 @@ def export_exact() -> list[str]:
     """Integers against the simulator."""
     found = read("export")
     body = [
-        [run["network"], run["spikes"], *(f"{run[key]:.4%}" for key in ("simulator", "states", "readout", "floats"))]
+        [run["network"], run["spikes"], *(f"{run[key]:.2%}" for key in ("simulator", "states", "readout", "floats"))]
         for run in found["exactness"]
     ]
     for name, network in found["networks"].items():
         for when, score in network["scores"].items():
             for i, layer in enumerate(score["layers"], 1):
-                line = [f"{name}, {when}, layer {i}", layer["spikes"], f"{layer['agreement']:.4%}"]
-                line += [
-                    f"{layer['state_agreement']:.4%}",
-                    f"{score['readout_agreement']:.4%}",
-                    f"{layer['floats']:.4%}",
-                ]
-                body.append(line)
-    head = ["network", "spikes", "equal in the simulator", "states", "readout", "spikes equal to the floats'"]
-    return [*rows(head, body), *_export_caption(found)]
+                shares = layer["agreement"], layer["state_agreement"], score["readout_agreement"], layer["floats"]
+                body.append([f"{name}, {when}, {i}", layer["spikes"], *(f"{share:.2%}" for share in shares)])
+    return [*rows(["network", "spikes", "equal", "states", "readout", "to floats"], body), *_export_caption(found)]
 
 
 @table
 def export_scores() -> list[str]:
-    """Accuracies of floats and integers."""
+    """Accuracies of floats, integers and the simulator."""
     found = read("export")
     body = []
     for name, network in found["networks"].items():
         for when, score in network["scores"].items():
-            both = [score["float"], score["integer"]]
-            rates = [", ".join(f"{rate:.2f}" for rate in scored["firing_rate"]) for scored in both]
-            accuracies = [f"{scored['mode_accuracy']:.1%}" for scored in both]
-            body.append([f"`{name}`, {when}", score["samples"], *accuracies, *rates, score["simulated"]["samples"]])
-            body[-1].append(f"{score['simulated']['accuracy_simulator']:.0%}")
-    head = ["network", "test samples", "float", "integer", "rates, float", "rates, integer"]
-    return [*rows([*head, "simulated samples", "simulator"], body), *_export_caption(found)]
+            accuracies = [f"{score[kind]['mode_accuracy']:.1%}" for kind in ("float", "integer")]
+            simulated = f"{score['simulated']['accuracy_simulator']:.0%} of {score['simulated']['samples']}"
+            body.append([f"`{name}`, {when}", score["samples"], *accuracies, simulated])
+    return [*rows(["network", "samples", "float", "integer", "Lava"], body), *_export_caption(found)]
 
 
 def _export_caption(found: dict) -> list[str]:
     one = next(iter(found["networks"].values()))
-    data = "; ".join(f"{name}: {network['data']}" for name, network in found["networks"].items())
-    return caption({"date": one["date"], "torch": one["torch"]}, ", ".join(one["tools"]), data)
+    return caption({"date": one["date"], "torch": one["torch"]}, ", ".join(one["tools"]))
 
 
 @table
 def one_half() -> list[str]:
-    """What a radius of one half changes in a network."""
+    """What a radius of one half changes in a network, layer by layer."""
     found = read("one_half", "../docs/make_pictures.py")
-    head = ["rule", "radii through time", "through depth", "`tau_theta`", "resting threshold", "adaptation"]
-    keys = ("time", "depth", "tau_theta", "theta_rest", "adaptation", "firing_rate")
-    forms = (".2f", ".2f", ".3g", ".2g", ".2g", ".2g")
-    body = (
-        [run["rule"], *(", ".join(f"{v:{form}}" for v in run[key]) for key, form in zip(keys, forms, strict=True))]
-        for run in found["runs"]
-    )
-    return [*rows([*head, "spikes per neuron and step"], body), *caption(found["about"])]
+    rules = [run["rule"].partition(": ") for run in found["runs"]]
+    body = [["ended after", *(steps or "-" for *_, steps in rules)]]
+    for title, key, form in (
+        ("radii through time", "time", ".2f"),
+        ("through depth", "depth", ".2f"),
+        ("`tau_theta`", "tau_theta", ".3g"),
+        ("threshold at rest", "theta_rest", ".2g"),
+        ("adaptation", "adaptation", ".2g"),
+        ("rates", "firing_rate", ".2g"),
+    ):
+        body.append([title, *(", ".join(f"{value:{form}}" for value in run[key]) for run in found["runs"])])
+    return [*rows(["", *(rule for rule, *_ in rules)], body), *caption(found["about"])]
 
 
 @table

@@ -83,9 +83,9 @@ def released() -> list[str]:
     body = []
     for (target, neuron, loop), runs in grouped(found["runs"], "target", "neuron", "loop").items():
         done = sum(run["converged"] for run in runs)
-        line = [neuron, loop, target, f"{done} of {len(runs)}", ", ".join(str(run["steps"]) for run in runs)]
+        line = [neuron.split(", ")[-1], loop, f"{target:g}", f"{done}/{len(runs)}"]
         body.append([*line, *(_lowest_to_highest(runs, name) for name in ("time", "depth", "rates"))])
-    head = ["neuron", "loop", "target", "converged", "steps", "radii through time", "through depth", "rates"]
+    head = ["neuron", "loop", "target", "reached", "time", "depth", "rates"]
     return [*rows(head, body), *caption(found["about"])]
 
 

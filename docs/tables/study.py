@@ -15,8 +15,8 @@ _STATISTICS = {
     "recurrence_radius": "radius of the recurrence",
     "firing_rate": "spikes per neuron and step",
     "exponent": "Lyapunov exponent",
-    "singular_time": "largest singular value through time",
-    "singular_depth": "through depth",
+    "singular_time": "singular value through time",
+    "singular_depth": "singular value through depth",
     "usable": "share of usable derivatives",
     "survives": "share of the input that survives",
     "gradient": "norm of the gradient",
@@ -28,17 +28,12 @@ _TRAINED: dict[str, Callable[[dict[str, str]], str]] = {
     "clip_gradient": lambda row: "" if float(row["clip_gradient"]) else "gradients not clipped",
     "clip_spectrum": lambda row: "recurrent weights clipped" if float(row["clip_spectrum"]) else "",
     "shift": lambda row: "" if row["shift"] == "0" else "images moved by a pixel",
-}
-"""what differs in the training of an arm from what the commands do; empty where nothing does"""
+}  # how the training of an arm differs from the default
 _ARM = ("cell", "tau_v", "dampening", "layer_delay", "layers", "start", *_TRAINED)
+# sweeps on spoken digits of people with the default training
 _SPEECH = ("depth", "speech", "starts", "starts-higher", "dampening", "ablation", "cells", "lif")
-"""sweeps on spoken digits of people with the training as the commands do it"""
-_ALL_BUT_ONE = "Relay(drawn=1)"
-"""relays of all layers above the first"""
-_DIVERGED = "FloatingPointError"
-"""what the error of a trial begins with whose loss, or validation loss, is not finite"""
-_LEAST = 8
-"""trials below which no correlation is told"""
+_DIVERGED = "FloatingPointError"  # begins the error of a trial whose loss is not finite
+_LEAST = 8  # fewer trials give no correlation
 
 
 def _trials(name: str) -> list[dict[str, str]]:
@@ -66,105 +61,91 @@ def layers_of(row: dict[str, str], name: str) -> list[float]:
     return [float(row[column]) for column in named if row.get(column)]
 
 
-def _by_arm(found: list[dict[str, str]]) -> list[list[dict[str, str]]]:
-    """The chosen trials of each arm; of one that has none yet all, by learning rate."""
-    arms = []
-    for runs in grouped(found, *_ARM).values():
-        chosen = [row for row in runs if row["chosen"] == "True"]
-        arms += grouped(chosen or runs, "lr").values()
-    return arms
-
-
-def _spread(found: list[dict[str, str]], column: str) -> str:
-    """Mean ± deviation of a score: of a share in per cent."""
-    share = column.endswith("accuracy")
-    values = [float(row[column]) * (100 if share else 1) for row in found if row.get(column)]
-    if not values:
+def _scored(chosen: list[dict[str, str]], score: str = "mode_accuracy") -> str:
+    """Mean±deviation over seeds of a test score; the number of seeds where it is not four."""
+    found = [float(row[f"test_{score}"]) for row in _whole(chosen) if row.get(f"test_{score}")]
+    if not found:
         return "-"
+    share = score.endswith("accuracy")
+    values = [(100 if share else 1) * value for value in found]
     form = ".1f" if share else ".2f"
-    return f"{mean(values):{form}}" + (f" ± {pstdev(values):{form}}" if len(values) > 1 else "")
+    text = f"{mean(values):{form}}" + (f"±{pstdev(values):{form}}" if len(values) > 1 else "")
+    if len(_whole(chosen)) < len(chosen):
+        return f"{text} ({len(found)} of {len(chosen)})"
+    return text if len(found) == 4 else f"{text} ({len(found)} seeds)"
 
 
-def _network(row: dict[str, str]) -> str:
-    leak = f", tau_v {float(row['tau_v']):g}" if float(row["tau_v"]) > 1 else ""
-    damped = f", dampening {row['dampening']}" if row["dampening"] != "0.5" else ""
-    at_once = ", no delay" if row["layer_delay"] == "0" else ""
-    return f"{row['layers']} x {row['width']} {row['cell']}{leak}{damped}{at_once}"
+def _parts(row: dict[str, str]) -> list[str]:
+    """An arm's network and training, in words."""
+    leak = f"tau_v {float(row['tau_v']):g}" if float(row["tau_v"]) > 1 else ""
+    damped = f"dampening {row['dampening']}" if row["dampening"] != "0.5" else ""
+    at_once = "no delay" if row["layer_delay"] == "0" else ""
+    trained = (words(row) for words in _TRAINED.values())
+    size = f"{row['layers']} x {row['width']}"
+    return [part for part in (size, row["cell"], leak, damped, at_once, *trained) if part]
 
 
 def _arms(name: str, score: str = "mode_accuracy", others: Mapping[str, tuple[str, ...]] | None = None) -> list[str]:
     """A row for each arm of a sweep, after those of some starts of other sweeps at its depths."""
     own = _trials(name)
     depths = {row["layers"] for row in own}
-    more = [row for other, starts in (others or {}).items() for row in _trials(other) if row["start"] in starts]
+    found = [row for other, starts in (others or {}).items() for row in _trials(other) if row["start"] in starts]
+    found = [row for row in found if row["layers"] in depths] + own
+    arms = [[row for row in arm if row["chosen"] == "True"] for arm in grouped(found, *_ARM).values()]
+    arms = [arm for arm in arms if arm]
+    parts = [_parts(arm[0]) for arm in arms]
+    common = [part for part in parts[0] if all(part in some for some in parts)]
+    differ = any(set(some) - set(common) for some in parts)
     body = []
-    for runs in _by_arm([row for row in more if row["layers"] in depths] + own):
-        arm, whole = runs[0], _whole(runs)
-        training = "".join(f", {words}" for tell in _TRAINED.values() if (words := tell(arm)))
-        lr = arm["lr"] + (" (chosen)" if any(row["chosen"] == "True" for row in runs) else "")
-        diverged = f" ({len(runs) - len(whole)} diverged)" if len(whole) < len(runs) else ""
-        line = [_network(arm) + training, f"`{arm['start']}`", lr, f"{len(runs)}{diverged}"]
-        body.append([*line, *(_spread(whole, f"{column}_{score}") for column in ("validation", "test"))])
+    for arm, some in zip(arms, parts, strict=True):
+        network = [", ".join(part for part in some if part not in common)] if differ else []
+        body.append([*network, f"`{arm[0]['start']}`", _scored(arm, score)])
     unit = "%" if score == "mode_accuracy" else score
-    head = ["network", "start", "learning rate", "seeds", f"validation, {unit}", f"test, {unit}"]
+    head = [*(["network"] if differ else []), "start", f"test, {unit}"]
     epochs = ", ".join(sorted({row["epochs"] for row in own}))
-    about = f"{len(own)} trials, {epochs} epochs; more columns in benchmarks/results/study_{name.replace('-', '_')}.csv"
-    return [*rows(head, body), "", f"*{about}. Mean ± deviation over seeds.*"]
+    about = f"{', '.join(common)}; {len(own)} trials, {epochs} epochs, `study_{name.replace('-', '_')}.csv`"
+    return [*rows(head, body), "", f"*{about}.*"]
 
 
 STARTS = {
     "relays": ("Relay()", "Relay(rate=0.1)"),
-    "from layer 2 on": (_ALL_BUT_ONE, "Relay(recurrence=0, rate=0.1, drawn=1)"),
+    "from layer 2 on": ("Relay(drawn=1)", "Relay(recurrence=0, rate=0.1, drawn=1)"),
     "radii by source": ("BySource()", "BySource(recurrence=0, rate=0.1)"),
     "woken": ("RateMatching(0.15)", "RateMatching(0.1)", "RateMatching(0.2)"),
     "LSC 0.5": ("LSC(0.5)",),
-    "LSC 0.5, thresholds held": (
-        "LSC(0.5, rule='hold-threshold', method='scale')",
-        "LSC(0.5, rule='hold-threshold')",
-    ),
+    "thresholds fixed": ("LSC(0.5, rule='hold-threshold', method='scale')", "LSC(0.5, rule='hold-threshold')"),
     "LSC 1": ("LSC(1.0)",),
-    "default": ("Default",),
-}
-"""starts that were tried on more than one task, by one name each"""
+    "as built": ("Default",),
+}  # starts that were tried on more than one task
 _ROWS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-    "speech of people, ALIF+, 2 layers": (("depth",), {"layers": "2"}),
-    "5 layers": (("depth", "starts", "starts-higher"), {"layers": "5"}),
-    "10 layers": (("depth",), {"layers": "10"}),
-    "ALIF±, 2 layers": (("cells",), {"layers": "2"}),
-    "ALIF±, 5 layers": (("cells",), {"layers": "5"}),
-    "ALIF±, 10 layers": (("cells",), {"layers": "10"}),
-    "LIF, 2 layers": (("lif",), {"layers": "2"}),
-    "LIF, 5 layers": (("lif",), {"layers": "5"}),
-    "LIF, 10 layers": (("lif",), {"layers": "10"}),
-    "synthetic speech, ALIF+, 5 layers": (("synthetic",), {}),
-    "1,800 digits, ALIF+, 2 layers": (("digits",), {"cell": "ALIFPlus", "shift": "0"}),
-    "all of MNIST, ALIF+, 2 layers": (("sl-mnist",), {}),
-    "store and recall, ALIF+, 2 layers": (("recall",), {}),
-    "store and recall, 5 layers": (("recall-deep",), {}),
-}
-"""what a row of the summary is of: sweeps, and settings of their trials"""
+    "speech, ALIF+, 2 layers": (("depth",), {"layers": "2"}),
+    "speech, ALIF+, 5 layers": (("depth", "starts", "starts-higher"), {"layers": "5"}),
+    "speech, ALIF+, 10 layers": (("depth",), {"layers": "10"}),
+    "speech, ALIF±, 2 layers": (("cells",), {"layers": "2"}),
+    "speech, ALIF±, 5 layers": (("cells",), {"layers": "5"}),
+    "speech, ALIF±, 10 layers": (("cells",), {"layers": "10"}),
+    "speech, LIF, 2 layers": (("lif",), {"layers": "2"}),
+    "speech, LIF, 5 layers": (("lif",), {"layers": "5"}),
+    "speech, LIF, 10 layers": (("lif",), {"layers": "10"}),
+    "synthetic speech, 5 layers": (("synthetic",), {}),
+    "1,800 digits, 2 layers": (("digits",), {"cell": "ALIFPlus", "shift": "0"}),
+    "all of MNIST, 2 layers": (("sl-mnist",), {}),
+    "recall, 2 layers": (("recall",), {}),
+    "recall, 5 layers": (("recall-deep",), {}),
+}  # sweeps of a row, and settings of their trials
 
 
-@table
-def study_summary() -> list[str]:
-    """Test scores of the starts that were tried on more than one task."""
-    body = [[title, *(_scored(name, *of) for name in STARTS)] for title, of in _ROWS.items()]
-    return rows(["test, %", *STARTS], [line for line in body if set(line[1:]) != {"-"}])
+def study_summary(*starts: str) -> list[str]:
+    """Test scores of some starts on all tasks."""
+    body = []
+    for title, (sweeps, wanted) in _ROWS.items():
+        chosen = [row for row in chosen_of(*sweeps) if wanted.items() <= row.items()]
+        body.append([title, *(_scored([row for row in chosen if row["start"] in STARTS[name]]) for name in starts)])
+    return rows(["test, %", *starts], [line for line in body if set(line[1:]) != {"-"}])
 
 
-def _scored(name: str, sweeps: tuple[str, ...], wanted: dict[str, str]) -> str:
-    """The test score of the chosen trials of a start, and how many there are where not four."""
-    chosen = [row for row in chosen_of(*sweeps) if row["start"] in STARTS[name] and wanted.items() <= row.items()]
-    found = _whole(chosen)
-    few = "" if len(found) in (0, 4) else f" ({len(found)})"
-    diverged = f", {len(chosen) - len(found)} diverged" if len(found) < len(chosen) else ""
-    return _spread(found, "test_mode_accuracy") + few + diverged
-
-
-@table
-def study_depth() -> list[str]:
-    """The same start at two, five and ten layers that are read at once, and controls."""
-    return _arms("depth")
+table(study_summary, "study-summary", *list(STARTS)[:4])
+table(study_summary, "study-lsc", *list(STARTS)[4:])
 
 
 @table
@@ -177,12 +158,6 @@ def study_starts() -> list[str]:
 def study_ablation() -> list[str]:
     """LSC whole, without one of its parts, and other ways to the same radius."""
     return _arms("ablation", others={"starts": ("LSC(0.5)",)})
-
-
-@table
-def study_recall() -> list[str]:
-    """Starts on a task that needs memory."""
-    return _arms("recall")
 
 
 @table
@@ -205,22 +180,18 @@ def study_released() -> list[str]:
 
 @table
 def study_correlations() -> list[str]:
-    """Which figure of the start goes with the score, over chosen trials with the whole training."""
-    speech, of_one = chosen_of(*_SPEECH), speech_of_one()
-    asked = [
-        ("speech, ALIF+: mean over layers", of_one, mean),
-        ("lowest of the layers", of_one, min),
-        ("top layer", of_one, lambda layers: layers[-1]),
-        ("five layers alone: mean", [row for row in of_one if row["layers"] == "5"], mean),
-        ("speech, all neurons: mean", speech, mean),
-        ("1,800 digits: mean", chosen_of("digits"), mean),
-        ("all of MNIST: mean", chosen_of("sl-mnist"), mean),
-        ("memory: mean", chosen_of("recall", "recall-deep"), mean),
-    ]
-    told = [(title, _whole(found), of) for title, found, of in asked if len(_whole(found)) >= _LEAST]
-    body = [[words, *(rank_of(found, name, of) for _, found, of in told)] for name, words in _STATISTICS.items()]
-    body.append(["trials", *(len(found) for _, found, _ in told)])
-    return rows(["at the start", *(title for title, *_ in told)], body)
+    """Rank correlation of each measure of the start with the score, over chosen trials."""
+    of_one = speech_of_one()
+    groups = {
+        "speech": of_one,
+        "5 layers": [row for row in of_one if row["layers"] == "5"],
+        "digits": _whole(chosen_of("digits")),
+        "MNIST": _whole(chosen_of("sl-mnist")),
+        "recall": _whole(chosen_of("recall", "recall-deep")),
+    }
+    body = [[words, *(rank_of(found, name, mean) for found in groups.values())] for name, words in _STATISTICS.items()]
+    body.append(["trials", *map(len, groups.values())])
+    return rows(["before training", *groups], body)
 
 
 def speech_of_one() -> list[dict[str, str]]:
