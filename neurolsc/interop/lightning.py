@@ -33,12 +33,13 @@ class _OnNetwork(Callback):
         module: nn.Module = pl_module.get_submodule(self.module)
         return module if isinstance(module, Network) else wrap(module, input_shape=self.input_shape)
 
-    def batches(self, loader: Any, pl_module: LightningModule) -> Iterator[tuple[Tensor, ...]]:
+    def batches(self, trainer: Trainer, pl_module: LightningModule) -> Iterator[tuple[Tensor, ...]]:
         """The training data, inputs flat and time first, where the model is.
 
         Raises:
-            ValueError: if the labels say that the inputs lie the other way.
+            ValueError: if there are as many labels as steps, and not as samples.
         """
+        loader: Any = trainer.train_dataloader
         for batch in loader:
             x, *more = batch if isinstance(batch, tuple | list) else (batch,)
             samples, other = x.shape[:2] if self.batch_first else x.shape[1::-1]
@@ -51,34 +52,32 @@ class _OnNetwork(Callback):
             x = x.transpose(0, 1) if self.batch_first else x
             yield tuple(part.to(pl_module.device) for part in (x.flatten(2), *more))
 
+    def log_at_once(self, trainer: Trainer, values: dict[str, float]) -> None:
+        """Log before the first step; ``log_dict`` would wait for the end of the epoch."""
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=trainer.global_step)
+
 
 class Starting(_OnNetwork):
     """Start a model before its first epoch, and log its radii after every epoch.
 
-    Radii are logged as ``radius_time_1``, ``radius_depth_1``, ... (layers counted from 1), once
-    before the first step and after each epoch. A run that goes on from a checkpoint is not started
-    again. For training in one process: several would each start on their own share of the data and
-    from different weights.
+    Radii are logged as ``radius_time_1``, ``radius_depth_1``, ... (layers counted from 1), once before the first step
+    and after each epoch. A run that goes on from a checkpoint is not started again. For training in one process:
+    several would each start on their own share of the data and from different weights.
 
     Args:
         start: any of :mod:`neurolsc.initialisers`, such as ``Relay()``.
-        module: name of the attribute of the LightningModule that holds the network, a
-            :class:`neurolsc.Network` or what :func:`neurolsc.wrap` takes; dotted names reach
-            further down. Empty: the LightningModule itself.
+        module: name of the attribute of the LightningModule that holds the network, a :class:`neurolsc.Network` or what
+            :func:`neurolsc.wrap` takes; dotted names reach further down. Empty: the LightningModule itself.
         batches: start on so many batches of the training data.
-        batch_first: whether the inputs are (B, T, ...), as most loaders have them, instead of
-            (T, B, ...); where labels tell otherwise it is an error.
+        batch_first: whether the inputs are (B, T, ...), as most loaders have them, instead of (T, B, ...); it is an
+            error if the number of labels shows the other.
         input_shape: shape of one sample of a step's input, as in :func:`neurolsc.wrap`.
-        steps: time steps of a batch at which the logged radii are measured.
-        samples: samples at which they are measured.
+        steps, samples: time steps and samples of a batch at which the logged radii are measured.
         seed: of what the start draws.
 
     Attributes:
         findings: what the start missed, printed as well; None before it.
-
-    Raises:
-        ImportError: when this file is imported without Lightning; the message names the extra to
-            install.
 
     Example:
         >>> Trainer(callbacks=[Starting(Relay(), "net", batch_first=True)])  # doctest: +SKIP
@@ -115,14 +114,12 @@ class Starting(_OnNetwork):
                 f"{type(self).__name__} works in one process, got {trainer.world_size}; start the network beforehand."
             )
         network = self.network(pl_module)
-        self._inputs = [x for x, *_ in islice(self.batches(trainer.train_dataloader, pl_module), self.count)]
+        self._inputs = [x for x, *_ in islice(self.batches(trainer, pl_module), self.count)]
         if trainer.global_step == 0:
             self.findings = self.start_by.apply(network, self._inputs, seed=self.seed)
             for finding in self.findings:
                 pl_module.print(finding)
-        radii = self._radii(network)
-        for logger in trainer.loggers:  # log_dict would wait for the end of the epoch
-            logger.log_metrics(radii, step=trainer.global_step)
+        self.log_at_once(trainer, self._radii(network))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the radii."""
@@ -138,27 +135,20 @@ class Starting(_OnNetwork):
 class Diagnosing(_OnNetwork):
     """Diagnose a network while it trains: before the first step and after every few epochs.
 
-    Logged are the number of ``findings`` and, of each layer counted from 1, ``rate_1``,
-    ``exponent_1`` and ``gradient_1``, where these are known. A finding is printed when it is first
-    made. The batch is always the first one of the training data.
+    Logged are the number of ``findings`` and, of each layer counted from 1, ``rate_1``, ``exponent_1`` and
+    ``gradient_1``, where these are known. A finding is printed when it is first made. The batch is always the first one
+    of the training data.
 
     Args:
-        module: as in :class:`Starting`.
+        module, batch_first, input_shape: as in :class:`Starting`.
         every: epochs between two diagnoses.
-        task: the loss at the batch's targets; None: nothing that needs a loss
-            is measured.
-        loss: name under which the model logs its training loss, in whose course a learning rate
-            that is too high is found.
-        batch_first: whether the inputs are (B, T, ...) instead of (T, B, ...).
-        input_shape: shape of one sample of a step's input, as in :func:`neurolsc.wrap`.
+        task: the loss at the batch's targets; None: nothing that needs a loss is measured.
+        loss: name under which the model logs its training loss, in whose course a learning rate that is too high is
+            found.
         settings: more arguments of :func:`neurolsc.diagnose`, such as ``samples`` or ``epsilon``.
 
     Attributes:
         diagnoses: all that were made, by epochs done.
-
-    Raises:
-        ImportError: when this file is imported without Lightning; the message names the extra to
-            install.
 
     Example:
         >>> Trainer(callbacks=[Diagnosing("net", every=5)])  # doctest: +SKIP
@@ -183,27 +173,29 @@ class Diagnosing(_OnNetwork):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Diagnose before the first step."""
-        logged = self._diagnose(trainer, pl_module)
-        for logger in trainer.loggers:  # log_dict would wait for the end of the epoch
-            logger.log_metrics(logged, step=trainer.global_step)
+        self.log_at_once(trainer, self._diagnose(trainer, pl_module, trainer.current_epoch))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Diagnose after some of the epochs."""
+        done = trainer.current_epoch + 1
         if self.loss in trainer.callback_metrics:
             self._history.append({"train_loss": trainer.callback_metrics[self.loss].item()})
-        if (trainer.current_epoch + 1) % self.every == 0:
-            pl_module.log_dict(self._diagnose(trainer, pl_module, done=1))
+        if done % self.every == 0:
+            pl_module.log_dict(self._diagnose(trainer, pl_module, done))
 
-    def _diagnose(self, trainer: Trainer, pl_module: LightningModule, done: int = 0) -> dict[str, float]:
-        batch = next(self.batches(trainer.train_dataloader, pl_module))
-        given: dict[str, Any] = {"history": self._history} | self.settings
-        batch = batch if self.task is not None else batch[:1]
-        found = diagnose(self.network(pl_module), batch, task=self.task or Classification(), **given)
+    def _diagnose(self, trainer: Trainer, pl_module: LightningModule, epoch: int) -> dict[str, float]:
+        batch = next(self.batches(trainer, pl_module))
+        settings: dict[str, Any] = {"history": self._history} | self.settings
+        if self.task is None:
+            batch = batch[:1]
+        else:
+            settings["task"] = self.task
+        found = diagnose(self.network(pl_module), batch, **settings)
         known = {(f.layer, f.name) for earlier in self.diagnoses.values() for f in earlier}
         for finding in found:
             if (finding.layer, finding.name) not in known:
-                pl_module.print(f"epoch {trainer.current_epoch + done}: {finding}")
-        self.diagnoses[trainer.current_epoch + done] = found
+                pl_module.print(f"epoch {epoch}: {finding}")
+        self.diagnoses[epoch] = found
         logged = {"findings": float(len(found))}
         for i, layer in enumerate(found.measurements.layers, start=1):
             values = {"rate": layer.activity.rate, "exponent": layer.exponent, "gradient": layer.gradient}

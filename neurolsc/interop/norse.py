@@ -1,14 +1,12 @@
 r"""LIF, ALIF+ and ALIF± as recurrent modules of norse: one step (``...Cell``) or a whole sequence.
 
-Each *is* our cell of the same neuron, so the same object goes into norse's ``SequentialState`` and,
-for radii and pre-training, into :class:`neurolsc.Network`. Numbers are given in norse's words:
-rates per second and a step of ``dt`` seconds. norse's steps are Euler steps, so a rate gives the
-decay
+Each *is* our cell of the same neuron, so the same object goes into norse's ``SequentialState`` and, for radii and
+pre-training, into :class:`neurolsc.Network`. Numbers are given in norse's words: rates per second and a step of ``dt``
+seconds. norse's steps are Euler steps, so a rate gives the decay
 
 .. math:: e^{-1/\tau} = 1 - \mathrm{dt} \cdot \mathrm{tau\_inv}
 
-and from there on the cell counts in steps. There is no synaptic current: an input reaches the
-voltage in its own step.
+and from there on the cell counts in steps. There is no synaptic current: an input reaches the voltage in its own step.
 
 Source: arXiv:2308.12075, eq. 49; the surface is that of norse 1.1.
 """
@@ -20,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
+from neurolsc.neurons.cell import ScaledParameter
 from neurolsc.neurons.spiking import ResetName, Spike, SpikingCell
-from neurolsc.validation import positive
+from neurolsc.validation import positive, tensor
 
 try:
     import norse.torch  # noqa: F401  a missing package is named here, not in the first network
@@ -43,60 +42,46 @@ __all__ = [
 class LIFRecurrentState(NamedTuple):
     """State of a LIF module of this file."""
 
-    z: Tensor
-    """spikes of the last step (..., hidden_size)"""
-    v: Tensor
-    """membrane potential (..., hidden_size)"""
+    z: Tensor  # spikes of the last step (..., hidden_size)
+    v: Tensor  # membrane potential (..., hidden_size)
 
 
 class ALIFRecurrentState(NamedTuple):
     """State of an ALIF module of this file."""
 
-    z: Tensor
-    """spikes of the last step (..., hidden_size)"""
-    v: Tensor
-    """membrane potential (..., hidden_size)"""
-    theta: Tensor
-    """dynamic threshold (..., hidden_size)"""
+    z: Tensor  # spikes of the last step (..., hidden_size)
+    v: Tensor  # membrane potential (..., hidden_size)
+    theta: Tensor  # dynamic threshold (..., hidden_size)
+
+
+def _renamed(scaled: tuple[ScaledParameter, ...]) -> tuple[ScaledParameter, ...]:
+    names = {"w_in": "input_weights", "w_rec": "recurrent_weights"}
+    return tuple(dataclasses.replace(each, parameter=names.get(each.parameter, each.parameter)) for each in scaled)
 
 
 class _Recurrent(SpikingCell):
     """norse's surface for a cell of ours: names of weights, states with z, and a forward."""
 
-    state_class: ClassVar[type[LIFRecurrentState] | type[ALIFRecurrentState]]
+    state_class: ClassVar[type[Any]]
     input_weights: nn.Parameter
     recurrent_weights: nn.Parameter
-    absent: Tensor | None
-    """True where there is no connection (hidden_size, hidden_size)"""
+    absent: Tensor | None  # True where there is no connection (hidden_size, hidden_size)
 
     def _take_names(
         self, input_weights: Tensor | None, recurrent_weights: Tensor | None, autapses: bool, dt: float
     ) -> None:
-        """Register the weights under norse's names, with the values given."""
+        """Register the weights under norse's names, with the values passed."""
         self.autapses, self.dt = autapses, dt
         self.recurrent_synapses = self.n_hidden - (not autapses)
-        for name, ours, given in (
-            ("input_weights", "w_in", input_weights),
-            ("recurrent_weights", "w_rec", recurrent_weights),
-        ):
-            weights = self._parameters.pop(ours)
-            assert weights is not None
-            if given is not None and not isinstance(given, Tensor):
-                raise TypeError(f"{name} must be a tensor, got {type(given).__name__} ({given!r}).")
-            if given is not None and given.shape != weights.shape:
+        passed = {"input_weights": ("w_in", input_weights), "recurrent_weights": ("w_rec", recurrent_weights)}
+        for name, (ours, given) in passed.items():
+            weights: Any = self._parameters.pop(ours)
+            if given is not None and tensor(name, given).shape != weights.shape:
                 raise ValueError(f"{name} must have shape {tuple(weights.shape)}, got {tuple(given.shape)}.")
             self.register_parameter(name, weights if given is None else nn.Parameter(given.detach().clone()))
-        theirs = {"w_in": "input_weights", "w_rec": "recurrent_weights"}  # a rule must see which are frozen
-        self.scaled_parameters, self.paper_scaled_parameters = (
-            tuple(
-                dataclasses.replace(scaled, parameter=theirs.get(scaled.parameter, scaled.parameter))
-                for scaled in group
-            )
-            for group in (self.scaled_parameters, self.paper_scaled_parameters)
-        )
-        self.register_buffer("absent", None, persistent=False)
+        absent = None if autapses else torch.eye(self.n_hidden, dtype=torch.bool)
+        self.register_buffer("absent", absent, persistent=False)
         if not autapses:
-            self.absent = torch.eye(self.n_hidden, dtype=torch.bool)
             with torch.no_grad():
                 self.recurrent_weights.fill_diagonal_(0)
 
@@ -105,53 +90,33 @@ class _Recurrent(SpikingCell):
         """Our name of the input weights (hidden_size, input_size)."""
         return self.input_weights
 
-    @w_in.setter
-    def w_in(self, value: Tensor) -> None:
-        with torch.no_grad():
-            self.input_weights.copy_(value)
-
     @property
     def w_rec(self) -> Tensor:  # type: ignore[override]
         """Our name of the recurrent weights; without autapses the diagonal is not read."""
         weights = self.recurrent_weights
         return weights if self.absent is None else weights.masked_fill(self.absent, 0)
 
-    @w_rec.setter
-    def w_rec(self, value: Tensor) -> None:
-        with torch.no_grad():
-            self.recurrent_weights.copy_(value)
-
-    def _rest(self, x: Tensor) -> Any:
-        """The state at rest for one step's input: leaves (..., hidden_size), like it."""
+    def initial_state(self, batch: int | Tensor) -> Any:
+        """The state at rest: ours for a number of samples, norse's for one step's input (..., input_size)."""
+        if isinstance(batch, int):
+            return super().initial_state(batch)
         rest = super().initial_state(1)
         leaves = (self.output(rest), *rest)
-        return self.state_class(*(leaf[0].to(x).expand(*x.shape[:-1], -1).contiguous() for leaf in leaves))
-
-    def initial_state(self, batch: int | Tensor) -> Any:
-        """The state at rest: ours for a number of samples, norse's for an input."""
-        return super().initial_state(batch) if isinstance(batch, int) else self._rest(batch)
+        return self.state_class(*(leaf[0].to(batch).expand(*batch.shape[:-1], -1).contiguous() for leaf in leaves))
 
     def forward(self, input_tensor: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """One step.
-
-        Args:
-            input_tensor: input (..., input_size).
-            state: the state before; by default at rest.
-
-        Returns:
-            The spikes (..., hidden_size) and the state after.
+        """One step of an input (..., input_size), by default from rest: spikes (..., hidden_size) and the state after.
 
         Raises:
             ValueError: if the input or the state has another shape.
         """
         if input_tensor.shape[-1:] != (self.n_in,):
             raise ValueError(f"input_tensor must have shape (..., {self.n_in}), got {tuple(input_tensor.shape)}.")
-        state = self._rest(input_tensor) if state is None else state
-        if state.v.shape != (*input_tensor.shape[:-1], self.n_hidden):
-            raise ValueError(
-                f"the state of an input {tuple(input_tensor.shape)} has leaves "
-                f"{(*input_tensor.shape[:-1], self.n_hidden)}, got {tuple(state.v.shape)}."
-            )
+        state = self.initial_state(input_tensor) if state is None else state
+        wanted = (*input_tensor.shape[:-1], self.n_hidden)
+        if state.v.shape != wanted:
+            came = f"an input {tuple(input_tensor.shape)} has leaves {wanted}, got {tuple(state.v.shape)}"
+            raise ValueError(f"the state of {came}.")
         after = self.update(input_tensor, state.z, state)
         z = self.output(after)
         return z, self.state_class(z, *after)
@@ -172,19 +137,14 @@ class _OverTime(_Recurrent):
         return super().initial_state(batch if isinstance(batch, int) else batch[0])
 
     def forward(self, input_tensor: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """A run over time.
+        """A run over an input (T, ..., input_size): spikes (T, ..., hidden_size) and the last state.
 
-        Args:
-            input_tensor: input (T, ..., input_size).
-            state: the state before; by default at rest.
-
-        Returns:
-            The spikes (T, ..., hidden_size), and the state after the last step, or with
-            ``record_states`` the states after every step, each leaf (T, ..., hidden_size).
+        With ``record_states`` the states after all steps, each leaf (T, ..., hidden_size), come instead of the last.
 
         Raises:
             ValueError: if the input or the state has another shape.
         """
+        state = self.initial_state(input_tensor) if state is None else state
         spikes, states = [], []
         for x in input_tensor.unbind(0):
             z, state = super().forward(x, state)
@@ -209,15 +169,13 @@ class LIFRecurrentCell(_Recurrent, neurons.LIF):
         reset: ``"subtract"``, ``"static"`` (here the same) or ``"zero"``.
         reset_gradient: let a gradient through the reset term.
         input_weights: (hidden_size, input_size); by default Glorot uniform.
-        recurrent_weights: (hidden_size, hidden_size), entry [i, j] leads from j to i; by default
-            Glorot uniform.
-        autapses: allow connections of a neuron to itself; without, the diagonal is zero and stays
-            so.
+        recurrent_weights: (hidden_size, hidden_size), entry [i, j] leads from j to i; by default Glorot uniform.
+        autapses: allow connections of a neuron to itself; without, the diagonal is zero and stays so.
         dt: length of a step, s.
 
     Raises:
-        ValueError: if a size or a number is not positive, a step is not shorter than the time
-            constant, or weights have another shape.
+        ValueError: if a size or a number is not positive, a step is not shorter than the time constant, or weights have
+            another shape.
 
     Example:
         >>> cell = LIFRecurrentCell(2, 4)
@@ -228,6 +186,8 @@ class LIFRecurrentCell(_Recurrent, neurons.LIF):
     """
 
     state_class = LIFRecurrentState
+    scaled_parameters = _renamed(neurons.LIF.scaled_parameters)
+    paper_scaled_parameters = _renamed(neurons.LIF.paper_scaled_parameters)
 
     def __init__(
         self,
@@ -252,9 +212,7 @@ class LIFRecurrentCell(_Recurrent, neurons.LIF):
 
 
 class LIFRecurrent(_OverTime, LIFRecurrentCell):
-    """A sequence (T, ..., input_size) through :class:`LIFRecurrentCell`.
-
-    It takes the arguments of that, and ``record_states``.
+    """A sequence (T, ..., input_size) through :class:`LIFRecurrentCell`; takes its arguments and ``record_states``.
 
     Example:
         >>> z, state = LIFRecurrent(2, 4, record_states=True)(torch.ones(10, 5, 2))
@@ -267,6 +225,8 @@ class _ALIFRecurrentCell(_Recurrent, neurons.ALIF):
     """One step of recurrent neurons with an adaptive threshold, for norse."""
 
     state_class = ALIFRecurrentState
+    scaled_parameters = _renamed(neurons.ALIF.scaled_parameters)
+    paper_scaled_parameters = _renamed(neurons.ALIF.paper_scaled_parameters)
 
     def __init__(
         self,
@@ -298,30 +258,14 @@ class _ALIFRecurrentCell(_Recurrent, neurons.ALIF):
 class ALIFPlusRecurrentCell(_ALIFRecurrentCell, neurons.ALIFPlus):
     r"""One step of recurrent ALIF+ neurons, for norse: a spike raises the neuron's own threshold.
 
-    Args:
-        input_size: number of inputs.
-        hidden_size: number of neurons.
-        spike: the surrogate; by default a new ``FastSigmoid()``. One of norse's is
-            ``lambda x: threshold(x, "super", 100.0)``.
-        tau_mem_inv: rate of the voltage's leak, 1/s.
-        tau_adapt_inv: rate at which the threshold returns to rest, 1/s; 10 is the paper's 100 steps
-            of a millisecond.
-        v_th: the resting threshold, positive, where a run starts.
-        beta: rise of the threshold at a spike, a number or (hidden_size,); by default drawn as the
-            paper does, from a truncated Gaussian of mean 1.8.
-        reset: ``"subtract"`` the current threshold, ``"static"``: the resting one, or to
-            ``"zero"``.
-        reset_gradient: let a gradient through the reset term.
-        input_weights: (hidden_size, input_size); by default Glorot uniform.
-        recurrent_weights: (hidden_size, hidden_size), entry [i, j] leads from j to i; by default
-            Glorot uniform.
-        autapses: allow connections of a neuron to itself; without, the diagonal is zero and stays
-            so.
-        dt: length of a step, s.
+    Takes the arguments of :class:`LIFRecurrentCell`, of which ``v_th`` is the resting threshold, where a run starts,
+    and
 
-    Raises:
-        ValueError: if a size or a number is not positive, a step is not shorter than a time
-            constant, or weights have another shape.
+    Args:
+        tau_adapt_inv: rate at which the threshold returns to rest, 1/s; 10 is the paper's 100 steps of a millisecond.
+        beta: rise of the threshold at a spike, a number or (hidden_size,); by default drawn as the paper does, from a
+            truncated Gaussian of mean 1.8.
+        reset: ``"subtract"`` the current threshold, ``"static"``: the resting one, or to ``"zero"``.
 
     Example:
         >>> from norse.torch import LILinearCell, Lift, SequentialState
@@ -335,10 +279,7 @@ class ALIFPlusRecurrentCell(_ALIFRecurrentCell, neurons.ALIFPlus):
 
 
 class ALIFPlusRecurrent(_OverTime, ALIFPlusRecurrentCell):
-    """A sequence (T, ..., input_size) through :class:`ALIFPlusRecurrentCell`.
-
-    It takes the arguments of that, and ``record_states``.
-    """
+    """A sequence through :class:`ALIFPlusRecurrentCell`, as :class:`LIFRecurrent` runs it."""
 
 
 class ALIFPlusMinusRecurrentCell(_ALIFRecurrentCell, neurons.ALIFPlusMinus):
@@ -352,10 +293,7 @@ class ALIFPlusMinusRecurrentCell(_ALIFRecurrentCell, neurons.ALIFPlusMinus):
 
 
 class ALIFPlusMinusRecurrent(_OverTime, ALIFPlusMinusRecurrentCell):
-    """A sequence (T, ..., input_size) through :class:`ALIFPlusMinusRecurrentCell`.
-
-    It takes the arguments of that, and ``record_states``.
-    """
+    """A sequence through :class:`ALIFPlusMinusRecurrentCell`, as :class:`LIFRecurrent` runs it."""
 
 
 def _steps(name: str, rate: float | Tensor, dt: float, n: int) -> Tensor:

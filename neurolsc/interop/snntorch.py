@@ -1,8 +1,7 @@
 r"""LIF, ALIF+ and ALIF± as neurons of snnTorch.
 
-They take a current of their own width (the input weights are the ``nn.Linear`` before them) and
-return ``spk, mem`` or ``spk, thr, mem``. With the decay ``beta``, the resting threshold
-``threshold`` and a hidden ``recurrent.weight``,
+They take a current of their own width (the input weights are the ``nn.Linear`` before them) and return ``spk, mem`` or
+``spk, thr, mem``. With the decay ``beta``, the resting threshold ``threshold`` and a hidden ``recurrent.weight``,
 
 .. math::
     U[t] &= \beta\, U[t-1] + I[t] + V S[t-1] - \vartheta[t-1] S[t-1] \\
@@ -11,8 +10,8 @@ return ``spk, mem`` or ``spk, thr, mem``. With the decay ``beta``, the resting t
                     + \text{adaptation} \cdot S[t-1] \\
     S[t] &= H(U[t] - \vartheta[t])
 
-which is eq. 49 of the paper in snnTorch's words; the LIF has the fixed threshold alone, as
-``snntorch.RLeaky`` does. As in snnTorch, a reset to zero also drops the input of its step.
+which is eq. 49 of the paper in snnTorch's words; the LIF has the fixed threshold alone, as ``snntorch.RLeaky`` does. As
+in snnTorch, a reset to zero also drops the input of its step.
 
 Source: arXiv:2308.12075, eq. 49; the surface is that of snntorch 1.0.
 """
@@ -35,6 +34,7 @@ except ImportError as error:
 __all__ = ["LIF", "ALIFPlus", "ALIFPlusMinus", "reset"]
 
 ResetMechanism = Literal["subtract", "zero", "none"]
+SHORTEST = 1e-3  # steps: the decay of a shorter time constant is zero in any dtype
 
 
 class NoReset(Reset):
@@ -44,7 +44,7 @@ class NoReset(Reset):
         return leaked
 
 
-_RESETS = {
+RESETS = {  # by mechanism and reset_gradient
     (name, gradient): kind(gradient)
     for name, kind in {"subtract": Reset, "zero": ZeroReset, "none": NoReset}.items()
     for gradient in (False, True)
@@ -58,24 +58,22 @@ class LIF(snn.RLeaky):
         beta: decay of the voltage per step, clamped to [0, 1]; a number or (linear_features,).
         linear_features: number of neurons.
         threshold: the threshold, positive; a number or (linear_features,).
-        spike_grad: surrogate, ours or snnTorch's; None means that of
-            ``snntorch.surrogate.atan(2.0)``.
-        init_hidden: keep the states between calls and return the spikes alone.
+        spike_grad: surrogate, ours or snnTorch's; None means ``snntorch.surrogate.atan(2.0)``.
+        init_hidden: store the states between calls and return the spikes alone.
         learn_beta: train beta.
         learn_threshold: train the threshold.
-        learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j]
-            leads from j to i.
+        learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j] leads from j to i.
         reset_mechanism: ``"subtract"``, ``"zero"`` or ``"none"``; it may be set later.
         output: with init_hidden, return the states too.
-        graded_spikes_factor: what a spike is multiplied with where it leaves, not zero.
+        graded_spikes_factor: factor of a spike where it leaves, not zero.
         learn_graded_spikes_factor: train that factor.
-        reset_gradient: let a gradient through the reset. False detaches the whole term threshold ·
-            spk (snnTorch detaches the spike in it alone); spikes are equal either way.
+        reset_gradient: let a gradient through the reset. False detaches the whole term threshold · spk (snnTorch
+            detaches the spike in it alone); spikes are equal either way.
 
     Raises:
         TypeError: if linear_features is missing, or states are given with ``init_hidden=True``.
-        ValueError: if a value has another shape, the threshold is not positive, or a name is
-            unknown; at a call, if the input or a state has another shape.
+        ValueError: if a value has another shape, the threshold is not positive, or a name is unknown; at a call, if the
+            input or a state has another shape.
 
     Example:
         >>> layer = LIF(beta=0.9, linear_features=3)
@@ -85,12 +83,10 @@ class LIF(snn.RLeaky):
         6.0
     """
 
-    # snntorch.utils.reset knows nine classes, RLeaky among them: hence the base class. Its
-    # constructor is left out: it makes a layer that snntorch.export_nir takes for a plain LIF.
+    # snntorch.utils.reset knows nine classes, RLeaky among them: hence the base class. Its constructor is left out: it
+    # makes a layer that snntorch.export_nir takes for a plain LIF.
 
-    states: ClassVar[tuple[str, ...]] = ("spk", "mem")
-    """the states in the order in which they are returned"""
-
+    states: ClassVar[tuple[str, ...]] = ("spk", "mem")  # in the order in which they are returned
     beta: Tensor
     threshold: Tensor
     graded_spikes_factor: Tensor
@@ -137,14 +133,30 @@ class LIF(snn.RLeaky):
         _register(self.recurrent, "weight", weight, learn_recurrent)
         for name in self.states:
             self.register_buffer(name, torch.zeros(0), persistent=False)
-        self._at_rest = True  # what the buffers hold is what they will start from, not yet of the input's shape
+        self._at_rest = True  # the buffers hold what a run will start from, not yet of the input's shape
 
     def rest(self, like: Tensor) -> tuple[Tensor, ...]:
         """The initial states, like an input and with the parameters' gradients."""
         return torch.zeros_like(like), torch.zeros_like(like)
 
-    def _begin(self, input_: Tensor, *given: Tensor | None) -> list[Tensor]:
-        """The states to step from: those given, else those of the last call, else those at rest.
+    def step(self, input_: Tensor, spk: Tensor, mem: Tensor) -> tuple[Tensor, ...]:
+        """The states after a step from other states."""
+        mem = self._next_mem(input_, spk, mem, self.threshold)
+        return self.emit(mem - self.threshold), mem
+
+    def _next_mem(self, input_: Tensor, spk: Tensor, mem: Tensor, thr: Tensor) -> Tensor:
+        # as in snnTorch the reset acts on the whole voltage
+        whole_mem = self.beta.clamp(0, 1) * mem + input_ + self.recurrent(spk)
+        reset = RESETS[self._reset_mechanism, self.reset_gradient]
+        return reset.carry(whole_mem, spk / self.graded_spikes_factor, thr)
+
+    def emit(self, distance: Tensor) -> Tensor:
+        """The spikes, graded if they are, at a distance mem - threshold."""
+        # snnTorch's own surrogates return float32
+        return self.spike_grad(distance).to(distance.dtype) * self.graded_spikes_factor
+
+    def _call(self, input_: Tensor, *given: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+        """A step from the states passed, else those of the last call, else those at rest.
 
         As in snnTorch, an input of another shape than that of the last call starts from rest.
         """
@@ -153,45 +165,29 @@ class LIF(snn.RLeaky):
         if self.init_hidden and any(state is not None for state in given):
             raise TypeError(f"with init_hidden=True, {type(self).__name__} keeps its states and takes one argument.")
         stored = [getattr(self, name) for name in self.states]
-        start = stored
-        if self._at_rest or any(state.shape != input_.shape for state in stored):
-            start = self.rest(input_)
-        found = []
-        for name, state, own, first in zip(self.states, given, stored, start, strict=True):
+        fresh = self._at_rest or any(state.shape != input_.shape for state in stored)
+        start = list(self.rest(input_) if fresh else stored)
+        for place, (name, state) in enumerate(zip(self.states, given, strict=True)):
             # what reset_mem returned may come back as an argument: it stands for any shape
-            taken = first if state is None or (self._at_rest and state is own) else state
-            if taken.shape != input_.shape:
+            if state is None or (self._at_rest and state is stored[place]):
+                continue
+            if state.shape != input_.shape:
                 raise ValueError(
-                    f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(taken.shape)}; "
-                    "give none to start from rest."
+                    f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(state.shape)}; give none to start "
+                    "from rest."
                 )
-            found.append(taken)
-        return found
-
-    def _next_mem(self, input_: Tensor, spk: Tensor, z: Tensor, mem: Tensor, thr: Tensor) -> Tensor:
-        """The next voltage; as in snnTorch the reset acts on the whole of it."""
-        whole_mem = self.beta.clamp(0, 1) * mem + input_ + self.recurrent(spk)
-        return _RESETS[self._reset_mechanism, self.reset_gradient].carry(whole_mem, z, thr)
-
-    def _end(self, *states: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Keep the states and return what snnTorch returns."""
-        for name, state in zip(self.states, states, strict=True):
+            start[place] = state
+        after = self.step(input_, *start)
+        for name, state in zip(self.states, after, strict=True):
             setattr(self, name, state)
         self._at_rest = False
-        return states[0] if self.init_hidden and not self.output else states
-
-    def emit(self, distance: Tensor) -> Tensor:
-        """What is sent at a distance mem - threshold: the spikes, graded if they are."""
-        # snnTorch's own surrogates return float32
-        return self.spike_grad(distance).to(distance.dtype) * self.graded_spikes_factor
+        return after[0] if self.init_hidden and not self.output else after
 
     def forward(
         self, input_: Tensor, spk: Tensor | None = None, mem: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
         """One step of a current (..., linear_features); states default to the last ones."""
-        spk, mem = self._begin(input_, spk, mem)
-        mem = self._next_mem(input_, spk, spk / self.graded_spikes_factor, mem, self.threshold)
-        return self._end(self.emit(mem - self.threshold), mem)
+        return self._call(input_, spk, mem)
 
     def reset_mem(self) -> tuple[Tensor, ...]:  # type: ignore[override]
         """Put all states to rest and return them, detached, in output order."""
@@ -203,7 +199,7 @@ class LIF(snn.RLeaky):
         return tuple(getattr(self, name) for name in self.states)
 
     def init_rleaky(self) -> tuple[Tensor, Tensor]:
-        """What ``snntorch.utils.reset`` calls: all states are reset, two are returned."""
+        """Reset all states, as ``snntorch.utils.reset`` does by this call, and return two."""
         spk, *_, mem = self.reset_mem()
         return spk, mem
 
@@ -239,8 +235,6 @@ class _ALIF(LIF):
 
     states: ClassVar[tuple[str, ...]] = ("spk", "thr", "mem")
     cell: ClassVar[type[neurons.ALIF]]  # ours, whose adaptation is drawn
-    scale = 1.8  # of the adaptation, Table S1
-
     tau_theta: Tensor
     adaptation: Tensor
 
@@ -273,13 +267,20 @@ class _ALIF(LIF):
         # fmt: on
         n = self.linear_features
         tau_theta = positive("tau_theta", _numbers("tau_theta", tau_theta, n))
-        start = self.cell.draw_adaptation(self.scale, n, n) if adaptation is None else adaptation
+        start = self.cell.draw_adaptation(1.8, n, n) if adaptation is None else adaptation  # Table S1
         _register(self, "tau_theta", tau_theta.expand(n).clone(), learn_tau_theta)
         _register(self, "adaptation", _numbers("adaptation", start, n).expand(n).clone(), learn_adaptation)
 
     def rest(self, like: Tensor) -> tuple[Tensor, ...]:
         spk, mem = super().rest(like)
         return spk, self.threshold.to(like).expand_as(like).clone(), mem
+
+    def step(self, input_: Tensor, spk: Tensor, thr: Tensor, mem: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        mem = self._next_mem(input_, spk, mem, thr)
+        rate = 1 / self.tau_theta.clamp(min=SHORTEST)
+        thr = torch.exp(-rate) * thr + -torch.expm1(-rate) * self.threshold
+        thr = thr + self.adaptation * (spk / self.graded_spikes_factor)
+        return self.emit(mem - thr), thr, mem
 
     def init_alif(self) -> tuple[Tensor, Tensor, Tensor]:
         """Put all states to rest and return spk, thr, mem.
@@ -306,15 +307,7 @@ class _ALIF(LIF):
                 f"{type(self).__name__} has three states: start with spk, thr, mem = layer.init_alif(), then "
                 "spk, thr, mem = layer(input_, spk, thr, mem)."
             )
-        spk, thr, mem = self._begin(input_, spk, thr, mem)
-        z = spk / self.graded_spikes_factor
-        mem = self._next_mem(input_, spk, z, mem, thr)
-        rate = 1 / self.tau_theta.clamp(min=_SHORTEST)
-        thr = torch.exp(-rate) * thr + -torch.expm1(-rate) * self.threshold + self.adaptation * z
-        return self._end(self.emit(mem - thr), thr, mem)
-
-
-_SHORTEST = 1e-3  # steps: the decay of a shorter time constant is zero in any dtype
+        return self._call(input_, spk, thr, mem)
 
 
 class ALIFPlus(_ALIF):
@@ -323,25 +316,21 @@ class ALIFPlus(_ALIF):
     Takes the arguments of :class:`LIF`, of which ``threshold`` is the resting threshold, and
 
     Args:
-        tau_theta: time constant of the threshold in steps, positive; a number or
-            (linear_features,).
-        adaptation: rise of the threshold at a spike; a number or (linear_features,). By default
-            drawn from a truncated Gaussian of mean 1.8, always positive.
+        tau_theta: time constant of the threshold in steps, positive; a number or (linear_features,).
+        adaptation: rise of the threshold at a spike; a number or (linear_features,). By default drawn from a truncated
+            Gaussian of mean 1.8, always positive.
         learn_tau_theta: train tau_theta.
         learn_adaptation: train the adaptation.
 
     Raises:
-        TypeError: if linear_features is missing, states are given with ``init_hidden=True``, or spk
-            without mem.
-        ValueError: if a value has another shape, is not positive where it must be, or a name is
-            unknown; at a call, if the input or a state has another shape.
+        TypeError: as a :class:`LIF`, and for spk without mem.
+        ValueError: as a :class:`LIF`, and if tau_theta is not positive.
 
     Example:
         >>> layer = ALIFPlus(beta=0.9, linear_features=3, init_hidden=True)
         >>> net = nn.Sequential(nn.Linear(5, 3), layer)
         >>> net(torch.ones(2, 5)).shape
         torch.Size([2, 3])
-        >>> spk, thr, mem = ALIFPlus(beta=0.9, linear_features=3)(torch.ones(2, 3))
 
     Source: arXiv:2308.12075, eq. 49 and App. H.
     """
@@ -352,8 +341,8 @@ class ALIFPlus(_ALIF):
 class ALIFPlusMinus(_ALIF):
     r"""ALIF± for snnTorch: a spike may raise or lower the neuron's own threshold.
 
-    Arguments and errors are those of :class:`ALIFPlus`, but the adaptation may be negative and is
-    by default drawn from a Gaussian of mean 0 and deviation 1.8 / linear_features.
+    Arguments and errors are those of :class:`ALIFPlus`, but the adaptation may be negative and is by default drawn from
+    a Gaussian of mean 0 and deviation 1.8 / linear_features.
 
     Source: arXiv:2308.12075, eq. 49 and App. H.
     """
@@ -364,12 +353,8 @@ class ALIFPlusMinus(_ALIF):
 def reset(net: nn.Module) -> None:
     """Put the states of a network's spiking layers, ours and snnTorch's, to rest, nested ones too.
 
-    ``snntorch.utils.reset`` resets the direct children of the network, and then every layer
-    of their classes in the process; this one leaves other networks alone, and resets all states of
-    a layer (``RSynaptic.spk`` too).
-
-    Args:
-        net: any module.
+    ``snntorch.utils.reset`` resets the direct children of the network, and then every layer of their classes in the
+    process; this one leaves other networks alone, and resets all states of a layer (``RSynaptic.spk`` too).
     """
     for module in net.modules():
         if isinstance(module, snn.SpikingNeuron) and hasattr(module, "reset_mem"):
@@ -389,18 +374,14 @@ def _surrogate(spike_grad: Any) -> Spike:
 
 def _numbers(name: str, value: float | Tensor, n: int) -> Tensor:
     """A copy of the value in torch's default dtype, if it is one number or one per neuron."""
-    if isinstance(value, str):
-        raise TypeError(f"{name} must be a number or a tensor, got str ({value!r}).")
     tensor = torch.as_tensor(value).detach().to(torch.get_default_dtype(), copy=True)
     if tensor.shape not in ((), (1,), (n,)):
         raise ValueError(f"{name} must be one number or {n}, got the shape {tuple(tensor.shape)}.")
-    if not tensor.isfinite().all():
-        raise ValueError(f"{name} must be finite, got {tensor[~tensor.isfinite()].flatten()[0].item()}.")
     return tensor
 
 
 def _register(module: nn.Module, name: str, value: Tensor, learn: bool) -> None:
-    """As snnTorch does: what is learnt is a parameter, what is not a buffer."""
+    """Register a learnt value as a parameter, another as a buffer, as snnTorch does."""
     if learn:
         module.register_parameter(name, nn.Parameter(value))
     else:

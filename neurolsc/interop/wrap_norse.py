@@ -1,20 +1,19 @@
 """norse's neurons as our cells.
 
-Their voltage is reset in the step that fires, so the spike is no function of what is left of it: it
-stays in the state. Time constants are rates in 1/s, and one step of ``dt`` seconds keeps the share
-1 - dt tau_inv. They lie in NamedTuples that norse neither registers nor saves; a cell adds those
-that it moves to its own state_dict.
+Their voltage is reset in the step that fires, so the spike is no function of what is left of it: it stays in the state.
+Time constants are rates in 1/s, and one step of ``dt`` seconds retains the share 1 - dt tau_inv. They lie in
+NamedTuples that norse neither registers nor saves; a cell adds those that it moves to its own state_dict.
 """
 
+import copy
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_type
+from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_class
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 
 WRAPPED = frozenset(
@@ -23,209 +22,149 @@ WRAPPED = frozenset(
     for recurrent in ("", "Recurrent")
     for cell in ("", "Cell")
 )
-
-RATES = {
-    "tau_mem_inv": "decay_mem",
-    "tau_syn_inv": "decay_syn",
-    "tau_adapt_inv": "decay_adapt",
-}
-"""norse's rates, and the name of the decay that belongs to each."""
-
-DETACHED_RESET = frozenset(f"{kind}Recurrent{cell}" for kind in ("LIF", "LSNN") for cell in ("", "Cell"))
+# norse's rates, and the name of the decay that belongs to each
+RATES = {"tau_mem_inv": "decay_mem", "tau_syn_inv": "decay_syn", "tau_adapt_inv": "decay_adapt"}
 
 
-class Decay:
-    """A rate tau_inv of a layer as the share 1 - dt tau_inv that a step keeps."""
+class NeuronParameter:
+    """A value of a layer's neuron parameters p; of a rate tau_inv the share 1 - dt tau_inv that a step retains."""
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.rate = next(rate for rate, decay in RATES.items() if decay == name)
-
-    def __get__(self, cell: Any, owner: type) -> Any:
-        if cell is None:
-            return self
-        return 1 - cell.layer.dt * torch.as_tensor(getattr(cell.layer.p, self.rate, None))
-
-    def __set__(self, cell: Any, value: Tensor) -> None:
-        _set(cell.layer, self.rate, (1 - value) / cell.layer.dt)
-
-
-class InTuple:
-    """A neuron parameter of a layer under its own name, to read and to set."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
 
-    def __get__(self, cell: Any, owner: type) -> Any:
-        return self if cell is None else torch.as_tensor(getattr(cell.layer.p, self.name, None))
+    def __get__(self, cell: Any, owner: type | None = None) -> Any:
+        if cell is None:
+            return self
+        value = torch.as_tensor(getattr(cell.layer.p, self.name))
+        return 1 - cell.layer.dt * value if self.name in RATES else value
 
     def __set__(self, cell: Any, value: Tensor) -> None:
-        _set(cell.layer, self.name, value)
+        _set(cell.layer, self.name, (1 - value) / cell.layer.dt if self.name in RATES else value)
+
+
+def _set(layer: Any, name: str, value: Tensor) -> None:
+    before = getattr(layer.p, name)
+    if isinstance(before, nn.Parameter):
+        with torch.no_grad():
+            before.copy_(value)
+    else:  # a new tensor: norse's own defaults are shared by all layers of the process
+        layer.p = layer.p._replace(**{name: value.detach().clone()})
 
 
 class NorseCell(ForeignCell):
     """A layer of norse: a cell, or a layer with time, which is given one step at a time."""
 
-    decay_mem = Decay()
-    decay_syn = Decay()
-    decay_adapt = Decay()
-    v_th = InTuple()
-    beta = InTuple()
+    decay_mem = NeuronParameter("tau_mem_inv")
+    decay_syn = NeuronParameter("tau_syn_inv")
+    decay_adapt = NeuronParameter("tau_adapt_inv")
+    v_th = NeuronParameter("v_th")
+    beta = NeuronParameter("beta")
 
-    def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
-        name = type(layer).__name__
+    def __init__(self, layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
+        name, p = type(layer).__name__, layer.p
         self.has_time = not name.endswith("Cell")
         self.integrator = name.startswith("LI") and not name.startswith("LIF")
-        self.reset_gradient = None if self.integrator else name not in DETACHED_RESET
+        detached = name.removesuffix("Cell") in ("LIFRecurrent", "LSNNRecurrent")
+        self.reset_gradient = None if self.integrator else not detached
+        present = [rate for rate in RATES if getattr(p, rate, None) is not None]
+        frozen = [r for r in present if isinstance(v := getattr(p, r), nn.Parameter) and not v.requires_grad]
+        self.rates = [rate for rate in present if rate not in frozen]
+        self.threshold_names = tuple(n for n in ("v_th", "beta") if getattr(p, n, None) is not None)
+        if not self.threshold_names or not bool((torch.as_tensor(p.v_th) > 0).all()):
+            self.threshold_names = ()  # none, or a factor does not raise it
+        start = _start(layer, torch.zeros(1, 1, 1))
+        self.state_of_layer = type(start)  # a NamedTuple, with z in recurrent layers
+        self.sent = "v" if self.integrator else "z" if "z" in start._fields else "sent"
+        self.state = state_class(*dict.fromkeys((*start._fields, self.sent)))
         super().__init__(layer, before, input_shape)
+        own = hasattr(layer, "input_weights")
         if name.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
-            own = hasattr(layer, "input_weights")
-            self.input_matrices = ("layer.input_weights",) if own else tuple(a.parameter for a in self.weight_before())
+            matrices = ["layer.input_weights"] if own else [scaled.parameter for scaled in self.weight_before()]
+            self.input_matrices = tuple(matrices)
+        if self.dense_input(weights=int(own)):
+            self.recurrent_synapses = self.n_hidden - (not layer.autapses) if hasattr(layer, "recurrent_weights") else 0
 
-    def find_answers(self) -> Iterable[ScaledParameter]:
-        """The decays and recurrent weights for the time, the input weights for the depth."""
-        # in an LSNN an input reaches only the current within a step: no weight sets a radius
-        # through depth
-        lsnn = type(self.layer).__name__.startswith("LSNN")
-        if hasattr(self.layer, "input_weights"):
-            yield from () if lsnn else (ScaledParameter("layer.input_weights", "depth"),)
-        else:
-            yield from () if lsnn else self.weight_before()
+    def find_scaled(self) -> Iterable[ScaledParameter]:
+        """The decays and recurrent weights for the time, the input weights for the depth (none of an LSNN)."""
+        if not type(self.layer).__name__.startswith("LSNN"):
+            own = [ScaledParameter("layer.input_weights", "depth")]
+            yield from own if hasattr(self.layer, "input_weights") else self.weight_before()
         if hasattr(self.layer, "recurrent_weights"):
             yield ScaledParameter("layer.recurrent_weights", "time")
-        for name in self._rates():
-            yield ScaledParameter(RATES[name], "time", through="share")
-
-    def _rates(self) -> list[str]:
-        """The rates that this layer has and that are not frozen."""
-        found = {name: getattr(self.layer.p, name, None) for name in RATES}
-        frozen = {name for name, rate in found.items() if isinstance(rate, nn.Parameter) and not rate.requires_grad}
-        return [name for name, rate in found.items() if rate is not None and name not in frozen]
-
-    @property
-    def recurrent_synapses(self) -> int | None:  # type: ignore[override]
-        """All neurons, or all others where the layer has no autapses; 0 without recurrence."""
-        if not self.dense_input(weights=int(hasattr(self.layer, "input_weights"))):
-            return None
-        if not hasattr(self.layer, "recurrent_weights"):
-            return 0
-        return self.n_hidden - (not getattr(self.layer, "autapses", True))
+        for rate in self.rates:
+            yield ScaledParameter(RATES[rate], "time", through="share")
 
     def thresholds(self) -> Thresholds | None:
         """v_th, and beta of an LSNN; None where it is not positive, or only cuts spikes off."""
-        names = self._threshold_names()
-        return Thresholds(self, names) if names else None
-
-    def _threshold_names(self) -> tuple[str, ...]:
-        v_th = getattr(self.layer.p, "v_th", None)
-        if v_th is None or not bool((torch.as_tensor(v_th) > 0).all()):
-            return ()
-        return ("v_th",) if getattr(self.layer.p, "beta", None) is None else ("v_th", "beta")
+        return Thresholds(self, self.threshold_names) if self.threshold_names else None
 
     def membrane(self) -> Membrane | None:
         """Its v, which a spike has reset already; the threshold is v_th, or b of an LSNN."""
-        return Membrane("v", self._threshold_in, self._spike) if self._threshold_names() else None
-
-    def _threshold_in(self, state: State) -> Tensor:
-        return state.b if "b" in self.variables else torch.as_tensor(getattr(self.layer.p, "v_th", None))
-
-    def _spike(self, distance: Tensor) -> Tensor:
         from norse.torch.functional.threshold import threshold
 
-        method, alpha = (getattr(self.layer.p, name, None) for name in ("method", "alpha"))
-        return threshold(distance, method, torch.as_tensor(alpha))  # type: ignore[arg-type]
+        def theta(state: State) -> Tensor:
+            return state.b if "b" in state._fields else torch.as_tensor(self.layer.p.v_th)
 
-    def first_step(self, current: Tensor) -> State:
-        with _unmarked(self.layer), borrowed(self.layer, **self._settings()):
-            z, after = self.layer.forward(current[None] if self.has_time else current, None)
-        z = z[0] if self.has_time else z
-        self.state_of_layer = type(after)  # a NamedTuple, with z in recurrent layers
-        self.sent = "v" if self.integrator else "z" if "z" in after._fields else "sent"
-        own = self.sent in after._fields
-        self.variables = after._fields if own else (*after._fields, self.sent)
-        return state_type(*self.variables)(*(leaf.detach().expand_as(z) for leaf in after), *([] if own else [z]))
+        def spike(distance: Tensor) -> Tensor:
+            return threshold(distance, self.layer.p.method, torch.as_tensor(self.layer.p.alpha))  # type: ignore[arg-type]
 
-    def initial_state(self, batch: int) -> State:
+        return Membrane("v", theta, spike) if self.threshold_names else None
+
+    def start(self, current: Tensor) -> State:
         """The layer's own start, every variable (B, ...) in the dtype of the parameters."""
+        hidden = getattr(self.layer, "hidden_size", None)
+        shape = current.shape if hidden is None else (len(current), int(hidden))
+        leaves = [*_start(self.layer, current[None] if self.has_time else current), torch.zeros(())]
         like = self.dtype_and_device
-        with torch.no_grad(), _unmarked(self.layer):
-            current = torch.zeros(batch, *self.current_shape, **like)
-            start = [*self.layer.state_fallback(current[None] if self.has_time else current)]  # type: ignore[operator]
-        if len(start) < len(self.variables):
-            start.append(torch.zeros(()))
-        leaves = (leaf.detach().to(**like).expand(batch, *s) for leaf, s in zip(start, self.leaf_shapes, strict=True))
-        return state_type(*self.variables)(*(leaf.clone() for leaf in leaves))
+        return self.state(
+            *(leaf.detach().to(**like).expand(shape).clone() for leaf in leaves[: len(self.state._fields)])
+        )
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
         state = state if self.integrator else state._replace(**{self.sent: z})  # so that recurrence is seen apart
         before = self.state_of_layer(*state[: len(self.state_of_layer._fields)])
-        with borrowed(self.layer, **self._settings()):
+        with borrowed(self.layer, record_states=False):
             sent, after = self.layer.forward(current[None] if self.has_time else current, before)
-        sent = sent[0] if self.has_time else sent
-        return state_type(*self.variables)(*after, *([sent] if len(after) < len(self.variables) else []))
-
-    def _settings(self) -> dict[str, object]:
-        return {"record_states": False} if hasattr(self.layer, "record_states") else {}
+        leaves = [*after, sent[0] if self.has_time else sent]
+        return self.state(*leaves[: len(state)])
 
     def emitted(self, state: State) -> Tensor:
         return getattr(state, self.sent)
 
-    # what may be moved in a state_dict, as one tensor
-    def _moved(self) -> list[str]:
-        return [*self._rates(), *self._threshold_names()]
-
     def get_extra_state(self) -> Tensor:
         """The rates and thresholds that may be moved, stacked (number of them, ...)."""
-        values = [torch.as_tensor(getattr(self.layer.p, name, None)).detach() for name in self._moved()]
+        values = [torch.as_tensor(getattr(self.layer.p, n)).detach() for n in (*self.rates, *self.threshold_names)]
         return torch.stack(torch.broadcast_tensors(*values)) if values else torch.empty(0)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Set them to those of a state_dict."""
-        for name, value in zip(self._moved(), state, strict=True):
-            _set(self.layer, name, value.clone())
+        for name, value in zip((*self.rates, *self.threshold_names), state, strict=True):
+            _set(self.layer, name, value)
 
 
-def norse_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> NorseCell:
+def _start(layer: Any, current: Tensor) -> Any:
+    with torch.no_grad(), borrowed(layer, p=copy.deepcopy(layer.p)):  # some starts mark shared parameters as learnable
+        return layer.state_fallback(current)
+
+
+def norse_cell(layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> NorseCell:
     """The cell of a layer of norse.
 
     Raises:
         TypeError: if it cannot be wrapped; the message says why.
     """
-    kind = type(layer)
-    if kind.__module__.partition(".")[0] != "norse" or kind.__name__ not in WRAPPED:
-        why = "it takes its weights with every call" if kind.__name__ == "LIFCorrelation" else "its step is not known"
-        raise TypeError(f"norse's {kind.__name__} cannot be wrapped: {why}.")
+    name = type(layer).__name__
+    if type(layer).__module__.partition(".")[0] != "norse" or name not in WRAPPED:
+        why = "it takes its weights with every call" if name == "LIFCorrelation" else "its step is not known"
+        raise TypeError(f"norse's {name} cannot be wrapped: {why}.")
     if "adjoint" in getattr(getattr(layer, "activation", None), "__name__", ""):
-        raise TypeError(
-            f"norse's {kind.__name__} with adjoint cannot be wrapped: its backward is not the step's derivative."
-        )
-    rate = getattr(layer.p, "tau_adapt_inv", None)
-    if rate is not None and float(torch.as_tensor(rate).max()) * layer.dt < 1e-5:  # type: ignore[operator]
+        raise TypeError(f"norse's {name} with adjoint cannot be wrapped: its backward is not the step's derivative.")
+    rate = torch.as_tensor(getattr(layer.p, "tau_adapt_inv", 1.0)).max().item()
+    if rate * layer.dt < 1e-5:
         warnings.warn(
-            f"{kind.__name__}: at tau_adapt_inv = {float(torch.as_tensor(rate).max()):g} and dt = {layer.dt:g} the adaptation "
-            "never decays (norse's default is 800 s), which holds the radius through time at 1.",
+            f"{name}: at tau_adapt_inv = {rate:g} and dt = {layer.dt:g} the adaptation never decays (norse's default is 800 s), "
+            "which holds the radius through time at 1.",
             ForeignNeuronWarning,
             stacklevel=4,
         )
     return NorseCell(layer, before, input_shape)
-
-
-@contextmanager
-def _unmarked(layer: nn.Module) -> Iterator[None]:
-    """Keep requires_grad of neuron parameters, which some initial states set on shared ones."""
-    parameters: Any = layer.p
-    flags = {t: t.requires_grad for t in parameters if isinstance(t, Tensor)}
-    try:
-        yield
-    finally:
-        for tensor, flag in flags.items():
-            tensor.requires_grad_(flag)
-
-
-def _set(layer: nn.Module, name: str, rate: Tensor) -> None:
-    before = getattr(layer.p, name, None)
-    if isinstance(before, nn.Parameter):
-        with torch.no_grad():
-            before.copy_(rate)
-    elif not torch.equal(torch.as_tensor(before).expand_as(rate), rate):
-        # a new tensor: norse's own defaults are shared by all layers of the process
-        layer.p = layer.p._replace(**{name: rate})  # type: ignore[assignment,operator,union-attr]

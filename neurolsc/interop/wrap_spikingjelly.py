@@ -1,16 +1,14 @@
 """spikingjelly's neurons as our cells.
 
-The v that spikingjelly keeps is the voltage after the reset. Here the state is the voltage before
-it, so that the spike s = H(v - v_threshold) is no state of its own, as in snnTorch; the reset acts
-at the start of the next step:
+The v that spikingjelly stores is the voltage after the reset. Here the state is the voltage before it, so that the
+spike s = H(v - v_threshold) is no state of its own, as in snnTorch; the reset acts at the start of the next step:
 
 - ``v_reset=None``: v - v_threshold s; else (1 - s) v + s v_reset;
-- then, with rest at v_reset or 0, v + (x - (v - rest)) / tau, or with ``decay_input=False``
-  v - (v - rest) / tau + x; an IFNode has v + x.
+- then, with rest at v_reset or 0, v + (x - (v - rest)) / tau, or with ``decay_input=False`` v - (v - rest) / tau + x;
+  an IFNode has v + x.
 
-A neuron fires at its threshold, too, where ours and snnTorch's fire above it. ``step_mode`` changes
-nothing: a cell takes one step, and modules in multi-step mode before it read sequences of one.
-Nothing here imports spikingjelly.
+A neuron fires at its threshold, too, where ours and snnTorch's fire above it. ``step_mode`` changes nothing: a cell
+takes one step, and modules in multi-step mode before it read sequences of one. Nothing here imports spikingjelly.
 """
 
 from collections.abc import Iterable
@@ -19,19 +17,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.foreign import ForeignCell, state_type
+from neurolsc.interop.foreign import ForeignCell, state_class
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 
+# The neurons that are wrapped, alone or in a LinearRecurrentContainer.
 NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
-"""The neurons that are wrapped, alone or in a LinearRecurrentContainer."""
+VoltageState = state_class("v")
+
+
+class Columns:
+    """Columns of a container's weight, those of the input or of the own output, to read and to set in place."""
+
+    def __init__(self, *, own: bool) -> None:
+        self.own = own
+
+    def __get__(self, cell: Any, owner: type | None = None) -> Any:
+        if cell is None:
+            return self
+        weight, own = cell.layer.rc.weight, cell.layer.sub_module_out_features
+        return weight[:, -own:] if self.own else weight[:, :-own]
+
+    def __set__(self, cell: Any, value: Tensor) -> None:
+        with torch.no_grad():
+            self.__get__(cell).copy_(value)
 
 
 class SpikingJellyCell(ForeignCell):
     """A neuron of spikingjelly, or a LinearRecurrentContainer around one."""
 
-    def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
+    w_in, w_rec = Columns(own=False), Columns(own=True)
+
+    def __init__(self, layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
+        self.recurrent = hasattr(layer, "rc")
         self.reset_gradient = not _inside(layer)[-1].detach_reset
         super().__init__(layer, before, input_shape)
+        if self.dense_input(weights=int(self.recurrent)) and len(_inside(layer)) == 1:
+            self.recurrent_synapses = self.n_hidden if self.recurrent else 0
 
     @property
     def node(self) -> Any:
@@ -43,31 +64,21 @@ class SpikingJellyCell(ForeignCell):
         """The voltage at rest."""
         return self.node.v_reset or 0.0
 
-    def find_answers(self) -> Iterable[ScaledParameter]:
+    def find_scaled(self) -> Iterable[ScaledParameter]:
         """The decay and recurrent weights for the time, the input weights for the depth."""
-        recurrent = hasattr(self.layer, "rc")
-        yield from (
-            [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")] if recurrent else self.weight_before()
-        )
-        if not type(self.node).__name__.startswith("IF"):
+        joint = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
+        yield from joint if self.recurrent else self.weight_before()
+        if type(self.node).__name__ != "IFNode":
             yield ScaledParameter("decay", "time", through="share")
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         yield from super().pretrained()
-        if hasattr(self.layer, "rc"):
-            yield self.layer.rc.weight  # type: ignore[union-attr,misc]
+        if self.recurrent:
+            yield self.layer.rc.weight
 
-    @property
-    def recurrent_synapses(self) -> int | None:  # type: ignore[override]
-        """All neurons in a LinearRecurrentContainer of a neuron alone, else 0."""
-        recurrent = hasattr(self.layer, "rc")
-        if not self.dense_input(weights=int(recurrent)) or len(_inside(self.layer)) > 1:
-            return None
-        return self.n_hidden if recurrent else 0
-
-    def thresholds(self) -> Thresholds | None:
-        """The threshold above rest; None where it is not positive."""
-        return Thresholds(self, ("threshold",)) if self.threshold > 0 else None
+    def thresholds(self) -> Thresholds:
+        """The threshold above rest."""
+        return Thresholds(self, ("threshold",))
 
     def membrane(self) -> Membrane:
         """Its voltage before the reset."""
@@ -85,7 +96,7 @@ class SpikingJellyCell(ForeignCell):
 
     @property
     def decay(self) -> Tensor:
-        """The share 1 - 1/tau that a step keeps, to read and to set; the input's gain follows."""
+        """The share 1 - 1/tau that a step retains, to read and to set; the input's gain follows."""
         if hasattr(self.node, "w"):
             return torch.sigmoid(-self.node.w)
         return torch.tensor(1 - 1 / getattr(self.node, "tau", torch.inf), dtype=torch.float64)
@@ -98,47 +109,24 @@ class SpikingJellyCell(ForeignCell):
         elif hasattr(self.node, "tau"):
             self.node.tau = 1 / (1 - float(value))
 
-    @property
-    def w_in(self) -> Tensor:
-        """The part of a container's weights that reads the input."""
-        return self.layer.rc.weight[:, : -self.layer.sub_module_out_features]  # type: ignore[index,operator,union-attr]
-
-    @w_in.setter
-    def w_in(self, value: Tensor) -> None:
-        with torch.no_grad():
-            self.w_in.copy_(value)
-
-    @property
-    def w_rec(self) -> Tensor:
-        """The part of a container's weights that reads its own last output."""
-        return self.layer.rc.weight[:, -self.layer.sub_module_out_features :]  # type: ignore[index,operator,union-attr]
-
-    @w_rec.setter
-    def w_rec(self, value: Tensor) -> None:
-        with torch.no_grad():
-            self.w_rec.copy_(value)
-
-    def initial_state(self, batch: int) -> State:
+    def start(self, current: Tensor) -> State:
         """At rest."""
-        return state_type("v")(torch.full((batch, *self.leaf_shapes[0]), self.rest, **self.dtype_and_device))
-
-    def first_step(self, current: Tensor) -> State:
         shape = (*current.shape[:-1], getattr(self.layer, "sub_module_out_features", current.shape[-1]))
-        return self.advance(current, current.new_zeros(shape), state_type("v")(current.new_tensor(self.rest)))
+        return VoltageState(current.new_full(shape, self.rest))
 
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
         node, rest = self.node, self.rest
-        if hasattr(self.layer, "rc"):
-            current = self.layer.rc(torch.cat((current, z), -1))  # type: ignore[operator]
+        if self.recurrent:
+            current = self.layer.rc(torch.cat((current, z), -1))
             for module in _inside(self.layer)[:-1]:
                 current = module(current)
         s = z.detach() if node.detach_reset else z
         v = state.v - s * node.v_threshold if node.v_reset is None else (1 - s) * state.v + s * node.v_reset
         if not hasattr(node, "decay_input"):
-            return state_type("v")(v + current)
+            return VoltageState(v + current)
         moved = current - (v - rest) if node.decay_input else -(v - rest)
         moved = moved * node.w.sigmoid() if hasattr(node, "w") else moved / node.tau
-        return state_type("v")(v + moved if node.decay_input else v + moved + current)
+        return VoltageState(v + moved if node.decay_input else v + moved + current)
 
     def emitted(self, state: State) -> Tensor:
         return self.node.surrogate_function(state.v - self.node.v_threshold)
@@ -164,22 +152,19 @@ def is_dropout(module: nn.Module) -> bool:
     return type(module).__name__ in ("Dropout", "Dropout2d") and type(module).__module__.startswith("spikingjelly.")
 
 
-def step_of(module: nn.Module) -> nn.Module:
+def step_of(module: Any) -> nn.Module:
     """What a module without state does in one step: itself, unless it takes sequences.
 
     A dropout of spikingjelly becomes torch's, which draws a mask in every step.
     """
     if is_dropout(module):
         return getattr(nn, type(module).__name__)(module.p)
-    modes = [
-        getattr(part, "_step_mode", part.supported_step_mode()[0])  # type: ignore[operator]
-        for part in module.modules()
-        if hasattr(part, "supported_step_mode") and not isinstance(part, nn.Linear)
-    ]
-    return OneStep(module) if "m" in modes else module
+    parts = [m for m in module.modules() if hasattr(m, "supported_step_mode") and not isinstance(m, nn.Linear)]
+    multi = any(getattr(part, "_step_mode", part.supported_step_mode()[0]) == "m" for part in parts)
+    return OneStep(module) if multi else module
 
 
-def spikingjelly_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> SpikingJellyCell:
+def spikingjelly_cell(layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> SpikingJellyCell:
     """The cell of a neuron of spikingjelly, or of a LinearRecurrentContainer.
 
     Raises:
@@ -199,8 +184,8 @@ def spikingjelly_cell(layer: nn.Module, before: Iterable[nn.Module], input_shape
     return SpikingJellyCell(layer, before, input_shape)
 
 
-def _inside(layer: nn.Module) -> list[Any]:
-    """The modules of a LinearRecurrentContainer after its weights; of another layer, itself."""
+def _inside(layer: Any) -> list[Any]:
+    # the modules of a LinearRecurrentContainer after its weights; of another layer, itself
     if type(layer).__name__ != "LinearRecurrentContainer":
         return [layer]
     inner = layer.sub_module

@@ -32,7 +32,6 @@ def snntorch_layers(hidden: bool) -> dict[str, tuple[Callable[[], list[nn.Module
         "RSynaptic": (lambda: [fc(), snn.RSynaptic(0.9, 0.8, linear_features=N, **k)], (N_IN,)),
         "Alpha": (lambda: [fc(), snn.Alpha(0.9, 0.8, **k)], (N_IN,)),
         "SLSTM": (lambda: [snn.SLSTM(N, N, threshold=0.05, **k)], (N,)),
-        "SConv2dLSTM": (lambda: [snn.SConv2dLSTM(1, 2, 3, max_pool=2, threshold=0.05, **k)], (1, 4, 4)),
     }
 
 

@@ -260,7 +260,6 @@ def test_w9_in_an_lsnn_an_input_reaches_only_the_current_within_a_step():
             lambda: [nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), snn.Leaky(0.9), nn.Flatten(), nn.Linear(18, 3)],
             {"0.weight", "2.beta"},
         ),
-        (lambda: [snn.SConv2dLSTM(1, 2, 3)], {"0.conv.weight"}),
         (lambda: [nn.GRU(N_IN, N, num_layers=2), nn.Linear(N, 3)], None),
     ],
 )

@@ -229,7 +229,7 @@ def test_n6_what_does_not_fit_is_refused(view):
         ({"tau_mem_inv": torch.ones(H + 1)}, ValueError, r"tau_mem_inv must be one number or 8, got the shape \(9,\)"),
         ({"dt": 0.02}, ValueError, r"dt tau_mem_inv must be below 1, got 2"),
         ({"input_weights": torch.zeros(H, I + 1)}, ValueError, r"input_weights must have shape \(8, 6\), got \(8, 7\)"),
-        ({"recurrent_weights": "glorot"}, TypeError, r"recurrent_weights must be a tensor, got str \('glorot'\)"),
+        ({"recurrent_weights": "glorot"}, TypeError, r"recurrent_weights must be a torch.Tensor, got str"),
         ({"spike": "super"}, TypeError, r"spike must be a surrogate.*got str \('super'\)"),
         ({"spike": FastSigmoid}, TypeError, r"got the class FastSigmoid; write FastSigmoid\(\)"),
     ],

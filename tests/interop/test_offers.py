@@ -85,7 +85,7 @@ SCALED = [
         f"snn.{kind}-hidden"
         for kind in ("Leaky", "Leaky-zero", "Leaky-now", "RLeaky", "RLeaky-one", "Synaptic", "RSynaptic")
     ),
-    *(f"snn.{kind}-passed" for kind in ("Alpha", "SLSTM", "SConv2dLSTM", "RLeaky-conv")),
+    *(f"snn.{kind}-passed" for kind in ("Alpha", "SLSTM", "RLeaky-conv")),
     *(f"norse.{kind}" for kind in ("LIF", "LIFRecurrent", "LIFBoxCell", "IAFCell", "LSNNRecurrent", "LSNNCell")),
 ]
 OURS = {

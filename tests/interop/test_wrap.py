@@ -99,8 +99,6 @@ def test_a_membrane_that_is_read_is_that_of_the_librarys_loop_and_no_start_sets_
 def test_a_membrane_where_there_is_none_to_read_is_refused(end, told):
     with pytest.raises(ValueError, match=rf"has a mem at the very end, {told}"):
         wrap([nn.Linear(7, 12), snn.Leaky(0.9), end()], output="membrane")
-    with pytest.raises(ValueError, match="output must be 'spikes' or 'membrane', got 'mem'"):
-        wrap([nn.Linear(7, 12), snn.Leaky(0.9)], output="mem")
 
 
 def test_a_norse_network_computes_the_same_wrapped_bit_for_bit():

@@ -31,7 +31,7 @@ def test_a_cell_fires_where_its_voltage_is_above_its_threshold(kind, make_networ
 
 WITH = {
     "Leaky": True, "Leaky-zero": True, "Leaky-now": True, "RLeaky": True, "Synaptic": True, "RSynaptic": True,
-    "Alpha": True, "SLSTM": True, "SConv2dLSTM": False, "RLeaky-conv": True,
+    "Alpha": True, "SLSTM": True, "RLeaky-conv": True,
     "LIF": True, "LIFCell": True, "LIFRecurrent": True, "LSNNRecurrentCell": True,
     "LIFBox": True, "IAF": True, "LI": False,
     "RNN": False, "GRU": False, "LSTM": False,
@@ -72,7 +72,6 @@ def test_a_wrapped_layer_says_what_its_voltage_is_where_it_has_one(name):
         ("snn.RLeaky-hidden", {"before.0.weight"}, {"layer.recurrent.weight"}),
         ("snn.RLeaky-one-hidden", {"before.0.weight"}, set()),  # V is a vector
         ("snn.Leaky-conv-hidden", {"before.0.weight"}, set()),
-        ("snn.SConv2dLSTM-hidden", {"w_in"}, {"w_rec"}),
         ("norse.LIFRecurrent", {"layer.input_weights"}, {"layer.recurrent_weights"}),
         ("norse.LSNNRecurrent", set(), set()),
         ("LSTM", {"layer.weight_ih_l0"}, {"layer.weight_hh_l0"}),
