@@ -5,6 +5,10 @@ from docs.tables.results import caption, read, table
 _RESULTS = {True: "Found", False: "Not found", None: "Undecided"}
 
 
+def _number(one: dict[str, str]) -> str:
+    return one["found"].split("; ")[0].split(": ")[0]
+
+
 @table
 def claims() -> list[str]:
     """A line for each figure and table of the paper."""
@@ -16,8 +20,7 @@ def claims() -> list[str]:
             some = [one for one in judged if one["holds"] is holds]
             counts[holds] += len(some)
             if some:
-                numbers = (one["found"].split("; ")[0].split(": ")[0] for one in some)
-                shown = (f"{one['claim']} ({number})" for one, number in zip(some, numbers, strict=True))
+                shown = (one["claim"] if holds else f"{one['claim']} ({_number(one)})" for one in some)
                 parts.append(f"*{word}:* {'; '.join(shown)}")
         lines.append(f"- **{figure}**. {'. '.join(parts)}.")
     summary = ", ".join(f"{word.lower()} {counts[holds]}" for holds, word in _RESULTS.items())

@@ -167,12 +167,6 @@ def study_music() -> list[str]:
 
 
 @table
-def study_radius() -> list[str]:
-    """What the radius through time does at one firing rate."""
-    return _arms("radius")
-
-
-@table
 def study_released() -> list[str]:
     """The neuron of the released code, from that code's loop and from other starts."""
     return _arms("released")

@@ -1,10 +1,8 @@
 # %% [markdown]
 # # 4. To the chip
 #
-# A network is trained so that it fits Intel's Loihi, turned into integers, and written as a file
-# that NetX reads, the importer of Intel's framework Lava. If Lava is installed, the file is stepped
-# in its simulator and compared spike by spike. Last, the same network goes through a file of NIR,
-# the common format of simulators and chips.
+# After this page you can train a network that fits Intel's Loihi, turn it into integers in a NetX
+# file, verify the file, and write the same network to NIR.
 
 # %%
 import tempfile
@@ -19,18 +17,18 @@ from neurolsc.export import QuantizationAware, from_nir, quantize, to_netx, to_n
 from neurolsc.initialisers import Relay
 
 SEED = 0
-plt.rcParams.update({"figure.figsize": (9, 3), "figure.dpi": 110, "axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams["figure.figsize"] = (9, 3)
 coarse = LatencyEncoding(dt=2.0, repeat=1)  # 25 steps instead of 100
 splits = ("train", "validation", "test")
 train_set, validation, test_set = (SpikeLatencyMNIST.embedded(split, encoding=coarse) for split in splits)
 
 # %% [markdown]
-# ## A network that the chip can hold
+# ## A network for the chip
 #
-# A chip has no floats, and not every neuron. It has leaky neurons, read one step late, and a readout
-# without bias: the defaults of `LIF` and `Network`. Inputs are 0 or 1. `clip_weight` bounds
-# weights at every update to three thresholds, so that 8 bits can tell them apart. On the command
-# line all of it is `neurolsc train --for netx`.
+# A chip has no floats, and only leaky neurons, read one step late, with a readout without bias: the
+# defaults of `LIF` and `Network`. Inputs are 0 or 1. `clip_weight` bounds weights at every update
+# to three thresholds, so that 8 bits resolve them. On the command line: `neurolsc train --for
+# netx`.
 
 # %%
 torch.manual_seed(SEED)
@@ -44,8 +42,8 @@ print(f"validation: mode accuracy {result.best['validation_mode_accuracy']:.1%} 
 # ## Integers
 #
 # `quantize` divides every row of weights by its neuron's threshold and scales it to 8 bits; decays
-# get 12. What comes out is a model in integers, whose every spike, voltage and sum is that of the
-# chip's simulator.
+# get 12. The result is an integer model that equals the chip's simulator in every spike, voltage
+# and sum.
 
 # %%
 integers = quantize(network)
@@ -61,9 +59,9 @@ plt.show()
 # %% [markdown]
 # ## The file and its report
 #
-# `to_netx` quantises, runs the integers on samples of yours, refuses what overflows, and writes the
-# file. [The report](../export.md#the-report) says what it cost: read *units/threshold* first, the
-# steps between a weight of 0 and one of a threshold, and the lines with rates and decisions.
+# `to_netx` quantises, runs the integers on your samples, refuses what overflows, and writes the
+# file. Of [the report](../export.md#the-report) read *units/threshold* first, the number of weight
+# steps from 0 to a threshold, then the lines with rates and decisions.
 
 # %%
 calibration, known = collate([validation[i] for i in range(50)])
@@ -73,10 +71,9 @@ report = to_netx(network, file, calibration, labels=known)
 print(report)
 
 # %% [markdown]
-# The integers are not the floats: rounding flips a spike, and recurrence amplifies what one spike
-# changed. So compare rates and decisions. Here are both on test digits, before and after one more
-# epoch *through* the integers: `QuantizationAware` rounds on the way forward, and lets gradients
-# pass.
+# The integers are not the floats: rounding flips a spike, and recurrence amplifies it. So compare
+# rates and decisions, here on test digits, before and after one more epoch *through* the integers:
+# `QuantizationAware` rounds forward, and lets gradients pass.
 
 # %%
 rows = {}
@@ -96,31 +93,14 @@ score("tuned, floats", network)
 score("tuned, integers", QuantizationAware(network, calibration))
 
 # %% [markdown]
-# Rounding costs little here, so there is little to win back; with fewer units per threshold there
-# is more. The rates of single neurons after it:
+# ## Verified
+#
+# The file has the input and the spikes of a few samples, and `verify` replays them. With spikes of
+# yours it also runs the file in Intel's simulator
+# [Lava](../export.md#frozen-checks-lava-and-nengo-loihi), if that is installed.
 
 # %%
 x, _ = collate([test_set[i] for i in range(20)])
-model = quantize(network)
-with torch.no_grad():
-    ours, theirs = network.run(x).spikes, model.run(x).spikes
-figure, axes = plt.subplots(1, 2, layout="constrained", sharex=True, sharey=True)
-for ax, a, b, name in zip(axes, ours, theirs, ("first layer", "second layer"), strict=True):
-    ax.scatter(a.mean((0, 1)).tolist(), b.float().mean((0, 1)).tolist(), s=10)
-    ax.axline((0, 0), slope=1, color="black", linewidth=0.8)
-    ax.set(title=f"Firing rates, {name}", xlabel="floats")
-axes[0].set_ylabel("integers")
-plt.show()
-
-# %% [markdown]
-# ## Verified
-#
-# The file holds the input and the spikes of a few samples, and `verify` replays them: a changed
-# weight shows in its layer. With spikes of yours it also runs the file in Intel's simulator Lava
-# where [that is installed](../export.md#frozen-checks-lava-and-nengo-loihi), and else says that
-# Lava was not run.
-
-# %%
 tuned = Path(folder.name, "tuned.net")
 to_netx(network, tuned, calibration, labels=known)
 found = verify(tuned, x[:, :2])
@@ -130,15 +110,14 @@ assert found.exact
 # %% [markdown]
 # ## NIR
 #
-# A NIR file takes the floats. Its time constants are in seconds, so it asks for the length of a
-# step.
+# A NIR file takes the floats. Its time constants are in seconds, so it needs the length of a step.
 
 # %%
 graph = to_nir(network, Path(folder.name, "digits.nir"), dt=2e-3)
 again = from_nir(Path(folder.name, "digits.nir"))
 print("nodes:", ", ".join(graph.nodes))
-same = all(torch.equal(a, b) for a, b in zip(ours, again.run(x).spikes, strict=True))
-print("spikes equal after the journey:", same)
+same = all(torch.equal(a, b) for a, b in zip(network.run(x).spikes, again.run(x).spikes, strict=True))
+print("spikes equal after reading:", same)
 folder.cleanup()
 
 # %%

@@ -1,9 +1,8 @@
 # %% [markdown]
 # # 5. Your own neuron, surrogate and task
 #
-# A neuron with a synaptic current, a surrogate gradient and a task of your own, each a few lines,
-# which the package then measures, starts and trains like its own. What else a cell may say of
-# itself is in [your own neuron](../your_own_neuron.md).
+# After this page you can write a surrogate gradient, a neuron with a synaptic current and a task, a
+# few lines each, and measure, start and train with them.
 
 # %%
 import tempfile
@@ -21,7 +20,7 @@ from neurolsc.neurons import LogParameter, Membrane, SpikingCell, Thresholds
 from neurolsc.surrogate import FastSigmoid, Surrogate
 
 SEED = 0
-plt.rcParams.update({"figure.figsize": (9, 3), "figure.dpi": 110, "axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams["figure.figsize"] = (9, 3)
 coarse = LatencyEncoding(dt=2.0, repeat=1)  # 25 steps instead of 100
 splits = ("train", "validation", "test")
 train_set, validation, test_set = (SpikeLatencyMNIST.embedded(split, encoding=coarse) for split in splits)
@@ -30,9 +29,9 @@ inputs = input_batches(train_set, 32, seed=SEED)
 # %% [markdown]
 # ## A surrogate
 #
-# A spike is a step, whose derivative is 0 almost everywhere; a surrogate gives it another one. Two
-# methods are enough: the shape, and the odd function whose derivative it is. `dampening` is the
-# height, and a larger `sharpness` makes it narrower. `register` makes a class known by its name.
+# A spike is a step, whose derivative is 0 almost everywhere; a surrogate replaces it. Two methods
+# are enough: the shape, and the odd function whose derivative it is
+# ([more](../surrogates.md#your-own)).
 
 
 # %%
@@ -62,7 +61,7 @@ plt.show()
 # %% [markdown]
 # ## A neuron
 #
-# What comes in charges a current, which charges the voltage, so that a spike acts for some steps:
+# The input charges a current, which charges the voltage, so that a spike acts for some steps:
 #
 # $$
 # \begin{aligned}
@@ -71,10 +70,10 @@ plt.show()
 # \end{aligned}
 # $$
 #
-# A `SpikingCell` brings weights, the voltage's leak and the surrogate. It needs the state at rest,
-# the distance from the threshold, and the step. A `LogParameter` stays above 0 in training. The
-# rest is optional: `scaled_parameters` names the parameters that multipliers scale, a time constant
-# through its decay; the last two methods let initialisers find voltage and threshold.
+# A `SpikingCell` has weights, the voltage's leak and the surrogate. It needs the state at rest, the
+# distance from the threshold, and the step. A `LogParameter` stays above 0 in training. The rest is
+# [optional](../your_own_neuron.md#what-it-may-say-more): `scaled_parameters` names the parameters
+# that multipliers scale; the last two methods let initialisers find voltage and threshold.
 
 
 # %%
@@ -118,12 +117,10 @@ class Synaptic(SpikingCell):
 
 
 # %% [markdown]
-# Nothing in the package knows this neuron. Its radii come from automatic differentiation of the
-# step, over the whole state of current and voltage, and the starts are those of any network: here
-# the thresholds are scaled until both layers fire, the second layer's input weights until its
-# radius through depth is 0.6, and the recurrent ones until the recurrence has 0.2, or less where
-# the whole step's radius through time would be above 1. What holds that one is *not known*
-# without a closed form.
+# The radii come from automatic differentiation of the step. `BySource` scales the thresholds until
+# both layers fire, the second layer's input weights until its radius through depth is 0.6, and the
+# recurrent ones so that no radius through time is above 1. Without a closed form the profile does
+# not know what a radius is due to.
 
 
 # %%
@@ -143,9 +140,9 @@ print(started)
 # %% [markdown]
 # ## A task
 #
-# By default every step is asked for the class. A task of your own has a loss, measures, and the
-# name of the measure that counts. Here the mean output over time is asked instead, so that early
-# steps, in which nothing can be known yet, cost little.
+# By default every step is classified. A task of your own has a loss, measures, and the name of the
+# measure that counts. Here the mean output over time is classified, so that early steps, in which
+# nothing can be known yet, cost little.
 
 
 # %%
@@ -179,8 +176,9 @@ print(f"test: {scores.accuracy:.1%} of {len(test_set)} digits, spikes per neuron
 # %% [markdown]
 # ## Saved and loaded
 #
-# `register` has made both classes known by name, so a file can name them. Import the module that
-# has them before `load`.
+# `register` has made both classes known by name, so a file can name them. Import their module
+# before `load`. The command line takes the neuron, too: `neurolsc radii --cell
+# your_module:Synaptic`.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -189,14 +187,9 @@ with tempfile.TemporaryDirectory() as folder:
 same = torch.equal(again(inputs[0]), network(inputs[0]))
 print("the same outputs:", same)
 
-# %% [markdown]
-# From a file of your own the command line takes the neuron, too: `neurolsc radii --cell
-# your_module:Synaptic`. A closed form of the derivatives is optional, too: it makes radii faster and
-# says what holds them; [an example](../gallery.md#your_own_neuron) has one, checked.
-
 # %%
 assert error < 1e-12, "the shape is the derivative of its integral"
-assert not findings, "rates and radii are those that were asked for"
+assert not findings, "rates and radii are reached"
 assert started.firing_rate.min() > 0.05, "a silent network has these radii, too"
 assert started.time_mean.max() < 1.05
 assert abs(started.depth_mean[1] - 0.6) < 0.05

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 6. The theory in pictures
 #
-# Why radii, why 1 or one half or a balance of both directions, what holds the radius of a spiking
-# neuron, and what a radius of one half costs. The formulas and their sources are in [the
-# method](../method.md); here each is computed and drawn.
+# After this page you know why radii are set to 1, to one half or to a balance of both directions,
+# what the radius of a spiking neuron is due to, and what one half costs. Formulas and sources are
+# in [the method](../method.md).
 
 # %%
 import math
@@ -16,16 +16,14 @@ from neurolsc.datasets import SpikeLatencyMNIST, input_batches
 from neurolsc.stability import state_gradients
 
 SEED = 0
-plt.rcParams.update({"figure.figsize": (9, 3), "figure.dpi": 110, "axes.spines.top": False, "axes.spines.right": False})
-
+plt.rcParams["figure.figsize"] = (9, 3)
 
 # %% [markdown]
 # ## Paths through time and depth
 #
-# A layer's state follows from its own one step earlier and from that of the layer below. A gradient
-# goes back along every path through this grid at once. In the smallest such network every arrow is
-# a number: `time` from step to step, `depth` from layer to layer. Over n steps and k layers there
-# are $\binom{n}{k}$ paths, so the derivative is
+# A gradient goes back along every path through the grid of time steps and layers. In the smallest
+# such network every arrow is a number: `time` from step to step, `depth` from layer to layer. Over
+# n steps and k layers there are $\binom{n}{k}$ paths, so the derivative is
 #
 # $$
 # \binom{n}{k}\; \mathrm{time}^{\,n - k}\; \mathrm{depth}^{\,k}.
@@ -37,17 +35,12 @@ STEPS, LAYERS = 60, 20
 
 def derivatives(time, depth):
     """Of the top layer's last state, by the state n steps and k layers back (n, k)."""
-    below = [torch.zeros((), dtype=torch.float64, requires_grad=True) for _ in range(LAYERS + 1)]
-    grid = [below]
-    for _ in range(STEPS):
-        last = grid[-1]
-        grid.append([time * last[layer] + depth * last[max(layer - 1, 0)] * (layer > 0) for layer in range(LAYERS + 1)])
-        for h in grid[-1]:
-            h.retain_grad()
-    grid[-1][-1].backward()
-    none = torch.zeros((), dtype=torch.float64)
-    found = [[none if h.grad is None else h.grad for h in reversed(row)] for row in reversed(grid)]
-    return torch.tensor([[float(g) for g in row] for row in found])
+    found = torch.zeros(STEPS + 1, LAYERS + 1, dtype=torch.float64)
+    found[0, 0] = 1
+    for n in range(STEPS):
+        found[n + 1] = time * found[n]
+        found[n + 1, 1:] += depth * found[n, :-1]
+    return found
 
 
 targets = {"1 and 1": (1.0, 1.0), "0.5 and 0.5": (0.5, 0.5), "balanced: 0.75 and 0.25": (0.75, 0.25)}
@@ -62,31 +55,30 @@ plt.show()
 
 # %% [markdown]
 # At radii of 1 no single path grows, but their number does: where time and depth grow together the
-# derivative explodes. At one half each arrow halves what two bring together. Pairs with the sum 1
-# do as much. Summed over layers, the derivatives n steps back are then binomial probabilities, as
-# long as they have not reached the lowest layer. The *balanced* target splits the 1 by the shape of
-# the grid, here 60 steps and 20 layers. What such targets cost is in the upper rows of the panels:
-# over few layers a gradient vanishes in time.
+# derivative explodes. For pairs with the sum 1 the derivatives n steps back, summed over layers,
+# are binomial probabilities, as long as they have not reached the lowest layer. The *balanced*
+# target splits the 1 by the shape of the grid, here 60 steps and 20 layers. The price is in the
+# upper rows of the panels: over few layers a gradient vanishes in time.
 
 # %%
 for name, values in found.items():
     print(f"{name:<24} 20 steps back: sum over layers {values[20].sum():.3g}, same layer {values[20, 0]:.2g}")
 
 # %% [markdown]
-# ## What holds the radius of a spiking neuron
+# ## The radius of a spiking neuron
 #
-# An ALIF neuron has two states: a voltage with the time constant $\tau_v$, and a threshold, which
-# each spike raises by β, the *adaptation*, and which falls back to its value at rest with
-# $\tau_\vartheta$. Without recurrence, one neuron has the derivative
+# An ALIF neuron has a voltage with the time constant $\tau_v$, and a threshold, which each spike
+# raises by β, the *adaptation*, and which falls back with $\tau_\vartheta$. Without recurrence, one
+# neuron has the derivative
 #
 # $$
 # \begin{pmatrix} e^{-1/\tau_v} & 0 \\ \beta s & e^{-1/\tau_\vartheta} - \beta s \end{pmatrix},
 # $$
 #
-# with the surrogate's derivative s, which is at most its dampening, 0.5. Far from the threshold s
-# is 0 and the leak of the threshold holds the radius: 0.99 at $\tau_\vartheta = 100$, one half at
-# 1.44. Near it, the feedback of a spike on its own threshold can take over. The voltage hardly
-# counts: the paper has $\tau_v = 0.1$.
+# with the surrogate's derivative s, at most its dampening, 0.5. Far from the threshold s is 0 and
+# the leak of the threshold sets the radius: 0.99 at $\tau_\vartheta = 100$, one half at 1.44. Near
+# it, the feedback of a spike on its own threshold can take over. The voltage hardly counts: the
+# paper has $\tau_v = 0.1$.
 
 # %%
 s = torch.linspace(0, 0.5, 101, dtype=torch.float64)
@@ -104,8 +96,8 @@ ax.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# In a network with recurrence, a profile says for each layer which term holds it. Here two layers
-# of the paper's ALIF+ as they come: hardly a spike, so the leak.
+# A profile names for each layer the term that the radius is due to. Two untrained layers of the
+# paper's ALIF+ hardly spike, so it is the leak.
 
 
 # %%
@@ -126,32 +118,29 @@ profiles["as they come"].plot()
 #
 # Our rule moves what stands in the derivative: a factor on the recurrence, the adaptation and the
 # *decays* multiplies the whole matrix, and with it the radius. Once as it is, once with the
-# thresholds at rest held.
+# thresholds at rest fixed.
 
 # %%
 results = {}
-for name, rule in (("0.5", TransitionRule()), ("0.5, threshold held", TransitionRule(hold_threshold=True))):
+for name, rule in (("0.5", TransitionRule()), ("0.5, threshold fixed", TransitionRule(hold_threshold=True))):
     networks[name] = build()
     results[name] = pretrain(networks[name], batches, target=0.5, rule=rule, seed=SEED, samples=2, progress=False)
     profiles[name] = radius_profile(networks[name], x, steps=24, target=(0.5, 0.5))
     print(f"{name}: {'reached' if results[name].converged else 'missed'} in {results[name].steps} steps")
-
-# %%
-results["0.5"].plot()
 
 # %% [markdown]
 # ## What one half costs
 #
 # Memory: a threshold that remembered a hundred steps remembers two, and after ten steps less than a
 # thousandth is left of a gradient. Firing: thresholds fall and the layers fire far more often,
-# unless they are held.
+# unless thresholds are fixed.
 
 # %%
 faded = {}
 figure, axes = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
 for (name, network), color, line in zip(networks.items(), ("C0", "C1", "C2"), ("-", "-", "--"), strict=True):
-    kept = network.cells[0].decay_theta.mean().item()
-    axes[0].plot([kept**k for k in range(41)], color=color, linestyle=line, label=name)
+    decay = network.cells[0].decay_theta.mean().item()
+    axes[0].plot([decay**k for k in range(41)], color=color, linestyle=line, label=name)
     back = state_gradients(network, batches[0][:, :16], lambda logits: logits[-1].sum())[0].mean(1).flip(0)
     faded[name] = (back[11] / back[1]).item()
     axes[1].semilogy(range(1, 31), back[1:31] / back[1], color=color, linestyle=line)
@@ -168,21 +157,19 @@ axes[0].legend(frameon=False, fontsize="small")
 plt.show()
 
 # %% [markdown]
-# So a gain after pre-training may be owed to the firing and not to the radius; `match_firing_rates`
-# makes the control. In [the study](../study.md) networks set to one half with thresholds held learn
-# less than networks merely woken, on speech and on digits. What goes with the score there is less
-# the radius than how much of the input is left at the top, which is why [the first
-# tutorial](1_first_network.md) starts with relays.
+# So a gain after pre-training may be due to the firing and not to the radius; `match_firing_rates`
+# makes the control. In [the study](../study.md) networks set to one half with thresholds fixed
+# learn less than networks merely woken, on speech and on digits.
 
 # %%
 for name, (time, depth) in targets.items():
     exact = [[math.comb(n, k) * time ** max(n - k, 0) * depth**k for k in range(LAYERS + 1)] for n in range(STEPS + 1)]
     torch.testing.assert_close(found[name], torch.tensor(exact), rtol=1e-5, atol=1e-12)
-before, after, held = profiles.values()
+before, after, fixed = profiles.values()
 assert all(sources == {"leak": 1.0} for sources in before.sources)
 assert all(result.converged for result in results.values())
 assert (after.time_mean - 0.5).abs().max() < 0.1
-assert max(faded["0.5"], faded["0.5, threshold held"]) < 1e-3 < faded["as they come"]
+assert max(faded["0.5"], faded["0.5, threshold fixed"]) < 1e-3 < faded["as they come"]
 assert networks["0.5"].cells[0].tau_theta.mean() < 2.5
 assert after.firing_rate.min() > 10 * before.firing_rate.max(), "one half wakes the layers"
-assert held.firing_rate.max() < after.firing_rate.min(), "unless thresholds are held"
+assert fixed.firing_rate.max() < after.firing_rate.min(), "unless thresholds are fixed"
