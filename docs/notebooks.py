@@ -1,8 +1,8 @@
 """The tutorials as pages and notebooks: a hook of mkdocs.
 
-A tutorial is a script in docs/tutorials, in cells (`# %%`, `# %% [markdown]`). Jupytext reads it as
-a notebook, and Jupyter runs that, once for every version of the script and of the package; the
-result is kept in .cache/tutorials. A cell that fails, or warns, fails the build.
+A tutorial is a script in docs/tutorials, in cells (`# %%`, `# %% [markdown]`). Jupytext reads it as a
+notebook, and Jupyter runs that, once for every version of the script and of the package, into
+.cache/tutorials. A cell that fails or warns fails the build.
 """
 
 import base64
@@ -24,16 +24,15 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "tutorials"
 CACHE = ROOT / ".cache" / "tutorials"
 TUTORIALS = sorted(FOLDER.glob("[0-9]_*.py"))
-SECONDS = 600
-"""for a cell"""
+SECONDS = 600  # for a cell
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 KERNEL["language_info"] = {"name": "python"}
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add of every tutorial its page, its notebook and its pictures."""
+    """Add page, notebook and pictures of every tutorial."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a process of its own
-        notebooks = list(pool.map(kept, TUTORIALS))
+        notebooks = list(pool.map(cached, TUTORIALS))
     for path, notebook in zip(TUTORIALS, notebooks, strict=True):
         text, pictures = page(notebook, path.stem)
         contents = {f"{path.stem}.md": text, f"{path.stem}.ipynb": nbformat.writes(notebook)} | pictures
@@ -52,7 +51,7 @@ def unrun(path: Path) -> nbformat.NotebookNode:
 
 
 def run(path: Path) -> nbformat.NotebookNode:
-    """The same with what every cell printed and drew.
+    """The notebook of a script with the output of every cell.
 
     Raises:
         CellExecutionError: if a cell fails.
@@ -79,21 +78,21 @@ def run(path: Path) -> nbformat.NotebookNode:
     if left:
         raise RuntimeError(f"{path.name} leaves {', '.join(left)} where it runs.")
     for cell in notebook.cells:
-        whole: list[Any] = []
+        merged: list[Any] = []  # the kernel sends text of one cell in pieces
         for output in cell.get("outputs", ()):
             if output.get("name") == "stderr":
                 raise RuntimeError(f"{path.name} warns:\n{output.text}\nin the cell\n{cell.source}")
-            if output.output_type == "stream" and whole and whole[-1].output_type == "stream":
-                whole[-1].text += output.text  # of one cell, sent bit by bit
+            if output.output_type == "stream" and merged and merged[-1].output_type == "stream":
+                merged[-1].text += output.text
             else:
-                whole.append(output)
+                merged.append(output)
         if cell.cell_type == "code":
-            cell.outputs = whole
+            cell.outputs = merged
     return notebook
 
 
-def kept(path: Path) -> nbformat.NotebookNode:
-    """The same from the cache; what is not there is run."""
+def cached(path: Path) -> nbformat.NotebookNode:
+    """The notebook with its output, from the cache if nothing has changed."""
     file = CACHE / f"{path.stem}-{fingerprint(path)}.ipynb"
     if not file.exists():
         done = nbformat.writes(run(path))
@@ -107,7 +106,7 @@ def kept(path: Path) -> nbformat.NotebookNode:
 
 
 def fingerprint(path: Path) -> str:
-    """A hash of all that the output follows from: script, hook, package and what it uses."""
+    """A hash of script, hook, package and versions."""
     package = [file for file in (ROOT / "neurolsc").rglob("*") if file.is_file() and "__pycache__" not in file.parts]
     found = hashlib.sha256(sys.version.encode())
     for name in ("torch", "numpy", "matplotlib", "snntorch", "norse"):

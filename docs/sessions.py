@@ -1,12 +1,11 @@
-"""Sessions shown in the docs: console lines with what they print, and Python with its output below.
+"""Sessions in the docs: console lines and Python with their output below.
 
-`make sessions` runs them and writes down what they print now. A test runs them and compares: all
-must succeed, and print the same lines, with numbers within `BANDS`: another machine sums in another
-order, and there a training ends elsewhere.
+`make sessions` runs them and writes their output; `python -m docs.sessions PAGE.md` those of one page. A
+test runs them and compares: lines and words must be equal, numbers within `BANDS`, since another
+machine sums in another order, and there a training ends elsewhere.
 
-A console session is a `text` block with lines that begin with `$ neurolsc`; a Python block that is
-followed by a `text` block at once is one, too. Each page's sessions run in one folder, in order.
-What the scripts in examples/ print and draw is kept in docs/gallery, for the gallery.
+A console session is a `text` block with lines that begin with `$ neurolsc`; a Python block with a `text`
+block right below is one, too. The sessions of a page run in one folder, in order.
 """
 
 import math
@@ -23,25 +22,22 @@ from pathlib import Path
 
 from PIL import Image
 
-from docs import gallery
+from docs import hooks
 
 ROOT = Path(__file__).parent.parent
+# points by which the percentages of a page may differ: scores after short trainings differ most
 BANDS = {"README.md": 25, "cli.md": 15, "diagnose.md": 10, "theory.md": 5, "to_loihi.md": 15, "gallery": 25}
-"""by how many points the percentages of a page may differ: most where they are scores after a short
-training, of which seeds differ as much; for other numbers see `differences`"""
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in BANDS if name not in ("README.md", "gallery"))]
 _BLOCK = re.compile(
     r"^```python\n(?P<code>(?:(?!^```).)*?)^```\n\n```text\n(?P<out>.*?)^```|^```text\n(?P<console>\$ .*?)^```",
     re.M | re.S,
 )
-_COLORS = 64
-"""of a picture, for a file a third of the size"""
 _NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]?\d+)?%?")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page shows: a command, or Python, with the output below; and where that stands."""
+    """A command or Python code, its output, and where the output stands in the page."""
 
     arguments: list[str]
     output: str
@@ -61,24 +57,18 @@ def shown(text: str) -> Iterator[Shown]:
 
 
 def run(arguments: list[str], folder: str | Path) -> str:
-    """What Python prints with these arguments in a folder, on one thread.
+    """Output of Python with these arguments in a folder, on one thread.
 
     Raises:
         RuntimeError: if it fails.
     """
     environment = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    environment |= {"PYTHONUNBUFFERED": "1"}  # what a process of its own prints comes in its place
+    environment |= {"PYTHONUNBUFFERED": "1"}  # output of child processes comes in its place
     environment.pop("NEUROLSC_LAVA_PYTHON", None)  # Lava is not everywhere
     done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(arguments)} failed: {done.stderr}")
     return done.stdout
-
-
-def keep(drawn: Path, place: Path) -> None:
-    """Keep a picture in a small file."""
-    with Image.open(drawn) as picture:
-        picture.convert("RGB").quantize(_COLORS, dither=Image.Dither.NONE).save(place, optimize=True)
 
 
 def differences(shown: str, printed: str, points: float) -> list[str]:
@@ -124,7 +114,8 @@ if __name__ == "__main__":
             gap = "\n" if session.output.endswith("\n\n") else ""
             text = text[: session.start] + output + gap + text[session.end :]
         page.write_text(text, encoding="utf-8")
-    for path in () if chosen else gallery.EXAMPLES:
+    for path in () if chosen else hooks.EXAMPLES:
         with tempfile.TemporaryDirectory() as folder:
-            gallery.kept(path).write_text(run([str(path), "picture.png"], folder), encoding="utf-8")
-            keep(Path(folder, "picture.png"), gallery.picture(path))
+            hooks.printed(path).write_text(run([str(path), "picture.png"], folder), encoding="utf-8")
+            with Image.open(Path(folder, "picture.png")) as picture:  # 64 colours: a third of the size
+                picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(hooks.picture(path), optimize=True)

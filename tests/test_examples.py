@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from docs import gallery, sessions
+from docs import hooks, sessions
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = gallery.EXAMPLES
+EXAMPLES = hooks.EXAMPLES
 PAGES = [ROOT / "docs" / name for name in ("interop.md", "your_own_neuron.md")]
 
 
@@ -38,7 +38,7 @@ def blocks(page: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_prints_what_the_gallery_shows_and_leaves_no_file_but_the_picture_asked_for(path, tmp_path):
-    shown = gallery.kept(path).read_text(encoding="utf-8")
+    shown = hooks.printed(path).read_text(encoding="utf-8")
     printed = run(str(path), "picture.png", folder=tmp_path)
     # what a script claims it asserts
     assert sessions.differences(shown, printed, sessions.BANDS["gallery"]) == [], "run `make sessions`"
@@ -68,19 +68,19 @@ def test_the_code_on_a_page_runs(page, tmp_path):
 
 def test_the_gallery_lists_every_example():
     examples = [path.stem for path in EXAMPLES]
-    assert sorted(gallery.PLACE.findall((ROOT / "docs" / "gallery.md").read_text(encoding="utf-8"))) == examples
-    kept = [place for path in EXAMPLES for place in (gallery.picture(path), gallery.kept(path))]
-    assert kept == sorted(gallery.kept(EXAMPLES[0]).parent.iterdir())
-    assert all(gallery.picture(path).stat().st_size < 60_000 for path in EXAMPLES)
+    assert sorted(hooks.PLACE.findall((ROOT / "docs" / "gallery.md").read_text(encoding="utf-8"))) == examples
+    kept = [place for path in EXAMPLES for place in (hooks.picture(path), hooks.printed(path))]
+    assert kept == sorted(hooks.printed(EXAMPLES[0]).parent.iterdir())
+    assert all(hooks.picture(path).stat().st_size < 60_000 for path in EXAMPLES)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[p.stem for p in EXAMPLES])
 def test_the_gallery_shows_question_time_output_picture_and_script(path):
     text = path.read_text(encoding="utf-8")
-    shown = gallery.shown(path)
+    shown = hooks.example(path)
     question, seconds = re.match(r'"""(.+?\?).*?Takes\s(\d+ s)\son', text, re.S).groups()
     assert shown.startswith(f"### {' '.join(question.split())} {{ #{path.stem} }}\n")
     assert f"about {seconds} on a CPU" in shown
-    assert gallery.kept(path).read_text(encoding="utf-8").strip() in shown
+    assert hooks.printed(path).read_text(encoding="utf-8").strip() in shown
     assert f"](gallery/{path.stem}.png)\n" in shown
     assert text.strip() in shown

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("mkdocs", reason="the site needs the extra docs")
 
-from docs import api_names, front_page
+from docs import hooks
 
 PUBLIC = [
     "neurolsc",
@@ -37,7 +37,7 @@ def found(name: str) -> object:
 
 
 def test_every_public_name_is_in_the_api_once():
-    listed = [name for page in api_names.pages() for _, names in api_names.sections(page) for name in names]
+    listed = [name for page in hooks.pages() for _, names in hooks.sections(page) for name in names]
     assert len(set(listed)) == len(listed)
     times = Counter(id(found(name)) for name in listed)
     wrong = {}
@@ -50,9 +50,9 @@ def test_every_public_name_is_in_the_api_once():
 
 
 def test_every_page_of_the_api_is_in_its_table_and_its_names_in_the_list():
-    pages = api_names.pages()
-    assert {*pages, api_names.API / "index.md"} == set(api_names.API.glob("*.md"))
-    text = api_names.listed()
+    pages = hooks.pages()
+    assert {*pages, hooks.API / "index.md"} == set(hooks.API.glob("*.md"))
+    text = hooks.names()
     assert "## More than radii\n" in text
     for name in ("neurolsc.pretrain", "neurolsc.stability.pretrain.pretrain", "neurolsc.surrogate.Arctan"):
         assert (f"{{ #{name} }}" in text) == (name != "neurolsc.pretrain")
@@ -71,12 +71,12 @@ def test_every_page_of_the_api_is_in_its_table_and_its_names_in_the_list():
 )
 def test_the_search_finds_what_users_call_their_trouble(words: str, page: str):
     """The search of the theme reads the text of pages, code and comments left out."""
-    text = (api_names.API.parent / page).read_text(encoding="utf-8")
+    text = (hooks.API.parent / page).read_text(encoding="utf-8")
     assert words in re.sub(r"^```.*?^```|<!--.*?-->", "", text, flags=re.M | re.S).lower()
 
 
 def test_the_front_page_is_readme_with_the_links_of_the_site():
-    text = front_page.text()
+    text = hooks.front_page()
     assert "(docs/" not in text
     assert "(diagnose.md)" in text
     assert "CHANGELOG.md" not in text, "the site has no such page"
@@ -85,7 +85,7 @@ def test_the_front_page_is_readme_with_the_links_of_the_site():
 def test_the_search_puts_functions_of_the_package_before_what_begins_like_them():
     places = ["api/stability/#neurolsc.stability.pretrain.pretrain", "api/stability/#neurolsc.PretrainResult"]
     places += ["api/interop/#neurolsc.interop.snntorch.ALIFPlus", "cli/#pretrain", "tutorials/1_first_network/"]
-    pretrain, result, foreign, text, tutorial = api_names.ranked([{"location": place} for place in places])
+    pretrain, result, foreign, text, tutorial = hooks.ranked([{"location": place} for place in places])
     assert pretrain["boost"] > result["boost"] > foreign["boost"] > 1
     assert "boost" not in text
     assert tutorial["tags"] == ["Tutorial"]

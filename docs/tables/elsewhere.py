@@ -3,37 +3,7 @@
 import csv
 from statistics import mean, stdev
 
-from docs.tables.results import RESULTS, MissingError, caption, ends, grouped, percent, read, rows, table
-
-
-@table
-def interop_reached() -> list[str]:
-    """Radii that networks of other libraries reach."""
-    found = read("interop")
-
-    def side(values: list, form: str) -> str:
-        return ", ".join("-" if value is None or value != value else f"{value:{form}}" for value in values)
-
-    body = []
-    for run in found["reached"]:
-        line = [run["layer"], run["target"], "yes" if run["converged"] else "no", run["steps"], f"{run['seconds']:.0f}"]
-        body.append([*line, side(run["time"], ".2f"), side(run["depth"], ".2f"), side(run["firing_rate"], ".4f")])
-    head = ["layers", "target", "reached", "steps", "seconds", "time", "depth", "spikes per step"]
-    return [*rows(head, body), *caption(found["about"])]
-
-
-@table
-def interop_trained() -> list[str]:
-    """What they learn."""
-    found = read("interop")
-    body = []
-    for (network, target), runs in grouped(found["trained"], "network", "target").items():
-        line = [network, "as it is" if target is None else target, percent([run["test"] for run in runs])]
-        rates = ends([{"now": run} for run in runs], "now", "firing_rate", ".2f")
-        body.append([*line, percent([run["test_mean"] for run in runs]), rates])
-    head = ["network", "radius", "test, mode accuracy", "test, mean of outputs", "rates after"]
-    return [*rows(head, body), *caption(found["about"], "a value a seed")]
-
+from docs.tables.results import RESULTS, caption, grouped, read, rows, table
 
 STARTS = ("built", "woken", "Relay()")
 
@@ -45,10 +15,7 @@ def starts(deep: str = "") -> list[str]:
         deep: not empty: only those that make the point, four and eight layers with the two
             surrogates that snnTorch's users take.
     """
-    path = RESULTS / "starts.csv"
-    if not path.exists():
-        raise MissingError("`python benchmarks/starts.py` makes this table.")
-    with path.open() as file:
+    with (RESULTS / "starts.csv").open() as file:
         found = list(csv.DictReader(file))
     body = []
     for (neuron, reset, surrogate, depth), runs in grouped(found, "neuron", "reset", "surrogate", "depth").items():
@@ -114,7 +81,7 @@ def _export_caption(found: dict) -> list[str]:
 @table
 def one_half() -> list[str]:
     """What a radius of one half changes in a network, layer by layer."""
-    found = read("one_half", "../docs/make_pictures.py")
+    found = read("one_half")
     rules = [run["rule"].partition(": ") for run in found["runs"]]
     body = [["ended after", *(steps or "-" for *_, steps in rules)]]
     for title, key, form in (

@@ -107,3 +107,28 @@ def fresh_radii() -> list[str]:
         body.append([data, f"{layers} x {cell}", f"{len(done)} of {len(runs)}", held, f"{far:.3f}", f"{rate:.4f}"])
     head = ["data", "network", "converged", "of those within 0.03", "furthest", "lowest rate of a layer"]
     return [*rows(head, body), *caption(found["about"])]
+
+
+_VERDICTS = {True: "Found", False: "Not found", None: "Undecided"}
+
+
+def _number(one: dict[str, str]) -> str:
+    return one["found"].split("; ")[0].split(": ")[0]
+
+
+@table
+def claims() -> list[str]:
+    """A line for each figure and table of the paper."""
+    results = read("claims")
+    lines, counts = [], dict.fromkeys(_VERDICTS, 0)
+    for figure, judged in results["figures"].items():
+        parts = []
+        for holds, word in _VERDICTS.items():
+            some = [one for one in judged if one["holds"] is holds]
+            counts[holds] += len(some)
+            if some:
+                shown = (one["claim"] if holds else f"{one['claim']} ({_number(one)})" for one in some)
+                parts.append(f"*{word}:* {'; '.join(shown)}")
+        lines.append(f"- **{figure}**. {'. '.join(parts)}.")
+    summary = ", ".join(f"{word.lower()} {counts[holds]}" for holds, word in _VERDICTS.items())
+    return [*lines, *caption({key: value for key, value in results.items() if key != "figures"}, summary)]

@@ -1,14 +1,10 @@
-"""What all tables are made with: results read, seeds averaged, Markdown written.
-
-Every table ends in a caption with the date and the versions of its results. Results that are not
-there, or are of an earlier form of their script, give a line that says so instead.
-"""
+"""Results of benchmarks, and tables of them in Markdown with a caption: date, versions, settings."""
 
 import json
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import partial
 from pathlib import Path
-from statistics import mean, pstdev
+from statistics import mean
 from typing import Any
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -19,31 +15,15 @@ TABLES: dict[str, Callable[[], list[str]]] = {}
 NOT_KEYS = ("date", "core_seconds", "wall_seconds", "machine", "device", "data")
 
 
-class MissingError(Exception):
-    """There are no results, or none of this form."""
-
-
 def table(make: Callable[..., list[str]], name: str = "", *arguments: str) -> Callable[..., list[str]]:
     """Enter a function, at given arguments, as the table of its name."""
-
-    @wraps(make)
-    def lines() -> list[str]:
-        try:
-            return make(*arguments)
-        except MissingError as missing:
-            return [f"*No results of the present script yet: {missing}*"]
-
-    TABLES[name or make.__name__.replace("_", "-")] = lines
+    TABLES[name or make.__name__.replace("_", "-")] = partial(make, *arguments)
     return make
 
 
-def read(name: str, script: str = "", *, form: Callable[[Any], bool] = lambda _: True) -> Any:
-    """The results of a script, if they are there in the form that it writes."""
-    path = RESULTS / f"{name}.json"
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-    if found is None or not form(found):
-        raise MissingError(f"`python benchmarks/{script or name + '.py'}` makes this table.")
-    return found
+def read(name: str) -> Any:
+    """The results of a benchmark."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def caption(about: dict[str, Any], *more: str) -> list[str]:
@@ -59,14 +39,6 @@ def rows(head: Iterable[str], body: Iterable[Iterable[object]]) -> list[str]:
     head = list(head)
     lines = ([*map(str, row)] for row in body)
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *lines)]
-
-
-def percent(values: list[float]) -> str:
-    """Mean ± deviation over seeds, with the extremes; one or two values stand themselves."""
-    if len(values) < 3:
-        return ", ".join(f"{100 * value:.1f}" for value in values) + " %"
-    low, high = 100 * min(values), 100 * max(values)
-    return f"{100 * mean(values):.1f} ± {100 * pstdev(values):.1f} % ({low:.1f} to {high:.1f})"
 
 
 def ends(runs: list[dict], where: str, key: str, form: str) -> str:

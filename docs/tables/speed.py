@@ -2,12 +2,12 @@
 
 from statistics import mean
 
-from docs.tables.results import MENDED, caption, grouped, read, rows, table
+from docs.tables.results import caption, grouped, read, rows, table
 
 
 def radii(name: str) -> list[str]:
     """Time of a radius next to others', by regime and width."""
-    found = read(name, "radii.py" if name == "radii" else "radii.py --device cuda", form=_has_contestants)
+    found = read(name)
     rivals = [name for name in dict.fromkeys(run["contestant"] for run in found["speed"]) if name != "ours"]
     body = []
     for (regime, n, direction), runs in grouped(found["speed"], "regime", "n", "direction").items():
@@ -19,10 +19,6 @@ def radii(name: str) -> list[str]:
     head = ["regime", "N", "through", "ours, ms a point", "error, 99th percentile", "largest error"]
     head += [f"{rival}, times ours" for rival in rivals]
     return [*rows([*head, "went dense", "spikes per step"], body), *caption(found["about"])]
-
-
-def _has_contestants(found: dict) -> bool:
-    return bool(found["speed"]) and "contestant" in found["speed"][0]
 
 
 table(radii, "radii", "radii")
@@ -47,16 +43,12 @@ def radii_layers() -> list[str]:
 @table
 def radii_gradient() -> list[str]:
     """Time of a radius with its gradient."""
-    found = read("radii", form=_has_contestants)
+    found = read("radii")
     body = [
         [run["regime"], run["n"], run["direction"], run["contestant"], f"{run['ms']:.2f}", f"{run['ratio']:.3g}"]
         for run in found["gradient"]
     ]
     return [*rows(["regime", "N", "through", "by", "ms a point", "times ours"], body), *caption(found["about"])]
-
-
-def _is_setting(found: dict) -> bool:
-    return "setting" in found["layers"][0]
 
 
 def _title(setting: dict) -> str:
@@ -66,7 +58,7 @@ def _title(setting: dict) -> str:
 @table
 def layers() -> list[str]:
     """The fastest other's time by ours."""
-    found = read("layers", form=_is_setting)
+    found = read("layers")
     columns = list(found["layers"][0]["ratios"]["both"])
     body = []
     for run in found["layers"]:
@@ -84,7 +76,7 @@ def layers() -> list[str]:
 @table
 def layers_memory() -> list[str]:
     """Peak memory of a forward and backward pass."""
-    found = read("layers", form=_is_setting)
+    found = read("layers")
     runs = [run for run in found["layers"] if "peak MB" in run]
     names = list(runs[0]["peak MB"])
     body = ([name, *(run["peak MB"][name] for run in runs)] for name in names)
@@ -94,7 +86,7 @@ def layers_memory() -> list[str]:
 @table
 def layers_digits() -> list[str]:
     """A training step of spike-latency MNIST."""
-    found = read("layers", form=_is_setting)
+    found = read("layers")
     step = found["digits"]
     ours = step["ms"]["neurolsc ALIF+"]
     body = (
@@ -116,23 +108,6 @@ def layers_gpu() -> list[str]:
             body.append([f"T = {run['steps']}", name, f"{ms:.1f}", f"{ms / ours:.2f}", run["peak MB"][name], rates])
     head = ["", "by", "ms", "times ours", "peak MB", "rates"]
     return [*rows(head, body), *caption(found["about"])]
-
-
-@table
-def shd_loader() -> list[str]:
-    """Time of a batch."""
-    found = read("shd_loader")
-    copy = found["cached"]["numpy copies the bytes"]
-    twice = found["cached"]["numpy copies the bytes, every step twice"]
-    body = [[f"cold HDF5 file: {name}", f"{ms:.1f}", ""] for name, ms in found["cold"].items()]
-    for name, ms in found["cached"].items():
-        if "copies" not in name:
-            base = twice if "twice" in name else copy
-            body.append([f"cache of {name}", f"{ms:.1f}", f"{ms / base:.1f}"])
-    about = found["about"] if isinstance(found["about"], str) else ", ".join(map(str, found["about"].values()))
-    head = ["a batch of " + str(found["batch"]), "ms", "copies of the same bytes by numpy"]
-    older = f"; by code from before the changes of {MENDED}" if about[-10:] < MENDED else ""
-    return [*rows(head, body), "", f"*{about}{older}.*"]
 
 
 def _two(ms: dict[str, float], other: str) -> str:
@@ -168,7 +143,7 @@ def linear_scan() -> list[str]:
 @table
 def minimal_lru() -> list[str]:
     """The LRU's run next to minimal-LRU's."""
-    found = read("rate_cells", "rate_cells.py --minimal-lru FOLDER", form=lambda found: found.get("minimal-LRU"))
+    found = read("rate_cells")
     body = []
     for both in grouped(found["minimal-LRU"], "n", "batch", "steps").values():
         by = {run["part"]: run for run in both}

@@ -2,12 +2,11 @@
 
 import csv
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from statistics import mean, pstdev
 
 from scipy.stats import spearmanr
 
-from docs.tables.results import RESULTS, MissingError, grouped, rows, table
+from docs.tables.results import RESULTS, grouped, rows, table
 
 _STATISTICS = {
     "time_radius": "radius through time",
@@ -32,21 +31,15 @@ _TRAINED: dict[str, Callable[[dict[str, str]], str]] = {
 _ARM = ("cell", "tau_v", "dampening", "layer_delay", "layers", "start", *_TRAINED)
 # sweeps on spoken digits of people with the default training
 _SPEECH = ("depth", "speech", "starts", "starts-higher", "dampening", "ablation", "cells", "lif")
-_DIVERGED = "FloatingPointError"  # begins the error of a trial whose loss is not finite
 _LEAST = 8  # fewer trials give no correlation
 
 
 def _trials(name: str) -> list[dict[str, str]]:
-    """The trials of a sweep of the study that are over, as its table.csv has them."""
-    path = RESULTS / f"study_{name.replace('-', '_')}.csv"
-    if not path.exists():
-        raise MissingError(f"`neurolsc sweep benchmarks/study/{name}.toml` makes this table.")
-    with path.open(encoding="utf-8", newline="") as file:
+    """The trials of a sweep of the study, as its table.csv has them."""
+    with (RESULTS / f"study_{name.replace('-', '_')}.csv").open(encoding="utf-8", newline="") as file:
         found = list(csv.DictReader(file))
-    if not found:
-        raise MissingError(f"no trial of benchmarks/study/{name}.toml is over.")
-    if other := [row["error"] for row in found if row["error"] and not row["error"].startswith(_DIVERGED)]:
-        raise ValueError(f"{path.name}: a trial failed, and not since its loss diverged: {other[0]}")
+    if failed := [row["error"] for row in found if row["error"] and not row["error"].startswith("FloatingPointError")]:
+        raise ValueError(f"a trial of {name} failed for another reason than a loss that is not finite: {failed[0]}")
     return found
 
 
@@ -197,8 +190,7 @@ def chosen_of(*sweeps: str) -> list[dict[str, str]]:
     """The chosen trials of some sweeps that are over, with the training as the commands do it."""
     found = []
     for name in sweeps:
-        with suppress(MissingError):
-            found += _trials(name)
+        found += _trials(name)
     whole = {"chosen": "True", "by_gain": "True", "centralize": "True", "shift": "0"}
     return [row for row in found if all(row[setting] == value for setting, value in whole.items())]
 
