@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 import neurolsc
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, input_batches
-from neurolsc.experiment.run import write_json
 from neurolsc.initialisers import BySource
+from neurolsc.io import write_json
 
 FORM = {"dt": 0.02, "window": 1.0, "channels": 140, "repeat": 1, "binary": True}
 CHANGES = (ChannelJitter(10.0), TimeStretch(0.9, 1.1), SpikeDrop(0.1))

@@ -1,20 +1,21 @@
 """Files: networks and checkpoints, whole-or-nothing writing, locks, one kind of error.
 
-A safetensors file holds tensors and one JSON text that says what they belong to. Reading one builds
-registered classes only and executes nothing. Every file is written under a temporary name in its
-folder and then renamed, so that a crash or a full disk leaves the old file. Equal content gives
-equal bytes.
+A network is a safetensors file with one JSON text that says what its tensors belong to; reading it builds registered
+classes only. Every file is written under a temporary name in its folder and then renamed, so that a crash or a full
+disk leaves the old file.
 """
 
 import contextlib
+import csv
 import errno
 import glob
 import hashlib
+import io
 import json
 import os
 import secrets
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,6 +43,9 @@ __all__ = [
     "save",
     "sha256_of",
     "trained",
+    "write_csv",
+    "write_json",
+    "write_text",
     "write_tree",
 ]
 
@@ -49,25 +53,24 @@ FORMAT = 3
 TRAINED = Path(__file__).parent / "trained"
 CONVERTERS: list[Callable[[Network], Network]] = []  # cells of another library into ours; export adds its own
 
-
 # networks
 
 
 def save(network: Network, path: str | PathLike[str]) -> None:
     """Write a network: its layout, parameters and buffers bit by bit, and which are frozen.
 
+    Equal networks give equal bytes.
+
     Args:
-        network: cells and surrogates of this package, and registered ones
-            (:func:`neurolsc.register`). A network made by :func:`neurolsc.wrap` is written in our
-            own cells (:func:`neurolsc.export.from_wrapped`) where these have the same spikes;
-            :func:`load` returns those, with default surrogates.
-        path: the file to write, usually ``*.safetensors``.
+        network: cells and surrogates of this package, and registered ones (:func:`neurolsc.register`). A network made
+            by :func:`neurolsc.wrap` is written in our own cells (:func:`neurolsc.export.from_wrapped`) where these have
+            the same spikes; :func:`load` returns those, with default surrogates.
+        path: the file, usually ``*.safetensors``.
 
     Raises:
-        TypeError: if a surrogate, the readout or a wrapped layer cannot be described in a file, or
-            a tensor is sparse or complex128.
-        ValueError: if a cell is not registered, two cells share a parameter, or the network has
-            tensors that its layout does not explain.
+        TypeError: if a surrogate, the readout, a wrapped layer or a tensor cannot be described in a file.
+        ValueError: if a cell is not registered, two cells share a parameter, or the network has tensors that its layout
+            does not explain.
         OSError: if the file cannot be written; the message names it.
 
     Example:
@@ -80,6 +83,8 @@ def save(network: Network, path: str | PathLike[str]) -> None:
         >>> torch.equal(again.cells[0].tau_v, network.cells[0].tau_v)
         True
     """
+    from neurolsc import __version__  # the package imports this file before it knows its version
+
     network = as_network(network)
     for convert in CONVERTERS:
         network = convert(network)
@@ -95,13 +100,19 @@ def save(network: Network, path: str | PathLike[str]) -> None:
         **({} if network.embedding is None else {"embedding": network.embedding.config()}),
         "frozen": [name for name, parameter in network.named_parameters() if not parameter.requires_grad],
     }
-    tensors = {name: _plain(name, value) for name, value in network.state_dict().items()}
+    tensors = {}
+    for name, value in network.state_dict().items():
+        if value.layout != torch.strided or value.dtype == torch.complex128:
+            raise TypeError(f"{name} cannot be stored: {value.dtype}, {value.layout}; wanted dense, at most 64 bit.")
+        tensors[name] = value.cpu().clone(memory_format=torch.contiguous_format)
     shapes = {name: value.shape for name, value in tensors.items()}
     rebuilt = {name: value.shape for name, value in _build(config, tensors).state_dict().items()}
     if shapes != rebuilt:
         odd = sorted(name for name in shapes.keys() | rebuilt.keys() if shapes.get(name) != rebuilt.get(name))
         raise ValueError(f"the network could not be built again from its layout: {', '.join(odd)} would differ.")
-    _write(path, "network", config, tensors)
+    header = {"kind": "network", "format": FORMAT, "version": __version__, "content": config}
+    data = safetensors.torch.save(tensors, {"neurolsc": json.dumps(header)})  # one entry: their order is random
+    atomic_write(path, lambda file: file.write(data))
 
 
 def load(path: str | PathLike[str]) -> Network:
@@ -111,14 +122,10 @@ def load(path: str | PathLike[str]) -> Network:
         path: the file, or the name of a trained network in the package: ``"sl-mnist-alif"`` or
             ``"spoken-digits-alif"``. Cards in neurolsc/trained give the commands that made them.
 
-    Returns:
-        The network; the random number generator stays as it was.
-
     Raises:
-        ValueError: if the file is damaged, is of another kind or format, names an unknown class,
-            does not fit its layout, or holds NaN or infinity.
-        FileNotFoundError: if there is neither a file nor a trained network of that name.
-        OSError: if it cannot be read.
+        ValueError: if the file is damaged, is of another kind or format, names an unknown class, does not fit its
+            layout, or holds NaN or infinity.
+        OSError: if there is neither a file nor a trained network of that name, or it cannot be read.
 
     Example:
         >>> load("sl-mnist-alif").n_in
@@ -129,7 +136,17 @@ def load(path: str | PathLike[str]) -> Network:
             wanted = f"neither a file nor one of the trained networks in the package ({', '.join(trained())})"
             raise FileNotFoundError(errno.ENOENT, wanted, os.fspath(path))
         path = TRAINED / f"{os.fspath(path)}.safetensors"
-    config, tensors = _read(path, "network")
+    data = Path(path).read_bytes()  # not mapped into memory: a mapped file that is cut short ends the process
+    with refusing(path, "damaged or not a safetensors file"):
+        tensors = safetensors.torch.load(data)
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        if "neurolsc" not in metadata:
+            raise ValueError("not a network of this version of neurolsc.")
+        header = json.loads(metadata["neurolsc"])
+        if header["kind"] != "network" or header["format"] != FORMAT:
+            found = clean(f"a {header['kind']} in format {header['format']}, by neurolsc {header['version']}")
+            raise ValueError(f"wanted a network in format {FORMAT}, got {found}.")
+    config = header["content"]
     with refusing(path, "does not describe a network of this version"):
         check_finite(tensors)
         network = _build(config, tensors)
@@ -161,13 +178,9 @@ def _build(config: dict[str, Any], tensors: dict[str, Tensor]) -> Network:
                 cell["spike"] = SURROGATES.known(spike.pop("name"))(**spike)
             cells.append(CELLS.known(cell.pop("class"))(**cell))
         embedding = Embedding(**config["embedding"]) if "embedding" in config else None
-        return Network(
-            cells,
-            None if embedding is not None and embedding.tied else config["n_out"],
-            embedding=embedding,
-            layer_delay=config["layer_delay"],
-            readout_bias=config["readout_bias"],
-        )
+        n_out = None if embedding is not None and embedding.tied else config["n_out"]
+        options = {name: config[name] for name in ("layer_delay", "readout_bias")}
+        return Network(cells, n_out, embedding=embedding, **options)
 
 
 class _Limited(TorchFunctionMode):
@@ -186,102 +199,41 @@ class _Limited(TorchFunctionMode):
         return made
 
 
+def check_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse NaN and infinity, by the tensor's name.
+
+    Raises:
+        ValueError: if there are any.
+    """
+    for name, value in tensors.items():
+        if not value.isfinite().all():
+            raise ValueError(f"{clean(name)} must be finite, got {value[~value.isfinite()][0].item()}.")
+
+
 # trees, such as the state of an optimizer
 
 
 def write_tree(path: str | PathLike[str], tree: object) -> None:
     """Write nested dicts, lists, tuples, tensors, numbers, strings and None, all bit by bit.
 
-    Subclasses, such as a named tuple, are read back as plain dicts and tuples.
-
     Raises:
-        TypeError: if the tree holds anything else; the message says where.
         OSError: if the file cannot be written; the message names it.
     """
-    tensors: dict[str, Tensor] = {}
-    _write(path, "tree", _encode(tree, tensors, "tree"), tensors)
+    buffer = io.BytesIO()
+    torch.save(tree, buffer)
+    atomic_write(path, lambda file: file.write(buffer.getbuffer()))
 
 
 def read_tree(path: str | PathLike[str]) -> Any:
-    """Read what :func:`write_tree` wrote; tensors are on the CPU.
+    """Read what :func:`write_tree` wrote, tensors onto the CPU; nothing in the file is executed.
 
     Raises:
         ValueError: if the file is damaged or of another kind.
         OSError: if it cannot be read.
     """
-    structure, tensors = _read(path, "tree")
-    with refusing(path, "damaged: its structure does not fit its tensors"):
-        return _decode(structure, tensors)
-
-
-def _encode(node: object, tensors: dict[str, Tensor], where: str) -> object:
-    """The structure in JSON; a tensor or container is an object with its kind as the only key."""
-    if isinstance(node, Tensor):
-        name = str(len(tensors))
-        tensors[name] = _plain(where, node)
-        return {"tensor": name}
-    if isinstance(node, dict):
-        keys = [_encode(key, tensors, f"a key of {where}") for key in node]
-        values = [_encode(value, tensors, f"{where}[{key!r}]") for key, value in node.items()]
-        return {"dict": list(zip(keys, values, strict=True))}
-    if isinstance(node, list | tuple):
-        kind = "list" if isinstance(node, list) else "tuple"
-        return {kind: [_encode(value, tensors, f"{where}[{i}]") for i, value in enumerate(node)]}
-    if node is None or isinstance(node, bool | int | float | str):
-        return node
-    kind = type(node).__name__
-    raise TypeError(f"{where} cannot be stored: wanted dicts, lists, tuples, tensors, plain values, got {kind}.")
-
-
-def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
-    if not isinstance(node, dict):
-        return node
-    ((kind, content),) = node.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "dict":
-        return {_decode(key, tensors): _decode(value, tensors) for key, value in content}
-    return {"list": list, "tuple": tuple}[kind](_decode(item, tensors) for item in content)
-
-
-def _plain(name: str, value: Tensor) -> Tensor:
-    """A contiguous copy on the CPU."""
-    if value.layout != torch.strided or value.dtype == torch.complex128:
-        raise TypeError(f"{name} cannot be stored: {value.dtype}, {value.layout}; wanted dense, at most 64 bit.")
-    return value.detach().cpu().resolve_conj().clone(memory_format=torch.contiguous_format)
-
-
-def _write(path: str | PathLike[str], kind: str, content: object, tensors: dict[str, Tensor]) -> None:
-    from neurolsc import __version__  # the package imports this file before it knows its version
-
-    header = {"kind": kind, "format": FORMAT, "version": __version__, "content": content}
-    data = safetensors.torch.save(tensors, {"neurolsc": json.dumps(header)})  # one entry: their order is random
-    atomic_write(path, lambda file: file.write(data))
-
-
-def _read(path: str | PathLike[str], kind: str) -> tuple[Any, dict[str, Tensor]]:
-    data = Path(path).read_bytes()  # not mapped into memory: a mapped file that is cut short ends the process
-    with refusing(path, "damaged or not a safetensors file"):
-        tensors = safetensors.torch.load(data)
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
-        if "neurolsc" not in metadata:
-            raise ValueError(f"not a {kind} of this version of neurolsc.")
-        header = json.loads(metadata["neurolsc"])
-        if header["kind"] != kind or header["format"] != FORMAT:
-            found = clean(f"a {header['kind']} in format {header['format']}, by neurolsc {header['version']}")
-            raise ValueError(f"wanted a {kind} in format {FORMAT}, got {found}.")
-        return header["content"], tensors
-
-
-def check_finite(tensors: dict[str, Tensor]) -> None:
-    """Refuse NaN and infinity.
-
-    Raises:
-        ValueError: naming the tensor.
-    """
-    for name, value in tensors.items():
-        if (value.is_floating_point() or value.is_complex()) and not value.isfinite().all():
-            raise ValueError(f"{clean(name)} must be finite, got {value[~value.isfinite()][0].item()}.")
+    data = Path(path).read_bytes()
+    with refusing(path, "damaged or not a checkpoint"):
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
 # whole-or-nothing writing, and the lock of a path
@@ -292,8 +244,8 @@ TEMPORARY = ".neurolsc-tmp"
 def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     """Write a file whole or not at all.
 
-    An old file is replaced in one instant, a link is followed. Threads and processes may write one
-    file at the same time: a reader finds the file of one of them, whole.
+    The old file is replaced in one instant, a link is followed. Where several write one file at the same time, a reader
+    finds the file of one of them, whole.
 
     Args:
         path: the file.
@@ -322,11 +274,27 @@ def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object])
         raise OSError(error.errno, f"could not write the file ({error.strerror})", os.fspath(path)) from error
 
 
-def remove_temporaries(folder: Path, name: str = "") -> None:
-    """Remove temporaries of killed writers; only for a process that alone may write there.
+def write_text(path: str | PathLike[str], content: str) -> None:
+    """Write text in UTF-8, whole or not at all."""
+    atomic_write(path, lambda file: file.write(content.encode()))
 
-    Those in the folder itself, of the file of that name or, if it is empty, of any.
-    """
+
+def write_json(path: str | PathLike[str], content: object) -> None:
+    """Write JSON, whole or not at all."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def write_csv(path: str | PathLike[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as CSV, whole or not at all; columns that a row lacks are empty."""
+    rows, text = list(rows), io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def remove_temporaries(folder: Path, name: str = "") -> None:
+    """Remove temporaries of killed writers, of one file or of all; only for the one process that may write there."""
     for path in folder.glob(f".{glob.escape(name[:40]) or '*'}.*{TEMPORARY}"):
         path.unlink(missing_ok=True)
 
@@ -338,15 +306,14 @@ def lock_file(path: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(path: str | PathLike[str] | None) -> Iterator[None]:
-    """Exclude all other processes and threads from a path, by a lock of the operating system.
+    """Exclude all other processes and threads from a path, by a lock of the operating system; None: no lock.
 
-    It ends with its process, however that ends. On a shared disk it holds between machines where the
-    disk carries locks (NFS 4, Lustre with ``flock``, GPFS). With None nothing is locked.
+    The lock ends with its process. Between machines it holds where the shared disk carries locks (NFS 4, Lustre with
+    ``flock``, GPFS).
 
     Raises:
         BlockingIOError: if the path is locked already.
-        FileNotFoundError: if its folder does not exist.
-        OSError: if the lock cannot be made.
+        OSError: if its folder does not exist, or the lock cannot be made.
     """
     if path is None:
         yield
@@ -375,24 +342,22 @@ def locked(path: str | PathLike[str] | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
-    """Turn any error that a bad file causes inside into a ``ValueError`` that names the file.
+    """Raise a ``ValueError`` that names the file for any error inside the block.
 
-    A ``ValueError`` says what is wrong and only gets the name in front; any other error follows
-    `what` with its type. It stays as ``__cause__``. Open the file before: that it is missing is no
-    fault of its content.
+    The text of a ``ValueError`` follows the name of the file; any other error follows `what`, with its type.
 
     Args:
-        path: the file.
-        what: the fault in general, such as "the file is damaged".
+        path: the file. It is opened before the block, so that a missing one raises its own error.
+        what: the fault in general, such as "damaged".
 
     Raises:
         ValueError: if the block raises an error.
 
     Example:
-        >>> with refusing("a.h5", "the file is damaged"):
+        >>> with refusing("a.h5", "damaged"):
         ...     {}["labels"]
         Traceback (most recent call last):
-        ValueError: a.h5: the file is damaged (KeyError: 'labels').
+        ValueError: a.h5: damaged (KeyError: 'labels').
     """
     try:
         with np.errstate(all="ignore"):
@@ -405,7 +370,7 @@ def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
 
 
 def clean(text: object, most: int = 80) -> str:
-    r"""A text from a file, safe to print: on one line, without control characters, at most so long.
+    r"""Return a text from a file on one line, without control characters, with at most so many characters.
 
     Example:
         >>> clean("six\x1b[2J"), clean("a" * 100, most=5)

@@ -4,7 +4,6 @@
 the attribute and the two methods of :class:`Task`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -21,13 +20,11 @@ __all__ = ["BinaryPerStep", "ClassPerStep", "Classification", "Task", "cross_ent
 class Task(Protocol):
     """A task: logits (T, B, C) and targets in, a loss and named measures out.
 
-    Both are means over samples, and within a sample over its own steps, True in the mask (T, B); so
-    those of a data set follow from those of its batches. Make it a dataclass: its ``repr`` is
-    compared when a training goes on from a checkpoint.
+    Both are means over samples, and within a sample over its own steps, True in the mask (T, B). Make it a dataclass:
+    its ``repr`` is compared when a training goes on from a checkpoint.
 
-    A measure is taken to be a share of samples, the higher the better. For any other, an attribute
-    ``kinds`` maps its name to a :class:`neurolsc.metrics.MetricSpec`, such as a mean over all steps
-    or one where lower is better.
+    A measure is taken to be a share of samples, the higher the better. For any other, an attribute ``kinds`` maps its
+    name to a :class:`neurolsc.metrics.MetricSpec`.
     """
 
     @property
@@ -48,15 +45,11 @@ class Task(Protocol):
 class Classification:
     """One label for a whole sample, at every step; targets are classes (B,).
 
-    The loss is :func:`cross_entropy`; the measures are :func:`neurolsc.metrics.mode_accuracy` (the
-    score) and :func:`neurolsc.metrics.mean_accuracy`.
+    The loss is :func:`cross_entropy`; the measures are :func:`neurolsc.metrics.mode_accuracy` (the score) and
+    :func:`neurolsc.metrics.mean_accuracy`.
 
     Attributes:
-        last: only the last so many steps of a sample count; None: all.
-
-    Raises:
-        ValueError: if last is below 1.
-        TypeError: if it is no int.
+        last: only the last so many steps of a sample count, 1 or more; None: all.
 
     Source: arXiv:2308.12075, Sec. II-G.
     """
@@ -70,19 +63,15 @@ class Classification:
             whole("last", self.last)
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Cross-entropy at every step that counts."""
         return cross_entropy(*self._counted(logits, targets, mask))
 
     def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
-        """Mode and mean accuracy; outside the mask logits are 0 and do not vote."""
         logits, targets, _ = self._counted(logits, targets, mask)
         return {name: getattr(metrics, name)(logits, targets) for name in self.kinds}
 
     def _counted(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        if self.last is None:
-            return logits, targets, mask
-        if mask is None:
-            return logits[-self.last :], targets, None
+        if self.last is None or mask is None:
+            return (logits if self.last is None else logits[-self.last :]), targets, mask
         left = mask.flip(0).cumsum(0).flip(0)  # steps to the end, this one included
         counted = mask & (left <= self.last)
         return logits * counted.unsqueeze(-1), targets, counted
@@ -110,11 +99,9 @@ class ClassPerStep:
     )
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Cross-entropy at every step."""
         return _mean(metrics.class_losses(logits, targets), mask)
 
     def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
-        """Perplexity, and the share of steps that vote for their class."""
         return {name: getattr(metrics, name)(logits, targets, mask) for name in self.kinds}
 
 
@@ -140,18 +127,15 @@ class BinaryPerStep:
     )
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Negative log-likelihood of a step."""
         return _mean(metrics.binary_losses(logits, targets), mask)
 
     def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
-        """Negative log-likelihood, and the overlap of predictions and targets."""
         return {name: getattr(metrics, name)(logits, targets, mask) for name in self.kinds}
 
 
 def metric_spec(task: Task, name: str) -> MetricSpec:
     """What a measure of a task is; a share of samples if the task does not say."""
-    kinds: Mapping[str, MetricSpec] = getattr(task, "kinds", {})
-    return kinds.get(name, SHARE)
+    return getattr(task, "kinds", {}).get(name, SHARE)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -29,7 +29,6 @@ def test_scores_are_those_of_all_samples_at_once_however_they_are_cut(batch_size
     assert scores.mean_accuracy == pytest.approx(metrics.mean_accuracy(run.logits, labels))
     assert scores.share_without_vote == pytest.approx(metrics.share_without_vote(run.logits))
     assert scores.firing_rate == pytest.approx([metrics.firing_rate(layer) for layer in run.spikes])
-    assert scores.sparsity == pytest.approx([1 - metrics.firing_rate(layer) for layer in run.spikes])
     assert scores.silent_steps == pytest.approx(metrics.silent_steps(run.spikes[-1]))
     # input -> 8; each of 8 -> its own 8 and the next 8; each of 8 -> its own 8 and 3 readouts
     spikes = [int(layer.sum()) for layer in (x, *run.spikes)]
@@ -64,7 +63,7 @@ def test_a_layer_that_does_not_spike_has_no_firing_rate_but_its_network_has_a_sc
     scores = evaluate(Network([LIF(N, 8, threshold=0.2), Leak(8, 4)], CLASSES), Patterns(5), batch_size=2)
     assert scores.firing_rate[0] is not None
     assert scores.firing_rate[0] > 0
-    assert (scores.firing_rate[1], scores.sparsity[1], scores.silent_steps, scores.synops) == (None,) * 4
+    assert (scores.firing_rate[1], scores.silent_steps, scores.synops) == (None,) * 3
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -82,9 +81,7 @@ def test_evaluation_leaves_network_mode_and_random_numbers_alone(training: bool)
     ("network", "data", "error", "message"),
     [
         (small_network(), Patterns(0), ValueError, "dataset is empty"),
-        (small_network(), (i for i in ()), TypeError, r"length.*got generator"),
         (small_network(), torch.zeros(3, 12, N), TypeError, r"dataset must be a data set .*got Tensor"),
-        (nn.GRU(N, 4), Patterns(3), TypeError, r"got GRU: give neurolsc\.wrap"),
         (Network([LIF(N, 4)], 2), Patterns(3), ValueError, r"0 \.\.\. 1.*got 2"),
         (Network([LIF(7, 4)], CLASSES), Patterns(3), ValueError, r"\(T, B, 7\)"),
     ],
@@ -106,6 +103,6 @@ def test_a_measure_of_the_task_is_an_attribute_and_no_other_name_is():
     scores = evaluate(small_network(), Patterns(5))
     assert scores.mode_accuracy == scores.measures["mode_accuracy"] == scores.to_dict()["mode_accuracy"]
     assert list(scores.to_dict())[:4] == ["loss", "mode_accuracy", "mean_accuracy", "share_without_vote"]
-    with pytest.raises(AttributeError, match=r"no score 'perplexity'; there are loss, .*mean_accuracy"):
+    with pytest.raises(AttributeError, match=r"no score 'perplexity'; the measures are mode_accuracy, mean_accuracy"):
         _ = scores.perplexity
     assert pickle.loads(pickle.dumps(scores)) == scores

@@ -40,14 +40,13 @@ def names(folder):
 
 def stopped_training(error, epochs):
     """A training that raises an error after some epochs."""
-    run = TrainSettings.run
 
-    def stopped(self, *data, **more):
+    def stopped(*data, **more):
         def stop(history):
             if len(history) == epochs:
                 raise error
 
-        return run(self, *data, on_epoch=stop, **more)
+        return neurolsc.train(*data, on_epoch=stop, **more)
 
     return stopped
 
@@ -100,20 +99,6 @@ def test_inputs_for_radii_end_where_the_shortest_sample_ends():
     assert torch.equal(pieces.first_inputs("train", 4), x[: mask.sum(0).min()])
 
 
-def test_training_gets_its_settings(monkeypatch):
-    taken = {}
-    monkeypatch.setattr("neurolsc.training.loop.train", lambda *_, **more: taken.update(more))
-    given = {"clip_gradient": 0.5, "clip_spectrum": 0.9, "centralize": False, "by_gain": False, "schedule": "constant"}
-    TrainSettings(**given).run(*[None] * 3, seed=0)
-    assert given.items() <= taken.items()
-    assert taken["optimizer"] == "adam"
-
-
-def test_there_is_no_radius_to_set_without_a_target():
-    with pytest.raises(ValueError, match="target is 'none'"):
-        PretrainSettings().run(WHOLE.build(), [torch.zeros(5, 1, 70)], seed=0)
-
-
 # ---- the start
 
 
@@ -136,7 +121,7 @@ class Wordless(neurolsc.ALIFPlus):
     ],
 )
 def test_the_start_is_relay_unless_another_setting_sets_the_network(parts, start):
-    assert Experiment(**({"network": NetworkSettings(), "data": DATA} | parts)).beginning.start == start
+    assert Experiment(**({"network": NetworkSettings(), "data": DATA} | parts)).initialiser == start
 
 
 def test_the_default_start_wakes_the_network(tmp_path):
@@ -183,11 +168,11 @@ def test_a_start_that_is_done_is_not_done_again(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(Stopped):
-        patched.setattr(TrainSettings, "run", interrupt)
+        patched.setattr("neurolsc.experiment.run.train", interrupt)
         experiment.run(tmp_path / "run")
     lines = []
     with monkeypatch.context() as patched:
-        patched.setattr(StartSettings, "run", None)
+        patched.setattr(Experiment, "begin", None)
         again = experiment.run(tmp_path / "run", say=lines.append)
     assert lines == json.loads((tmp_path / "run/start.json").read_text())["findings"] != []
     assert all(torch.equal(a, b) for a, b in zip(again.network.parameters(), through.network.parameters(), strict=True))
@@ -201,7 +186,7 @@ def test_a_run_stopped_in_its_training_ends_in_the_same_bits(method, tmp_path, m
     experiment = replace(WHOLE, pretraining=settings, training=replace(WHOLE.training, epochs=3))
     through = experiment.run(tmp_path / "through")
     with monkeypatch.context() as patched, pytest.raises(Stopped, match=r"run\.partial"):
-        patched.setattr(TrainSettings, "run", stopped_training(KeyboardInterrupt(), 2))
+        patched.setattr("neurolsc.experiment.run.train", stopped_training(KeyboardInterrupt(), 2))
         experiment.run(tmp_path / "run")
     assert names(tmp_path) == {"through", "run.partial"}
     lines = []
@@ -217,7 +202,7 @@ def test_a_run_stopped_in_its_training_ends_in_the_same_bits(method, tmp_path, m
 def test_a_run_that_diverges_leaves_its_best_network_and_names_it(tmp_path, monkeypatch):
     experiment = replace(WHOLE, pretraining=None, training=replace(WHOLE.training, epochs=4))
     with monkeypatch.context() as patched, pytest.raises(FloatingPointError, match=r"nan. They are saved in .*partial"):
-        patched.setattr(TrainSettings, "run", stopped_training(FloatingPointError("nan."), 2))
+        patched.setattr("neurolsc.experiment.run.train", stopped_training(FloatingPointError("nan."), 2))
         experiment.run(tmp_path / "run")
     assert (tmp_path / "run.partial" / "network.safetensors").exists()
     with pytest.raises(ValueError, match=r"unfinished run with other settings \(lr was 0\.01, is now 0\.001\)"):

@@ -13,8 +13,7 @@ from torch import nn
 import neurolsc
 from neurolsc import LIF, Network
 from neurolsc.cli import app
-from neurolsc.experiment import DataSettings, NetworkSettings, TrainSettings
-from neurolsc.experiment.config import as_dict
+from neurolsc.experiment import DataSettings, Experiment, NetworkSettings, TrainSettings
 from neurolsc.experiment.run import NETWORK, SETTINGS, run_folder
 from neurolsc.export import from_nir, read_netx
 from neurolsc.neurons import LI
@@ -25,7 +24,7 @@ CHIP = NetworkSettings(cell="ALIFPositive", width=8, tau_v=5.0, b_theta=0.002, a
 
 def finished(folder: Path, network: NetworkSettings = CHIP, data: DataSettings = DATA) -> Path:
     """The folder of a run, as ``neurolsc train`` leaves it."""
-    with run_folder(folder, as_dict(network, data, TrainSettings(batch_size=64))) as inside:
+    with run_folder(folder, Experiment(network, data, training=TrainSettings(batch_size=64)).settings()) as inside:
         neurolsc.save(network.build(data.channels, 20), inside / NETWORK)
     return folder
 

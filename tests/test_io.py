@@ -3,9 +3,9 @@
 import json
 import math
 import os
+import pickle
 import resource
 import signal
-import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +15,11 @@ from typing import Any, BinaryIO
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Network, load, neurons, save, surrogate
-from neurolsc.io import atomic_write, clean, locked, read_toml, read_tree, refusing, write_tree
+from neurolsc.io import atomic_write, locked, read_tree, refusing, write_tree
 from neurolsc.neurons.cell import CELLS, SURROGATES
 
 ROOT = Path(__file__).parents[1]
@@ -120,16 +118,12 @@ def rewrite(path: Path, **changes: Any) -> None:
             {"cells": [{"class": "LIF", "n_in": 4, "n_hidden": 3, "spike": {"name": "eval"}}]},
             "unknown surrogate 'eval'",
         ),
-        ({"cells": [{"class": "LIF", "n_in": 4, "n_hidden": 3, "colour": 1}]}, "colour"),
-        ({"cells": [{"class": "LIF", "n_in": 4, "n_hidden": 3, "reset": "no"}]}, "reset"),
         ({"cells": [{"class": "LIF", "n_in": 3, "n_hidden": 4}]}, r"cells\.0\.w_in"),
         ({"cells": [{"class": "LIF", "n_in": 4, "n_hidden": 12_000}]}, "needs 144000000 numbers at once"),
         ({"cells": [{"class": "LIF", "n_in": 4, "n_hidden": 3}] * 1000}, "has 1000 cells and only"),
         ({"cells": [{"class": "ALIFPlus", "n_in": 4, "n_hidden": 3}]}, r"cells\.0\.log_tau_theta"),
-        ({"cells": 3}, "does not describe a network"),
         ({"frozen": ["nothing"]}, "nothing"),
         ({"format": 1, "version": "9.9"}, "wanted a network in format 3, got a network in format 1, by neurolsc 9.9"),
-        ({"kind": "tree"}, "wanted a network in format 3, got a tree"),
         ({"content": None}, "does not describe a network"),
     ],
 )
@@ -151,73 +145,49 @@ def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path, value: 
         load(tmp_path / "bad")
 
 
-@pytest.mark.parametrize("read", [load, read_tree])
-def test_files_that_are_damaged_or_something_else_are_refused_by_name(read: Any, tmp_path: Path):
-    path = tmp_path / "broken.safetensors"
-    save(Network([LIF(4, 3)], 2), path) if read is load else write_tree(path, {"a": torch.zeros(50)})
-    whole = path.read_bytes()
-    header_end = 8 + int.from_bytes(whole[:8], "little")
-    for content in (b"", b"abc", whole[:-1], whole[: header_end - 5], b"\xff" * 100, b"PK\x03\x04" + whole):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"broken\.safetensors: damaged"):
-            read(path)
+def test_files_that_are_damaged_or_something_else_are_refused_by_name(tmp_path: Path):
+    path = tmp_path / "broken"
+    network, tree = Network([LIF(4, 3)], 2), {"a": torch.zeros(50)}
+    for read, write in ((load, lambda: save(network, path)), (read_tree, lambda: write_tree(path, tree))):
+        write()
+        whole = path.read_bytes()
+        for content in (
+            b"",
+            b"abc",
+            whole[: len(whole) // 2],
+            b"\xff" * 100,
+            b"PK\x03\x04" + whole,
+            pickle.dumps(print),
+        ):
+            path.write_bytes(content)
+            with pytest.raises(ValueError, match=r"broken: damaged"):
+                read(path)
     path.write_bytes(safetensors.torch.save({"a": torch.zeros(2)}))
-    with pytest.raises(ValueError, match=r"broken\.safetensors: not a (network|tree) of this version"):
-        read(path)
-    with pytest.raises(FileNotFoundError, match=r"missing\.safetensors"):
-        read(tmp_path / "missing.safetensors")
+    with pytest.raises(ValueError, match=r"broken: not a network of this version"):
+        load(path)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        load(tmp_path / "missing")
     with pytest.raises(IsADirectoryError, match=str(tmp_path)):
-        read(tmp_path)
+        load(tmp_path)
 
 
 # trees
 
-TREE = {
-    "plain": [None, True, False, 0, -3, 2**70, "", "ü\n\"'", 0.1, 1 / 3, -0.0, 5e-324, 1.7e308],
-    "special": (math.inf, -math.inf, math.nan),
-    "empty": [{}, [], ()],
-    "tensor": "not a tensor",
-    "look-alikes": {"tensor": "0", "list": [1], "dict": [[1, 2]]},
-    (0, 1): {"slow": torch.randn(3, 2)},
-    1: {None: torch.tensor(2.5), True: torch.empty(0, 3), 0.5: ((1, (2,)), "x")},
-    "strided": torch.arange(6.0).view(2, 3).T,
-} | {
-    str(dtype): torch.tensor([1.5, -2.0, 0.0]).to(dtype)
-    for dtype in (torch.float64, torch.bfloat16, torch.float16, torch.bool, torch.int64, torch.uint8, torch.complex64)
-}
 
-
-@pytest.mark.parametrize("tree", [TREE, None, 3, "x", [], torch.ones(2), {}])
-def test_a_tree_is_read_back_with_its_values_types_keys_and_order(tree: Any, tmp_path: Path):
-    def check(a: Any, b: Any) -> None:
-        assert type(a) is type(b)
-        if isinstance(a, dict):
-            assert list(map(repr, a)) == list(map(repr, b))
-            check(list(a.values()), list(b.values()))
-        elif isinstance(a, list | tuple):
-            assert len(a) == len(b)
-            for left, right in zip(a, b, strict=True):
-                check(left, right)
-        else:
-            assert_close(a, b, **same) if isinstance(a, torch.Tensor) else repr(a) == repr(b)
-
-    write_tree(tmp_path / "t", tree)
-    check(read_tree(tmp_path / "t"), tree)
-
-
-@pytest.mark.parametrize(
-    ("tree", "message"),
-    [
-        ({"a": [1, {2}]}, r"tree\['a'\]\[1\] cannot be stored.*got set"),
-        ({"f": print}, r"tree\['f'\].*got builtin_function_or_method"),
-        ({"a": torch.zeros(2).to_sparse()}, r"tree\['a'\].*sparse"),
-        ({"a": torch.zeros(2, dtype=torch.complex128)}, r"tree\['a'\].*complex128"),
-    ],
-)
-def test_a_value_that_a_tree_cannot_hold_is_refused_with_its_place(tree: Any, message: str, tmp_path: Path):
-    with pytest.raises(TypeError, match=message):
-        write_tree(tmp_path / "t", tree)
-    assert list(tmp_path.iterdir()) == []
+def test_a_tree_is_read_back_and_nothing_in_it_is_executed(tmp_path: Path):
+    tensors = {str(t): torch.tensor([1.5, -2.0, math.nan]).to(t) for t in (torch.float64, torch.bfloat16)}
+    tree = {
+        "plain": [None, True, -3, 2**70, "ü", 5e-324],
+        (0, 1): {1: (1, (2.5,))},
+        "strided": torch.arange(6).view(2, 3).T,
+    }
+    write_tree(tmp_path / "t", tree | tensors)
+    again = read_tree(tmp_path / "t")
+    assert {name: again[name] for name in ("plain", (0, 1))} == {name: tree[name] for name in ("plain", (0, 1))}
+    assert_close({name: again[name] for name in ("strided", *tensors)}, {"strided": tree["strided"]} | tensors, **same)
+    torch.save({"f": os.system}, tmp_path / "t")
+    with pytest.raises(ValueError, match=r"t: damaged or not a checkpoint"):
+        read_tree(tmp_path / "t")
 
 
 # writing
@@ -256,23 +226,16 @@ def test_errors_of_the_disk_name_the_file(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r"nowhere/n") as caught:
         save(Network([LIF(2, 2)], 2), tmp_path / "nowhere" / "n")
     assert caught.value.filename == str(tmp_path / "nowhere" / "n")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(IsADirectoryError, match="folder"):
-        write_tree(tmp_path / "folder", 1)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match=r"neither a file nor a folder.*pipe"):
         write_tree(tmp_path / "pipe", 1)
 
 
-def test_a_written_file_has_the_usual_rights_and_a_link_stays_a_link(tmp_path: Path):
-    plain, link, long = tmp_path / "plain", tmp_path / "link", tmp_path / ("ü" * 127)
-    plain.touch()
+def test_a_link_stays_a_link(tmp_path: Path):
+    plain, link = tmp_path / "plain", tmp_path / "link"
     link.symlink_to(plain)
-    for path in (tmp_path / "new", link, long):
-        atomic_write(path, lambda file: file.write(b"content"))
-    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
-    assert link.is_symlink()
-    assert plain.read_bytes() == long.read_bytes() == b"content"
+    atomic_write(link, lambda file: file.write(b"content"))
+    assert link.is_symlink() and plain.read_bytes() == b"content"
 
 
 def test_threads_that_write_one_file_all_succeed_and_readers_see_whole_files(tmp_path: Path):
@@ -323,26 +286,10 @@ def test_a_locked_path_is_locked_by_every_name_for_threads_and_processes(tmp_pat
 # bad files
 
 
-@given(st.text(), st.integers(1, 100))
-def test_a_cleaned_text_is_printable_on_one_line_and_short(text: str, most: int):
-    found = clean(text, most)
-    assert found.isprintable() and len(found) <= most
-    assert found == text or not text.isprintable() or len(text) > most
-
-
 def test_every_error_becomes_one_that_names_the_file_with_its_cause():
-    for fault in (KeyError, ValueError, MemoryError, UnicodeDecodeError("utf8", b"", 0, 1, ""), AssertionError):
+    for fault in (KeyError, ValueError, MemoryError):
         with pytest.raises(ValueError, match=r"^a/b\.h5: ") as error, refusing("a/b.h5", "damaged"):
             raise fault
         assert error.value.__cause__ is not None
     with pytest.raises(KeyboardInterrupt), refusing("a", "damaged"):
         raise KeyboardInterrupt
-
-
-def test_settings_are_read_or_refused_by_name(tmp_path: Path):
-    (tmp_path / "s.toml").write_text("lr = 0.1")
-    assert read_toml(tmp_path / "s.toml") == {"lr": 0.1}
-    for content in (b"lr =", b"\xff"):
-        (tmp_path / "s.toml").write_bytes(content)
-        with pytest.raises(ValueError, match=r"s\.toml: not a TOML file"):
-            read_toml(tmp_path / "s.toml")

@@ -10,13 +10,12 @@ import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from neurolsc import LIF, ALIFPlus, Network, PretrainResult, TrainResult, pretrain, scale_to_radius, train
+from neurolsc import LIF, Network, PretrainResult, TrainResult, pretrain, scale_to_radius, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, collate
 from neurolsc.io import read_tree, write_tree
 from neurolsc.stability.pretrain import Pretraining
 from neurolsc.surrogate import Arctan, FastSigmoid
 from neurolsc.tasks import ClassPerStep
-from neurolsc.training.fingerprint import digest
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
 SPOKEN: dict[str, Any] = {"dt": 0.05, "channels": 70, "repeat": 1}
@@ -109,12 +108,9 @@ def test_a_training_that_stopped_early_goes_on_with_more_patience(tmp_path: Path
     [
         ({"seed": 1}, "seed = 0, now it is 1"),
         ({"task": ClassPerStep()}, r"task = Classification\(last=None\), now it is ClassPerStep"),
-        ({"batch_size": 4}, "batch_size = 8, now it is 4"),
-        ({"clip_gradient": 2.0}, r"clip_gradient = 0\.0, now it is 2\.0"),
         ({"average_from": 2}, r"average_from = 0, now it is 2|not the checkpoint of a training"),
         ({"optimizer": torch.optim.Adam}, "optimizer = Lookahead, now it is Adam"),
         ({"validation": Patterns(13)}, "length of validation = 12, now it is 13"),
-        ({"network": small_network(readout_bias=True)}, r"readout\.bias = None, now it is \(3,\)"),
         ({"network": small_network().double()}, r"torch\.float32, now it is .*float64"),
         ({"network": Network([LIF(N, 8)], CLASSES, layer_delay=0)}, "layer_delay = 1, now it is 0"),
     ],
@@ -133,7 +129,6 @@ def test_a_resumption_with_other_settings_is_refused_by_name(changes: dict[str, 
     ("network", "message"),
     [
         (lif("zero"), "reset of layer 2 = subtract, now it is zero"),
-        (lif(cell=ALIFPlus), "cell of layer 2 = LIF, now it is ALIFPlus"),
         (lif(dampening=0.3), r"spike of layer 2 = .*'dampening': 0\.5.*, now it is .*'dampening': 0\.3"),
         (Network([LIF(N, 8), LIF(8, 8, spike=Arctan())], CLASSES), "spike of layer 2 = .*FastSigmoid.* now .*Arctan"),
         (Network([LIF(N, 8), Leak(8, 8)], CLASSES), "cell of layer 2 = LIF, now it is Leak"),
@@ -168,7 +163,6 @@ def spoken(**more: Any) -> Callable[[], SHD]:
     ("before", "now", "message"),
     [
         (spoken(), spoken(dt=0.1), r"dt=0\.05.* now it is .*dt=0\.1"),
-        (spoken(), spoken(seed=1), r"training\.indices = .*sha256"),
         (
             spoken(),
             spoken(augment=[SpikeDrop(0.1)]),
@@ -176,7 +170,6 @@ def spoken(**more: Any) -> Callable[[], SHD]:
         ),
         (Patterns(24), Patterns(24, seed=1), r"training\.x = \(24, 12, 6\) torch\.uint8, sha256"),
         (Subset(Patterns(24), range(12)), Subset(Patterns(24), range(12, 24)), r"training\.indices"),
-        (Subset(Patterns(24), range(12)), Subset(Patterns(24, seed=1), range(12)), r"training\.dataset\.x"),
         ([*Patterns(6)], [*Patterns(6, seed=1)], "items of training = 6 items, sha256"),
         (TensorDataset(torch.zeros(6, 12, N), torch.zeros(6).long()), Patterns(6), r"training\.tensors"),
     ],
@@ -193,13 +186,6 @@ def test_other_data_do_not_continue_a_training(before: Any, now: Any, message: s
     go(before, 2)
     with pytest.raises(ValueError, match=r"is of a training with .*" + message):
         go(now, 3)
-
-
-def test_a_digest_takes_some_of_a_large_array():
-    a = torch.zeros(2**14, 2**13, dtype=torch.uint8)
-    before = digest(a)
-    a[-1, -1] = 1
-    assert digest(a) != before
 
 
 def test_other_inputs_do_not_continue_a_pretraining(tmp_path: Path):

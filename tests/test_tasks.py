@@ -172,7 +172,7 @@ def test_nll_and_perplexity_are_means_over_all_steps_whatever_the_batches(task: 
 
 
 def test_a_perplexity_without_bound_is_a_divergence():
-    with pytest.raises(FloatingPointError, match=r"the perplexity is inf in an evaluation: .* lower lr"):
+    with pytest.raises(FloatingPointError, match=r"the perplexity is inf in an evaluation"):
         evaluate(small(scale=1e5), Unequal(binary=False), task=ClassPerStep())
 
 

@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 from neurolsc.datasets import SpikeLatencyMNIST, collate
 from neurolsc.datasets.batches import fetch
-from neurolsc.experiment.run import write_json
+from neurolsc.io import write_json
 
 OUT = Path(__file__).parents[1] / "results" / "study_logistic.json"
 STRENGTHS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)

@@ -8,8 +8,8 @@ from examples.paper.figure import Figure, Result
 from examples.paper.reading import sentence
 from examples.paper.trials import trained
 from neurolsc.experiment import Trial, run_sweep
-from neurolsc.experiment.run import write_json, write_text
 from neurolsc.experiment.sweep import Pool
+from neurolsc.io import write_json, write_text
 
 READING = "reading.txt"
 JUDGED = "reading.json"

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from neurolsc.experiment.run import write_text
-from neurolsc.experiment.table import TABLE, write_table
+from neurolsc.experiment.table import TABLE
+from neurolsc.io import write_csv, write_text
 
 MARKDOWN = "table.md"
 
 
 def write_tables(rows: list[dict[str, Any]], out: Path) -> None:
     """Write rows, whose columns are those of the first, as table.csv and table.md."""
-    write_table(rows, out / TABLE)
+    write_csv(out / TABLE, rows)
     titles = list(rows[0])
     lines = [titles, ["---"] * len(titles), *([told(row[title]) for title in titles] for row in rows)]
     write_text(out / MARKDOWN, "".join(f"| {' | '.join(line)} |\n" for line in lines))

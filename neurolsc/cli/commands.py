@@ -22,9 +22,10 @@ from neurolsc.datasets.speech import summarize
 from neurolsc.diagnosis import diagnose as diagnose_network
 from neurolsc.experiment import Experiment, StartSettings, Stopped
 from neurolsc.experiment.config import setting_names
-from neurolsc.experiment.run import NETWORK, SETTINGS, read_settings, run_folder, write_json, write_profile, write_text
+from neurolsc.experiment.run import NETWORK, SETTINGS, read_settings, run_folder, write_profile
 from neurolsc.experiment.table import TABLE
 from neurolsc.export import quantize
+from neurolsc.io import write_json, write_text
 from neurolsc.stability import radius_profile
 from neurolsc.tasks import metric_spec
 from neurolsc.validation import whole
@@ -175,9 +176,8 @@ def train(experiment: Experiment, chip: str | None, out: Path) -> None:
     assert result is not None
     for finding in result.findings:
         click.echo(finding)
-    task = experiment.data.task
-    score = task.score
-    best = metric_spec(task, score).text(result.best[f"validation_{score}"])
+    score = experiment.data.task.score
+    best = metric_spec(experiment.data.task, score).text(result.best[f"validation_{score}"])
     click.echo(f"best epoch {result.best_epoch}: validation {score.replace('_', ' ')} {best}")
     click.echo(f"written to {out}")
 

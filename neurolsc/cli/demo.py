@@ -10,8 +10,8 @@ import torch
 from neurolsc.cli import options
 from neurolsc.datasets import collate
 from neurolsc.experiment import Processes, load_network, make_grid, markdown, run_sweep
-from neurolsc.experiment.run import write_text
 from neurolsc.experiment.table import read_history
+from neurolsc.io import write_text
 from neurolsc.metrics import mode_vote
 from neurolsc.stability import radius_profile
 

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from neurolsc.cli import options
 from neurolsc.experiment import Experiment, load_network
-from neurolsc.experiment.run import NETWORK, TRAINING, run_folder, write_text
+from neurolsc.experiment.run import NETWORK, TRAINING, run_folder
 from neurolsc.export import QuantizationAware, fit_scales, make_report, quantize, to_netx, to_nir, verify
-from neurolsc.io import load, save
+from neurolsc.io import load, save, write_text
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network
+from neurolsc.training import train
 
 SIMULATED = 20  # samples that Lava runs, a second or two each
 SLOWER = 5  # the run's learning rate over that of fine-tuning
@@ -140,13 +141,10 @@ def _to_netx(
             before = make_report(network, quantize(network, force=force, halvings=halvings), x, labels)
             before.to_json(folder / "report_before.json")
             click.echo(f"before fine-tuning: {before.decisions}")
-            replace(experiment.training, epochs=fine_tune, lr=settings["lr"]).run(
-                QuantizationAware(network, x, force=force),
-                experiment.data.load("train"),
-                experiment.data.load("validation"),
-                seed=experiment.network.seed,
-                checkpoint=folder / TRAINING,
-            )
+            how = vars(replace(experiment.training, epochs=fine_tune, lr=settings["lr"]))
+            sets: Any = (experiment.data.load("train"), experiment.data.load("validation"))
+            seed, checkpoint = experiment.network.seed, folder / TRAINING
+            train(QuantizationAware(network, x, force=force), *sets, seed=seed, checkpoint=checkpoint, **how)
             save(network, folder / NETWORK)
         report = to_netx(network, folder / "network.net", x, labels=labels, force=force)
         if simulate and x is not None:
@@ -163,16 +161,12 @@ def _to_netx(
 
 
 def _read_samples(path: Path, n_in: int) -> Tensor:
-    """Samples (T, B, n_in), 0 or 1, of an .npy file.
-
-    Raises:
-        ValueError: if it holds anything else.
-    """
+    """Samples (T, B, n_in), 0 or 1, of an .npy file."""
     wanted = f"{path} must be an .npy file of spikes, 0 or 1, of shape (T, B, {n_in})"
     try:
         x = torch.from_numpy(np.load(path, allow_pickle=False).astype(np.float32))
-    except (ValueError, EOFError, AttributeError, TypeError) as error:
-        raise ValueError(f"{wanted}: {error}") from error
+    except (ValueError, EOFError, AttributeError) as error:  # the last of an .npz file
+        raise ValueError(f"{wanted}.") from error
     if x.ndim != 3 or x.shape[2] != n_in or not x.numel() or not is_binary(x):
         raise ValueError(f"{wanted}, got {tuple(x.shape)} with values from {x.min():g} to {x.max():g}.")
     return x

@@ -11,12 +11,19 @@ import click
 from click.core import ParameterSource
 
 from neurolsc.experiment import Experiment
-from neurolsc.experiment.config import CHIPS, PARTS, check_names, fitted, setting_names
+from neurolsc.experiment.config import PARTS, check_names, setting_names
 from neurolsc.io import read_toml
 from neurolsc.validation import meant, words_of
 
 Function = Callable[..., None]
 NEW_FOLDER = click.Path(path_type=Path)
+NETX: dict[str, Any] = {
+    "cell": "LIF",
+    "tau_v": 50.0,
+    "start": "Relay(recurrence=0, rate=0.1, drawn=1)",
+    "lr": 2e-3,
+    "clip_weight": 3.0,
+}  # settings under which a network can be exported to Loihi however long it is trained
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]
@@ -45,7 +52,7 @@ workers = click.option(
 chip = click.option(
     "--for",
     "chip",
-    type=Choice([*CHIPS]),
+    type=Choice(["netx"]),
     help="Choose settings without a flag so that the network can be exported, and print them: netx, for Loihi.",
 )
 
@@ -74,17 +81,8 @@ def settings(*parts: str) -> Callable[[Function], Function]:
 
         def call(**given: Any) -> None:
             values, on = {name: given.pop(name) for name in names}, given.pop("device")
-            if chip := given.get("chip"):
-                source = click.get_current_context().get_parameter_source
-                chosen = fitted(chip, values, [name for name in names if source(name) is ParameterSource.DEFAULT])
-                words: list[str] = []
-                for name, value in chosen.items():
-                    if value != values[name]:
-                        flag = name.replace("_", "-")
-                        switch = f"--{'' if value else 'no-'}{flag}"
-                        words += [switch] if isinstance(value, bool) else [f"--{flag}", str(value)]
-                click.echo(f"--for {chip} sets {shlex.join(words) or 'nothing: every setting has a flag'}")
-                values = chosen
+            if given.get("chip"):
+                values = _fit_to_chip(values)
             command(Experiment.from_settings(values, parts=parts, device=on), **given)
 
         call.__doc__, call.__name__ = command.__doc__, command.__name__
@@ -109,6 +107,22 @@ def settings(*parts: str) -> Callable[[Function], Function]:
         )(call)
 
     return decorate
+
+
+def _fit_to_chip(values: dict[str, Any]) -> dict[str, Any]:
+    """Choose the settings without a flag that an export needs, and print them as flags."""
+    source = click.get_current_context().get_parameter_source
+    wanted = NETX | ({"binary": True} if values["data"] == "shd" else {})
+    free = {name: value for name, value in wanted.items() if source(name) is ParameterSource.DEFAULT}
+    if "cell" not in free and values["cell"] != NETX["cell"]:
+        raise ValueError(f"--for netx trains cells {NETX['cell']}, which fit it for sure, got {values['cell']}.")
+    words: list[str] = []
+    for name, value in free.items():
+        if value != values[name]:
+            flag = f"--{name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, str(value)]
+    click.echo(f"--for netx sets {shlex.join(words) or 'nothing: every setting has a flag'}")
+    return values | free
 
 
 def use_file(ctx: click.Context, path: Path | None, parts: tuple[str, ...]) -> None:

@@ -5,15 +5,14 @@ The command line, TOML files, grids of sweeps and saved runs read the fields of 
 
 import inspect
 import reprlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from neurolsc import datasets
 from neurolsc.datasets.batches import By
@@ -21,13 +20,11 @@ from neurolsc.datasets.events import UNITS, Augmentation
 from neurolsc.datasets.synthetic import PERIOD
 from neurolsc.datasets.text import WordOptions
 from neurolsc.initialisers import LSC, named
+from neurolsc.initialisers.spectral import Method
 from neurolsc.io import clean, load
 from neurolsc.network import Embedding, Network
-from neurolsc.neurons.cell import CELLS, SURROGATES, Cell
+from neurolsc.neurons.cell import CELLS, SURROGATES
 from neurolsc.neurons.spiking import ResetName
-from neurolsc.stability import PretrainResult
-from neurolsc.stability.findings import Finding
-from neurolsc.stability.rules import Target, radius_target
 from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep
 from neurolsc.training import TrainSettings
 from neurolsc.validation import meant, setting, whole, words_of
@@ -84,13 +81,11 @@ class NetworkSettings:
         Args:
             n_in: number of inputs.
             n_out: number of classes.
-            words: size of the vocabulary, if inputs are numbers of words: a tied embedding reads
-                and predicts them.
+            words: size of the vocabulary, if inputs are numbers of words: a tied embedding reads and predicts them.
 
         Raises:
-            ValueError: if cell or surrogate are not known, the cell's constructor does not take a
-                setting that differs from its default, or an embedding is set for data without
-                words.
+            ValueError: if cell or surrogate are not known, the cell does not take a setting that differs from its
+                default, or an embedding is set for data without words.
             FileNotFoundError: if the file does not exist.
         """
         if self.weights:
@@ -100,19 +95,17 @@ class NetworkSettings:
         not_taken = [*(set(OF_A_CELL) - taken), *(() if "spike" in taken else OF_A_SPIKE)]
         if odd := [f.name for f in fields(self) if f.name in not_taken and getattr(self, f.name) != f.default]:
             raise ValueError(f"a cell {self.cell} does not take {', '.join(odd)}.")
-        if words is None and self.embedding:
-            raise ValueError("embedding: only for data that are words.")
-        if words is not None and self.readout_bias:
-            raise ValueError("readout_bias: only for data that are no words.")
+        if self.embedding if words is None else self.readout_bias:
+            raise ValueError("embedding is only for data that are words, readout_bias only for others.")
         torch.manual_seed(self.seed)
         widths = [n_in, *[self.width] * self.layers]
         if words is not None:
             widths[0] = widths[-1] = self.embedding or self.width
-        own = {name: getattr(self, name) for name in OF_A_CELL if name in taken}
+        own: dict[str, Any] = {name: getattr(self, name) for name in OF_A_CELL if name in taken}
+        shape: Any = SURROGATES.find(self.surrogate) if "spike" in taken else None
         cells = []
         for below, width in pairwise(widths):
-            if "spike" in taken:  # a new one for each layer: it may be learnable
-                shape: Any = SURROGATES.find(self.surrogate)
+            if shape is not None:  # a new one for each layer: it may be learnable
                 own["spike"] = shape(self.dampening, self.sharpness, learnable=self.learnable)
             cells.append(cell(below, width, **own))
         rest: Any = {"layer_delay": self.layer_delay, "readout_bias": self.readout_bias}
@@ -121,19 +114,9 @@ class NetworkSettings:
         return Network(cells, embedding=Embedding(words, widths[0], tied=True), **rest)
 
     def load(self, path: str | PathLike[str]) -> Network:
-        """The network of a file, whose cells may be the cell of one's own that is named here."""
+        """The network of a file; the module of a cell of one's own is imported first."""
         CELLS.find(self.cell)
         return load(path)
-
-    @property
-    def has_relay(self) -> bool:
-        """Whether the cell names its input matrix, voltage and thresholds, as Relay needs."""
-        try:
-            cell = CELLS.find(self.cell)
-        except ValueError:
-            return True  # building it raises
-        named = cell.thresholds is not Cell.thresholds and cell.membrane is not Cell.membrane
-        return named and any(answer.radius == "depth" for answer in cell.scaled_parameters)
 
 
 def _arguments_of(cls: type) -> set[str]:
@@ -146,34 +129,6 @@ def _arguments_of(cls: type) -> set[str]:
             if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                 break
     return names
-
-
-CHIPS: dict[str, dict[str, Any]] = {
-    "netx": {
-        "cell": "LIF",
-        "tau_v": 50.0,
-        "start": "Relay(recurrence=0, rate=0.1, drawn=1)",
-        "lr": 2e-3,
-        "clip_weight": 3.0,
-    }
-}
-
-
-def fitted(chip: str, values: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
-    """Settings under which a network can be exported to a chip however long it is trained.
-
-    Args:
-        chip: a key of CHIPS.
-        values: all settings.
-        free: names of settings that may be changed.
-
-    Raises:
-        ValueError: if the cell may not be changed and is another one.
-    """
-    wanted = CHIPS[chip] | ({"binary": True} if values["data"] == "shd" else {})
-    if "cell" not in free and values["cell"] != wanted["cell"]:
-        raise ValueError(f"--for {chip} trains cells {wanted['cell']}, which fit it for sure, got {values['cell']}.")
-    return {**values, **{name: value for name, value in wanted.items() if name in free}}
 
 
 # ---- the data
@@ -254,10 +209,20 @@ class DataSettings:
         """One split of the data.
 
         Raises:
-            ValueError: if a setting of another data set is set, a root is missing, or the data are
-                damaged.
+            ValueError: if a setting of another data set is set, a root is missing, or the data are damaged.
         """
-        self._check()
+        changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        if foreign := [f for f in changed if f.metadata["data"] and self.data not in f.metadata["data"]]:
+            owners = foreign[0].metadata["data"]
+            names = ", ".join(f.name for f in foreign if f.metadata["data"] == owners)
+            raise ValueError(f"{names}: for data = {' or '.join(owners)} only, got data = {self.data}.")
+        if self.word_switch_epochs and not self.word_switch:
+            raise ValueError("word_switch_epochs needs a word_switch above 0.")
+        if self.data in WITHOUT_SAMPLE and not self.root:
+            raise ValueError(f"root: the package holds no sample of {self.data}; name a folder to download it to.")
+        of_files = [f.name for f in changed if f.metadata["data"] == ("text",) or f.name == "split_share"]
+        if self.data == "text" and not self.root and of_files:
+            raise ValueError(f"{', '.join(of_files)}: for texts in a root; the sample in the package has its own.")
         root, training = self.root, split == "train"
 
         def read(kind: Any, **options: Any) -> Any:
@@ -268,12 +233,9 @@ class DataSettings:
                 return datasets.StoreRecall(split, seed=self.split_seed, delay=self.delay)
             case "jsb":
                 return read(datasets.JSBChorales)
-            case "mnist":
-                return read(datasets.MNISTPixels, seed=self.split_seed)
-            case "cifar10":
-                return read(datasets.CIFAR10, seed=self.split_seed)
-            case "cifar100":
-                return read(datasets.CIFAR100, seed=self.split_seed)
+            case "mnist" | "cifar10" | "cifar100":
+                pixels = {"mnist": datasets.MNISTPixels, "cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}
+                return read(pixels[self.data], seed=self.split_seed)
             case "sl-mnist":
                 released = {"encoding": datasets.ReleasedEncoding()} if self.encoding == "released" else {}
                 shift = self.shift if training else 0
@@ -318,23 +280,6 @@ class DataSettings:
             **options,
         )
 
-    def _check(self) -> None:
-        changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
-        foreign = [f for f in changed if f.metadata["data"] and self.data not in f.metadata["data"]]
-        if foreign:
-            owners = foreign[0].metadata["data"]
-            names = ", ".join(f.name for f in foreign if f.metadata["data"] == owners)
-            raise ValueError(f"{names}: for data = {' or '.join(owners)} only, got data = {self.data}.")
-        if self.word_switch_epochs and not self.word_switch:
-            raise ValueError("word_switch_epochs needs a word_switch above 0.")
-        if self.data == "store-recall" and self.root:
-            raise ValueError("root: data = store-recall are made, not read.")
-        if self.data in WITHOUT_SAMPLE and not self.root:
-            raise ValueError(f"root: the package holds no sample of {self.data}; name a folder to download it to.")
-        of_files = [f.name for f in changed if f.metadata["data"] == ("text",) or f.name == "split_share"]
-        if self.data == "text" and not self.root and of_files:
-            raise ValueError(f"{', '.join(of_files)}: for texts in a root; the sample in the package has its own.")
-
 
 # ---- the start, radii before training, the training
 
@@ -356,10 +301,6 @@ class StartSettings:
         if self.start:
             named(self.start)
 
-    def run(self, network: Network, inputs: Sequence[Tensor], seed: int) -> tuple[Finding, ...]:
-        """Set a network on batches of inputs (T, B, n_in); returns what was not reached."""
-        return named(self.start or "Default").apply(network, inputs, seed=seed)
-
 
 def _of_lsc(name: str) -> Any:
     """A setting that LSC declares, here under the name of a flag."""
@@ -371,61 +312,41 @@ def _of_lsc(name: str) -> Any:
 class PretrainSettings:
     """Radii before training.
 
+    These are settings of :class:`neurolsc.initialisers.LSC` under the names of flags; a target may also be 'none'.
+
     Raises:
-        ValueError: if the target is none, or a number is out of range.
+        ValueError: if LSC refuses a setting.
     """
 
     target: str = setting("none", "radius to pre-train to: a number, 'balanced', or 'none'")
     rule: Literal["default", "transition", "hold-threshold", "paper"] = _of_lsc("rule")
-    method: Literal["gradient", "released", "scale"] = _of_lsc("method")
+    method: Method = _of_lsc("method")
     pretrain_steps: int = _of_lsc("max_steps")
     pretrain_samples: int = _of_lsc("samples")
     pretrain_times: int = _of_lsc("steps")
 
     def __post_init__(self) -> None:
-        if (target := self.parsed_target()) is not None:
-            radius_target(target, 1, 1)
-        for name in ("pretrain_steps", "pretrain_samples", "pretrain_times"):
+        for name in ("pretrain_steps", "pretrain_samples", "pretrain_times"):  # LSC has other names for them
             whole(name, getattr(self, name), at_least=int(name != "pretrain_steps"))
-        if self.method == "scale" and self.pretrain_steps != PretrainSettings.pretrain_steps:
-            raise ValueError("pretrain_steps: of a loop, which method = scale does without.")
+        _ = self.lsc  # refuses the rest
 
-    def parsed_target(self) -> Target | None:
-        """The target as pretrain() takes it; None for no pre-training.
-
-        Raises:
-            ValueError: if it is neither a number, 'balanced' nor 'none'.
-        """
-        if self.target in ("none", "balanced"):
-            return None if self.target == "none" else "balanced"
+    @property
+    def lsc(self) -> LSC | None:
+        """The start that sets the radii; None if the target is 'none'."""
+        steps, samples, times = self.pretrain_steps, self.pretrain_samples, self.pretrain_times
+        options: dict[str, Any] = {"max_steps": steps, "samples": samples, "steps": times}
+        if self.target == "none":
+            return None
         try:
-            return float(self.target)
+            target = "balanced" if self.target == "balanced" else float(self.target)
         except ValueError:
             raise ValueError(f"target must be a number, 'balanced' or 'none', got {self.target!r}.") from None
-
-    def run(
-        self, network: Network, inputs: Sequence[Tensor], *, seed: int, progress: bool = True, **more: Any
-    ) -> PretrainResult:
-        """Set the radii of a network on batches of inputs (T, B, n_in).
-
-        More keywords are those of :meth:`neurolsc.initialisers.LSC.run`.
-
-        Raises:
-            ValueError: if the target is 'none', a setting does not belong to the method, or as
-                these.
-        """
-        target = self.parsed_target()
-        if target is None:
-            raise ValueError("target is 'none'; there is no radius to set.")
-        steps, samples, times = self.pretrain_steps, self.pretrain_samples, self.pretrain_times
-        options = LSC(target, self.rule, method=self.method, max_steps=steps, samples=samples, steps=times)
-        return options.run(network, inputs, seed=seed, progress=progress, **more)
+        return LSC(target, self.rule, method=self.method, **options)
 
 
 # ---- all settings, as names and values
 
-Settings = NetworkSettings | DataSettings | PretrainSettings | TrainSettings | StartSettings
-PARTS: dict[str, type[Settings]] = {
+PARTS: dict[str, type[Any]] = {
     "network": NetworkSettings,
     "data": DataSettings,
     "pretraining": PretrainSettings,
@@ -438,7 +359,7 @@ def check_names(names: Collection[str], known: Collection[str], what: str) -> No
     """Refuse unknown names.
 
     Raises:
-        ValueError: with the unknown names, the known ones, and the nearest of these.
+        ValueError: with the known names, and the nearest of these.
     """
     if unknown := [name for name in names if name not in known]:
         shown = clean(", ".join(unknown))
@@ -462,19 +383,13 @@ def make(kind: type[Any], values: Mapping[str, Any]) -> Any:
             continue
         value, words = values[f.name], words_of(f.type)
         wanted: Any = str if words else f.type
-        if wanted is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
-            value = float(value)
-        if f.name == "target" and isinstance(value, int | float):
-            value = str(value)
-        if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and (wanted is float or f.name == "target"):
+            value = wanted(value)
+        if type(value) is not wanted:
             raise ValueError(f"{f.name} must be {wanted.__name__}, got {clean(reprlib.repr(value))}.")
         if words and value not in words:
             end = meant(words, value)
             raise ValueError(f"{f.name} must be one of {', '.join(words)}, got {clean(repr(value))}{end}")
         taken[f.name] = value
     return kind(**taken)
-
-
-def as_dict(*settings: Settings) -> dict[str, Any]:
-    """All settings as one flat dictionary."""
-    return {name: value for s in settings for name, value in asdict(s).items()}

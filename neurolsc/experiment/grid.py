@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import math
 import re
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -34,7 +35,7 @@ class Trial:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Trial":
-        """The trial with these settings; what is missing takes its default.
+        """The trial with these settings; missing ones take their default.
 
         Raises:
             ValueError: if a name is unknown, or a value of the wrong kind.
@@ -52,10 +53,7 @@ class Trial:
 
     @cached_property
     def name(self) -> str:
-        """Settings that differ from their defaults, readable in part, and a digest of them.
-
-        A setting that a later version adds leaves the name as it is.
-        """
+        """Settings that differ from their defaults, readable in part, and a digest of them."""
         defaults = {f.name: f.default for kind in PARTS.values() for f in fields(kind)}
         odd = {name: value for name, value in self.settings.items() if value != defaults[name]}
         digest = hashlib.sha256(tomli_w.dumps(dict(sorted(odd.items()))).encode()).hexdigest()[:12]
@@ -71,12 +69,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting chosen for each arm, by its best score with one seed, or its mean over some.
+    """A setting chosen for each arm, by its best mean score over some seeds.
 
     Attributes:
         setting: the setting.
         by: validation_loss, or a measure of the task, such as validation_mode_accuracy.
-        seeds: with which.
+        seeds: the seeds.
         measure: of `by`, if it is no loss.
     """
 
@@ -86,11 +84,7 @@ class Choice:
     measure: MetricSpec = SHARE
 
     def best(self, scores: Mapping[Trial, float | None]) -> Any:
-        """The best value of the setting, the first of equals; None if none is without a failure.
-
-        Args:
-            scores: of an arm's trials with these seeds; None for a trial that failed.
-        """
+        """The best value of the setting, the first of equals; None if every value has a failed trial (score None)."""
         by_value: dict[Any, list[float | None]] = {}
         for trial, score in scores.items():
             by_value.setdefault(trial.settings[self.setting], []).append(score)
@@ -101,13 +95,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Columns:
-    """What the table tells of a learning curve.
+    """The table's columns about a learning curve.
 
     Attributes:
         budgets: epochs after which the score so far is a column.
         reach: validation score whose first epoch is a column; None: none.
-        learns: validation score that a trial must beat at its best epoch to count as one that
-            learns; None: none.
+        learns: validation score that a trial must beat at its best epoch to count as learning; None: none.
     """
 
     budgets: tuple[int, ...] = (10, 20, 40)
@@ -142,7 +135,7 @@ class Grid:
 
     @property
     def score(self) -> str:
-        """The name of the task's score."""
+        """Name of the task's score."""
         return self.trials[0].experiment.data.task.score
 
     @property
@@ -164,11 +157,7 @@ class Grid:
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
         """All points of the product; those of the first seed come first."""
-        points = []
-        for options in itertools.product(*self.factors):
-            points.append(dict(self.fixed))
-            for option in options:
-                points[-1].update(option)
+        points = [dict(ChainMap(*options, self.fixed)) for options in itertools.product(*self.factors)]
         seeds = list(dict.fromkeys(point.get("seed") for point in points))
         return tuple(Trial.of(point) for point in sorted(points, key=lambda point: seeds.index(point.get("seed"))))
 
@@ -181,21 +170,18 @@ class Grid:
         """Number of trials that will have been run at the end, if each arm finds its choice."""
         if self.choice is None:
             return len(self.trials)
-        deciding = [trial for trial in self.trials if trial.settings["seed"] in self.choice.seeds]
-        rest = {(self.arm(t), t.settings["seed"]) for t in self.trials} - {
-            (self.arm(t), t.settings["seed"]) for t in deciding
-        }
-        return len(deciding) + len(rest)
+        seeds = [trial.settings["seed"] for trial in self.trials]
+        others = {(self.arm(t), s) for t, s in zip(self.trials, seeds, strict=True) if s not in self.choice.seeds}
+        return sum(seed in self.choice.seeds for seed in seeds) + len(others)
 
     def wanted(self, scores: Mapping[Trial, float | None]) -> dict[Trial, bool]:
         """The trials to be run, as far as known by now, each with whether it is chosen.
 
-        Without a choice these are all trials, and all are chosen. With one they are those of the
-        choosing seeds first, and once all of an arm are over, those of the other seeds with the
-        chosen value.
+        Without a choice these are all trials, and all are chosen. With one they are those of the choosing seeds first,
+        and once all of an arm are over, those of the other seeds with the chosen value.
 
         Args:
-            scores: of every trial that is over what decides the choice; None if it failed.
+            scores: of every trial that is over; None if it failed.
         """
         if self.choice is None:
             return dict.fromkeys(self.trials, True)
@@ -220,11 +206,10 @@ class Grid:
 def read_grid(path: str | PathLike[str]) -> Grid:
     """Read a grid file.
 
-    Tables of the file: ``[fixed]``, settings that all trials share; ``[grid]``, lists of values;
-    ``[[either]]`` or ``[[either.NAME]]``, alternatives of several settings at once; ``[choose]``,
-    a setting to be chosen for each arm (``setting``, ``by``, ``seeds``); ``[table]``, columns about
-    learning curves (``budgets``, ``reach``, ``learns``). Keys: ``name``, and ``test``: score chosen
-    trials on the test set, by default if there is a ``[choose]``.
+    Tables of the file: ``[fixed]``, settings that all trials share; ``[grid]``, lists of values; ``[[either]]`` or
+    ``[[either.NAME]]``, alternatives of several settings at once; ``[choose]``, a setting to be chosen for each arm
+    (``setting``, ``by``, ``seeds``); ``[table]``, columns about learning curves (``budgets``, ``reach``, ``learns``).
+    Keys: ``name``, and ``test``: score chosen trials on the test set, by default if there is a ``[choose]``.
 
     Raises:
         ValueError: if the file cannot be read, or is no grid; the message names the file.
@@ -286,7 +271,7 @@ def make_grid(content: dict[str, Any]) -> Grid:
         by = one_of("choose: by", choose.get("by", f"validation_{task.score}"), measures)
         known = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
         seeds = choose.get("seeds", known[:1])
-        good = isinstance(seeds, list) and bool(seeds) and all(type(s) is int and s in known for s in seeds)
+        good = isinstance(seeds, list) and bool(seeds) and all(seed in known for seed in seeds)
         require(good, f"choose: seeds must be a list of {', '.join(map(str, known))}", seeds)
         choice = Choice(str(setting), by, tuple(seeds), metric_spec(task, by.removeprefix("validation_")))
 
@@ -295,9 +280,8 @@ def make_grid(content: dict[str, Any]) -> Grid:
     good = isinstance(budgets, list) and all(type(n) is int and n > 0 for n in budgets)
     require(good, "table: budgets must be a list of numbers of epochs", budgets)
     share = grid.measure.share
-    most, wanted = (1.0, "a share from 0 to 1") if share else (math.inf, "a number from 0")
     bounds = {name: table.get(name, getattr(Columns, name) if share else None) for name in ("reach", "learns")}
     for name, bound in bounds.items():
-        good = bound is None or (type(bound) in (int, float) and 0 <= bound <= most)
-        require(good, f"table: {name} must be {wanted}", bound)
+        good = bound is None or (type(bound) in (int, float) and 0 <= bound <= (1 if share else math.inf))
+        require(good, f"table: {name} must be {'a share from 0 to 1' if share else 'a number from 0'}", bound)
     return replace(grid, choice=choice, columns=Columns(tuple(budgets), **bounds))

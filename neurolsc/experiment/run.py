@@ -1,7 +1,7 @@
 """Settings in, a run folder out: what commands, sweeps and benchmarks call.
 
-A folder ``DIR`` holds a finished run; until then it is called ``DIR.partial``, is used by one
-process alone, and holds the checkpoints from which the same run goes on.
+A folder ``DIR`` holds a finished run; until then it is called ``DIR.partial``, is used by one process alone, and holds
+the checkpoints from which the same run goes on.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -29,17 +29,17 @@ from neurolsc.experiment.config import (
     PretrainSettings,
     StartSettings,
     TrainSettings,
-    as_dict,
     make,
 )
 from neurolsc.frames import stretch
-from neurolsc.initialisers import StartReport
-from neurolsc.io import atomic_write, lock_file, locked, read_toml, remove_temporaries, save
+from neurolsc.initialisers import StartReport, named
+from neurolsc.io import lock_file, locked, read_toml, remove_temporaries, save, write_json, write_text
 from neurolsc.network import Network
+from neurolsc.neurons.cell import CELLS, Cell
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
 from neurolsc.stability.findings import Finding
 from neurolsc.tasks import Classification
-from neurolsc.training import Scores, TrainResult, evaluate
+from neurolsc.training import Scores, TrainResult, evaluate, train
 from neurolsc.training.fingerprint import differences
 from neurolsc.validation import usable_device
 
@@ -56,11 +56,10 @@ class Stopped(KeyboardInterrupt):
 def run_folder(path: str | PathLike[str], settings: dict[str, Any], say: Say = lambda _: None) -> Iterator[Path]:
     """Make a folder to work in, which gets its final name once the work is done.
 
-    While the run goes on its files lie in ``<path>.partial``, which one process alone uses. If that
-    folder exists, from a run that was stopped, the new run goes on from the checkpoints in it,
-    provided that its settings are the same; with other settings it is refused, or overwritten if it
-    holds no more than a start. A run that fails before it has a checkpoint or a network leaves
-    nothing, nor does one whose training refuses a setting.
+    While the run goes on its files lie in ``<path>.partial``, which one process alone uses. If that folder exists, from
+    a run that was stopped, the new run goes on from the checkpoints in it, provided that its settings are the same;
+    with other settings it is refused, or overwritten if it holds no more than a start. A run that fails before it has a
+    checkpoint or a network leaves nothing, nor does one whose training refuses a setting.
 
     Args:
         path: folder of the finished run.
@@ -78,70 +77,61 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any], say: Say = l
         Stopped: for a KeyboardInterrupt after which the run can go on.
     """
     final = Path(path)
+    partial, exists = final.with_name(final.name + UNFINISHED), f"{final} exists already; choose another folder."
     if final.name.endswith(UNFINISHED):
         raise ValueError(f"{final} would be the name of an unfinished run: leave out {UNFINISHED}.")
-    partial, exists = (
-        final.with_name(final.name + UNFINISHED),
-        f"{final} exists already; choose another folder, or remove it.",
-    )
+
+    def tidy() -> None:
+        for name in CHECKPOINTS:
+            lock_file(final / name).unlink(missing_ok=True)
+            (final / name).unlink(missing_ok=True)
+        remove_temporaries(final)
+
+    def remove() -> None:
+        for entry in partial.iterdir():  # settings last: after a kill in between they still say whose the rest is
+            if entry.name != SETTINGS:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        shutil.rmtree(partial)
+
+    def has_progress() -> bool:
+        return any((partial / name).exists() for name in (PRETRAINING, TRAINING, NETWORK))
+
     if final.exists():
         if lock_file(final).exists() or any((final / name).exists() for name in CHECKPOINTS):
             with contextlib.suppress(OSError), locked(final):  # its process was killed after the renaming below
-                _tidy(final)
+                tidy()
         raise FileExistsError(exists)
     final.parent.mkdir(parents=True, exist_ok=True)
     with locked(final):
         if final.exists():  # finished since the check above
             raise FileExistsError(exists)
-        fresh = not partial.exists()
+        fresh, written = not partial.exists(), partial / SETTINGS
         partial.mkdir(exist_ok=True)
         remove_temporaries(partial)
-        written = partial / SETTINGS
-        changed = ""
-        if written.exists():
-            changed = differences(read_toml(written), settings)
-        if changed and not _has_progress(partial):
-            say(f"{partial} holds no more than the start of other settings, and is overwritten ({changed}).")
-            _remove(partial)
-            partial.mkdir()
-        elif changed:
+        changed = differences(read_toml(written), settings) if written.exists() else ""
+        if changed and has_progress():
             raise ValueError(
                 f"{partial} holds an unfinished run with other settings ({changed}). Use the same settings to "
                 "go on, another folder, or remove it."
             )
+        if changed:
+            say(f"{partial} holds no more than the start of other settings, and is overwritten ({changed}).")
+            remove()
+            partial.mkdir()
         if not written.exists():
             write_text(written, tomli_w.dumps(settings))
         try:
             yield partial
         except BaseException as error:
             refused = isinstance(error, ValueError | TypeError)
-            if not _has_progress(partial) and (refused or not (partial / START).exists()):
+            if not has_progress() and (refused or not (partial / START).exists()):
                 if fresh and partial.exists():  # else its removal is the error
-                    _remove(partial)
+                    remove()
             elif isinstance(error, KeyboardInterrupt):
                 raise Stopped(f"what was done is kept in {partial}") from error
             raise
         os.replace(partial, final)
-        _tidy(final)
-
-
-def _has_progress(partial: Path) -> bool:
-    """True if a folder holds more than a start."""
-    return any((partial / name).exists() for name in (PRETRAINING, TRAINING, NETWORK))
-
-
-def _remove(partial: Path) -> None:
-    for entry in partial.iterdir():  # settings last: after a kill in between they still say whose the rest is
-        if entry.name != SETTINGS:
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    shutil.rmtree(partial)
-
-
-def _tidy(final: Path) -> None:
-    for name in CHECKPOINTS:
-        lock_file(final / name).unlink(missing_ok=True)
-        (final / name).unlink(missing_ok=True)
-    remove_temporaries(final)
+        tidy()
 
 
 def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
@@ -154,16 +144,6 @@ def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
     if not (folder / SETTINGS).exists() or not (folder / NETWORK).exists():
         raise ValueError(f"{folder} is not the folder of a finished run: it has no {SETTINGS} and {NETWORK}.")
     return read_toml(folder / SETTINGS)
-
-
-def write_text(path: Path, content: str) -> None:
-    """Write text, whole or not at all."""
-    atomic_write(path, lambda file: file.write(content.encode()))
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write JSON, whole or not at all."""
-    write_text(path, json.dumps(content, indent=1))
 
 
 def write_profile(profile: RadiusProfile, path: Path, title: str) -> None:
@@ -190,7 +170,7 @@ class Experiment:
         data: the data.
         pretraining: how radii are set; None, or a target 'none': they are left as they are.
         training: how the network is trained; None: it is not.
-        start: how the network is set before radii and training; see :attr:`beginning`.
+        start: how the network is set before radii and training; see :attr:`initialiser`.
         device: where it runs, as torch calls it; not a setting.
     """
 
@@ -202,13 +182,13 @@ class Experiment:
     device: str = "cpu"
 
     @classmethod
-    def of(cls, run: str | PathLike[str], *, device: str = "cpu") -> "Experiment":
+    def of(cls, run: str | PathLike[str]) -> "Experiment":
         """The experiment of a finished run; settings that its file lacks take their default.
 
         Raises:
             ValueError: if the folder is not that of a finished run.
         """
-        return cls.from_settings(read_settings(run), device=device)
+        return cls.from_settings(read_settings(run))
 
     @classmethod
     def from_settings(
@@ -230,20 +210,25 @@ class Experiment:
     @property
     def sets_radii(self) -> bool:
         """True if radii are set to a target."""
-        return self.pretraining is not None and self.pretraining.parsed_target() is not None
+        return self.pretraining is not None and self.pretraining.lsc is not None
 
     @property
-    def beginning(self) -> StartSettings:
-        """The start: by default Relay().
+    def initialiser(self) -> str:
+        """The initialiser that the network starts with, as :func:`neurolsc.initialisers.named` reads it.
 
-        It is Default where weights are read from a file, radii are set, or the cell lacks what
-        Relay needs.
+        It is that of the settings. If they name none it is ``Relay()``; or ``Default`` where weights are read from a
+        file, radii are set to a target, or the cell does not name the input matrix, voltage and threshold that Relay
+        sets.
         """
         if self.start.start:
-            return self.start
-        return StartSettings(
-            "Default" if self.sets_radii or self.network.weights or not self.network.has_relay else "Relay()"
-        )
+            return self.start.start
+        try:
+            cell = CELLS.find(self.network.cell)
+        except ValueError:
+            return "Relay()"  # building the network raises
+        named = cell.thresholds is not Cell.thresholds and cell.membrane is not Cell.membrane
+        has_inputs = any(parameter.radius == "depth" for parameter in cell.scaled_parameters)
+        return "Relay()" if named and has_inputs and not self.sets_radii and not self.network.weights else "Default"
 
     @property
     def title(self) -> str:
@@ -256,15 +241,15 @@ class Experiment:
 
     def settings(self) -> dict[str, Any]:
         """All settings as one flat dictionary, as they stand in a run folder."""
-        parts = (self.network, self.data, self.pretraining, self.training, self.beginning)
-        return as_dict(*(part for part in parts if part is not None))
+        parts = (part for name in PARTS if (part := getattr(self, name)) is not None)
+        return {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"start": self.initialiser}
 
     def build(self) -> Network:
         """The network before its start; its weights are the same on every device.
 
         Raises:
-            ValueError: if torch cannot use the device, the network of a file reads other data, or
-                data of one step meet layers with a delay.
+            ValueError: if torch cannot use the device, the network of a file reads other data, or data of one step meet
+                layers with a delay.
         """
         training = self.data.load("train")
         words = training.n_words if isinstance(training, Words) else None
@@ -287,9 +272,9 @@ class Experiment:
             TypeError: if its cells lack what the start needs.
         """
         network = self.build()
-        if self.beginning.start == "Default":
+        if self.initialiser == "Default":
             return network, ()
-        return network, self.beginning.run(network, self._input_batches(), self.network.seed)
+        return network, named(self.initialiser).apply(network, self._input_batches(), seed=self.network.seed)
 
     def first_samples(self, split: Literal["train", "validation"], count: int) -> tuple[Tensor, ...]:
         """The first samples of a split: x (T, B, n_in), labels (B,), a mask if lengths differ."""
@@ -303,18 +288,6 @@ class Experiment:
 
     def _input_batches(self) -> list[Tensor]:
         return input_batches(self.data.load("train"), 32, seed=self.network.seed)
-
-    def check(self, say: Say = lambda _: None) -> None:
-        """Refuse, before any work, a device that cannot be used and data that cannot be read.
-
-        Args:
-            say: called with the speakers that are held out, if they are.
-        """
-        usable_device(self.device)
-        if self.training is not None:
-            training, validation = self.data.load("train"), self.data.load("validation")
-            if self.data.split_by == "speaker":
-                say(describe_speakers(training, validation))
 
     def run(
         self,
@@ -341,78 +314,70 @@ class Experiment:
             BlockingIOError: if another process uses it.
             ValueError: if a setting is wrong, or an unfinished run has other settings.
             FileNotFoundError: if the file of weights does not exist.
-            FloatingPointError: if the loss becomes NaN or infinite; the best network until then is
+            FloatingPointError: if the loss or the gradient becomes NaN or infinite; the best network until then is
                 saved in the folder of the unfinished run.
         """
+        seed, task, pretraining, training = self.network.seed, self.data.task, None, None
         with run_folder(out, self.settings(), say) as folder:
-            self.check(say)
-            network = self._started(folder, say)
-            pretraining = training = None
-            if self.training is not None:
-                self.training.check(network)
-            if self.sets_radii:
-                pretraining = self._set_radii(network, folder, progress)
+            device = usable_device(self.device)
+            data: Any = tuple(self.data.load(split) for split in ("train", "validation")) if self.training else ()
+            if data and self.data.split_by == "speaker":
+                say(describe_speakers(*data))
+
+            # The start, unless it was done before the run was stopped.
+            report = folder / "start.json"
+            if self.initialiser == "Default":
+                network = self.build()
+            elif (folder / START).exists():
+                network = self.network.load(folder / START).to(device)
+            else:
+                began = time.perf_counter()
+                network, found = self.begin()
+                seconds = time.perf_counter() - began
+                lines = str(found).splitlines() if isinstance(found, StartReport) else [str(f) for f in found]
+                write_json(report, {"start": self.initialiser, "seconds": seconds, "findings": lines})
+                save(network, folder / START)
+            for finding in json.loads(report.read_text())["findings"] if report.exists() else ():
+                say(finding)
+
+            # The radii.
+            if self.pretraining is not None and (lsc := self.pretraining.lsc) is not None:
+                if not (folder / "radii_before.json").exists():  # else this goes on after a stop
+                    x = self.first_inputs("train", self.pretraining.pretrain_samples)
+                    steps = min(self.pretraining.pretrain_times, x.shape[0])
+                    before = radius_profile(network, x, steps=steps, seed=seed, progress=None if progress else False)
+                    write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")
+                how: dict[str, Any] = {"checkpoint": folder / PRETRAINING, "progress": progress}
+                pretraining = lsc.run(network, self._input_batches(), seed=seed, **how)
+                write_profile(pretraining.profile, folder / "radii_after", f"{self.title}, after pre-training")
+                content = {name: getattr(pretraining, name) for name in ("converged", "steps", "seconds", "history")}
+                content["findings"] = [str(finding) for finding in pretraining.findings]
+                write_json(folder / "pretraining.json", content)
+                if lsc.method != "scale":
+                    pretraining.plot(folder / "pretraining.png", title=self.title)
                 say(pretraining)
+
+            # The training.
             before_training(network, folder)
             if self.training is not None:
+                if all(hasattr(part, "speakers") and (part.speakers >= 0).all() for part in data):
+                    split = {p.split: {"utterances": len(p), "speakers": p.speakers.unique().tolist()} for p in data}
+                    write_json(folder / "split.json", split)
+                how = vars(self.training) | {"checkpoint": folder / TRAINING, "progress": progress}
                 try:
-                    training = self._train(network, self.training, folder, progress)
+                    training = train(network, *data, seed=seed, task=task, **how)
                 except FloatingPointError as error:
                     save(network, folder / NETWORK)
                     raise FloatingPointError(f"{error} They are saved in {folder / NETWORK}.") from error
+                training.to_csv(folder / "history.csv")
+                training.to_json(folder / "history.json")
+                radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.sets_radii else ""
+                chance = 1 / network.n_out if isinstance(task, Classification) else None
+                title = f"{self.title}, start {self.initialiser}{radii}"
+                training.plot(folder / "learning.png", chance=chance, title=title)
             after_training(network, folder)
             save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)
-
-    def _started(self, folder: Path, say: Say) -> Network:
-        if self.beginning.start == "Default":
-            return self.build()
-        done, report = folder / START, folder / "start.json"
-        if done.exists():  # the run was stopped after its start
-            network = self.network.load(done).to(usable_device(self.device))
-        else:
-            began = time.perf_counter()
-            network, found = self.begin()
-            seconds = time.perf_counter() - began
-            lines = str(found).splitlines() if isinstance(found, StartReport) else [str(f) for f in found]
-            write_json(report, {"start": self.beginning.start, "seconds": seconds, "findings": lines})
-            save(network, done)
-        for finding in json.loads(report.read_text())["findings"]:
-            say(finding)
-        return network
-
-    def _set_radii(self, network: Network, folder: Path, progress: bool) -> PretrainResult:
-        settings, seed = self.pretraining, self.network.seed
-        assert settings is not None
-        if not (folder / "radii_before.json").exists():  # else this goes on after a stop
-            x = self.first_inputs("train", settings.pretrain_samples)
-            steps = min(settings.pretrain_times, x.shape[0])
-            before = radius_profile(network, x, steps=steps, seed=seed, progress=None if progress else False)
-            write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")
-        inputs = self._input_batches()
-        result = settings.run(network, inputs, seed=seed, checkpoint=folder / PRETRAINING, progress=progress)
-        write_profile(result.profile, folder / "radii_after", f"{self.title}, after pre-training")
-        report = {name: getattr(result, name) for name in ("converged", "steps", "seconds")}
-        report |= {"findings": [str(finding) for finding in result.findings], "history": result.history}
-        write_json(folder / "pretraining.json", report)
-        if settings.method != "scale":
-            result.plot(folder / "pretraining.png", title=self.title)
-        return result
-
-    def _train(self, network: Network, settings: TrainSettings, folder: Path, progress: bool) -> TrainResult:
-        parts: tuple[Any, Any] = self.data.load("train"), self.data.load("validation")
-        if all(hasattr(part, "speakers") and (part.speakers >= 0).all() for part in parts):
-            split = {p.split: {"utterances": len(p), "speakers": p.speakers.unique().tolist()} for p in parts}
-            write_json(folder / "split.json", split)
-        task, seed = self.data.task, self.network.seed
-        result = settings.run(network, *parts, seed=seed, task=task, checkpoint=folder / TRAINING, progress=progress)
-        result.to_csv(folder / "history.csv")
-        result.to_json(folder / "history.json")
-        radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.sets_radii else ""
-        title = f"{self.title}, start {self.beginning.start}{radii}"
-        chance = 1 / network.n_out if isinstance(task, Classification) else None
-        result.plot(folder / "learning.png", chance=chance, title=title)
-        return result
 
 
 def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
@@ -441,8 +406,8 @@ def score(
 def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = False) -> Diagnosis:
     """Diagnose the network of a finished run, with samples drawn from its training split.
 
-    Missing classes are those of the whole split, the learning rate is that of the run, and its
-    history is read if it was trained.
+    Missing classes are those of the whole split, the learning rate is that of the run, and its history is read if it
+    was trained.
 
     Args:
         run: the folder.

@@ -23,7 +23,7 @@ import torch
 from tqdm import tqdm
 
 from neurolsc.experiment.grid import Grid, Trial, read_grid
-from neurolsc.experiment.run import UNFINISHED, Stopped, score, write_json, write_text
+from neurolsc.experiment.run import UNFINISHED, Stopped, score
 from neurolsc.experiment.table import (
     AFTER,
     BEFORE,
@@ -35,9 +35,8 @@ from neurolsc.experiment.table import (
     environment,
     make_row,
     statistics,
-    write_table,
 )
-from neurolsc.io import locked
+from neurolsc.io import locked, write_csv, write_json, write_text
 from neurolsc.network import Network
 from neurolsc.progress import progress_bar
 from neurolsc.validation import usable_device, whole
@@ -51,18 +50,11 @@ EXPECTED = (ArithmeticError, ValueError, RuntimeError)  # a diverging loss, sett
 
 @dataclass(frozen=True)
 class Job:
-    """A trial to be brought to its end.
-
-    Attributes:
-        trial: the trial.
-        sweep: folder of the sweep.
-        test: score it on the test set, too.
-        device: where its network runs.
-    """
+    """A trial to be brought to its end."""
 
     trial: Trial
-    sweep: Path
-    test: bool
+    sweep: Path  # folder of the sweep
+    test: bool  # score it on the test set, too
     device: str = "cpu"
 
     @property
@@ -70,10 +62,14 @@ class Job:
         """The run folder, once the trial is finished."""
         return self.sweep / self.trial.name
 
+    @property
+    def failure(self) -> Path:
+        """The note of an error, which ends the trial."""
+        return self.sweep / (self.trial.name + FAILED)
+
     def is_over(self) -> bool:
         """True if nothing is left to be done."""
-        done = self.folder / TEST if self.test else self.folder
-        return done.exists() or (self.sweep / (self.trial.name + FAILED)).exists()
+        return (self.folder / TEST if self.test else self.folder).exists() or self.failure.exists()
 
     def run(self) -> Outcome:
         """Do what is left to be done, from the last checkpoint on.
@@ -90,10 +86,8 @@ class Job:
 
                 def before(network: Network, unfinished: Path) -> None:
                     if not (unfinished / BEFORE).exists():  # else this goes on after a stop
-                        measured = statistics(network, experiment)
-                        write_json(
-                            unfinished / BEFORE, {"environment": environment(self.device), "statistics": measured}
-                        )
+                        content = {"environment": environment(self.device)}
+                        write_json(unfinished / BEFORE, content | {"statistics": statistics(network, experiment)})
 
                 def after(network: Network, unfinished: Path) -> None:
                     write_json(unfinished / AFTER, {"time_constants": end_time_constants(network)})
@@ -113,7 +107,7 @@ class Job:
 
     def fail(self, error: str) -> None:
         """Note an error, which ends the trial."""
-        write_json(self.sweep / (self.trial.name + FAILED), {"error": error, "environment": environment(self.device)})
+        write_json(self.failure, {"error": error, "environment": environment(self.device)})
 
     def forget(self) -> None:
         """Remove the note of an error with the unfinished run, else a damaged run.
@@ -121,13 +115,12 @@ class Job:
         Raises:
             BlockingIOError: if another process runs it.
         """
-        failure = self.sweep / (self.trial.name + FAILED)
         with locked(self.folder):
-            if not failure.exists():
+            if not self.failure.exists():
                 shutil.rmtree(self.folder)
             else:
                 shutil.rmtree(self.sweep / (self.trial.name + UNFINISHED), ignore_errors=True)
-                failure.unlink()
+                self.failure.unlink()
 
 
 class Processes:
@@ -160,13 +153,10 @@ class Processes:
 
     def start(self, job: Job) -> None:
         """Run a job in a worker."""
-        spawn = multiprocessing.get_context("spawn")
-        executor = (
-            self.idle.pop()
-            if self.idle
-            else concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn, initializer=_become_worker)
-        )
-        before = dict(os.environ)
+        if not self.idle:
+            spawn = multiprocessing.get_context("spawn")
+            self.idle.append(concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn, initializer=_become_worker))
+        executor, before = self.idle.pop(), dict(os.environ)
         os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="Agg")  # read by a new process when it imports torch
         try:
             self.jobs[executor.submit(job.run)] = job, executor
@@ -213,8 +203,8 @@ class RayTasks:
     All nodes must see the sweep's folder, the data and this package under the same paths.
 
     Args:
-        address: of the cluster, as ``ray.init`` takes it; empty: the one that runs on this machine
-            or that RAY_ADDRESS names, else a new one of this machine's cores.
+        address: of the cluster, as ``ray.init`` takes it; empty: the one that runs on this machine or that RAY_ADDRESS
+            names, else a new one of this machine's cores.
 
     Raises:
         ImportError: if Ray is not installed.
@@ -283,8 +273,8 @@ def run_sweep(
 ) -> list[Row]:
     """Run the trials of a grid that are not over yet, and write the table.
 
-    Each trial has a run folder of its own in the folder. Whatever stops the sweep, the same call
-    goes on with it. Several sweeps on one folder share the trials.
+    Each trial has a run folder of its own in the folder. Whatever stops the sweep, the same call goes on with it.
+    Several sweeps on one folder share the trials.
 
     Args:
         grid: the trials.
@@ -299,8 +289,7 @@ def run_sweep(
 
     Raises:
         ValueError: if torch cannot use the device.
-        BlockingIOError: if a trial is to be run anew that another process runs.
-        OSError: if the folder cannot be written.
+        OSError: if the folder cannot be written, or another process runs a trial that is to be run anew.
         Stopped: for a KeyboardInterrupt.
     """
     folder = folder.resolve()
@@ -311,7 +300,7 @@ def run_sweep(
             Job(trial, folder, False).forget()
     state = _Sweep(grid, folder, device)
     state.update()
-    write_table(state.table(), folder / TABLE)
+    write_csv(folder / TABLE, state.table())
     at_work: set[Job] = set()
     resting: dict[Job, float] = {}
     deaths: Counter[Job] = Counter()
@@ -335,10 +324,10 @@ def run_sweep(
                 before = len(state.rows)
                 if state.update():
                     bar.update(len(state.rows) - before)
-                    write_table(state.table(), folder / TABLE)
+                    write_csv(folder / TABLE, state.table())
     except KeyboardInterrupt as error:
         state.update()
-        write_table(state.table(), folder / TABLE)
+        write_csv(folder / TABLE, state.table())
         raise Stopped(f"{len(state.rows)} of {grid.total} trials are over, in {folder}") from error
     return state.table()
 
@@ -371,9 +360,9 @@ class _Sweep:
         return self.grid.wanted({t: row.get(by) if row["finished"] else None for t, row in self.rows.items()})
 
     def jobs(self) -> list[Job]:
-        """What is to be done next."""
+        """The jobs that are left."""
         wanted = self.plan().items()
-        jobs = [Job(trial, self.folder, chosen and self.grid.test, self.device) for trial, chosen in wanted]
+        jobs = (Job(trial, self.folder, chosen and self.grid.test, self.device) for trial, chosen in wanted)
         return [job for job in jobs if job not in self.over]
 
     def update(self) -> bool:

@@ -1,16 +1,12 @@
 """The table of a sweep: a row per trial, as CSV, and arms over seeds as Markdown and pictures."""
 
-import csv
-import io
 import itertools
 import json
 import math
 import os
 import platform
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import TYPE_CHECKING, Any
@@ -20,7 +16,7 @@ import torch
 import neurolsc
 from neurolsc import metrics
 from neurolsc.diagnosis.measurements import Batch, measure
-from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment, read_settings, write_text
+from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment, read_settings
 from neurolsc.io import read_tree, refusing
 from neurolsc.network import Network, eval_mode
 from neurolsc.stability.indicators import time_constants
@@ -39,19 +35,11 @@ FAILED = ".failed.json"  # end of the name of the note that a trial failed
 SAMPLES = 32  # training samples, for rates
 FEW, TIMES = 4, 8  # samples, and time steps drawn at random, for derivatives
 
-
-# ---- measured while a trial runs
+# measured while a trial runs
 
 
 def statistics(network: Network, experiment: Experiment) -> Row:
-    """A network before its training: radii, rates, and the measures of diagnose, each by layer.
-
-    Every key becomes columns of the table, with ``start_`` before it.
-
-    Args:
-        network: the network; it is not changed.
-        experiment: of the network; its training samples are the input.
-    """
+    """Radii, rates, and the measures of diagnose before the training, each by layer; ``start_...`` in the table."""
     batch = Batch.of(experiment.first_samples("train", SAMPLES), network)
     few, seed = batch.first(FEW), experiment.network.seed
     how: dict[str, Any] = {"samples": FEW, "steps": TIMES, "epsilon": 1e-8, "seed": seed, "progress": False}
@@ -88,68 +76,47 @@ def _finite(value: float | None) -> float | None:
 
 def environment(device: str = "cpu") -> Row:
     """Versions, and the kinds of machine and device, without their names."""
-    on_a_gpu = device.startswith("cuda") and torch.cuda.is_available()
     return {
         "neurolsc": neurolsc.__version__,
-        "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "system": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
-        "device": torch.cuda.get_device_name(device) if on_a_gpu else device,
+        "device": torch.cuda.get_device_name(device)
+        if device.startswith("cuda") and torch.cuda.is_available()
+        else device,
     }
 
 
-@cache
-def _commit() -> str | None:
-    """The commit of the package, with a + if files differ from it; None outside of its checkout."""
-
-    def git(*words: str) -> str:
-        here = Path(neurolsc.__file__).parent
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        if not git("ls-files", "__init__.py"):  # installed inside of another checkout
-            return None
-        return git("describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=40")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-# ---- a row
+# a row
 
 
 def make_row(trial: "Trial", sweep: Path, columns: "Columns") -> Row | None:
     """The row of a trial that is over, without lists; None of another.
 
-    That of a failed trial holds the error, and what was measured until then.
+    That of a failed trial holds the error, and the measurements until then.
     """
     folder, failure = sweep / trial.name, sweep / (trial.name + FAILED)
     row: Row = {"trial": trial.name, "finished": folder.exists(), "error": None}
+    if not row["finished"] and not failure.exists():
+        return None
     found: Row = {}
     try:
         if failure.exists():
             note = _read(failure)
-            row["error"], found = note["error"], dict(note.get("environment", {}))
-        elif not row["finished"]:
-            return None
-        if row["finished"]:
-            of = type(trial).of(read_settings(folder))
-            if changed := differences(of.settings, trial.settings):
-                raise ValueError(
-                    f"{folder.name} was run when defaults were others ({changed}): write these settings into the "
-                    "grid file, use another folder, or run it anew by --retry."
-                )
+            row["error"], found = note["error"], note["environment"]
+        if row["finished"] and (changed := differences(type(trial).of(read_settings(folder)).settings, trial.settings)):
+            raise ValueError(
+                f"{folder.name} was run when defaults were others ({changed}): write these settings into the grid file, "
+                "or run it anew by --retry."
+            )
         found |= _measured(trial, folder if row["finished"] else sweep / (trial.name + UNFINISHED), columns)
     except (ValueError, OSError) as error:
         row["error"] = row["error"] or f"{type(error).__name__}: {error}"
     if row["error"] is not None:  # names in the place of paths of this machine
-        shown = trial.shown()
-        for path, name in [
-            (f"{sweep}{os.sep}", ""),
-            *((v, shown[n]) for n, v in trial.settings.items() if shown[n] != v),
-        ]:
-            row["error"] = row["error"].replace(path, name)
+        row["error"] = row["error"].replace(f"{sweep}{os.sep}", "")
+        if root := trial.settings["root"]:
+            row["error"] = row["error"].replace(root, Path(root).name)
     row |= trial.shown()
     for name, value in found.items():  # a list has a column for each layer
         row |= {f"{name}_{i}": v for i, v in enumerate(value, start=1)} if isinstance(value, list) else {name: value}
@@ -160,7 +127,7 @@ def _measured(trial: "Trial", folder: Path, columns: "Columns") -> Row:
     task = trial.experiment.data.task
     before = _read(folder / BEFORE) if (folder / BEFORE).exists() else {}
     starts = [file for name in ("start.json", "pretraining.json") if (file := folder / name).exists()]
-    row = dict(before.get("environment", {})) | {"start_seconds": sum(_read(file)["seconds"] for file in starts)}
+    row = before.get("environment", {}) | {"start_seconds": sum(_read(file)["seconds"] for file in starts)}
     row |= {f"start_{name}": value for name, value in before.get("statistics", {}).items()}
     if history := read_history(folder):
         with refusing(folder, "damaged: its history is not that of a training"):
@@ -179,8 +146,7 @@ def _measured(trial: "Trial", folder: Path, columns: "Columns") -> Row:
                 row["learns"] = kind.better(best[score], columns.learns)
             row["train_seconds"] = sum(epoch["seconds"] for epoch in history)
     if (folder / AFTER).exists():
-        with refusing(folder / AFTER, "damaged"):
-            row |= {f"end_{name}": value for name, value in _read(folder / AFTER)["time_constants"].items()}
+        row |= {f"end_{name}": value for name, value in _read(folder / AFTER)["time_constants"].items()}
     if (folder / TEST).exists():
         test = _read(folder / TEST)
         names = ("loss", *task.kinds, "share_without_vote", "silent_steps", "synops")
@@ -205,35 +171,20 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
 
 
-def write_table(rows: Iterable[Row], path: Path) -> None:
-    """Write rows as CSV, whole or not at all; columns that a row lacks are empty."""
-    rows = list(rows)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
-
-
-# ---- arms: means over seeds
+# arms: means over seeds
 
 
 @dataclass(frozen=True)
 class Arm:
-    """The trials that differ in their seed alone.
+    """The trials that differ in their seed alone."""
 
-    Attributes:
-        settings: those that differ from arm to arm.
-        rows: of the trials.
-    """
-
-    settings: Row
+    settings: Row  # those that differ from arm to arm
     rows: tuple[Row, ...]
 
-    @cached_property
-    def whole(self) -> tuple[Row, ...]:
+    @property
+    def finished(self) -> list[Row]:
         """Rows without an error."""
-        return tuple(row for row in self.rows if row["error"] is None)
+        return [row for row in self.rows if row["error"] is None]
 
     @property
     def name(self) -> str:
@@ -241,8 +192,8 @@ class Arm:
         return ", ".join(f"{name} {shown(value)}" for name, value in self.settings.items()) or "all"
 
     def values(self, column: str) -> list[float]:
-        """A column, of the trials that have it."""
-        return [row[column] for row in self.whole if row.get(column) is not None]
+        """A column, of the finished trials that have it."""
+        return [row[column] for row in self.finished if row.get(column) is not None]
 
     def layers(self, column: str) -> str:
         """Lowest and highest layer of a column, each a mean over trials."""
@@ -253,7 +204,7 @@ class Arm:
 
 
 def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]:
-    """The chosen trials, put together by settings, in the order of the grid.
+    """The chosen trials, grouped by settings, in the order of the grid.
 
     Args:
         grid: the grid of the sweep.
@@ -279,16 +230,16 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
     Arguments and errors are those of :func:`arms`.
     """
     score, share, columns = f"validation_{grid.score}", grid.measure.share, grid.columns
+    unit, named = ("%", "") if share else ("", f" {grid.score}")
 
     def spread(values: list[float], form: str) -> str:
         if len(values) < 2:
             return format(values[0], form) if values else ""
         return f"{mean(values):{form}} ± {pstdev(values):{form}}"
 
-    def scores(values: list[float]) -> str:
-        if not share:
-            return spread(values, ".4g")
-        return f"{spread([100 * value for value in values], '.1f')} %" if values else ""
+    def scores(column: str) -> str:
+        values = [100 * value if share else value for value in arm.values(column)]
+        return f"{spread(values, '.1f' if share else '.4g')} {unit}".strip() if values else ""
 
     def bound(value: float) -> str:
         return f"{value:.0%}" if share else f"{value:g}"
@@ -299,12 +250,10 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         if grid.choice is not None:
             chosen = grid.choice.setting
             line[f"{chosen} (chosen)"] = ", ".join(dict.fromkeys(shown(row[chosen]) for row in arm.rows))
-        count, failed = len(arm.rows), len(arm.rows) - len(arm.whole)
+        count, failed = len(arm.rows), len(arm.rows) - len(arm.finished)
         line["seeds"] = f"{count} ({failed} failed)" if failed else str(count)
-        line |= {f"after {n} epochs": scores(arm.values(f"after_{n}_{score}")) for n in columns.budgets}
-        named = "" if share else f" {grid.score}"
-        line[f"validation{named}"] = scores(arm.values(score))
-        line[f"test{named}"] = scores(arm.values(f"test_{grid.score}"))
+        line |= {f"after {n} epochs": scores(f"after_{n}_{score}") for n in columns.budgets}
+        line |= {f"validation{named}": scores(score), f"test{named}": scores(f"test_{grid.score}")}
         if columns.learns is not None:
             side = "below" if grid.measure.lower_is_better else "above"
             line[f"{side} {bound(columns.learns)}"] = f"{sum(arm.values('learns')):.0f} of {count}"
@@ -319,9 +268,7 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         line["start, s"] = spread(arm.values("start_seconds"), ".3g")
         line["training, s"] = spread(arm.values("train_seconds"), ".3g")
         lines.append(line)
-    titles = [
-        title for title in dict.fromkeys(name for line in lines for name in line) if any(line[title] for line in lines)
-    ]
+    titles = [title for title in lines[0] if any(line[title] for line in lines)] if lines else []
     cells = [titles, ["---"] * len(titles), *([line[title] or "-" for title in titles] for line in lines)]
     return "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"
 
@@ -334,17 +281,15 @@ def shown(value: Any) -> str:
 def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None) -> list[Path]:
     """Draw learning.png and scores.png into the folder of a sweep; return their paths.
 
-    Scores are those of the epoch with the lowest validation loss so far, which early stopping would
-    keep. Failed trials are left out. Of a measure that is no share the curves are shown where they
-    lie after a quarter of the epochs.
+    Scores are those of the epoch with the lowest validation loss so far. Failed trials are left out. Of a measure that
+    is no share the curves are shown where they lie after a quarter of the epochs.
 
     Args:
         grid: the grid of the sweep.
         rows: its table.
         sweep: its folder.
-        over: the setting along the axis of the scores, and of the panels of learning curves; by
-            default layers, or else the first that varies. Settings that follow from it are not
-            named again.
+        over: the setting along the axis of the scores, and of the panels of learning curves; by default layers, or else
+            the first that varies.
 
     Raises:
         ValueError: if the setting does not vary, or no chosen trial is over.
@@ -355,37 +300,29 @@ def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None
     over = over or ("layers" if "layers" in varied or not varied else varied[0])
     if varied and over not in varied:
         raise ValueError(f"over must be a setting that varies from arm to arm, {', '.join(varied)}, got {over!r}.")
-
-    def follows(name: str) -> bool:
-        pairs = {(trial.settings[over], trial.settings[name]) for trial in grid.trials}
-        return len(pairs) == len({value for value, _ in pairs})
-
-    rest = [name for name in varied if name != over and not follows(name)]
+    rest = [name for name in varied if name != over]
     panels: dict[str, dict[str, list[list[float]]]] = {}
     scores: dict[str, dict[Any, list[float]]] = {}
     for arm in arms(grid, rows, [over, *rest]):
         value, name = arm.settings[over], Arm({name: arm.settings[name] for name in rest}, ()).name
         if arm.values(column):
-            histories = [best_so_far(read_history(sweep / row["trial"])) for row in arm.whole]
+            histories = [best_so_far(read_history(sweep / row["trial"])) for row in arm.finished]
             curves = [[epoch[column] for epoch in history] for history in histories]
             panels.setdefault(f"{over} {shown(value)}", {})[name] = curves
             scores.setdefault(name, {})[value] = arm.values(column)
     if not scores:
         raise ValueError("there is nothing to draw: no trial that was chosen is over.")
-    settings, data = grid.trials[0].settings, grid.trials[0].experiment.data
+    settings = grid.trials[0].settings
     common = [f"{name} {shown(settings[name])}" for name in ("cell", "layers", "width") if name not in grid.varied]
-    common += [] if {"data", "root"} & set(grid.varied) else [data.title]
-    counts = sorted({len(runs) for by_value in scores.values() for runs in by_value.values()})
-    seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) + (" seed" if counts == [1] else " seeds")
-    title = f"{grid.name}: {', '.join([*common, seeds])}"
-    limits = None
+    common += [] if {"data", "root"} & set(grid.varied) else [grid.trials[0].experiment.data.title]
+    title, limits = f"{grid.name}: {', '.join(common)}", None
     if not share:
         runs = [run for by_name in panels.values() for part in by_name.values() for run in part]
         late = [value for run in runs for value in run[len(run) // 4 :]]
         margin = 0.05 * (max(late) - min(late)) or 0.05 * abs(max(late)) or 1.0
         limits = min(late) - margin, max(late) + margin
     paths, score = [sweep / "learning.png", sweep / "scores.png"], column.replace("_", " ")
-    bands, best = f"{title}; bands from lowest to highest", f"{score}\nof the best epoch so far"
+    bands, best = f"{title}; bands from lowest to highest seed", f"{score}\nof the best epoch so far"
     plot_bands(panels, paths[0], score=best, share=share, limits=limits, title=bands)
     plot_scores(scores, paths[1], over=over, score=score, share=share, title=title)
     return paths

@@ -22,15 +22,13 @@ __all__ = ["Data", "Samples", "Scores", "batches", "carried", "evaluate", "rates
 class Samples(Protocol):
     """A map-style data set: item i is a pair (x, label) with x of shape (T, N).
 
-    Instead of a label an item may have a tensor (T, ...) of targets, one for every step, as the
-    task needs it. A data set with ``__getitems__`` reads a whole batch at once, and may return a
-    :class:`neurolsc.datasets.Batch`, which costs no copy and can carry a mask for samples of
-    unequal length.
+    Instead of a label an item may have a tensor (T, ...) of targets, one for every step. A data set with
+    ``__getitems__`` reads a whole batch at once, and may return a :class:`neurolsc.datasets.Batch`, which costs no copy
+    and can carry a mask for samples of unequal length.
 
-    If it has an attribute ``streams`` (int), its items are pieces of that many long sequences, and
-    item i + streams continues item i. They are then read in order, ``streams`` at a time whatever
-    the batch size, and the state of the network, without its history, goes on from each batch to
-    the next: truncated backpropagation through time.
+    If it has an attribute ``streams`` (int), its items are pieces of that many long sequences, and item i + streams
+    continues item i. They are read in order, ``streams`` at a time whatever the batch size, and the state of the
+    network, without its history, goes on from each batch to the next: truncated backpropagation through time.
     """
 
     def __len__(self) -> int:
@@ -42,28 +40,25 @@ class Samples(Protocol):
         ...
 
 
+# Items; or a loader of batches (x (T, B, N), labels) in its own order and batch size.
 Data = Samples | DataLoader[Any]
-"""Items; or a loader of batches (x (T, B, N), labels), with :func:`neurolsc.datasets.collate` as
-its ``collate_fn``, in its own order and batch size."""
 
 
 @dataclass(frozen=True, repr=False)
 class Scores(Displayed):
     """Result of :func:`evaluate`: means over samples, shares from 0 to 1.
 
-    A measure of the task is an attribute as well: ``scores.mode_accuracy``.
+    Of samples of unequal length each counts its own steps only, and samples count equally. A measure of the task is an
+    attribute as well: ``scores.mode_accuracy``.
 
     Attributes:
         loss: of the task, in nats.
-        measures: of the task by name; of :class:`neurolsc.tasks.Classification` mode_accuracy and
-            mean_accuracy.
+        measures: of the task by name; of :class:`neurolsc.tasks.Classification` mode_accuracy and mean_accuracy.
         share_without_vote: :func:`neurolsc.metrics.share_without_vote`.
         firing_rate: spikes per neuron and step of every layer; None where outputs are not binary.
-        silent_steps: share of (step, sample) pairs in which the last layer is silent; None as
-            above. Of samples of unequal length this, the rates and the share without a vote count
-            each sample's own steps only, and samples equally.
-        synops: synaptic operations per sample, with those of input events; None if a layer does not
-            spike or does not state its recurrent synapses, or the readout is not dense.
+        silent_steps: share of (step, sample) pairs in which the last layer is silent; None as above.
+        synops: synaptic operations per sample, with those of input events; None if a layer does not spike or does not
+            state its recurrent synapses, or the readout is not dense.
         kinds: how the measures are read.
     """
 
@@ -75,21 +70,15 @@ class Scores(Displayed):
     synops: float | None
     kinds: dict[str, MetricSpec] = field(default_factory=dict)
 
-    @property
-    def sparsity(self) -> list[float | None]:
-        """1 - firing_rate."""
-        return [None if rate is None else 1 - rate for rate in self.firing_rate]
-
     def __getattr__(self, name: str) -> float:
         measures = self.__dict__.get("measures", {})
-        if name in measures:
-            return measures[name]
-        known = ", ".join(["loss", "share_without_vote", "firing_rate", "silent_steps", "synops", *measures])
-        raise AttributeError(f"there is no score {name!r}; there are {known}.")
+        if name not in measures:
+            raise AttributeError(f"there is no score {name!r}; the measures are {', '.join(measures)}.")
+        return measures[name]
 
     def to_dict(self) -> dict[str, Any]:
         """All scores as JSON values."""
-        names = ("share_without_vote", "firing_rate", "silent_steps", "synops", "sparsity")
+        names = ("share_without_vote", "firing_rate", "silent_steps", "synops")
         return {"loss": self.loss} | self.measures | {name: getattr(self, name) for name in names}
 
     def parts(self) -> list[Table]:
@@ -131,52 +120,40 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
             x, targets, mask = unpack(batch, device)
             run = network.run(x, states, mask=mask)
             states = carried(dataset, run)
-            loss = task.loss(run.logits, targets, mask).item()
-            if not math.isfinite(loss):
-                raise FloatingPointError(f"the loss is {loss} in an evaluation: the weights have diverged, lower lr.")
             spikes = [layer if metrics.is_binary(layer) else None for layer in run.spikes]
             sizes.append(size(x, mask))
-            measured.append(task.measures(run.logits, targets, mask))
+            measured.append({"loss": task.loss(run.logits, targets, mask).item()})
+            if math.isfinite(measured[-1]["loss"]):
+                measured[-1] |= task.measures(run.logits, targets, mask)
+            if bad := {name: value for name, value in measured[-1].items() if not math.isfinite(value)}:
+                name, value = next(iter(bad.items()))
+                raise FloatingPointError(f"the {name} is {value} in an evaluation: see neurolsc.diagnose, or lower lr.")
             others.append(
                 {
-                    "loss": loss,
                     "share_without_vote": metrics.share_without_vote(run.logits, mask),
                     "firing_rate": [None if z is None else metrics.firing_rate(z, mask) for z in spikes],
                     "silent_steps": None if spikes[-1] is None else metrics.silent_steps(spikes[-1], mask),
                     "synops": _synops(network, x, spikes),
                 }
             )
-    kinds = {name: metric_spec(task, name) for name in measured[0]}
-    measures = {}
-    for name, kind in kinds.items():
-        parts = [BatchMetric(m[name], *both) for m, both in zip(measured, sizes, strict=True)]
-        measures[name] = kind.mean(parts)
-        if not math.isfinite(measures[name]):
-            raise FloatingPointError(
-                f"the {name} is {measures[name]} in an evaluation: the weights have diverged, lower lr."
-            )
 
-    def mean(values: list[Any]) -> Any:
+    def mean(values: list[Any], kind: MetricSpec = SHARE) -> Any:
         if isinstance(values[0], list):
             return [mean(list(layer)) for layer in zip(*values, strict=True)]
-        if any(value is None for value in values):
+        if None in values:
             return None
-        samples = sum(count for count, _ in sizes)
-        return sum(count * value for (count, _), value in zip(sizes, values, strict=True)) / samples
+        return kind.mean([BatchMetric(value, *both) for value, both in zip(values, sizes, strict=True)])
 
+    kinds = {name: metric_spec(task, name) for name in measured[0] if name != "loss"}
+    measures = {name: mean([one[name] for one in measured], kind) for name, kind in kinds.items()}
     means = {name: mean([other[name] for other in others]) for name in others[0]}
-    return Scores(measures=measures, kinds=kinds, **means)
+    return Scores(loss=mean([one["loss"] for one in measured]), measures=measures, kinds=kinds, **means)
 
 
 def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float | None:
     """Operations per sample of the whole network; None if some number of synapses is not known."""
-    within = [cell.recurrent_synapses for cell in network.cells]
-    parts = [
-        part
-        for part in network.readout.modules()
-        if not isinstance(part, nn.Sequential) and type(part) not in (nn.Identity, nn.Flatten, nn.Dropout)
-    ]
-    match parts:
+    without = (nn.Sequential, nn.Identity, nn.Flatten, nn.Dropout)
+    match [part for part in network.readout.modules() if type(part) not in without]:
         case []:
             outputs = 0
         case [nn.Linear(out_features=outputs)]:
@@ -186,10 +163,11 @@ def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float |
     above = [*(cell.n_hidden for cell in network.cells[1:]), outputs]
     events = int((x.coalesce().values() if x.is_sparse else x).count_nonzero())
     total = events * network.cells[0].n_hidden / x.shape[1]
-    for own, z, onward in zip(within, spikes, above, strict=True):
-        if own is None or z is None:
+    for cell, z, onward in zip(network.cells, spikes, above, strict=True):
+        if cell.recurrent_synapses is None or z is None:
             return None
-        total += metrics.synops(z, own + onward) if own + onward else 0
+        if synapses := cell.recurrent_synapses + onward:
+            total += metrics.synops(z, synapses)
     return total
 
 
@@ -201,16 +179,12 @@ def batches(
     Those of a data set with ``streams`` are never shuffled. A loader is returned as it is.
 
     Raises:
-        ValueError: if the data set is empty, not all its streams are equally long, or a loader's
-            batches are not time-first; the message names the data.
-        TypeError: if it is not a data set, or a loader without a length.
+        ValueError: if the data set is empty, not all its streams are equally long, or a loader's batches are not
+            time-first; the message names the data.
+        TypeError: if it has no length or items.
     """
     if isinstance(dataset, DataLoader):
-        try:
-            length = len(dataset)
-        except TypeError as error:
-            raise TypeError(f"{name} must be a DataLoader with a length, got one of an iterable without.") from error
-        if length == 0:
+        if len(dataset) == 0:
             raise ValueError(f"{name} is an empty DataLoader; at least one batch is needed.")
         if hasattr(dataset.dataset, "streams"):
             raise ValueError(f"{name} has streams, whose order a DataLoader does not respect: give its data set.")
@@ -243,7 +217,7 @@ def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | N
     """Input (T, B, N), targets, and mask (T, B) or None, on a device.
 
     Raises:
-        TypeError: if the batch is something else, as that of a loader may be.
+        TypeError: if the batch of a loader is something else.
         ValueError: if shapes do not fit, such as those of a batch (B, T, N).
     """
     several = isinstance(batch, tuple | list)

@@ -35,14 +35,10 @@ def network_fingerprint(network: Network) -> dict[str, Any]:
 
 
 def data_fingerprint(name: str, data: object) -> dict[str, Any]:
-    """What tells one data set from another, without reading an item.
+    """What tells one data set, wrapper of one, or list of items from another.
 
-    That are its length and public attributes: texts, numbers, dataclasses, and digests of arrays.
-    Of an iterable without items nothing is known.
-
-    Args:
-        name: name of the data, with which every name in the result begins.
-        data: a data set, a wrapper of one (``Subset``, ``DataLoader``), or a list of items.
+    That are its length and public attributes: texts, numbers, dataclasses, and digests of arrays. No item of a data set
+    is read. Every name in the result begins with that of the data.
     """
     found: dict[str, Any] = {}
     if isinstance(data, DataLoader):

@@ -1,13 +1,11 @@
 """The training loop: settings, updates, early stopping, and checkpoints that survive a kill."""
 
-import csv
 import hashlib
-import io
-import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,21 +19,15 @@ from torch.utils.data import DataLoader
 
 from neurolsc.datasets.batches import drawn_from
 from neurolsc.display import Displayed, Table
-from neurolsc.io import atomic_write, check_finite, locked, read_tree, refusing, write_tree
+from neurolsc.io import check_finite, locked, read_tree, refusing, write_csv, write_json, write_tree
 from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
 from neurolsc.network import Network, as_network
 from neurolsc.progress import progress_bar
-from neurolsc.schedule import Constant, Cosine, CosineTo, FromTorch, Schedule
+from neurolsc.schedule import Constant, Cosine, FromTorch, Schedule
 from neurolsc.tasks import Classification, Task, metric_spec
 from neurolsc.training.evaluation import Data, batches, carried, evaluate, rates, size, unpack
 from neurolsc.training.fingerprint import data_fingerprint, differences, network_fingerprint
-from neurolsc.training.optim import (
-    adabelief_lookahead,
-    bound_weights,
-    condition_gradients,
-    membrane,
-    parameter_groups,
-)
+from neurolsc.training.optim import adabelief_lookahead, bound_weights, condition_gradients, parameter_groups
 from neurolsc.validation import number, one_of, positive, setting, whole
 
 if TYPE_CHECKING:
@@ -43,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PAPER", "Row", "TrainResult", "TrainSettings", "train"]
 
-SCHEDULES: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine(), "cosine-to-tenth": CosineTo(0.1)}
+SCHEDULES: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine(), "cosine-to-tenth": Cosine(0.0, end=0.1)}
 OPTIMIZERS = {"adam": torch.optim.Adam, "adabelief-lookahead": adabelief_lookahead}
 PAPER: dict[str, Any] = {
     "batch_size": 256,
@@ -57,6 +49,7 @@ PAPER: dict[str, Any] = {
 """The paper's training (arXiv:2308.12075, Sec. II-G), as settings of :func:`train`: AdaBelief in
 Lookahead at one learning rate, gradients as they are."""
 
+RATES = r"'(base_lrs|_last_lr)': \[[^\]]*\],? ?"  # in the repr of a scheduler's state
 Row = dict[str, Any]  # one epoch of a history
 
 
@@ -64,17 +57,17 @@ Row = dict[str, Any]  # one epoch of a history
 class TrainSettings:
     """The training.
 
-    These are the keywords of :func:`train`, the flags of ``neurolsc train``, and the names in grids
-    and in a run's settings.toml. From Python, ``schedule`` may also be a
-    :class:`neurolsc.schedule.Schedule` or :class:`neurolsc.schedule.FromTorch`, and ``optimizer`` a
-    function that makes one from parameters, or groups of them, and a learning rate.
+    These are the keywords of :func:`train`, the flags of ``neurolsc train``, and the names in grids and in a run's
+    settings.toml. From Python, ``schedule`` may also be a :class:`neurolsc.schedule.Schedule` or
+    :class:`neurolsc.schedule.FromTorch`, and ``optimizer`` a function that makes one from parameters, or groups of
+    them, and a learning rate.
 
     Raises:
         ValueError: if a number is out of range, or a word is unknown.
         TypeError: if a setting is of the wrong kind.
 
-    Source: the defaults are ours, from the study in the documentation; patience: arXiv:2308.12075,
-    Sec. II-G. The paper's training is :data:`neurolsc.training.PAPER`.
+    Source: the defaults are ours, from the study in the documentation; patience: arXiv:2308.12075, Sec. II-G. The
+    paper's training is :data:`neurolsc.training.PAPER`.
     """
 
     epochs: int = setting(20, "most epochs")
@@ -108,27 +101,12 @@ class TrainSettings:
         if isinstance(self.schedule, str):
             one_of("schedule", self.schedule, tuple(SCHEDULES))
         elif not callable(self.schedule) and not isinstance(self.schedule, FromTorch):
-            raise TypeError(
-                "schedule must be a function of the share done, or of torch as FromTorch(make), got a "
-                f"{type(self.schedule).__name__}."
-            )
+            wanted = "schedule must be a function of the share done, or of torch as FromTorch(make)"
+            raise TypeError(f"{wanted}, got a {type(self.schedule).__name__}.")
         if isinstance(self.optimizer, str):
             one_of("optimizer", self.optimizer, tuple(OPTIMIZERS))
         elif not callable(self.optimizer):
             raise TypeError(f"optimizer must make one from (parameters, lr), got a {type(self.optimizer).__name__}.")
-
-    def check(self, network: Network) -> None:
-        """Refuse a network whose weights cannot be clipped.
-
-        Raises:
-            TypeError: if weights are to be clipped and a cell does not name its voltage.
-        """
-        for cell in network.cells if self.clip_weight else ():
-            membrane(cell)
-
-    def run(self, network: Network, training: Data, validation: Data, **more: Any) -> "TrainResult":
-        """:func:`train` with these settings."""
-        return train(network, training, validation, **vars(self), **more)
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,10 +114,10 @@ class TrainResult(Displayed):
     """Result of :func:`train`; the network itself has the weights of the best epoch.
 
     Attributes:
-        history: one row per epoch: epoch (from 1), train_loss and the task's score (means while the
-            weights move; train_mode_accuracy), validation_loss and the task's measures
-            (validation_mode_accuracy, validation_mean_accuracy), then of the validation samples as
-            in :class:`Scores` share_without_vote, firing_rate, silent_steps, synops, and seconds.
+        history: one row per epoch: epoch (from 1), train_loss and the task's score (means while the weights move;
+            train_mode_accuracy), validation_loss and the task's measures (validation_mode_accuracy,
+            validation_mean_accuracy), then of the validation samples as in :class:`Scores` share_without_vote,
+            firing_rate, silent_steps, synops, and seconds.
         best_epoch: epoch with the lowest validation loss, from 1.
         stopped_early: True if the patience ran out.
         measure: how the score is read.
@@ -184,9 +162,8 @@ class TrainResult(Displayed):
         """
         from neurolsc.plots import plot_learning_curves  # matplotlib is slow to import and few runs draw
 
-        return plot_learning_curves(
-            {"": self.history}, path, chance=chance, score=self.score, share=self.measure.share, title=title
-        )
+        how: dict[str, Any] = {"chance": chance, "score": self.score, "share": self.measure.share, "title": title}
+        return plot_learning_curves({"": self.history}, path, **how)
 
     def parts(self) -> list[str | Table]:
         """How it ended, its first, best and last epoch, and warnings."""
@@ -204,30 +181,16 @@ class TrainResult(Displayed):
         return [summary, Table(head, rows), *self.findings]
 
     def to_json(self, path: str | PathLike[str]) -> None:
-        """Write history, best epoch and whether it stopped early as JSON.
-
-        Raises:
-            OSError: if the file cannot be written.
-        """
-        content = {name: getattr(self, name) for name in ("history", "best_epoch", "stopped_early")}
-        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
-        atomic_write(path, lambda file: file.write(text.encode()))
+        """Write history, best epoch and whether it stopped early as JSON."""
+        write_json(path, {name: getattr(self, name) for name in ("history", "best_epoch", "stopped_early")})
 
     def to_csv(self, path: str | PathLike[str]) -> None:
-        """Write the history as a table; rates of layers are firing_rate_1, firing_rate_2, ...
-
-        Raises:
-            OSError: if the file cannot be written.
-        """
+        """Write the history as a table; rates of layers are firing_rate_1, firing_rate_2, ..."""
         rows = []
         for row in self.history:
             layers = {f"firing_rate_{i}": rate for i, rate in enumerate(row["firing_rate"], start=1)}
             rows.append({key: value for key, value in row.items() if key != "firing_rate"} | layers)
-        text = io.StringIO()
-        writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        atomic_write(path, lambda file: file.write(text.getvalue().encode()))
+        write_csv(path, rows)
 
 
 def train(
@@ -244,33 +207,31 @@ def train(
 ) -> TrainResult:
     r"""Train a network in place, with early stopping on the validation loss.
 
-    All random numbers of an epoch, of the order of the samples and of dropout, follow from (seed,
-    epoch) alone. On a CPU a run that was killed and resumed ends in the very weights of one that
-    was not, bit by bit.
+    All random numbers of an epoch, of the order of the samples and of dropout, follow from (seed, epoch) alone. On a
+    CPU a run that was killed and resumed ends in the very weights of one that was not, bit by bit.
 
     Args:
         network: the network; it ends with the weights of its best epoch.
-        training: items, shuffled anew in every epoch: :class:`neurolsc.training.Samples`. Or a
-            ``DataLoader`` of time-first batches (``collate_fn=neurolsc.datasets.collate``) with its
-            own order and batch size, whose draws from torch's global random numbers follow from
-            (seed, epoch) as well.
+        training: items, shuffled anew in every epoch: :class:`neurolsc.training.Samples`. Or a ``DataLoader`` of
+            time-first batches (``collate_fn=neurolsc.datasets.collate``) with its own order and batch size, whose draws
+            from torch's global random numbers follow from (seed, epoch) as well.
         validation: items that decide when to stop and which weights are best; never the test set.
         task: the task; by default the label of the sample at every step.
         seed: of order and dropout.
-        checkpoint: file of the state after every epoch, locked meanwhile; if it exists, training
-            goes on from it. Patience may then be new, and so may the epochs at a constant learning
-            rate; other settings, the network but for its weights, and the data may not. No
-            checkpoint holds the state of a ``DataLoader`` with a generator or persistent workers.
+        checkpoint: file of the state after every epoch, locked meanwhile; if it exists, training goes on from it.
+            Patience may then be new, and so may the epochs at a constant learning rate; other settings, the network but
+            for its weights, and the data may not. No checkpoint holds the state of a ``DataLoader`` with a generator or
+            persistent workers.
         progress: show a bar over the batches of each epoch.
         on_epoch: called with the history so far after every epoch.
         settings: fields of :class:`TrainSettings`: epochs, batch_size, lr, schedule, optimizer ...
 
     Raises:
-        ValueError: if a data set is empty or does not fit, a setting is out of range, or the
-            checkpoint is damaged or of a run with other settings, which the message names.
+        ValueError: if a data set is empty or does not fit, a setting is out of range, or the checkpoint is damaged or
+            of a run with other settings, which the message names.
         TypeError: if network, data or a setting are of the wrong kind.
-        FloatingPointError: if the loss or the score becomes NaN or infinite. The network then has
-            the weights of its best epoch, or those before the first.
+        FloatingPointError: if the loss, the gradient or the score becomes NaN or infinite; the message names the layer.
+            The network then has the weights of its best epoch, or those before the first.
         BlockingIOError: if another process trains with the checkpoint.
         OSError: if the checkpoint cannot be read or written.
 
@@ -279,28 +240,26 @@ def train(
     how = TrainSettings(**settings)
     as_network(network)
     whole("seed", seed, at_least=0)
-    how.check(network)
+    if how.clip_weight:
+        bound_weights(network, weight=torch.inf, spectrum=0)  # refuses a cell that does not name its voltage
     device, order, metric = network.dtype_and_device["device"], torch.Generator(), metric_spec(task, task.score)
     train_batches = batches("training", training, how.batch_size, order)
     batches("validation", validation, how.batch_size)  # refuses before the first epoch, not after it
     schedule = SCHEDULES[how.schedule] if isinstance(how.schedule, str) else how.schedule
     make: Any = OPTIMIZERS[how.optimizer] if isinstance(how.optimizer, str) else how.optimizer
     optimizer = make(parameter_groups(network, how.lr, by_gain=how.by_gain), how.lr)
-    scheduler: Any = None
-    every = ""
-    if isinstance(schedule, FromTorch):
-        scheduler, every = schedule.scheduler(optimizer), schedule.every
+    scheduler: Any = schedule.make(optimizer) if isinstance(schedule, FromTorch) else None
     full_rates = [group["lr"] for group in optimizer.param_groups]
     average = AveragedModel(network) if how.average_from else None
     history: list[Row] = []
     best_epoch, best = 0, _weights(network)
 
-    def diverged(what: str) -> FloatingPointError:
+    def diverged(what: str, cure: str = f"lower the learning rate (now {how.lr:g})") -> FloatingPointError:
         network.load_state_dict(best)
         epoch = f"epoch {best_epoch}, its best" if best_epoch else "before the training"
         return FloatingPointError(
-            f"{what}: see what neurolsc.diagnose finds, lower the learning rate (now {how.lr:g}), or set the radii first "
-            f"(neurolsc.pretrain). The network has the weights of {epoch}."
+            f"{what}: see what neurolsc.diagnose finds, {cure}, or set the radii first (neurolsc.pretrain). "
+            f"The network has the weights of {epoch}."
         )
 
     def state() -> dict[str, Any]:
@@ -308,25 +267,27 @@ def train(
             "network": network.state_dict(),
             "best": best,
             "best_epoch": best_epoch,
+            "history": history,
             "optimizer": optimizer.state_dict(),
             "full_rates": full_rates,
-            "history": history,
-            "scheduler": None if scheduler is None else scheduler.state_dict(),
             "average": None if average is None else average.state_dict(),
+            "scheduler": None if scheduler is None else scheduler.state_dict(),
         }
 
     with locked(checkpoint):
         fingerprint: dict[str, Any] = {}
         if checkpoint is not None:
-            free = {"epochs", "patience"} | ({"batch_size"} if isinstance(training, DataLoader) else set())
-            fingerprint |= {f.name: getattr(how, f.name) for f in fields(how) if f.name not in free}
+            same = ("batch_size", "lr", "by_gain", "average_from")
+            same += ("clip_gradient", "centralize", "clip_spectrum", "clip_weight")
+            fingerprint = {name: getattr(how, name) for name in same}
             fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": repr(schedule)}
             fingerprint |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
             for name, data in (("training", training), ("validation", validation)):
                 _check_resumable(name, data)
                 fingerprint |= data_fingerprint(name, data)
-            if isinstance(schedule, FromTorch) and scheduler is not None:
-                fingerprint["schedule"] = schedule.describe(scheduler)
+            if isinstance(schedule, FromTorch):  # its rates at first depend on the weights, by their gains
+                kind, first = type(scheduler).__name__, repr(scheduler.state_dict())
+                fingerprint["schedule"] = f"{kind}, every {schedule.every}, {re.sub(RATES, '', first)}"
             elif schedule != Constant():
                 fingerprint["epochs"] = how.epochs  # the next learning rate depends on it
             if Path(checkpoint).exists():
@@ -341,11 +302,9 @@ def train(
                     for part in ("best", "network"):  # both have to fit
                         check_finite(saved[part])
                         network.load_state_dict(saved[part])
-                    optimizer.load_state_dict(saved["optimizer"])
-                    if average is not None:
-                        average.load_state_dict(saved["average"])
-                    if scheduler is not None:
-                        scheduler.load_state_dict(saved["scheduler"])
+                    for part, value in (("optimizer", optimizer), ("average", average), ("scheduler", scheduler)):
+                        if value is not None:
+                            value.load_state_dict(saved[part])
                     history, best, best_epoch = saved["history"], saved["best"], saved["best_epoch"]
                     full_rates = saved["full_rates"]  # gains were those of the weights that the training began with
 
@@ -353,8 +312,8 @@ def train(
             epoch, started = len(history) + 1, time.perf_counter()
             # one seed from two, such that neighbours have nothing in common
             mixed = int.from_bytes(hashlib.sha256(f"{seed} {epoch}".encode()).digest()[:4])
-            desc, length = f"epoch {epoch}/{how.epochs}", len(train_batches)
-            bar = progress_bar(length, desc=desc, unit="batch", shown=progress)
+            length = len(train_batches)
+            bar = progress_bar(length, desc=f"epoch {epoch}/{how.epochs}", unit="batch", shown=progress)
             cuda = [device] if device.type == "cuda" else []
             with torch.random.fork_rng(devices=cuda), bar, drawn_from(mixed, epoch):
                 torch.manual_seed(mixed)
@@ -363,24 +322,37 @@ def train(
                 samples, total, states = 0, 0.0, None
                 parts: list[BatchMetric] = []
                 for index, batch in enumerate(train_batches, start=1):
+                    where = f"in epoch {epoch}, batch {index}"
                     x, targets, mask = unpack(batch, device)
                     run = network.run(x, states, mask=mask)
                     logits, states = run.logits, carried(training, run)
-                    del run  # the spikes need not live as long as the loss
                     loss = task.loss(logits, targets, mask)
                     value = loss.item()
                     if not math.isfinite(value):
-                        raise diverged(f"the loss is {value} in epoch {epoch}, batch {index}")
+                        bad = [i for i, z in enumerate(run.spikes, start=1) if not z.isfinite().all()]
+                        raise diverged(
+                            f"the loss is {value} {where}, from {f'layer {bad[0]}' if bad else 'the readout'} on"
+                        )
+                    del run  # the spikes need not live as long as the loss
                     optimizer.zero_grad()
                     loss.backward()
                     if not isinstance(schedule, FromTorch):
                         factor = schedule((epoch - 1 + (index - 1) / length) / how.epochs)
                         for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
                             group["lr"] = factor * rate
-                    condition_gradients(network, centralize=how.centralize, clip=how.clip_gradient)
+                    norm = condition_gradients(network, centralize=how.centralize, clip=how.clip_gradient)
+                    if not norm.isfinite():  # backward goes from the top down: it began in the topmost layer
+                        bad = [i for i, cell in enumerate(network.cells, start=1) if _has_bad_gradient(cell)]
+                        at = (
+                            f"layer {bad[-1]}, a {type(network.cells[bad[-1] - 1]).__name__}," if bad else "the readout"
+                        )
+                        raise diverged(
+                            f"the gradient of {at} is not finite {where}, at a loss of {value:.3g}",
+                            "use a surrogate whose derivative is finite everywhere, such as fast_sigmoid or atan",
+                        )
                     optimizer.step()
                     bound_weights(network, weight=how.clip_weight, spectrum=how.clip_spectrum)
-                    if scheduler is not None and every == "update":
+                    if scheduler is not None and schedule.every == "update":  # type: ignore[union-attr]
                         scheduler.step()  # type: ignore[call-arg]
                     count, steps = size(x, mask)
                     samples, total = samples + count, total + count * value
@@ -391,12 +363,12 @@ def train(
                 if not math.isfinite(score):
                     raise diverged(f"the {task.score} is {score} in epoch {epoch}")
 
-                scored = network
+                scored: Any = network
                 if average is not None and epoch >= how.average_from:
                     average.update_parameters(network)
                     scored = average.module
                 try:
-                    scores = evaluate(scored, validation, task=task, batch_size=how.batch_size)  # type: ignore[arg-type]
+                    scores = evaluate(scored, validation, task=task, batch_size=how.batch_size)
                 except FloatingPointError as error:
                     raise diverged(f"the validation loss is not finite in epoch {epoch}") from error
                 shown = metric.text(scores.measures[task.score])
@@ -408,11 +380,11 @@ def train(
             row |= {name: getattr(scores, name) for name in ("share_without_vote", "firing_rate", "silent_steps")}
             row |= {"synops": scores.synops, "seconds": time.perf_counter() - started}
             if not history or scores.loss < history[best_epoch - 1]["validation_loss"]:
-                best_epoch, best = epoch, _weights(scored)  # type: ignore[arg-type]
+                best_epoch, best = epoch, _weights(scored)
             history.append(row)
             if isinstance(scheduler, ReduceLROnPlateau):
                 scheduler.step(scores.loss)
-            elif scheduler is not None and every == "epoch":
+            elif scheduler is not None and schedule.every == "epoch":  # type: ignore[union-attr]
                 scheduler.step()
             if checkpoint is not None:
                 write_tree(checkpoint, state() | {"settings": fingerprint})
@@ -426,15 +398,19 @@ def _weights(network: Network) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
+def _has_bad_gradient(cell: torch.nn.Module) -> bool:
+    return any(p.grad is not None and not p.grad.isfinite().all() for p in cell.parameters())
+
+
 def _check_resumable(name: str, data: Data) -> None:
     """Refuse loaders whose order, or whose random changes, a resumed training could not repeat."""
     if not isinstance(data, DataLoader):
         return
     parts = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
-    own, workers = any(getattr(part, "generator", None) is not None for part in parts), data.persistent_workers
-    if own or workers:
-        what, cure = ("a generator of its own", "leave it out") if own else ("persistent workers", "do without")
+    own = any(getattr(part, "generator", None) is not None for part in parts)
+    if own or data.persistent_workers:
+        what = "a generator of its own" if own else "persistent workers"
         raise ValueError(
-            f"{name} is a DataLoader with {what}, whose random numbers no checkpoint holds: {cure}, and they follow from "
-            "(seed, epoch); or train without checkpoint."
+            f"{name} is a DataLoader with {what}, whose random numbers no checkpoint holds: leave it out, and they follow "
+            "from (seed, epoch); or train without checkpoint."
         )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, Membrane, weight_matrices
+from neurolsc.neurons.cell import Cell, weight_matrices
 from neurolsc.validation import positive
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ __all__ = [
     "clip_singular_values",
     "clip_weights",
     "condition_gradients",
-    "membrane",
     "parameter_groups",
 ]
 
@@ -32,15 +31,13 @@ def adabelief_lookahead(
     .. math:: \phi \leftarrow \phi + 0.5\,(w - \phi), \quad w \leftarrow \phi
         \quad \text{every 6 steps}
 
-    The slow copy :math:`\phi` of each parameter p is ``optimizer.state[p]["slow_params"]``. Code
-    that sets parameters between two steps (the multipliers of pre-training) has to set that copy as
-    well, or it pulls them back.
+    The slow copy :math:`\phi` of each parameter p is ``optimizer.state[p]["slow_params"]``. Code that sets parameters
+    between two steps has to set that copy as well, or it pulls them back.
 
     Args:
         parameters: the parameters, or groups of them.
         lr: learning rate; 1e-3 trains the ALIF of the paper, 3.14e-3 is its pre-training.
-        weight_decay: decoupled from the gradient; 0 in the paper's training, 1e-4 in its
-            pre-training.
+        weight_decay: decoupled from the gradient; 0 in the paper's training, 1e-4 in its pre-training.
 
     Raises:
         ValueError: if there is no parameter, lr is not positive, or weight_decay is negative.
@@ -51,8 +48,7 @@ def adabelief_lookahead(
         >>> optimizer.k, optimizer.alpha
         (6, 0.5)
 
-    Source: arXiv:2308.12075, Sec. II-G; Zhuang et al. 2020 (AdaBelief); Zhang et al. 2019
-    (Lookahead).
+    Source: arXiv:2308.12075, Sec. II-G; Zhuang et al. 2020 (AdaBelief); Zhang et al. 2019 (Lookahead).
     """
     from pytorch_optimizer import AdaBelief, Lookahead  # takes a second to import, and only training needs it
 
@@ -69,9 +65,8 @@ def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict
     .. math:: \mathrm{lr} / g, \qquad
         g(b_\vartheta) = \frac{1}{n} \sum_i \frac{1}{1 - e^{-1/\tau_{\vartheta,i}}}
 
-    so that the state at rest moves by about as much as weights do: :math:`b_\vartheta` of an ALIF
-    is added at every step and decays within :math:`\tau_\vartheta` of them; it moves the threshold
-    100-fold by default.
+    so that the state at rest moves by about as much as weights do: :math:`b_\vartheta` of an ALIF is added at every
+    step and moves the threshold 100-fold by default.
 
     Args:
         network: the network; gains of its parameters are :meth:`neurolsc.Cell.gains`.
@@ -89,31 +84,32 @@ def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict
     return [{"params": plain, "lr": lr}, *scaled]
 
 
-def condition_gradients(network: Network, *, centralize: bool, clip: float) -> None:
-    r"""Centralize gradients and clip their norm, before the optimizer's step.
+def condition_gradients(network: Network, *, centralize: bool, clip: float) -> Tensor:
+    r"""Centralize gradients and clip their norm, before the optimizer's step; return the norm before it is clipped.
 
-    Spikes are never negative, so a change that all weights of a neuron share moves its mean current
-    by their number times the rate below. An optimizer that moves every weight by about its learning
-    rate then shifts it by whole thresholds within some updates, and layers fall silent or fire at
-    every step, the more layers, the sooner. A centralized gradient leaves that to the threshold.
+    Spikes are never negative, so a change that all weights of a neuron share moves its mean current by their number
+    times the rate below: within some updates layers fall silent or fire at every step, the more layers, the sooner. A
+    centralized gradient leaves that to the threshold.
 
     Args:
         network: the network, with gradients.
-        centralize: subtract from the gradient of every matrix of a cell the mean of its row,
-            :math:`g_{ij} \leftarrow g_{ij} - \tfrac1n \sum_k g_{ik}`; not that of the readout.
-        clip: the largest norm c of the whole gradient, :math:`g \leftarrow g \min(1, c / \Vert g
-            \Vert)`; 0: not clipped.
+        centralize: subtract from the gradient of every matrix of a cell the mean of its row, :math:`g_{ij} \leftarrow
+            g_{ij} - \tfrac1n \sum_k g_{ik}`; not that of the readout.
+        clip: the largest norm c of the whole gradient, :math:`g \leftarrow g \min(1, c / \Vert g \Vert)`; 0: not
+            clipped.
 
-    Source: Pascanu et al., arXiv:1211.5063, algorithm 1 (clipping); Yong et al., arXiv:2004.01461,
-    eq. 1 (centralization; for spikes: ours).
+    Source: Pascanu et al., arXiv:1211.5063, algorithm 1 (clipping); Yong et al., arXiv:2004.01461, eq. 1
+    (centralization; for spikes: ours).
     """
     if centralize:
         from pytorch_optimizer.optimizer.gradient_centralization import centralize_gradient
 
         parameters = (p for cell in network.cells for p in cell.parameters())
         centralize_gradient([p.grad for p in parameters if p.grad is not None])
-    if clip:
-        nn.utils.clip_grad_norm_(network.parameters(), clip)
+    norm = nn.utils.get_total_norm([p.grad for p in network.parameters() if p.grad is not None])
+    if clip and norm.isfinite():
+        nn.utils.clip_grads_with_norm_(network.parameters(), clip, norm)
+    return norm
 
 
 def bound_weights(network: Network, *, weight: float, spectrum: float) -> None:
@@ -139,31 +135,22 @@ def clip_weights(cell: Cell, most: float) -> None:
 
     .. math:: |w_{ij}| \le c\, \vartheta_i
 
-    Of a convolution the lowest threshold counts. Integers of a chip have so many steps between zero
-    and the largest weight: with 8 bits and c = 3, a threshold is 62 steps or more.
+    Of a convolution the lowest threshold counts. Integers of a chip have so many steps between zero and the largest
+    weight: with 8 bits and c = 3, a threshold is 62 steps or more.
 
     Raises:
         TypeError: if the cell does not name its voltage (:class:`neurolsc.neurons.Membrane`).
     """
+    if (membrane := cell.membrane()) is None:
+        raise TypeError(f"clip_weight needs a cell that names its voltage, got {type(cell).__name__}.")
     with torch.no_grad():
-        threshold = membrane(cell).thresholds(cell.initial_state(1))[0].clamp(min=0)
+        threshold = membrane.thresholds(cell.initial_state(1))[0].clamp(min=0)
         for matrix in dict.fromkeys((*weight_matrices(cell, "depth"), *weight_matrices(cell, "time"))):
             weights = matrix.weights
             dense = weights.ndim == 2 and len(weights) == len(threshold)
             bound = most * (threshold.unsqueeze(1) if dense else threshold.min())
             if (weights.abs() > bound).any():
                 matrix.set(weights.clamp(-bound, bound))
-
-
-def membrane(cell: Cell) -> Membrane:
-    """Voltage and threshold of a cell.
-
-    Raises:
-        TypeError: if it does not name them.
-    """
-    if (found := cell.membrane()) is None:
-        raise TypeError(f"clip_weight needs a cell that names its voltage, got {type(cell).__name__}.")
-    return found
 
 
 def clip_singular_values(weights: Tensor, most: float) -> Tensor:
