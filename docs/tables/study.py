@@ -1,7 +1,7 @@
 """The study: what came of each arm, and which figure of the start goes with the score."""
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import mean, pstdev
 
 from scipy.stats import spearmanr
@@ -78,12 +78,9 @@ def _parts(row: dict[str, str]) -> list[str]:
     return [part for part in (size, row["cell"], leak, damped, at_once, *trained) if part]
 
 
-def _arms(name: str, score: str = "mode_accuracy", others: Mapping[str, tuple[str, ...]] | None = None) -> list[str]:
-    """A row for each arm of a sweep, after those of some starts of other sweeps at its depths."""
-    own = _trials(name)
-    depths = {row["layers"] for row in own}
-    found = [row for other, starts in (others or {}).items() for row in _trials(other) if row["start"] in starts]
-    found = [row for row in found if row["layers"] in depths] + own
+def _arms(*sweeps: str, score: str = "mode_accuracy") -> list[str]:
+    """A row for each arm of some sweeps."""
+    found = [row for name in sweeps for row in _trials(name)]
     arms = [[row for row in arm if row["chosen"] == "True"] for arm in grouped(found, *_ARM).values()]
     arms = [arm for arm in arms if arm]
     parts = [_parts(arm[0]) for arm in arms]
@@ -95,8 +92,9 @@ def _arms(name: str, score: str = "mode_accuracy", others: Mapping[str, tuple[st
         body.append([*network, f"`{arm[0]['start']}`", _scored(arm, score)])
     unit = "%" if score == "mode_accuracy" else score
     head = [*(["network"] if differ else []), "start", f"test, {unit}"]
-    epochs = ", ".join(sorted({row["epochs"] for row in own}))
-    about = f"{', '.join(common)}; {len(own)} trials, {epochs} epochs, `study_{name.replace('-', '_')}.csv`"
+    files = ", ".join(f"`study_{name}.csv`" for name in sweeps)
+    epochs = ", ".join(sorted({row["epochs"] for row in found}))
+    about = f"{', '.join(common)}; {len(found)} trials, {epochs} epochs, {files}"
     return [*rows(head, body), "", f"*{about}.*"]
 
 
@@ -142,21 +140,15 @@ table(study_summary, "study-lsc", *list(STARTS)[4:])
 
 
 @table
-def study_starts() -> list[str]:
-    """Published starts and LSC at five layers."""
-    return _arms("starts")
-
-
-@table
 def study_ablation() -> list[str]:
-    """LSC whole, without one of its parts, and other ways to the same radius."""
-    return _arms("ablation", others={"starts": ("LSC(0.5)",)})
+    """LSC whole and without one of its parts, and published starts, at five layers."""
+    return _arms("starts", "ablation")
 
 
 @table
 def study_music() -> list[str]:
     """The paper's cells and ALIF+ on the JSB Chorales, as they start and pre-trained."""
-    return _arms("jsb", "nll")
+    return _arms("jsb", score="nll")
 
 
 @table

@@ -1,11 +1,10 @@
 # %% [markdown]
-# # 2. Your network of snnTorch, norse or Lightning
+# # 2. Your network of snnTorch or norse
 #
-# After this page you can measure, diagnose and start a network that you wrote in snnTorch or norse,
-# and watch one that Lightning trains.
+# After this page you can measure, diagnose and start a network that you wrote in snnTorch or norse.
+# Lightning has [callbacks](../interop.md#lightning).
 
 # %%
-import logging
 import warnings
 
 import matplotlib.pyplot as plt
@@ -13,7 +12,6 @@ import snntorch as snn
 import torch
 from snntorch.surrogate import fast_sigmoid
 from torch import nn
-from torch.utils.data import DataLoader, Subset
 
 import neurolsc
 from neurolsc import initialisers
@@ -178,42 +176,6 @@ print(neurolsc.diagnose(wrapped, (x, labels), labels=train_set.labels, lr=LR))
 print(starts["woken"].apply(wrapped, batches))
 rates = [wrapped.run(batches[1]).spikes[layer].mean().item() for layer in wrapped.spiking]
 print("spikes per neuron and step:", ", ".join(f"{rate:.2f}" for rate in rates))
-
-# %% [markdown]
-# ## Lightning
-#
-# `Starting(Relay())` starts the network before the first epoch; `Diagnosing` diagnoses it while it
-# trains, and prints new findings.
-
-# %%
-from lightning.pytorch import LightningModule, Trainer  # noqa: E402
-
-from neurolsc.interop.lightning import Diagnosing  # noqa: E402
-
-warnings.filterwarnings("ignore", ".*does not have many workers")
-warnings.filterwarnings("ignore", category=FutureWarning)  # inside Lightning
-logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-
-
-class Model(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = Net()
-
-    def training_step(self, batch, _):
-        loss = cross_entropy(self.net(batch[0].float()), batch[1])
-        self.log("train_loss", loss)
-        return loss
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=5e-3)
-
-
-torch.manual_seed(0)
-model, watch = Model(), Diagnosing("net", every=1)
-quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-trainer = Trainer(max_epochs=1, callbacks=[watch], accelerator="cpu", **quiet)
-trainer.fit(model, DataLoader(Subset(train_set, range(64)), batch_size=32, collate_fn=collate))
 
 # %% [markdown]
 # Two seeds and three epochs are an illustration; [the study](../study.md) has four seeds, and two,

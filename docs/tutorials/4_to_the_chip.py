@@ -47,12 +47,10 @@ print(f"validation: mode accuracy {result.best['validation_mode_accuracy']:.1%} 
 
 # %%
 integers = quantize(network)
-layer = integers.layers[0]
-weights, rounded = network.cells[0].w_in.detach(), layer.weight
 figure, (left, right) = plt.subplots(1, 2, layout="constrained")
-left.hist(weights.flatten().numpy(), bins=80)
-left.set(title="Input weights of the first layer, floats", yscale="log", ylabel="weights")
-right.hist(rounded.detach().flatten().numpy(), bins=range(-256, 257, 8))
+left.hist(network.cells[0].w_in.flatten().tolist(), bins=80)
+right.hist(integers.layers[0].weight.flatten().tolist(), bins=80)
+left.set(title="Input weights of the first layer, floats", yscale="log")
 right.set(title="and in integers", yscale="log")
 plt.show()
 

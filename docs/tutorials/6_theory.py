@@ -150,7 +150,7 @@ for (name, network), color, line in zip(networks.items(), ("C0", "C1", "C2"), ("
         f"{name:<20} tau_theta {network.cells[0].tau_theta.mean():.3g}, threshold at rest "
         f"{network.cells[0].theta_rest.mean():.2g}, spikes per step {rates[0]:.4f}, {rates[1]:.4f}"
     )
-axes[0].set(title="What a threshold remembers", xlabel="steps")
+axes[0].set(title="Memory of a threshold", xlabel="steps")
 axes[1].set(title="Gradient, first layer", xlabel="steps back")
 axes[2].set(title="Spikes per neuron and step", xlabel="layer", xticks=(1, 2))
 axes[0].legend(frameon=False, fontsize="small")
