@@ -185,7 +185,7 @@ def bars(colors) -> tuple[dict[str, tuple[float, ...]], dict[str, list[float]]]:
         steps=torch.arange(4),
         time=radii,
         depth=radii,
-        held_by=SHARES,
+        due_to=SHARES,
         colors=colors,
         firing_rate=[0.1, 0.2, float("nan")],
         starred=[True, False, False],

@@ -5,19 +5,19 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from neurolsc.plots.style import STYLE, Where, color, finish, line_style, panels, target_line, whole_steps
+from neurolsc.plots.style import Where, color, finish, line_style, panels, styled, target_line, whole_steps
 
 Rates = Mapping[float, Sequence[float]]
 """by learning rate the scores of several seeds"""
 
 
+@styled
 def plot_grid(
     paths: Mapping[str, Sequence[tuple[int, int]]],
     path: Where = None,
@@ -38,29 +38,29 @@ def plot_grid(
     Returns:
         The figure.
     """
-    with mpl.rc_context(STYLE):
-        figure, ((ax,),) = panels(1, 1, figsize=(1.1 * steps + 1.6, 1.1 * layers + 1.4))
-        for step in range(steps + 1):
-            for layer in range(layers + 1):
-                for ahead in ((step + 1, layer), (step, layer + 1)):
-                    if ahead[0] <= steps and ahead[1] <= layers:
-                        ax.plot(*zip((step, layer), ahead, strict=True), color="#cccccc", linewidth=1, zorder=0)
-        for number, (name, points) in enumerate(paths.items()):
-            shift = 0.07 * (number - (len(paths) - 1) / 2)
-            moved = [(step + shift, layer + shift) for step, layer in points]
-            for start, end in pairwise(moved):
-                arrow = {"arrowstyle": "-|>", "color": color(number), "linewidth": 2, "shrinkA": 0, "shrinkB": 0}
-                ax.annotate("", end, start, arrowprops=arrow)
-            ax.plot([], [], color=color(number), linewidth=2, label=name)
-        at = np.array([(step, layer) for step in range(steps + 1) for layer in range(layers + 1)])
-        ax.plot(at[:, 0], at[:, 1], "o", markersize=9, color="white", markeredgecolor="black", zorder=1)
-        ax.set(xlabel="time step", ylabel="layer", aspect="equal")
-        ax.set_yticks(range(layers + 1))
-        whole_steps(ax)
-        figure.legend(loc="outside lower center", ncols=len(paths), fontsize="small")
-        return finish(figure, path, title)
+    figure, ((ax,),) = panels(1, 1, figsize=(1.1 * steps + 1.6, 1.1 * layers + 1.4))
+    for step in range(steps + 1):
+        for layer in range(layers + 1):
+            for ahead in ((step + 1, layer), (step, layer + 1)):
+                if ahead[0] <= steps and ahead[1] <= layers:
+                    ax.plot(*zip((step, layer), ahead, strict=True), color="#cccccc", linewidth=1, zorder=0)
+    for number, (name, points) in enumerate(paths.items()):
+        shift = 0.07 * (number - (len(paths) - 1) / 2)
+        moved = [(step + shift, layer + shift) for step, layer in points]
+        for start, end in pairwise(moved):
+            arrow = {"arrowstyle": "-|>", "color": color(number), "linewidth": 2, "shrinkA": 0, "shrinkB": 0}
+            ax.annotate("", end, start, arrowprops=arrow)
+        ax.plot([], [], color=color(number), linewidth=2, label=name)
+    at = np.array([(step, layer) for step in range(steps + 1) for layer in range(layers + 1)])
+    ax.plot(at[:, 0], at[:, 1], "o", markersize=9, color="white", markeredgecolor="black", zorder=1)
+    ax.set(xlabel="time step", ylabel="layer", aspect="equal")
+    ax.set_yticks(range(layers + 1))
+    whole_steps(ax)
+    figure.legend(loc="outside lower center", ncols=len(paths), fontsize="small")
+    return finish(figure, path, title)
 
 
+@styled
 def plot_rates(
     curves: Mapping[str, Mapping[str, Rates]],
     path: Where = None,
@@ -88,28 +88,28 @@ def plot_rates(
     """
     styles = _styles(curves)
     rows, columns = -(-len(curves) // columns), min(columns, len(curves))
-    with mpl.rc_context(STYLE):
-        figure, grid = panels(rows, columns, figsize=(3.9 * columns + 0.6, 3.1 * rows + 0.9), sharex=True)
-        for ax in grid.flat[len(curves) :]:
-            ax.set_visible(False)
-        for ax, (name, arms) in zip(grid.flat, curves.items(), strict=False):
-            for arm, rates in arms.items():
-                told = {rate: list(rates[rate]) for rate in sorted(rates) if len(rates[rate])}
-                ax.plot(list(told), [np.mean(v) for v in told.values()], linewidth=1.7, **styles[arm])
-                for rate, values in told.items():
-                    ax.plot([rate] * len(values), values, ".", markersize=7, alpha=0.6, color=styles[arm]["color"])
-            ax.set(title=name, xscale="log", xlabel="learning rate")
-            ax.tick_params(labelbottom=True)
-            if share:
-                ax.set_ylim(0, 1)
-            if log:
-                ax.set_yscale("log")
-        for row in grid:
-            row[0].set_ylabel(score)
-        _legend(figure, styles)
-        return finish(figure, path, title)
+    figure, grid = panels(rows, columns, figsize=(3.9 * columns + 0.6, 3.1 * rows + 0.9), sharex=True)
+    for ax in grid.flat[len(curves) :]:
+        ax.set_visible(False)
+    for ax, (name, arms) in zip(grid.flat, curves.items(), strict=False):
+        for arm, rates in arms.items():
+            told = {rate: list(rates[rate]) for rate in sorted(rates) if len(rates[rate])}
+            ax.plot(list(told), [np.mean(v) for v in told.values()], linewidth=1.7, **styles[arm])
+            for rate, values in told.items():
+                ax.plot([rate] * len(values), values, ".", markersize=7, alpha=0.6, color=styles[arm]["color"])
+        ax.set(title=name, xscale="log", xlabel="learning rate")
+        ax.tick_params(labelbottom=True)
+        if share:
+            ax.set_ylim(0, 1)
+        if log:
+            ax.set_yscale("log")
+    for row in grid:
+        row[0].set_ylabel(score)
+    _legend(figure, styles)
+    return finish(figure, path, title)
 
 
+@styled
 def plot_starts(
     arms: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]],
     path: Where = None,
@@ -135,22 +135,22 @@ def plot_starts(
     widest = max(map(len, arms.values()))
     columns = min(2, len(arms))
     rows = -(-len(arms) // columns)
-    with mpl.rc_context(STYLE):
-        size = ((1.2 * widest + 1.2) * columns + 0.6, 3.2 * rows + 0.9)
-        figure, grid = panels(rows, columns, figsize=(max(size[0], 6), size[1]))
-        for ax in grid.flat[len(arms) :]:
-            ax.set_visible(False)
-        for ax, (name, cells), score, share in zip(grid.flat, arms.items(), scores, shares, strict=False):
-            _bars(ax, cells, styles)
-            ax.set(title=name, ylabel=score)
-            if share:
-                ax.set_ylim(0, 1)
-            else:
-                ax.set_yscale("log")
-        _legend(figure, styles, thick=6)
-        return finish(figure, path, title)
+    size = ((1.2 * widest + 1.2) * columns + 0.6, 3.2 * rows + 0.9)
+    figure, grid = panels(rows, columns, figsize=(max(size[0], 6), size[1]))
+    for ax in grid.flat[len(arms) :]:
+        ax.set_visible(False)
+    for ax, (name, cells), score, share in zip(grid.flat, arms.items(), scores, shares, strict=False):
+        _bars(ax, cells, styles)
+        ax.set(title=name, ylabel=score)
+        if share:
+            ax.set_ylim(0, 1)
+        else:
+            ax.set_yscale("log")
+    _legend(figure, styles, thick=6)
+    return finish(figure, path, title)
 
 
+@styled
 def plot_covariances(
     curves: Mapping[str, Mapping[str, tuple[int, tuple[Any, Any, Any]]]],
     path: Where = None,
@@ -171,23 +171,22 @@ def plot_covariances(
         The figure.
     """
     heads = ("covariance", "correlation (shaded: of chance)", "p-value (dashed: 0.05)")
-    with mpl.rc_context(STYLE):
-        figure, grid = panels(len(curves), 3, figsize=(12, 2.7 * len(curves) + 0.5))
-        for row, (name, drawn) in zip(grid, curves.items(), strict=True):
-            for number, (curve, (_, parts)) in enumerate(drawn.items()):
-                for ax, values in zip(row, parts, strict=True):
-                    ax.plot(np.asarray(values), label=curve, linewidth=1.5, **line_style(number))
-            noise = 2 / np.sqrt(samples)
-            row[1].axhspan(-noise, noise, color="black", alpha=0.1, linewidth=0)
-            row[1].set_ylim(-1.05, 1.05)
-            row[2].axhline(0.05, color="black", linestyle="--", linewidth=1)
-            row[2].set_ylim(0, 1)
-            row[0].set_ylabel(textwrap.fill(name, 26))
-            row[0].legend(fontsize="small")
-            for ax, head in zip(row, heads, strict=True):
-                ax.set(title=head, xlabel="time step")
-                whole_steps(ax)
-        return finish(figure, path, title)
+    figure, grid = panels(len(curves), 3, figsize=(12, 2.7 * len(curves) + 0.5))
+    for row, (name, drawn) in zip(grid, curves.items(), strict=True):
+        for number, (curve, (_, parts)) in enumerate(drawn.items()):
+            for ax, values in zip(row, parts, strict=True):
+                ax.plot(np.asarray(values), label=curve, linewidth=1.5, **line_style(number))
+        noise = 2 / np.sqrt(samples)
+        row[1].axhspan(-noise, noise, color="black", alpha=0.1, linewidth=0)
+        row[1].set_ylim(-1.05, 1.05)
+        row[2].axhline(0.05, color="black", linestyle="--", linewidth=1)
+        row[2].set_ylim(0, 1)
+        row[0].set_ylabel(textwrap.fill(name, 26))
+        row[0].legend(fontsize="small")
+        for ax, head in zip(row, heads, strict=True):
+            ax.set(title=head, xlabel="time step")
+            whole_steps(ax)
+    return finish(figure, path, title)
 
 
 def _bars(ax: Axes, cells: Mapping[str, Mapping[str, Sequence[float]]], styles: dict[str, dict[str, Any]]) -> None:
@@ -216,6 +215,7 @@ Curve = tuple[Any, Any]
 """places and natural logarithms (N,) of each"""
 
 
+@styled
 def plot_paths(
     curves: Mapping[str, Mapping[str, Curve]],
     path: Where = None,
@@ -239,21 +239,21 @@ def plot_paths(
     Returns:
         The figure.
     """
-    with mpl.rc_context(STYLE):
-        figure, ((*axes,),) = panels(1, len(curves), figsize=(4.4 * len(curves) + 0.4, 3.4), sharey=shared)
-        for ax, (name, drawn), label in zip(axes, curves.items(), over, strict=True):
-            for number, (curve, (places, logs)) in enumerate(drawn.items()):
-                width = 1.5 + 1.1 * (len(drawn) - 1 - number)  # where one hides another, both are seen
-                ax.plot(places, _decades(logs), label=curve, linewidth=width, **line_style(number))
-            _logarithmic(ax)
-            whole_steps(ax)
-            ax.set(title=name, xlabel=label)
-            if len(drawn) > 1:
-                ax.legend(fontsize="small")
-        axes[0].set_ylabel(counted)
-        return finish(figure, path, title)
+    figure, ((*axes,),) = panels(1, len(curves), figsize=(4.4 * len(curves) + 0.4, 3.4), sharey=shared)
+    for ax, (name, drawn), label in zip(axes, curves.items(), over, strict=True):
+        for number, (curve, (places, logs)) in enumerate(drawn.items()):
+            width = 1.5 + 1.1 * (len(drawn) - 1 - number)  # where one hides another, both are seen
+            ax.plot(places, _decades(logs), label=curve, linewidth=width, **line_style(number))
+        _logarithmic(ax)
+        whole_steps(ax)
+        ax.set(title=name, xlabel=label)
+        if len(drawn) > 1:
+            ax.legend(fontsize="small")
+    axes[0].set_ylabel(counted)
+    return finish(figure, path, title)
 
 
+@styled
 def plot_pascal(
     curves: Mapping[str, tuple[Any, Any, Any]],
     path: Where = None,
@@ -271,25 +271,25 @@ def plot_pascal(
     Returns:
         The figure.
     """
-    with mpl.rc_context(STYLE):
-        figure, axes = panels(2, len(curves), figsize=(4.8 * len(curves) + 0.4, 5.6), sharex="col")
-        for column, (name, (outputs, derivative, bound)) in enumerate(curves.items()):
-            above, below = axes[:, column]
-            steps = np.arange(len(outputs))
-            above.plot(steps, np.asarray(outputs), color=color(0), linewidth=0.8)
-            above.set_title(name)
-            below.plot(steps, _decades(bound), color=color(2), linewidth=4, alpha=0.4, label="bound")
-            below.plot(steps, _decades(derivative), color=color(1), linewidth=1.7, label="derivative")
-            _logarithmic(below)
-            low, high = below.get_ylim()
-            below.set_ylim(min(low, (low + high) / 2 - 1), max(high, (low + high) / 2 + 1))  # ticks are whole decades
-            below.set_xlabel("time step of the input")
-            below.legend(fontsize="small")
-        axes[0, 0].set_ylabel("output, samples")
-        axes[1, 0].set_ylabel("derivative of all outputs by the input")
-        return finish(figure, path, title)
+    figure, axes = panels(2, len(curves), figsize=(4.8 * len(curves) + 0.4, 5.6), sharex="col")
+    for column, (name, (outputs, derivative, bound)) in enumerate(curves.items()):
+        above, below = axes[:, column]
+        steps = np.arange(len(outputs))
+        above.plot(steps, np.asarray(outputs), color=color(0), linewidth=0.8)
+        above.set_title(name)
+        below.plot(steps, _decades(bound), color=color(2), linewidth=4, alpha=0.4, label="bound")
+        below.plot(steps, _decades(derivative), color=color(1), linewidth=1.7, label="derivative")
+        _logarithmic(below)
+        low, high = below.get_ylim()
+        below.set_ylim(min(low, (low + high) / 2 - 1), max(high, (low + high) / 2 + 1))  # ticks are whole decades
+        below.set_xlabel("time step of the input")
+        below.legend(fontsize="small")
+    axes[0, 0].set_ylabel("output, samples")
+    axes[1, 0].set_ylabel("derivative of all outputs by the input")
+    return finish(figure, path, title)
 
 
+@styled
 def plot_growth(
     growths: Mapping[str, tuple[Any, Any, Any]],
     path: Where = None,
@@ -307,31 +307,31 @@ def plot_growth(
     Returns:
         The figure.
     """
-    with mpl.rc_context(STYLE):
-        figure, axes = panels(len(growths), 2, figsize=(9.6, 2.5 * len(growths) + 0.5), sharex=True, sharey="col")
-        low, high = 0.0, 0.0
-        for (forward, back), (name, norms) in zip(axes, growths.items(), strict=True):
-            difference, tangent, gradient = (_mean_logs(part) for part in norms)
-            low, high = min(low, *_ends(tangent)), max(high, *_ends(tangent), *_ends(difference))
-            for layer in range(len(tangent)):
-                shade, steps = color(layer), np.arange(tangent.shape[1])
-                forward.plot(steps, tangent[layer], color=shade, linewidth=1.7, label=f"layer {layer + 1}, tangent")
-                forward.plot(steps, difference[layer], color=shade, linestyle=":", label=f"layer {layer + 1}, two runs")
-                back.plot(steps, gradient[layer], color=shade, linewidth=1.7, label=f"layer {layer + 1}")
-            forward.set(title=f"{name}: a change, forward")
-            back.set(title=f"{name}: the gradient, back")
-        for ax in axes.flat:
-            _logarithmic(ax)
-        # rounding, which two runs may differ by, would else make the axis
-        axes[0, 0].set_ylim(low - 0.05 * (high - low) - 0.5, high + 0.05 * (high - low) + 0.5)
-        for ax in axes[-1]:
-            ax.set_xlabel("time step")
-            whole_steps(ax)
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize="small")
-        return finish(figure, path, title)
+    figure, axes = panels(len(growths), 2, figsize=(9.6, 2.5 * len(growths) + 0.5), sharex=True, sharey="col")
+    low, high = 0.0, 0.0
+    for (forward, back), (name, norms) in zip(axes, growths.items(), strict=True):
+        difference, tangent, gradient = (_mean_logs(part) for part in norms)
+        low, high = min(low, *_ends(tangent)), max(high, *_ends(tangent), *_ends(difference))
+        for layer in range(len(tangent)):
+            shade, steps = color(layer), np.arange(tangent.shape[1])
+            forward.plot(steps, tangent[layer], color=shade, linewidth=1.7, label=f"layer {layer + 1}, tangent")
+            forward.plot(steps, difference[layer], color=shade, linestyle=":", label=f"layer {layer + 1}, two runs")
+            back.plot(steps, gradient[layer], color=shade, linewidth=1.7, label=f"layer {layer + 1}")
+        forward.set(title=f"{name}: a change, forward")
+        back.set(title=f"{name}: the gradient, back")
+    for ax in axes.flat:
+        _logarithmic(ax)
+    # rounding, which two runs may differ by, would else make the axis
+    axes[0, 0].set_ylim(low - 0.05 * (high - low) - 0.5, high + 0.05 * (high - low) + 0.5)
+    for ax in axes[-1]:
+        ax.set_xlabel("time step")
+        whole_steps(ax)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize="small")
+    return finish(figure, path, title)
 
 
+@styled
 def plot_covariance(
     curves: Mapping[str, tuple[Any, Any, Any]],
     path: Where = None,
@@ -354,23 +354,22 @@ def plot_covariance(
     Returns:
         The figure.
     """
-    with mpl.rc_context(STYLE):
-        figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.6))
-        for number, (name, curve) in enumerate(curves.items()):
-            for ax, values in zip(axes, curve, strict=True):
-                ax.plot(steps, np.asarray(values), label=name, linewidth=1.6, **line_style(number))
-        noise = 2 / np.sqrt(samples)
-        axes[1].axhspan(-noise, noise, color="black", alpha=0.1, linewidth=0)
-        target_line(axes[2], 0.05, "0.05")
-        axes[1].set_ylim(-1.05, 1.05)
-        axes[2].set_ylim(0, 1)
-        titles = (f"Covariance with step {step}", "Correlation (shaded: of chance)", "p-value (dashed: 0.05)")
-        for ax, name in zip(axes, titles, strict=True):
-            ax.set(title=name, xlabel="time step")
-            whole_steps(ax)
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), fontsize="small")
-        return finish(figure, path, title)
+    figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.6))
+    for number, (name, curve) in enumerate(curves.items()):
+        for ax, values in zip(axes, curve, strict=True):
+            ax.plot(steps, np.asarray(values), label=name, linewidth=1.6, **line_style(number))
+    noise = 2 / np.sqrt(samples)
+    axes[1].axhspan(-noise, noise, color="black", alpha=0.1, linewidth=0)
+    target_line(axes[2], 0.05, "0.05")
+    axes[1].set_ylim(-1.05, 1.05)
+    axes[2].set_ylim(0, 1)
+    titles = (f"Covariance with step {step}", "Correlation (shaded: of chance)", "p-value (dashed: 0.05)")
+    for ax, name in zip(axes, titles, strict=True):
+        ax.set(title=name, xlabel="time step")
+        whole_steps(ax)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), fontsize="small")
+    return finish(figure, path, title)
 
 
 def _decades(logs: Any) -> np.ndarray:

@@ -1,14 +1,17 @@
-"""The batch that a network is diagnosed with, and what is measured on it, layer by layer."""
+"""The batch that a network is diagnosed with, what is measured on it layer by layer, and copies trained on it."""
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import weight_matrices
+from neurolsc.neurons.cell import Cell, weight_matrices
 from neurolsc.stability import (
     Activity,
     RadiusProfile,
@@ -41,16 +44,8 @@ class Batch:
 
     @classmethod
     def of(cls, batch: Tensor | Sequence[Tensor], network: Network) -> "Batch":
-        """A batch from x alone, or (x, targets), or (x, targets, mask).
-
-        Raises:
-            TypeError: if it is something else.
-            ValueError: if x is not (T, B, n_in) of the network.
-        """
+        """A batch from x alone, or (x, targets), or (x, targets, mask)."""
         parts = tuple(batch) if isinstance(batch, tuple | list) else (tensor("x", batch),)
-        for name, part in zip(("x", "targets", "mask"), parts, strict=False):
-            if type(part).__module__ == "numpy":
-                tensor(name, part)
         if not 1 <= len(parts) <= 3 or not all(isinstance(part, Tensor) for part in parts):
             got = ", ".join(type(part).__name__ for part in parts)
             raise TypeError(f"batch must be x, (x, targets) or (x, targets, mask) of tensors, got ({got}).")
@@ -181,59 +176,51 @@ def measure(
     with eval_mode(network), torch.no_grad():
         run = network.run(batch.x, mask=batch.mask)
     by_name: Sequence[dict[str, Tensor]] = [{} for _ in layers]
-    of_gradient: list[tuple[float | None, ...]] = [() for _ in layers]
-    of_loss: dict[str, object] = {}
+    pieces: list[Sequence[dict[str, Tensor]]] = []
+    of_loss: dict[str, Any] = {}
     if batch.targets is not None:
-        by_name, of_gradient = _gradients(network, batch, task, epsilon)
+        by_name = _gradients(network, batch, task)
+        count = min(8, batch.x.shape[1])  # pieces of the batch, whose gradients are compared
+        size = batch.x.shape[1] // count
+        if count > 1:
+            pieces = [_gradients(network, batch.part(k * size, (k + 1) * size), task) for k in range(count)]
         of_loss = {
             "loss": task.loss(run.logits, batch.targets, batch.mask).item(),
             "back": _back(network, batch, task, batch.targets),
             "classes": network.n_out if isinstance(task, Classification) else None,
         }
-    measured = tuple(
-        LayerMeasurements(
-            activity(run.spikes[i], batch.mask),
-            exponents[i].item(),
-            along[i].item(),
-            across[i].item(),
-            usable[i].item(),
-            surviving_share(batch.x, run.spikes[i]),
-            time_constants(cell, by_name[i]),
-            *of_gradient[i],
+    measured = []
+    for i, cell in enumerate(network.cells):
+        of_gradient: dict[str, float | None] = {}
+        if len(whole := together(by_name[i])):
+            of_gradient = {
+                "gradient": whole.norm().item(),
+                "below_epsilon": (whole.abs() < epsilon).double().mean().item(),
+                "noise": signal_to_noise(torch.stack([together(p[i]) for p in pieces])) if pieces else None,
+            }
+        measured.append(
+            LayerMeasurements(
+                activity=activity(run.spikes[i], batch.mask),
+                exponent=exponents[i].item(),
+                singular_time=along[i].item(),
+                singular_depth=across[i].item(),
+                usable=usable[i].item(),
+                survives=surviving_share(batch.x, run.spikes[i]),
+                constants=time_constants(cell, by_name[i]),
+                **of_gradient,
+            )
         )
-        for i, cell in enumerate(network.cells)
-    )
-    spiking = [network.cells[i] for i in network.spiking]
-    below, own = (
-        [weight_matrices(cell, "depth", inputs=True) for cell in spiking],
-        [weight_matrices(cell, "time") for cell in spiking],
-    )
-    relays = all(cell.membrane() is not None and cell.thresholds() is not None for cell in spiking) and all(below)
-    relays &= all(m.weights.ndim == 2 for matrices in (*below[2:], *own[2:]) for m in matrices)
-    return Measurements(measured, profile, len(x), relays=relays, **of_loss)  # type: ignore[arg-type]
+    relays = all(_may_relay(network.cells[i]) for i in network.spiking)
+    return Measurements(tuple(measured), profile, len(x), relays=relays, **of_loss)
 
 
-def _gradients(
-    network: Network, batch: Batch, task: Task, epsilon: float
-) -> tuple[Sequence[dict[str, Tensor]], list[tuple[float | None, ...]]]:
-    """Of every layer the gradients by name; their norm, the share below epsilon, and their SNR."""
+def _gradients(network: Network, batch: Batch, task: Task) -> tuple[dict[str, Tensor], ...]:
+    """Of every layer the gradients of the loss of a batch, by name."""
 
-    def of(part: Batch) -> tuple[dict[str, Tensor], ...]:
-        def loss(logits: Tensor) -> Tensor:
-            return task.loss(logits, part.targets, part.mask)  # type: ignore[arg-type]
+    def loss(logits: Tensor) -> Tensor:
+        return task.loss(logits, batch.targets, batch.mask)  # type: ignore[arg-type]
 
-        return parameter_gradients(network, part.x, loss, mask=part.mask)
-
-    whole, samples = of(batch), batch.x.shape[1]
-    count = min(8, samples)  # pieces of the batch, whose gradients are compared
-    size = samples // count
-    pieces = [of(batch.part(k * size, (k + 1) * size)) for k in range(count)] if count > 1 else []
-    measured: list[tuple[float | None, ...]] = []
-    for i in range(len(network.cells)):
-        g = together(whole[i])
-        noise = signal_to_noise(torch.stack([together(piece[i]) for piece in pieces])) if pieces else None
-        measured.append((g.norm().item(), (g.abs() < epsilon).double().mean().item(), noise) if len(g) else ())
-    return whole[:-1], measured
+    return parameter_gradients(network, batch.x, loss, mask=batch.mask)[:-1]
 
 
 def _back(network: Network, batch: Batch, task: Task, targets: Tensor) -> Tensor:
@@ -246,3 +233,43 @@ def _back(network: Network, batch: Batch, task: Task, targets: Tensor) -> Tensor
     there = at >= 0
     rows = norms.gather(1, at.clamp(min=0).expand_as(norms))
     return (rows * there).sum(2).cpu() / there.sum(1).cpu()
+
+
+def _may_relay(cell: Cell) -> bool:
+    below, own = weight_matrices(cell, "depth", inputs=True), weight_matrices(cell, "time")
+    flat = all(matrix.weights.ndim == 2 for matrix in (*below, *own))
+    return bool(below) and flat and cell.membrane() is not None and cell.thresholds() is not None
+
+
+# ---------------------------------------------------------------- copies and updates
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter], float], Optimizer]
+
+
+def copied(network: Network) -> Network:
+    """An independent copy, also of layers of others that hold states with a history."""
+    tensors = [tensor for module in network.modules() for tensor in (*module._buffers.values(), *vars(module).values())]
+    memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
+    return copy.deepcopy(network, memo)
+
+
+def loss_after(network: Network, data: Batch, task: Task, optimizer: MakeOptimizer, lr: float, updates: int) -> float:
+    """The loss of a batch after updates on it; they stop where it is no number."""
+
+    def loss() -> Tensor:
+        return task.loss(network.run(data.x, mask=data.mask).logits, data.targets, data.mask)  # type: ignore[arg-type]
+
+    trained = [p for p in network.parameters() if p.requires_grad]
+    with eval_mode(network):  # without dropout, so that copies can be compared
+        if trained and updates:
+            steps = optimizer(trained, lr)
+            for _ in range(updates):
+                with torch.enable_grad():
+                    now = loss()
+                if not now.isfinite() or not now.requires_grad:
+                    break
+                steps.zero_grad()
+                now.backward()
+                steps.step()
+        with torch.no_grad():
+            return loss().item()

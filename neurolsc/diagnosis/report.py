@@ -1,41 +1,18 @@
-"""The diagnosis: from a network and a batch to findings, as text, JSON and picture; and its cures."""
+"""The diagnosis: from a network and a batch to findings, as text, JSON and picture."""
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from neurolsc.diagnosis.faults import (
-    AXES,
-    EXPLODING,
-    FROZEN,
-    NEURONS,
-    OFTEN,
-    RARE,
-    SATURATED,
-    SCALE,
-    SYNCHRONOUS,
-    TOO_FAST,
-    VANISHING,
-    layer_faults,
-    missing_classes,
-    too_fast,
-)
-from neurolsc.diagnosis.measurements import Batch, Measurements, batch_first, measure
+from neurolsc.diagnosis.measurements import Batch, MakeOptimizer, Measurements, batch_first, copied, loss_after, measure
 from neurolsc.display import Displayed, Table, or_dash
-from neurolsc.network import Network, as_network, eval_mode
-from neurolsc.neurons.cell import owner_of
-from neurolsc.neurons.spiking import Reset
-from neurolsc.positive import stored_parameter
-from neurolsc.stability import TransitionRule, match_firing_rates
+from neurolsc.network import Network, as_network
 from neurolsc.stability.findings import DEAD, Finding, finite_distances, main_term, surrogate_fault
-from neurolsc.stability.rules import assign
 from neurolsc.tasks import Classification, Task
 from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import positive, whole
@@ -43,7 +20,26 @@ from neurolsc.validation import positive, whole
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MakeOptimizer = Callable[[Iterable[nn.Parameter], float], Optimizer]
+SATURATED, SCALE, NEURONS = "saturated layer", "threshold out of scale", "dead neurons"
+SYNCHRONOUS, EXPLODING, VANISHING = "synchronous layer", "exploding through time", "vanishing through depth"
+FROZEN, MISSING, TOO_FAST, AXES = "frozen time constant", "missing class", "learning rate too high", "input batch first"
+
+BUSY = 0.9  # spikes per neuron and step above which a layer says little but yes
+# Rates outside of which a threshold is out of scale. Networks woken to 0.06 to 0.25 learn, those at 0.0002 to 0.04
+# hardly. A threshold of no size fires at every voltage above 0, half of the steps.
+RARE, OFTEN = 0.01, 0.4
+MOST_DEAD = 0.5  # share of silent neurons above which it is no sparse code any more
+# Synchrony above which all neurons do more than half of what they do together; layers that speech or digits drive have
+# 0.1 to 0.3.
+COMMON = 0.5
+# Growth over a whole run above which gradients explode. A mean radius above 1 alone is none, where a few points have
+# large ones and products shrink; nor is the growth of a few steps, by as much as the largest singular value, which is 1
+# to 3.
+TENFOLD = math.log(10.0)
+# Largest singular value through depth below which a layer passes less than a tenth of any gradient; five such layers
+# leave less than 1e-5. Woken networks have 0.7, good ones 2 to 4.
+LITTLE = 0.1
+MOST_STUCK = 0.5  # share of a layer's time constants that no step moves above which it is a fault
 
 
 def diagnose(
@@ -62,9 +58,9 @@ def diagnose(
 ) -> "Diagnosis":
     """Say what is wrong with a network that does not learn, or before it is to learn.
 
-    Measured are what the neurons of each layer do, radii and what holds them, Lyapunov exponents, singular values,
-    usable derivatives, and what is left of the input; with targets also the gradients of the loss, how far back and
-    down they reach, and how much batches agree on them. Found are layers that are dead, saturated, synchronous or out
+    Measured are what the neurons of each layer do, radii and their sources, Lyapunov exponents, singular values, usable
+    derivatives, and what is left of the input; with targets also the gradients of the loss, how far back and down they
+    reach, and how much batches agree on them. Found are layers that are dead, saturated, synchronous or out
     of scale, gradients that explode through time or vanish through depth, time constants that are frozen or cannot
     move, classes that are missing, a learning rate that is too high, an input whose axes are swapped, and a surrogate
     whose derivative is NaN or infinite somewhere (all else is then measured as if it were 0 there). A radius through
@@ -120,11 +116,130 @@ def diagnose(
         found += missing_classes(known, network.n_out)
     losses, updates = {}, 10  # after which the loss of a batch has moved if it moves at all
     if lr is not None and data.targets is not None and not judged:
-        for rate in (lr, lr / 10, lr / 100):
-            trained = _updated(copied(network), data, task, optimizer, rate, updates)
-            losses[rate] = _loss_of(trained, data, task)
+        rates = (lr, lr / 10, lr / 100)
+        losses = {rate: loss_after(copied(network), data, task, optimizer, rate, updates) for rate in rates}
     found += too_fast(history, updates, losses)
     return Diagnosis(tuple(found), measured, epsilon)
+
+
+class _Clamped(nn.Module):
+    """A surrogate that sees no distance from the threshold beyond a range."""
+
+    def __init__(self, spike: Callable[[Tensor], Tensor], low: float, high: float) -> None:
+        super().__init__()
+        self.spike, self.low, self.high = spike, low, high
+
+    def forward(self, v: Tensor) -> Tensor:
+        return self.spike(v.clamp(self.low, self.high))
+
+
+def _finite(network: Network) -> Network:
+    """A copy whose surrogates have derivative 0 where they have none that is finite."""
+    network = copied(network)
+    for cell in network.cells:
+        # of the finite derivatives those at 0.8 of the distance are so also times a large gradient
+        low, high = (0.8 * end for end in finite_distances(cell))
+        for module in (cell, getattr(cell, "layer", None)):
+            for name in ("spike", "spike_grad") if (low, high) != (-math.inf, math.inf) else ():  # ours, snnTorch's
+                spike: Any = getattr(module, name, None)
+                if spike is not None:
+                    setattr(module, name, _Clamped(spike, low, high))
+    return network
+
+
+# ---------------------------------------------------------------- faults
+
+
+def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> Iterator[Finding]:
+    """What is wrong with the layers, from the first to the last.
+
+    Of a network that has learnt, layers may fire often, and gradients grow.
+    """
+    scaled = all(network.cells[i].thresholds() is not None for i in network.spiking)
+    to_rate = "scale its thresholds to a rate of 0.15 (match_firing_rates)" if scaled else "scale its input weights"
+    often, silent_below = BUSY if learnt else OFTEN, False
+    for i, layer in enumerate(measured.layers):
+        rate, dead, saturated, synchrony = layer.activity
+        fires = f"fires {rate:.2g} spikes per neuron and step"
+        found: list[tuple[str, str, str, str]] = []  # name, problem, cause, cure
+        if not network.cells[i].integrator and not math.isnan(rate):
+            if rate == 0:
+                cause = "the layer below is silent" if silent_below else "its thresholds lie above all that it gets"
+                found.append((DEAD, "never fires", cause, to_rate))
+            elif rate > BUSY:
+                problem = f"fires {rate:.2f} spikes per neuron and step"
+                found.append((SATURATED, problem, "its thresholds lie below what it gets", to_rate))
+            elif rate < RARE:
+                found.append((SCALE, fires, "its thresholds are too high for what it gets", to_rate))
+            elif rate > often:
+                found.append((SCALE, fires, "its thresholds are too low for what it gets", to_rate))
+            elif saturated > 0.5:
+                problem = f"{saturated:.0%} of its neurons fire at nearly all steps"
+                found.append((SATURATED, problem, "their thresholds lie below what they get", to_rate))
+            elif dead > MOST_DEAD:
+                problem = f"{dead:.0%} of its neurons never fire"
+                found.append((NEURONS, problem, "their thresholds lie above all that they get", to_rate))
+            if synchrony > COMMON and rate > 0:
+                problem = f"its neurons fire together, {synchrony:.0%} of their variance is common"
+                cause = "one drive or their own recurrence moves them all"
+                found.append((SYNCHRONOUS, problem, cause, "halve the recurrent weights"))
+        if not learnt and layer.exponent * measured.steps > TENFOLD:
+            term, radius = main_term(measured.profile, i), measured.profile.time_mean[i].item()
+            less = "scale w_rec down: no leak is above 1 by itself" if term.name == "leak" else term.too_large
+            problem = f"gradients grow {math.exp(min(layer.exponent, 700)):.2f}-fold at every step back in time"
+            found.append((EXPLODING, problem, f"mean radius {radius:.2f}, due to the {term.name}", less))
+        if i and not silent_below and layer.singular_depth < LITTLE:
+            depth = layer.singular_depth
+            problem = f"lets no gradient through to the layer below, largest singular value {depth:.2g}"
+            cause = "its input weights are small, or spikes below have hardly a derivative"
+            cure = "scale w_in up to a radius of 0.5 through depth, and the thresholds to the rate"
+            found.append((VANISHING, problem, cause, cure))
+        for c in layer.constants:
+            if not c.fixed and not c.trained:
+                cure = f"unfreeze it: {c.name} is to have requires_grad=True"
+                found.append((FROZEN, f"{c.name} is frozen", "its requires_grad is False", cure))
+            elif not c.fixed and c.stuck > MOST_STUCK:
+                cause = f"a decay of {c.decay:.6g} has no derivative left"
+                cure = f"set {c.name} to between 0.1 and 1e4 steps"
+                found.append((FROZEN, f"no step of an optimizer can move {c.name}", cause, cure))
+        for name, problem, cause, cure in found:
+            yield Finding(i + 1, problem, cure, cause, name)
+        silent_below = rate == 0
+
+
+def missing_classes(labels: Tensor, classes: int) -> Iterator[Finding]:
+    """Classes that no label (n,) names, where there are labels enough to decide.
+
+    Of n labels drawn evenly from C classes some class is left out by chance with a probability of at most :math:`C (1 -
+    1/C)^n`, which has to be below 1 %.
+    """
+    absent = (torch.bincount(labels.flatten().long().cpu(), minlength=classes) == 0).nonzero().flatten().tolist()
+    if absent and classes * (1 - 1 / classes) ** labels.numel() < 0.01:
+        which = f"class {absent[0]} is" if len(absent) == 1 else f"classes {', '.join(map(str, absent))} are"
+        cure = "give samples of every class, or a readout of as many classes as there are"
+        yield Finding(None, f"{which} missing from {labels.numel()} labels", cure, "the data lack it", MISSING)
+
+
+def too_fast(history: Sequence[Mapping[str, Any]], updates: int, losses: Mapping[float, float]) -> Iterator[Finding]:
+    """A loss that only grew over epochs, or that smaller rates bring lower in a few updates.
+
+    Args:
+        history: rows with ``train_loss``, an epoch each; three or more count.
+        updates: updates on one batch.
+        losses: the loss after them by learning rate, that of the training first; empty: not tried.
+    """
+    epochs = [row["train_loss"] for row in history]
+    if len(epochs) >= 3 and min(epochs[1:]) > epochs[0]:
+        problem = f"the training loss only grew, from {epochs[0]:.3g} to {epochs[-1]:.3g} in {len(epochs)} epochs"
+        cure = "lower the learning rate tenfold"
+        yield Finding(None, problem, cure, "steps that are small enough lower it", TOO_FAST)
+    if losses:
+        lr = next(iter(losses))
+        best = min(losses, key=lambda rate: losses[rate] if math.isfinite(losses[rate]) else math.inf)
+        if not losses[lr] <= 1.005 * losses[best]:
+            problem = f"{updates} updates on one batch at {lr:g} bring its loss to {losses[lr]:.4g}"
+            cause = f"at {best:g} they bring it to {losses[best]:.4g}"
+            yield Finding(None, problem, f"lower the learning rate to {best:g}", cause, TOO_FAST)
 
 
 # ---------------------------------------------------------------- the report
@@ -286,237 +401,3 @@ class Diagnosis(Displayed, Sequence[Finding]):
             findings=[*map(str, self.findings or ["nothing found"]), *map(str, self.trials)],
             title=title,
         )
-
-
-# ---------------------------------------------------------------- cures
-
-RATE = 0.15  # spikes per neuron and step to which thresholds are scaled, in the middle of rates that learn
-DEPTH = 0.5  # radius through depth to which input weights are scaled, in the middle of those that learn
-
-
-@dataclass(frozen=True)
-class Cure:
-    """What is done about a fault."""
-
-    words: str
-    treat: Callable[[Network, Tensor], object] = lambda network, x: None  # in place, on an input (T, B, n_in)
-    lr: float = 1.0  # factor on the learning rate
-
-
-def cure_for(name: str, layers: Sequence[int], network: Network, measured: Measurements) -> Cure | None:
-    """The cure of a kind of fault; None where the package can try none.
-
-    Args:
-        name: of the findings.
-        layers: theirs, counted from 0.
-        network: the network in which they were found.
-        measured: what was measured of it.
-    """
-    cells = network.cells
-    if name == TOO_FAST:
-        return Cure("a tenth of the learning rate", lr=0.1)
-    if name in (DEAD, SATURATED, SCALE, NEURONS):
-        return _to_rates(layers, network, measured)
-    if name == SYNCHRONOUS:  # half of the recurrence
-        values = [
-            (i, a.parameter)
-            for i in layers
-            for a in cells[i].scaled_parameters
-            if (a.radius, a.through) == ("time", "value")
-        ]
-
-        def halve(network: Network, x: Tensor) -> None:
-            for i, parameter in values:
-                owner, last = owner_of(network.cells[i], parameter)
-                assign(network.cells[i], parameter, getattr(owner, last) * 0.5)
-
-        return Cure("what neurons of a layer send each other halved", halve) if values else None
-    if name == EXPLODING:  # the reset detached where it holds the radius; else all that the radius follows scaled
-        resets = {i: reset for i in layers if isinstance(reset := getattr(cells[i], "reset", None), Reset)}
-        by_reset = [i for i, r in resets.items() if r.gradient and main_term(measured.profile, i).name == "reset"]
-        factors = {i: min(1 / measured.profile.time_mean[i].item(), 0.95) for i in layers if i not in by_reset}
-        factors = {i: k for i, k in factors.items() if any(a.radius == "time" for a in cells[i].scaled_parameters)}
-        scaled = ", ".join(f"{k:.2f}" for k in factors.values())
-        words = ["the reset detached"] if by_reset else []
-        words += [f"all that the radius through time follows scaled by {scaled}"] if factors else []
-
-        def calm(network: Network, x: Tensor) -> None:
-            for i in by_reset:
-                network.cells[i].reset = replace(resets[i], gradient=False)  # type: ignore[assignment]
-            for i, factor in factors.items():
-                TransitionRule(hold_threshold=True).apply(network.cells[i], time=factor, depth=1.0)
-
-        return Cure("; ".join(words), calm) if words else None
-    if name == VANISHING:  # input weights up, then the thresholds to the rates of before, or to good ones
-        radii = {i: measured.profile.depth_mean[i].item() for i in layers}
-        follows = [
-            i for i in layers if any((a.radius, a.through) == ("depth", "value") for a in cells[i].scaled_parameters)
-        ]
-        factors = {i: DEPTH / radii[i] for i in follows if radii[i] > 1e-6}  # less is no radius at all
-        rates = _to_rates((), network, measured)
-
-        def open_up(network: Network, x: Tensor) -> None:
-            for i, factor in factors.items():
-                TransitionRule().apply(network.cells[i], time=1.0, depth=factor)
-            if rates is not None:
-                rates.treat(network, x)
-
-        words = f"input weights scaled by {', '.join(f'{k:.3g}' for k in factors.values())}"
-        return Cure(words if rates is None else f"{words}; {rates.words}", open_up) if factors else None
-    if name == FROZEN:
-        shortest, longest = 0.1, 1e4  # steps, of time constants that an optimizer can move
-
-        def free(network: Network, x: Tensor) -> None:
-            for cell in (network.cells[i] for i in layers):
-                thresholds = cell.thresholds()
-                rest = None if thresholds is None else thresholds.rest()
-                for scaled in cell.scaled_parameters:
-                    owner, last = owner_of(cell, scaled.parameter)
-                    parameter = stored_parameter(owner, last)
-                    if scaled.through == "value" or parameter is None:
-                        continue
-                    parameter.requires_grad_()
-                    if scaled.through == "decay":
-                        assign(cell, scaled.parameter, getattr(owner, last).detach().clamp(shortest, longest))
-                if thresholds is not None and rest is not None:
-                    thresholds.set_rest(rest)
-
-        return Cure(f"time constants unfrozen, and within {shortest:g} to {longest:g} steps", free)
-    return None
-
-
-def _to_rates(layers: Sequence[int], network: Network, measured: Measurements) -> Cure | None:
-    """Thresholds of all layers, as what one fires another reads."""
-    if not network.spiking or any(network.cells[i].thresholds() is None for i in network.spiking):
-        return None
-    found = [layer.activity.rate for layer in measured.layers]
-    wanted = [RATE if i in layers or rate < RARE or rate > OFTEN else rate for i, rate in enumerate(found)]
-    words = f"thresholds scaled to rates of {', '.join(f'{wanted[i]:.2g}' for i in network.spiking)}"
-    return Cure(words, lambda network, x: match_firing_rates(network, x, wanted, tolerance=math.inf))
-
-
-def try_cures(
-    network: Network,
-    batch: Tensor | Sequence[Tensor],
-    diagnosis: Diagnosis,
-    *,
-    task: Task = Classification(),
-    lr: float = 1e-3,
-    optimizer: MakeOptimizer = adabelief_lookahead,
-    updates: int = 20,
-) -> tuple[Trial, ...]:
-    """Try the cure of each finding on a copy of the network, and see whether it then learns faster.
-
-    Each copy is trained on the batch itself, without dropout, from the same weights but for its cure; an untreated copy
-    as well. So few updates say whether a cure sets something in motion, not what a whole training becomes.
-
-    Args:
-        network: the network; it stays as it is.
-        batch: (x, targets) or (x, targets, mask), as for :func:`neurolsc.diagnose`.
-        diagnosis: what was found with that batch.
-        task: the task of the network.
-        lr: learning rate.
-        optimizer: makes the optimizer from parameters and learning rate.
-        updates: of each copy.
-
-    Returns:
-        A trial for every kind of fault that the package can do something about, of all layers that have it at once;
-        kinds with the same cure are one. A missing class is none of those, nor are swapped axes: there the batch is
-        turned before all trials.
-
-    Raises:
-        TypeError: if network is not one, or the batch is of another kind.
-        ValueError: if there are no targets, or the batch or a number does not fit.
-
-    Cost: ``updates`` training steps on the batch per cure and for the untreated copy.
-    """
-    data = Batch.of(batch, as_network(network))
-    if data.targets is None:
-        raise ValueError("trials need targets: give the batch as (x, targets).")
-    whole("updates", updates)
-    positive("lr", lr)
-    data = data.turned() if batch_first(data) else data
-
-    def layers_of(names: Sequence[str]) -> tuple[int, ...]:
-        return tuple(sorted({f.layer for f in diagnosis if f.name in names and f.layer is not None}))
-
-    cures: dict[str, tuple[Cure, list[str]]] = {}
-    for name in dict.fromkeys(finding.name for finding in diagnosis):
-        cure = cure_for(name, [layer - 1 for layer in layers_of([name])], network, diagnosis.measurements)
-        if cure is not None:
-            cures.setdefault(cure.words, (cure, []))[1].append(name)
-    if not cures:
-        return ()
-    untreated = _loss_of(_updated(copied(network), data, task, optimizer, lr, updates), data, task)
-    trials = []
-    for words, (cure, names) in cures.items():
-        patient = copied(network)
-        cure.treat(patient, data.x)
-        before = _loss_of(patient, data, task)
-        after = _loss_of(_updated(patient, data, task, optimizer, lr * cure.lr, updates), data, task)
-        helped = math.isfinite(after) and not after >= 0.995 * untreated  # orders of summation move it by 0.001
-        trials.append(Trial(", ".join(names), layers_of(names), words, before, after, untreated, helped))
-    return tuple(trials)
-
-
-# ---------------------------------------------------------------- copies and updates
-
-
-def copied(network: Network) -> Network:
-    """An independent copy, also of layers of others that hold states with a history."""
-    tensors = [tensor for module in network.modules() for tensor in (*module._buffers.values(), *vars(module).values())]
-    memo = {id(t): t.detach().clone() for t in tensors if isinstance(t, Tensor) and not t.is_leaf}
-    return copy.deepcopy(network, memo)
-
-
-class _Clamped(nn.Module):
-    """A surrogate that sees no distance from the threshold beyond a range."""
-
-    def __init__(self, spike: Callable[[Tensor], Tensor], low: float, high: float) -> None:
-        super().__init__()
-        self.spike, self.low, self.high = spike, low, high
-
-    def forward(self, v: Tensor) -> Tensor:
-        return self.spike(v.clamp(self.low, self.high))
-
-
-def _finite(network: Network) -> Network:
-    """A copy whose surrogates have derivative 0 where they have none that is finite."""
-    network = copied(network)
-    for cell in network.cells:
-        # of the finite derivatives those at 0.8 of the distance are so also times a large gradient
-        low, high = (0.8 * end for end in finite_distances(cell))
-        for module in (cell, getattr(cell, "layer", None)):
-            for name in ("spike", "spike_grad") if (low, high) != (-math.inf, math.inf) else ():  # ours, snnTorch's
-                spike: Any = getattr(module, name, None)
-                if spike is not None:
-                    setattr(module, name, _Clamped(spike, low, high))
-    return network
-
-
-def _updated(network: Network, data: Batch, task: Task, optimizer: MakeOptimizer, lr: float, updates: int) -> Network:
-    """The same network after some updates on one batch; it stops where the loss is no number."""
-    trained = [p for p in network.parameters() if p.requires_grad]
-    if not trained:
-        return network
-    with eval_mode(network), torch.enable_grad():  # without dropout, so that treatments can be compared
-        steps = optimizer(trained, lr)
-        for _ in range(updates):
-            loss = _loss(network, data, task)
-            if not loss.isfinite() or not loss.requires_grad:
-                break
-            steps.zero_grad()
-            loss.backward()
-            steps.step()
-    return network
-
-
-def _loss_of(network: Network, data: Batch, task: Task) -> float:
-    """The loss of a batch; NaN where a state is."""
-    with eval_mode(network), torch.no_grad():
-        return _loss(network, data, task).item()
-
-
-def _loss(network: Network, data: Batch, task: Task) -> Tensor:
-    assert data.targets is not None
-    return task.loss(network.run(data.x, mask=data.mask).logits, data.targets, data.mask)

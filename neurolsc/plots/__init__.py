@@ -1,7 +1,8 @@
 """Every picture: arrays, numbers, names and colours in, a matplotlib figure out.
 
-With a path the figure is also written, whole or not at all. pyplot does not know it: there is
-nothing to close, and a notebook shows it once.
+With a path the figure is also written, whole or not at all, in the format of the suffix; an unknown format is a
+ValueError. A title stands above the whole figure. pyplot does not know a figure: there is nothing to close, and a
+notebook shows it once.
 
 - networks: radii, a diagnosis, an export, spikes, surrogates, utterances
 - curves: pre-training, training, sweeps

@@ -3,14 +3,25 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatter
 
-from neurolsc.plots.style import STYLE, Where, color, finish, from_zero, line_style, panels, target_line, whole_steps
+from neurolsc.plots.style import (
+    Styles,
+    Where,
+    arm_styles,
+    color,
+    finish,
+    from_zero,
+    legend_below,
+    line_style,
+    panels,
+    styled,
+    target_line,
+    whole_steps,
+)
 
 PANELS = {
     "time": "Mean radius through time",
@@ -19,6 +30,7 @@ PANELS = {
 }
 
 
+@styled
 def plot_pretraining(
     history: Sequence[dict[str, Any]],
     target: tuple[float | None, float | None] | None,
@@ -32,11 +44,6 @@ def plot_pretraining(
         history: one row per step: step, and time, depth and firing_rate with a number per layer.
             Rows without depth are left out, rates that are None, and their panel where all are.
         target: radii (time, depth) that were aimed at; None: that one was left as it was.
-        path: the picture; None: it is not written.
-        title: of the whole.
-
-    Returns:
-        The figure.
 
     Raises:
         ValueError: if no row has a depth.
@@ -48,21 +55,21 @@ def plot_pretraining(
     aims = {} if target is None else dict(zip(PANELS, target, strict=False))
     courses = {key: np.array([row[key] for row in rows], dtype=float) for key in PANELS}  # None is NaN
     drawn = {key: what for key, what in PANELS.items() if not np.isnan(courses[key]).all()}
-    with mpl.rc_context(STYLE):
-        figure, ((*axes,),) = panels(1, len(drawn), figsize=(4.3 * len(drawn) + 0.1, 3.4))
-        for ax, (key, what) in zip(axes, drawn.items(), strict=True):
-            for layer, values in enumerate(courses[key].T):
-                ax.plot(steps, values, **line_style(layer), label=f"layer {layer + 1}", linewidth=1.6)
-            if (aim := aims.get(key)) is not None:
-                target_line(ax, aim, "target")
-            ax.set(xlabel="pre-training step", title=what)
-            from_zero(ax)
-            whole_steps(ax)
-        lines = {line.get_label(): line for ax in axes for line in ax.lines}
-        figure.legend(lines.values(), lines, loc="outside lower center", ncols=min(len(lines), 8), fontsize="small")
-        return finish(figure, path, title)
+    figure, ((*axes,),) = panels(1, len(drawn), figsize=(4.3 * len(drawn) + 0.1, 3.4))
+    for ax, (key, what) in zip(axes, drawn.items(), strict=True):
+        for layer, values in enumerate(courses[key].T):
+            ax.plot(steps, values, **line_style(layer), label=f"layer {layer + 1}", linewidth=1.6)
+        if (aim := aims.get(key)) is not None:
+            target_line(ax, aim, "target")
+        ax.set(xlabel="pre-training step", title=what)
+        from_zero(ax)
+        whole_steps(ax)
+    lines = {line.get_label(): line for ax in axes for line in ax.lines}
+    figure.legend(lines.values(), lines, loc="outside lower center", ncols=min(len(lines), 8), fontsize="small")
+    return finish(figure, path, title)
 
 
+@styled
 def plot_learning_curves(
     histories: Mapping[str, Sequence[dict[str, Any]]],
     path: Where = None,
@@ -77,54 +84,46 @@ def plot_learning_curves(
     Args:
         histories: one row per epoch: epoch, validation_loss, validation_<score>, and firing_rate
             with a number per layer; by the names of the trainings, of which a single one may be "".
-        path: the picture; None: it is not written.
         chance: the score of a guess.
         score: what the task calls it.
         share: it lies between 0 and 1, and so does its axis; else the axis goes by factors, if the
             score is positive.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
     drawn = {
         "validation_loss": "Validation loss (mean over all steps)",
         f"validation_{score}": f"Validation {score.replace('_', ' ')}",
         "firing_rate": "Spikes per neuron and step, last layer",
     }
-    with mpl.rc_context(STYLE):
-        figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.9))
-        for number, (name, history) in enumerate(histories.items()):
-            epochs = [row["epoch"] for row in history]
-            for ax, key in zip(axes, drawn, strict=True):
-                values = [row[key][-1] if isinstance(row[key], list) else row[key] for row in history]
-                ax.plot(epochs, values, color=color(number), label=name, marker=".", linewidth=1.6)
-        for ax, panel in zip(axes, drawn.values(), strict=True):
-            ax.set(xlabel="epoch", title=panel)
-            whole_steps(ax)
-        if share:
-            axes[1].set_ylim(0, 1)
-        elif axes[1].dataLim.y0 > 0:  # a perplexity falls fast at first, then slowly
-            axes[1].set_yscale("log")
-            axes[1].yaxis.set_major_formatter(LogFormatter())
-            axes[1].yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
-        from_zero(axes[2])
-        if chance is not None:
-            axes[1].axhline(chance, color="black", linestyle=":", linewidth=1, label="chance")
-        # below the panels: curves may run anywhere in them
-        handles, labels = axes[1].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), fontsize="small")
-        return finish(figure, path, title)
+    figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.9))
+    for number, (name, history) in enumerate(histories.items()):
+        epochs = [row["epoch"] for row in history]
+        for ax, key in zip(axes, drawn, strict=True):
+            values = [row[key][-1] if isinstance(row[key], list) else row[key] for row in history]
+            ax.plot(epochs, values, color=color(number), label=name, marker=".", linewidth=1.6)
+    for ax, panel in zip(axes, drawn.values(), strict=True):
+        ax.set(xlabel="epoch", title=panel)
+        whole_steps(ax)
+    if share:
+        axes[1].set_ylim(0, 1)
+    elif axes[1].dataLim.y0 > 0:  # a perplexity falls fast at first, then slowly
+        axes[1].set_yscale("log")
+        axes[1].yaxis.set_major_formatter(LogFormatter())
+        axes[1].yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+    from_zero(axes[2])
+    if chance is not None:
+        axes[1].axhline(chance, color="black", linestyle=":", linewidth=1, label="chance")
+    # below the panels: curves may run anywhere in them
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), fontsize="small")
+    return finish(figure, path, title)
 
 
 _Arms = Mapping[str, Mapping[float | str, Sequence[float]]]
-_Styles = Mapping[str, dict[str, Any]]
-_ACROSS = 3
-"""panels in a row"""
-_FACTOR = 30
-"""between numbers that one axis shows well"""
+_ACROSS = 3  # panels in a row
+_FACTOR = 30  # between numbers that one axis shows well
 
 
+@styled
 def plot_bands(
     curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
     path: Where = None,
@@ -133,7 +132,7 @@ def plot_bands(
     share: bool = True,
     log: bool = False,
     limits: tuple[float, float] | None = None,
-    styles: _Styles | None = None,
+    styles: Styles | None = None,
     title: str = "",
 ) -> Figure:
     """Draw scores over epochs: of every arm the mean of its runs, and a band, lowest to highest.
@@ -142,49 +141,42 @@ def plot_bands(
         curves: by title of a panel, of every arm by name its runs; each has a score for every
             epoch. A run that ended before others stays at its last score. An arm has
             one style in all panels.
-        path: the picture; None: it is not written.
         score: what is drawn.
         share: it lies between 0 and 1, and so does its axis.
         log: the upward axis is logarithmic.
         limits: where it begins and ends; None: around all curves.
         styles: colour and dashes of every arm; None: one after the other.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
-    styles = _styles(curves) if styles is None else styles
+    styles = arm_styles(curves) if styles is None else styles
     rows, columns = -(-len(curves) // _ACROSS), min(len(curves), _ACROSS)
-    with mpl.rc_context(STYLE):
-        size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * -(-len(styles) // columns))
-        figure, grid = panels(rows, columns, figsize=size, sharex=True, sharey=True)
-        axes = grid.flatten()
-        for ax in axes[len(curves) :]:
-            ax.set_visible(False)
-        for ax, (name, arms) in zip(axes, curves.items(), strict=False):
-            ax.set(title=name, xlabel="epoch")
-            if share:
-                ax.set_ylim(0, 1)
-            if log:
-                ax.set_yscale("log")
-            if limits is not None:
-                ax.set_ylim(*limits)
-            ax.tick_params(labelbottom=True)
-            whole_steps(ax)
-            for arm, runs in arms.items():
-                longest = max(map(len, runs))
-                values = np.array([[*run, *[run[-1]] * (longest - len(run))] for run in runs])
-                epochs = np.arange(1, longest + 1)
-                ax.plot(epochs, values.mean(0), linewidth=1.7, **styles[arm])
-                ax.fill_between(
-                    epochs, values.min(0), values.max(0), color=styles[arm]["color"], alpha=0.15, linewidth=0
-                )
-        for row in grid:
-            row[0].set_ylabel(score)
-        _legend(figure, styles, columns)
-        return finish(figure, path, title)
+    size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * -(-len(styles) // columns))
+    figure, grid = panels(rows, columns, figsize=size, sharex=True, sharey=True)
+    axes = grid.flatten()
+    for ax in axes[len(curves) :]:
+        ax.set_visible(False)
+    for ax, (name, arms) in zip(axes, curves.items(), strict=False):
+        ax.set(title=name, xlabel="epoch")
+        if share:
+            ax.set_ylim(0, 1)
+        if log:
+            ax.set_yscale("log")
+        if limits is not None:
+            ax.set_ylim(*limits)
+        ax.tick_params(labelbottom=True)
+        whole_steps(ax)
+        for arm, runs in arms.items():
+            longest = max(map(len, runs))
+            values = np.array([[*run, *[run[-1]] * (longest - len(run))] for run in runs])
+            epochs = np.arange(1, longest + 1)
+            ax.plot(epochs, values.mean(0), linewidth=1.7, **styles[arm])
+            ax.fill_between(epochs, values.min(0), values.max(0), color=styles[arm]["color"], alpha=0.15, linewidth=0)
+    for row in grid:
+        row[0].set_ylabel(score)
+    legend_below(figure, styles, columns)
+    return finish(figure, path, title)
 
 
+@styled
 def plot_scores(
     arms: _Arms,
     path: Where = None,
@@ -200,39 +192,33 @@ def plot_scores(
         arms: by name, for every value of the setting the scores of its runs. Numbers within a
             factor of 30 are placed as such, others side by side; where there are words, every value
             has a row.
-        path: the picture; None: it is not written.
         over: name of the setting.
         score: what is drawn.
         share: it lies between 0 and 1, and so does its axis.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
-    styles = _styles({"": arms})
+    styles = arm_styles({"": arms})
     values = list(dict.fromkeys(value for runs in arms.values() for value in runs))
     words = any(isinstance(value, str) for value in values)
     places = _places(values)
-    with mpl.rc_context(STYLE):
-        size = (8.5, 1.4 + 0.45 * len(places) + 0.25 * len(styles)) if words else (6.5, 4 + 0.25 * len(styles))
-        figure, ((ax,),) = panels(1, 1, figsize=size)
-        (_draw_rows if words else _draw_lines)(ax, arms, places, styles)
-        name_axis, name_scores, ticks = (
-            (ax.set_ylabel, ax.set_xlabel, ax.set_yticks) if words else (ax.set_xlabel, ax.set_ylabel, ax.set_xticks)
-        )
-        name_axis(over)
-        name_scores(score)
-        if share:
-            (ax.set_xlim if words else ax.set_ylim)(0, 1)
-        ticks(list(places.values()), [str(value) for value in places])
-        if words:
-            ax.invert_yaxis()
-            ax.grid(axis="x", alpha=0.3)
-        _legend(figure, styles, 2)
-        return finish(figure, path, title)
+    size = (8.5, 1.4 + 0.45 * len(places) + 0.25 * len(styles)) if words else (6.5, 4 + 0.25 * len(styles))
+    figure, ((ax,),) = panels(1, 1, figsize=size)
+    (_draw_rows if words else _draw_lines)(ax, arms, places, styles)
+    name_axis, name_scores, ticks = (
+        (ax.set_ylabel, ax.set_xlabel, ax.set_yticks) if words else (ax.set_xlabel, ax.set_ylabel, ax.set_xticks)
+    )
+    name_axis(over)
+    name_scores(score)
+    if share:
+        (ax.set_xlim if words else ax.set_ylim)(0, 1)
+    ticks(list(places.values()), [str(value) for value in places])
+    if words:
+        ax.invert_yaxis()
+        ax.grid(axis="x", alpha=0.3)
+    legend_below(figure, styles, 2)
+    return finish(figure, path, title)
 
 
-def _draw_lines(ax: Axes, arms: _Arms, places: dict[float | str, float], styles: _Styles) -> None:
+def _draw_lines(ax: Axes, arms: _Arms, places: dict[float | str, float], styles: Styles) -> None:
     """Means in a line along the numbers, runs as dots."""
     spread = max(places.values()) - min(places.values()) or 1
     for number, (name, runs) in enumerate(arms.items()):
@@ -245,7 +231,7 @@ def _draw_lines(ax: Axes, arms: _Arms, places: dict[float | str, float], styles:
             ax.plot([x] * len(runs[value]), runs[value], ".", markersize=6, alpha=0.6, color=styles[name]["color"])
 
 
-def _draw_rows(ax: Axes, arms: _Arms, places: dict[float | str, float], styles: _Styles) -> None:
+def _draw_rows(ax: Axes, arms: _Arms, places: dict[float | str, float], styles: Styles) -> None:
     """A row for every word: a stroke at the mean, runs as dots; nothing lies between words."""
     for number, (name, runs) in enumerate(arms.items()):
         shift = 0.5 / len(arms) * (number - (len(arms) - 1) / 2)
@@ -263,13 +249,3 @@ def _places(values: Sequence[float | str]) -> dict[float | str, float]:
     if ordered[0] > 0 and ordered[-1] / ordered[0] <= _FACTOR:
         return {value: float(value) for value in numbers}
     return {value: number for number, value in enumerate(ordered)}
-
-
-def _styles(curves: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
-    names = dict.fromkeys(name for arms in curves.values() for name in arms)
-    return {name: line_style(number) for number, name in enumerate(names)}
-
-
-def _legend(figure: Figure, styles: _Styles, columns: int) -> None:
-    handles = [Line2D([], [], linewidth=1.7, **style) for style in styles.values()]
-    figure.legend(handles, list(styles), loc="outside lower center", ncols=columns, fontsize="small")

@@ -4,7 +4,6 @@ import math
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,30 +11,31 @@ from numpy.typing import ArrayLike
 
 from neurolsc.plots.style import (
     COLORS,
-    STYLE,
     Where,
     color,
     finish,
     from_zero,
     line_style,
     panels,
+    styled,
     target_line,
     whole_steps,
 )
 
-_ACROSS = 3
-"""layers in a row of a legend"""
-Shares = Sequence[Mapping[str, float]]
-"""Of every layer, which share each term has."""
+_ACROSS = 3  # layers in a row of a legend
+Shares = Sequence[Mapping[str, float]]  # of every layer, which share each term has
+Series = Mapping[str, Sequence[float]]  # of each name a number per layer; NaN where there is none
+Spikes = tuple[np.ndarray, np.ndarray]  # times (n,), in seconds, and units (n,) of the spikes of an utterance
 
 
+@styled
 def plot_profile(
     path: Where = None,
     *,
     steps: ArrayLike,
     time: ArrayLike,
     depth: ArrayLike,
-    held_by: Shares,
+    due_to: Shares,
     colors: Mapping[str, str],
     firing_rate: Sequence[float],
     target: tuple[float | None, float | None] | None = None,
@@ -43,68 +43,62 @@ def plot_profile(
     notes: Sequence[str] = (),
     title: str = "",
 ) -> Figure:
-    """Draw radii of each layer over time in both directions, and what holds those through time.
+    """Draw radii of each layer over time in both directions, and what those through time are due to.
 
     Args:
-        path: the picture; None: it is not written.
         steps: the steps (K,).
         time: radii through time (L, K, B).
         depth: radii through depth (L, K, B); row 0 from the input.
-        held_by: of every layer the share of points at which a term holds the radius, by its name.
+        due_to: of every layer the share of points at which the radius is due to a term, by its name.
         colors: of the terms, which are drawn in this order; one that is missing is drawn after
             them in a colour of the palette.
         firing_rate: spikes per neuron and step of every layer; NaN where there are none.
-        target: radii (time, depth) that were aimed at; None: that one was left as it was.
+        target: target radii (time, depth); None: that one was left as it was.
         starred: which depth rows get a star in the legend; none by default.
         notes: sentences below the picture.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
-    with mpl.rc_context(STYLE):
-        count = len(held_by)
-        size = (13, 3.8 + 0.2 * max(0, -(-(count + 1) // _ACROSS) - 1))
-        figure, ((*axes,),) = panels(1, 3, figsize=size, width_ratios=(1, 1, 0.28))
-        titles = (
-            "through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$",
-            "through depth, $\\partial h_{l}/\\partial h_{l-1}$",
-        )
-        for direction, (ax, radii, what) in enumerate(zip(axes, (time, depth), titles, strict=False)):
-            for layer, radius in enumerate(np.asarray(radii)):
-                name = f"layer {layer + 1}" + (" (from the input)" if direction and not layer else "")
-                name += "*" if direction and any(starred[layer : layer + 1]) else ""
-                ax.fill_between(steps, radius.min(1), radius.max(1), color=color(layer), alpha=0.15, linewidth=0)
-                ax.plot(
-                    steps, radius.mean(1), **line_style(layer), label=f"{name}: mean {radius.mean():.2f}", linewidth=1.6
-                )
-            if target is not None and (aim := target[direction]) is not None:
-                target_line(ax, aim, f"target {aim:.3g}")
-            ax.set(xlabel="time step", title=f"Radius {what}")
-            from_zero(ax)
-            # below: lines may run anywhere in the panel
-            ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=_ACROSS, columnspacing=1)
-        axes[0].set_ylabel("spectral radius")
-        _plot_terms(axes[2], held_by, colors, firing_rate)
-        lines = "Line: mean over samples. Band: smallest to largest."
-        notes = [lines, "Right: spikes per neuron and step, shares of steps and samples.", *notes]
-        figure.supxlabel("   ".join(notes), x=0.04, ha="left", fontsize="small")
-        return finish(figure, path, title)
+    count = len(due_to)
+    size = (13, 3.8 + 0.2 * max(0, -(-(count + 1) // _ACROSS) - 1))
+    figure, ((*axes,),) = panels(1, 3, figsize=size, width_ratios=(1, 1, 0.28))
+    titles = (
+        "through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$",
+        "through depth, $\\partial h_{l}/\\partial h_{l-1}$",
+    )
+    for direction, (ax, radii, what) in enumerate(zip(axes, (time, depth), titles, strict=False)):
+        for layer, radius in enumerate(np.asarray(radii)):
+            name = f"layer {layer + 1}" + (" (from the input)" if direction and not layer else "")
+            name += "*" if direction and any(starred[layer : layer + 1]) else ""
+            ax.fill_between(steps, radius.min(1), radius.max(1), color=color(layer), alpha=0.15, linewidth=0)
+            ax.plot(
+                steps, radius.mean(1), **line_style(layer), label=f"{name}: mean {radius.mean():.2f}", linewidth=1.6
+            )
+        if target is not None and (aim := target[direction]) is not None:
+            target_line(ax, aim, f"target {aim:.3g}")
+        ax.set(xlabel="time step", title=f"Radius {what}")
+        from_zero(ax)
+        # below: lines may run anywhere in the panel
+        ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=_ACROSS, columnspacing=1)
+    axes[0].set_ylabel("spectral radius")
+    _plot_terms(axes[2], due_to, colors, firing_rate)
+    lines = "Line: mean over samples. Band: smallest to largest."
+    notes = [lines, "Right: spikes per neuron and step, shares of steps and samples.", *notes]
+    figure.supxlabel("   ".join(notes), x=0.04, ha="left", fontsize="small")
+    return finish(figure, path, title)
 
 
-def _plot_terms(ax: Axes, held_by: Shares, colors: Mapping[str, str], firing_rate: Sequence[float]) -> None:
-    layers = range(len(held_by))
-    left = np.zeros(len(held_by))
-    others = dict.fromkeys(name for held in held_by for name in held if name not in colors)
+def _plot_terms(ax: Axes, due_to: Shares, colors: Mapping[str, str], firing_rate: Sequence[float]) -> None:
+    layers = range(len(due_to))
+    left = np.zeros(len(due_to))
+    others = dict.fromkeys(name for shares in due_to for name in shares if name not in colors)
     free = [shade for shade in COLORS if shade not in colors.values()] or list(COLORS)
     every = dict(colors) | {name: free[i % len(free)] for i, name in enumerate(others)}
     for name, its_color in every.items():
-        shares = np.array([held.get(name, 0.0) for held in held_by])
+        shares = np.array([terms.get(name, 0.0) for terms in due_to])
         if shares.any():
             ax.barh(layers, shares, left=left, color=its_color, label=name, height=0.5)
             left += shares
     for layer in layers:
-        if not held_by[layer]:
+        if not due_to[layer]:
             ax.text(0.5, layer, "no closed form", ha="center", va="center", fontsize="small")
     rates = enumerate(firing_rate, start=1)
     names = [f"layer {i}" if math.isnan(rate) else f"layer {i}: {rate:.2g} spikes" for i, rate in rates]
@@ -112,14 +106,11 @@ def _plot_terms(ax: Axes, held_by: Shares, colors: Mapping[str, str], firing_rat
     ax.invert_yaxis()
     ax.set(xlim=(0, 1), xlabel="share")
     ax.set_title("Radius through time due to", loc="right")
-    if any(held_by):
+    if any(due_to):
         ax.legend(ncols=2, fontsize="small", loc="upper right", bbox_to_anchor=(1.05, -0.16), columnspacing=1)
 
 
-Series = Mapping[str, Sequence[float]]
-"""Of each name a number per layer; NaN where there is none."""
-
-
+@styled
 def plot_diagnosis(
     path: Where = None,
     *,
@@ -132,10 +123,9 @@ def plot_diagnosis(
     findings: Sequence[str],
     title: str = "",
 ) -> Figure:
-    """Draw what the layers do, how they stretch and keep gradients, and what was found.
+    """Draw what the layers do, what happens to gradients, and what was found.
 
     Args:
-        path: the picture; None: it is not written.
         activity: shares of what neurons do.
         stretch: factors by which a step multiplies gradients.
         passed: shares of what gets through.
@@ -143,23 +133,18 @@ def plot_diagnosis(
         gradient: its norm by the parameters of each layer; None if not known.
         noise: its signal to noise; None if not known.
         findings: sentences below the picture.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
     lines = [line for finding in findings for line in textwrap.wrap(finding, 180, subsequent_indent="    ")]
-    with mpl.rc_context(STYLE):
-        figure, axes = panels(2, 3, figsize=(13, 6.6 + 0.19 * len(lines)))
-        _lines(axes[0, 0], activity, "What the neurons do", "share")
-        _lines(axes[0, 1], stretch, "What a step multiplies", "factor")
-        axes[0, 1].axhline(1, color="black", linestyle="--", linewidth=1)
-        _lines(axes[0, 2], passed, "What gets through", "share")
-        _back(axes[1, 0], back)
-        _dots(axes[1, 1], gradient, "Gradient of the loss by the weights", "norm")
-        _dots(axes[1, 2], noise, "Its signal to noise between batches", "|mean|² / variance")
-        figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="small", parse_math=False)
-        return finish(figure, path, title)
+    figure, axes = panels(2, 3, figsize=(13, 6.6 + 0.19 * len(lines)))
+    _lines(axes[0, 0], activity, "What the neurons do", "share")
+    _lines(axes[0, 1], stretch, "What a step multiplies", "factor")
+    axes[0, 1].axhline(1, color="black", linestyle="--", linewidth=1)
+    _lines(axes[0, 2], passed, "What gets through", "share")
+    _back(axes[1, 0], back)
+    _dots(axes[1, 1], gradient, "Gradient of the loss by the weights", "norm")
+    _dots(axes[1, 2], noise, "Its signal to noise between batches", "|mean|² / variance")
+    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="small", parse_math=False)
+    return finish(figure, path, title)
 
 
 def _lines(ax: Axes, series: Series, title: str, unit: str) -> None:
@@ -208,6 +193,7 @@ def _unknown(ax: Axes) -> None:
     ax.text(0.5, 0.5, "needs targets", ha="center", va="center", transform=ax.transAxes, fontsize="small")
 
 
+@styled
 def plot_export(
     path: Where = None,
     *,
@@ -222,35 +208,29 @@ def plot_export(
     """Draw errors, what the neurons did, how far the states went, and who decided what.
 
     Args:
-        path: the picture; None: it is not written.
         errors: of rounding, in thresholds.
         rates: spikes per neuron and step.
         used: how much of the bits is used, 1 for all.
         decisions: mode accuracies, and shares of samples that are decided as in floats.
         alike: the names of the latter.
         note: a sentence below the picture.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
-    with mpl.rc_context(STYLE):
-        figure, axes = panels(2, 2, figsize=(10, 6.4))
-        _layer_bars(axes[0, 0], errors, ".1e")
-        axes[0, 0].set(title="Errors of rounding, in thresholds")
-        _layer_bars(axes[0, 1], rates, ".3f")
-        axes[0, 1].set(title="Spikes per neuron and step")
-        _layer_bars(axes[1, 0], used, ".0%")
-        axes[1, 0].set(title="How much of the bits is used", ylim=(0, 1.15))
-        axes[1, 0].axhline(1, color="black", linestyle="--", linewidth=1)
-        colors = [COLORS[2] if name in alike else COLORS[0] for name in decisions]
-        bars = axes[1, 1].barh(range(len(decisions)), list(decisions.values()), color=colors, height=0.6)
-        axes[1, 1].bar_label(bars, fmt="{:.1%}", fontsize="small", padding=2)
-        axes[1, 1].set_yticks(range(len(decisions)), list(decisions), fontsize="small")
-        axes[1, 1].invert_yaxis()
-        axes[1, 1].set(title="Mode accuracy, and decisions as in floats", xlim=(0, 1.15))
-        figure.supxlabel(note, x=0.04, ha="left", fontsize="small")
-        return finish(figure, path, title)
+    figure, axes = panels(2, 2, figsize=(10, 6.4))
+    _layer_bars(axes[0, 0], errors, ".1e")
+    axes[0, 0].set(title="Errors of rounding, in thresholds")
+    _layer_bars(axes[0, 1], rates, ".3f")
+    axes[0, 1].set(title="Spikes per neuron and step")
+    _layer_bars(axes[1, 0], used, ".0%")
+    axes[1, 0].set(title="How much of the bits is used", ylim=(0, 1.15))
+    axes[1, 0].axhline(1, color="black", linestyle="--", linewidth=1)
+    colors = [COLORS[2] if name in alike else COLORS[0] for name in decisions]
+    bars = axes[1, 1].barh(range(len(decisions)), list(decisions.values()), color=colors, height=0.6)
+    axes[1, 1].bar_label(bars, fmt="{:.1%}", fontsize="small", padding=2)
+    axes[1, 1].set_yticks(range(len(decisions)), list(decisions), fontsize="small")
+    axes[1, 1].invert_yaxis()
+    axes[1, 1].set(title="Mode accuracy, and decisions as in floats", xlim=(0, 1.15))
+    figure.supxlabel(note, x=0.04, ha="left", fontsize="small")
+    return finish(figure, path, title)
 
 
 def _layer_bars(ax: Axes, series: Series, form: str) -> None:
@@ -266,6 +246,7 @@ def _layer_bars(ax: Axes, series: Series, form: str) -> None:
     ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=len(series))
 
 
+@styled
 def plot_raster(
     spikes: Mapping[str, ArrayLike],
     path: Where = None,
@@ -278,28 +259,23 @@ def plot_raster(
 
     Args:
         spikes: of the input and each layer (T, N), under what stands above its panel.
-        path: the picture; None: it is not written.
         label: what the sample is.
         decision: what the network takes it for.
-        title: of the whole, behind label and decision.
-
-    Returns:
-        The figure.
     """
     layers = {name: np.asarray(layer) for name, layer in spikes.items()}
-    with mpl.rc_context(STYLE):
-        figure, axes = panels(len(layers), 1, figsize=(9, 1.9 * len(layers)), sharex=True)
-        for number, (ax, (name, layer)) in enumerate(zip(axes[:, 0], layers.items(), strict=True)):
-            step, neuron = layer.nonzero()
-            ax.scatter(step, neuron, s=3, color=color(number - 1) if number else "black", linewidths=0)
-            rate = np.count_nonzero(layer) / layer.size
-            ax.set(title=f"{name}: {rate:.4f} spikes per neuron and step", ylim=(-1, layer.shape[1]))
-            ax.set_ylabel("neuron")
-        axes[-1, 0].set(xlabel="time step", xlim=(-1, max(map(len, layers.values()))))
-        sample = [f"label {label}" if label else "", f"the network says {decision}" if decision else ""]
-        return finish(figure, path, "; ".join(filter(None, (", ".join(filter(None, sample)), title))))
+    figure, axes = panels(len(layers), 1, figsize=(9, 1.9 * len(layers)), sharex=True)
+    for number, (ax, (name, layer)) in enumerate(zip(axes[:, 0], layers.items(), strict=True)):
+        step, neuron = layer.nonzero()
+        ax.scatter(step, neuron, s=3, color=color(number - 1) if number else "black", linewidths=0)
+        rate = np.count_nonzero(layer) / layer.size
+        ax.set(title=f"{name}: {rate:.4f} spikes per neuron and step", ylim=(-1, layer.shape[1]))
+        ax.set_ylabel("neuron")
+    axes[-1, 0].set(xlabel="time step", xlim=(-1, max(map(len, layers.values()))))
+    sample = [f"label {label}" if label else "", f"the network says {decision}" if decision else ""]
+    return finish(figure, path, "; ".join(filter(None, (", ".join(filter(None, sample)), title))))
 
 
+@styled
 def plot_surrogates(
     v: ArrayLike, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], path: Where = None, *, title: str = ""
 ) -> Figure:
@@ -308,32 +284,23 @@ def plot_surrogates(
     Args:
         v: distances to the threshold (n,).
         curves: derivative (n,) and primitive (n,) of each surrogate, by its name.
-        path: the picture; None: it is not written.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
     rows = (len(curves) + 3) // 4
-    with mpl.rc_context(STYLE):
-        figure, axes = panels(rows, 4, figsize=(12, 2.5 * rows), sharex=True, sharey=True)
-        for ax in axes.flat[len(curves) :]:
-            ax.remove()
-        for ax, (name, (derivative, primitive)) in zip(axes.flat, curves.items(), strict=False):
-            ax.axvline(0, color="#cccccc", linewidth=1)
-            ax.plot(v, derivative, color=COLORS[0], label="derivative given to the spike")
-            ax.plot(v, primitive, color=COLORS[1], linestyle="--", label="smooth step it belongs to")
-            ax.set_title(name)
-        for ax in axes[-1]:
-            ax.set_xlabel("$v - \\vartheta$")
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside lower center")
-        return finish(figure, path, title)
+    figure, axes = panels(rows, 4, figsize=(12, 2.5 * rows), sharex=True, sharey=True)
+    for ax in axes.flat[len(curves) :]:
+        ax.remove()
+    for ax, (name, (derivative, primitive)) in zip(axes.flat, curves.items(), strict=False):
+        ax.axvline(0, color="#cccccc", linewidth=1)
+        ax.plot(v, derivative, color=COLORS[0], label="derivative given to the spike")
+        ax.plot(v, primitive, color=COLORS[1], linestyle="--", label="smooth step it belongs to")
+        ax.set_title(name)
+    for ax in axes[-1]:
+        ax.set_xlabel("$v - \\vartheta$")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside lower center")
+    return finish(figure, path, title)
 
 
-Spikes = tuple[np.ndarray, np.ndarray]
-"""Times (n,), in seconds, and units (n,) of the spikes of an utterance."""
-
-
+@styled
 def plot_utterances(
     utterances: Sequence[Spikes], titles: Sequence[str], path: Where = None, *, units: int, title: str = ""
 ) -> Figure:
@@ -342,31 +309,18 @@ def plot_utterances(
     Args:
         utterances: their spikes.
         titles: one for each utterance.
-        path: the picture; None: it is not written.
         units: how many there are.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
     n = len(utterances)
-    with mpl.rc_context(STYLE):
-        figure, axes = panels(
-            n,
-            2,
-            figsize=(10, 2.6 * n),
-            width_ratios=(4, 1),
-            sharey=True,
-            sharex="col",
-        )
-        for (left, right), what, spikes in zip(axes, titles, utterances, strict=True):
-            event_raster(left, spikes, what, units)
-            counts = np.bincount(spikes[1], minlength=units)
-            right.plot(counts, np.arange(units), color=COLORS[1], linewidth=0.8)
-        axes[-1, 0].set_xlabel("time (s)")
-        axes[-1, 1].set_xlabel("spikes of the unit")
-        axes[0, 0].invert_yaxis()
-        return finish(figure, path, title)
+    figure, axes = panels(n, 2, figsize=(10, 2.6 * n), width_ratios=(4, 1), sharey=True, sharex="col")
+    for (left, right), what, spikes in zip(axes, titles, utterances, strict=True):
+        event_raster(left, spikes, what, units)
+        counts = np.bincount(spikes[1], minlength=units)
+        right.plot(counts, np.arange(units), color=COLORS[1], linewidth=0.8)
+    axes[-1, 0].set_xlabel("time (s)")
+    axes[-1, 1].set_xlabel("spikes of the unit")
+    axes[0, 0].invert_yaxis()
+    return finish(figure, path, title)
 
 
 def event_raster(ax: Axes, spikes: Spikes, title: str, units: int) -> None:
@@ -377,6 +331,7 @@ def event_raster(ax: Axes, spikes: Spikes, title: str, units: int) -> None:
     ax.set(ylabel="unit", xlim=(0, None), ylim=(0, units))
 
 
+@styled
 def plot_summary(
     path: Where = None,
     *,
@@ -392,7 +347,6 @@ def plot_summary(
     """Draw what is in a file: its utterances, classes, speakers and units, and one utterance.
 
     Args:
-        path: the picture; None: it is not written.
         spikes: of every utterance (n,).
         duration: last spike of every utterance (n,), in seconds.
         classes: utterances of each class.
@@ -400,32 +354,27 @@ def plot_summary(
         activity: spikes of each unit per utterance.
         example: the spikes of one utterance; None: none is drawn.
         example_title: what it is.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
-    with mpl.rc_context(STYLE):
-        figure, axes = panels(2, 3, figsize=(13, 6.2))
-        for ax, values, label in (
-            (axes[0, 0], spikes, "spikes of an utterance"),
-            (axes[0, 1], duration, "its last spike (s)"),
-        ):
-            ax.hist(values, bins=40, color=COLORS[0])
-            ax.set(title=f"{label}: mean {values.mean():.4g}", xlabel=label, ylabel="utterances")
-        if example is None:
-            axes[0, 2].remove()
-        else:
-            event_raster(axes[0, 2], example, example_title, len(activity))
-            axes[0, 2].set_xlabel("time (s)")
-            axes[0, 2].invert_yaxis()
-        for ax, places, counts, name in (
-            (axes[1, 0], np.arange(len(classes)), classes, "class"),
-            (axes[1, 1], *speakers, "speaker"),
-        ):
-            ax.bar(places, counts, color=COLORS[2])
-            ax.set(title=f"Utterances of each {name}", xlabel=name)
-            whole_steps(ax)
-        axes[1, 2].plot(activity, color=COLORS[1], linewidth=1)
-        axes[1, 2].set(title="Activity of the units", xlabel="unit", ylabel="spikes per utterance", ylim=(0, None))
-        return finish(figure, path, title)
+    figure, axes = panels(2, 3, figsize=(13, 6.2))
+    for ax, values, label in (
+        (axes[0, 0], spikes, "spikes of an utterance"),
+        (axes[0, 1], duration, "its last spike (s)"),
+    ):
+        ax.hist(values, bins=40, color=COLORS[0])
+        ax.set(title=f"{label}: mean {values.mean():.4g}", xlabel=label, ylabel="utterances")
+    if example is None:
+        axes[0, 2].remove()
+    else:
+        event_raster(axes[0, 2], example, example_title, len(activity))
+        axes[0, 2].set_xlabel("time (s)")
+        axes[0, 2].invert_yaxis()
+    for ax, places, counts, name in (
+        (axes[1, 0], np.arange(len(classes)), classes, "class"),
+        (axes[1, 1], *speakers, "speaker"),
+    ):
+        ax.bar(places, counts, color=COLORS[2])
+        ax.set(title=f"Utterances of each {name}", xlabel=name)
+        whole_steps(ax)
+    axes[1, 2].plot(activity, color=COLORS[1], linewidth=1)
+    axes[1, 2].set(title="Activity of the units", xlabel="unit", ylabel="spikes per utterance", ylim=(0, None))
+    return finish(figure, path, title)

@@ -1,15 +1,19 @@
 """Colours and styles of all pictures, and how a figure is saved."""
 
+import functools
 import io
 import math
 import os
 import textwrap
+from collections.abc import Callable, Mapping
 from os import PathLike
-from typing import Any
+from typing import Any, ParamSpec
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from neurolsc.io import atomic_write
@@ -19,9 +23,10 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#66
 
 Where = str | PathLike[str] | None
 """Where a picture is written to, in the format of its suffix; None: it is not written."""
-_LETTERS = 10
-"""of a title in an inch"""
+_LETTERS = 10  # of a title in an inch
 _DASHES = ("-", "--", ":", "-.")
+Styles = Mapping[str, dict[str, Any]]  # colour and dashes of every arm
+P = ParamSpec("P")
 
 STYLE: Any = {
     "axes.spines.top": False,
@@ -35,13 +40,24 @@ STYLE: Any = {
 }
 
 
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """A function that draws in our style and leaves matplotlib's settings as they were."""
+
+    @functools.wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with mpl.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
 def color(number: int) -> str:
     """One of the palette, again from the start after its end."""
     return COLORS[number % len(COLORS)]
 
 
 def line_style(number: int) -> dict[str, str]:
-    """A colour of the palette, and dashes that tell the second and third round from the first."""
+    """A colour of the palette, with other dashes in its second and third round."""
     return {"color": color(number), "linestyle": _DASHES[number // len(COLORS) % len(_DASHES)]}
 
 
@@ -57,8 +73,20 @@ def whole_steps(ax: Axes) -> None:
 
 
 def target_line(ax: Axes, value: float, label: str) -> None:
-    """A dashed line across, at what was aimed at."""
+    """A dashed line across, at a target."""
     ax.axhline(value, color="black", linestyle="--", linewidth=1, label=label)
+
+
+def arm_styles(curves: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
+    """A style for every arm, the same in all panels that have it."""
+    names = dict.fromkeys(name for arms in curves.values() for name in arms)
+    return {name: line_style(number) for number, name in enumerate(names)}
+
+
+def legend_below(figure: Figure, styles: Styles, columns: int, *, linewidth: float = 1.7) -> None:
+    """The arms of all panels, below them."""
+    handles = [Line2D([], [], linewidth=linewidth, **style) for style in styles.values()]
+    figure.legend(handles, list(styles), loc="outside lower center", ncols=columns, fontsize="small")
 
 
 class Picture(Figure):
@@ -77,17 +105,7 @@ def panels(rows: int, columns: int, *, figsize: tuple[float, float], **settings:
 
 
 def finish(figure: Figure, path: Where, title: str) -> Figure:
-    """Give a figure its title, and write it whole or not at all.
-
-    Args:
-        figure: the figure.
-        path: the picture; None: it is not written.
-        title: of the whole: network, data and seeds; none if empty.
-
-    Raises:
-        ValueError: if matplotlib does not know the format.
-        OSError: if the file cannot be written.
-    """
+    """Give a figure its title, and write it whole or not at all if there is a path."""
     if title:
         lines = textwrap.fill(title, round(_LETTERS * figure.get_figwidth()))
         figure.suptitle(lines, x=0.01, ha="left", fontsize="large", parse_math=False)

@@ -288,7 +288,7 @@ class RadiusProfile(Displayed):
             steps=self.steps.numpy(),
             time=self.time.numpy(),
             depth=self.depth.numpy(),
-            held_by=self.sources,
+            due_to=self.sources,
             colors={term.name: term.color for terms in self.terms for term in terms if term.color},
             firing_rate=self.firing_rate.tolist(),
             target=self.target,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from neurolsc import LIF, ALIFPlus, Network, diagnose, try_cures, wrap
-from neurolsc.diagnosis.report import copied
+from neurolsc.diagnosis.measurements import copied
 from neurolsc.initialisers import RateMatching, Relay
 from neurolsc.stability import lyapunov_exponents, radius_profile, signal_to_noise, state_gradients
 from neurolsc.tasks import ClassPerStep, cross_entropy

@@ -1,0 +1,196 @@
+"""Cures of faults, tried with a few updates on copies of the network."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from neurolsc.diagnosis.measurements import Batch, MakeOptimizer, Measurements, batch_first, copied, loss_after
+from neurolsc.diagnosis.report import (
+    EXPLODING,
+    FROZEN,
+    NEURONS,
+    OFTEN,
+    RARE,
+    SATURATED,
+    SCALE,
+    SYNCHRONOUS,
+    TOO_FAST,
+    VANISHING,
+    Diagnosis,
+    Trial,
+)
+from neurolsc.network import Network, as_network
+from neurolsc.neurons.cell import owner_of
+from neurolsc.neurons.spiking import Reset
+from neurolsc.positive import stored_parameter
+from neurolsc.stability import TransitionRule, match_firing_rates
+from neurolsc.stability.findings import DEAD, main_term
+from neurolsc.stability.rules import assign
+from neurolsc.tasks import Classification, Task
+from neurolsc.training.optim import adabelief_lookahead
+from neurolsc.validation import positive, whole
+
+RATE = 0.15  # spikes per neuron and step to which thresholds are scaled, in the middle of rates that learn
+DEPTH = 0.5  # radius through depth to which input weights are scaled, in the middle of those that learn
+
+
+@dataclass(frozen=True)
+class Cure:
+    """What is done about a fault."""
+
+    words: str
+    treat: Callable[[Network, Tensor], object] = lambda network, x: None  # in place, on an input (T, B, n_in)
+    lr: float = 1.0  # factor on the learning rate
+
+
+def _cure(name: str, layers: Sequence[int], network: Network, measured: Measurements) -> Cure | None:
+    """The cure of a kind of fault in some layers, counted from 0; None where the package can try none."""
+    cells = network.cells
+
+    def moved(layer: int, radius: str) -> list[str]:
+        """The weights of a layer that set a radius."""
+        scaled = cells[layer].scaled_parameters
+        return [a.parameter for a in scaled if (a.radius, a.through) == (radius, "value")]
+
+    if name == TOO_FAST:
+        return Cure("a tenth of the learning rate", lr=0.1)
+    if name in (DEAD, SATURATED, SCALE, NEURONS):
+        return _to_rates(layers, network, measured)
+    if name == SYNCHRONOUS:
+
+        def halve(network: Network, x: Tensor) -> None:
+            for i in layers:
+                for parameter in moved(i, "time"):
+                    owner, last = owner_of(network.cells[i], parameter)
+                    assign(network.cells[i], parameter, getattr(owner, last) * 0.5)
+
+        known = any(moved(i, "time") for i in layers)
+        return Cure("what neurons of a layer send each other halved", halve) if known else None
+    if name == EXPLODING:  # the reset detached where the radius is due to it; else all that sets the radius scaled
+        resets = {i: reset for i in layers if isinstance(reset := getattr(cells[i], "reset", None), Reset)}
+        by_reset = [i for i, r in resets.items() if r.gradient and main_term(measured.profile, i).name == "reset"]
+        others = [
+            i for i in layers if i not in by_reset and any(a.radius == "time" for a in cells[i].scaled_parameters)
+        ]
+        factors = {i: min(1 / measured.profile.time_mean[i].item(), 0.95) for i in others}
+        words = ["the reset detached"] if by_reset else []
+        if factors:
+            scaled = ", ".join(f"{factor:.2f}" for factor in factors.values())
+            words.append(f"all that the radius through time follows scaled by {scaled}")
+
+        def calm(network: Network, x: Tensor) -> None:
+            for i in by_reset:
+                network.cells[i].reset = replace(resets[i], gradient=False)  # type: ignore[assignment]
+            for i, factor in factors.items():
+                TransitionRule(hold_threshold=True).apply(network.cells[i], time=factor, depth=1.0)
+
+        return Cure("; ".join(words), calm) if words else None
+    if name == VANISHING:  # input weights up, then the thresholds to the rates of before, or to good ones
+        radii = {i: measured.profile.depth_mean[i].item() for i in layers if moved(i, "depth")}
+        factors = {i: DEPTH / radius for i, radius in radii.items() if radius > 1e-6}  # less is no radius at all
+        rates = _to_rates((), network, measured)
+
+        def open_up(network: Network, x: Tensor) -> None:
+            for i, factor in factors.items():
+                TransitionRule().apply(network.cells[i], time=1.0, depth=factor)
+            if rates is not None:
+                rates.treat(network, x)
+
+        text = f"input weights scaled by {', '.join(f'{k:.3g}' for k in factors.values())}"
+        return Cure(text if rates is None else f"{text}; {rates.words}", open_up) if factors else None
+    if name == FROZEN:
+        shortest, longest = 0.1, 1e4  # steps, of time constants that an optimizer can move
+
+        def free(network: Network, x: Tensor) -> None:
+            for cell in (network.cells[i] for i in layers):
+                thresholds = cell.thresholds()
+                rest = None if thresholds is None else thresholds.rest()
+                for scaled in cell.scaled_parameters:
+                    owner, last = owner_of(cell, scaled.parameter)
+                    parameter = stored_parameter(owner, last)
+                    if scaled.through == "value" or parameter is None:
+                        continue
+                    parameter.requires_grad_()
+                    if scaled.through == "decay":
+                        assign(cell, scaled.parameter, getattr(owner, last).detach().clamp(shortest, longest))
+                if thresholds is not None and rest is not None:
+                    thresholds.set_rest(rest)
+
+        return Cure(f"time constants unfrozen, and within {shortest:g} to {longest:g} steps", free)
+    return None
+
+
+def _to_rates(layers: Sequence[int], network: Network, measured: Measurements) -> Cure | None:
+    """Thresholds of all layers, as what one fires another reads."""
+    if not network.spiking or any(network.cells[i].thresholds() is None for i in network.spiking):
+        return None
+    found = [layer.activity.rate for layer in measured.layers]
+    wanted = [RATE if i in layers or rate < RARE or rate > OFTEN else rate for i, rate in enumerate(found)]
+    words = f"thresholds scaled to rates of {', '.join(f'{wanted[i]:.2g}' for i in network.spiking)}"
+    return Cure(words, lambda network, x: match_firing_rates(network, x, wanted, tolerance=math.inf))
+
+
+def try_cures(
+    network: Network,
+    batch: Tensor | Sequence[Tensor],
+    diagnosis: Diagnosis,
+    *,
+    task: Task = Classification(),
+    lr: float = 1e-3,
+    optimizer: MakeOptimizer = adabelief_lookahead,
+    updates: int = 20,
+) -> tuple[Trial, ...]:
+    """Try the cure of each finding on a copy of the network, and see whether it then learns faster.
+
+    Each copy is trained on the batch itself, without dropout, from the same weights but for its cure; an untreated copy
+    as well. So few updates say whether a cure sets something in motion, not what a whole training becomes.
+
+    Args:
+        network: the network; it stays as it is.
+        batch: (x, targets) or (x, targets, mask), as for :func:`neurolsc.diagnose`.
+        diagnosis: what was found with that batch.
+        task: the task of the network.
+        lr: learning rate.
+        optimizer: makes the optimizer from parameters and learning rate.
+        updates: of each copy.
+
+    Returns:
+        A trial for every kind of fault that the package can do something about, of all layers that have it at once;
+        kinds with the same cure are one. A missing class is none of those, nor are swapped axes: there the batch is
+        turned before all trials.
+
+    Raises:
+        TypeError: if network is not one, or the batch is of another kind.
+        ValueError: if there are no targets, or the batch or a number does not fit.
+
+    Cost: ``updates`` training steps on the batch per cure and for the untreated copy.
+    """
+    data = Batch.of(batch, as_network(network))
+    if data.targets is None:
+        raise ValueError("trials need targets: give the batch as (x, targets).")
+    whole("updates", updates)
+    positive("lr", lr)
+    data = data.turned() if batch_first(data) else data
+
+    def layers_of(names: Sequence[str]) -> tuple[int, ...]:
+        return tuple(sorted({f.layer for f in diagnosis if f.name in names and f.layer is not None}))
+
+    cures: dict[str, tuple[Cure, list[str]]] = {}
+    for name in dict.fromkeys(finding.name for finding in diagnosis):
+        cure = _cure(name, [layer - 1 for layer in layers_of([name])], network, diagnosis.measurements)
+        if cure is not None:
+            cures.setdefault(cure.words, (cure, []))[1].append(name)
+    if not cures:
+        return ()
+    untreated = loss_after(copied(network), data, task, optimizer, lr, updates)
+    trials = []
+    for words, (cure, names) in cures.items():
+        patient = copied(network)
+        cure.treat(patient, data.x)
+        before = loss_after(patient, data, task, optimizer, lr, 0)
+        after = loss_after(patient, data, task, optimizer, lr * cure.lr, updates)
+        helped = math.isfinite(after) and not after >= 0.995 * untreated  # orders of summation move it by 0.001
+        trials.append(Trial(", ".join(names), layers_of(names), words, before, after, untreated, helped))
+    return tuple(trials)
