@@ -10,7 +10,7 @@ from pathlib import Path
 import neurolsc
 
 EXTRAS_FOR_DEVELOPERS = ("dev", "docs")
-RUN_ELSEWHERE = ("lava_runner.py", "nengo_runner.py")  # by the Pythons of other environments, `make lava-env nengo-env`
+RUN_ELSEWHERE = ("simulator.py",)  # by the Pythons of other environments, `make lava-env nengo-env`
 
 
 def imported(folder: Path) -> Iterator[str]:

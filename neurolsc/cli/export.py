@@ -150,7 +150,7 @@ def _to_netx(
         if simulate and x is not None:
             some = None if labels is None else labels[:SIMULATED]
             try:
-                found = verify(folder / "network.net", x[:, :SIMULATED], progress=True)
+                found = verify(folder / "network.net", x[:, :SIMULATED])
             except RuntimeError as error:
                 raise click.ClickException(str(error)) from error
             report = report.with_simulator(network, x[:, :SIMULATED], found, some)

@@ -1,4 +1,4 @@
-r"""Loihi's integer neurons CUBA and ATRLIF, step by step, and the rounding of floats to their bits.
+r"""Loihi's integer neurons CUBA and ATRLIF, step by step.
 
 A state has 64 units per unit of a weight; the input of a step are the weights of the last step's
 spikes. With
@@ -28,7 +28,6 @@ Source: Lava 0.10.0, ``proc/lif/models.py`` and ``proc/atrlif/models.py`` (model
 ``fixed_pt``).
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,24 +42,22 @@ UNIT = 64  # state units per weight unit
 LIMIT = 2**23  # a state stays below this in modulus
 INPUT_LIMIT = 2**21  # 64 times the input of a step stays below this: the chip checks it, Lava does not
 NEVER = 2**17 - 1  # the largest threshold, in weight units
-W_MAX = 254  # the largest weight: 8 signed bits times 2
-LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
 
 Spike = Callable[[Tensor], Tensor]  # 1 where its argument is positive, else 0; a surrogate has a derivative as well
 
 
 class CubaState(NamedTuple):
-    """State of a CUBA layer after a step: current and voltage (0 after a spike), each (B, M)."""
+    """State of a CUBA layer after a step, each (B, M)."""
 
-    u: Tensor
-    v: Tensor
+    u: Tensor  # current
+    v: Tensor  # voltage, 0 after a spike
 
 
 class AtrlifState(NamedTuple):
-    """State of an ATRLIF layer after a step: voltage and threshold, each (B, M)."""
+    """State of an ATRLIF layer after a step, each (B, M)."""
 
-    v: Tensor
-    theta: Tensor
+    v: Tensor  # voltage
+    theta: Tensor  # threshold
 
 
 class StepValues(NamedTuple):
@@ -103,11 +100,6 @@ class IntegerLayer(ABC):
         """Number of neurons M."""
         return self.weight.shape[0]
 
-    @property
-    @abstractmethod
-    def decays(self) -> Tensor:
-        """The two decays of each neuron, (2, M)."""
-
     @abstractmethod
     def initial_state(self, batch: int) -> Any:
         """The state at rest."""
@@ -131,10 +123,6 @@ class CubaLayer(IntegerLayer):
 
     kind = "CUBA"
     i_decay: Tensor  # (M,), 1 to 4096
-
-    @property
-    def decays(self) -> Tensor:
-        return torch.stack((self.v_decay, self.i_decay))
 
     def initial_state(self, batch: int) -> CubaState:
         zero = self.weight.new_zeros(batch, self.size)
@@ -173,10 +161,6 @@ class AtrlifLayer(IntegerLayer):
     reset: Tensor  # (M,), mantissas of what a spike subtracts, weight units
     bias_exp: int
     reset_exp: int
-
-    @property
-    def decays(self) -> Tensor:
-        return torch.stack((self.v_decay, self.theta_decay))
 
     def initial_state(self, batch: int) -> AtrlifState:
         theta = (UNIT * self.threshold).expand(batch, -1)
@@ -218,6 +202,22 @@ def integer_steps(
         drives = [layer.drive(below, own) for layer, below, own in zip(layers, [frame, *out[:-1]], out, strict=True)]
 
 
+def decay(x: Tensor, k: Tensor) -> Tensor:
+    """x (4096 - k) / 4096, rounded towards zero; the gradient passes."""
+    exact = x * (4096 - k) / 4096
+    return exact + (exact.trunc() - exact).detach()
+
+
+def wrap(u: Tensor) -> Tensor:
+    """U in 24 bits: above 2^23 it goes on from below, and at -2^23 or less from above."""
+    return u - 2 * LIMIT * (u.detach() > LIMIT) + 2 * LIMIT * (u.detach() <= -LIMIT)
+
+
+def clip(v: Tensor) -> Tensor:
+    """V clipped below 2^23 in modulus."""
+    return v.clamp(1 - LIMIT, LIMIT - 1)
+
+
 @dataclass(frozen=True)
 class Extremes:
     """The ranges of a layer's integers, and counts of what must not happen.
@@ -250,11 +250,11 @@ class Extremes:
 
     def __or__(self, other: "Extremes") -> "Extremes":
         """Extremes of both together."""
-        made: dict[str, Any] = {}
+        both: dict[str, Any] = {}
         for name, a in vars(self).items():
             b = getattr(other, name)
-            made[name] = (min(a[0], b[0]), max(a[1], b[1])) if isinstance(a, tuple) else a + b
-        return Extremes(**made)
+            both[name] = (min(a[0], b[0]), max(a[1], b[1])) if isinstance(a, tuple) else a + b
+        return Extremes(**both)
 
     @property
     def overflows(self) -> int:
@@ -267,80 +267,11 @@ class Extremes:
         return max(abs(value) for pair in (self.u, self.v, self.theta) for value in pair) / LIMIT
 
     @property
+    def drive_reach(self) -> float:
+        """The largest input of a step as a share of its 16 bits."""
+        return UNIT * max(map(abs, self.drive)) / INPUT_LIMIT
+
+    @property
     def reach(self) -> float:
-        """The largest share of its bits that a state or an input used; 1 is an overflow."""
-        return max(self.state_reach, UNIT * max(map(abs, self.drive)) / INPUT_LIMIT)
-
-
-def decay(x: Tensor, k: Tensor) -> Tensor:
-    """x (4096 - k) / 4096, rounded towards zero."""
-    exact = x * (4096 - k) / 4096
-    return exact + (exact.trunc() - exact).detach()
-
-
-def wrap(u: Tensor) -> Tensor:
-    """U in 24 bits: above 2^23 it goes on from below, and at -2^23 or less from above."""
-    return u - 2 * LIMIT * (u.detach() > LIMIT) + 2 * LIMIT * (u.detach() <= -LIMIT)
-
-
-def clip(v: Tensor) -> Tensor:
-    """V clipped below 2^23 in modulus."""
-    return v.clamp(1 - LIMIT, LIMIT - 1)
-
-
-def nearest(x: Tensor) -> Tensor:
-    """The nearest integer; the gradient passes."""
-    return x + (x.round() - x).detach()
-
-
-def even(x: Tensor) -> Tensor:
-    """The nearest even integer; the gradient passes."""
-    return x + (2 * (x / 2).round() - x).detach()
-
-
-def decay_bits(retention: Tensor) -> Tensor:
-    """The 12-bit decay 4096 (1 - retention) of a state; the gradient passes."""
-    return nearest(4096 * (1 - retention))
-
-
-def time_constant(decay: Tensor) -> Tensor:
-    """The time constant of a 12-bit decay, in steps; 0.05 (e^-20 is left after one) for 4096."""
-    return -1 / (1 - decay / 4096).clamp(min=2e-9).log()
-
-
-def exponent(value: float, limit: int) -> int:
-    """The fewest bits by which a value must be shifted right to lie within a limit."""
-    return max(0, math.ceil(math.log2(value / limit))) if value else 0
-
-
-def largest(name: str, *weights: Tensor) -> float:
-    """The largest modulus of some weights; a ValueError if all are zero."""
-    peak = max(w.detach().abs().max().item() for w in weights)
-    if not peak:
-        raise ValueError(f"{name}: all weights are zero.")
-    return peak
-
-
-def check_threshold(name: str, units: int, fewest: int, force: bool) -> int:
-    """A threshold's units; a ValueError if they exceed 17 bits, or rounding decides what fires."""
-    if units > NEVER:
-        raise ValueError(
-            f"{name}: a threshold of {units} weight units does not fit 17 bits: its weights are too small to fire."
-        )
-    if units < (1 if force else fewest):
-        raise ValueError(
-            f"{name}: large weights leave {units} weight units per threshold, and below {fewest} rounding decides "
-            "what fires: train with smaller weights, or give force=True."
-        )
-    return units
-
-
-def check_matrix(name: str, *weights: Tensor) -> None:
-    """Refuse integer matrices of one synapse memory that are zero or that readers would change."""
-    low, high = min(int(w.min()) for w in weights), max(int(w.max()) for w in weights)
-    if low == high == 0:
-        raise ValueError(f"{name}: all weights are zero.")
-    if high <= 0 and (-low).bit_count() == 1:
-        raise ValueError(
-            f"{name}: no weight is positive and the smallest is {low}, a power of 2, which readers change silently."
-        )
+        """The larger of both; 1 is an overflow."""
+        return max(self.state_reach, self.drive_reach)

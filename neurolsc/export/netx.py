@@ -35,7 +35,7 @@ from neurolsc.hdf5 import HDF5
 from neurolsc.io import atomic_write, refusing
 from neurolsc.network import Network
 
-__all__ = ["GOLDEN_SAMPLES", "Golden", "read_netx", "to_netx", "write_netx"]
+__all__ = ["Golden", "read_netx", "replay", "to_netx", "write_netx"]
 
 FORMAT = 2
 GOLDEN_SAMPLES = 4  # calibration samples of which a file holds input and spikes
@@ -96,9 +96,6 @@ def to_netx(
 ) -> ExportReport:
     """Export a network to Lava: quantise it, check it on data, and write a NetX file.
 
-    What is written was read back and stepped as the integers step, on the samples or, without any,
-    on random spikes.
-
     Args:
         network: what :func:`neurolsc.export.quantize` accepts.
         path: the file, usually ``*.net``. Lava leaves an open file open: give each export a new
@@ -127,19 +124,16 @@ def to_netx(
         >>> report.layers[0].clipped
         0
     """
-    if golden < 0:
-        raise ValueError(f"golden must be a number of samples, 0 or more, got {golden}.")
     original, own = network, from_wrapped(network)
-    network = copy.deepcopy(own).cpu()
+    network, halvings, run = copy.deepcopy(own).cpu(), None, None
     if calibration is not None:
         calibration = (calibration.to_dense() if calibration.is_sparse else calibration).cpu()
+        halvings = fit_scales(network, calibration, force=force)
     labels = None if labels is None else labels.cpu()
-    halvings = None if calibration is None else fit_scales(network, calibration, force=force)
     quantized = quantize(network, force=force, halvings=halvings)
-    run = None
     if calibration is not None:
         run = quantized.run(calibration)
-        for i, e in enumerate(run.extremes[:-1], start=1):
+        for i, e in enumerate(run.extremes[: len(quantized.layers)], start=1):
             refused = {
                 f"input of a step exceeds 32767 units ({e.drive[0]} to {e.drive[1]})": e.large_inputs,
                 f"current leaves 24 bits ({e.u[0]} to {e.u[1]})": e.wraps,
@@ -151,7 +145,7 @@ def to_netx(
                         f"layer {i}: the {what} {count} times on the calibration data: train with smaller weights or fewer "
                         "spikes."
                     )
-        if run.extremes[-1].wraps and not quantized.integrates:
+        if run.extremes[-1].wraps:  # the sums of a linear readout
             peak = max(map(abs, run.extremes[-1].v))
             scale = quantized.readout_scale * LIMIT / 2 / peak
             quantized = quantize(network, force=force, readout_scale=scale, halvings=halvings)
@@ -172,26 +166,20 @@ def to_netx(
             remarks.append(f"wrapped network against our cells, before rounding: spikes equal in {', '.join(shares)}.")
     report = make_report(network, quantized, calibration, labels, run)
     report = replace(report, remarks=(*report.remarks, *remarks))
-    steps = TRIAL_STEPS if calibration is None else len(calibration)
-    trial = torch.rand(TRIAL_STEPS, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
-    x = trial if calibration is None else calibration
+    x = calibration
+    if x is None:
+        x = torch.rand(TRIAL_STEPS, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
     samples = Golden.of(quantized, x[:, :golden]) if golden else None
-    data = _content(quantized, steps, json.dumps(report.to_dict()), samples)
-    if not torch.equal(parse(data, fspath(path))[0].run(x).logits, quantized.run(x).logits):
-        raise RuntimeError(f"what would be written to {fspath(path)} does not step as the integers do.")
-    atomic_write(path, lambda file: file.write(data))
+    _write(path, quantized, len(x), samples, json.dumps(report.to_dict()))
     return report
 
 
-def write_netx(
-    quantized: QuantizedNetwork, path: str | PathLike[str], *, steps: int = 1, golden: Tensor | None = None
-) -> None:
+def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden: Tensor | None = None) -> None:
     """Write integers as a NetX file, whole or not at all.
 
     Args:
         quantized: the integers.
         path: the file, usually ``*.net``.
-        steps: length of a sample without blank steps, a note for readers that use it.
         golden: samples (T, B, n_in), 0 or 1: the file holds them with the integers' spikes, for
             :func:`neurolsc.export.verify`.
 
@@ -199,61 +187,56 @@ def write_netx(
         ValueError: if the samples do not fit.
         OSError: if the file cannot be written.
     """
-    data = _content(quantized, steps, None, None if golden is None else Golden.of(quantized, golden))
-    atomic_write(path, lambda file: file.write(data))
+    samples, steps = (None, 1) if golden is None else (Golden.of(quantized, golden), len(golden))
+    _write(path, quantized, steps, samples, None)
 
 
-def _content(quantized: QuantizedNetwork, steps: int, report: str | None, golden: Golden | None) -> bytes:
-    """The bytes of a file."""
+def _write(
+    path: str | PathLike[str], quantized: QuantizedNetwork, steps: int, golden: Golden | None, report: str | None
+) -> None:
+    def matrix(weight: Tensor, weight_rec: Tensor | None) -> dict[str, Any]:
+        m, n = weight.shape
+        word = b"dense" if weight_rec is None else b"dense_rec"
+        entries = {"type": np.array([word], "S10"), "shape": np.array([m]), "inFeatures": n, "outFeatures": m}
+        matrices = {"weight": weight} | ({} if weight_rec is None else {"weight_rec": weight_rec})
+        return entries | {name: w.detach().numpy().astype(np.float32) for name, w in matrices.items()}
+
+    def short(values: Tensor | int) -> Any:  # one number where all are equal
+        whole = np.asarray(values.detach() if isinstance(values, Tensor) else values).astype(np.int32)
+        return int(whole.flat[0]) if (whole == whole.flat[0]).all() else whole
+
+    groups: list[dict[str, Any]] = [{"type": np.array([b"input"], "S10"), "shape": np.array([quantized.n_in])}]
+    for layer in quantized.layers:
+        _, entries, constants = KINDS[layer.kind]
+        group = matrix(layer.weight, layer.weight_rec) | constants | {"neuron/type": np.bytes_(layer.kind)}
+        group |= {name: short(getattr(layer, attribute)) for name, attribute in entries.items()}
+        groups.append(group | ({"bias": layer.bias.detach().numpy().astype(np.int32)} if layer.bias.any() else {}))
+    if not quantized.integrates:
+        groups.append(matrix(quantized.readout, None))
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
-
-        def write(i: int, entries: dict[str, Any]) -> None:
-            for name, value in entries.items():
+        for i, group in enumerate(groups):
+            for name, value in group.items():
                 file[f"layer/{i}/{name}"] = value
-
-        def matrix(weight: Tensor, weight_rec: Tensor | None) -> dict[str, Any]:
-            m, n = weight.shape
-            word = b"dense" if weight_rec is None else b"dense_rec"
-            entries = {"type": np.array([word], "S10"), "shape": np.array([m]), "inFeatures": n, "outFeatures": m}
-            matrices = {"weight": weight} | ({} if weight_rec is None else {"weight_rec": weight_rec})
-            return entries | {name: w.detach().numpy().astype(np.float32) for name, w in matrices.items()}
-
-        def short(values: Tensor | int) -> Any:  # one number where all are equal
-            whole = np.asarray(values.detach() if isinstance(values, Tensor) else values).astype(np.int32)
-            return int(whole.flat[0]) if (whole == whole.flat[0]).all() else whole
-
-        write(0, {"type": np.array([b"input"], "S10"), "shape": np.array([quantized.n_in])})
-        for i, layer in enumerate(quantized.layers, start=1):
-            write(i, matrix(layer.weight, layer.weight_rec))
-            if layer.bias.any():
-                write(i, {"bias": layer.bias.detach().numpy().astype(np.int32)})
-            _, entries, constants = KINDS[layer.kind]
-            write(i, {name: short(getattr(layer, attribute)) for name, attribute in entries.items()})
-            write(i, constants | {"neuron/type": np.bytes_(layer.kind)})
-        if not quantized.integrates:
-            write(len(quantized.layers) + 1, matrix(quantized.readout, None))
         file["simulation/Ts"] = 1
         file["simulation/tSample"] = steps + quantized.blank_steps + quantized.latency
         own = file.create_group("neurolsc")
         own.attrs["format"] = FORMAT
-        own.attrs["blank_steps"] = quantized.blank_steps
-        own.attrs["latency"] = quantized.latency
-        own.attrs["bias_neurons"] = np.array(quantized.bias_neurons)
-        own.attrs["readout_scale"] = quantized.readout_scale
+        for name in ("blank_steps", "latency", "bias_neurons", "readout_scale"):
+            own.attrs[name] = getattr(quantized, name)
         own.attrs["remarks"] = np.bytes_(json.dumps(quantized.remarks))
         if report is not None:
             own["report"] = report
         for i, layer in enumerate(quantized.layers, start=1):
             own[f"scale_{i}"] = (layer.unit / UNIT).detach().numpy()
         if golden is not None:
-            group = own.create_group("golden")
+            samples = own.create_group("golden")
             for i, z in enumerate(golden.spikes):
-                group.create_dataset(f"spikes_{i}", data=np.packbits(z.numpy(), axis=2), compression="gzip")
+                samples.create_dataset(f"spikes_{i}", data=np.packbits(z.numpy(), axis=2), compression="gzip")
             sums = {f"states_{i}": (total, np.int64) for i, total in enumerate(golden.states, start=1)}
             for name, (values, kind) in (sums | {"readout": (golden.readout, np.int32)}).items():
-                group.create_dataset(name, data=values.numpy().astype(kind), compression="gzip", shuffle=True)
-    return buffer.getvalue()
+                samples.create_dataset(name, data=values.numpy().astype(kind), compression="gzip", shuffle=True)
+    atomic_write(path, lambda file: file.write(buffer.getvalue()))
 
 
 def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
@@ -278,40 +261,40 @@ def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
         ...     read_netx(f"{folder}/a.net").layers[0].weight.shape
         torch.Size([2, 3])
     """
-    return parse(Path(path).read_bytes(), fspath(path))[0]
+    return read_with_golden(path)[0]
 
 
-def parse(data: bytes, name: str) -> tuple[QuantizedNetwork, Golden | None]:
-    """The integers in the bytes of a file of that name, and its golden samples if it holds some."""
-    with refusing(name, "not a NetX file of this version"), HDF5(data) as file:
-        return _parsed(file)
+def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, Golden | None]:
+    """The integers in a file, and its golden samples if it holds some."""
+    data = Path(path).read_bytes()
+    with refusing(fspath(path), "not a NetX file of this version"), HDF5(data) as file:
+        quantized = _integers(file)
+        return quantized, _golden(file, quantized) if file.has("neurolsc/golden") else None
 
 
-def _parsed(file: HDF5) -> tuple[QuantizedNetwork, Golden | None]:
+def _numbers(file: HDF5, place: str, shape: tuple[int | None, ...]) -> Tensor:
+    """Integers of a data set; None stands for any size, one number for a vector."""
+    found = np.asarray(file.values(place, kinds="iuf"), dtype=np.float64)
+    if not found.shape and len(shape) == 1:
+        found = np.full(shape[0] or 1, found)
+    fits = len(found.shape) == len(shape) and all(m in (n, None) for n, m in zip(found.shape, shape, strict=True))
+    if not fits or not (found == np.rint(found)).all():
+        raise ValueError(f"{place} must hold integers of shape {shape}, got the shape {found.shape}.")
+    return torch.from_numpy(found)
+
+
+def _integers(file: HDF5) -> QuantizedNetwork:
     if not file.has("neurolsc"):
         raise ValueError("there is no group 'neurolsc': another program wrote it.")
     notes = dict(file.file["neurolsc"].attrs)
     if notes["format"] != FORMAT:
         raise ValueError(f"format {notes['format']}, this version reads {FORMAT}.")
-
-    def numbers(place: str, shape: tuple[int | None, ...]) -> Tensor:
-        """Integers of a data set; None stands for any size, one number for a vector."""
-        found = np.asarray(file.values(place, kinds="iuf"), dtype=np.float64)
-        if not found.shape and len(shape) == 1:
-            found = np.full(shape[0] or 1, found)
-        wanted = tuple(n if m is None else m for n, m in zip(found.shape, shape, strict=False))
-        if found.shape != wanted or len(wanted) != len(shape) or not (found == np.rint(found)).all():
-            raise ValueError(f"{place} must hold integers of shape {shape}, got the shape {found.shape}.")
-        return torch.from_numpy(found)
-
     count = len(file.group("layer")) - 1
     leaky = count > 1 and "neuron" in file.group(f"layer/{count}")
     count -= not leaky  # else the last one is a sum
     if count < 1:
         raise ValueError("it has no layer of neurons.")
-    n = int(numbers("layer/0/shape", (1,))[0])
-    if n < 1:
-        raise ValueError(f"layer/0/shape must be positive, got {n}.")
+    n = int(_numbers(file, "layer/0/shape", (1,))[0])
     layers: list[IntegerLayer] = []
     for i in range(1, count + 1):
         at, has = f"layer/{i}", file.group(f"layer/{i}")
@@ -319,17 +302,17 @@ def _parsed(file: HDF5) -> tuple[QuantizedNetwork, Golden | None]:
         if kind not in KINDS:
             raise ValueError(f"{at}/neuron/type is {kind!r}, known are {', '.join(map(repr, KINDS))}.")
         layer, entries, _ = KINDS[kind]
-        weight = numbers(f"{at}/weight", (None, n))
+        weight = _numbers(file, f"{at}/weight", (None, n))
         m = len(weight)
         read: dict[str, Any] = {}
         for name, attribute in entries.items():
-            value = numbers(f"{at}/{name}", () if attribute.endswith("exp") else (m,))
+            value = _numbers(file, f"{at}/{name}", () if attribute.endswith("exp") else (m,))
             read[attribute] = value if value.ndim else int(value)
         scale = np.broadcast_to(file.values(f"neurolsc/scale_{i}", kinds="f"), (m,))
         made = layer(
             weight=weight,
-            weight_rec=numbers(f"{at}/weight_rec", (m, m)) if "weight_rec" in has else None,
-            bias=numbers(f"{at}/bias", (m,)) if "bias" in has else torch.zeros(m, dtype=torch.float64),
+            weight_rec=_numbers(file, f"{at}/weight_rec", (m, m)) if "weight_rec" in has else None,
+            bias=_numbers(file, f"{at}/bias", (m,)) if "bias" in has else torch.zeros(m, dtype=torch.float64),
             unit=UNIT * torch.from_numpy(scale.astype(np.float64)),
             **read,
         )
@@ -342,31 +325,32 @@ def _parsed(file: HDF5) -> tuple[QuantizedNetwork, Golden | None]:
                 f"layer/{count} is the readout, which must be CUBA neurons without recurrence that never fire."
             )
         layers[-1] = IntegratorLayer(**{field.name: getattr(last, field.name) for field in fields(last)})
-        readout = torch.zeros(0, n).double()
-    else:
-        readout = numbers(f"layer/{count + 1}/weight", (None, n))
-    quantized = QuantizedNetwork(
+    latency = int(notes["latency"])
+    if latency not in (0, count):
+        raise ValueError(f"neurolsc, latency must be 0 or {count}, a step for each layer, got {latency}.")
+    return QuantizedNetwork(
         tuple(layers),
-        readout,
+        torch.zeros(0, n).double() if leaky else _numbers(file, f"layer/{count + 1}/weight", (None, n)),
         float(notes["readout_scale"]),
         tuple(np.broadcast_to(notes["bias_neurons"], (count,)).tolist()),
         int(notes["blank_steps"]),
         tuple(json.loads(notes["remarks"])),
-        int(notes.get("latency", 0)),  # older files have none
+        latency,
     )
-    if quantized.latency not in (0, count):
-        raise ValueError(f"neurolsc, latency must be 0 or {count}, a step for each layer, got {quantized.latency}.")
-    if not file.has("neurolsc/golden"):
-        return quantized, None
+
+
+def _golden(file: HDF5, quantized: QuantizedNetwork) -> Golden:
+    sizes = [quantized.n_in, *(layer.size for layer in quantized.layers)]
+    classes = sizes.pop() if quantized.integrates else len(quantized.readout)
+    at = "neurolsc/golden"
+    steps, samples = file.dataset(f"{at}/spikes_0", 3).shape[:2]
     spikes: list[Tensor] = []
-    sizes = [quantized.n_in, *(layer.size for layer in layers)]
-    classes = sizes.pop() if leaky else len(readout)
-    steps, samples = file.dataset("neurolsc/golden/spikes_0", 3).shape[:2]
     for i, n in enumerate(sizes):
-        place, wanted = f"neurolsc/golden/spikes_{i}", (steps, samples, -(-n // 8))
+        place, wanted = f"{at}/spikes_{i}", (steps, samples, -(-n // 8))
         packed = file.values(place, 3, "u")
         if packed.dtype != np.uint8 or packed.shape != wanted or 0 in wanted:
             raise ValueError(f"{place} has shape {packed.shape}, wanted bytes {wanted}.")
         spikes.append(torch.from_numpy(np.unpackbits(packed, axis=2, count=n)))
-    states = tuple(numbers(f"neurolsc/golden/states_{i}", (steps, samples)) for i in range(1, count + 1))
-    return quantized, Golden(tuple(spikes), states, numbers("neurolsc/golden/readout", (steps, samples, classes)))
+    count = len(quantized.layers)
+    states = tuple(_numbers(file, f"{at}/states_{i}", (steps, samples)) for i in range(1, count + 1))
+    return Golden(tuple(spikes), states, _numbers(file, f"{at}/readout", (steps, samples, classes)))

@@ -1,38 +1,69 @@
-"""Networks written as graphs of NIR, the neuromorphic intermediate representation, and read.
+r"""Networks written as graphs of NIR, the neuromorphic intermediate representation, and read.
 
-The nodes of each neuron, both ways, are in :mod:`neurolsc.export.neurons`.
+NIR writes differential equations in seconds. Its readers take one Euler step of dt, so that a node
+with time constant tau retains a = 1 - dt / tau of its state: tau = dt / (1 - a), with a =
+exp(-1 / tau_v).
+
+- LIF is a ``CubaLIF`` with one time constant equal to dt. Reset to zero: tau_syn = dt, w_in = 1,
+  tau_mem = dt / (1 - a), r = 1 / (1 - a), v_reset = 0. Reset by subtraction: tau_mem = dt, r = 1,
+  tau_syn = dt / (1 - a), w_in = 1 / (1 - a), and minus the threshold on the diagonal of the
+  recurrent weights. Our CubaLIF has two longer ones.
+- ALIF with a static reset is a sub-graph. With A the rise of the threshold above its rest,
+
+  .. math::
+      v[t] &= a\, v[t-1] + W_{in} x[t] + b_v + (W_{rec} - \mathrm{diag}\,\vartheta_0)\, z[t-1] \\
+      -A[t] &= -a_\vartheta A[t-1] - \beta z[t-1], \quad z[t] = H(v[t] - A[t] - \vartheta_0)
+
+  are an ``LI`` each for v and -A, summed in a ``Threshold``.
+- LI, the readout, is a ``CubaLI``, without a current an ``LI``.
+
+Source: Pedersen et al., "Neuromorphic intermediate representation", Nature Communications 15, 8122
+(2024), for the primitives; nir 1.0 and norse 1.1's reader for the steps.
 """
 
 import io
 from collections.abc import Iterable
+from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-import h5py
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neurolsc.export.neurons import NEURONS, NirLayer, exported_neuron, fill, linear, load_nir, notes
-from neurolsc.export.wrapped import from_wrapped, integrates
+from neurolsc.export.neurons import exported_kind, reset_of
+from neurolsc.export.wrapped import NO_MEMORY, check_finite, from_wrapped, integrates
 from neurolsc.hdf5 import HDF5
 from neurolsc.io import atomic_write, refusing
-from neurolsc.metrics import is_binary
 from neurolsc.network import Network
+from neurolsc.neurons import ALIF, LI, LIF, ALIFPlus, CubaLIF
+from neurolsc.neurons.cell import CELLS, step_of
+from neurolsc.positive import set_value
 from neurolsc.validation import number
 
 if TYPE_CHECKING:
     import nir
 
-__all__ = ["NirChain", "from_nir", "to_nir"]
+__all__ = ["from_nir", "to_nir"]
 
 DENSE = ("Linear", "Affine")
+NEURONS = ("LIF", "CubaLIF", "LI", "CubaLI")  # types of the node with which a layer's neurons begin
+CLOSE = 1e-6  # relative; other programs store float32
 COPIES = 24  # bytes of memory of a weight while a layer is made: as float64 twice, as float32 twice
 
 
-def to_nir(
-    network: Network, path: str | PathLike[str] | None = None, *, dt: float, golden: Tensor | None = None
-) -> "nir.NIRGraph":
+def load_nir() -> ModuleType:
+    """The optional module ``nir``."""
+    try:
+        import nir
+    except ImportError as error:
+        raise ImportError("export to and from NIR needs the package nir: pip install 'nir>=1.0.7'.") from error
+    return nir
+
+
+def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: float) -> "nir.NIRGraph":
     """Describe a network as a graph of NIR, and write it to a file if there is a path.
 
     Nodes are ``w_in_1``, ``lif_1`` (or the sub-graph ``alif_1``), ``w_rec_1`` and so on,
@@ -46,17 +77,13 @@ def to_nir(
             :func:`neurolsc.wrap` made of such.
         path: a file to write, usually ``*.nir``; written whole or not at all.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
-        golden: samples (T, B, n_in) that the file holds with the spikes of every layer and the
-            readout, where no layer has a delay; ``nir.read_data`` (nir 1.0.8) returns them, and
-            :func:`neurolsc.export.verify_nir` replays them.
 
     Returns:
         The graph.
 
     Raises:
         TypeError: if a layer or the readout cannot be exported.
-        ValueError: if something cannot be expressed; the message names the layer and the number; or
-            if there are golden samples and no path.
+        ValueError: if something cannot be expressed; the message names the layer and the number.
         ImportError: if nir is not installed.
         OSError: if the file cannot be written.
 
@@ -68,63 +95,120 @@ def to_nir(
     """
     nir = load_nir()
     dt = number("dt", dt)
-    if golden is not None and path is None:
-        raise ValueError("golden samples are written to a file: give its path.")
     network = from_wrapped(network)
     leaky = integrates(network)
-    for name, value in network.readout.named_parameters():
-        if not value.isfinite().all():
-            raise ValueError(f"readout: {name} must be finite, got {value[~value.isfinite()][0].item()}.")
-    names: list[str] = []
+    check_finite(network)
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
     edges: list[tuple[str, str]] = []
     source = "input"
     for i, cell in enumerate(network.cells, start=1):
-        neuron = exported_neuron(f"layer {i}", cell)
-        layer = neuron.nodes(f"layer {i}", f"{neuron.word}_{i}", cell, dt, network.layer_delay)
-        nodes |= {f"w_in_{i}": layer.weight, layer.name: layer.neuron}
-        edges += [(source, f"w_in_{i}"), (f"w_in_{i}", layer.name)]
-        if layer.recurrent is not None:
-            nodes[f"w_rec_{i}"] = layer.recurrent
+        word, neuron, recurrent = _nodes(f"layer {i}", cell, dt, network.layer_delay)
+        name = f"{word}_{i}"
+        nodes |= {f"w_in_{i}": _linear(cell.w_in, cell.b_v), name: neuron}  # type: ignore[arg-type]
+        edges += [(source, f"w_in_{i}"), (f"w_in_{i}", name)]
+        if recurrent is not None:
+            nodes[f"w_rec_{i}"] = recurrent
             # before the edge to the next layer: norse's reader takes the node that it reaches last
             # for the output
-            edges += [(layer.name, f"w_rec_{i}"), (f"w_rec_{i}", layer.name)]
-        source = layer.name
-        names.append(layer.name)
+            edges += [(name, f"w_rec_{i}"), (f"w_rec_{i}", name)]
+        source = name
     if not leaky:
         readout: Any = network.readout
-        nodes["readout"] = linear(readout.weight, readout.bias)
+        nodes["readout"] = _linear(readout.weight, readout.bias)
         edges.append((source, "readout"))
         source = "readout"
     nodes["output"] = nir.Output(np.array([network.n_out]))
     edges.append((source, "output"))
     about = {"dt": dt, "layer_delay": network.layer_delay}
     graph = nir.NIRGraph(nodes, edges, metadata={"neurolsc": about})
-    if path is None:
-        return graph
-    buffer = io.BytesIO()
-    nir.write(buffer, graph)
-    if golden is not None:
-        if not hasattr(nir, "write_data"):
-            raise ImportError(
-                f"golden samples need nir 1.0.8 or later, got {nir.__version__}: pip install 'nir>=1.0.8'."
-            )
-        at_once = Network(list(network.cells), network.readout, layer_delay=0)
-        x = (golden.to_dense() if golden.is_sparse else golden).to(**network.dtype_and_device)
-        with torch.no_grad():
-            run = at_once.run(x)
-        sent = {}
-        for name, values in zip(("input", *names, "output"), (x, *run.spikes, run.logits), strict=True):
-            numbers, binary = values.transpose(0, 1).cpu().numpy(), is_binary(values)
-            grid = nir.TimeGriddedData(numbers.astype(bool) if binary else numbers, dt)
-            sent[name] = nir.NIRNodeData({"spikes" if binary else "values": grid})
-        data = io.BytesIO()
-        nir.write_data(data, nir.NIRGraphData(sent))
-        with h5py.File(data) as samples, h5py.File(buffer, "r+") as file:  # they share no name
-            samples.copy("nodes", file)
-            file.attrs.update(samples.attrs)
-    atomic_write(path, lambda file: file.write(buffer.getvalue()))
+    if path is not None:
+        buffer = io.BytesIO()
+        nir.write(buffer, graph)
+        atomic_write(path, lambda file: file.write(buffer.getvalue()))
     return graph
+
+
+def _array(value: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(value.detach().cpu().numpy()).copy()
+
+
+def _linear(weight: Tensor, bias: Tensor | None = None) -> Any:
+    """A ``Linear`` node, or ``Affine`` if there is a bias that is not zero."""
+    nir = load_nir()
+    return nir.Linear(_array(weight)) if bias is None or not bias.any() else nir.Affine(_array(weight), _array(bias))
+
+
+def _nodes(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any, Any]:
+    """The name of a cell's neurons, their node or sub-graph, and that of their recurrent weights if there is one."""
+    nir, kind = load_nir(), exported_kind(layer, cell)
+    reset = "none" if kind is LI else reset_of(layer, cell)
+    if kind is ALIF and reset != "static":
+        raise ValueError(
+            f"{layer}: NIR cannot express an ALIF with reset={reset!r}, as its nodes reset to a constant: "
+            'train with reset="static", or save the network with neurolsc.save.'
+        )
+    if kind is CubaLIF and reset != "zero":
+        raise ValueError(f'{layer}: NIR resets a voltage to a constant; a CubaLIF needs reset="zero", got {reset!r}.')
+    steps: dict[str, np.ndarray] = {}  # time constants of NIR in steps, 1 / (1 - a)
+    for name in ("v", "i", "theta"):
+        if (decay := getattr(cell, f"decay_{name}", None)) is None:
+            continue
+        if (decay == 1).any():
+            raise ValueError(
+                f"{layer}: tau_{name} reaches {getattr(cell, f'tau_{name}').max():.3g} steps, of which {decay.dtype} "
+                "makes a decay of 1: the time constant in seconds would be infinite."
+            )
+        steps[name] = 1 / (1 - _array(decay).astype(np.float64))
+    theta = torch.ones(1) if kind is LI else cell.theta_rest if kind is ALIF else cell.theta
+    if not (theta > 0).all():
+        raise ValueError(f"{layer}: thresholds must be positive, got {theta.min():.4g}.")
+    if layer_delay and cell.b_v.any():
+        raise ValueError(
+            f"{layer}: its bias (up to {cell.b_v.abs().max():.4g}) acts from the first step on, before the "
+            "delayed input arrives, and NIR's readers have no latency between layers: use layer_delay=0, or no bias."
+        )
+    noted: dict[str, Any] = {name: _array(value) for name, value in cell.state_dict().items() if value.ndim == 1}
+    noted |= {"cell": type(cell).__name__, "reset": reset}
+    if kind is not LI:
+        noted["diagonal"] = _array(cell.w_rec.diagonal())
+    metadata = {"neurolsc": noted}
+    membrane, one, zero = steps["v"], np.ones_like(steps["v"]), np.zeros_like(steps["v"])
+    if kind is LI:
+        rest = {"r": membrane, "v_leak": zero, "metadata": metadata}
+        if (steps["i"] == 1).all():
+            return "li", nir.LI(tau=dt * membrane, **rest), None
+        return "li", nir.CubaLI(tau_mem=dt * membrane, tau_syn=dt * steps["i"], w_in=steps["i"], **rest), None
+    loop = None
+    if reset != "zero" or cell.w_rec.any():
+        loop = _linear(cell.w_rec if reset == "zero" else cell.w_rec - torch.diag(theta))
+    if kind is ALIF:
+        size = np.array([cell.n_hidden])
+        nodes = {
+            "input": nir.Input(size),
+            "membrane": nir.LI(tau=dt * membrane, r=membrane, v_leak=zero),
+            "adaptation": nir.LI(tau=dt * steps["theta"], r=-_array(cell.adaptation) * steps["theta"], v_leak=zero),
+            "threshold": nir.Threshold(_array(theta)),
+            "w_rec": loop,
+            "output": nir.Output(size),
+        }
+        edges = [("input", "membrane"), ("membrane", "threshold"), ("threshold", "output")]
+        edges += [("threshold", "adaptation"), ("adaptation", "threshold")]
+        edges += [("threshold", "w_rec"), ("w_rec", "membrane")]
+        return "alif", nir.NIRGraph(nodes, edges, metadata=metadata), None
+    current = steps.get("i", one)
+    if reset != "zero":  # the voltage is the node's current
+        current, membrane = membrane, one
+    node = nir.CubaLIF(
+        tau_syn=dt * current,
+        w_in=current,
+        tau_mem=dt * membrane,
+        r=membrane,
+        v_leak=zero,
+        v_threshold=_array(theta),
+        v_reset=zero,
+        metadata=metadata,
+    )
+    return "lif", node, loop
 
 
 def from_nir(
@@ -163,15 +247,21 @@ def from_nir(
         True
     """
     nir = load_nir()
-    if not isinstance(source, str | PathLike):
-        if not isinstance(source, nir.NIRGraph):
-            raise TypeError(f"wanted a NIRGraph or the path of a file, got {type(source).__name__}.")
+    if isinstance(source, nir.NIRGraph):
         return _network(source, dt, layer_delay, None)
-    with open(source, "rb") as file:
-        data = file.read()
+    if not isinstance(source, str | PathLike):
+        raise TypeError(f"wanted a NIRGraph or the path of a file, got {type(source).__name__}.")
+    data = Path(source).read_bytes()
+
+    def texts(tree: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: texts(value) if isinstance(value, dict) else value.decode() if isinstance(value, bytes) else value
+            for name, value in tree.items()
+        }
+
     with refusing(source, "damaged, or does not hold a graph of NIR"):
         with HDF5(data) as content:
-            tree = _texts(content.tree("node"))
+            tree = texts(content.tree("node"))
         # nir's check refuses a batch axis, which other writers leave in; shapes are checked here
         graph = nir.dict2NIRNode(tree | {"type_check": False})
         if not isinstance(graph, nir.NIRGraph):
@@ -179,52 +269,155 @@ def from_nir(
         return _network(graph, dt, layer_delay, content.memory)
 
 
-def _texts(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree with text where a file has bytes."""
-    return {
-        name: _texts(value) if isinstance(value, dict) else value.decode() if isinstance(value, bytes) else value
-        for name, value in tree.items()
-    }
-
-
 def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, memory: Any) -> Network:
-    about = notes(graph)
-    if "dt" in about:
-        written = float(about["dt"])
-        if dt is not None and not np.isclose(dt, written):
-            raise ValueError(f"the graph was written with dt = {written:g} s, got dt = {dt:g} s.")
-        dt = written
-    if dt is None:
+    about = _notes(graph)
+    written = about.get("dt", dt)
+    if written is None:
         raise ValueError(
             "the graph does not say how long a time step is: give dt in seconds (snnTorch writes for 1e-4)."
         )
-    dt = number("dt", dt)
+    written = number("dt", float(written))
+    if dt is not None and not np.isclose(dt, written):
+        raise ValueError(f"the graph was written with dt = {written:g} s, got dt = {dt:g} s.")
     if layer_delay is None:
         layer_delay = 1 if int(about.get("layer_delay", 0)) else 0
-    layers, last = NirChain(graph).layers()
-    starts = {kind: neuron for neuron in NEURONS.values() for kind in neuron.starts}
-    if memory is not None:
-        for layer in layers:
-            neurons, inputs = layer.size
-            memory.take(COPIES * neurons * (neurons + inputs), f"the weights of {layer.name}")
+    layers, last = _Chain(graph).layers()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        cells = [starts[type(layer.neuron).__name__].cell(layer, dt) for layer in layers]
+        cells = [_cell(layer, written, memory) for layer in layers]
         top = cells[-1]
         weight = np.eye(top.n_hidden) if last is None else np.asarray(last.weight)
-        if not np.isfinite(weight).all():
-            raise ValueError("the weights of the readout must be finite.")
         if weight.ndim != 2 or weight.shape[1] != top.n_hidden:
             raise ValueError(f"the weights of the readout have shape {weight.shape}, wanted (classes, {top.n_hidden}).")
         bias = None if last is None else getattr(last, "bias", None)
         dtype = top.dtype_and_device["dtype"]
         readout = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=dtype)
-        fill(readout.weight, weight)
+        readout.weight.copy_(torch.tensor(weight))
         if bias is not None:
-            fill(readout.bias, np.asarray(bias))
-        return Network(cells, readout.requires_grad_(not top.integrator), layer_delay=layer_delay)
+            readout.bias.copy_(torch.tensor(bias))
+        network = Network(cells, readout.requires_grad_(not top.integrator), layer_delay=layer_delay)
+    check_finite(network)
+    return network
 
 
-class NirChain:
+@dataclass(frozen=True)
+class _Layer:
+    """A layer of a graph."""
+
+    name: str  # of the neurons, with the names of the graphs around them before dots
+    weight: Any  # Linear or Affine
+    neuron: Any  # the first node of the neurons
+    parts: tuple[Any, ...]  # of an ALIF the nodes after the first one, adaptation and threshold
+    recurrent: Any | None  # Linear or Affine
+    about: dict[str, Any]  # our metadata
+
+
+def _notes(node: Any) -> dict[str, Any]:
+    found = node.metadata.get("neurolsc", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _cell(layer: _Layer, dt: float, memory: Any) -> Any:
+    """The cell that computes the nodes' Euler steps of dt seconds."""
+    node, about, weight = layer.neuron, layer.about, np.asarray(layer.weight.weight)
+    if weight.ndim != 2:
+        raise ValueError(f"the weights before {layer.name} have shape {weight.shape}, wanted a matrix.")
+    n, n_in = weight.shape
+    if memory is not None:
+        memory.take(COPIES * n * (n + n_in), f"the weights of {layer.name}")
+    named = f"node {layer.name} ({type(node).__name__})"
+
+    def values(node: Any, name: str) -> np.ndarray:  # (n,); one number stands for all neurons
+        value = np.asarray(getattr(node, name), dtype=np.float64)
+        if value.size != 1 and value.shape != (n,):
+            raise ValueError(f"{name} of a {type(node).__name__} has shape {value.shape}, wanted {(n,)}.")
+        return np.broadcast_to(value.reshape(()) if value.size == 1 else value, (n,))
+
+    def lost_share(node: Any, name: str) -> np.ndarray:  # of a state in a step, dt / tau, in (0, 1]
+        tau = values(node, name)
+        with np.errstate(divide="ignore"):
+            lost = dt / tau
+        if not ((lost > 0) & (lost <= 1 + CLOSE)).all():
+            raise ValueError(
+                f"{named}: {name} must be at least dt = {dt:g} s and finite, got {tau.min():g} to {tau.max():g} s."
+            )
+        return np.minimum(lost, 1)
+
+    def time_constant(lost: np.ndarray) -> Tensor:  # in steps
+        with np.errstate(divide="ignore"):
+            return torch.tensor(np.maximum(-1 / np.log1p(-lost), NO_MEMORY))
+
+    for each in (node, *layer.parts):
+        for name in ("v_leak", "v_reset"):
+            if hasattr(each, name) and not np.allclose(value := values(each, name), 0):
+                raise ValueError(f"{named}: {name} must be 0, as our cells have it, got {value[value != 0][0]:g}.")
+    lost = lost_share(node, "tau_mem" if hasattr(node, "tau_mem") else "tau")
+    lost_i = lost_share(node, "tau_syn") if hasattr(node, "tau_syn") else np.ones(n)
+    gain = lost * lost_i * values(node, "r")
+    if hasattr(node, "w_in"):
+        gain = gain * values(node, "w_in")
+    integrator = not layer.parts and not hasattr(node, "v_threshold")
+    cell: Any
+    if layer.parts:
+        adaptation, threshold = layer.parts
+        known: Any = CELLS.get(str(about.get("cell")), ALIFPlus)  # what is trained differs between them
+        cell = (known if step_of(known) is ALIF else ALIFPlus)(n_in, n, reset="static")
+    elif integrator:
+        if layer.recurrent is not None:
+            raise ValueError(f"{named} is the readout, and reads itself.")
+        cell = LI(n_in, n)
+    else:
+        reset = str(about.get("reset", "zero"))
+        in_current, in_voltage = np.allclose(lost, 1, rtol=CLOSE), np.allclose(lost_i, 1, rtol=CLOSE)
+        if in_current and (not in_voltage or reset != "zero"):
+            cell, lost = LIF(n_in, n, reset="static" if reset == "static" else "subtract"), lost_i
+        else:
+            cell = (LIF if in_voltage else CubaLIF)(n_in, n, reset="zero")
+    cell = cell.to(torch.float64 if weight.dtype == np.float64 else torch.float32)
+    cell.tau_v = time_constant(lost)
+    if hasattr(cell, "tau_i"):
+        cell.tau_i = time_constant(lost_i)
+    if layer.parts:
+        lost_theta = lost_share(adaptation, "tau")
+        cell.tau_theta = time_constant(lost_theta)
+        set_value(cell, "adaptation", torch.tensor(-lost_theta * values(adaptation, "r")))
+        cell.theta_rest = torch.tensor(values(threshold, "threshold"))
+    elif not integrator:
+        cell.theta.copy_(torch.tensor(values(node, "v_threshold")))
+
+    rows = np.ones((n, 1)) if np.allclose(gain, 1, rtol=CLOSE, atol=0) else gain[:, None]
+    cell.w_in.copy_(torch.tensor(weight * rows))
+    biased = [each for each in (layer.weight, layer.recurrent) if getattr(each, "bias", None) is not None]
+    cell.b_v.copy_(torch.tensor(rows[:, 0] * sum((values(each, "bias") for each in biased), np.zeros(n))))
+    cell = _with_noted(cell, about)
+    if integrator:
+        return cell
+    theta = cell.theta_rest if layer.parts else cell.theta
+    if not (theta > 0).all():
+        raise ValueError(f"node {layer.name}: thresholds must be positive, got {theta.min():g}.")
+    loop = np.zeros((n, n)) if layer.recurrent is None else np.asarray(layer.recurrent.weight)
+    if loop.shape != (n, n):
+        raise ValueError(f"the recurrent weights of {layer.name} have shape {loop.shape}, wanted {(n, n)}.")
+    cell.w_rec.copy_(torch.tensor(loop * rows))
+    if cell.reset_name != "zero":  # take the reset out of the recurrent weights
+        diagonal = cell.w_rec.diagonal()
+        noted = torch.as_tensor(about.get("diagonal", np.full(n, np.nan)), dtype=theta.dtype)
+        diagonal.copy_(torch.where(noted - theta == diagonal, noted, diagonal + theta))
+    return cell
+
+
+def _with_noted(cell: Any, about: dict[str, Any]) -> Any:
+    """The cell with the exact parameters in our metadata, unless the graph was changed since."""
+    exact = cell.copy()
+    noted = {name: torch.as_tensor(about[name]) for name in cell.state_dict() if name in about}
+    exact.load_state_dict(noted, strict=False)
+    few = 8 * torch.finfo(cell.w_in.dtype).eps
+    for name in ("b_v", "theta", "theta_rest", "adaptation", "decay_v", "decay_i", "decay_theta"):
+        if hasattr(cell, name) and not torch.allclose(getattr(exact, name), getattr(cell, name), rtol=few, atol=few):
+            return cell
+    return exact
+
+
+class _Chain:
     """A chain of layers in a graph of NIR, whoever wrote it; graphs in the graph are flattened.
 
     Raises:
@@ -246,13 +439,12 @@ class NirChain:
         inner: dict[str, tuple[list[str], list[str]]] = {}
         for name, node in graph.nodes.items():
             if isinstance(node, nir.NIRGraph):
-                inner[name] = self._flatten(node, f"{prefix}{name}.", notes(node))
+                inner[name] = self._flatten(node, f"{prefix}{name}.", _notes(node))
             else:
-                self.nodes[prefix + name], self.about[prefix + name] = node, notes(node) or about
+                self.nodes[prefix + name], self.about[prefix + name] = node, _notes(node) or about
         for a, b in graph.edges:
-            for end in (a, b):
-                if end not in graph.nodes:
-                    raise ValueError(f"an edge leads from {a} to {b}, but there is no node {end}.")
+            if not {a, b} <= set(graph.nodes):
+                raise ValueError(f"an edge leads from {a} to {b}, of which one is no node.")
             sources = inner[a][1] if a in inner else [prefix + a]
             targets = inner[b][0] if b in inner else [prefix + b]
             self.edges |= {(source, target) for source in sources for target in targets}
@@ -268,81 +460,69 @@ class NirChain:
         return inputs, outputs
 
     def before(self, name: str) -> set[str]:
-        """The nodes that a node reads."""
         return {a for a, b in self.edges if b == name}
 
     def after(self, name: str) -> set[str]:
-        """The nodes that read a node."""
         return {b for a, b in self.edges if a == name}
 
     def named(self, name: str) -> str:
-        """A node with its type, for errors."""
         return f"node {name} ({type(self.nodes[name]).__name__})"
 
     def only(self, what: str, names: Iterable[str]) -> str:
-        """The only one of some nodes."""
         names = sorted(names)
         if len(names) != 1:
-            raise ValueError(f"wanted one {what}, got {_list(names)}: only chains of layers can be read.")
+            raise ValueError(f"wanted one {what}, got {', '.join(names) or 'none'}: only chains of layers can be read.")
         return names[0]
 
-    def visit(self, name: str, kinds: Iterable[str]) -> str:
-        """The type of a node, one of `kinds`, that is visited for the first time."""
-        kind, kinds = type(self.nodes[name]).__name__, tuple(kinds)
-        if kind not in kinds:
+    def visit(self, name: str, kinds: tuple[str, ...]) -> str:
+        """A node of one of the types `kinds` that is visited for the first time."""
+        if type(self.nodes[name]).__name__ not in kinds:
             wanted = " or ".join(kinds)
             raise ValueError(f"{self.named(name)} stands where {wanted} was expected; no cell of ours is such a node.")
         if name in self.seen:
             raise ValueError(f"{self.named(name)} is reached twice: only chains of layers can be read.")
         self.seen.add(name)
-        return kind
+        return name
 
-    def check_loop(self, start: str, middle: str, end: str) -> None:
-        """Demand that a node reads one other and feeds one other."""
+    def loop(self, what: str, names: Iterable[str], kinds: tuple[str, ...], start: str, end: str) -> str:
+        """The only one of some nodes, which reads `start` alone and feeds `end` alone."""
+        middle = self.visit(self.only(what, names), kinds)
         if (self.before(middle), self.after(middle)) != ({start}, {end}):
             raise ValueError(
-                f"{self.named(middle)} must lead from {start} to {end} alone, but reads {_list(self.before(middle))} "
-                f"and leads to {_list(self.after(middle))}: only chains of layers, each with its own recurrence, can "
-                "be read."
+                f"{self.named(middle)} must lead from {start} to {end} alone, but reads "
+                f"{', '.join(sorted(self.before(middle)))} and leads to {', '.join(sorted(self.after(middle)))}: only "
+                "chains of layers, each with its own recurrence, can be read."
             )
+        return middle
 
-    def layers(self) -> tuple[list[NirLayer], Any]:
+    def layers(self) -> tuple[list[_Layer], Any]:
         """Layers from the input to the output, and the readout's node, None if there is none."""
-        starts = {kind: neuron for neuron in NEURONS.values() for kind in neuron.starts}
-        layers: list[NirLayer] = []
+        layers: list[_Layer] = []
         source, onward, readout = self.input, self.after(self.input), None
         self.seen |= {self.input, self.output}
         while onward != {self.output}:
-            weight = self.only(f"node after {self.named(source)}", onward)
-            self.visit(weight, DENSE)
+            weight = self.visit(self.only(f"node after {self.named(source)}", onward), DENSE)
             onward = self.after(weight)
             if onward == {self.output}:
                 readout = self.nodes[weight]
                 break
-            neuron = self.only(f"node after {self.named(weight)}", onward)
-            source, parts = starts[self.visit(neuron, starts)].inside(self, neuron)
-            recurrent = None
-            if others := self.before(neuron) - {weight}:
-                recurrent = self.only(f"recurrent node before {self.named(neuron)}", others)
-                self.visit(recurrent, DENSE)
-                self.check_loop(source, recurrent, neuron)
-            onward = self.after(source) - {recurrent, *parts.values()}
-            layers.append(
-                NirLayer(
-                    neuron,
-                    self.nodes[weight],
-                    self.nodes[neuron],
-                    self.nodes[recurrent] if recurrent else None,
-                    {name: self.nodes[part] for name, part in parts.items()},
-                    self.about[neuron],
-                )
-            )
+            first = self.visit(self.only(f"node after {self.named(weight)}", onward), NEURONS)
+            source, parts, recurrent = first, (), None
+            kind = type(self.nodes[first]).__name__
+            if kind in ("LI", "CubaLI") and self.after(first) != {self.output}:
+                if kind == "CubaLI":
+                    raise ValueError(f"{self.named(first)} sends a voltage: it can only stand before the output.")
+                source = self.visit(self.only(f"node after {self.named(first)}", self.after(first)), ("Threshold",))
+                others = self.before(source) - {first}
+                parts = (self.loop(f"second node before {self.named(source)}", others, ("LI",), source, source), source)
+            if others := self.before(first) - {weight}:
+                recurrent = self.loop(f"recurrent node before {self.named(first)}", others, DENSE, source, first)
+            onward = self.after(source) - {recurrent, *parts}
+            nodes = tuple(self.nodes[part] for part in parts)
+            loop = self.nodes[recurrent] if recurrent else None
+            layers.append(_Layer(first, self.nodes[weight], self.nodes[first], nodes, loop, self.about[first]))
         if left := sorted(self.nodes.keys() - self.seen):
             raise ValueError(f"{self.named(left[0])} is on no way from the input to the output.")
         if not layers:
             raise ValueError("the graph has no layer of neurons.")
         return layers, readout
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"

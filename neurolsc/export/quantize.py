@@ -4,33 +4,33 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from neurolsc.display import shapes
 from neurolsc.export.fixed_point import (
     LIMIT,
-    LONGEST,
     UNIT,
-    W_MAX,
     AtrlifLayer,
     Extremes,
     IntegerLayer,
     IntegratorLayer,
-    check_matrix,
-    decay_bits,
-    even,
     integer_steps,
-    largest,
 )
-from neurolsc.export.neurons import exported_neuron
-from neurolsc.export.wrapped import delayed, from_wrapped, integrates
+from neurolsc.export.neurons import W_MAX, check_matrix, even, integers, largest, leak
+from neurolsc.export.wrapped import check_finite, delayed, from_wrapped, integrates
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, Run
-from neurolsc.neurons import Cell
+from neurolsc.neurons import LIF
+from neurolsc.neurons.spiking import ZeroReset
+from neurolsc.positive import set_value
 
 __all__ = ["IntegerRun", "QuantizationAware", "QuantizedNetwork", "dequantize", "fit_scales", "quantize"]
+
+# networks in integers
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class QuantizedNetwork:
 
     @property
     def integrates(self) -> bool:
-        """Whether the last layer is an integrator."""
+        """True if the last layer is an integrator."""
         return isinstance(self.layers[-1], IntegratorLayer)
 
     @property
@@ -107,7 +107,7 @@ class QuantizedNetwork:
         if not is_binary(x):
             other = x[(x != 0) & (x != 1)][0].item()
             raise ValueError(f"input spikes must be 0 or 1, got {other:g}: graded spikes are not supported.")
-        return nn.functional.pad(x.to(self.readout).double(), (0, 0, 0, 0, self.blank_steps, self.latency))
+        return pad(x.to(self.readout).double(), (0, 0, 0, 0, self.blank_steps, self.latency))
 
     def logits(self, last: Tensor) -> Tensor:
         """Logits (T, B, C) of the last layer's spikes or voltages (T, B, M)."""
@@ -133,7 +133,7 @@ def quantize(
     readout_scale: float | None = None,
     halvings: Sequence[int] | None = None,
 ) -> QuantizedNetwork:
-    """Turn a network into integers, neuron by neuron (:mod:`neurolsc.export.neurons`).
+    """Turn a network into integers.
 
     Args:
         network: LIF, CubaLIF and ALIF layers and at the end a Linear readout or an LI, or the same
@@ -158,19 +158,16 @@ def quantize(
     """
     own = from_wrapped(network)
     network = delayed(own)
-    leaky = integrates(network)
     if getattr(network.readout, "bias", None) is not None:
         raise ValueError("the readout has a bias, which a sum of spikes cannot hold: train with readout_bias=False.")
-    for name, value in network.state_dict().items():
-        if not value.isfinite().all():
-            raise ValueError(f"{name} must be finite, got NaN or infinity.")
+    check_finite(network)
     layers: list[IntegerLayer] = []
     remarks: list[str] = []
     wider = 0
     for i, cell in enumerate(network.cells, start=1):
-        layer, about = _integers(f"layer {i}", cell, force, halvings[i - 1] if halvings else 0)
+        layer, about = integers(f"layer {i}", cell, force, halvings[i - 1] if halvings else 0)
         if wider:  # the neuron that stands for the bias below is not read
-            layer = replace(layer, weight=nn.functional.pad(layer.weight, (0, wider)))
+            layer = replace(layer, weight=pad(layer.weight, (0, wider)))
         wider = layer.size - cell.n_hidden
         layers.append(layer)
         remarks += about
@@ -181,7 +178,7 @@ def quantize(
             f"layer {extra.index(1) + 1} has a bias and a reset by subtraction, which needs a blank first step, and in that "
             f"step the bias of layer {native[0]} would act already: give all layers with a bias the same kind of reset."
         )
-    if leaky:
+    if integrates(network):
         scale, readout = layers[-1].unit[0].item(), layers[-1].weight.new_zeros(0, network.n_out)
     else:
         w = network.readout.get_parameter("weight").double()
@@ -189,38 +186,10 @@ def quantize(
         scale = most if readout_scale is None else min(readout_scale, most)
         readout = even(w * scale)
         check_matrix("the readout", readout)
-        readout = nn.functional.pad(readout, (0, wider))
+        readout = pad(readout, (0, wider))
     bias_neurons = tuple(layer.size - cell.n_hidden for layer, cell in zip(layers, own.cells, strict=True))
     latency = 0 if own.layer_delay else len(layers)
     return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, int(any(extra)), tuple(remarks), latency)
-
-
-def _integers(name: str, cell: Cell, force: bool, halvings: int) -> tuple[IntegerLayer, list[str]]:
-    """The integers of a cell, and remarks on them."""
-    neuron = exported_neuron(name, cell)
-    tau: Tensor = cell.tau_v.detach().double()  # type: ignore[union-attr,operator]
-    retention = torch.exp(-1 / tau)
-    if (retention > LONGEST).any():
-        raise ValueError(f"{name}: tau_v is {tau.max():g} steps, but a decay has 12 bits, for at most 4096 steps.")
-    layer = neuron.integers(name, cell, force=force, halvings=halvings)
-    check_matrix(name, *(w for w in (layer.weight, layer.weight_rec) if w is not None))
-    wanted, remarks = decay_bits(retention), []
-    if wanted.min() != wanted.max():
-        remarks.append(
-            "decays differ between neurons; the simulator takes them, the file format documents one per layer."
-        )
-    if wanted.max() == 4096 and neuron.leak(cell, layer).max() < 4096:
-        remarks.append("a voltage without memory retains 1/4096 of itself (vDecay 4095, the largest).")
-    if isinstance(layer, AtrlifLayer):
-        off = ((layer.reset * 2**layer.reset_exp - layer.threshold) / layer.threshold).abs().max().item()
-        if off > 0.05:
-            remarks.append(f"resting thresholds differ so much that 8 bits leave a reset {off:.0%} off its threshold.")
-    lost, units = tau.max().item() / UNIT, int(layer.threshold.min())
-    if lost > 0.02 * units:
-        remarks.append(
-            f"at tau_v = {tau.max():.0f} steps rounding loses up to {lost:.1f} of the threshold's {units} units."
-        )
-    return layer, [f"{name}: {remark}" for remark in remarks]
 
 
 def fit_scales(network: Network, calibration: Tensor, *, force: bool = False) -> tuple[int, ...]:
@@ -254,6 +223,7 @@ def fit_scales(network: Network, calibration: Tensor, *, force: bool = False) ->
         quantized = coarser
 
 
+@torch.no_grad()
 def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
     """The float network with the integers' parameters; only the rounding of states is left out.
 
@@ -273,13 +243,38 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
         >>> bool((rounded.cells[0].w_in - network.cells[0].w_in).abs().max() < 0.01)
         True
     """
+
+    def time_constant(decay: Tensor) -> Tensor:  # in steps; 0.05 (e^-20 is left after one) for 4096
+        return -1 / (1 - decay / 4096).clamp(min=2e-9).log()
+
     rounded = copy.deepcopy(delayed(from_wrapped(network))).double()
-    with torch.no_grad():
-        for i, (cell, layer) in enumerate(zip(rounded.cells, quantized.layers, strict=True), start=1):
-            exported_neuron(f"layer {i}", cell).restore(cell, layer)
-        if not quantized.integrates:
-            readout = quantized.readout[:, : rounded.cells[-1].n_hidden] / quantized.readout_scale
-            rounded.readout.get_parameter("weight").copy_(readout)
+    cell: Any
+    layer: Any
+    for cell, layer in zip(rounded.cells, quantized.layers, strict=True):
+        m = cell.n_hidden
+        scale = layer.unit[:m] / UNIT
+        rows = scale.unsqueeze(1)
+        cell.w_in.copy_(layer.weight[:m, : cell.n_in] * 2**layer.weight_exp / rows)
+        cell.tau_v = time_constant(leak(cell, layer))
+        if layer.weight_rec is not None:
+            cell.w_rec.copy_(layer.weight_rec[:m, :m] * 2**layer.weight_rec_exp / rows)
+        if isinstance(layer, AtrlifLayer):
+            cell.b_v.copy_(layer.bias * 2**layer.bias_exp / layer.unit)
+            cell.tau_theta = time_constant(layer.theta_decay)
+            cell.theta_rest = layer.threshold / scale
+            set_value(cell, "adaptation", layer.theta_step * (1 - layer.theta_decay / 4096) / scale)
+            continue
+        cell.b_v.copy_(layer.bias[:m] / scale)
+        if hasattr(cell, "tau_i"):
+            cell.tau_i = time_constant(layer.i_decay)
+        if isinstance(cell, LIF):
+            cell.theta.copy_(layer.threshold[:m] / scale)
+            if not isinstance(cell.reset, ZeroReset):
+                cell.w_rec.add_(torch.diag(cell.theta))
+                cell.b_v.copy_(layer.weight_rec[:m, m:].sum(1) / scale)
+    if not quantized.integrates:
+        readout = quantized.readout[:, : rounded.cells[-1].n_hidden] / quantized.readout_scale
+        rounded.readout.get_parameter("weight").copy_(readout)
     return rounded
 
 

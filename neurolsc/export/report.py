@@ -13,12 +13,12 @@ from torch import Tensor
 from neurolsc import metrics
 from neurolsc.display import Displayed, Table
 from neurolsc.export.fixed_point import NEVER, UNIT, AtrlifLayer, Extremes, IntegerLayer
-from neurolsc.export.neurons import exported_neuron
 from neurolsc.export.quantize import IntegerRun, QuantizedNetwork, dequantize
 from neurolsc.export.wrapped import delayed, from_wrapped
 from neurolsc.io import atomic_write
 from neurolsc.network import Network
-from neurolsc.neurons import Cell
+from neurolsc.neurons import LI, CubaLIF
+from neurolsc.neurons.spiking import ZeroReset
 from neurolsc.stability import radius_profile
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ class LayerReport:
     fan_in: int  # inputs per neuron, recurrent ones included
     scale: tuple[float, float]  # weight units per unit of the float network
     threshold: tuple[int, int]  # weight units, at rest
-    theta_step: int | None  # rise of the threshold at a spike, weight units; None without adaptation
     weight_error_max: float  # of input and recurrent weights, in thresholds
     weight_error_rms: float
     rounded_to_zero: float  # share of weights that were not zero and are now
@@ -51,9 +50,6 @@ class LayerReport:
     decay_error: float  # largest difference of the share of the voltage that a step retains
     tau_v: tuple[float, float]  # steps, of the float network
     tau_v_integer: tuple[float, float]  # steps, of the integers
-    tau_theta: tuple[float, float] | None
-    tau_theta_integer: tuple[float, float] | None
-    decay_pairs: int  # different pairs of decays (a core has 32)
     synapse_bits: int
     cores: int  # at 1024 neurons, 4096 axons and 2^20 bits each
 
@@ -64,8 +60,6 @@ class LayerActivity:
 
     rate_float: float  # spikes per neuron and step
     rate_integer: float
-    rate_correlation: float | None  # of the neurons' rates; None where they do not vary
-    rate_difference: float  # largest of a neuron
     agreement: float  # share of equal spikes; never asserted, as one flipped spike changes those after it
     first_difference: int | None  # first step at which a spike differs, counted from 0
     extremes: Extremes
@@ -181,7 +175,7 @@ class ExportReport(Displayed):
             rates={"float": [a.rate_float for a in activity], "integer": [a.rate_integer for a in activity]},
             used={
                 "state, of 24 bits": [a.extremes.state_reach for a in activity],
-                "input of a step, of 16 bits": [max(map(abs, a.extremes.drive)) / 2**15 for a in activity],
+                "input of a step, of 16 bits": [a.extremes.drive_reach for a in activity],
             },
             decisions=shares,
             alike=alike,
@@ -228,10 +222,10 @@ class ExportReport(Displayed):
                 f"readout: voltages {self.readout_error:.2%} (RMS) off the floats'; state {self.readout.state_reach:.0%} of "
                 "24 bits"
             )
-        for way in ("time", "depth") if self.radii is not None else ():
-            assert self.radii is not None
-            both = (", ".join(f"{r:.2f}" for r in self.radii[f"{kind}_{way}"]) for kind in ("float", "integer"))
-            lines.append("radii through {}: float {}, integer {}".format(way, *both))
+        if self.radii is not None:
+            for way in ("time", "depth"):
+                both = (", ".join(f"{r:.2f}" for r in self.radii[f"{kind}_{way}"]) for kind in ("float", "integer"))
+                lines.append("radii through {}: float {}, integer {}".format(way, *both))
         for name, d in (("calibration", self.decisions), ("simulated samples", self.simulator)):
             if d is not None:
                 lines.append(f"{name}: {d}")
@@ -260,8 +254,7 @@ def make_report(
     own = from_wrapped(network)
     network = delayed(own)
     rounded = dequantize(network, quantized)
-    triples = zip(network.cells, rounded.cells, quantized.layers, strict=True)
-    layers = tuple(_layer(f"layer {i}", *triple) for i, triple in enumerate(triples, start=1))
+    layers = tuple(map(_layer, network.cells, rounded.cells, quantized.layers))
     report = ExportReport(layers, quantized.readout_scale, quantized.remarks)
     if calibration is None:
         return report
@@ -272,6 +265,13 @@ def make_report(
     if quantized.integrates:
         off = run.logits / quantized.readout_scale - exact.logits
         readout_error = (off.square().mean() / exact.logits.double().square().mean()).sqrt().item()
+    activity = []
+    for i in network.spiking:
+        a, b = exact.spikes[i], run.spikes[i]
+        differs = (a != b).flatten(1).any(1).nonzero()
+        agreement, first = (a == b).double().mean().item(), int(differs[0]) if len(differs) else None
+        rates = a.double().mean().item(), b.double().mean().item()
+        activity.append(LayerActivity(*rates, agreement, first, run.extremes[i]))
     x = (calibration.to_dense() if calibration.is_sparse else calibration)[:, :RADIUS_SAMPLES]
     radii = {}
     for name, net in (("float", network), ("integer", rounded)):
@@ -279,7 +279,7 @@ def make_report(
         radii |= {f"{name}_time": profile.time_mean.tolist(), f"{name}_depth": profile.depth_mean.tolist()}
     return replace(
         report,
-        activity=tuple(_activity(exact.spikes[i], run.spikes[i], run.extremes[i]) for i in network.spiking),
+        activity=tuple(activity),
         readout=run.extremes[-1],
         readout_error=readout_error,
         radii=radii,
@@ -287,69 +287,51 @@ def make_report(
     )
 
 
-def _layer(name: str, cell: Cell, rounded: Cell, layer: IntegerLayer) -> LayerReport:
-    neuron = exported_neuron(name, cell)
-    floats: Any = cell
-    integers: Any = rounded
-    theta, theta_int = (neuron.threshold(c).detach().double() for c in (cell, rounded))
-    scale = (layer.unit / UNIT)[: len(theta)]
-    errors, before, after, units = [], [], [], []
-    for matrix, exponent in (("w_in", layer.weight_exp), ("w_rec", layer.weight_rec_exp)):
-        if hasattr(cell, matrix):
-            w, w_int = (getattr(c, matrix).detach().double() for c in (cell, rounded))
-            errors.append(((w_int - w) / theta.unsqueeze(1)).flatten())
-            units.append((((w_int - w) * scale.unsqueeze(1)).abs() / 2**exponent).flatten())
-            before.append(w.flatten())
-            after.append(w_int.flatten())
-    error, w, w_int = torch.cat(errors), torch.cat(before), torch.cat(after)
-    retention, retention_int = (torch.exp(-1 / c.tau_v.detach()) for c in (floats, integers))
-    bias, bias_int = (getattr(c, "b_v", torch.zeros_like(theta)) for c in (floats, integers))
-    reset_error, theta_step = 0.0, None
+@torch.no_grad()
+def _layer(cell: Any, rounded: Any, layer: IntegerLayer) -> LayerReport:
     if isinstance(layer, AtrlifLayer):
-        reset_error = ((layer.reset * 2**layer.reset_exp / scale - theta) / theta).abs().max().item()
-        theta_step = int(layer.theta_step[0])
+        neuron, theta, theta_int = "ALIF, static reset: ALIF (ATRLIF)", cell.theta_rest.double(), rounded.theta_rest
+    elif isinstance(cell, LI):
+        neuron, theta = "LI: CUBA that never fires, its voltage is read", torch.ones_like(cell.b_v)
+        theta_int = theta
+    else:
+        theta, theta_int = cell.theta.double(), rounded.theta
+        in_voltage = isinstance(cell.reset, ZeroReset)
+        neuron = "LIF, reset to zero: CUBA" if in_voltage else "LIF, reset by subtraction: CUBA, voltage in u"
+        if isinstance(cell, CubaLIF):
+            neuron = "CubaLIF, reset to zero: CUBA, current in u and voltage in v"
+    m, n = layer.weight.shape
+    scale = (layer.unit / UNIT)[: len(theta)].unsqueeze(1)
+    matrices = [("w_in", layer.weight_exp), ("w_rec", layer.weight_rec_exp)]
+    pairs = [(getattr(cell, w).double(), getattr(rounded, w), exp) for w, exp in matrices if hasattr(cell, w)]
+    error = torch.cat([((b - a) / theta.unsqueeze(1)).flatten() for a, b, _ in pairs])
+    lost = torch.cat([((a != 0) & (b.abs() < 1e-12)).flatten() for a, b, _ in pairs])
+    reset_error = 0.0
+    if isinstance(layer, AtrlifLayer):
+        reset = layer.reset * 2**layer.reset_exp / scale.squeeze(1)
+        reset_error = ((reset - theta) / theta).abs().max().item()
 
     def span(x: Tensor) -> tuple[float, float]:
         return x.min().item(), x.max().item()
 
-    m, n = layer.weight.shape
     fan_in = n + (0 if layer.weight_rec is None else m)
     bits = fan_in * m * 9
     return LayerReport(
-        neuron=neuron.describe(cell),
+        neuron=neuron,
         neurons=m,
         fan_in=fan_in,
         scale=span(scale),
         threshold=(int(layer.threshold.min()), int(layer.threshold.max())),
-        theta_step=theta_step,
         weight_error_max=error.abs().max().item(),
         weight_error_rms=error.square().mean().sqrt().item(),
-        rounded_to_zero=((w != 0) & (w_int.abs() < 1e-12)).double().mean().item(),
-        clipped=int((torch.cat(units) > 1 + 1e-6).sum()),
+        rounded_to_zero=lost.double().mean().item(),
+        clipped=sum(int((((b - a) * scale).abs() / 2**exp > 1 + 1e-6).sum()) for a, b, exp in pairs),
         threshold_error=((theta_int - theta) / theta).abs().max().item(),
         reset_error=reset_error,
-        bias_error=((bias_int - bias) / theta).abs().max().item(),
-        decay_error=(retention_int - retention).abs().max().item(),
-        tau_v=span(floats.tau_v),
-        tau_v_integer=span(integers.tau_v),
-        tau_theta=span(floats.tau_theta) if hasattr(cell, "tau_theta") else None,
-        tau_theta_integer=span(integers.tau_theta) if hasattr(cell, "tau_theta") else None,
-        decay_pairs=len(layer.decays.unique(dim=1).T),
+        bias_error=((rounded.b_v - cell.b_v) / theta).abs().max().item(),
+        decay_error=(rounded.decay_v - cell.decay_v).abs().max().item(),
+        tau_v=span(cell.tau_v),
+        tau_v_integer=span(rounded.tau_v),
         synapse_bits=bits,
         cores=max(math.ceil(m / 1024), math.ceil(fan_in / 4096), math.ceil(bits / 2**20)),
-    )
-
-
-def _activity(exact: Tensor, integer: Tensor, extremes: Extremes) -> LayerActivity:
-    a, b = exact.double().mean((0, 1)), integer.double().mean((0, 1))
-    differs = (exact != integer).flatten(1).any(1).nonzero()
-    varied = len(a) > 1 and a.std() > 0 and b.std() > 0
-    return LayerActivity(
-        rate_float=a.mean().item(),
-        rate_integer=b.mean().item(),
-        rate_correlation=torch.corrcoef(torch.stack((a, b)))[0, 1].item() if varied else None,
-        rate_difference=(a - b).abs().max().item(),
-        agreement=(exact == integer).double().mean().item(),
-        first_difference=int(differs[0]) if len(differs) else None,
-        extremes=extremes,
     )

@@ -13,21 +13,21 @@ What each library computes in a step, with z the spikes and I the layer's input:
 """
 
 import copy
-from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.functional import pad
 
+from neurolsc.export.neurons import exported_kind
 from neurolsc.interop.foreign import ForeignCell
 from neurolsc.io import CONVERTERS
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons import LI, LIF, Cell, CubaLIF
-from neurolsc.neurons.cell import step_of
 from neurolsc.neurons.spiking import ZeroReset
 
-__all__ = ["delayed", "from_wrapped", "integrates"]
+__all__ = ["check_finite", "delayed", "from_wrapped", "integrates"]
 
 AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)  # affine after training
 NO_MEMORY = 1e-3  # a time constant in steps of which exp(-1/tau) is 0
@@ -42,7 +42,7 @@ class _Neurons(NamedTuple):
     reset: Literal["subtract", "zero", "none"]  # none: they never fire, and send their voltage
     decay_i: Tensor | None = None
     gain: Tensor | float = 1.0  # share of the input that reaches the current or voltage
-    w_rec: Tensor | None = None  # (n_hidden, n_hidden), or of one to one connections a number or (n_hidden,)
+    w_rec: Tensor | float = 0.0  # (n_hidden, n_hidden), or of one to one connections a number or (n_hidden,)
     bias: Tensor | None = None
     cancelled: Tensor | float = 0.0  # share of the threshold that a reset by subtraction leaves in the voltage
     fires_at_threshold: bool = False  # ours fire above it
@@ -102,24 +102,24 @@ CONVERTERS.append(_saved)
 def _cell(name: str, cell: Cell) -> Cell:
     if not isinstance(cell, ForeignCell):
         return cell.copy()
-    like, layer = cell.dtype_and_device, cell.layer
-    kind = f"{type(layer).__module__.partition('.')[0]} {type(layer).__name__}"
-    read = {"snntorch": _snntorch, "norse": _norse, "spikingjelly": _spikingjelly}.get(kind.partition(" ")[0])
+    like, layer, n = cell.dtype_and_device, cell.layer, cell.n_hidden
+    library, kind = type(layer).__module__.partition(".")[0], type(layer).__name__
+    read = {"snntorch": _snntorch, "norse": _norse, "spikingjelly": _spikingjelly}.get(library)
     if read is None:
         raise TypeError(
-            f"{name} is a {kind}, which has no counterpart; Leaky, RLeaky, Synaptic and norse's LIF and LI do."
+            f"{name} is a {library} {kind}, which has no counterpart; Leaky, RLeaky, Synaptic and norse's LIF and LI do."
         )
+    weight, bias = _affine(f"before {name}", cell.before, cell.input_shape, **like)
+    name = f"{name} ({library} {kind})"
     if cell.integrator and getattr(layer, "reset_mechanism", "none") != "none":
         raise ValueError(
-            f'{name} ({kind}): its membrane is read, and spikes that nothing reads reset it: train with reset_mechanism="none".'
+            f'{name}: its membrane is read, and spikes that nothing reads reset it: train with reset_mechanism="none".'
         )
-    neurons = read(f"{name} ({kind})", layer, cell.integrator)
-    weight, bias = _affine(f"before {name}", cell.before, cell.input_shape, **like)
+    neurons = read(name, layer, cell.integrator)
     own = getattr(layer, "input_weights", getattr(cell, "w_in", None))
     if own is not None:
         w: Tensor = own.detach().to(**like)
         weight, bias = w @ weight, w @ bias
-    n = cell.n_hidden
 
     def each(value: Any) -> Tensor:
         return torch.as_tensor(value).detach().to(**like).expand(n)
@@ -132,38 +132,34 @@ def _cell(name: str, cell: Cell) -> Cell:
     made = made.to(**like)
     made.w_in.copy_(weight * gain.unsqueeze(1))
     made.b_v.copy_(gain * (bias if neurons.bias is None else bias + each(neurons.bias)))
-    made.tau_v = _tau(f"{name} ({kind})", "voltage", each(neurons.decay_v))
-    if isinstance(made, LI | CubaLIF):
-        decay_i = 0.0 if neurons.decay_i is None else neurons.decay_i
-        made.tau_i = _tau(f"{name} ({kind})", "current", each(decay_i))
+    for what, decay in (("v", neurons.decay_v), ("i", neurons.decay_i)):
+        if hasattr(made, f"tau_{what}"):
+            retained = each(0.0 if decay is None else decay).double()
+            if (retained < 0).any() or (retained >= 1).any():
+                worst = retained.max() if (retained >= 1).any() else retained.min()
+                raise ValueError(
+                    f"{name}: its {'voltage' if what == 'v' else 'current'} retains {worst:g} of itself in a step; a "
+                    "neuron that leaks retains 0 to less than 1."
+                )
+            setattr(made, f"tau_{what}", (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype))
     if isinstance(made, LI):
         return made
     theta = each(neurons.threshold)
     if neurons.fires_at_threshold:
         theta = torch.nextafter(theta, torch.zeros_like(theta))
     if not (theta > 0).all():
-        raise ValueError(f"{name} ({kind}): thresholds must be positive, got {theta.min():g}.")
-    w_rec = torch.as_tensor(0.0 if neurons.w_rec is None else neurons.w_rec).detach().to(**like)
+        raise ValueError(f"{name}: thresholds must be positive, got {theta.min():g}.")
+    w_rec = torch.as_tensor(neurons.w_rec).detach().to(**like)
     w_rec = w_rec if w_rec.ndim == 2 else torch.diag(each(w_rec))  # of one to one connections
     made.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(each(neurons.cancelled) * theta))
     made.theta.copy_(theta)
     return made
 
 
-def _tau(name: str, what: str, decay: Tensor) -> Tensor:
-    """Time constants in steps of decays."""
-    if (decay < 0).any() or (decay >= 1).any():
-        worst = decay.max() if (decay >= 1).any() else decay.min()
-        raise ValueError(
-            f"{name}: its {what} retains {worst:g} of itself in a step; a neuron that leaks retains 0 to less than 1."
-        )
-    return (-1 / decay.double().log()).clamp(min=NO_MEMORY).to(decay.dtype)
-
-
 def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -> tuple[Tensor, Tensor]:
     """Matrix and bias of modules, found by passing unit vectors through them in float64."""
-    for part in _leaves(module):
-        if not isinstance(part, AFFINE):
+    for part in module.modules():
+        if not isinstance(part, AFFINE) and not list(part.children()) and not isinstance(part, nn.Sequential):
             known = ", ".join(kind.__name__ for kind in AFFINE)
             raise TypeError(f"{name}: {type(part).__name__} cannot be exported; a layer's weights are dense: {known}.")
     n = int(torch.Size(shape).numel())
@@ -174,33 +170,21 @@ def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -
     return (out[1:] - out[0]).T.to(**like), out[0].to(**like)
 
 
-def _leaves(module: nn.Module) -> Iterator[nn.Module]:
-    children = list(module.children())
-    if isinstance(module, nn.Sequential) or (children and not isinstance(module, AFFINE)):
-        for child in children:
-            yield from _leaves(child)
-    else:
-        yield module
-
-
 def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
     """Leaky, RLeaky and Synaptic of snnTorch."""
     kind = type(layer).__name__
     if kind not in ("Leaky", "RLeaky", "Synaptic"):
-        why = ", whose current and reset with a delay no chip has together" if kind == "RSynaptic" else ""
-        raise TypeError(f"{name} has no counterpart{why}: use Leaky, RLeaky or Synaptic.")
+        raise TypeError(f"{name} has no counterpart: use Leaky, RLeaky or Synaptic.")
     if (layer.graded_spikes_factor != 1).any():
-        raise ValueError(
-            f"{name}: its spikes are graded by {layer.graded_spikes_factor}, wanted graded_spikes_factor=1."
-        )
+        raise ValueError(f"{name}: its spikes are graded by {layer.graded_spikes_factor}, wanted 1.")
     for setting in ("inhibition", "state_quant"):
         if getattr(layer, setting):
             raise ValueError(f"{name}: {setting} has no counterpart: train without it.")
     recurrent = getattr(layer, "recurrent", None)
     if isinstance(recurrent, nn.Conv2d):
         raise TypeError(f"{name}: its recurrence is a convolution; use linear_features=.")
-    w_rec, bias = getattr(recurrent, "weight", getattr(recurrent, "V", None)), getattr(recurrent, "bias", None)
-    reset, current = layer.reset_mechanism, kind.endswith("Synaptic")
+    w_rec, bias = getattr(recurrent, "weight", getattr(recurrent, "V", 0.0)), getattr(recurrent, "bias", None)
+    reset, current = layer.reset_mechanism, kind == "Synaptic"
     decay = layer.beta.detach().clamp(0, 1)
     decay_i = layer.alpha.detach().clamp(0, 1) if current else None
     if integrator:
@@ -240,7 +224,7 @@ def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
         raise ValueError(
             f"{name}: v_reset is {v_reset} and v_leak {leak}: a chip resets to rest, train with both equal."
         )
-    return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, getattr(layer, "recurrent_weights", None))
+    return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, getattr(layer, "recurrent_weights", 0.0))
 
 
 def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
@@ -255,38 +239,43 @@ def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
         torch.tensor(node.v_threshold - (node.v_reset or 0.0), dtype=torch.float64),
         "subtract" if node.v_reset is None else "zero",
         gain=moved if node.decay_input else 1.0,
-        w_rec=layer.rc.weight[:, -layer.sub_module_out_features :] if recurrent else None,
+        w_rec=layer.rc.weight[:, -layer.sub_module_out_features :] if recurrent else 0.0,
         bias=layer.rc.bias if recurrent else None,
         cancelled=moved if node.v_reset is None else 0.0,
         fires_at_threshold=True,
     )
 
 
+def check_finite(network: Network) -> None:
+    """Refuse parameters that are NaN or infinite."""
+    for name, value in network.state_dict().items():
+        if not value.isfinite().all():
+            raise ValueError(f"{name} must be finite, got {value[~value.isfinite()][0].item()}.")
+
+
 def integrates(network: Network) -> bool:
-    """Whether the readout is a leaky integrator: the last cell, with nothing after it.
+    """True if the readout is a leaky integrator: the last cell, with nothing after it.
 
     Raises:
         TypeError: if an integrator is followed by something, or the readout is not linear.
     """
-    if all(cell.integrator for cell in network.cells):
-        raise TypeError("no layer spikes: all are integrators.")
     for i, cell in enumerate(network.cells, start=1):
-        if cell.integrator and i < len(network.cells):
+        if cell.integrator and (i == 1 or i < len(network.cells)):
             raise TypeError(
-                f"layer {i} is an integrator, which sends a voltage and no spikes: it can only be the last."
+                f"layer {i} is an integrator, which sends a voltage and no spikes: it can only be the last of several."
             )
-    readout = network.readout
-    if network.cells[-1].integrator:
-        weight = getattr(readout, "weight", None)
-        alone = weight is not None and torch.equal(weight, torch.eye(*weight.shape).to(weight))
-        if not isinstance(readout, nn.Identity) and not (alone and getattr(readout, "bias", None) is None):
-            raise TypeError(
-                f"the readout after an integrator must be the identity, got {readout}: put its weights before the integrator."
-            )
-        return True
-    if not isinstance(readout, nn.Linear):
-        raise TypeError(f"the readout must be linear, got {type(readout).__name__}.")
-    return False
+    readout: Any = network.readout
+    if not network.cells[-1].integrator:
+        if not isinstance(readout, nn.Linear):
+            raise TypeError(f"the readout must be linear, got {type(readout).__name__}.")
+        return False
+    weight = getattr(readout, "weight", torch.zeros(1, 1))
+    identity = torch.equal(weight, torch.eye(*weight.shape).to(weight)) and getattr(readout, "bias", None) is None
+    if not isinstance(readout, nn.Identity) and not identity:
+        raise TypeError(
+            f"the readout after an integrator must be the identity, got {readout}: put its weights before the integrator."
+        )
+    return True
 
 
 def delayed(network: Network) -> Network:
@@ -319,7 +308,7 @@ def delayed(network: Network) -> Network:
         if bias.any() or any(cell.b_v.any() for cell in cells if hasattr(cell, "b_v")):
             count = [1] * (len(cells) - 1) + [1 + (leaky and bool(bias.any()))]
             cells = [_with_bias_neurons(f"layer {i + 1}", cell, i > 0, count[i]) for i, cell in enumerate(cells)]
-            weight = nn.functional.pad(weight, (0, count[-1]))
+            weight = pad(weight, (0, count[-1]))
             weight[:, -1] = bias
         if tail is not None:
             tail.n_in, tail.w_in = weight.shape[1], nn.Parameter(weight)
@@ -332,15 +321,14 @@ def delayed(network: Network) -> Network:
 
 def _with_bias_neurons(name: str, cell: Cell, wider: bool, count: int) -> Cell:
     """A cell with `count` neurons more; if `wider`, the one of the layer below wakes the first."""
-    kind = step_of(type(cell))
+    kind: Any = exported_kind(name, cell)
     if kind not in (LIF, CubaLIF):
         raise TypeError(
             f"{name} is a {type(cell).__name__}: only LIF and CubaLIF layers can have their biases delayed."
         )
-    n, like = cell.n_hidden, cell.dtype_and_device
-    zero = isinstance(cell.reset, ZeroReset)  # type: ignore[union-attr]
-    made: Any = kind(cell.n_in + wider, n + count, reset="zero" if zero else "subtract").to(**like)  # type: ignore[call-arg]
     old: Any = cell
+    n, like, zero = cell.n_hidden, cell.dtype_and_device, isinstance(old.reset, ZeroReset)
+    made: Any = kind(cell.n_in + wider, n + count, reset="zero" if zero else "subtract").to(**like)
     for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
         matrix.zero_()
         matrix[:n, : before.shape[1]] = before

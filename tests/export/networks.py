@@ -26,47 +26,32 @@ def lif(n_in: int = N_IN, width: int = WIDTH, *, bias: float = 0.0, recurrent: b
 def alif(
     n_in: int = N_IN, width: int = WIDTH, *, kind: type[ALIFPlus] = ALIFPlus, bias: float = 0.0, **settings: Any
 ) -> ALIFPlus:
-    cell = kind(
-        n_in,
-        width,
-        reset="static",
-        **({"tau_v": 5.0, "tau_theta": 20.0, "b_theta": 0.05, "adaptation": 0.3} | settings),
-    )
+    usual: dict[str, Any] = {"tau_v": 5.0, "tau_theta": 20.0, "b_theta": 0.05, "adaptation": 0.3, "reset": "static"}
+    cell = kind(n_in, width, **(usual | settings))
     with torch.no_grad():
         cell.w_in.mul_(3)
         cell.b_v.fill_(bias)
     return cell
 
 
+MADE = {
+    "feed-forward, subtract": lambda: [lif(recurrent=False), lif(WIDTH, 16, recurrent=False)],
+    "feed-forward, zero": lambda: [lif(recurrent=False, reset="zero")],
+    "recurrent, subtract": lambda: [lif(), lif(WIDTH, 16)],
+    "recurrent, zero": lambda: [lif(reset="zero"), lif(WIDTH, 16, reset="zero")],
+    "bias, subtract": lambda: [lif(bias=0.1), lif(WIDTH, 16, bias=0.2)],
+    "bias, zero": lambda: [lif(bias=0.1, reset="zero")],
+    "ALIF": lambda: [alif(bias=0.02), alif(WIDTH, 16)],
+    "ALIF below LIF": lambda: [alif(), lif(WIDTH, 16)],
+    "ALIFPositive": lambda: [alif(kind=ALIFPositive), alif(WIDTH, 16, kind=ALIFPositive)],
+}
+KINDS = tuple(MADE)
+
+
 def make(kind: str, seed: int = 0) -> Network:
     """A network of one kind, the same for the same seed."""
     torch.manual_seed(seed)
-    cells = {
-        "feed-forward, subtract": lambda: [lif(recurrent=False), lif(WIDTH, 16, recurrent=False)],
-        "feed-forward, zero": lambda: [lif(recurrent=False, reset="zero")],
-        "recurrent, subtract": lambda: [lif(), lif(WIDTH, 16)],
-        "recurrent, zero": lambda: [lif(reset="zero"), lif(WIDTH, 16, reset="zero")],
-        "recurrent, static": lambda: [lif(reset="static"), lif(WIDTH, 16, reset="static")],
-        "bias, subtract": lambda: [lif(bias=0.1), lif(WIDTH, 16, bias=0.2)],
-        "bias, zero": lambda: [lif(bias=0.1, reset="zero")],
-        "ALIF": lambda: [alif(bias=0.02), alif(WIDTH, 16)],
-        "ALIF below LIF": lambda: [alif(), lif(WIDTH, 16)],
-        "ALIFPositive": lambda: [alif(kind=ALIFPositive), alif(WIDTH, 16, kind=ALIFPositive)],
-    }[kind]()
-    return Network(cells, N_OUT)
-
-
-KINDS = (
-    "feed-forward, subtract",
-    "feed-forward, zero",
-    "recurrent, subtract",
-    "recurrent, zero",
-    "bias, subtract",
-    "bias, zero",
-    "ALIF",
-    "ALIF below LIF",
-    "ALIFPositive",
-)
+    return Network(MADE[kind](), N_OUT)
 
 
 def spikes(steps: int = T, batch: int = 3, n_in: int = N_IN, *, rate: float = 0.2, seed: int = 1) -> Tensor:

@@ -248,11 +248,10 @@ def one(*parts: nn.Module) -> Any:
             r'layer 1 .*train with reset_mechanism="zero" and reset_delay=False',
         ),
         (lambda: one(snn.Leaky(beta=1.0)), r"layer 1 .*its voltage retains 1 of itself"),
-        (lambda: one(snn.Leaky(beta=0.9, graded_spikes_factor=2.0)), r"layer 1 .*wanted graded_spikes_factor=1"),
-        (lambda: one(snn.Alpha(alpha=0.9, beta=0.8)), r"layer 1 .*use Leaky, RLeaky or Synaptic"),
+        (lambda: one(snn.Leaky(beta=0.9, graded_spikes_factor=2.0)), r"layer 1 .*spikes are graded by 2\.0, wanted 1"),
         (
             lambda: one(snn.RSynaptic(alpha=0.8, beta=0.9, linear_features=WIDTH)),
-            r"layer 1 \(snntorch RSynaptic\) has no counterpart, .* use Leaky, RLeaky or Synaptic",
+            r"layer 1 \(snntorch RSynaptic\) has no counterpart: use Leaky, RLeaky or Synaptic",
         ),
         (lambda: one(neuron.IFNode()), r"layer 1 .*use LIFNode or ParametricLIFNode, which leak"),
         (
@@ -260,7 +259,7 @@ def one(*parts: nn.Module) -> Any:
             r"layer 1 .*v_reset is 0\.5 and v_leak 0",
         ),
         (lambda: one(nn.ReLU(), leaky()), r"before layer 1: ReLU cannot be exported"),
-        (lambda: one(norse.LICell()), r"layer 1 is an integrator, .* it can only be the last|no layer spikes"),
+        (lambda: one(norse.LICell()), r"layer 1 is an integrator, .* it can only be the last"),
         (lambda: lif_and(norse.LICell(), nn.Linear(4, 3)), "the readout after an integrator must be the identity"),
         (
             lambda: lif_and(norse.LICell(), nn.Linear(4, 3), norse.LICell()),
@@ -273,11 +272,9 @@ def one(*parts: nn.Module) -> Any:
         ),
     ],
 )
-@pytest.mark.parametrize("to", [to_netx, to_nir])
-def test_layers_without_counterpart_are_refused_by_name_and_leave_nothing(made, message, to, tmp_path):
+def test_layers_without_counterpart_are_refused_by_name(made, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        to(made(), tmp_path / "a", **({"dt": 1e-3} if to is to_nir else {}))
-    assert not list(tmp_path.iterdir())
+        quantize(made())
 
 
 @pytest.mark.parametrize(
@@ -321,18 +318,11 @@ def test_an_integrator_with_a_long_memory_gets_the_scale_that_its_sums_leave(tmp
     assert (run.logits - exact).abs().max() < 0.1 * exact.abs().max()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda layer: layer.create_dataset("weight_rec", data=torch.zeros(4, 4)), "must be CUBA neurons without rec"),
-        (lambda layer: layer["neuron/vThMant"].write_direct(np.array(100)), "that never fire"),
-    ],
-)
-def test_a_file_with_another_readout_is_refused(change, message, tmp_path):
+def test_a_file_with_another_readout_is_refused(tmp_path):
     write_netx(quantize(lif_and(norse.LICell())), tmp_path / "a.net")
     with h5py.File(tmp_path / "a.net", "r+") as file:
-        change(file["layer/2"])
-    with pytest.raises(ValueError, match=message):
+        file["layer/2/neuron/vThMant"].write_direct(np.array(100))
+    with pytest.raises(ValueError, match="must be CUBA neurons without recurrence that never fire"):
         read_netx(tmp_path / "a.net")
 
 

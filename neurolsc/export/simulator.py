@@ -1,12 +1,12 @@
-"""Step an exported file in Lava's bit-accurate simulator.
+"""Step an exported file in Lava's bit-accurate simulator, or in nengo-loihi's emulator of Loihi 1.
 
-A script for the Python of the Lava environment, and for nobody else::
+A script for the Python of the simulator's environment, and for nobody else::
 
-    python -I lava_runner.py FILE.net INPUT.npz OUTPUT.npz
+    python -I simulator.py Lava|nengo-loihi FILE.net INPUT.npz OUTPUT.npz
 
 INPUT holds ``spikes`` (T, B, N), 0 or 1. OUTPUT gets, for each layer i from 1, ``spikes_i`` (T, B,
-M) and the states ``u_i`` or ``theta_i`` and ``v_i`` after each step, and ``versions``. A line says
-when a sample is done. Imports nothing of this package, nor torch.
+M) and the states after each step, ``u_i`` or ``theta_i`` and ``v_i``, and ``versions``; nengo-loihi
+has no readout. Imports nothing of this package, nor torch.
 """
 
 # pyright: reportMissingImports=false
@@ -17,37 +17,42 @@ import itertools
 import logging
 import sys
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+Arrays = dict[str, "np.ndarray[Any, Any]"]  # of one sample, by name
+UNIT = 64
+LIMIT = 2**23 - 1
 
-def let_dataclasses_hash() -> None:
-    """From Python 3.11 on defaults without hash are refused; one of Lava's classes has them."""
+# Lava
+
+
+def prepare_lava() -> None:
+    """Make Lava importable: in Python 3.11 and later, and without torch."""
     original = dataclasses._get_field  # type: ignore[attr-defined]
 
-    def get_field(cls: type, name: str, *rest: Any) -> Any:
+    def get_field(cls: type, name: str, *rest: Any) -> Any:  # defaults without hash are refused; Lava has such a class
         default = getattr(cls, name, None)
         if dataclasses.is_dataclass(default) and not isinstance(default, type) and type(default).__hash__ is None:
             type(default).__hash__ = object.__hash__  # type: ignore[assignment, method-assign]
         return original(cls, name, *rest)
 
     dataclasses._get_field = get_field  # type: ignore[attr-defined]
-
-
-def leave_out_slayer() -> None:
-    """NetX needs no torch, but its packages import it: empty modules take their place."""
     spec = importlib.util.find_spec("lava.lib.dl")
     assert spec is not None and spec.submodule_search_locations is not None
     folder = Path(next(iter(spec.submodule_search_locations))) / "netx"
+    # NetX needs no torch, but its packages import it: empty modules take their place
     for name in ("slayer", "slayer.neuron", "slayer.neuron.rf", "netx", "netx.sequential_modules"):
         module: Any = types.ModuleType(f"lava.lib.dl.{name}")
         module.__file__ = str(folder / "__init__.py")
         module.__path__ = [str(folder)] if name == "netx" else []
         module.neuron_params = None
         sys.modules[module.__name__] = module
+    logging.disable(logging.WARNING)
 
 
 class AlifBlock:
@@ -85,12 +90,7 @@ class AlifBlock:
             loop.a_out.connect(self.neuron.a_in)
 
 
-def neuron_type(group: Any) -> str:
-    """The neuron of a layer, "" for one without."""
-    return group["neuron/type"][()].decode() if "neuron" in group else ""
-
-
-def build(path: str) -> tuple[Any, list[Any]]:
+def build_in_lava(path: str) -> tuple[Any, list[Any]]:
     """The process to run, and the layers, first layer first; NetX builds all that it can."""
     from lava.lib.dl.netx import hdf5
     from lava.lib.dl.netx.utils import NetDict
@@ -98,23 +98,20 @@ def build(path: str) -> tuple[Any, list[Any]]:
     with h5py.File(path, "r") as opened:
         file: Any = opened
         groups = [file["layer"][str(i)] for i in range(1, len(file["layer"]))]
-        kinds = [neuron_type(group) for group in groups]
-        if "ALIF" not in kinds:
+        adaptive = [group["neuron/type"][()] == b"ALIF" if "neuron" in group else False for group in groups]
+        if not any(adaptive):
             net = hdf5.Network(path)
             return net, list(net.layers)
-        layers: list[Any] = []
-        for group, kind in zip(groups, kinds, strict=True):
-            if kind == "ALIF":
-                layers.append(AlifBlock(group))
-            else:
-                recurrent = "weight_rec" in group
-                layers.append(hdf5.Network.create_dense(NetDict(f=group), rec=recurrent)[0])
+        layers = [
+            AlifBlock(group) if adapts else hdf5.Network.create_dense(NetDict(f=group), rec="weight_rec" in group)[0]
+            for group, adapts in zip(groups, adaptive, strict=True)
+        ]
         for below, above in itertools.pairwise(layers):
             below.out.connect(above.inp)
         return layers[0].neuron, layers
 
 
-def run(path: str, spikes: "np.ndarray[Any, Any]") -> dict[str, "np.ndarray[Any, Any]"]:
+def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     """One sample (T, N): spikes (T, M) and states (T, M) of every layer."""
     from lava.magma.core.run_conditions import RunSteps
     from lava.magma.core.run_configs import Loihi2SimCfg
@@ -123,7 +120,7 @@ def run(path: str, spikes: "np.ndarray[Any, Any]") -> dict[str, "np.ndarray[Any,
     from lava.proc.monitor.process import Monitor
 
     steps = len(spikes)
-    process, layers = build(path)
+    process, layers = build_in_lava(path)
     source = Source(data=spikes.T.astype(int))
     source.s_out.connect(layers[0].inp)
     sinks, monitors = [], {}
@@ -147,19 +144,84 @@ def run(path: str, spikes: "np.ndarray[Any, Any]") -> dict[str, "np.ndarray[Any,
         process.stop()
 
 
-def main(path: str, source: str, target: str) -> None:
+# nengo-loihi. The emulator's blocks are made as its builder makes them, and hold the file's integers
+# where its discretisation would put its own.
+
+
+def connect(source: Any, target: Any, weight: "np.ndarray[Any, Any]") -> None:
+    """Synapses (M, N) of a block, and the axons that reach them."""
+    from nengo_loihi.block import Axon, Synapse
+
+    synapse = Synapse(weight.shape[1])
+    synapse.set_weights(np.ascontiguousarray(weight.T, dtype=np.float32))
+    synapse.weights = [UNIT * np.rint(row).astype(np.int32) for row in synapse.weights]
+    target.add_synapse(synapse)
+    axon = Axon(weight.shape[1])
+    axon.target = synapse
+    axon.set_compartment_axon_map(np.arange(weight.shape[1]))
+    source.add_axon(axon)
+
+
+def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
+    """One sample (T, N): spikes (T, M) and states (T, M) of every layer that has neurons."""
+    from nengo_loihi.block import LoihiBlock
+    from nengo_loihi.emulator import EmulatorInterface
+    from nengo_loihi.inputs import SpikeInput
+
+    source: Any = SpikeInput(spikes.shape[1])
+    for t, frame in enumerate(spikes, start=1):
+        source.add_spikes(t, frame.nonzero()[0])
+    blocks: list[Any] = []
+    with h5py.File(path, "r") as opened:
+        file: Any = opened
+        for i in range(1, len(file["layer"])):
+            group = file["layer"][str(i)]
+            if "neuron" not in group:
+                continue
+            m = int(np.prod(group["shape"][()]))
+            names = {"decay_u": "neuron/iDecay", "decay_v": "neuron/vDecay", "vth": "neuron/vThMant", "bias": "bias"}
+            vectors = {
+                name: np.broadcast_to(group[place][()] if place in group else 0, (m,)).astype(np.int32)
+                for name, place in names.items()
+            }
+            block = LoihiBlock(m)
+            compartment = block.compartment
+            compartment.decay_u = vectors["decay_u"] - 1  # the chip adds 1
+            compartment.decay_v = vectors["decay_v"]
+            compartment.vth, compartment.bias = UNIT * vectors["vth"], UNIT * vectors["bias"]
+            compartment.refract_delay[:] = 1
+            compartment.vmin, compartment.vmax = -LIMIT, LIMIT
+            compartment.scale_u = compartment.scale_v = False
+            connect(blocks[-1] if blocks else source, block, group["weight"][()])
+            if "weight_rec" in group:
+                connect(block, block, group["weight_rec"][()])
+            blocks.append(block)
+    EmulatorInterface.strict = True  # else an overflow is but a warning
+    emulator = EmulatorInterface(types.SimpleNamespace(blocks=blocks, inputs=[source], probes=[], dt=0.001), seed=0)
+    seen: dict[str, list[Any]] = {}
+    for _ in spikes:
+        emulator.step()
+        for i, one in enumerate(blocks, start=1):
+            where = emulator.block_info.slices[one]
+            for name, key in (("spikes", "spiked"), ("u", "current"), ("v", "voltage")):
+                seen.setdefault(f"{name}_{i}", []).append(getattr(emulator.compartment, key)[where].astype(np.int32))
+    return {name: np.stack(steps) for name, steps in seen.items()}
+
+
+def main(simulator: str, path: str, source: str, target: str) -> None:
     """Run all samples, one after the other."""
-    let_dataclasses_hash()  # both before anything of Lava is imported
-    leave_out_slayer()
-    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    if simulator == "Lava":
+        prepare_lava()  # before anything of Lava is imported
+    run, packages = {
+        "Lava": (run_in_lava, ("lava-nc", "lava-dl", "numpy")),
+        "nengo-loihi": (run_in_nengo, ("nengo-loihi", "nengo", "numpy")),
+    }[simulator]
     with np.load(source, allow_pickle=False) as file:
         spikes = file["spikes"]
-    runs = []
-    for b in range(spikes.shape[1]):
-        runs.append(run(path, spikes[:, b]))
-        print("neurolsc: a sample is done", flush=True)
+    runs = [run(path, spikes[:, b]) for b in range(spikes.shape[1])]
     stacked = {name: np.stack([one[name] for one in runs], axis=1) for name in runs[0]}
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("lava-nc", "lava-dl", "numpy")]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     np.savez(target, allow_pickle=False, versions=np.array([*versions, f"Python {sys.version.split()[0]}"]), **stacked)
 
 
