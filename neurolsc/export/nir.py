@@ -356,9 +356,9 @@ def _cell(layer: _Layer, dt: float, memory: Any) -> Any:
     if hasattr(node, "w_in"):
         gain = gain * values(node, "w_in")
     integrator = not layer.parts and not hasattr(node, "v_threshold")
+    adaptation, threshold = layer.parts or (None, None)
     cell: Any
     if layer.parts:
-        adaptation, threshold = layer.parts
         known: Any = CELLS.get(str(about.get("cell")), ALIFPlus)  # what is trained differs between them
         cell = (known if step_of(known) is ALIF else ALIFPlus)(n_in, n, reset="static")
     elif integrator:

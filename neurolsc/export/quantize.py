@@ -256,8 +256,9 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
         rows = scale.unsqueeze(1)
         cell.w_in.copy_(layer.weight[:m, : cell.n_in] * 2**layer.weight_exp / rows)
         cell.tau_v = time_constant(leak(cell, layer))
-        if layer.weight_rec is not None:
-            cell.w_rec.copy_(layer.weight_rec[:m, :m] * 2**layer.weight_rec_exp / rows)
+        rec = layer.weight_rec
+        if rec is not None:
+            cell.w_rec.copy_(rec[:m, :m] * 2**layer.weight_rec_exp / rows)
         if isinstance(layer, AtrlifLayer):
             cell.b_v.copy_(layer.bias * 2**layer.bias_exp / layer.unit)
             cell.tau_theta = time_constant(layer.theta_decay)
@@ -269,9 +270,9 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
             cell.tau_i = time_constant(layer.i_decay)
         if isinstance(cell, LIF):
             cell.theta.copy_(layer.threshold[:m] / scale)
-            if not isinstance(cell.reset, ZeroReset):
+            if rec is not None and not isinstance(cell.reset, ZeroReset):
                 cell.w_rec.add_(torch.diag(cell.theta))
-                cell.b_v.copy_(layer.weight_rec[:m, m:].sum(1) / scale)
+                cell.b_v.copy_(rec[:m, m:].sum(1) / scale)
     if not quantized.integrates:
         readout = quantized.readout[:, : rounded.cells[-1].n_hidden] / quantized.readout_scale
         rounded.readout.get_parameter("weight").copy_(readout)

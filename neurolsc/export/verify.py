@@ -158,19 +158,17 @@ def _replayed(quantized: QuantizedNetwork, golden: Golden) -> Verification:
     """The golden samples through integers, each layer alone."""
     below = [z.double() for z in golden.spikes]
     sent = [*below[1:], golden.readout]  # the last one by an integrator
-    layers, last = [], below[-1]
+    layers, z, same_states = [], torch.empty(0), torch.empty(0)
     for layer, x, wanted, states in zip(quantized.layers, below, sent, golden.states, strict=False):
         ((z,), (sums,)) = replay([layer], x)
         same_spikes, same_states = z == wanted, sums == states
         first = first_step(~same_spikes.all(2) | ~same_states)
         shares = same_spikes.double().mean().item(), same_states.double().mean().item()
         layers.append(LayerAgreement(int(wanted.sum()), *shares, first))
-    if quantized.integrates:
-        layers.pop()
-        last = z
-    logits = quantized.logits(last)
+    logits = quantized.logits(z if quantized.integrates else below[-1])
     same = logits == golden.readout
     if quantized.integrates:
+        layers.pop()
         same &= same_states.unsqueeze(2)
     return Verification(
         tuple(layers),
@@ -190,7 +188,7 @@ def _compared(quantized: QuantizedNetwork, x: Tensor, result: dict[str, Any]) ->
     with torch.no_grad():
         steps = list(integer_steps(quantized.layers, x))
     count = len(quantized.layers)
-    layers = []
+    layers, z, theirs = [], torch.empty(0), torch.empty(0)
     for i in range(count):
         states, z = [step.states[i] for step in steps], torch.stack([step.spikes[i] for step in steps])
         equal = [

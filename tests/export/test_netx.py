@@ -187,7 +187,10 @@ def delete(name: str) -> Callable[[h5py.File], None]:
         (delete("layer/1/neuron/thDecay"), r"thDecay"),
         (delete("neurolsc"), r"another program wrote it"),
         (lambda f: f["neurolsc"].attrs.__setitem__("format", 99), r"format 99, this version reads 2"),
-        (put(f"{GOLDEN}/spikes_1", np.zeros((STEPS, 4, 9), np.uint8)), r"spikes_1 has shape \(60, 4, 9\), wanted bytes"),
+        (
+            put(f"{GOLDEN}/spikes_1", np.zeros((STEPS, 4, 9), np.uint8)),
+            r"spikes_1 has shape \(60, 4, 9\), wanted bytes",
+        ),
         (put(f"{GOLDEN}/states_2", np.zeros((STEPS, 3), int)), r"golden/states_2 must .* got the shape \(60, 3\)"),
         (delete(f"{GOLDEN}/readout"), r"golden/readout"),
     ],

@@ -209,8 +209,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "ALIF±": (lambda: Network([ALIFPlusMinus(9, 9, reset="static")], 2), r"layer 1: adaptation must be positive"),
     "another neuron": (lambda: Network([lif(), Leak(WIDTH, 4)], 2), r"layer 2 is a Leak; only LIF, CubaLIF, ALIF, LI"),
     "another step": (lambda: Network([lif(), QIF(WIDTH, 4)], 2), r"layer 2 is a QIF, whose step is not that of LIF;"),
-    "its own step": (lambda: with_own("update", QIF(WIDTH, 16).update), r"layer 2 is a LIF, .* \(it has its own update\)"),
-    "another reset": (lambda: with_own("reset", Slanted()), r"layer 2: its reset is Slanted\(gradient=False\), only Reset"),
+    "its own step": (
+        lambda: with_own("update", QIF(WIDTH, 16).update),
+        r"layer 2 is a LIF, .* \(it has its own update\)",
+    ),
+    "another reset": (
+        lambda: with_own("reset", Slanted()),
+        r"layer 2: its reset is Slanted\(gradient=False\), only Reset",
+    ),
     "readout": (
         lambda: Network([lif()], torch.nn.Sequential(torch.nn.Linear(WIDTH, 2))),
         r"readout must be linear, got Sequential",

@@ -78,7 +78,9 @@ def test_errors_are_the_largest_over_the_neurons_and_on_data_it_says_what_both_n
         assert a.rate_integer == pytest.approx(other.mean().item())
         assert a.agreement == pytest.approx((one == other).double().mean().item())
         assert a.rate_integer > 0.05
-        assert a.first_difference == next((t for t in range(len(x)) if not torch.equal(one[t].double(), other[t])), None)
+        assert a.first_difference == next(
+            (t for t in range(len(x)) if not torch.equal(one[t].double(), other[t])), None
+        )
     assert report.decisions.accuracy_float == metrics.mode_accuracy(exact.logits, labels)
     assert report.decisions.accuracy_simulator is None
 
