@@ -22,7 +22,7 @@ import torch
 import neurolsc
 from neurolsc import ALIFLowPass, ALIFPlus, Network, PaperRule, pretrain
 from neurolsc.datasets import SpikeLatencyMNIST, input_batches
-from neurolsc.stability.pretrain import RELEASED
+from neurolsc.stability import RELEASED
 
 RESULTS = Path(__file__).parent / "results" / "released.json"
 NEURONS = {"text, ALIF+": ALIFPlus, "code, ALIFLowPass": ALIFLowPass}

@@ -278,20 +278,25 @@ class GRU(GatedCell):
         self.register_parameter("recurrent_bias", nn.Parameter(torch.zeros(3 * n_hidden)) if reset_after else None)
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
-        if self.recurrent_bias is not None:
-            return HiddenState(torch.gru_cell(x, z, self.w_in, self.w_rec, self.bias, self.recurrent_bias))
-        return HiddenState(self._after(linear(x, self.w_in, self.bias), z, *self._weights_of_gates()))
+        current = linear(x, self.w_in, self.bias)
+        if self.recurrent_bias is None:
+            return HiddenState(self._after(current, z, state.h, *self._weights_of_gates()))
+        in_r, in_z, in_h = current.chunk(3, 1)
+        rec_r, rec_z, rec_h = linear(z, self.w_rec, self.recurrent_bias).chunk(3, 1)
+        candidate = torch.tanh(in_h + torch.sigmoid(in_r + rec_r) * rec_h)
+        retention = torch.sigmoid(in_z + rec_z)  # its dtype is another under autocast
+        return HiddenState(torch.lerp(candidate.to(state.h.dtype), state.h, retention.to(state.h.dtype)))
 
     def _weights_of_gates(self) -> tuple[Tensor, Tensor]:
         """U of r and z, and of h, transposed."""
         both, last = self.w_rec.split_with_sizes((2 * self.n_hidden, self.n_hidden))
         return both.t(), last.t()
 
-    def _after(self, current: Tensor, h: Tensor, u_rz: Tensor, u_h: Tensor) -> Tensor:
-        """The next state by eq. 48, from W x + b (B, 3 n_hidden) and the state."""
+    def _after(self, current: Tensor, output: Tensor, h: Tensor, u_rz: Tensor, u_h: Tensor) -> Tensor:
+        """The next state by eq. 48, from W x + b (B, 3 n_hidden), the output and the state."""
         to_rz, to_h = current.split_with_sizes((2 * self.n_hidden, self.n_hidden), 1)
-        r, z = torch.addmm(to_rz, h, u_rz).sigmoid().chunk(2, 1)
-        candidate = torch.addmm(to_h, r * h, u_h).tanh()
+        r, z = torch.addmm(to_rz, output, u_rz).sigmoid().chunk(2, 1)
+        candidate = torch.addmm(to_h, r * output, u_h).tanh()
         return torch.lerp(h, candidate.to(h.dtype), z.to(h.dtype))  # their dtype is another under autocast
 
     @property
@@ -320,7 +325,7 @@ class GRU(GatedCell):
         else:
             outputs, weights = [], self._weights_of_gates()
             for current in linear(x, self.w_in, self.bias).unbind(0):
-                h = self._after(current, h, *weights)
+                h = self._after(current, h, h, *weights)
                 outputs.append(h)
             outputs = torch.stack(outputs)
         return outputs, HiddenState(last_of(outputs, state.h, lengths))

@@ -3,21 +3,14 @@
 `transitions` has the derivatives along a run, as matrices and as products; `eigen` the radii of matrices, `arnoldi` of
 products (loops in `arnoldi_kernels`); `profile` radii over layers, steps and samples, and which terms they are due to;
 `one_layer` measures and sets a layer by itself; `indicators` measures more than radii; `findings` are faults and what
-to change. `pretrain` sets radii by the paper's algorithm, with targets, criteria and multiplier `rules`; `scale` by
-scales alone, and firing rates too.
+to change. `pretrain` sets radii by the paper's algorithm: targets, criteria, multiplier rules and options are in
+`rules`, inputs and measurements in `meter`; `scale` sets them by scales alone, and firing rates too.
 """
 
-from neurolsc.stability.eigen import (
-    RadiusGradient,
-    largest_singular_value,
-    radius_and_gradient,
-    random_submatrix,
-    spectral_radius,
-)
-from neurolsc.stability.findings import Finding
+from neurolsc.stability.eigen import largest_singular_value, random_submatrix, spectral_radius
+from neurolsc.stability.findings import Finding, TimeConstant, time_constants
 from neurolsc.stability.indicators import (
     Activity,
-    TimeConstant,
     activity,
     lyapunov_exponents,
     parameter_gradients,
@@ -25,12 +18,19 @@ from neurolsc.stability.indicators import (
     singular_values,
     state_gradients,
     surviving_share,
-    time_constants,
     usable_share,
 )
-from neurolsc.stability.pretrain import RELEASED, PretrainOptions, PretrainResult, pretrain
+from neurolsc.stability.pretrain import PretrainResult, pretrain
 from neurolsc.stability.profile import RadiusProfile, radius_profile
-from neurolsc.stability.rules import Criteria, PaperRule, RadiusTarget, Rule, TransitionRule
+from neurolsc.stability.rules import (
+    RELEASED,
+    Criteria,
+    PaperRule,
+    PretrainOptions,
+    RadiusTarget,
+    Rule,
+    TransitionRule,
+)
 from neurolsc.stability.scale import match_firing_rates, scale_to_radius
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "PaperRule",
     "PretrainOptions",
     "PretrainResult",
-    "RadiusGradient",
     "RadiusProfile",
     "RadiusTarget",
     "Rule",
@@ -53,7 +52,6 @@ __all__ = [
     "match_firing_rates",
     "parameter_gradients",
     "pretrain",
-    "radius_and_gradient",
     "radius_profile",
     "random_submatrix",
     "scale_to_radius",

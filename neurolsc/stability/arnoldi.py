@@ -51,38 +51,27 @@ from neurolsc.stability.eigen import (
 )
 from neurolsc.stability.transitions import OperatorProduct
 
-Method = Literal["krylov", "exact"]
-"""How a radius is found: by products with vectors where that pays, or always dense."""
+Method = Literal["krylov", "exact"]  # by products with vectors where that pays, or always dense
 METHODS: tuple[Method, ...] = ("krylov", "exact")
 
-DENSE_BELOW = 75
-"""size up to which dense eigenvalues cost no more than a basis (benchmarks/radii.py)"""
+DENSE_BELOW = 75  # size up to which dense eigenvalues cost no more than a basis (benchmarks/radii.py)
+# size up to which matrices are squared, and eigenvectors come from factorisations, one point at a time
 FACTORED_BELOW = 1024
-"""size up to which matrices are squared, and eigenvectors come from factorisations, one point at a time"""
-TOLERANCE, LOOSEST = 0.01, 0.1
-"""default and largest relative error of a radius that is not from dense eigenvalues"""
+TOLERANCE = 0.01  # largest relative error of a radius that is not from dense eigenvalues
+# largest residual as a share of the tolerance: of a value; with a gradient; of eigenvectors from two bases
 LOOSE, STRICT, CLOSE = 0.5, 0.3, 0.1
-"""largest residual as a share of the tolerance: of a value; with a gradient; of eigenvectors from two bases"""
-EXPOSED = 0.2
-"""share of the tolerance that residual times condition number may use up"""
-LEAST = 0.01
-"""modulus relative to the norm of the matrix below which no value counts"""
+EXPOSED = 0.2  # share of the tolerance that residual times condition number may use up
+LEAST = 0.01  # modulus relative to the norm of the matrix below which no value counts
+# power of a precision's smallest number below which products cannot be squared: 7e-16 in float32
 SQUARES = 0.4
-"""power of a precision's smallest number below which products cannot be squared: 7e-16 in float32"""
+FIRST, LAST = 36, 108  # sizes of the first and last basis; none is larger than three quarters of the matrix
+SOON = 0.3  # share of the points expected to settle at the next size
+AGAIN = 0.5  # share of a product outside the basis from which one pass of orthogonalisation will do
+ANGLES = 16  # into so many parts the half circle is divided, besides the angle of the value itself
+CHANCE = {"real": 0.003, "complex": 0.05}  # z: of a real eigenvalue, and of one of a pair
 
-FIRST, LAST = 36, 108
-"""sizes of the first and last basis; none is larger than three quarters of the matrix"""
-SOON = 0.3
-"""share of the points expected to settle at the next size"""
-AGAIN = 0.5
-"""share of a product outside the basis from which one pass of orthogonalisation will do"""
-ANGLES = 16
-"""into so many parts the half circle is divided, besides the angle of the value itself"""
-CHANCE = {"real": 0.003, "complex": 0.05}
-"""z: of a real eigenvalue, and of one of a pair"""
-
+# for points (p,): the function that multiplies vectors (p, n) with their matrices
 Products = Callable[[Tensor], Callable[[Tensor], Tensor]]
-"""for points (p,): the function that multiplies vectors (p, n) with their matrices"""
 
 
 class Radii(NamedTuple):
@@ -108,31 +97,28 @@ class Pairs(NamedTuple):
 def radii(operator: OperatorProduct, like: Tensor, tolerance: float = TOLERANCE) -> Radii:
     """Radii of an operator at all points, differentiable by the parameters behind its products.
 
+    Of eigenvalues that share the largest modulus any may give the gradient, of a complex pair either, and where
+    several lie within the tolerance of the largest, one of these. The gradient of the radius 0 is 0. Nearly
+    defective matrices go by LAPACK, where their gradient is capped.
+
     Args:
         operator: the operator, square.
         like: a tensor of its dtype and device.
-        tolerance: relative error up to which a radius counts; the larger, the fewer products.
-
-    Of eigenvalues that share the largest modulus any may give the gradient, of a complex pair either, and where
-    several lie within the tolerance of the largest, one of these. The gradient of the radius 0 is 0. Nearly
-    defective matrices go by LAPACK, where their gradient is capped as in :func:`neurolsc.spectral_radius`.
+        tolerance: relative error up to which a radius counts, up to 0.1; the larger, the fewer products.
 
     Raises:
-        ValueError: if the tolerance is not in 0 ... 0.1.
         FloatingPointError: if a product is NaN or infinite.
     """
-    if not 0 < tolerance <= LOOSEST:
-        raise ValueError(f"tolerance must be above 0 and at most {LOOSEST}, got {tolerance}.")
 
     def of(part: OperatorProduct) -> Radii:
-        if small(part.size):
-            radius = spectral_radius(_finite(part.matrices(like)))
+        if part.size <= DENSE_BELOW:
+            radius = spectral_radius(finite(part.matrices(like)))
             return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
         if not torch.is_grad_enabled():
             largest = _dominant(part, like, tolerance, LOOSE * tolerance)
             radius = largest.value.abs()
             for i in (~largest.settled).nonzero().flatten().tolist():
-                radius[i] = spectral_radius(_finite(part.matrix(i, like)))
+                radius[i] = spectral_radius(finite(part.matrix(i, like)))
             return Radii(radius, ~largest.settled)
         with torch.no_grad():
             radius, pairs, exact = _pairs(part, like, tolerance)
@@ -144,17 +130,12 @@ def radii(operator: OperatorProduct, like: Tensor, tolerance: float = TOLERANCE)
     return Radii(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def small(size: int) -> bool:
-    """True if dense eigenvalues of matrices of this size are cheaper than a basis."""
-    return size <= DENSE_BELOW
-
-
 def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
     """Eigenpairs of the largest eigenvalue at every point, without gradient."""
     with torch.no_grad():
-        if not small(operator.size):
+        if operator.size > DENSE_BELOW:
             return _pairs(operator, like, TOLERANCE)[1]
-        found = [leading_pair(_finite(m)) for m in operator.matrices(like)]
+        found = [leading_pair(finite(m)) for m in operator.matrices(like)]
         value, right, left = (torch.stack(part).to(like.dtype.to_complex()) for part in zip(*found, strict=True))
         done = torch.ones(operator.points, dtype=torch.bool, device=like.device)
         return Pairs(value.to(like.device), right.to(like.device), left.to(like.device), done)
@@ -176,7 +157,8 @@ def points_with_matrices(size: int) -> int:
     return max(1, 2**23 // size**2)
 
 
-def _finite(m: Tensor) -> Tensor:
+def finite(m: Tensor) -> Tensor:
+    """The matrices, if no entry is NaN or infinite."""
     if not m.isfinite().all():
         raise FloatingPointError("a derivative holds NaN or infinity.")
     return m
@@ -187,22 +169,21 @@ def _dominant(
 ) -> Dominant:
     """The largest eigenvalues with left eigenvectors (cheaper by autograd), or with right ones."""
     points, kind = operator.points, like.dtype.to_complex()
-    value = like.new_zeros(points, dtype=kind)
-    found = Dominant(
-        value, like.new_zeros(points, operator.size, dtype=kind), torch.zeros_like(value, dtype=torch.bool)
-    )
-    known, least = operator.known(right, tolerance), value
-    if known is not None:
-        found = Dominant(known.value.clone(), known.vector.clone(), known.largest.clone())
+    known = operator.known(right, tolerance)
+    if known is None:
+        least, vector = like.new_zeros(points, dtype=kind), like.new_zeros(points, operator.size, dtype=kind)
+        found = Dominant(least.clone(), vector, torch.zeros_like(least, dtype=torch.bool))
+    else:
         least = torch.where(known.exists, known.value, 0)
-
-    def products(index: Tensor) -> Callable[[Tensor], Tensor]:
-        part = some if len(index) == some.points else some.take(index)
-        return part.matvec if right else part.rmatvec
-
+        found = Dominant(known.value.clone(), known.vector.clone(), known.largest.clone())
     rest = (~found.settled).nonzero().squeeze(1)
     if len(rest):
         some = operator if len(rest) == points else operator.take(rest)
+
+        def products(index: Tensor) -> Callable[[Tensor], Tensor]:
+            part = some if len(index) == some.points else some.take(index)
+            return part.matvec if right else part.rmatvec
+
         new = arnoldi(products, start(operator.size, like).expand(len(rest), -1), least[rest], tolerance, residual)
         new = new if right else new._replace(value=new.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real
         found.settled[rest] = new.settled
@@ -211,7 +192,7 @@ def _dominant(
         rest = rest[~new.settled]
     if operator.size <= FACTORED_BELOW and tolerance >= CLOSEST_BOUNDS:
         for index in rest.split(points_with_matrices(operator.size)) if len(rest) else ():
-            m = _finite(operator.take(index).matrices(like))
+            m = finite(operator.take(index).matrices(like))
             value, vector, met = bounded_radius(m if right else m.mT, tolerance)
             index, value, vector = index[met], value[met].to(kind), vector[met].to(kind)
             found.value[index], found.vector[index] = value if right else value.conj(), vector
@@ -230,18 +211,14 @@ class Basis:
     Args:
         products: multiplies vectors (p, n) with the matrices at points (p,).
         first: the first vector at each point (P, n).
-        room: the largest number of products.
-
-    Attributes:
-        points: the points (p,) that are left.
-        count: number of products, m.
+        most: the largest number of products.
     """
 
-    def __init__(self, products: Products, first: Tensor, room: int) -> None:
-        self.products, self.count = products, 0
-        self.points = torch.arange(len(first), device=first.device)
-        self._vectors = first.new_empty(len(first), room + 1, first.shape[1])
-        self._columns = first.new_zeros(len(first), room, room + 1)  # of H
+    def __init__(self, products: Products, first: Tensor, most: int) -> None:
+        self.products, self.count = products, 0  # the number of products, m
+        self.points = torch.arange(len(first), device=first.device)  # those left (p,)
+        self._vectors = first.new_empty(len(first), most + 1, first.shape[1])
+        self._columns = first.new_zeros(len(first), most, most + 1)  # of H
         self._vectors[:, 0] = first / norm(first).unsqueeze(1)
 
     @property
@@ -254,7 +231,7 @@ class Basis:
         """H (p, m + 1, m)."""
         return self._columns[:, : self.count, : self.count + 1].mT
 
-    def keep(self, index: Tensor) -> None:
+    def select(self, index: Tensor) -> None:
         """Go on with some of the points."""
         if len(index) < len(self.points):
             rows, p = self.count + 1, len(index)
@@ -286,10 +263,7 @@ def _compiled(like: Tensor) -> bool:
 
 
 def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> None:
-    """Write vector m (p, room, n) from a product (p, n), and the column of H before it (zeros so far).
-
-    The product is the vectors up to m times that column (p, m, room).
-    """
+    """Write vector m (p, most + 1, n) from a product (p, n), and column m - 1 of H (p, most, most + 1), zero so far."""
     if _compiled(vectors):
         from neurolsc.stability import arnoldi_kernels  # the import of Numba takes half a second
 
@@ -312,7 +286,7 @@ def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> 
 
 
 def arnoldi(products: Products, first: Tensor, least: Tensor, tolerance: float, residual: float) -> Dominant:
-    """Find the eigenvalues of largest modulus of P matrices.
+    """Find the eigenvalues of largest modulus of P matrices; what has not settled on the last basis is that basis's.
 
     Args:
         products: multiplies vectors (p, n) with the matrices at points (p,).
@@ -321,12 +295,6 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, tolerance: float, 
             tolerance need not be an eigenvalue itself.
         tolerance: by which a larger eigenvalue is excluded, relative.
         residual: largest norm of M x - value x, relative to the modulus of the value.
-
-    Returns:
-        The pairs; where they have not settled on the last basis, those of that basis.
-
-    Raises:
-        FloatingPointError: if a product is NaN or infinite.
     """
     n = first.shape[1]
     now, last = min(FIRST, n), max(min(LAST, 3 * n // 4), min(FIRST, n))
@@ -335,7 +303,7 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, tolerance: float, 
     found = Dominant(vector[:, 0].clone(), vector, torch.zeros(len(first), dtype=torch.bool, device=first.device))
     zero = ~products(basis.points)(first).any(1)
     found.settled[zero] = True
-    basis.keep((~zero).nonzero().squeeze(1))
+    basis.select((~zero).nonzero().squeeze(1))
     while len(basis.points):
         basis.extend(now)
         value, weights, condition = dominant_pairs(basis.h[:, :-1], min(SMALLEST_MISS, residual / 3))
@@ -350,7 +318,7 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, tolerance: float, 
         found.value[where], found.settled[where] = value[write], settled[write]
         parts = torch.stack((weights[write].real, weights[write].imag), 1) @ basis.vectors[write, :-1]
         found.vector[where] = torch.complex(*parts.unbind(1))
-        basis.keep(stay)
+        basis.select(stay)
         if len(stay):
             step = more[stay].nan_to_num(now, now, now).quantile(SOON).item()
             now = min(last, now + max(2 + now // 10, min(math.ceil(step), now)))
@@ -360,17 +328,10 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, tolerance: float, 
 def accepted(
     h: Tensor, value: Tensor, miss: Tensor, condition: Tensor, least: Tensor, n: int, tolerance: float, residual: float
 ) -> tuple[Tensor, Tensor]:
-    """True for values (P,) that count, and how many more products each may take.
+    """True for values (P,) on bases with H (P, m + 1, m) that count, and how many more products each may take.
 
-    Args:
-        h: H of the bases (P, m + 1, m).
-        value: eigenvalues on them (P,).
-        miss: their residuals (P,), relative to their moduli.
-        condition: their condition numbers (P,).
-        least: known eigenvalues, as in :func:`arnoldi`.
-        n: size of the matrices.
-        tolerance: by which a larger eigenvalue is excluded.
-        residual: largest residual.
+    `miss` are their residuals relative to their moduli, `condition` their condition numbers, n is the size of the
+    matrices; the rest as in :func:`arnoldi`.
     """
     modulus, columns = value.abs(), norm(h.mT)
     largest = columns.amax(1)
@@ -387,9 +348,9 @@ def accepted(
 
 
 def excluded(h: Tensor, value: Tensor, tolerance: float, n: int) -> tuple[Tensor, Tensor]:
-    """How far eigenvalues larger than values (P,) by a tolerance are excluded: z² K / n at the worst angle (P,).
+    """How far eigenvalues larger than values (P,) are excluded, z² K / n at the worst angle; its rise in logarithms.
 
-    From 1 on none is left out. Also returns by how much its logarithm rises with each product.
+    From 1 on none is left out. The rise is that of each product.
     """
     radius = (1 + tolerance) * value.abs()
     around = torch.arange(ANGLES + 1, device=h.device, dtype=h.dtype) * (math.pi / ANGLES)
@@ -441,7 +402,7 @@ def _pairs(operator: OperatorProduct, like: Tensor, tolerance: float) -> tuple[T
     good = largest.settled & pairs.found & (pairs.value.abs() >= (1 - tolerance / 2) * radius)
     radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)
     for i in (~good).nonzero().flatten().tolist():
-        value, right, left = leading_pair(_finite(operator.matrix(i, like)))
+        value, right, left = leading_pair(finite(operator.matrix(i, like)))
         radius[i], pairs.value[i], pairs.right[i], pairs.left[i] = value.abs(), value, right, left
     return radius, pairs, ~good
 

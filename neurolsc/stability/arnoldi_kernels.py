@@ -61,7 +61,7 @@ def _pass(vectors: Array, column: Array, product: Array, along: Array, zero: flo
 def widen(
     vectors: Array, columns: Array, products: Array, m: int, again: float, eps: float, zero: float, one: float
 ) -> None:
-    """Write the vector m (P, room, n) and column m - 1 (P, room, room + 1) of a product (P, n)."""
+    """Write the vector m (P, most + 1, n) and column m - 1 (P, most, most + 1) of a product (P, n)."""
     points, n = products.shape
     product, along = np.empty(n, vectors.dtype), np.empty(m, vectors.dtype)
     for p in range(points):

@@ -9,9 +9,8 @@ found by inverse iteration from one LU factorisation of :math:`M - \lambda(1 + 4
 homogeneous, :math:`\langle \partial\rho/\partial M, M\rangle = \rho` (Euler): the terms of a sum M = A + B + ...
 share the radius among them. M = 0 has gradient 0.
 
-These run in float64 on the CPU. An eigenvalue of LAPACK is off by about eps times the norm of M times the eigenvalue's
-condition number :math:`1 / |y^H x|`, in float32 by 1 % from a condition number of 1e5 on; batched ``eig`` on CUDA is
-slow in several torch releases.
+These run in float64 on the CPU: an eigenvalue of LAPACK is off by about eps times the norm of M times the eigenvalue's
+condition number :math:`1 / |y^H x|`, in float32 by 1 % from a condition number of 1e5 on.
 
 Many small matrices (:func:`dominant_pairs`) and larger ones (:func:`bounded_radius`) go faster by squaring:
 :math:`H^{2^k}` turns any vector into the eigenvectors of the eigenvalue of largest modulus, and its trace and norm
@@ -27,24 +26,12 @@ from torch import Tensor
 
 from neurolsc.neurons.derivatives import lu_factors
 
+# Squarings in two rounds: after 9 an eigenvalue that is 1.4 % smaller has left a thousandth of itself.
 SQUARINGS = (9, 9)
-"""squarings in two rounds: after 9 an eigenvalue that is 1.4 % smaller has left a thousandth of itself"""
-SMALLEST_MISS = 1e-3
-"""relative residual times condition number of the pairs by squaring"""
-FIRST_BOUND, LAST_BOUND = 8, 12
-"""numbers of squarings between which bounds are compared"""
-CLOSEST_BOUNDS = 2e-3
-"""tolerance below which bounds seldom meet in so many squarings"""
-SINGLE_ERROR = 2**-9
-"""more than the error of products in float32, or TF32 on a GPU, of factors of norm 1"""
-
-
-class RadiusGradient(NamedTuple):
-    """Radii of a batch of matrices with their gradients."""
-
-    radius: Tensor  # (...) largest eigenvalue modulus
-    gradient: Tensor  # (..., N, N) derivative of each radius by its own matrix
-    capped: int  # matrices whose y^H x lies below sqrt(eps), nearly defective: their gradient is capped
+SMALLEST_MISS = 1e-3  # relative residual times condition number of the pairs by squaring
+FIRST_BOUND, LAST_BOUND = 8, 12  # numbers of squarings between which bounds are compared
+CLOSEST_BOUNDS = 2e-3  # tolerance below which bounds seldom meet in so many squarings
+SINGLE_ERROR = 2**-9  # more than the error of products in float32, or TF32 on a GPU, of factors of norm 1
 
 
 class Dominant(NamedTuple):
@@ -83,8 +70,10 @@ def spectral_radius(m: Tensor) -> Tensor:
     return _SpectralRadius.apply(m)
 
 
-def radius_and_gradient(m: Tensor) -> RadiusGradient:
-    """Return radii of matrices (..., N, N), their gradients, and how many gradients are capped.
+def radius_and_gradient(m: Tensor) -> tuple[Tensor, Tensor]:
+    """Radii of matrices (..., N, N), and the derivative of each by its own matrix (..., N, N).
+
+    Nearly defective matrices have a gradient that is capped at eps^(-1/2).
 
     Raises:
         ValueError: as :func:`spectral_radius`.
@@ -92,14 +81,11 @@ def radius_and_gradient(m: Tensor) -> RadiusGradient:
     _check_square(m)
     with torch.no_grad():
         value = _largest_eigenvalue(m)
-        flat = m.detach().cpu().double().reshape(-1, *m.shape[-2:])
-        gradient, capped = torch.zeros_like(flat), 0
-        for i, (matrix, one) in enumerate(zip(flat, value.reshape(-1), strict=True)):
-            if one != 0:
-                x, y, overlap, is_capped = _eigenvectors(matrix, one)
-                gradient[i] = (one.conj() / one.abs() / overlap * torch.outer(y.conj(), x)).real
-                capped += is_capped
-    return RadiusGradient(value.abs().to(m), gradient.reshape(m.shape).to(m), capped)
+        flat, gradient = m.detach().cpu().double().reshape(-1, *m.shape[-2:]), []
+        for matrix, one in zip(flat, value.reshape(-1), strict=True):
+            _, x, y = leading_pair(matrix, one)
+            gradient.append((one.conj() / one.abs() * torch.outer(y.conj(), x)).real if one != 0 else 0 * matrix)
+    return value.abs().to(m), torch.stack(gradient).reshape(m.shape).to(m)
 
 
 def largest_singular_value(m: Tensor) -> Tensor:
@@ -131,16 +117,24 @@ def random_submatrix(m: Tensor, generator: torch.Generator) -> Tensor:
     return m.gather(-1, chosen.unsqueeze(-2).expand(*m.shape[:-1], rows))
 
 
-def leading_pair(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The eigenvalue of largest modulus of one matrix (N, N), and x, y (N,) with y^H x = 1; zeros for M = 0.
+def leading_pair(m: Tensor, value: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """The eigenvalue of largest modulus of one matrix (N, N), unless it is known, and x, y (N,) with y^H x = 1.
 
-    Where it is nearly defective y^H x is capped at sqrt(eps).
+    They are zeros for M = 0. Where M is nearly defective y^H x, of vectors of norm 1, is capped at sqrt(eps).
     """
-    value = _largest_eigenvalue(m)
+    m = m.detach().cpu().double()
+    value = _largest_eigenvalue(m) if value is None else value
     if value == 0:
-        zero = torch.zeros(len(m), dtype=value.dtype)
-        return value, zero, zero
-    x, y, overlap, _ = _eigenvectors(m.cpu().double(), value)
+        return value, torch.zeros_like(m[0], dtype=value.dtype), torch.zeros_like(m[0], dtype=value.dtype)
+    # the vectors do not depend on the scale, and at scale 1 nothing over- or underflows
+    scaled, phase, eps = m / value.abs(), value / value.abs(), torch.finfo(m.dtype).eps
+    factors = lu_factors(scaled.to(value.dtype) - phase * (1 + 4 * eps) * torch.eye(len(m), dtype=value.dtype))
+    x = y = start(len(m), value)
+    for _ in range(2):
+        x, y = unit(factors.solve(x)), unit(factors.solve_adjoint(y))
+    overlap = torch.vdot(y, x)
+    if overlap.abs() < eps**0.5:
+        overlap = eps**0.5 * (overlap / overlap.abs() if overlap != 0 else torch.ones_like(overlap))
     return value, x, y / overlap.conj()
 
 
@@ -149,7 +143,7 @@ class _SpectralRadius(torch.autograd.Function):
     def forward(ctx, m: Tensor) -> Tensor:  # type: ignore[override]
         if not ctx.needs_input_grad[0]:
             return _largest_eigenvalue(m).abs().to(m)
-        radius, gradient, _ = radius_and_gradient(m)
+        radius, gradient = radius_and_gradient(m)
         ctx.save_for_backward(gradient)
         return radius
 
@@ -175,22 +169,6 @@ def _by_lapack(solve: Callable[[Tensor], Any], m: Tensor) -> Any:
         noise = torch.randn(m.shape, generator=torch.Generator().manual_seed(0), dtype=m.dtype).to(m.device)
         size = torch.linalg.matrix_norm(m, keepdim=True) / m.shape[-1]
         return solve(m + torch.finfo(m.dtype).eps * size * noise)
-
-
-def _eigenvectors(m: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """x, y (N,) of norm 1, y^H x capped at sqrt(eps) in modulus, and whether it had to be."""
-    # the gradient does not depend on the scale, and at scale 1 nothing over- or underflows
-    m, value = m / value.abs(), value / value.abs()
-    eps = torch.finfo(m.dtype).eps
-    factors = lu_factors(m.to(value.dtype) - value * (1 + 4 * eps) * torch.eye(len(m), dtype=value.dtype))
-    x = y = start(len(m), value)
-    for _ in range(2):
-        x, y = unit(factors.solve(x)), unit(factors.solve_adjoint(y))
-    overlap, floor = torch.vdot(y, x), eps**0.5
-    capped = bool(overlap.abs() < floor)
-    if capped:
-        overlap = floor * (overlap / overlap.abs() if overlap != 0 else torch.ones_like(overlap))
-    return x, y, overlap, capped
 
 
 def _check_square(m: Tensor) -> None:

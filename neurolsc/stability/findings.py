@@ -1,20 +1,20 @@
-"""Faults by name, and what to change: of a surrogate, and of radii that miss their targets."""
+"""Faults by name, and what a cell alone shows: a surrogate that is not finite, time constants that cannot move."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from neurolsc.neurons.cell import Cell
-from neurolsc.neurons.derivatives import Term
-
-if TYPE_CHECKING:
-    from neurolsc.stability.profile import RadiusProfile
+from neurolsc.positive import stored_parameter
 
 DEAD, NOT_FINITE = "dead layer", "surrogate not finite"
 REACH = 20.0  # thresholds from the threshold up to which the derivative of a surrogate has to be finite
+# Change of a decay per change of log tau below which float32 does not see the steps of an optimizer: a hundred of 1e-3
+# move a decay near 1 by less than its resolution, 1.2e-7.
+STUCK = 1e-6
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
 def finite_distances(cell: Cell) -> tuple[float, float]:
     """The range of v - theta in which the derivative of a cell's surrogate is finite, by bisection.
 
-    An end is infinite where the derivative is finite up to :data:`REACH` thresholds, or the cell does not say what its
-    voltage is.
+    An end is infinite where the derivative is finite up to 20 thresholds, or the cell does not name its voltage.
     """
     membrane = cell.membrane()
     if membrane is None:
@@ -70,21 +69,72 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
             z: Tensor = membrane.spike(v)
             return not z.requires_grad or bool(torch.autograd.grad(z.sum(), v)[0].isfinite().all())
 
-    ends = []
-    for side in (-1.0, 1.0):
+    def end(side: float) -> float:
         good, bad = 0.0, side * REACH * threshold
         if not math.isfinite(threshold) or finite(bad):
-            ends.append(side * math.inf)
-            continue
+            return side * math.inf
         for _ in range(24):
             middle = (good + bad) / 2
             good, bad = (middle, bad) if finite(middle) else (good, middle)
-        ends.append(good)
-    return ends[0], ends[1]
+        return good
+
+    return end(-1.0), end(1.0)
 
 
-def main_term(profile: "RadiusProfile", layer: int) -> Term:
-    """The term that contributes most to a layer's radius through time at most points; `unknown` if none is known."""
-    sources = profile.sources[layer]
-    most = max(sources, key=sources.__getitem__, default="unknown")
-    return next((term for term in profile.terms[layer] if term.name == most), Term(most))
+@dataclass(frozen=True)
+class TimeConstant:
+    """A quantity of a cell that sets how fast something decays."""
+
+    name: str  # its name on the cell
+    decay: float  # factor from step to step, mean over neurons
+    fixed: bool  # True if it is a constant, not a parameter
+    trained: bool  # True if it is a parameter that takes a gradient
+    stuck: float  # share of the neurons whose decay no step of an optimizer moves
+    gradient: float | None  # norm of the gradient of the loss by the stored parameter; None where there is none
+
+    @property
+    def steps(self) -> float:
+        r"""In steps: :math:`-1 / \ln d` of the mean decay, 0 or infinite at the ends."""
+        return -1 / math.log(self.decay) if 0 < self.decay < 1 else (math.inf if self.decay else 0.0)
+
+
+def time_constants(cell: Cell, gradients: Mapping[str, Tensor] | None = None) -> tuple[TimeConstant, ...]:
+    r"""The time constants of a cell: their decays, and whether a gradient and a step can move them.
+
+    Of a time constant tau in steps the decay is :math:`d = e^{-1/\tau}`, and a step of the logarithm that is trained
+    moves it by
+
+    .. math:: \frac{\partial d}{\partial \log \tau} = \frac{e^{-1/\tau}}{\tau},
+
+    which vanishes for very long ones (d is 1) and very short ones (d is 0). A decay stored as such moves freely.
+
+    Args:
+        cell: the cell, which names them among :attr:`neurolsc.Cell.scaled_parameters`.
+        gradients: those of the cell's parameters by name, from :func:`neurolsc.stability.parameter_gradients`.
+
+    Returns:
+        Its time constants; none of cells that name none.
+    """
+    found = []
+    for scaled in cell.scaled_parameters:
+        if scaled.through == "value":
+            continue
+        path, _, name = scaled.parameter.rpartition(".")
+        owner = cell.get_submodule(path)
+        value = torch.as_tensor(getattr(owner, name)).detach().double()
+        decay = torch.exp(-1 / value) if scaled.through == "decay" else value
+        moves = decay / value if scaled.through == "decay" else torch.ones_like(value)
+        parameter = stored_parameter(owner, name)
+        stored = next((n for n, p in cell.named_parameters() if p is parameter), "")
+        gradient = (gradients or {}).get(stored)
+        found.append(
+            TimeConstant(
+                scaled.parameter,
+                decay.mean().item(),
+                fixed=parameter is None,
+                trained=parameter is not None and parameter.requires_grad,
+                stuck=(moves < STUCK).double().mean().item(),
+                gradient=None if gradient is None else gradient.norm().item(),
+            )
+        )
+    return tuple(found)

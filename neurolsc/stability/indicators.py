@@ -2,13 +2,12 @@
 
 Growth over a whole run (:func:`lyapunov_exponents`), largest singular values, gradients of a loss by states and
 parameters and the part of them that batches share, spikes with a usable derivative, how much of the input a layer
-preserves, its activity, and whether its time constants can move. `diagnose` measures all of it.
+preserves, and its activity. `diagnose` measures all of it.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,21 +16,15 @@ from torch import Tensor
 
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, as_network, eval_mode
-from neurolsc.neurons.cell import Cell, State
+from neurolsc.neurons.cell import State
 from neurolsc.neurons.derivatives import LinearOperator
-from neurolsc.positive import stored_parameter
 from neurolsc.stability.arnoldi import TOLERANCE, radii, safe_sqrt
 from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, follow, gram, time_operator
 from neurolsc.validation import whole
 
-Loss = Callable[[Tensor], Tensor]
-"""A number with a gradient, from the logits (T, B, C)."""
+Loss = Callable[[Tensor], Tensor]  # a number with a gradient, from the logits (T, B, C)
 
-SATURATED = 0.9
-"""spikes per step above which a neuron counts as saturated"""
-STUCK = 1e-6
-"""change of a decay per change of log tau below which float32 does not see the steps of an optimizer: a hundred of
-1e-3 move a decay near 1 by less than its resolution, 1.2e-7"""
+SATURATED = 0.9  # spikes per step above which a neuron counts as saturated
 
 
 # ---- growth
@@ -57,8 +50,8 @@ def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int
 
     Returns:
         Exponents (L, B, count), in nats per step; above 0 gradients through time explode, ``-inf`` where a direction
-        is lost altogether. The first is the largest as T grows; over T steps each is uncertain by about 1 / T times
-        the logarithm of how well the first directions met theirs.
+        is lost altogether. Over T steps each is uncertain by about 1 / T times the logarithm of how well the first
+        directions met theirs.
 
     Raises:
         TypeError: if network is not one.
@@ -198,7 +191,6 @@ def parameter_gradients(
         For each of L cells and the readout the gradients by name, detached, each in the shape of its parameter;
         those of frozen parameters are left out. Cells that share one module of another library count those that they
         would pre-train (:meth:`neurolsc.Cell.pretrained`).
-
     """
     cells = as_network(network).cells
     shared = Counter(p for cell in cells for p in cell.parameters())
@@ -280,7 +272,6 @@ def usable_share(
     Returns:
         Shares (L,); NaN for a layer that does not spike, or whose cell does not say what its voltage is
         (:meth:`neurolsc.Cell.membrane`).
-
     """
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}.")
@@ -427,65 +418,3 @@ def _similarities(x: Tensor, windows: int) -> Tensor:
     rows = products.sum(1)
     centred = products - (rows[:, None] + rows[None]) / (size - 2) + rows.sum() / ((size - 1) * (size - 2))
     return centred.fill_diagonal_(0)
-
-
-# ---- time constants
-
-
-@dataclass(frozen=True)
-class TimeConstant:
-    """A quantity of a cell that sets how fast something decays."""
-
-    name: str  # its name on the cell
-    decay: float  # factor from step to step, mean over neurons
-    fixed: bool  # True if it is a constant, not a parameter
-    trained: bool  # True if it is a parameter that takes a gradient
-    stuck: float  # share of the neurons whose decay no step of an optimizer moves
-    gradient: float | None  # norm of the gradient of the loss by the stored parameter; None where there is none
-
-    @property
-    def steps(self) -> float:
-        r"""In steps: :math:`-1 / \ln d` of the mean decay, 0 or infinite at the ends."""
-        return -1 / math.log(self.decay) if 0 < self.decay < 1 else (math.inf if self.decay else 0.0)
-
-
-def time_constants(cell: Cell, gradients: Mapping[str, Tensor] | None = None) -> tuple[TimeConstant, ...]:
-    r"""The time constants of a cell: their decays, and whether a gradient and a step can move them.
-
-    Of a time constant tau in steps the decay is :math:`d = e^{-1/\tau}`, and a step of the logarithm that is trained
-    moves it by
-
-    .. math:: \frac{\partial d}{\partial \log \tau} = \frac{e^{-1/\tau}}{\tau},
-
-    which vanishes for very long ones (d is 1) and very short ones (d is 0). A decay stored as such moves freely.
-
-    Args:
-        cell: the cell, which names them among :attr:`neurolsc.Cell.scaled_parameters`.
-        gradients: those of the cell's parameters by name, from :func:`neurolsc.stability.parameter_gradients`.
-
-    Returns:
-        Its time constants; none of cells that name none.
-    """
-    found = []
-    for scaled in cell.scaled_parameters:
-        if scaled.through == "value":
-            continue
-        path, _, name = scaled.parameter.rpartition(".")
-        owner = cell.get_submodule(path)
-        value = torch.as_tensor(getattr(owner, name)).detach().double()
-        decay = torch.exp(-1 / value) if scaled.through == "decay" else value
-        moves = decay / value if scaled.through == "decay" else torch.ones_like(value)
-        parameter = stored_parameter(owner, name)
-        stored = next((n for n, p in cell.named_parameters() if p is parameter), "")
-        gradient = (gradients or {}).get(stored)
-        found.append(
-            TimeConstant(
-                scaled.parameter,
-                decay.mean().item(),
-                fixed=parameter is None,
-                trained=parameter is not None and parameter.requires_grad,
-                stuck=(moves < STUCK).double().mean().item(),
-                gradient=None if gradient is None else gradient.norm().item(),
-            )
-        )
-    return tuple(found)

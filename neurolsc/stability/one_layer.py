@@ -62,8 +62,7 @@ def bottom_up(network: Network, x: Tensor, some: Tensor, times: Tensor) -> Itera
         times: the steps at which they are, increasing.
 
     Yields:
-        The layer's input at all steps (T, B, n_in), and its points, as
-        :func:`~neurolsc.stability.transitions.follow` returns them.
+        The layer's input at all steps (T, B, n_in), and its points as of :func:`neurolsc.stability.transitions.follow`.
     """
     wanted, read = set(times.tolist()), reads(network, x, 0)
     below, state_below = None, None
@@ -115,32 +114,19 @@ def again(t: Transitions, read: Tensor, times: Tensor) -> Transitions:
 
 
 def scale_to_rate(cell: Cell, thresholds: Thresholds, read: Tensor, wanted: float, *, reach: float) -> float:
-    """Scale the thresholds of a cell until its rate is nearest to a wanted one; return the rate reached.
+    """Scale thresholds, by `reach` at most, until a cell's rate is nearest to a wanted one; return its rate."""
 
-    Args:
-        cell: the cell.
-        thresholds: its thresholds.
-        read: its input (T, B, n_in).
-        wanted: spikes per neuron and step.
-        reach: the largest factor, up or down.
-    """
-    return settle(
-        lambda log: thresholds.scale(math.exp(-log)),
-        lambda: rate(cell, read),
-        wanted,
-        reach=math.log(reach),
-        close=1e-3 * wanted,
-    )
+    def scale(log: float) -> None:
+        thresholds.scale(math.exp(-log))
+
+    return settle(scale, lambda: rate(cell, read), wanted, reach=math.log(reach), close=1e-3 * wanted)
 
 
 # ---- recurrence
 
 
 def recurrence_radius(t: Transitions) -> Tensor:
-    """Radius of R at the points of t, (P,); 0 for a layer without recurrent synapses.
-
-    Cost: two backward passes through P n_hidden steps, and P eigenvalue problems of n_hidden^3.
-    """
+    """Radius of R at the points of t, (P,); 0 for a layer without recurrent synapses."""
     matrices = weight_matrices(t.cell, "time")
     if not matrices:
         return t.x.new_zeros(len(t.x))
@@ -206,14 +192,9 @@ class Bracket(NamedTuple):
 
 
 def bracket(function: Callable[[float], float], reach: float) -> Bracket:
-    """Widen away from 0 until the sign changes.
+    """Widen away from 0, up to `reach`, until the sign of an increasing function changes.
 
-    Args:
-        function: an increasing function, up to noise: a value above 0 has its root below.
-        reach: how far to go.
-
-    Returns:
-        Ends between which a root lies; both the same where there is none, or 0 is one.
+    Both ends are the same where it does not, or where 0 is the root.
     """
     here = function(0.0)
     near, far = (0.0, here), -math.copysign(0.25, here)
@@ -229,21 +210,12 @@ def bracket(function: Callable[[float], float], reach: float) -> Bracket:
 def root(function: Callable[[float], float], between: Bracket, *, width: float, close: float) -> float:
     r"""A root between two points at which a function has different signs: ITP.
 
-    Interpolate, truncate (step towards the middle), project (onto the ends of what bisection could
-    still reach): as fast as regula falsi on what is smooth, and at no function more than one step
-    slower than bisection, which needs :math:`\log_2` of the bracket over twice the width.
+    Interpolate, truncate (step towards the middle), project (onto the ends of what bisection could still reach): as
+    fast as regula falsi on what is smooth, and at no function more than one step slower than bisection. Stops at a
+    bracket of twice the width, or at a value of modulus `close`; returns the point of the smallest value found, the
+    last of equal ones.
 
-    Args:
-        function: the function.
-        between: ends of different sign.
-        width: half the width of the bracket at which to stop.
-        close: a value this small will do.
-
-    Returns:
-        The point of the smallest value found, the last of equal ones.
-
-    Source: Oliveira & Takahashi, ACM Trans. Math. Softw. 47 (2020), 5; kappa_1 = 0.2 / (b - a),
-    kappa_2 = 2, n_0 = 1.
+    Source: Oliveira & Takahashi, ACM Trans. Math. Softw. 47 (2020), 5; kappa_1 = 0.2 / (b - a), kappa_2 = 2, n_0 = 1.
     """
     low, high, a, b = between
     best, at = min((abs(a), low), (abs(b), high))
@@ -274,7 +246,7 @@ def settle(
     Of values that measure the same it is the one nearest to 0.
 
     Args:
-        set_to: sets the value; 0 is where it is now.
+        set_to: sets the value, 0 at the start.
         measure: measures it; increases with the value, up to noise.
         target: the target.
         reach: how far the value may go from 0.

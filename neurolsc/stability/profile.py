@@ -1,7 +1,8 @@
 """Radii over layers, time steps and samples: measured, as numbers, as a table and as a picture."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -13,19 +14,20 @@ from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.cell import weight_matrices
-from neurolsc.neurons.derivatives import StepMap, Term
+from neurolsc.neurons.derivatives import LinearOperator, StepMap, Term
 from neurolsc.progress import LOG_INTERVAL, progress_bar
 from neurolsc.stability.arnoldi import (
+    DENSE_BELOW,
     METHODS,
     TOLERANCE,
     Method,
     Radii,
+    finite,
     leading_pairs,
     points_with_bases,
     points_with_matrices,
     radii,
     safe_sqrt,
-    small,
 )
 from neurolsc.stability.eigen import largest_singular_value, radius_and_gradient, random_submatrix, spectral_radius
 from neurolsc.stability.findings import surrogate_fault
@@ -50,6 +52,7 @@ from neurolsc.validation import one_of, tensor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# of cells that send numbers, without a closed form
 TERMS = (
     Term(
         "memory",
@@ -59,11 +62,10 @@ TERMS = (
     ),
     Term("recurrence", "scale w_rec down", "scale w_rec up, or move neurons off where they saturate", "#009e73"),
 )
-"""of cells that send numbers, without a closed form"""
+# points of a layer at which terms are compared: in closed form, and by autograd, whose products are slower
 SOURCES, BY_AUTOGRAD = 64, 16
-"""points of a layer at which terms are compared: in closed form, and by autograd, whose products are slower"""
+# from so many state variables on, a few points by autograd take seconds: so many between two reports of progress
 SLOW, FEW = 1024, 4
-"""from so many state variables on, a few points by autograd take seconds: so many between two reports of progress"""
 
 
 def time_radius(t: Transitions, layer: int, method: Method = "krylov", tolerance: float = TOLERANCE) -> Radii:
@@ -75,12 +77,13 @@ def time_radius(t: Transitions, layer: int, method: Method = "krylov", tolerance
         method: ``"krylov"`` or ``"exact"``, as in :func:`radius_profile`.
         tolerance: relative error up to which a radius from products counts.
     """
-    if method == "exact":
-        return _dense(spectral_radius(_finite(time_derivative(t), t, layer, "time")))
-    known = t.cell.derivatives()
-    with_input = known is None or known.reads_input
-    some, which = _distinct(t, flat(t.before), *((t.x,) if with_input else ()))
-    return _named(lambda: radii(time_product(some), t.x, tolerance), t, layer, "time").at(which)
+    with _naming(t, layer, "time"):
+        if method == "exact":
+            return _dense(spectral_radius(finite(time_derivative(t))))
+        known = t.cell.derivatives()
+        with_input = known is None or known.reads_input
+        some, which = _distinct(t, flat(t.before), *((t.x,) if with_input else ()))
+        return radii(time_product(some), t.x, tolerance).at(which)
 
 
 def depth_radius(
@@ -92,27 +95,57 @@ def depth_radius(
     tolerance: float = TOLERANCE,
 ) -> Radii:
     """Radii through depth at the points of t, shape (K B,), differentiable by the parameters."""
-    points, unequal = len(t.x), t.non_square
-    if method == "exact":
-        by_input, below = depth_factors(t)
-        if not unequal:
-            # A B and B A have the same eigenvalues but for zeros, and B A is no larger than the layer below
-            m = _finite(by_input if below is None else below @ by_input, t, layer, "depth")
-            return _dense(spectral_radius(m).expand(points))
-        m = _finite(by_input if below is None else by_input @ below, t, layer, "depth")
-        if non_square == "singular":
-            return _dense(largest_singular_value(m).expand(points))
-        return _dense(spectral_radius(random_submatrix(m.expand(points, -1, -1), generator)))
-    which = torch.arange(points, device=t.x.device)
-    if not (unequal and non_square == "submatrix"):  # another choice at every point
-        below = () if t.state_below is None else (flat(t.state_below),)
-        alike = all(part.same for part in input_operators(t))
-        t, which = _distinct(t, *below, *(() if alike else (t.x, flat(t.before))))
-    product = depth_product(t, non_square, generator)
-    found = _named(lambda: radii(product, t.x, tolerance), t, layer, "depth")
-    if unequal and non_square == "singular":  # the operator is M times its transpose
+    points, singular = len(t.x), t.non_square and non_square == "singular"
+    drawn = t.non_square and not singular  # another choice at every point
+    with _naming(t, layer, "depth"):
+        if method == "exact":
+            m, below = depth_factors(t)
+            if below is not None:  # A B and B A have the same eigenvalues but for zeros, and B A is no larger
+                m = m @ below if t.non_square else below @ m
+            m = finite(m).expand(points, -1, -1) if drawn else finite(m)
+            radius = largest_singular_value(m) if singular else spectral_radius(random_submatrix(m, generator))
+            return _dense(radius.expand(points))
+        which = torch.arange(points, device=t.x.device)
+        if not drawn:
+            below = () if t.state_below is None else (flat(t.state_below),)
+            alike = all(part.same for part in input_operators(t))
+            t, which = _distinct(t, *below, *(() if alike else (t.x, flat(t.before))))
+        product = depth_product(t, non_square, generator)
+        found = radii(product, t.x, tolerance)
+    if singular:  # the operator is M times its transpose
         found = found._replace(radius=safe_sqrt(found.radius))
     return found.at(which if product.points > 1 else torch.zeros_like(which))
+
+
+def _dense(radius: Tensor) -> Radii:
+    return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
+
+
+def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
+    """The points that differ in some tensors (P, ...), and for each point which of them it is like.
+
+    Before the first spikes all samples are alike, which is a fifth of the steps of spike-latency MNIST.
+    """
+    points = torch.arange(len(t.x), device=t.x.device)
+    if not parts:
+        return t, points
+    which = torch.unique(torch.cat([part.detach() for part in parts], 1), dim=0, return_inverse=True)[1]
+    first = points.new_full((int(which.max()) + 1,), len(points)).scatter_reduce(0, which, points, "amin")
+    return (t, points) if len(first) == len(points) else (t.at(first), which)
+
+
+@contextmanager
+def _naming(t: Transitions, layer: int, direction: str) -> Iterator[None]:
+    """Let an error about NaN name the layer, and its surrogate if that is the cause."""
+    try:
+        yield
+    except FloatingPointError as error:
+        of, number = (t.cell, layer) if direction == "time" or t.below is None else (t.below, layer - 1)
+        fault = surrogate_fault(of, number) or (
+            f"layer {layer + 1}: the derivative through {direction} holds NaN or infinity. Its weights or states have "
+            "run away; lower the learning rate, or start from smaller weights."
+        )
+        raise FloatingPointError(str(fault)) from error
 
 
 def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) -> dict[str, Tensor]:
@@ -134,23 +167,14 @@ def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) ->
     known = t.cell.derivatives()
     if known is not None and not known.terms:
         return {}
-    if known is not None and (method == "exact" or small(t.states)):
+    if known is not None and (method == "exact" or t.states <= DENSE_BELOW):
         pieces = []
         for piece in t.chunks(points_with_matrices(t.states)):
             terms = known.by_state(piece.x, piece.before)
-            m = _finite(sum(terms.values(), t.x.new_zeros(())), t, layer, "time")
-            gradient = radius_and_gradient(m).gradient
+            with _naming(t, layer, "time"):
+                gradient = radius_and_gradient(finite(sum(terms.values(), t.x.new_zeros(()))))[1]
             pieces.append({k: (gradient * term).sum((-2, -1)).expand(len(piece.x)) for k, term in terms.items()})
         return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
-    count = min(len(t.x), BY_AUTOGRAD if known is None else SOURCES)
-    some = t.at(torch.arange(count) * len(t.x) // count)
-
-    def between(bilinear: Callable[[Tensor, Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Real parts of y^H (term) x times the phase of the eigenvalue."""
-        parts = [bilinear(a, b) for a in (x.real, x.imag) for b in (y.real, y.imag)]
-        whole = {k: torch.complex(parts[0][k] + parts[3][k], parts[2][k] - parts[1][k]) for k in parts[0]}
-        return {name: (phase * value).real for name, value in whole.items()}
-
     recurrent = weight_matrices(t.cell, "time")
     spiking = t.cell.membrane() is not None or t.cell.integrator
     own = "memory"
@@ -161,60 +185,38 @@ def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) ->
         own = " and ".join(["leak", *(["reset"] if carries else []), *(["adaptation"] if adapts else [])])
     if known is None and not recurrent:
         return {own: radius} if spiking else {}
+    count = min(len(t.x), BY_AUTOGRAD if known is None else SOURCES)
+    some = t.at(torch.arange(count) * len(t.x) // count)
     pairs = leading_pairs(time_product(some), t.x)
     x, y, size = pairs.right, pairs.left, pairs.value.abs()
     phase = pairs.value.conj() / size.clamp(min=torch.finfo(t.x.dtype).tiny)
+
+    def between(bilinear: Callable[[Tensor, Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Real parts of y^H (term) x times the phase of the eigenvalue."""
+        parts = [bilinear(a, b) for a in (x.real, x.imag) for b in (y.real, y.imag)]
+        whole = {k: torch.complex(parts[0][k] + parts[3][k], parts[2][k] - parts[1][k]) for k in parts[0]}
+        return {name: (phase * value).real for name, value in whole.items()}
+
+    def part(operator: LinearOperator) -> Tensor:
+        return between(lambda a, b: {own: (b * operator.matvec(a)).sum(1)})[own]
+
     with torch.no_grad():
         if known is not None:
             step = time_operator(some)
             assert isinstance(step, StepMap)
             return between(step.terms)
-        with without(recurrent if spiking else ()):
-            rest = time_operator(some) if spiking else memory_operator(some)
-            memory = between(lambda a, b: {own: (b * rest.matvec(a)).sum(1)})[own]
-    if not spiking and (torch.allclose(memory, size) or not memory.any()):  # output and state are one to the step
-        return {}
+        if spiking:
+            with without(recurrent):
+                memory = part(time_operator(some))
+        else:
+            memory = part(memory_operator(some))
+            if torch.allclose(memory, size):  # the step does not read its output
+                return {}
+            if not memory.any():
+                with without(recurrent):
+                    if part(time_operator(some)).any():  # it reads its output where it could read its state
+                        return {}
     return {own: memory, "recurrence": size - memory}
-
-
-def _dense(radius: Tensor) -> Radii:
-    return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
-
-
-def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
-    """The points that differ in some tensors (P, ...), and for each point which of them it is like.
-
-    Before the first spikes all samples are alike, which is a fifth of the steps of spike-latency MNIST.
-    """
-    points = torch.arange(len(t.x), device=t.x.device)
-    if not parts:
-        return t, points
-    which = torch.unique(torch.cat([part.detach() for part in parts], 1), dim=0, return_inverse=True)[1]
-    first = points.new_full((int(which.max()) + 1,), len(points)).scatter_reduce(0, which, points, "amin")
-    return (t, points) if len(first) == len(points) else (t.at(first), which)
-
-
-def _finite(m: Tensor, t: Transitions, layer: int, direction: str) -> Tensor:
-    if not m.isfinite().all():
-        raise _not_finite(t, layer, direction)
-    return m
-
-
-def _named(found: Callable[[], Radii], t: Transitions, layer: int, direction: str) -> Radii:
-    try:
-        return found()
-    except FloatingPointError as error:
-        raise _not_finite(t, layer, direction) from error
-
-
-def _not_finite(t: Transitions, layer: int, direction: str) -> FloatingPointError:
-    of, number = (t.cell, layer) if direction == "time" or t.below is None else (t.below, layer - 1)
-    if fault := surrogate_fault(of, number):
-        return FloatingPointError(str(fault))
-    return FloatingPointError(
-        f"layer {layer + 1}: the derivative through {direction} holds NaN or infinity. Its weights or states have "
-        "run away; lower the learning rate, or start from smaller weights."
-    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -261,6 +263,12 @@ class RadiusProfile(Displayed):
         """Mean radius through depth of every layer (L,); row 0 from the input."""
         return self.depth.mean((1, 2))
 
+    def main_term(self, layer: int) -> Term:
+        """The term that contributes most to the radius through time at most points; `unknown` if none is known."""
+        sources = self.sources[layer]
+        most = max(sources, key=sources.__getitem__, default="unknown")
+        return next((term for term in self.terms[layer] if term.name == most), Term(most))
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
         numbers = {name: getattr(self, name).tolist() for name in ("time", "depth", "steps", "time_mean", "depth_mean")}
@@ -277,9 +285,6 @@ class RadiusProfile(Displayed):
         Args:
             path: a file to write as well, whose suffix chooses the format.
             title: of the whole.
-
-        Returns:
-            The figure, which a notebook shows.
         """
         from neurolsc.plots import plot_profile  # matplotlib is slow to import and few runs draw
 
@@ -347,32 +352,24 @@ def radius_profile(
     Args:
         network: the network; its parameters are not changed.
         x: input (T, B, n_in).
-        steps: measure this many steps, drawn at random; by default all T. The condition is about a
-            mean over steps and samples, which a few dozen of them estimate.
+        steps: measure this many steps, drawn at random; by default all T.
         non_square: what stands for the radius between unequal widths.
-        method: ``"krylov"``: from products of the derivative with vectors, by squares of the whole
-            matrix where these do not settle, by dense eigenvalues only where that is cheaper or
-            neither tells; ``"exact"``: by dense eigenvalues.
-        tolerance: relative error up to which a radius from products counts, above 0 and at most
-            0.1; the larger, the fewer products. Below about 1e-4 in float32 all radii come from
-            dense eigenvalues.
+        method: ``"krylov"``: from products of the derivative with vectors, by squares of the whole matrix where these
+            do not settle, by dense eigenvalues only where that is cheaper or neither settles; ``"exact"``: by dense
+            eigenvalues.
+        tolerance: relative error up to which a radius from products counts, above 0 and at most 0.1; the larger, the
+            fewer products. Below about 1e-4 in float32 all radii come from dense eigenvalues.
         target: radii through time and depth to show with the measured ones.
         seed: of the steps and sub-matrices that are drawn.
         progress: show a progress bar; None: after ten seconds.
 
-    Returns:
-        The profile.
-
     Raises:
         TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules).
-        ValueError: if x does not fit the network, steps is not in 1 ... T, or the tolerance not in
-            0 ... 0.1.
-        FloatingPointError: if a state or derivative is NaN or infinite; the message names the
-            layer.
+        ValueError: if x does not fit the network, steps is not in 1 ... T, or the tolerance not in 0 ... 0.1.
+        FloatingPointError: if a state or derivative is NaN or infinite; the message names the layer.
 
-    Cost: for each of L K B points and direction a few dozen products, of LIF and ALIF O(n_hidden^2)
-    each; ``"exact"``: a dense eigenvalue problem of the state's size S (2 n_hidden for ALIF),
-    O(S^3).
+    Cost: for each of L K B points and direction a few dozen products, of LIF and ALIF O(n_hidden^2) each; ``"exact"``:
+    a dense eigenvalue problem of the state's size S (2 n_hidden for ALIF), O(S^3).
     """
     one_of("non_square", non_square, NON_SQUARE)
     one_of("method", method, METHODS)

@@ -1,24 +1,25 @@
-r"""What radii are to become, when they have become it, and which parameters follow which radius.
+r"""What pre-training aims at and by which means: target radii, criteria, rules, and all options.
 
 After each pre-training step every layer has two multipliers, :math:`\kappa = \mathrm{clip}(\text{target} / \text{mean
-radius})`, one through time and one through depth. A *rule* says what they multiply. The cell names its parameters
-(:class:`neurolsc.neurons.ScaledParameter`); the rule chooses among them. It assigns parameters and never multiplies
-them in place: time constants are stored as logarithms. Frozen parameters (``requires_grad=False``) stay as they are.
+radius})`, one through time and one through depth. A *rule* says which of the parameters that a cell names
+(:class:`neurolsc.neurons.ScaledParameter`) they multiply. Frozen parameters (``requires_grad=False``) stay.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from neurolsc.neurons.cell import Cell, ScaledParameter, is_frozen, owner_of
 from neurolsc.positive import set_value
-from neurolsc.validation import one_of, whole
+from neurolsc.stability.transitions import NON_SQUARE, NonSquare
+from neurolsc.validation import number, one_of, setting, whole
 
-# ---------------------------------------------------------------- targets
+# ---- targets
 
 Direction = Literal["both", "time", "depth"]
 
@@ -36,7 +37,7 @@ Target = float | Literal["balanced"] | Callable[[int, int], tuple[float | None, 
 def radius_target(target: Target, steps: int, layers: int, direction: Direction = "both") -> RadiusTarget:
     r"""Target radii of a network of L layers on inputs of T steps.
 
-    ``"balanced"`` is :math:`T/(T+L)` through time and :math:`L/(T+L)` through depth. Their sum is 1 as for 0.5, so that
+    ``"balanced"`` is :math:`T/(T+L)` through time and :math:`L/(T+L)` through depth, whose sum is 1 as for 0.5, so that
     the linear bound of Theorem 3 holds (arXiv:2308.12075v2, Sec. III-D).
 
     Raises:
@@ -47,22 +48,22 @@ def radius_target(target: Target, steps: int, layers: int, direction: Direction 
         goal = RadiusTarget(steps / (steps + layers), layers / (steps + layers))
     elif callable(target) and not isinstance(target, type):
         goal = RadiusTarget(*target(steps, layers))
-    elif isinstance(target, int | float) and not isinstance(target, bool) and 0 < target < math.inf:
+    elif isinstance(target, int | float) and not isinstance(target, bool):
         goal = RadiusTarget(float(target), float(target))
     else:
-        raise ValueError(
-            "target must be a radius in (0, inf) or 'balanced', or a function of (steps, layers) that returns two radii, "
-            f"got {target!r}."
-        )
+        goal = RadiusTarget(None, None)
     if direction != "both":
         goal = RadiusTarget(goal.time, None) if direction == "time" else RadiusTarget(None, goal.depth)
     radii = [radius for radius in goal if radius is not None]
     if not radii or not all(0 < radius < math.inf for radius in radii):
-        raise ValueError(f"target radii must be in (0, inf), or one of them None, got {tuple(goal)} from {target!r}.")
+        raise ValueError(
+            "target must be a radius in (0, inf), 'balanced', or a function of (steps, layers) that returns two such "
+            f"radii, of which one may be None; got {target!r}" + (f", which gives {tuple(goal)}." if radii else ".")
+        )
     return goal
 
 
-# ---------------------------------------------------------------- criteria
+# ---- criteria
 
 
 class LayerRadii(NamedTuple):
@@ -71,10 +72,14 @@ class LayerRadii(NamedTuple):
     layer: int  # counted from 0
     direction: str
     radii: Tensor  # (K, B): step, sample
-    mean: float
-    error: float  # standard error of the mean
+    error: float  # standard error of their mean
     target: float
     allowed: float  # largest distance of the mean from the target at convergence
+
+    @property
+    def mean(self) -> float:
+        """Mean over steps and samples."""
+        return self.radii.mean().item()
 
     @property
     def miss(self) -> float:
@@ -82,35 +87,7 @@ class LayerRadii(NamedTuple):
         return abs(self.mean - self.target)
 
 
-def standard_error(radii: Tensor, total: int) -> float:
-    r"""Standard error of a mean radius, from its points.
-
-    .. math:: s^2 = \frac{\mathrm{var}_b\,\bar r_b}{B}
-              + \Big(1 - \frac K T\Big) \frac{\sum_k (\bar r_{k+1} - \bar r_k)^2}{2 K (K - 1)}
-
-    The first term says how far the means of samples lie apart. All samples share the same steps, one from each of K
-    stretches of the run; the second term is the error of that draw, from successive differences, and vanishes where all
-    T steps are measured.
-
-    Args:
-        radii: at the points (K, B).
-        total: the T steps of the run.
-
-    Returns:
-        The error; of a single sample that of the steps alone.
-
-    Source: successive differences: Wolter, Introduction to Variance Estimation, 2007, Sec. 8.2.
-    """
-    radii = radii.detach().double()
-    steps, samples = radii.shape
-    squared = radii.mean(0).var().item() / samples if samples > 1 else 0.0
-    if steps > 1:
-        across = radii.mean(1).diff().square().sum().item() / (2 * steps * (steps - 1))
-        squared += (1 - steps / total) * across
-    return math.sqrt(squared)
-
-
-def errors(measured: Iterable[LayerRadii]) -> Tensor:
+def errors(measured: Sequence[LayerRadii]) -> Tensor:
     """Distance of every radius from its target, in one vector; its mean square is the loss."""
     return torch.cat([(m.radii - m.target).flatten() for m in measured])
 
@@ -119,12 +96,12 @@ def errors(measured: Iterable[LayerRadii]) -> Tensor:
 class Criteria:
     """When the radii have converged: all three hold, at the radii measured in a step.
 
-    Means are compared per layer and direction and never pooled: time 0.95 with depth 0.15 would
-    pool to 0.55. A network with a layer that never fires has not converged, whatever its radii.
+    Means are compared per layer and direction and never pooled: time 0.95 with depth 0.15 would pool to 0.55. A network
+    with a layer that never fires has not converged, whatever its radii.
 
     Args:
         tolerance: (i) every mean lies this close to its target. Where the targets differ, as in the balanced one, whose
-                depth radius is below the tolerance: twice this, relative to the target.
+            depth radius is below the tolerance: twice this, relative to the target.
         deviation: (ii) the standard deviation of all radii from their targets is below this; None: not required.
         smoothed_deviation: (iii) so is its exponential mean over 10 steps; None: not required.
         hold: the loop of :func:`neurolsc.pretrain` stops once they are met in so many steps in a row. Whether a
@@ -155,7 +132,7 @@ class Criteria:
         )
 
 
-# ---------------------------------------------------------------- rules
+# ---- rules
 
 
 class Rule(Protocol):
@@ -195,8 +172,7 @@ class TransitionRule:
     With a detached reset the derivative through time of LIF and ALIF consists of :math:`e^{-1/\tau_v}`,
     :math:`e^{-1/\tau_\vartheta}`, :math:`W_{rec} s` and :math:`\beta s`. Multiplying both decays (not the time
     constants), the recurrent weights and the adaptation by :math:`\kappa` multiplies the whole matrix, and so the
-    radius, by exactly :math:`\kappa` in the same states. Likewise :math:`W_{in}` through depth. Only the surrogate's
-    arguments, through other voltages and thresholds, move the radius afterwards.
+    radius, by exactly :math:`\kappa` in the same states. Likewise :math:`W_{in}` through depth.
 
     Args:
         hold_threshold: hold the resting threshold b_theta / (1 - exp(-1/tau_theta)) while tau_theta moves, by moving
@@ -222,20 +198,41 @@ class TransitionRule:
             thresholds.set_rest(rest)
 
 
+def _multiply(
+    cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: float, depth: float, longest: float = math.inf
+) -> None:
+    # Values are assigned, never multiplied in place: time constants are stored as logarithms.
+    with torch.no_grad():
+        for scaled in parameters:
+            if is_frozen(cell, scaled.parameter):
+                continue
+            factor = (time if scaled.radius == "time" else depth) ** scaled.sign
+            owner, name = owner_of(cell, scaled.parameter)
+            value = getattr(owner, name)
+            if scaled.through == "value":
+                value = value * factor
+            elif scaled.through == "share":
+                value = (value * factor).clamp(max=math.exp(-1 / longest))
+            else:  # exp(-1/moved) = factor exp(-1/value), in logarithms
+                rate = 1 / value - torch.log(torch.as_tensor(factor, dtype=value.dtype))
+                value = 1 / rate.clamp(min=1 / longest)
+            set_value(owner, name, value)
+
+
+# The rules that a file or a command line can name.
 RULES: dict[str, Rule] = {
     "transition": TransitionRule(),
     "hold-threshold": TransitionRule(hold_threshold=True),
     "paper": PaperRule(),
 }
-"""The rules that a file or a command line can name."""
 
 
 def as_rule(rule: Rule | str, target: object) -> Rule:
     """The rule of a name, or the rule itself.
 
-    ``"default"`` is the rule that reaches the target with firing layers: the paper's for the balanced target, whose
-    depth radius is so small that w_in cannot follow without silencing the layers unless the thresholds fall with it;
-    else :class:`TransitionRule`. Measured by benchmarks/convergence.py.
+    ``"default"`` is the rule that reaches the target with firing layers (benchmarks/convergence.py): the paper's for
+    the balanced target, whose depth radius is so small that w_in cannot follow without silencing the layers unless the
+    thresholds fall with it; else :class:`TransitionRule`.
 
     Raises:
         TypeError: if it is not an object with ``name`` and ``apply``.
@@ -245,31 +242,96 @@ def as_rule(rule: Rule | str, target: object) -> Rule:
         one_of("rule", rule, ("default", *RULES))
         return RULES["paper" if target == "balanced" else "transition"] if rule == "default" else RULES[rule]
     if isinstance(rule, type) or not (hasattr(rule, "name") and callable(getattr(rule, "apply", None))):
-        got = f"the class {rule.__name__}" if isinstance(rule, type) else repr(rule)
-        raise TypeError(f"rule must be an object with name and apply(cell, *, time, depth), got {got}.")
+        raise TypeError(f"rule must be an object with name and apply(cell, *, time, depth), got {rule!r}.")
     return rule
 
 
-def assign(cell: Cell, name: str, value: Tensor) -> None:
-    """Set a parameter of a cell in place, also one that is stored as its logarithm."""
-    set_value(*owner_of(cell, name), value)
+# ---- options
 
 
-def _multiply(
-    cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: float, depth: float, longest: float = math.inf
-) -> None:
-    with torch.no_grad():
-        for scaled in parameters:
-            if is_frozen(cell, scaled.parameter):
-                continue
-            factor = (time if scaled.radius == "time" else depth) ** scaled.sign
-            owner, name = owner_of(cell, scaled.parameter)
-            value = getattr(owner, name)
-            if scaled.through == "value":
-                moved = value * factor
-            elif scaled.through == "share":
-                moved = (value * factor).clamp(max=math.exp(-1 / longest))
-            else:  # exp(-1/moved) = factor exp(-1/value), in logarithms
-                rate = 1 / value - torch.log(torch.as_tensor(factor, dtype=value.dtype))
-                moved = 1 / rate.clamp(min=1 / longest)
-            assign(cell, scaled.parameter, moved)
+@dataclass(frozen=True)
+class PretrainOptions:
+    """The settings of pre-training, for :func:`neurolsc.pretrain`, ``LSC()``, command lines and grids.
+
+    Raises:
+        TypeError: if a value is of another kind.
+        ValueError: if a value cannot be used.
+    """
+
+    target: Target = setting(
+        0.5,
+        "radius to pre-train to, above 0: a number, 'balanced' (T/(T+L) through time, L/(T+L) through depth), or in "
+        "Python a function of (steps, layers) that returns both",
+    )
+    rule: Rule | str = setting(
+        "default",
+        "what the multipliers move: transition, hold-threshold, paper, in Python also an object with name and apply; "
+        "default: paper for balanced, else transition",
+    )
+    direction: Direction = setting("both", "set the radii through time, depth or both; the other is left as it is")
+    max_steps: int = setting(200, "give up after this many pre-training steps")
+    # Convergence is judged on the batches that follow, at twice to 16 times as many samples and four times as many time
+    # steps: so many that the standard error of each mean is below a quarter of the tolerance.
+    samples: int = setting(4, "samples, drawn at random, at which each pre-training step measures radii")
+    steps: int | None = setting(
+        8, "time steps at which it does, one at random from each of so many stretches of the run; None: all"
+    )
+    gradient: bool = setting(True, "take optimizer steps")
+    kappa: tuple[float, float] | Literal[False] = setting(
+        (0.85, 1.15), "bounds that the multipliers are clipped to; False: no multipliers"
+    )
+    shuffle: bool | float = setting(True, "shuffle learnable tensors after each step, or after this share of them")
+    slow_copy: bool = setting(
+        True, "multipliers and shuffle act on Lookahead's slow copy too; False: the paper's literal order"
+    )
+    # A shuffle moves the radius of 64 x 64 weights by some per cent: many layers would rarely be on target at once.
+    polish: bool = setting(
+        True,
+        "once the means are within three tolerances of their targets, or no nearer for 15 steps, only the multipliers "
+        "act, from four times as many time steps; False: the paper's literal order",
+    )
+    include_input: bool = setting(True, "count the first layer's derivative by the input")
+    non_square: NonSquare = setting("submatrix", "what stands for the radius between unequal widths")
+    criteria: Criteria = setting(Criteria(), "when the radii have converged; the paper's three by default")
+    lr: float = setting(3.14e-3, "learning rate of AdaBelief in pre-training")
+    weight_decay: float = setting(1e-4, "its weight decay")
+
+    def __post_init__(self) -> None:
+        one_of("direction", self.direction, ("both", "time", "depth"))
+        if not callable(self.target):
+            radius_target(self.target, 1, 1)
+        as_rule(self.rule, self.target)
+        whole("samples", self.samples)
+        whole("max_steps", self.max_steps, at_least=0)
+        if self.steps is not None:
+            whole("steps", self.steps)
+        one_of("non_square", self.non_square, NON_SQUARE)
+        number("lr", self.lr)
+        number("weight_decay", self.weight_decay, zero_allowed=True)
+        if not 0 <= self.shuffle <= 1:
+            raise ValueError(f"shuffle must be True, False or a share of the steps from 0 to 1, got {self.shuffle!r}.")
+        if self.kappa is not False:
+            low, high = self.kappa
+            if not 0 < low <= 1 <= high < math.inf:
+                raise ValueError(f"kappa must be bounds (low, high) with 0 < low <= 1 <= high, got {self.kappa!r}.")
+
+
+RELEASED: Mapping[str, Any] = MappingProxyType(
+    {
+        "rule": PaperRule(),
+        "criteria": Criteria(tolerance=0.08, deviation=None, smoothed_deviation=None, hold=21),
+        "shuffle": 0.34,
+        "polish": False,
+        "lr": 7.2e-3,
+    }
+)
+"""Options of :func:`neurolsc.pretrain` for the loop of the paper's released code.
+
+It stops when every mean has been within 0.08 of its target for more than 20 steps in a row, and shuffles in one step of
+three. As it builds its model anew in every step, its optimizer begins anew as well; here multipliers and shuffle act on
+Lookahead's slow copy, which comes closest. Left out: it takes the radius of the readout to 1 as well, and measures all
+samples of a batch at one time step after the other; its weights are those of the best pooled mean, ours of the smallest
+miss.
+
+Source: the released code of arXiv:2308.12075 (LuCeHe/stable_drnn, neural_models/recLSC.py).
+"""

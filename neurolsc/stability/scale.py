@@ -9,33 +9,21 @@ scales thresholds, the control for pre-training.
 import math
 import time as clock
 from collections.abc import Callable, Sequence
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from neurolsc.io import locked, write_tree
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.cell import Cell, Thresholds
 from neurolsc.progress import progress_bar
+from neurolsc.stability.meter import CLOSER, InputStream, Meter, pick
 from neurolsc.stability.one_layer import Bracket, bracket, next_reads, reads, root, scale_to_rate
-from neurolsc.stability.pretrain import (
-    CLOSER,
-    InputStream,
-    Meter,
-    PretrainOptions,
-    PretrainResult,
-    concluded,
-    pick,
-    read_state,
-)
+from neurolsc.stability.pretrain import PretrainResult, conclude
 from neurolsc.stability.profile import depth_radius, time_radius
-from neurolsc.stability.rules import Target, as_rule, radius_target
+from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, follow
-from neurolsc.training.fingerprint import data_fingerprint
-from neurolsc.validation import number, tensor
+from neurolsc.validation import tensor
 
 # ---------------------------------------------------------------- radii
 
@@ -43,22 +31,14 @@ OPTIONS = ("rule", "direction", "samples", "steps", "include_input", "non_square
 
 
 def scale_to_radius(
-    network: Network,
-    x: Tensor,
-    *,
-    target: Target = 0.5,
-    seed: int = 0,
-    checkpoint: str | PathLike[str] | None = None,
-    progress: bool = True,
-    **options: Any,
+    network: Network, x: Tensor, *, target: Target = 0.5, seed: int = 0, progress: bool = True, **options: Any
 ) -> PretrainResult:
     """Bring the radii of a network to a target, in place, by two scales per layer and nothing else.
 
     Layers are scaled from the bottom up, through depth and time in turns, at most four, until both are on target: each
     scale moves the other radius. Where the target is only a limit, as 1 is for a gate that closes, the scale stays at
-    the near side of the tolerance. No gradient, no shuffle, no clipping: each layer's weights stay multiples of what
-    they were, and so do its decays under the default rule. A radius whose root is not bracketed by scales of 1e-4 to
-    1e4 is left at the scale that came closest.
+    the near side of the tolerance. Each layer's weights stay multiples of what they were, and so do its decays under
+    the default rule. A radius that no scale from 1e-4 to 1e4 brings to the target stays at the nearest.
 
     Args:
         network: the network; its cells are changed, its readout is not.
@@ -66,11 +46,9 @@ def scale_to_radius(
             steps, and confirmed on other samples of it, if there are.
         target: the radius through time and depth, as in :func:`neurolsc.pretrain`.
         seed: of the steps, samples and sub-matrices that are drawn.
-        checkpoint: file for weights and history; if it exists, they are taken from it.
         progress: show a progress bar.
         options: ``rule``, ``direction``, ``samples``, ``steps``, ``include_input``, ``non_square`` and ``criteria`` of
-            :class:`~neurolsc.stability.pretrain.PretrainOptions`; the third criterion, over several steps, always
-            holds.
+            :class:`~neurolsc.stability.PretrainOptions`; the third criterion, over several steps, always holds.
 
     Returns:
         The result. Its steps are measurements made, its history has a row for each: layer, scale, and the mean radius
@@ -78,11 +56,8 @@ def scale_to_radius(
 
     Raises:
         TypeError: if network is not one, x not a tensor, or an option is unknown.
-        ValueError: for a target outside (0, inf), an x that does not fit the network, or a checkpoint of other
-            settings.
+        ValueError: for a target outside (0, inf), or an x that does not fit the network.
         FloatingPointError: if a radius is NaN; the message names the layer.
-        BlockingIOError: if another process is at work with the checkpoint.
-        OSError: if the checkpoint cannot be read or written.
 
     Example:
         >>> import torch
@@ -94,32 +69,18 @@ def scale_to_radius(
         >>> result.converged, result.profile.time_mean.round(decimals=1).tolist()
         (True, [0.5, 0.5])
     """
-    for name in options.keys() - set(OPTIONS):
-        raise TypeError(
-            f"scale_to_radius() got an unexpected keyword argument {name!r}; it takes {', '.join(OPTIONS)}."
-        )
-    chosen = PretrainOptions(target=target, **options)
-    with eval_mode(as_network(network)), locked(checkpoint):
-        started, steps = clock.perf_counter(), InputStream([x]).steps
+    if unknown := options.keys() - set(OPTIONS):
+        raise TypeError(f"scale_to_radius() takes the options {', '.join(OPTIONS)}; got {', '.join(sorted(unknown))}.")
+    chosen, started = PretrainOptions(target=target, **options), clock.perf_counter()
+    with eval_mode(as_network(network)):
+        steps = InputStream([x]).steps
         meter = Meter(network, radius_target(target, steps, len(network.cells), chosen.direction), chosen, seed)
         order, count = torch.randperm(x.shape[1], generator=meter.generator(0)), 2 * chosen.samples
         some, others = pick(x, order[:count]), pick(x, order[count:])
-        settings = meter.settings() | data_fingerprint("inputs", [x])
-        if checkpoint is not None and Path(checkpoint).exists():
-            state = read_state(checkpoint, settings, {"history", "network"})
-            network.load_state_dict(state["network"])
-            history = state["history"]
-        else:
-            history = _scale_layers(meter, some, progress)
-            if checkpoint is not None:
-                state = {"history": history, "network": dict(network.state_dict())}
-                write_tree(checkpoint, state | {"settings": settings})
+        history = _scale_layers(meter, some, progress)
         profile = meter.fresh(InputStream([others if others.shape[1] else some]), 0)
         smoothed = 0.0  # of one draw there is no deviation to smooth over
-        seconds = clock.perf_counter() - started
-        return concluded(
-            meter, profile, total=steps, smoothed=smoothed, steps=len(history), history=history, seconds=seconds
-        )
+        return conclude(meter, profile, steps, smoothed, len(history), history, clock.perf_counter() - started)
 
 
 def _scale_layers(meter: Meter, x: Tensor, progress: bool) -> list[dict[str, Any]]:
@@ -152,9 +113,8 @@ def _scale_layers(meter: Meter, x: Tensor, progress: bool) -> list[dict[str, Any
                     rule.apply(cell, time=math.exp(log_scale), depth=1.0)
                     radius = time_radius(points(layer), layer).radius.mean().item()
                     history.append({"layer": layer + 1, "scale": math.exp(log_scale), "time": radius})
-                    bar.set_postfix_str(
-                        f"layer {layer + 1} scale {math.exp(log_scale):.3g} time {radius:.3f}", refresh=False
-                    )
+                    text = f"layer {layer + 1} scale {math.exp(log_scale):.3g} time {radius:.3f}"
+                    bar.set_postfix_str(text, refresh=False)
                     bar.update()
                     return radius
 
@@ -192,9 +152,8 @@ def _scale_time(radius_at: Callable[[float], float], target: float, allowed: flo
 
 # ---------------------------------------------------------------- firing rates
 
-_REACH = 1e3
-"""Largest scale of thresholds, and one over the least: beyond, no threshold is left that means
-anything, or nothing but the threshold."""
+# Largest scale of thresholds, and one over the least: beyond, the threshold means nothing, or everything.
+REACH = 1e3
 
 
 def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, tolerance: float = 0.1) -> list[float]:
@@ -224,8 +183,6 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
     cells, x = as_network(network).cells, tensor("x", x)
     if len(rates) != len(cells) or not all(0 <= rates[i] <= 1 for i in network.spiking):
         raise ValueError(f"rates must be {len(cells)} numbers in [0, 1], got {list(rates)}.")
-    if tolerance != math.inf:
-        number("tolerance", tolerance, zero_allowed=True)
     thresholds: dict[int, Thresholds] = {}
     for layer in network.spiking:
         if (own := cells[layer].thresholds()) is None:
@@ -239,12 +196,12 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
         for layer, (cell, wanted) in enumerate(zip(cells, rates, strict=True)):
             found = math.nan
             if layer in thresholds:
-                found = scale_to_rate(cell, thresholds[layer], read, wanted, reach=_REACH)
+                found = scale_to_rate(cell, thresholds[layer], read, wanted, reach=REACH)
             if abs(found - wanted) > tolerance * wanted:
                 for changed in thresholds.values():
                     changed.scale(1.0)
                 raise ValueError(
-                    f"layer {layer + 1}: no scale of its thresholds from {1 / _REACH:g} to {_REACH:g} gives {wanted:g} "
+                    f"layer {layer + 1}: no scale of its thresholds from {1 / REACH:g} to {REACH:g} gives {wanted:g} "
                     f"spikes per neuron and step; the nearest that was found is {found:.4g}. Give a larger tolerance "
                     f"than {tolerance:g} to take that."
                 )

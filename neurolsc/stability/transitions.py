@@ -23,9 +23,9 @@ from neurolsc.neurons.isolated import Known
 from neurolsc.surrogate import exact_values
 from neurolsc.validation import whole
 
+# What stands for the radius between unequal widths: that of a random square sub-matrix (the paper's released code), or
+# the largest singular value. The text of the paper does not say.
 NonSquare = Literal["submatrix", "singular"]
-"""What stands for the radius between unequal widths: that of a random square sub-matrix (the paper's released code),
-or the largest singular value. The text of the paper does not say."""
 NON_SQUARE: tuple[NonSquare, ...] = get_args(NonSquare)
 
 
@@ -40,7 +40,7 @@ class Transitions(NamedTuple):
 
     @property
     def states(self) -> int:
-        """Number of real state variables of the layer."""
+        """Number of real state variables."""
         return flat(self.before).shape[1]
 
     @property
@@ -60,12 +60,12 @@ class Transitions(NamedTuple):
 
 
 def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions], tuple[Tensor, ...]]:
-    """Run the network without gradient and return the points at which derivatives are taken.
+    """Run the network on an input (T, B, n_in), without gradient, and return where derivatives are taken.
 
     Args:
         network: the network.
-        x: input (T, B, n_in).
-        steps: the K steps, increasing, each in 0 ... T-1.
+        x: the input.
+        steps: the K steps at which they are, increasing.
 
     Returns:
         One :class:`Transitions` per layer, its points ordered (step, sample), and the outputs of every layer at all
@@ -91,8 +91,7 @@ def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
     """Draw `count` of `total` steps, one at random from each of count equal stretches; None: all.
 
-    Radii change along a run more than from sample to sample, so a mean over stretches is steadier
-    than over free draws.
+    A mean over stretches is steadier than over free draws: radii change along a run more than from sample to sample.
 
     Raises:
         ValueError: if count is below 1 or above total.
@@ -105,9 +104,6 @@ def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Ten
     return edges[:-1] + (torch.rand(count, generator=generator, dtype=torch.float64) * edges.diff()).long()
 
 
-# ---- states as vectors
-
-
 def stacked(states: list[State]) -> State:
     """The states of several steps as one batch."""
     return type(states[0])(*(torch.cat(leaves) for leaves in zip(*states, strict=True)))
@@ -118,10 +114,9 @@ def stacked(states: list[State]) -> State:
 
 def time_derivative(t: Transitions) -> Tensor:
     """d h[t, l] / d h[t-1, l], shape (K B, S, S); in closed form where the cell has one."""
-    known = t.cell.derivatives()
-    if known is None:
-        return time_derivative_by_autograd(t)
-    return sum(known.by_state(t.x, t.before).values(), t.x.new_zeros(()))
+    if known := t.cell.derivatives():
+        return sum(known.by_state(t.x, t.before).values(), t.x.new_zeros(()))
+    return time_derivative_by_autograd(t)
 
 
 def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
@@ -130,11 +125,11 @@ def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
     The depth derivative is their product; for the first layer the second is None, and it is the first alone.
     """
     known = t.cell.derivatives()
-    by_input = input_derivative_by_autograd(t) if known is None else known.by_input(t.x, t.before)
+    by_input = known.by_input(t.x, t.before) if known else input_derivative_by_autograd(t)
     if t.below is None:
         return by_input, None
     known = t.below.derivatives()
-    return by_input, output_derivative_by_autograd(t) if known is None else known.of_output(t.state_below)
+    return by_input, known.of_output(t.state_below) if known else output_derivative_by_autograd(t)
 
 
 def depth_derivative(t: Transitions) -> Tensor:
@@ -150,8 +145,7 @@ def time_derivative_by_autograd(t: Transitions) -> Tensor:
 
 def input_derivative_by_autograd(t: Transitions) -> Tensor:
     """d h[t] / d x (K B, S, n_in) by autograd."""
-    step = _step(t)
-    return jacobian(lambda x, h: step(h, x), t.x, flat(t.before))
+    return jacobian(lambda x, h: _step(t)(h, x), t.x, flat(t.before))
 
 
 def output_derivative_by_autograd(t: Transitions) -> Tensor:
@@ -160,15 +154,10 @@ def output_derivative_by_autograd(t: Transitions) -> Tensor:
 
 
 def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> Tensor:
-    """The Jacobians (B, N, M) of a function that treats the samples of a batch apart, differentiable.
+    """The Jacobians (B, N, M) of a function of (B, M), and a context (B, ...), that treats samples apart.
 
     Every sample is repeated once per output and one backward pass picks one output from each copy. It needs neither
     ``vmap`` nor ``jacrev``, which surrogates of other libraries refuse.
-
-    Args:
-        function: maps (n, M), and the context, to (n, N), sample by sample, for any n.
-        at: where, shape (B, M).
-        context: further arguments (B, ...), not differentiated.
     """
     with torch.enable_grad():
         at, context = at.detach(), tuple(c.detach() for c in context)
@@ -181,8 +170,6 @@ def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> T
 
 
 def _step(t: Transitions) -> Callable[[Tensor, Tensor], Tensor]:
-    """The step as a function of the state (P, S), and the input (P, n_in)."""
-
     def step(h: Tensor, x: Tensor) -> Tensor:
         state = unflat(h, t.before)
         with exact_values(t.cell):
@@ -192,7 +179,6 @@ def _step(t: Transitions) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _output_below(t: Transitions) -> Callable[[Tensor], Tensor]:
-    """The output of the layer below, as a function of its state (P, S_below)."""
     below, like = t.below, t.state_below
     assert below is not None
 
@@ -207,16 +193,9 @@ def _output_below(t: Transitions) -> Callable[[Tensor], Tensor]:
 
 
 class OperatorProduct:
-    """A square product of linear operators at P points, each the last one's input.
+    """A square product of linear operators at P points, in the order in which they act.
 
     Eigenvalues other than 0 do not depend on which operator comes first, so it starts where it is narrowest.
-
-    Args:
-        operators: in the order in which they act.
-        points: P.
-
-    Attributes:
-        size: its number of rows.
     """
 
     def __init__(self, operators: Sequence[LinearOperator], points: int) -> None:
@@ -225,7 +204,7 @@ class OperatorProduct:
         self.size, self.points = self.operators[0].columns, points
 
     def matvec(self, x: Tensor) -> Tensor:
-        """M x, real vectors (P, size)."""
+        """M x of real vectors (P, size)."""
         for part in self.operators:
             x = part.matvec(x)
         return x
@@ -250,10 +229,9 @@ class OperatorProduct:
 
     def matrices(self, like: Tensor) -> Tensor:
         """M of all points (P, size, size), with the dtype and device of a tensor."""
-        known = [part.dense() for part in self.operators]
-        if all(m is not None for m in known):
-            product = reduce(lambda below, m: m @ below, known)  # type: ignore[operator]
-            return product.expand(self.points, -1, -1)  # type: ignore[union-attr]
+        known = [m for part in self.operators if (m := part.dense()) is not None]
+        if len(known) == len(self.operators):
+            return reduce(lambda below, m: m @ below, known).expand(self.points, -1, -1)
         unit = torch.eye(self.size, dtype=like.dtype, device=like.device)
         copies = self.take(torch.arange(self.points, device=like.device).repeat_interleave(self.size))
         return copies.matvec(unit.repeat(self.points, 1)).view(self.points, self.size, self.size).mT
@@ -261,8 +239,8 @@ class OperatorProduct:
     def factors(self, point: int, shift: Tensor, like: Tensor) -> Factors:
         """M - shift I of one point, factorised; real if the shift is."""
         if len(self.operators) == 1:
-            cheaper = self.operators[0].take(torch.tensor([point], device=like.device)).factors(shift)
-            if cheaper is not None:
+            one = self.operators[0].take(torch.tensor([point], device=like.device))
+            if cheaper := one.factors(shift):
                 return cheaper
         m = self.matrix(point, like).to(shift.dtype)
         return lu_factors(m - shift * torch.eye(self.size, dtype=shift.dtype, device=m.device))
@@ -303,9 +281,7 @@ class Transposed(LinearOperator):
 def time_operator(t: Transitions) -> LinearOperator:
     """d h[t, l] / d h[t-1, l] at the points of t."""
     known = t.cell.derivatives()
-    if known is None:
-        return JacobianOperator(_step(t), flat(t.before), t.x)
-    return known.state_map(t.x, t.before)
+    return known.state_map(t.x, t.before) if known else JacobianOperator(_step(t), flat(t.before), t.x)
 
 
 def memory_operator(t: Transitions) -> LinearOperator:
@@ -321,21 +297,18 @@ def memory_operator(t: Transitions) -> LinearOperator:
 
 def input_operators(t: Transitions) -> Sequence[LinearOperator]:
     """d h[t, l] / d x at the points of t, in the order in which they act."""
-    known = t.cell.derivatives()
-    if known is None:
-        step = _step(t)
-        return [JacobianOperator(lambda x, h: step(h, x), t.x, flat(t.before))]
-    return known.input_maps(t.x, t.before)
+    if known := t.cell.derivatives():
+        return known.input_maps(t.x, t.before)
+    return [JacobianOperator(lambda x, h: _step(t)(h, x), t.x, flat(t.before))]
 
 
 def depth_operators(t: Transitions) -> list[LinearOperator]:
     """d h[t, l] / d h[t', l-1] at the points of t, likewise."""
     if t.below is None:
         return [*input_operators(t)]
-    known = t.below.derivatives()
-    if known is None:
-        return [JacobianOperator(_output_below(t), flat(t.state_below)), *input_operators(t)]
-    return [*known.output_maps(t.state_below), *input_operators(t)]
+    if known := t.below.derivatives():
+        return [*known.output_maps(t.state_below), *input_operators(t)]
+    return [JacobianOperator(_output_below(t), flat(t.state_below)), *input_operators(t)]
 
 
 def time_product(t: Transitions) -> OperatorProduct:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from neurolsc import radius_profile
-from neurolsc.stability.findings import Finding, main_term
+from neurolsc.stability.findings import Finding
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -20,5 +20,5 @@ def test_the_source_named_is_that_of_most_points(make_network, make_spikes):
     profile = radius_profile(make_network(), make_spikes(T=2))
     shares = ({"feedback": 0.3, "leak": 0.6, "reset": 0.1}, {})
     profile = dataclasses.replace(profile, sources=shares)
-    assert main_term(profile, 0).name == "leak"
-    assert main_term(profile, 1).name == "unknown"
+    assert profile.main_term(0).name == "leak"
+    assert profile.main_term(1).name == "unknown"

@@ -33,14 +33,9 @@ from neurolsc import (
     scale_to_radius,
 )
 from neurolsc.io import read_tree
-from neurolsc.stability.pretrain import (
-    RELEASED,
-    InputStream,
-    Meter,
-    PretrainOptions,
-    shuffled,
-)
-from neurolsc.stability.rules import RadiusTarget
+from neurolsc.stability.meter import InputStream, Meter
+from neurolsc.stability.pretrain import shuffled
+from neurolsc.stability.rules import RELEASED, PretrainOptions, RadiusTarget
 from neurolsc.stability.transitions import follow, time_derivative_by_autograd
 from neurolsc.surrogate import FastSigmoid
 from neurolsc.training.optim import adabelief_lookahead
@@ -500,9 +495,9 @@ def test_nan_weights_are_an_error_that_names_the_layer(layer, make_network):
 @pytest.mark.parametrize(
     ("batches", "kind", "message"),
     [
-        (torch.zeros(5, 3, 30), TypeError, r"one tensor \(5, 3, 30\): give \[x\]"),
-        (3, TypeError, "must be an iterable of inputs .* got int"),
-        (iter([torch.zeros(5, 3, 30)]), TypeError, "can be used only once: give a list"),
+        (torch.zeros(5, 3, 30), TypeError, r"must be a list, .* got one tensor \(5, 3, 30\)"),
+        (3, TypeError, "must be a list, .* got int"),
+        (iter([torch.zeros(5, 3, 30)]), TypeError, "must be a list, .* got list_iterator"),
         ({"x": 1}, TypeError, "batch 1 must be an input .* got str"),
         ([([1.0], 2)], TypeError, "got tuple of list"),
         ([torch.zeros(5, 3)], ValueError, r"inputs must be \(T, B, n_in\), got \(5, 3\) in batch 1"),
@@ -514,7 +509,6 @@ def test_nan_weights_are_an_error_that_names_the_layer(layer, make_network):
             ValueError,
             r"must be bool \(6, 5\), got torch.bool \(6, 4\)",
         ),
-        ([(torch.ones(6, 5, 2), 0, torch.zeros(6, 5).bool())], ValueError, "leaves no sample a first step"),
     ],
     ids=[
         "tensor",
@@ -527,7 +521,6 @@ def test_nan_weights_are_an_error_that_names_the_layer(layer, make_network):
         "nothing",
         "n_in",
         "mask",
-        "empty mask",
     ],
 )
 def test_what_no_batches_are_is_refused_at_once(batches, kind, message, make_network):
@@ -538,7 +531,7 @@ def test_what_no_batches_are_is_refused_at_once(batches, kind, message, make_net
 @pytest.mark.parametrize(
     ("bad", "kind", "message"),
     [
-        ({"target": "half"}, ValueError, r"target must be a radius in \(0, inf\) or 'balanced'"),
+        ({"target": "half"}, ValueError, r"target must be a radius in \(0, inf\), 'balanced'"),
         ({"samples": 0}, ValueError, "samples must be at least 1, got 0"),
         ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be at least 1, got 0"),
         ({"max_steps": -1}, ValueError, "max_steps must be at least 0, got -1"),
@@ -548,7 +541,7 @@ def test_what_no_batches_are_is_refused_at_once(batches, kind, message, make_net
         ({"shuffle": 1.1}, ValueError, "shuffle must be True, False or a share of the steps from 0 to 1, got 1.1"),
         ({"direction": "up"}, ValueError, "direction must be one of 'both', 'time', 'depth'"),
         ({"non_square": "norm"}, ValueError, "non_square must be one of 'submatrix', 'singular'"),
-        ({"rule": PaperRule}, TypeError, "rule must be an object with name and apply.*, got the class PaperRule"),
+        ({"rule": PaperRule}, TypeError, "rule must be an object with name and apply.*, got <class .*PaperRule"),
         ({"method": "scale"}, TypeError, "unexpected keyword argument 'method'"),
     ],
     ids=str,
@@ -598,7 +591,7 @@ def test_as_many_samples_are_measured_as_the_errors_of_the_means_need(
     if fresh is not None:  # where nothing more is needed, or a mean has missed already
         assert (seen.time[0].shape[1], profile.time.shape[2]) == (closer, fresh)
         return
-    found = meter.counted(profile.time, profile.depth, 20)
+    found = meter.counted(profile, 20)
     assert 4 < profile.time.shape[2] < 32 or any(m.miss > m.allowed for m in found)
     assert max(m.error / m.allowed for m in found) < 1.5 * 0.25 or profile.time.shape[2] == 4
 
@@ -608,7 +601,7 @@ def test_fresh_samples_are_those_of_the_batches_that_follow_each_once(kind, make
     options = PretrainOptions(samples=32, steps=2, criteria=Criteria(tolerance=math.inf))
     inputs, seen = InputStream(kind(torch.stack(uneven[:3]))), []
     meter = Meter(make_network(), RadiusTarget(0.5, 0.5), options, 0)
-    module = sys.modules["neurolsc.stability.pretrain"]
+    module = sys.modules["neurolsc.stability.meter"]
     monkeypatch.setattr(module, "radius_profile", lambda n, x, **_: seen.append(x) or radius_profile(n, x, steps=2))
     first = inputs.take()
     meter.fresh(inputs, 0)

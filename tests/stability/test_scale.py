@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused(make_network, make_spikes):
         scale_to_radius(torch.nn.LSTM(30, 4), x)
     with pytest.raises(TypeError, match=r"batch 1 must be an input .* got int"):
         scale_to_radius(make_network(), 3)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'shuffle'"):
+    with pytest.raises(TypeError, match=r"takes the options .*; got shuffle"):
         scale_to_radius(make_network(), x, shuffle=False)
     with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\)"):
         scale_to_radius(make_network(), x[..., :29], progress=False)
