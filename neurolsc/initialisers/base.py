@@ -15,8 +15,8 @@ from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, weight_matrices
 from neurolsc.positive import set_value
 from neurolsc.stability.findings import Finding, surrogate_fault
+from neurolsc.stability.meter import input_of
 from neurolsc.stability.one_layer import steps
-from neurolsc.stability.pretrain import input_of
 from neurolsc.validation import meant
 
 

@@ -15,9 +15,10 @@ from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.indicators import layer_exponents, singular_through_depth, singular_through_time
+from neurolsc.stability.meter import pick
 from neurolsc.stability.one_layer import reads, settle, steps
-from neurolsc.stability.pretrain import RELEASED, PretrainOptions, PretrainResult, pick, pretrain
-from neurolsc.stability.rules import TransitionRule
+from neurolsc.stability.pretrain import PretrainResult, pretrain
+from neurolsc.stability.rules import RELEASED, PretrainOptions, TransitionRule
 from neurolsc.stability.scale import OPTIONS, scale_to_radius
 from neurolsc.stability.transitions import Transitions, draw_steps, follow, stacked
 from neurolsc.validation import number, one_of, setting, whole
@@ -71,7 +72,7 @@ class LSC(PretrainOptions, Initialiser):
         """Set the radii, with the arguments of :func:`neurolsc.pretrain`; the whole result."""
         x, options = first_input(network, inputs), self._changed()
         if self.method == "scale":
-            return scale_to_radius(network, x, seed=seed, checkpoint=checkpoint, progress=progress, **options)
+            return scale_to_radius(network, x, seed=seed, progress=progress, **options)
         if self.method == "released":
             options = {**RELEASED, **options}
         return pretrain(network, inputs, seed=seed, checkpoint=checkpoint, progress=progress, **options)
