@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from neurolsc import LIF, Network, PretrainResult, TrainResult, pretrain, scale_to_radius, train
+from neurolsc import LIF, Network, PretrainResult, TrainResult, pretrain, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, collate
 from neurolsc.io import read_tree, write_tree
 from neurolsc.stability.pretrain import Pretraining
@@ -140,11 +140,10 @@ def test_another_network_does_not_continue_a_training_nor_a_pretraining(network:
     before = weights(network)
     with pytest.raises(ValueError, match=message):
         train(network, epochs=2, **arguments)
-    for method, more in ((pretrain, {"max_steps": 1}), (scale_to_radius, {})):
-        x, settings = inputs(1)[0], {"checkpoint": tmp_path / method.__name__, "progress": False} | more
-        method(lif(), [x] if more else x, **settings)
-        with pytest.raises(ValueError, match="of layer 2 was"):
-            method(network, [x] if more else x, **settings)
+    settings: dict[str, Any] = {"checkpoint": tmp_path / "p", "progress": False, "max_steps": 1}
+    pretrain(lif(), inputs(1), **settings)
+    with pytest.raises(ValueError, match="of layer 2 was"):
+        pretrain(network, inputs(1), **settings)
     assert same_bits(before, weights(network))
 
 
@@ -202,20 +201,19 @@ def test_other_inputs_do_not_continue_a_pretraining(tmp_path: Path):
         go([x, x], 3)
 
 
-@pytest.mark.parametrize("method", ["gradient", "scale"])
-def test_a_finished_pretraining_is_not_repeated(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_finished_pretraining_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     x = inputs(3)
 
     def go(network: Network) -> PretrainResult:
         settings: dict[str, Any] = {"target": 0.5, "progress": False, "checkpoint": tmp_path / "c"}
-        return pretrain(network, x, **settings) if method == "gradient" else scale_to_radius(network, x[0], **settings)
+        return pretrain(network, x, **settings)
 
     first, second, steps, advance = lif(), lif(), [], Pretraining.advance
     result = go(first)
     with monkeypatch.context() as patched:
         patched.setattr(Pretraining, "advance", lambda self: steps.append(1) or advance(self))
         again = go(second)
-    assert len(steps) == (method == "gradient"), "the last step alone is repeated"
+    assert len(steps) == 1, "the last step alone is repeated"
     assert (again.findings, again.options) == (result.findings, result.options)
     rows = [[row | {"seconds": 0} for row in one.history] for one in (again, result)]
     assert rows[0] == rows[1]
@@ -255,12 +253,10 @@ def test_two_trainings_at_one_checkpoint_do_not_mix(tmp_path: Path):
     settings: dict[str, Any] = DATA | QUIET | {"epochs": 2}
 
     def second(_: object) -> None:
-        for method in (train, pretrain, scale_to_radius):
-            with pytest.raises(BlockingIOError, match=r"link is in use by another"):
-                if method is train:
-                    train(small_network(), checkpoint=link, **settings)
-                else:
-                    method(lif(), inputs(1)[0] if method is scale_to_radius else inputs(1), checkpoint=link)
+        with pytest.raises(BlockingIOError, match=r"link is in use by another"):
+            train(small_network(), checkpoint=link, **settings)
+        with pytest.raises(BlockingIOError, match=r"link is in use by another"):
+            pretrain(lif(), inputs(1), checkpoint=link)
 
     train(small_network(), checkpoint=path, on_epoch=second, **settings)
     assert {p.name for p in tmp_path.iterdir()} == {path.name, link.name}

@@ -24,10 +24,9 @@ from neurolsc.diagnosis.report import (
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import owner_of
 from neurolsc.neurons.spiking import Reset
-from neurolsc.positive import stored_parameter
+from neurolsc.positive import set_value, stored_parameter
 from neurolsc.stability import TransitionRule, match_firing_rates
-from neurolsc.stability.findings import DEAD, main_term
-from neurolsc.stability.rules import assign
+from neurolsc.stability.findings import DEAD
 from neurolsc.tasks import Classification, Task
 from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import positive, whole
@@ -64,13 +63,13 @@ def _cure(name: str, layers: Sequence[int], network: Network, measured: Measurem
             for i in layers:
                 for parameter in moved(i, "time"):
                     owner, last = owner_of(network.cells[i], parameter)
-                    assign(network.cells[i], parameter, getattr(owner, last) * 0.5)
+                    set_value(owner, last, getattr(owner, last) * 0.5)
 
         known = any(moved(i, "time") for i in layers)
         return Cure("what neurons of a layer send each other halved", halve) if known else None
     if name == EXPLODING:  # the reset detached where the radius is due to it; else all that sets the radius scaled
         resets = {i: reset for i in layers if isinstance(reset := getattr(cells[i], "reset", None), Reset)}
-        by_reset = [i for i, r in resets.items() if r.gradient and main_term(measured.profile, i).name == "reset"]
+        by_reset = [i for i, r in resets.items() if r.gradient and measured.profile.main_term(i).name == "reset"]
         others = [
             i for i in layers if i not in by_reset and any(a.radius == "time" for a in cells[i].scaled_parameters)
         ]
@@ -114,7 +113,7 @@ def _cure(name: str, layers: Sequence[int], network: Network, measured: Measurem
                         continue
                     parameter.requires_grad_()
                     if scaled.through == "decay":
-                        assign(cell, scaled.parameter, getattr(owner, last).detach().clamp(shortest, longest))
+                        set_value(owner, last, getattr(owner, last).detach().clamp(shortest, longest))
                 if thresholds is not None and rest is not None:
                     thresholds.set_rest(rest)
 

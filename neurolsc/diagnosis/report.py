@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from neurolsc.diagnosis.measurements import Batch, MakeOptimizer, Measurements, batch_first, copied, loss_after, measure
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.network import Network, as_network
-from neurolsc.stability.findings import DEAD, Finding, finite_distances, main_term, surrogate_fault
+from neurolsc.stability.findings import DEAD, Finding, finite_distances, surrogate_fault
 from neurolsc.tasks import Classification, Task
 from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import positive, whole
@@ -184,7 +184,7 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
                 cause = "one drive or their own recurrence moves them all"
                 found.append((SYNCHRONOUS, problem, cause, "halve the recurrent weights"))
         if not learnt and layer.exponent * measured.steps > TENFOLD:
-            term, radius = main_term(measured.profile, i), measured.profile.time_mean[i].item()
+            term, radius = measured.profile.main_term(i), measured.profile.time_mean[i].item()
             less = "scale w_rec down: no leak is above 1 by itself" if term.name == "leak" else term.too_large
             problem = f"gradients grow {math.exp(min(layer.exponent, 700)):.2f}-fold at every step back in time"
             found.append((EXPLODING, problem, f"mean radius {radius:.2f}, due to the {term.name}", less))
