@@ -1,5 +1,4 @@
-"""LIF, ALIF+ and ALIF± as recurrent modules of norse, among norse's own modules and against our
-cells."""
+"""LIF, ALIF+ and ALIF± as recurrent modules of norse, among norse's own modules and against our cells."""
 
 import copy
 import inspect
@@ -21,139 +20,114 @@ LAYERS = (views.LIFRecurrent, views.ALIFPlusRecurrent, views.ALIFPlusMinusRecurr
 OURS = (neurons.LIF, neurons.ALIFPlus, neurons.ALIFPlusMinus)
 every_cell = pytest.mark.parametrize("view", CELLS)
 every_view = pytest.mark.parametrize("view", (*CELLS, *LAYERS))
-every_pair = pytest.mark.parametrize(("cell", "layer"), list(zip(CELLS, LAYERS, strict=True)))
 
 
 def make(view, n_in=I, n=H, **settings):
     """A module that fires under `inputs`."""
-    if view.__name__.removesuffix("Cell") != "LIFRecurrent":
+    if "ALIF" in view.__name__:
         settings = {"beta": 0.3, "tau_adapt_inv": 50.0} | settings
     return view(n_in, n, **{"input_weights": torch.rand(n, n_in)} | settings)
 
 
-def inputs(*shape, seed=1, **like):
-    spikes = torch.rand(*(shape or (T, B, I)), generator=torch.Generator().manual_seed(seed)) < 0.3
-    return spikes.to(torch.get_default_dtype()).to(**like)
+def inputs(*shape):
+    spikes = torch.rand(*(shape or (T, B, I)), generator=torch.Generator().manual_seed(1)) < 0.3
+    return spikes.to(torch.get_default_dtype())
 
 
-def same(layer, kind, **settings):
-    """A module of another kind with the same parameters."""
-    other = kind(layer.n_in, layer.n_hidden, **settings)
-    other.load_state_dict(layer.state_dict())
-    return other
-
-
-def over_time(cell, x, state=None):
+def over_time(module, x, state=None):
+    if type(module) in LAYERS:
+        return module(x, state)
     outputs = []
     for frame in x:
-        z, state = cell(frame, state)
+        z, state = module(frame, state)
         outputs.append(z)
     return torch.stack(outputs), state
-
-
-def assert_equal(one, other):
-    for a, b in zip(one, other, strict=True):
-        assert torch.equal(a, b)
-
-
-@every_pair
-def test_n1_a_cell_takes_a_step_and_a_layer_a_sequence_and_the_argument_is_named_state(cell, layer):
-    z, state = make(cell)(inputs()[0], state=None)
-    assert z.shape == (B, H)
-    assert make(cell)(inputs()[0], state=state)[0].shape == (B, H)
-    module = make(layer)
-    z, state = module(inputs(), state=None)
-    assert z.shape == (T, B, H) and z.sum() > 0
-    assert module(inputs(), state=state)[0].shape == (T, B, H)
-    for kind in (cell, layer):
-        assert list(inspect.signature(kind.forward).parameters) == ["self", "input_tensor", "state"]
 
 
 @pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
 @pytest.mark.parametrize(("view", "ours"), list(zip(CELLS, OURS, strict=True)))
 def test_n1_spikes_and_states_are_those_of_our_cell(view, ours, reset, float64):
-    cell = make(view, reset=reset)
-    plain = ours(I, H, reset=reset)
+    cell, plain = make(view, reset=reset), ours(I, H, reset=reset)
     with torch.no_grad():
         plain.w_in.copy_(cell.input_weights)
         plain.w_rec.copy_(cell.recurrent_weights)
-        plain.tau_v.copy_(cell.tau_v)
-        if ours is neurons.LIF:
-            plain.theta.copy_(cell.theta)
-        else:
+        plain.tau_v = cell.tau_v
+        if ours is not neurons.LIF:
             plain.tau_theta, plain.theta_rest = cell.tau_theta, cell.theta_rest
             plain.adaptation.copy_(cell.adaptation)
-    plain.tau_v = cell.tau_v
     ours_state, state, spikes = plain.initial_state(B), None, 0
     for frame in inputs():
         ours_z, ours_state = plain.step(frame, ours_state)
-        z, state = cell(frame, state)
+        z, state = cell(frame, state=state)
         spikes += z.sum()
         assert torch.equal(z, ours_z) and torch.equal(state.z, z)
         assert_close(tuple(state[1:]), tuple(ours_state))
     assert spikes > 0
 
 
-@every_pair
-def test_n4_a_layer_is_the_loop_over_its_cell_and_norses_lift_of_it(cell, layer):
-    whole = make(layer)
-    single = same(whole, cell)
-    z, state = whole(inputs())
-    assert z.sum() > 0
-    for other_z, other_state in (over_time(single, inputs()), Lift(single)(inputs())):
-        assert torch.equal(z, other_z)
-        assert_equal(state, other_state)
+@pytest.mark.parametrize(("cell", "layer"), list(zip(CELLS, LAYERS, strict=True)))
+def test_n4_a_layer_is_the_loop_over_its_cell_norses_lift_of_it_and_its_own_parts(cell, layer):
+    whole, single, recorded = make(layer), make(cell), make(layer, record_states=True)
+    for module in (single, recorded):
+        module.load_state_dict(whole.state_dict())
+    x = inputs()
+    z, state = whole(x)
+    first, between = whole(x[:5])
+    second, after = whole(x[5:], state=between)
+    _, states = recorded(x)
+    assert z.shape == (T, B, H) and z.sum() > 0
+    assert torch.equal(states.z, z) and all(leaf.shape == (T, B, H) for leaf in states)
+    for other, end in (over_time(single, x), Lift(single)(x), (torch.cat((first, second)), after)):
+        assert torch.equal(z, other)
+        assert all(torch.equal(a, b) for a, b in zip(state, end, strict=True))
+        assert all(torch.equal(a, b[-1]) for a, b in zip(state, states, strict=True))
 
 
 @every_view
 def test_n5_weights_are_parameters_under_norses_names_and_may_be_given(view):
     module = make(view)
+    learnt = {"log_tau_v", "input_weights", "recurrent_weights"}
+    learnt |= {"log_tau_theta", "b_theta", "adaptation"} if "ALIF" in view.__name__ else set()
     named = dict(module.named_parameters())
+    assert set(named) == learnt <= set(module.state_dict())
     assert named["input_weights"].shape == (H, I) and named["recurrent_weights"].shape == (H, H)
-    assert module.input_weights is named["input_weights"]
     w_in, w_rec = torch.randn(H, I), torch.randn(H, H)
     given = make(view, input_weights=w_in, recurrent_weights=w_rec, autapses=True)
     assert torch.equal(given.input_weights, w_in) and torch.equal(given.recurrent_weights, w_rec)
     without = make(view, input_weights=w_in, recurrent_weights=w_rec)
     assert torch.equal(without.recurrent_weights, w_rec.clone().fill_diagonal_(0))
     assert w_rec.diagonal().all()  # theirs stay as they are
-    with pytest.raises(ValueError, match=r"recurrent_weights must have shape \(8, 8\), got \(8, 6\)"):
-        make(view, recurrent_weights=w_in)
-    text = repr(module)
-    assert "input_size=6" in text and "hidden_size=8" in text
+    assert "input_size=6" in repr(module) and "hidden_size=8" in repr(module)
 
 
 @every_view
-def test_n5_the_diagonal_stays_zero_through_optimizer_steps_and_copies(view):
+def test_n5_an_optimizer_moves_all_parameters_but_the_diagonal(view):
     module = copy.deepcopy(make(view))
-    assert not module.recurrent_weights.diagonal().any()
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.1)
     before = module.recurrent_weights.clone()
     for _ in range(3):
-        z, state = module(inputs()) if view in LAYERS else over_time(module, inputs())
+        z, state = over_time(module, inputs())
         optimizer.zero_grad()
-        (z.mean() + state.v.mean()).backward()
+        (z.mean() + sum(leaf.mean() for leaf in state)).backward()
+        assert all(p.grad.abs().sum() > 0 for p in module.parameters())
         optimizer.step()
     assert not module.recurrent_weights.diagonal().any()
     assert not torch.equal(module.recurrent_weights, before)
 
 
 @pytest.mark.parametrize("rule", [TransitionRule(), PaperRule()], ids=lambda r: r.name)
-@pytest.mark.parametrize("view", [views.LIFRecurrentCell, views.ALIFPlusRecurrent])
-def test_n5_the_diagonal_stays_zero_through_pre_training(view, rule):
-    network = Network([make(view, 10, H), make(view, H, H)], n_out=3, layer_delay=0)
-    before = [cell.recurrent_weights.clone() for cell in network.cells]
+def test_n5_the_diagonal_stays_zero_through_pre_training(rule):
+    cells = [make(views.LIFRecurrentCell, 10, H), make(views.ALIFPlusRecurrent, H, H)]
+    before = [cell.recurrent_weights.clone() for cell in cells]
+    network = Network(cells, n_out=3, layer_delay=0)
     pretrain(network, [inputs(6, 3, 10)], rule=rule, target=0.5, max_steps=2, samples=2, steps=4, progress=False)
-    for cell, old in zip(network.cells, before, strict=True):
+    for cell, old in zip(cells, before, strict=True):
         assert not torch.equal(cell.recurrent_weights, old)
-        assert not cell.recurrent_weights.diagonal().any()
-        assert (cell.recurrent_weights != 0).sum() == H * (H - 1)
+        assert (cell.recurrent_weights != 0).sum() == H * (H - 1) and not cell.recurrent_weights.diagonal().any()
 
 
 def test_n5_the_radius_is_that_of_the_step_that_norse_runs(float64):
-    cell = make(views.ALIFPlusRecurrentCell)
-    network = Network([cell], n_out=3, layer_delay=0)
-    x = inputs(6, 1, I)
+    cell, x = make(views.ALIFPlusRecurrentCell), inputs(6, 1, I)
     state, radii = cell.initial_state(x[0]), []
     for frame in x:
 
@@ -166,7 +140,7 @@ def test_n5_the_radius_is_that_of_the_step_that_norse_runs(float64):
         derivative = torch.autograd.functional.jacobian(step, h).reshape(2 * H, 2 * H)
         radii.append(torch.linalg.eigvals(derivative).abs().max())
         _, state = cell(frame, state)
-    profile = radius_profile(network, x)
+    profile = radius_profile(Network([cell], n_out=3, layer_delay=0), x)
     assert_close(torch.as_tensor(profile.time).flatten(), torch.stack(radii))
 
 
@@ -174,14 +148,10 @@ def test_n5_the_radius_is_that_of_the_step_that_norse_runs(float64):
 def test_n5_a_rate_is_an_euler_step_of_dt(view, float64):
     rates = torch.linspace(10.0, 900.0, H)
     cell = make(view, tau_mem_inv=rates, dt=1e-3, v_th=100.0, input_weights=torch.zeros(H, I))
-    state = cell.initial_state(inputs()[0])
-    state = state._replace(v=torch.ones(B, H))
+    state = cell.initial_state(inputs()[0])._replace(v=torch.ones(B, H))
     for t in range(1, 6):
         _, state = cell(torch.zeros(B, I), state)
         assert_close(state.v[0], (1 - 1e-3 * rates) ** t)
-    assert_close(make(view, dt=2e-3).decay_v, torch.full((H,), 0.8))
-    with pytest.raises(ValueError, match=r"dt tau_mem_inv must be below 1, got 1\.5"):
-        make(view, tau_mem_inv=150.0, dt=0.01)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -196,58 +166,39 @@ def test_n6_a_view_runs_among_norses_modules_with_hooks(layer):
     assert [kind for kind, _ in seen] == [layer, nn.RNN, LIFRecurrent, layer, LI]
     assert seen[0][1] is states[0] and states[0].v.shape == (B, H)
     network.remove_forward_state_hooks()
-    again, _ = network(inputs(), states)
-    assert not torch.equal(again, out)
+    assert not torch.equal(network(inputs(), states)[0], out)
 
 
 @every_cell
 def test_n6_a_cell_is_lifted_together_with_norses_cells(view):
     stack = SequentialState(make(view), LILinearCell(H, 3))
     out, states = Lift(stack)(inputs())
-    assert out.shape == (T, B, 3) and states[0].v.shape == (B, H)
     spikes, state = over_time(stack[0], inputs())
-    assert spikes.sum() > 0
-    assert_equal(state, states[0])
+    assert out.shape == (T, B, 3) and spikes.sum() > 0
+    assert all(torch.equal(a, b) for a, b in zip(state, states[0], strict=True))
 
 
-# torch reads .grad of the state while it traces, and means to hide its own warning about that,
-# which an error outruns
 @every_view
 def test_n6_what_does_not_fit_is_refused(view):
-    module = make(view)
-    x = inputs() if view in LAYERS else inputs()[0]
+    module, x = make(view), inputs() if view in LAYERS else inputs()[0]
+    assert list(inspect.signature(module.forward).parameters) == ["input_tensor", "state"]  # by which norse tells it
     with pytest.raises(ValueError, match=r"input_tensor must have shape \(..., 6\)"):
         module(torch.zeros(*x.shape[:-1], I + 1))
     with pytest.raises(ValueError, match=r"has leaves \(4, 8\), got \(3, 8\)"):
         module(x, module.initial_state(x[..., :3, :]))
 
 
-@every_view
+@every_cell
 @pytest.mark.parametrize(
-    ("settings", "error", "told"),
+    ("settings", "error", "message"),
     [
         ({"tau_mem_inv": torch.ones(H + 1)}, ValueError, r"tau_mem_inv must be one number or 8, got the shape \(9,\)"),
         ({"dt": 0.02}, ValueError, r"dt tau_mem_inv must be below 1, got 2"),
         ({"input_weights": torch.zeros(H, I + 1)}, ValueError, r"input_weights must have shape \(8, 6\), got \(8, 7\)"),
-        ({"recurrent_weights": "glorot"}, TypeError, r"recurrent_weights must be a torch.Tensor, got str"),
-        ({"spike": "super"}, TypeError, r"spike must be a surrogate.*got str \('super'\)"),
         ({"spike": FastSigmoid}, TypeError, r"got the class FastSigmoid; write FastSigmoid\(\)"),
     ],
     ids=str,
 )
-def test_n6_arguments_that_do_not_fit_are_refused(view, settings, error, told):
-    with pytest.raises(error, match=told):
+def test_n6_arguments_that_do_not_fit_are_refused(view, settings, error, message):
+    with pytest.raises(error, match=message):
         make(view, **settings)
-
-
-@every_view
-def test_n7_neuron_parameters_are_registered_saved_moved_and_learnt(view):
-    module = make(view)
-    learnt = {"log_tau_v"} | (set() if "ALIF" not in view.__name__ else {"log_tau_theta", "b_theta", "adaptation"})
-    assert set(dict(module.named_parameters())) == {"input_weights", "recurrent_weights"} | learnt
-    assert set(dict(module.named_parameters())) <= set(module.state_dict())
-    z, state = module(inputs()) if view in LAYERS else over_time(module, inputs())
-    (z.sum() + sum(leaf.sum() for leaf in state)).backward()
-    for name, parameter in module.named_parameters():
-        assert parameter.grad.abs().sum() > 0, name
-    assert all(p.dtype == torch.float64 for p in module.double().parameters())

@@ -1,9 +1,6 @@
-"""`wrap`: which modules become which cells, that the network computes what the model does, and that
-the model is changed."""
+"""`wrap`: which modules become which cells, that the network computes what the model does, and what changes in it."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 import snntorch as snn
@@ -12,8 +9,12 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from neurolsc import LIF, Network, pretrain, radius_profile, save, wrap
+from neurolsc import LIF, ALIFPlus, Network, pretrain, radius_profile, wrap
 from neurolsc.initialisers import RateMatching
+from neurolsc.interop import norse as in_norse
+from neurolsc.interop import snntorch as in_snntorch
+from neurolsc.stability.transitions import follow, time_derivative
+from neurolsc.surrogate import FastSigmoid
 from tests.interop.layers import SNNTORCH, norse
 
 
@@ -37,68 +38,11 @@ class Tutorial(nn.Module):
         return torch.stack(record)
 
 
-class Disordered(Tutorial):
-    """One whose layers are not defined in the order of their use."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.lif1, self.fc2 = self.fc1, self.lif1, self.fc2
-        first = self.fc1
-        del self.fc1
-        self.fc1 = first
-
-
-class Conv(nn.Module):
-    """A convolutional network with pooling, norm and dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 3, 3)
-        self.norm = nn.BatchNorm2d(3)
-        self.pool = nn.MaxPool2d(2)
-        self.lif1 = snn.Leaky(beta=0.8, init_hidden=True)
-        self.flatten = nn.Flatten()
-        self.drop = nn.Dropout(0.5)
-        self.fc = nn.Linear(12, 4)
-
-    def forward(self, x):
-        snn.utils.reset(self)
-        spikes = [self.lif1(self.pool(self.norm(self.conv(step)))) for step in x]
-        return torch.stack([self.fc(self.drop(self.flatten(z))) for z in spikes])
-
-
 def test_a_tutorial_network_computes_the_same_wrapped_bit_for_bit():
     net, x = Tutorial(), 3 * torch.rand(20, 5, 7)
-    run = wrap(net).run(x)
-    assert run.logits.any()
-    assert torch.equal(run.logits, net(x))
-
-
-@pytest.mark.parametrize("kind", ["Leaky", "Leaky-zero", "Leaky-now", "RLeaky", "RLeaky-now", "Synaptic"])
-def test_a_membrane_that_is_read_is_that_of_the_librarys_loop_and_no_start_sets_its_layer(kind):
-    torch.manual_seed(0)
-    fc, lif, *tail = nn.Linear(7, 7), snn.Leaky(beta=0.9, init_hidden=True), *SNNTORCH[f"{kind}-hidden"][0]()
-    nn.init.uniform_(tail[0].weight, 0, 1)
-    network, x, mems, fired = wrap([fc, lif, *tail], output="membrane"), 3 * torch.rand(20, 5, 7), [], 0
-    for step in x:
-        fired += tail[1](tail[0](lif(fc(step)))).sum()
-        mems.append(tail[1].mem)
-    assert fired > 0
-    assert_close(network(x), torch.stack(mems), rtol=1e-5, atol=1e-6)
-    assert network.spiking == (0,)
-    before = tail[1].threshold.clone()
-    RateMatching(0.3).apply(network, [x])
-    assert network.run(x).spikes[0].mean().item() == pytest.approx(0.3, abs=0.03)
-    assert torch.equal(tail[1].threshold, before)
-
-
-@pytest.mark.parametrize(
-    ("end", "told"),
-    [(lambda: nn.Linear(12, 3), "got Linear"), (lambda: nn.LSTM(12, 3), "got LSTM"), (nn.Identity, "got Identity")],
-)
-def test_a_membrane_where_there_is_none_to_read_is_refused(end, told):
-    with pytest.raises(ValueError, match=rf"has a mem at the very end, {told}"):
-        wrap([nn.Linear(7, 12), snn.Leaky(0.9), end()], output="membrane")
+    logits = wrap(net)(x)
+    assert logits.any()
+    assert torch.equal(logits, net(x))
 
 
 def test_a_norse_network_computes_the_same_wrapped_bit_for_bit():
@@ -114,39 +58,54 @@ def test_a_norse_network_computes_the_same_wrapped_bit_for_bit():
     assert torch.equal(run.logits, torch.stack(outputs))
 
 
+@pytest.mark.parametrize("kind", ["Leaky", "Leaky-zero", "Leaky-now", "RLeaky", "RLeaky-now", "Synaptic"])
+def test_a_membrane_that_is_read_is_that_of_the_librarys_loop_and_no_start_sets_its_layer(kind):
+    fc, lif, *tail = nn.Linear(7, 7), snn.Leaky(beta=0.9, init_hidden=True), *SNNTORCH[f"{kind}-hidden"][0]()
+    nn.init.uniform_(tail[0].weight, 0, 1)
+    network, x, mems, fired = wrap([fc, lif, *tail], output="membrane"), 3 * torch.rand(20, 5, 7), [], 0
+    for step in x:
+        fired += tail[1](tail[0](lif(fc(step)))).sum()
+        mems.append(tail[1].mem)
+    assert fired > 0
+    assert_close(network(x), torch.stack(mems), rtol=1e-5, atol=1e-6)
+    assert network.spiking == (0,)
+    before = tail[1].threshold.clone()
+    RateMatching(0.3).apply(network, [x])
+    assert network.run(x).spikes[0].mean().item() == pytest.approx(0.3, abs=0.03)
+    assert torch.equal(tail[1].threshold, before)
+
+
+@pytest.mark.parametrize("end", [nn.Linear(12, 3), nn.LSTM(12, 3), nn.Identity()], ids=lambda m: type(m).__name__)
+def test_a_membrane_where_there_is_none_to_read_is_refused(end):
+    with pytest.raises(ValueError, match=rf"has a mem at the very end, got {type(end).__name__}"):
+        wrap([nn.Linear(7, 12), snn.Leaky(0.9), end], output="membrane")
+
+
 def test_pretraining_the_network_changes_the_model_and_leaves_its_readout():
     net, x = Tutorial(24), 3 * torch.rand(20, 16, 7)
     before = {name: value.clone() for name, value in net.state_dict().items()}
     result = pretrain(wrap(net), [x], target=0.5, max_steps=60, progress=False)
     assert result.converged
     assert result.profile.firing_rate.min() > 0
-    assert net.lif1.beta == pytest.approx(0.5, abs=0.02)
-    assert {k for k, v in net.state_dict().items() if not torch.equal(v, before[k])} == {
-        "fc1.weight",
-        "lif1.beta",
-        "fc2.weight",
-        "lif2.beta",
-    }
-    assert wrap(net)(x).any()
+    changed = {k for k, v in net.state_dict().items() if not torch.equal(v, before[k])}
+    assert changed == {"fc1.weight", "lif1.beta", "fc2.weight", "lif2.beta"}
     profile = radius_profile(wrap(net), x)  # of the model, wrapped anew
-    torch.testing.assert_close(profile.time_mean, torch.full((2,), 0.5), atol=0.02, rtol=0)
+    assert_close(profile.time_mean, torch.full((2,), 0.5), atol=0.02, rtol=0)
 
 
-def test_radii_are_those_of_the_evaluated_network_and_its_modes_are_kept():
-    net = Conv().train()
-    network = wrap(net, input_shape=(1, 6, 6))
-    running = net.norm.running_mean.clone()
-    x = 3 * torch.rand(8, 5, 36)
+def test_radii_are_those_of_the_evaluated_network_and_its_modes_stay():
+    norm = nn.BatchNorm2d(3)
+    modules = [nn.Conv2d(1, 3, 3), norm, nn.MaxPool2d(2), snn.Leaky(beta=0.8), nn.Flatten(), nn.Dropout(0.5)]
+    network = wrap([*modules, nn.Linear(12, 4)], input_shape=(1, 6, 6))
+    running, x = norm.running_mean.clone(), 3 * torch.rand(8, 5, 36)
     one, two = radius_profile(network, x, steps=2), radius_profile(network, x, steps=2)
     assert torch.equal(one.depth, two.depth)
-    assert torch.equal(net.norm.running_mean, running)
-    assert net.norm.training
-    assert network.training
+    assert torch.equal(norm.running_mean, running)
+    assert norm.training and network.training
 
 
-def test_what_a_wrapped_radius_is_due_to_is_what_our_cell_of_equal_weights_says():
-    torch.manual_seed(0)
-    cell = LIF(7, 12, tau_v=-1 / math.log(0.9))
+def test_a_wrapped_radius_is_due_to_what_that_of_our_cell_of_equal_weights_is_due_to():
+    cell = LIF(7, 12)
     cell.tau_v = torch.full((12,), -1 / math.log(0.9))
     layer, before = snn.RLeaky(0.9, linear_features=12, spike_grad=cell.spike), nn.Linear(7, 12, bias=False)
     with torch.no_grad():
@@ -155,58 +114,45 @@ def test_what_a_wrapped_radius_is_due_to_is_what_our_cell_of_equal_weights_says(
         layer.recurrent.weight.copy_(cell.w_rec)
         layer.recurrent.bias.zero_()
     x = torch.rand(12, 3, 7)
-    ours, theirs = (
-        radius_profile(n, x) for n in (Network([cell], 2, layer_delay=0), wrap([before, layer, nn.Linear(12, 2)]))
-    )
+    ours = radius_profile(Network([cell], 2, layer_delay=0), x)
+    theirs = radius_profile(wrap([before, layer, nn.Linear(12, 2)]), x)
     assert ours.firing_rate > 0.05
     assert theirs.due_to[0]["leak"] == pytest.approx(0.9, abs=0.01)
     assert theirs.due_to[0]["recurrence"] == pytest.approx(ours.due_to[0]["recurrence"], abs=0.02)
     assert theirs.due_to[0]["recurrence"] > 0.02
-    assert "leak 0.90 + recurrence" in str(theirs)
     (recurrent,) = radius_profile(wrap([norse.LIFRecurrent(7, 12)]), 5 * x).due_to
     assert set(recurrent) == {"leak", "recurrence"}
 
 
-def test_layers_out_of_order_are_an_error_that_says_what_to_pass():
-    net = Disordered()
-    with pytest.raises(ValueError, match=r"order Leaky, Linear, Leaky, Linear .*wrap\(\[fc1, lif1, fc2, lif2\]\)"):
-        wrap(net, input_shape=7)
-    x = 3 * torch.rand(20, 5, 7)
-    assert torch.equal(wrap([net.fc1, net.lif1, net.fc2, net.lif2])(x), net(x))
-
-
-@pytest.mark.parametrize(
-    ("modules", "error", "message"),
-    [
-        (lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()), ValueError, "no recurrent layer"),
-        (lambda: [snn.Leaky(0.9), nn.Linear(3, 3)], ValueError, "pass input_shape"),
-        (lambda: [nn.Conv2d(1, 2, 3), snn.Leaky(0.9)], ValueError, "pass input_shape"),
-        (lambda: [fc := nn.Linear(3, 3), lif := snn.Leaky(0.9), fc, lif], ValueError, "occurs twice"),
-        (lambda: [nn.Linear(3, 3), Counting(), snn.Leaky(0.9)], TypeError, "Counting: .*keeps a state"),
-        (lambda: [nn.Linear(3, 4), snn.Leaky(0.9), nn.Linear(3, 3)], ValueError, "do not fit"),
-    ],
-)
-def test_what_cannot_be_wrapped_is_refused_by_name(modules, error, message):
-    with pytest.raises(error, match=message):
-        wrap(modules())
-
-
-def test_a_subclass_of_a_norse_neuron_is_refused_since_its_step_is_not_known():
-    class Own(norse.LIFRecurrentCell):
-        pass
-
-    with pytest.raises(TypeError, match="norse's Own cannot be wrapped: its step is not known"):
-        wrap([Own(3, 4)])
-
-
 class Counting(nn.Module):
-    """A module that is not what it was."""
+    """A module with a state of its own."""
 
     calls = 0
 
     def forward(self, x):
         self.calls += 1
         return x + self.calls
+
+
+@pytest.mark.parametrize(
+    ("modules", "error", "message"),
+    [
+        (lambda: snn.Leaky, TypeError, "wrap takes a module or a list of modules, got <class"),
+        (lambda: [nn.Linear(3, 3), torch.relu], TypeError, "wrap takes a module or a list of modules"),
+        (lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()), ValueError, "no recurrent layer"),
+        (lambda: [nn.Conv2d(1, 2, 3), snn.Leaky(0.9)], ValueError, "pass input_shape"),
+        (lambda: [fc := nn.Linear(3, 3), lif := snn.Leaky(0.9), fc, lif], ValueError, "occurs twice"),
+        (lambda: [nn.Linear(3, 3), Counting(), snn.Leaky(0.9)], TypeError, "Counting: .*keeps a state"),
+        (
+            lambda: [nn.Linear(3, 4), snn.Leaky(0.9), nn.Linear(3, 3)],
+            ValueError,
+            r"order Linear, Leaky, Linear .*wrap\(\[fc1, lif1, fc2, lif2\]\)",
+        ),
+    ],
+)
+def test_what_cannot_be_wrapped_is_refused_by_name(modules, error, message):
+    with pytest.raises(error, match=message):
+        wrap(modules())
 
 
 def test_modules_of_ones_own_without_state_are_taken():
@@ -216,23 +162,91 @@ def test_modules_of_ones_own_without_state_are_taken():
 
     lstm, out = nn.LSTM(7, 6), nn.Linear(6, 4)
     x = torch.rand(5, 3, 7)
-    torch.testing.assert_close(wrap([Scale(), lstm, out], input_shape=7)(x), out(lstm(3 * x)[0]))
+    assert_close(wrap([Scale(), lstm, out], input_shape=7)(x), out(lstm(3 * x)[0]))
 
 
-def test_a_wrapped_network_that_no_file_can_describe_is_refused(tmp_path):
-    model = [nn.Conv2d(1, 2, 3), nn.Flatten(), snn.Leaky(0.9), nn.Linear(8, 2)]
-    with pytest.raises(TypeError, match=r"Conv2d cannot be exported.*torch\.save\(model\.state_dict\(\), path\)"):
-        save(wrap(model, input_shape=(1, 4, 4)), tmp_path / "net.safetensors")
-    assert not list(tmp_path.iterdir())
+# ---------------------------------------------------------------- our own layers in their networks
 
 
-@pytest.mark.slow
-def test_neither_snntorch_nor_norse_is_needed_for_a_torch_lstm():
-    code = (
-        "import sys; sys.modules['snntorch'] = sys.modules['norse'] = sys.modules['lightning'] = None\n"
-        "import torch, neurolsc\n"
-        "network = neurolsc.wrap(torch.nn.LSTM(3, 4))\n"
-        "print(neurolsc.radius_profile(network, torch.rand(5, 2, 3)).time_mean.shape[0])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert done.stdout.strip() == "1", done.stderr
+LAYERS = {"LIF": in_snntorch.LIF, "ALIF+": in_snntorch.ALIFPlus, "ALIF±": in_snntorch.ALIFPlusMinus}
+
+
+def spikes() -> torch.Tensor:
+    return (torch.rand(12, 6, 20, generator=torch.Generator().manual_seed(0)) < 0.3).to(torch.get_default_dtype())
+
+
+def stack(kind: str, **settings: object) -> nn.Sequential:
+    settings = {"beta": 0.8, "linear_features": 16, "threshold": 0.3, "init_hidden": True} | settings
+    layers = [LAYERS[kind](**settings) for _ in "ab"]
+    return nn.Sequential(nn.Linear(20, 16), layers[0], nn.Linear(16, 16), layers[1], nn.Linear(16, 3))
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("mechanism", ["subtract", "zero", "none"])
+def test_a_wrapped_snntorch_network_of_our_layers_computes_what_it_computes(kind, mechanism):
+    net, x = stack(kind, reset_mechanism=mechanism), spikes()
+    expected = torch.stack([net(frame) for frame in x])
+    states = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    run = wrap(net).run(x)
+    assert torch.equal(run.logits, expected)
+    assert all(layer.any() for layer in run.spikes)
+    assert all(torch.equal(buffer, states[name]) for name, buffer in net.named_buffers())  # hidden states stay
+
+
+@pytest.mark.parametrize("reset_gradient", [False, True])
+def test_the_derivative_of_a_wrapped_alif_layer_is_the_closed_form_of_our_cell(reset_gradient, float64):
+    net = stack("ALIF+", spike_grad=FastSigmoid(), reset_gradient=reset_gradient)[:2]
+    view, cell = net[1], ALIFPlus(20, 16, reset_gradient=reset_gradient)
+    with torch.no_grad():
+        cell.w_in.copy_(net[0].weight)
+        cell.b_v.copy_(net[0].bias)
+        cell.w_rec.copy_(view.recurrent.weight)
+        cell.adaptation.copy_(view.adaptation)
+        cell.tau_v, cell.tau_theta, cell.theta_rest = -1 / view.beta.log(), view.tau_theta.detach(), view.threshold
+    (wrapped,), _ = follow(wrap(net), spikes(), torch.arange(12))
+    state = cell.initial_state(1)._replace(v=wrapped.before.mem, theta=wrapped.before.thr)
+    expected = time_derivative(type(wrapped)(cell, wrapped.x, state, None, None))
+    swap = torch.cat((torch.arange(16, 32), torch.arange(16)))  # the layer's state is (thr, mem)
+    assert_close(time_derivative(wrapped), expected[:, swap][:, :, swap])
+
+
+def test_our_layers_in_a_snntorch_network_are_pretrained_in_place():
+    net = stack("ALIF+", spike_grad=FastSigmoid())
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    result = pretrain(wrap(net), [spikes()], target=0.5, progress=False)
+    assert result.converged, result
+    assert (result.profile.firing_rate > 0).all()
+    changed = {name for name, p in net.named_parameters() if not torch.equal(p, before[name])}
+    assert {"0.weight", "1.recurrent.weight", "2.weight", "3.recurrent.weight"} <= changed
+    assert not {"4.weight", "4.bias", "0.bias"} & changed
+
+
+def test_a_cell_of_ours_is_taken_as_it_is_and_modules_before_it_belong_to_it():
+    cell, plain, out = in_norse.ALIFPlusRecurrentCell(20, 16, v_th=0.3), nn.Linear(20, 20), nn.Linear(16, 3)
+    assert wrap([cell, out]).cells[0] is cell
+    network, x, state, logits = wrap([nn.Flatten(), plain, cell, out]), spikes(), None, []
+    for frame in x:
+        z, state = cell(plain(frame), state)
+        logits.append(out(z))
+    run = network.run(x)
+    assert run.spikes[0].any()
+    assert torch.equal(run.logits, torch.stack(logits))
+    weight, w_rec, rest = plain.weight.clone(), cell.w_rec.clone(), cell.theta_rest.clone()
+    pretrain(network, [x], target=0.5, max_steps=2, progress=False)
+    assert torch.equal(plain.weight, weight)
+    assert not torch.equal(cell.w_rec, w_rec) and not torch.equal(cell.theta_rest, rest)
+
+
+def test_layers_of_all_makes_stand_in_one_network():
+    modules = [
+        nn.Linear(20, 16),
+        in_snntorch.ALIFPlus(beta=0.8, linear_features=16, threshold=0.3),
+        in_norse.LIFRecurrentCell(16, 12, v_th=0.3),
+        nn.Linear(12, 8),
+        snn.Leaky(beta=0.8, threshold=0.3),
+        nn.LSTM(8, 6),
+    ]
+    network = wrap(modules)
+    assert len(network.cells) == 4
+    profile = radius_profile(network, spikes(), steps=4)
+    assert profile.time.isfinite().all() and (profile.time_mean > 0).all()

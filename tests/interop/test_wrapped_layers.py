@@ -1,5 +1,5 @@
-"""The wrapper half of the contract, W1 to W10, for every layer of snnTorch, norse and PyTorch that
-is wrapped."""
+"""The contract of wrapped layers, W1 to W10, for every layer of snnTorch, norse and PyTorch that is wrapped;
+their synapses and thresholds."""
 
 import copy
 
@@ -7,8 +7,23 @@ import pytest
 import snntorch as snn
 import torch
 from torch import Tensor, nn
+from torch.autograd.functional import jacobian
+from torch.testing import assert_close
 
-from neurolsc import ForeignNeuronWarning, pretrain, radius_profile, spectral_radius, wrap
+from neurolsc import (
+    ALIFPlus,
+    ForeignNeuronWarning,
+    Network,
+    TransitionRule,
+    evaluate,
+    match_firing_rates,
+    pretrain,
+    radius_profile,
+    spectral_radius,
+    wrap,
+)
+from neurolsc.interop import norse as in_norse
+from neurolsc.interop import snntorch as in_snntorch
 from neurolsc.stability.transitions import (
     depth_derivative,
     flat,
@@ -72,7 +87,7 @@ def test_w1_torch_layers_step_as_torch_does(name):
     if isinstance(modules[0], nn.RNNCellBase):
         assert torch.equal(network(x), torch.stack(own_loop(modules, x, (N_IN,))[0]))
     else:  # which computes all steps' inputs in one product, so that sums are rounded otherwise
-        torch.testing.assert_close(network(x), modules[0](x)[0], rtol=1e-6, atol=1e-6)
+        assert_close(network(x), modules[0](x)[0], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -112,22 +127,20 @@ def test_w3_derivatives_that_are_not_what_they_seem_are_warned_of(layer, what):
 @every
 def test_w4_wrapping_and_measuring_leave_no_trace(name):
     make, shape = EVERY[name]
-    modules = make()
-    attributes = [dict(vars(m)) for module in modules for m in module.modules()]
-    buffers = [dict(m._buffers) for module in modules for m in module.modules()]
-    flags = [leaf.requires_grad for module in modules for leaf in norse_parameters(module)]
-    network = wrap(modules, input_shape=shape)
+    layers = nn.Sequential(*make())
+    everything = [m for m in layers.modules() if m is not layers]
+    attributes = [(dict(vars(m)), dict(m._buffers)) for m in everything]
+    flags = [leaf.requires_grad for leaf in neuron_parameters(layers[-1])]
+    network = wrap(list(layers), input_shape=shape)
     radius_profile(network, torch.rand(2, 2, network.n_in), steps=1)
-    for before, now in zip(attributes, (m for module in modules for m in module.modules()), strict=True):
+    for (before, buffers), now in zip(attributes, everything, strict=True):
         assert before == dict(vars(now))
-    for before, now in zip(buffers, (m for module in modules for m in module.modules()), strict=True):
-        assert all(before[key] is now._buffers[key] for key in before)
-    assert flags == [leaf.requires_grad for module in modules for leaf in norse_parameters(module)]
+        assert all(buffers[key] is now._buffers[key] for key in buffers)
+    assert flags == [leaf.requires_grad for leaf in neuron_parameters(layers[-1])]
 
 
-def norse_parameters(module: nn.Module) -> list[Tensor]:
-    p = getattr(module, "p", ())
-    return [leaf for leaf in p if isinstance(leaf, Tensor)] if isinstance(p, tuple) else []
+def neuron_parameters(layer: nn.Module) -> list[Tensor]:
+    return [leaf for leaf in getattr(layer, "p", ()) if isinstance(leaf, Tensor)]
 
 
 @every
@@ -137,7 +150,7 @@ def test_w5_jacobians_equal_the_loop_of_autograd_grad(name):
         for ours, of in ((time_derivative(t), "state"), (input_derivative_by_autograd(t), "input")):
             reference = torch.stack([rows(t, sample, of) for sample in range(3)])
             scale = reference.abs().max().clamp(min=1).item()
-            torch.testing.assert_close(ours, reference, rtol=1e-12, atol=1e-12 * scale)
+            assert_close(ours, reference, rtol=1e-12, atol=1e-12 * scale)
 
 
 def rows(t, sample: int, of: str) -> Tensor:
@@ -178,23 +191,20 @@ def test_w7_the_radius_without_spk_at_the_next_step_is_that_of_the_full_matrix(l
     assert network.cells[0].initial_state(1)._fields == ("mem",)
     steps = follow(network, x, torch.arange(8))[0][0]
     reduced = spectral_radius(time_derivative(steps)).view(8, 3)
-    mem = steps.before.mem
-    full = []
-    surrogate = layer.spike_grad
+    surrogate, full = layer.spike_grad, []
     layer.spike_grad = lambda v: surrogate(v).to(v.dtype)
-    for point in range(len(mem)):
-        h = torch.cat([mem[point], layer.fire(mem[point])]).detach()
-        current = network.cells[0].current(steps.x[point : point + 1]).detach()
+    for mem, now in zip(steps.before.mem, steps.x, strict=True):
+        current = network.cells[0].current(now[None]).detach()
 
         def step(h: Tensor, current=current) -> Tensor:
             spk, after = layer(current, h[None, N:], h[None, :N])
             return torch.cat([after[0], spk[0]])
 
-        full.append(torch.autograd.functional.jacobian(step, h))
+        full.append(jacobian(step, torch.cat([mem, layer.fire(mem)]).detach()))
     full = spectral_radius(torch.stack(full)).view(8, 3)
     assert network.run(x).spikes[0].any()
     # snnTorch's surrogates return float32, and so their gradients pass through float32 too
-    torch.testing.assert_close(full[:-1], reduced[1:], rtol=1e-6, atol=1e-6)
+    assert_close(full[:-1], reduced[1:], rtol=1e-6, atol=1e-6)
     assert not torch.allclose(full[:-1], reduced[:-1])
 
 
@@ -206,9 +216,9 @@ def test_w8_the_reset_of_snntorch_carries_gradient_without_delay_only(delay):
     t = follow(network, x, torch.tensor([4]))[0][0]
     by_mem = time_derivative(t)[:, :N, :N].diagonal(dim1=1, dim2=2)
     fired = 0.9 * t.before.mem + cell.current(t.x) - (t.before.mem > 1).float()
-    s = torch.autograd.functional.jacobian(lambda v: surrogate(v - 1).sum(), fired)
+    s = jacobian(lambda v: surrogate(v - 1).sum(), fired)
     assert network.run(x).spikes[0].any()
-    torch.testing.assert_close(by_mem, torch.full_like(s, 0.9) if delay else 0.9 * (1 - s))
+    assert_close(by_mem, torch.full_like(s, 0.9) if delay else 0.9 * (1 - s))
     assert cell.reset_gradient is not delay
 
 
@@ -218,11 +228,8 @@ def test_w8_norse_resets_carry_gradient_but_in_its_recurrent_lif(name):
     cell = network.cells[0]
     t = follow(network, x, torch.tensor([4]))[0][0]
     state = cell.update(t.x, cell.output(t.before), t.before)
-    j = time_derivative(t)
-    fields = state._fields
-    part = {f: slice(i * N, (i + 1) * N) for i, f in enumerate(fields)}
-    by_v = j[:, part["v"], part["v"]].diagonal(dim1=1, dim2=2)
-    z = cell.output(state)
+    v = slice(state._fields.index("v") * N, (state._fields.index("v") + 1) * N)
+    by_v, z = time_derivative(t)[:, v, v].diagonal(dim1=1, dim2=2), cell.output(state)
     assert z.any() and not z.all()
     detached = torch.allclose(by_v, (1 - z) * cell.decay_mem.to(z))
     assert cell.reset_gradient is not detached
@@ -235,9 +242,9 @@ def test_w9_layers_read_the_layer_below_in_the_same_step():
     x = 3 * torch.rand(6, 3, N_IN)
     first, second = follow(network, x, torch.tensor([4]))[0]
     mem = second.state_below.mem  # of the same step
-    s = torch.autograd.functional.jacobian(lambda v: lif1.spike_grad(v - 1).sum(), mem)
-    torch.testing.assert_close(depth_derivative(second), fc2.weight * s.unsqueeze(1))
-    torch.testing.assert_close(depth_derivative(first), fc1.weight.expand(3, -1, -1))
+    s = jacobian(lambda v: lif1.spike_grad(v - 1).sum(), mem)
+    assert_close(depth_derivative(second), fc2.weight * s.unsqueeze(1))
+    assert_close(depth_derivative(first), fc1.weight.expand(3, -1, -1))
 
 
 def test_w9_in_an_lsnn_an_input_reaches_only_the_current_within_a_step():
@@ -291,3 +298,103 @@ def test_w10_norse_decays_move_in_this_layer_and_in_no_other():
     fresh = wrap([other, nn.Linear(N, 3)])
     fresh.load_state_dict(network.state_dict())
     assert torch.equal(other.p.tau_mem_inv, layer.p.tau_mem_inv)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_synapses_within_a_layer_are_those_through_which_a_spike_moves_another_neuron(name):
+    cell = wrapped(name)[0]
+    library, _, kind = name.rpartition(".")
+    if library == "" or "conv" in kind or "SLSTM" in kind:
+        assert cell.recurrent_synapses is None
+        return
+    if library == "norse" and "Recurrent" not in kind:
+        assert cell.recurrent_synapses == 0
+        return
+    state = cell.initial_state(1)
+    leaf = next(f for f in ("i", "syn", "syn_exc", "mem") if f in state._fields)
+    z = 0.1 * torch.ones(1, cell.n_hidden)
+    moved = jacobian(lambda z: getattr(cell.update(torch.zeros(1, cell.n_in), z, state), leaf)[0], z)[:, 0]
+    assert (moved != 0).sum(0).tolist() == [cell.recurrent_synapses] * cell.n_hidden
+
+
+def wrapped(name: str):
+    make, shape = EVERY[name]
+    return wrap(make(), input_shape=shape).cells
+
+
+def test_operations_of_a_wrapped_network_are_counted_spike_by_spike():
+    width = 12
+    layers = [snn.RLeaky(0.8, linear_features=width), nn.Linear(width, width), snn.Leaky(0.9)]
+    network = wrap([nn.Linear(7, width), *layers, nn.Linear(width, 3)])
+    x = (torch.rand(10, 4, 7) < 0.5).float()
+    first, second = (layer.sum().item() for layer in network.run(4 * x).spikes)
+    assert first > 0 and second > 0
+    by_hand = x.sum().item() * width + first * (width + width) + second * (0 + 3)
+    assert evaluate(network, [(4 * x[:, b], 0) for b in range(4)]).synops == pytest.approx(by_hand / 4)
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        lambda: [nn.Unflatten(1, (1, 5, 5)), nn.Conv2d(1, 2, 3), snn.Leaky(0.9)],
+        lambda: [nn.Linear(25, 9), nn.ReLU(), nn.Linear(9, 4), snn.Leaky(0.9)],
+        lambda: [nn.Flatten(), snn.Leaky(0.9)],
+        lambda: [nn.Linear(25, 9), norse.LIFRecurrentCell(9, 4)],
+        lambda: [nn.Linear(25, 9), ALIFPlus(9, 4)],
+    ],
+)
+def test_synapses_are_not_known_where_the_input_is_not_one_dense_product(modules):
+    assert wrap(modules(), input_shape=25).cells[0].recurrent_synapses is None
+
+
+SNN = ("Leaky", "Leaky-now", "RLeaky", "RLeaky-one", "Synaptic", "RSynaptic", "Alpha", "SLSTM", "RLeaky-conv")
+SCALED = {
+    **{f"snn.{kind}": (lambda k=kind: wrapped(f"snn.{k}-hidden")) for kind in SNN},
+    **{
+        f"norse.{kind}": (lambda k=kind: wrapped(f"norse.{k}"))
+        for kind in ("LIF", "LIFRecurrent", "LIFBoxCell", "IAFCell", "LSNNRecurrent", "LSNNCell")
+    },
+    "in_snntorch.LIF": lambda: wrap([nn.Linear(N_IN, N), in_snntorch.LIF(linear_features=N)]).cells,
+    "in_snntorch.ALIFPlus": lambda: wrap([nn.Linear(N_IN, N), in_snntorch.ALIFPlus(linear_features=N)]).cells,
+    "in_norse.ALIFPlusMinusRecurrentCell": lambda: [in_norse.ALIFPlusMinusRecurrentCell(N_IN, N)],
+    "ALIFPlus after a Linear": lambda: wrap([nn.Linear(N_IN, N_IN), ALIFPlus(N_IN, N)]).cells,
+}
+
+
+@pytest.mark.parametrize("cells", SCALED.values(), ids=SCALED)
+def test_rates_are_matched_by_thresholds_that_scale(cells):
+    torch.manual_seed(1)
+    network = Network(list(cells()), nn.Identity(), layer_delay=0)
+    (cell,) = network.cells
+    x = 8 * torch.randn(40, 8, cell.n_in)
+    before = network.run(x).spikes[0]
+    thresholds = cell.thresholds()
+    thresholds.scale(4.0)
+    assert network.run(x).spikes[0].mean() < before.mean()
+    thresholds.scale(1.0)
+    assert torch.equal(network.run(x).spikes[0], before)
+    wanted = 0.6 * before.mean().item()
+    (reached,) = match_firing_rates(network, x, [wanted])
+    assert reached == pytest.approx(wanted, abs=0.01) and wanted > 0
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        lambda: [nn.LSTM(N_IN, N)],
+        lambda: [norse.LICell(), nn.Linear(N_IN, N)],
+        lambda: [norse.LIFRecurrentCell(N_IN, N, p=norse.LIFParameters(v_th=torch.tensor(-50.0)))],
+        lambda: [nn.Linear(N_IN, N), snn.Leaky(0.9, threshold=-1.0)],
+    ],
+)
+def test_a_layer_without_a_threshold_that_a_factor_raises_has_none(modules):
+    assert wrap(modules(), input_shape=N_IN).cells[0].thresholds() is None
+
+
+@pytest.mark.parametrize("modules", [[nn.Linear(5, 5), ALIFPlus(5, 6)], [in_norse.ALIFPlusRecurrent(5, 6)]])
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_rule_holds_the_resting_threshold_of_our_cells_in_a_wrapped_network(modules, hold):
+    (cell,) = wrap(modules).cells
+    rest = cell.thresholds().rest()
+    TransitionRule(hold_threshold=hold).apply(cell, time=0.8, depth=1.0)
+    assert torch.allclose(cell.thresholds().rest(), rest, rtol=1e-5) == hold
