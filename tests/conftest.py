@@ -1,11 +1,7 @@
 """What the tests share: a fresh seed for each, and networks with inputs under which they fire."""
 
 import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -71,16 +67,3 @@ def make_network() -> Callable[..., Network]:
         return Network(cells, n_out=4, layer_delay=layer_delay)
 
     return make
-
-
-@pytest.fixture
-def small_disk() -> Iterator[Path]:
-    """A file system of 256 kB, which can really be full, where this user may mount one."""
-    with tempfile.TemporaryDirectory() as place:
-        mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", place]
-        if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
-            pytest.skip("needs the right to mount a file system (root on Linux)")
-        try:
-            yield Path(place)
-        finally:
-            subprocess.run(["umount", "-l", place], check=True)

@@ -11,7 +11,7 @@ from torch import nn
 from neurolsc import LIF, Network, evaluate, metrics
 from neurolsc.datasets import collate
 from neurolsc.tasks import cross_entropy
-from tests.patterns import CLASSES, Leak, N, Patterns, same_bits, small_network, weights
+from tests.patterns import CLASSES, Leak, N, Patterns, small_network
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
@@ -66,15 +66,11 @@ def test_a_layer_that_does_not_spike_has_no_firing_rate_but_its_network_has_a_sc
     assert (scores.firing_rate[1], scores.silent_steps, scores.synops) == (None,) * 3
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_evaluation_leaves_network_mode_and_random_numbers_alone(training: bool):
-    network = Network([Leak(N, 8, dropout=0.5)], CLASSES).train(training)
-    before, rng = weights(network), torch.random.get_rng_state()
-    first, second = evaluate(network, Patterns(9)), evaluate(network, Patterns(9))
-    assert first == second  # no dropout
-    assert network.training is training
-    assert same_bits(before, weights(network))
-    assert torch.equal(rng, torch.random.get_rng_state())
+def test_evaluation_leaves_network_mode_and_random_numbers_alone():
+    network = Network([Leak(N, 8, dropout=0.5)], CLASSES).train()
+    rng = torch.random.get_rng_state()
+    assert evaluate(network, Patterns(9)) == evaluate(network, Patterns(9))  # no dropout
+    assert network.training and torch.equal(rng, torch.random.get_rng_state())
 
 
 @pytest.mark.parametrize(

@@ -124,14 +124,6 @@ def test_the_start_is_relay_unless_another_setting_sets_the_network(parts, start
     assert Experiment(**({"network": NetworkSettings(), "data": DATA} | parts)).initialiser == start
 
 
-def test_the_default_start_wakes_the_network(tmp_path):
-    experiment = Experiment(NetworkSettings(width=16, layers=3), DATA)
-    network = experiment.run(tmp_path / "run").network
-    x = experiment.first_samples("train", 32)[0]
-    assert [layer.mean().item() for layer in network.run(x).spikes] == pytest.approx([0.15] * 3, abs=0.05)
-    assert read_settings(tmp_path / "run")["start"] == "Relay()"
-
-
 def test_a_start_comes_first_and_reports_what_it_did_not_reach(tmp_path):
     lines, experiment = [], replace(STARTED, pretraining=None, training=None)
     network = experiment.run(tmp_path / "run", say=lines.append).network
@@ -145,15 +137,6 @@ def test_a_start_comes_first_and_reports_what_it_did_not_reach(tmp_path):
     assert names(tmp_path / "run") == UNTRAINED | {"start.json"}
     with pytest.raises(ValueError, match=r"unknown initialiser Lsuv; .* did you mean LSUV\?"):
         StartSettings("Lsuv")
-
-
-@pytest.mark.slow
-def test_a_start_is_followed_by_the_pre_training(tmp_path):
-    started = replace(STARTED, training=None).run(tmp_path / "run")
-    plain = replace(WHOLE, training=None).run(tmp_path / "plain")
-    assert not torch.equal(started.network.cells[0].w_rec, plain.network.cells[0].w_rec)
-    for outcome in (started, plain):
-        assert outcome.pretraining.profile.time_mean.item() == pytest.approx(0.5, abs=0.1)
 
 
 # ---- stopped and resumed
@@ -209,10 +192,3 @@ def test_a_run_that_diverges_leaves_its_best_network_and_names_it(tmp_path, monk
         replace(experiment, training=replace(experiment.training, lr=1e-3)).run(tmp_path / "run")
     experiment.run(tmp_path / "run")
     assert names(tmp_path) == {"run"}
-
-
-def test_a_run_can_begin_with_the_weights_of_a_file(tmp_path):
-    neurolsc.save(WHOLE.build(), tmp_path / "weights")
-    experiment = replace(WHOLE, network=NetworkSettings(weights=str(tmp_path / "weights")), pretraining=None)
-    assert torch.equal(experiment.build().cells[0].w_in, WHOLE.build().cells[0].w_in)
-    assert not torch.equal(experiment.run(tmp_path / "run").network.cells[0].w_in, WHOLE.build().cells[0].w_in)

@@ -5,7 +5,6 @@ import errno
 import io
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from neurolsc import load, save, train
+from neurolsc import save, train
 from neurolsc.experiment.run import run_folder
-from neurolsc.io import lock_file
 from tests.patterns import QUIET, Patterns, small_network
 
 CALLS = ("open", "fsync", "replace", "unlink", "mkdir", "rmdir")
@@ -88,46 +86,3 @@ def test_whichever_call_fails_nothing_is_lost_or_mixed_and_the_next_run_ends_in_
         assert (folder / "run" / "network.safetensors").read_bytes() == wanted
         shutil.rmtree(folder)
     assert told > counted.count / 2
-
-
-def test_a_folder_that_is_removed_under_a_run_is_told_and_the_next_run_ends(tmp_path: Path):
-    for gone in (tmp_path / "runs" / "run.partial", tmp_path / "runs"):
-
-        def remove(history: object, gone: Path = gone) -> None:
-            shutil.rmtree(gone)
-
-        with (
-            pytest.raises(FileNotFoundError, match=r"could not write the file .*train\.checkpoint"),
-            run_folder(tmp_path / "runs" / "run", {}) as folder,
-        ):
-            where = folder / "train.checkpoint"
-            settings: dict[str, Any] = QUIET | {"epochs": 2, "checkpoint": where, "on_epoch": remove}
-            train(small_network(), Patterns(8), Patterns(3), **settings)
-        assert not (tmp_path / "runs" / "run.partial").exists()
-        assert not lock_file(tmp_path / "runs" / "run").exists()
-        job(tmp_path / "runs" / "run")
-        shutil.rmtree(tmp_path / "runs")
-
-
-@pytest.mark.slow
-def test_on_a_disk_that_is_full_the_old_file_stays_and_the_error_says_so(small_disk: Path):
-    save(small_network(), small_disk / "n")
-    before = (small_disk / "n").read_bytes()
-    filling = (small_disk / "filling").open("wb", buffering=0)
-    with filling, pytest.raises(OSError, match="No space left"):
-        while True:
-            filling.write(b"x" * 4096)
-    with pytest.raises(OSError, match=r"could not write the file \(No space left on device\).*/n"):
-        save(small_network(1), small_disk / "n")
-    assert (small_disk / "n").read_bytes() == before
-    with pytest.raises(OSError, match="No space left on device"):
-        job(small_disk / "run")
-    assert names(small_disk) <= {"n", "filling", "run.partial"}
-    (small_disk / "filling").unlink()
-    job(small_disk / "run")
-    assert names(small_disk) == {"n", "run"}
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    for write in (lambda: save(small_network(1), small_disk / "n"), lambda: job(small_disk / "other")):
-        with pytest.raises(OSError, match="Read-only file system"):
-            write()
-    assert load(small_disk / "n").n_in == 6

@@ -43,10 +43,11 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_is_read_back_bit_by_bit_and_runs_alike(name: str, dtype: torch.dtype, tmp_path: Path):
-    network = NETWORKS[name]().to(dtype)
+def test_a_network_is_read_back_bit_by_bit_and_runs_alike(name: str, tmp_path: Path):
+    network, dtype = NETWORKS[name](), torch.float32
+    if name == "options":
+        network, dtype = network.double(), torch.float64
     with torch.no_grad():  # away from the starting values, which no constructor could give again
         for parameter in network.parameters():
             parameter.mul_(1 + 0.1 * torch.randn_like(parameter)).add_(1e-3)

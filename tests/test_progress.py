@@ -1,9 +1,5 @@
 """Progress bars: on standard error, only where wanted, and late for what is usually quick."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -35,12 +31,3 @@ def test_a_bar_in_a_log_is_not_renewed_at_every_step(capsys):
         for _ in range(10_000):
             bar.update()
     assert capsys.readouterr().err.count("\r") <= 3
-
-
-def test_the_environment_hides_all_bars(monkeypatch):
-    code = "from neurolsc.progress import progress_bar; progress_bar(3, desc='work', unit='piece').close()"
-    for environment, shown in ({}, True), ({"TQDM_DISABLE": "1"}, False):
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | environment
-        )
-        assert ("work" in done.stderr) == shown

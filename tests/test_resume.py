@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-from neurolsc import LIF, Network, PretrainResult, TrainResult, pretrain, train
+from neurolsc import LIF, Network, TrainResult, pretrain, train
 from neurolsc.datasets import SHD, ChannelJitter, SpikeDrop, TimeStretch, collate
 from neurolsc.io import read_tree, write_tree
-from neurolsc.stability.pretrain import Pretraining
 from neurolsc.surrogate import Arctan, FastSigmoid
 from neurolsc.tasks import ClassPerStep
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
@@ -185,41 +184,6 @@ def test_other_data_do_not_continue_a_training(before: Any, now: Any, message: s
     go(before, 2)
     with pytest.raises(ValueError, match=r"is of a training with .*" + message):
         go(now, 3)
-
-
-def test_other_inputs_do_not_continue_a_pretraining(tmp_path: Path):
-    (x,) = inputs(1)
-
-    def go(batches: Any, max_steps: int) -> None:
-        pretrain(lif(), batches, checkpoint=tmp_path / "p", progress=False, max_steps=max_steps)
-
-    go([x], 1)
-    go([x], 2)
-    with pytest.raises(ValueError, match=r"steps of the inputs was 12, is now 10; items of inputs was .*, is now .*"):
-        go([x[:10]], 3)
-    with pytest.raises(ValueError, match="length of inputs was 1, is now 2"):
-        go([x, x], 3)
-
-
-def test_a_finished_pretraining_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    x = inputs(3)
-
-    def go(network: Network) -> PretrainResult:
-        settings: dict[str, Any] = {"target": 0.5, "progress": False, "checkpoint": tmp_path / "c"}
-        return pretrain(network, x, **settings)
-
-    first, second, steps, advance = lif(), lif(), [], Pretraining.advance
-    result = go(first)
-    with monkeypatch.context() as patched:
-        patched.setattr(Pretraining, "advance", lambda self: steps.append(1) or advance(self))
-        again = go(second)
-    assert len(steps) == 1, "the last step alone is repeated"
-    assert (again.findings, again.options) == (result.findings, result.options)
-    rows = [[row | {"seconds": 0} for row in one.history] for one in (again, result)]
-    assert rows[0] == rows[1]
-    assert torch.equal(again.profile.time, result.profile.time)
-    assert same_bits(weights(first), weights(second))
-    assert not same_bits(weights(first), weights(lif()))
 
 
 def test_a_checkpoint_that_is_damaged_or_something_else_is_refused_by_name(tmp_path: Path):

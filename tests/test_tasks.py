@@ -10,8 +10,7 @@ from torch import Tensor
 
 from neurolsc import LIF, ALIFPlus, Network, evaluate, train
 from neurolsc.datasets import Batch, collate, collate_padded
-from neurolsc.metrics import SHARE
-from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep, Task, cross_entropy, metric_spec
+from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep, Task, cross_entropy
 from neurolsc.training import PAPER
 from tests.patterns import same_bits, weights
 
@@ -53,33 +52,6 @@ def test_a_label_for_all_steps_costs_as_much_as_at_every_step():
         assert Classification().loss(logits, labels, mask) == cross_entropy(logits, labels, mask)
     keys = torch.rand(7, 2, 88) < 0.1  # a silent readout of 88 keys costs 88 bits a step
     assert BinaryPerStep().loss(torch.zeros(7, 2, 88), keys).item() == pytest.approx(88 * math.log(2))
-
-
-def test_a_measure_without_a_kind_is_a_share():
-    class Own:
-        score = "mine"
-
-    assert metric_spec(Own(), "mine") == SHARE  # type: ignore[arg-type]
-    assert metric_spec(BinaryPerStep(), "nll").lower_is_better
-
-
-@pytest.mark.parametrize(
-    ("task", "targets", "error", "message"),
-    [
-        (Classification(), torch.zeros(4, 3).long(), ValueError, r"labels must have shape \(3,\), one per sample"),
-        (ClassPerStep(), torch.zeros(3).long(), ValueError, r"\(4, 3\), one per sample and step, got \(3,\)"),
-        (ClassPerStep(), torch.full((4, 3), 5), ValueError, r"targets must lie in 0 \.\.\. 4.*got 5"),
-        (ClassPerStep(), torch.zeros(4, 3), TypeError, r"targets must be integers, got torch\.float32"),
-        (BinaryPerStep(), torch.zeros(4, 3), ValueError, r"shape \(4, 3, 5\), as logits have, got \(4, 3\)"),
-        (BinaryPerStep(), torch.full((4, 3, 5), 0.25), ValueError, "targets must be 0 or 1, got 0.25"),
-    ],
-)
-def test_targets_that_do_not_fit_the_task_are_refused(
-    task: Task, targets: Tensor, error: type[Exception], message: str
-):
-    for function in (task.loss, task.measures):
-        with pytest.raises(error, match=message):
-            function(drawn()[0], targets)
 
 
 # learning

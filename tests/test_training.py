@@ -113,14 +113,6 @@ def test_the_best_weights_are_restored_and_the_patience_ends_the_training():
     assert evaluate(network, DATA["validation"], batch_size=8).loss == min(losses)
 
 
-def test_an_epoch_that_is_only_as_good_is_no_better():
-    """No spikes, no logits: the loss stays at the logarithm of the number of classes."""
-    network = Network([LIF(N, 8, threshold=1e6)], CLASSES)
-    result = train(network, Patterns(9), Patterns(3), epochs=30, patience=2, **QUIET)
-    assert [row["validation_loss"] for row in result.history] == pytest.approx([math.log(3)] * 3)
-    assert (result.best_epoch, result.stopped_early) == (1, True)
-
-
 def test_weights_are_averaged_over_epochs_while_the_training_goes_on(tmp_path: Path):
     seen: list[dict[str, Tensor]] = []
 

@@ -106,9 +106,8 @@ def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path
 def radii(experiment: Experiment, saved: Path | None, samples: int, times: int, out: Path | None) -> None:
     """Measure the radii of a new network, a run or a saved network.
 
-    RUN is the folder of a finished run, a file of neurolsc.save, or the name of a trained network
-    in the package. Without it the network is a new one of the settings, as its weights are drawn,
-    or as --start leaves it.
+    RUN is the folder of a finished run, a file of neurolsc.save, or the name of a trained network in the package.
+    Without it the network is a new one of the settings, as its weights are drawn, or as --start leaves it.
 
     A radius is what is left of a gradient after one step back in time, or one layer down. One row
     per layer: the mean radius through time and through depth, how much the layer fires, and which
@@ -160,12 +159,11 @@ def pretrain(experiment: Experiment, out: Path) -> None:
 def train(experiment: Experiment, chip: str | None, out: Path) -> None:
     """Train a network, after a start.
 
-    First --start sets it, then its radii are set if a --target is given. The loss is that of the
-    task (for labels cross-entropy at every time step); training stops early on the validation loss.
-    The folder gets network.safetensors (the best epoch), history.csv and .json, and the learning
-    curves. The test set is not opened: neurolsc evaluate does that. If this is stopped, the same
-    command goes on where it was. If the loss becomes NaN, the network of the best epoch is left in
-    the folder of the unfinished run.
+    First --start sets it, then its radii are set if a --target is given. The loss is that of the task (for labels
+    cross-entropy at every time step); training stops early on the validation loss. The folder gets network.safetensors
+    (the best epoch), history.csv and .json, and the learning curves. The test set is not opened: neurolsc evaluate does
+    that. If this is stopped, the same command goes on where it was. If the loss becomes NaN, the network of the best
+    epoch is left in the folder of the unfinished run.
     """
     if chip is not None:
         try:
@@ -211,11 +209,10 @@ def evaluate(run: Path, split: Literal["test", "validation"], batch_size: int, d
 def diagnose(run: Path, cures: bool, samples: int, out: Path | None) -> None:
     """Say what is wrong with a finished run, why, and what to try.
 
-    A line per layer: what its neurons do, radii and Lyapunov exponents, singular values, usable
-    derivatives, what is left of the input, and the gradient of the loss. Then the findings: layers
-    that are dead, saturated, synchronous or out of scale, gradients that explode or vanish, time
-    constants that cannot move, missing classes, a learning rate that is too high. The run stays as
-    it is.
+    A line per layer: what its neurons do, radii and Lyapunov exponents, singular values, usable derivatives, what is
+    left of the input, and the gradient of the loss. Then the findings: layers that are dead, saturated, synchronous or
+    out of scale, gradients that explode or vanish, time constants that cannot move, missing classes, a learning rate
+    that is too high. The run stays as it is.
     """
     whole("samples", samples)
     if out is None:
@@ -291,9 +288,8 @@ def info(file: Path, picture: Path | None, utterance: int) -> None:
 def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | None, retry: bool) -> None:
     """Train a network for every trial of a grid file.
 
-    A trial is a combination of settings. Each is a run with a folder of its own in the sweep's; all
-    of them are rows of table.csv. Whatever stops the sweep, the same command goes on where it was:
-    no finished trial is repeated.
+    A trial is a combination of settings. Each is a run with a folder of its own in the sweep's; all of them are rows of
+    table.csv. Whatever stops the sweep, the same command goes on where it was: no finished trial is repeated.
     """
     read = experiments.read_grid(grid)
     out = Path("runs") / read.name if out is None else out

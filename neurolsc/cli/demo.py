@@ -13,7 +13,6 @@ from neurolsc.experiment import Processes, load_network, make_grid, markdown, ru
 from neurolsc.experiment.table import read_history
 from neurolsc.io import write_text
 from neurolsc.metrics import mode_vote
-from neurolsc.stability import radius_profile
 
 # The start varies, in the last arm neuron and images too. Learning rates are those that did best on
 # validation among 2e-3, 5e-3 and 1e-2, of benchmarks/study/digits.toml.
@@ -45,13 +44,7 @@ the neuron keeps its voltage for 50 steps and has no recurrence, and training im
 
 ![learning curves](learning.png)
 
-## Radii before the training, default and best ({best})
-
-![radii of the default](radii_default.png)
-
-![radii of the best](radii_best.png)
-
-## Spikes of the best on one digit
+## Spikes of the best on one digit ({best})
 
 ![spikes of one sample](raster.png)
 """
@@ -73,9 +66,8 @@ the neuron keeps its voltage for 50 steps and has no recurrence, and training im
 def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
     """Compare five starts on the digits in the package.
 
-    Networks of two layers start in five ways and are trained alike, each at its best learning rate.
-    A table, pictures and a report, in a minute or two. If this is stopped, the same command goes on
-    where it was.
+    Networks of two layers start in five ways and are trained alike, each at its best learning rate. A table, pictures
+    and a report, in a minute or two. If this is stopped, the same command goes on where it was.
     """
     from neurolsc.plots import plot_learning_curves, plot_raster  # matplotlib is slow to import
 
@@ -87,14 +79,12 @@ def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
     names = {}
     for trial in grid.trials:
         s = trial.settings
-        cell = f", {s['cell']}" if s["tau_v"] > 1 else ""
-        names[trial.name] = s["start"] + cell + (", images moved" if s["shift"] else "")
+        names[trial.name] = s["start"] + (f", {s['cell']}, images moved" if s["shift"] else "")
+    curves = {name: history for trial, name in names.items() if (history := read_history(out / trial))}
     title = (
-        f"{len(rows)} starts of two layers of {fixed['width']} neurons, 1,800 spike-latency MNIST digits, one seed each"
+        f"{len(rows)} starts of two layers of {fixed['width']} neurons, 1,800 spike-latency MNIST digits, seed {seed}"
     )
-    histories = {name: read_history(out / trial) for trial, name in names.items()}
-    curves = {name: history for name, history in histories.items() if history}
-    plot_learning_curves(curves, out / "learning.png", chance=0.1, title=f"{title} ({seed})")
+    plot_learning_curves(curves, out / "learning.png", chance=0.1, title=title)
     best_row = max((row for row in rows if row["error"] is None), key=lambda row: row["validation_mode_accuracy"])
     best = next(trial for trial in grid.trials if trial.name == best_row["trial"])
     about = names[best.name]
@@ -107,12 +97,6 @@ def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
     decision = "nothing" if vote < 0 else str(vote)
     words = {"label": str(int(digit)), "decision": decision, "title": f"{about}, after training, seed {seed}"}
     plot_raster(layers, out / "raster.png", **words)
-    for name, trial in (("default", grid.trials[0]), ("best", best)):
-        network, _ = trial.experiment.begin()
-        x = trial.experiment.first_inputs("train", 4)
-        profile = radius_profile(network, x, steps=min(32, len(x)), seed=seed)
-        profile.plot(out / f"radii_{name}.png", title=f"{names[trial.name]}, before training, 4 digits, seed {seed}")
-
     table, seconds = markdown(grid, rows), time.perf_counter() - began
     report = REPORT.format(width=fixed["width"], epochs=epochs, seconds=seconds, table=table, best=about)
     write_text(out / "report.md", report)

@@ -67,17 +67,15 @@ OF_A_RUN = ("samples", "fine_tune", "lr")
 def export(ctx: click.Context, run: Path, target: str, out: Path | None, dt: float | None, **netx: Any) -> None:
     """Export the network of a finished run, or a saved one, for neuromorphic chips.
 
-    netx: the network becomes integers, written as network.net for Lava, with a report (report.json,
-    .txt and .png) of what that changed on validation samples of the run. The test set is not
-    opened. With --fine-tune the network is first trained through its integers on the run's training
-    samples, and saved as network.safetensors. With --verify Lava's own simulator runs the file,
-    compared spike by spike, if its environment is there (make lava-env); the golden samples in the
-    file are replayed without it. If this is stopped, the same command goes on where it was.
+    netx: the network becomes integers, written as network.net for Lava, with a report (report.json, .txt and .png) of
+    what that changed on validation samples of the run. The test set is not opened. With --fine-tune the network is
+    first trained through its integers on the run's training samples, and saved as network.safetensors. With --verify
+    Lava's own simulator runs the file, compared spike by spike, if its environment is there (make lava-env); the golden
+    samples in the file are replayed without it. If this is stopped, the same command goes on where it was.
 
     nir: the network is written as network.nir.
 
-    A FILE has no data: of netx its samples come from --inputs; without them overflows are not
-    looked for.
+    A FILE has no data: of netx its samples come from --inputs; without them overflows are not looked for.
     """
     for flag in ctx.command.params:
         name = str(flag.name)

@@ -295,7 +295,6 @@ class Experiment:
         *,
         say: Say = lambda _: None,
         before_training: Callable[[Network, Path], object] = lambda *_: None,
-        after_training: Callable[[Network, Path], object] = lambda *_: None,
         progress: bool = True,
     ) -> Outcome:
         """Build the network, start it, set its radii, train it, and save all of that in a folder.
@@ -306,7 +305,6 @@ class Experiment:
             out: the folder; must not exist.
             say: called with each finding of the start, and with the result of pre-training.
             before_training: called with the network and the folder of the unfinished run.
-            after_training: the same.
             progress: show bars.
 
         Raises:
@@ -375,7 +373,6 @@ class Experiment:
                 chance = 1 / network.n_out if isinstance(task, Classification) else None
                 title = f"{self.title}, start {self.initialiser}{radii}"
                 training.plot(folder / "learning.png", chance=chance, title=title)
-            after_training(network, folder)
             save(network, folder / NETWORK)
         return Outcome(network, pretraining, training)
 

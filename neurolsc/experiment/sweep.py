@@ -25,13 +25,11 @@ from tqdm import tqdm
 from neurolsc.experiment.grid import Grid, Trial, read_grid
 from neurolsc.experiment.run import UNFINISHED, Stopped, score
 from neurolsc.experiment.table import (
-    AFTER,
     BEFORE,
     FAILED,
     TABLE,
     TEST,
     Row,
-    end_time_constants,
     environment,
     make_row,
     statistics,
@@ -89,10 +87,7 @@ class Job:
                         content = {"environment": environment(self.device)}
                         write_json(unfinished / BEFORE, content | {"statistics": statistics(network, experiment)})
 
-                def after(network: Network, unfinished: Path) -> None:
-                    write_json(unfinished / AFTER, {"time_constants": end_time_constants(network)})
-
-                experiment.run(self.folder, before_training=before, after_training=after, progress=False)
+                experiment.run(self.folder, before_training=before, progress=False)
             if self.test:
                 with locked(self.folder):
                     if not (self.folder / TEST).exists():

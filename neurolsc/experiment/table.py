@@ -19,7 +19,6 @@ from neurolsc.diagnosis.measurements import Batch, measure
 from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment, read_settings
 from neurolsc.io import read_tree, refusing
 from neurolsc.network import Network, eval_mode
-from neurolsc.stability.findings import time_constants
 from neurolsc.stability.one_layer import recurrence_radius
 from neurolsc.stability.transitions import draw_steps, follow
 from neurolsc.tasks import metric_spec
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 TABLE = "table.csv"
-BEFORE, AFTER, TEST = "before_training.json", "after_training.json", "test.json"
+BEFORE, TEST = "before_training.json", "test.json"
 FAILED = ".failed.json"  # end of the name of the note that a trial failed
 SAMPLES = 32  # training samples, for rates
 FEW, TIMES = 4, 8  # samples, and time steps drawn at random, for derivatives
@@ -59,15 +58,6 @@ def statistics(network: Network, experiment: Experiment) -> Row:
     for name in ("exponent", "singular_time", "singular_depth", "usable", "survives", "gradient", "noise"):
         row[name] = [_finite(getattr(layer, name)) for layer in found.layers]
     return row
-
-
-def end_time_constants(network: Network) -> dict[str, list[float | None]]:
-    """Time constants by name, per layer, in steps, by the neurons' mean decay."""
-    found: dict[str, list[float | None]] = {}
-    for cell in network.cells:
-        for constant in time_constants(cell):
-            found.setdefault(constant.name, []).append(_finite(constant.steps))
-    return found
 
 
 def _finite(value: float | None) -> float | None:
@@ -145,8 +135,6 @@ def _measured(trial: "Trial", folder: Path, columns: "Columns") -> Row:
             if columns.learns is not None:
                 row["learns"] = kind.better(best[score], columns.learns)
             row["train_seconds"] = sum(epoch["seconds"] for epoch in history)
-    if (folder / AFTER).exists():
-        row |= {f"end_{name}": value for name, value in _read(folder / AFTER)["time_constants"].items()}
     if (folder / TEST).exists():
         test = _read(folder / TEST)
         names = ("loss", *task.kinds, "share_without_vote", "silent_steps", "synops")

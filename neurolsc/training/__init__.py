@@ -1,8 +1,7 @@
 """Training and evaluation.
 
-Map: `loop` has the settings, the loop with its checkpoints, and the history; `evaluation` the
-scores of a network on a data set; `optim` what an update is made of; `fingerprint` what has to be
-equal where a run goes on.
+Map: `loop` has the settings, the loop with its checkpoints, and the history; `evaluation` the scores of a network on a
+data set; `optim` what an update is made of; `fingerprint` what has to be equal where a run goes on.
 """
 
 from neurolsc.training.evaluation import Samples, Scores, evaluate

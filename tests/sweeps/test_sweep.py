@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner, Result
 
 import neurolsc
@@ -18,14 +17,12 @@ from neurolsc.experiment import (
     Stopped,
     arms,
     draw,
-    load_network,
     markdown,
     read_grid,
     read_sweep,
     run_sweep,
 )
 from neurolsc.experiment.sweep import DEATHS, Job
-from neurolsc.experiment.table import best_so_far
 from neurolsc.io import locked
 from tests.sweeps.grids import CHOOSING, FIXED, SMALL, WITHOUT_RATE, Here, finished, grid, write_grid
 
@@ -56,9 +53,6 @@ def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
         assert "after_3_validation_mode_accuracy" not in row  # the training was to take two
         assert row["epochs_to_reach"] == 1
         assert row["end_firing_rate_1"] == best["firing_rate"][0] > 0.01
-        decay = torch.exp(-1 / load_network(run).cells[0].tau_theta.double()).mean()
-        assert row["end_tau_theta_1"] == pytest.approx(-1 / decay.log().item())
-        assert row["end_tau_theta_1"] != pytest.approx(row["tau_theta"], abs=1e-3)  # it was trained
         assert 0 < row["start_time_radius_1"] < 1.5
         assert ("start_depth_radius_2" in row) is (row["layers"] == 2)
         assert (row["error"], row["chosen"], row["device"]) == (None, True, "cpu")
@@ -89,15 +83,6 @@ def test_a_device_that_does_not_exist_stops_the_sweep_and_fails_no_trial(tmp_pat
     with pytest.raises(ValueError, match="torch cannot use the device 'abacus' here"):
         run_sweep(grid(tmp_path, **SMALL), tmp_path / "s", Here(), device="abacus", progress=False)
     assert not list((tmp_path / "s").glob("*.failed.json"))
-
-
-def test_another_kind_of_error_stops_the_sweep(tmp_path: Path, monkeypatch):
-    def run(self, *where, **more):
-        raise OSError(28, "no space left")
-
-    monkeypatch.setattr(Experiment, "run", run)
-    with pytest.raises(OSError, match="no space left"):
-        sweep(tmp_path / "s", Here(), **SMALL)
 
 
 @pytest.mark.slow
@@ -148,13 +133,6 @@ def test_an_error_is_a_row_until_it_is_to_be_tried_again(tmp_path: Path, content
     assert len(again.jobs) == 4
 
 
-def test_a_rate_that_diverges_is_not_chosen(tmp_path: Path):
-    content = SMALL | CHOOSING | {"grid": {"lr": [1e30, 1e-2], "seed": [0, 1]}}
-    rows = sweep(tmp_path / "s", Here(), **content)
-    found = [(row["lr"], row["seed"], row["chosen"]) for row in rows]
-    assert found == [(1e30, 0, False), (1e-2, 0, True), (1e-2, 1, True)]
-
-
 def stopping(error: BaseException, epochs: int):
     """A training that raises an error after some epochs."""
 
@@ -176,27 +154,7 @@ def test_a_training_that_diverges_late_has_a_row_of_the_epochs_before(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_test_set_that_cannot_be_read_changes_no_choice_and_costs_no_training(tmp_path: Path, monkeypatch):
-    content = SMALL | CHOOSING
-    through = sweep(tmp_path / "through", Here(), **content)
-
-    def score(*_: object, **__: object) -> None:
-        raise ValueError("test.h5: damaged.")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("neurolsc.experiment.sweep.score", score)
-        rows = sweep(tmp_path / "s", Here(), **content)
-    assert [(row["trial"], row["chosen"]) for row in rows] == [(row["trial"], row["chosen"]) for row in through]
-    assert {row["error"] for row in rows if row["chosen"]} == {"ValueError: test.h5: damaged."}
-    before = finished(tmp_path / "s")
-    mended = sweep(tmp_path / "s", Here(), retry=True, **content)
-    assert finished(tmp_path / "s") == before
-    assert [row.get("test_loss") for row in mended] == [row.get("test_loss") for row in through]
-
-
-@pytest.mark.parametrize("file", ["history.json", "before_training.json", "settings.toml"])
-@pytest.mark.slow
-def test_a_damaged_trial_is_a_row_with_its_file_and_is_mended_by_retry(tmp_path: Path, file: str):
+def test_a_damaged_trial_is_a_row_with_its_file_and_is_mended_by_retry(tmp_path: Path, file: str = "settings.toml"):
     (first, *others) = sweep(tmp_path / "s", Here(), **SMALL)
     (tmp_path / "s" / first["trial"] / file).write_text("{")
     (row, *rest) = sweep(tmp_path / "s", pool := Here(), **SMALL)
@@ -306,11 +264,6 @@ def test_only_chosen_trials_count_and_arms_can_be_made_by_other_settings(tmp_pat
     assert [(arm.name, len(arm.rows)) for arm in arms(made, rows_of(made), ["lr"])] == [("lr 0.001", 6), ("lr 0.01", 6)]
     with pytest.raises(ValueError, match="there is no setting depth; those that vary are layers, lr, seed"):
         arms(made, rows, ["depth"])
-
-
-def test_the_best_so_far_is_the_epoch_of_the_lowest_loss():
-    history = [{"epoch": i, "validation_loss": loss} for i, loss in enumerate((3.0, 1.0, 2.0, 1.0, 0.5), start=1)]
-    assert [row["epoch"] for row in best_so_far(history)] == [1, 2, 2, 2, 5]
 
 
 @pytest.mark.slow

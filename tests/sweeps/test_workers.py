@@ -139,18 +139,6 @@ def test_two_sweeps_on_one_folder_share_the_trials(tmp_path: Path, counted):
 
 
 @pytest.mark.slow
-def test_a_worker_passes_on_an_error_that_is_not_the_trials(tmp_path: Path):
-    made = grid(tmp_path, **(CONTENT | {"fixed": WITHOUT_RATE | {"root": "/dev/null/none"}}))
-    with pytest.raises(OSError, match="none"):
-        run_sweep(made, tmp_path / "s", Processes(1), progress=False)
-
-
-def test_workers_must_be_a_number():
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        Processes(0)
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'ray>=2.40,<3'")
 def test_a_node_killed_in_mid_sweep_loses_nothing_and_repeats_nothing(tmp_path: Path, counted):
     """Two local nodes, one killed; the table is that of a sweep in processes."""
