@@ -104,14 +104,9 @@ def test_a_simulator_that_is_missing_is_named_and_one_that_fails_leaves_no_expor
     ("network", "data", "command", "words"),
     [
         ({"cell": "ALIFLowPass"}, {}, ["netx"], "whose step is not that of ALIF"),
-        ({"cell": "ALIFLowPass"}, {}, ["nir", "--dt", "0.001"], "whose step is not that of ALIF"),
-        ({"cell": "ALIFPlusMinus"}, {}, ["netx"], "Train neurolsc.ALIFPositive (--cell ALIFPositive)"),
-        ({"reset": "subtract"}, {}, ["netx"], "train with reset='static'"),
-        ({"readout_bias": True}, {}, ["netx"], "the readout has a bias"),
         ({}, {"binary": False}, ["netx"], "exported networks take 0 or 1: train with --binary"),
         ({}, {"window": 0.0}, ["netx"], "samples have unequal lengths"),
         ({}, {}, ["netx", "--dt", "0.001"], "--dt is not for --to netx"),
-        ({}, {}, ["nir", "--verify"], "--verify is not for --to nir"),
         ({}, {}, ["nir"], "--to nir needs --dt"),
     ],
 )
@@ -144,7 +139,6 @@ def test_a_saved_network_becomes_a_file_compared_on_samples_of_a_file(tmp_path):
         (["--fine-tune", "1"], "--fine-tune needs the data of a run"),
         (["--verify"], "give --inputs"),
         (["--inputs", "wide.npy"], "of shape (T, B, 20), got (5, 1, 30)"),
-        (["--inputs", "graded.npy"], "with values from 0.5 to 0.5"),
         (["--inputs", "net.safetensors"], "must be an .npy file of spikes"),
     ],
 )
@@ -152,7 +146,6 @@ def test_samples_that_do_not_fit_a_saved_network_are_refused_in_one_line(command
     monkeypatch.chdir(tmp_path)
     file = saved(tmp_path)
     np.save(tmp_path / "wide.npy", np.zeros((5, 1, 30)))
-    np.save(tmp_path / "graded.npy", np.full((5, 1, 20), 0.5))
     before = files(tmp_path)
     assert words in refused(file, "--to", "netx", *command)
     assert files(tmp_path) == before

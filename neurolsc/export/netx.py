@@ -141,10 +141,8 @@ def to_netx(
             }
             for what, count in refused.items():
                 if count:
-                    raise ValueError(
-                        f"layer {i}: the {what} {count} times on the calibration data: train with smaller weights or fewer "
-                        "spikes."
-                    )
+                    text = f"layer {i}: the {what} {count} times on the calibration data"
+                    raise ValueError(f"{text}: train with smaller weights or fewer spikes.")
         if run.extremes[-1].wraps:  # the sums of a linear readout
             peak = max(map(abs, run.extremes[-1].v))
             scale = quantized.readout_scale * LIMIT / 2 / peak

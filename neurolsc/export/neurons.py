@@ -89,12 +89,12 @@ def _check_units(name: str, units: int, fewest: int) -> None:
     """Refuse thresholds that exceed 17 bits, or so low that rounding decides what fires."""
     if units > NEVER:
         raise ValueError(
-            f"{name}: a threshold of {units} weight units does not fit 17 bits: its weights are too small to fire."
+            f"{name}: a threshold of {units} weight units does not fit 17 bits: its weights are too small."
         )
     if units < fewest:
         raise ValueError(
-            f"{name}: large weights leave {units} weight units per threshold, and below {fewest} rounding decides "
-            "what fires: train with smaller weights, or give force=True."
+            f"{name}: large weights leave {units} weight units per threshold, wanted {fewest} or more: train with smaller "
+            "weights, or give force=True."
         )
 
 
@@ -106,7 +106,7 @@ def check_matrix(name: str, *weights: Tensor | None) -> None:
         raise ValueError(f"{name}: all weights are zero.")
     if high <= 0 and (-low).bit_count() == 1:
         raise ValueError(
-            f"{name}: no weight is positive and the smallest is {low}, a power of 2, which readers change silently."
+            f"{name}: no weight is positive and the smallest is {low}, a power of 2, which readers change."
         )
 
 
@@ -182,8 +182,8 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
     rest = cell.theta_rest.double()
     if not (cell.adaptation > 0).all():
         raise ValueError(
-            f"{name}: adaptation must be positive everywhere, got {cell.adaptation.min():g}: a layer has one step of "
-            f"its threshold, and one that falls can never stop its neuron from firing. {POSITIVE}"
+            f"{name}: adaptation must be positive everywhere, got {cell.adaptation.min():g}: a threshold that falls can "
+            f"never stop its neuron from firing. {POSITIVE}"
         )
     if not (rest > 0).all():
         raise ValueError(f"{name}: resting thresholds must be positive, got {rest.min():g}. {POSITIVE}")

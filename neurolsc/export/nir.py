@@ -154,9 +154,9 @@ def _nodes(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any
         if (decay := getattr(cell, f"decay_{name}", None)) is None:
             continue
         if (decay == 1).any():
+            longest = getattr(cell, f"tau_{name}").max()
             raise ValueError(
-                f"{layer}: tau_{name} reaches {getattr(cell, f'tau_{name}').max():.3g} steps, of which {decay.dtype} "
-                "makes a decay of 1: the time constant in seconds would be infinite."
+                f"{layer}: tau_{name} reaches {longest:.3g} steps, of which {decay.dtype} makes a decay of 1."
             )
         steps[name] = 1 / (1 - _array(decay).astype(np.float64))
     theta = torch.ones(1) if kind is LI else cell.theta_rest if kind is ALIF else cell.theta
@@ -164,8 +164,8 @@ def _nodes(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any
         raise ValueError(f"{layer}: thresholds must be positive, got {theta.min():.4g}.")
     if layer_delay and cell.b_v.any():
         raise ValueError(
-            f"{layer}: its bias (up to {cell.b_v.abs().max():.4g}) acts from the first step on, before the "
-            "delayed input arrives, and NIR's readers have no latency between layers: use layer_delay=0, or no bias."
+            f"{layer}: its bias (up to {cell.b_v.abs().max():.4g}) acts before the delayed input arrives, and NIR's "
+            "readers have no latency between layers: use layer_delay=0, or no bias."
         )
     noted: dict[str, Any] = {name: _array(value) for name, value in cell.state_dict().items() if value.ndim == 1}
     noted |= {"cell": type(cell).__name__, "reset": reset}
@@ -273,9 +273,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
     about = _notes(graph)
     written = about.get("dt", dt)
     if written is None:
-        raise ValueError(
-            "the graph does not say how long a time step is: give dt in seconds (snnTorch writes for 1e-4)."
-        )
+        raise ValueError("the graph does not say how long a step is: give dt in seconds (snnTorch writes for 1e-4).")
     written = number("dt", float(written))
     if dt is not None and not np.isclose(dt, written):
         raise ValueError(f"the graph was written with dt = {written:g} s, got dt = {dt:g} s.")
@@ -489,9 +487,8 @@ class _Chain:
         middle = self.visit(self.only(what, names), kinds)
         if (self.before(middle), self.after(middle)) != ({start}, {end}):
             raise ValueError(
-                f"{self.named(middle)} must lead from {start} to {end} alone, but reads "
-                f"{', '.join(sorted(self.before(middle)))} and leads to {', '.join(sorted(self.after(middle)))}: only "
-                "chains of layers, each with its own recurrence, can be read."
+                f"{self.named(middle)} must lead from {start} to {end} alone, but reads {sorted(self.before(middle))} and "
+                f"leads to {sorted(self.after(middle))}: only chains of layers, each with its own recurrence, can be read."
             )
         return middle
 

@@ -175,8 +175,8 @@ def quantize(
     native = [i for i, layer in enumerate(layers, start=1) if not extra[i - 1] and layer.bias.any()]
     if any(extra) and native:
         raise ValueError(
-            f"layer {extra.index(1) + 1} has a bias and a reset by subtraction, which needs a blank first step, and in that "
-            f"step the bias of layer {native[0]} would act already: give all layers with a bias the same kind of reset."
+            f"layer {extra.index(1) + 1} has a bias and a reset by subtraction, which needs a blank first step, in which the "
+            f"bias of layer {native[0]} would act already: give all layers with a bias the same kind of reset."
         )
     if integrates(network):
         scale, readout = layers[-1].unit[0].item(), layers[-1].weight.new_zeros(0, network.n_out)

@@ -106,15 +106,11 @@ def _cell(name: str, cell: Cell) -> Cell:
     library, kind = type(layer).__module__.partition(".")[0], type(layer).__name__
     read = {"snntorch": _snntorch, "norse": _norse, "spikingjelly": _spikingjelly}.get(library)
     if read is None:
-        raise TypeError(
-            f"{name} is a {library} {kind}, which has no counterpart; Leaky, RLeaky, Synaptic and norse's LIF and LI do."
-        )
+        raise TypeError(f"{name} is a {library} {kind}, which has no counterpart: use LIF or ALIF of neurolsc.")
     weight, bias = _affine(f"before {name}", cell.before, cell.input_shape, **like)
     name = f"{name} ({library} {kind})"
     if cell.integrator and getattr(layer, "reset_mechanism", "none") != "none":
-        raise ValueError(
-            f'{name}: its membrane is read, and spikes that nothing reads reset it: train with reset_mechanism="none".'
-        )
+        raise ValueError(f'{name}: its membrane is read, and its spikes reset it: train with reset_mechanism="none".')
     neurons = read(name, layer, cell.integrator)
     own = getattr(layer, "input_weights", getattr(cell, "w_in", None))
     if own is not None:
@@ -137,10 +133,8 @@ def _cell(name: str, cell: Cell) -> Cell:
             retained = each(0.0 if decay is None else decay).double()
             if (retained < 0).any() or (retained >= 1).any():
                 worst = retained.max() if (retained >= 1).any() else retained.min()
-                raise ValueError(
-                    f"{name}: its {'voltage' if what == 'v' else 'current'} retains {worst:g} of itself in a step; a "
-                    "neuron that leaks retains 0 to less than 1."
-                )
+                state = "voltage" if what == "v" else "current"
+                raise ValueError(f"{name}: its {state} retains {worst:g} of itself in a step, wanted 0 to less than 1.")
             setattr(made, f"tau_{what}", (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype))
     if isinstance(made, LI):
         return made
@@ -191,8 +185,8 @@ def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
         return _Neurons(decay, layer.threshold, "none", decay_i)
     if reset == "zero" and kind != "Leaky" and layer.reset_delay:
         raise ValueError(
-            f'{name}: reset_mechanism="zero" with reset_delay=True drops the whole input of the step after a spike, which no '
-            "neuron of the chip does: train with reset_delay=False."
+            f'{name}: reset_mechanism="zero" with reset_delay=True drops the input of the step after a spike, which no chip '
+            "does: train with reset_delay=False."
         )
     if reset != "zero" and current:
         raise ValueError(
@@ -261,9 +255,7 @@ def integrates(network: Network) -> bool:
     """
     for i, cell in enumerate(network.cells, start=1):
         if cell.integrator and (i == 1 or i < len(network.cells)):
-            raise TypeError(
-                f"layer {i} is an integrator, which sends a voltage and no spikes: it can only be the last of several."
-            )
+            raise TypeError(f"layer {i} is an integrator, which sends no spikes: it can only be the last of several.")
     readout: Any = network.readout
     if not network.cells[-1].integrator:
         if not isinstance(readout, nn.Linear):
@@ -272,9 +264,7 @@ def integrates(network: Network) -> bool:
     weight = getattr(readout, "weight", torch.zeros(1, 1))
     identity = torch.equal(weight, torch.eye(*weight.shape).to(weight)) and getattr(readout, "bias", None) is None
     if not isinstance(readout, nn.Identity) and not identity:
-        raise TypeError(
-            f"the readout after an integrator must be the identity, got {readout}: put its weights before the integrator."
-        )
+        raise TypeError(f"after an integrator the readout must be the identity, got {readout}: put its weights before.")
     return True
 
 
@@ -323,9 +313,7 @@ def _with_bias_neurons(name: str, cell: Cell, wider: bool, count: int) -> Cell:
     """A cell with `count` neurons more; if `wider`, the one of the layer below wakes the first."""
     kind: Any = exported_kind(name, cell)
     if kind not in (LIF, CubaLIF):
-        raise TypeError(
-            f"{name} is a {type(cell).__name__}: only LIF and CubaLIF layers can have their biases delayed."
-        )
+        raise TypeError(f"{name} is a {type(cell).__name__}: only biases of LIF and CubaLIF layers can be delayed.")
     old: Any = cell
     n, like, zero = cell.n_hidden, cell.dtype_and_device, isinstance(old.reset, ZeroReset)
     made: Any = kind(cell.n_in + wider, n + count, reset="zero" if zero else "subtract").to(**like)

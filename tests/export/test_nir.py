@@ -143,23 +143,16 @@ def changed(cell: Any, **values: float) -> Any:
     return cell
 
 
-def slow(cell: Any, name: str) -> Any:
-    setattr(cell, name, torch.full((16,), 1e9))
-    return cell
-
-
 @pytest.mark.parametrize(
     ("made", "message"),
     [
         (lambda: ALIFPlus(WIDTH, 16), r"layer 2: NIR cannot express an ALIF with reset='subtract'.*static"),
-        (lambda: ALIFPlus(WIDTH, 16, reset="zero"), r"layer 2: .*reset='zero'.*neurolsc\.save"),
         (lambda: wrap(nn.GRU(WIDTH, 16)).cells[0], r"layer 2 is a torch GRU, which has no counterpart"),
         (lambda: changed(lif(WIDTH, 16), w_in=math.nan), r"cells\.1\.w_in must be finite, got nan"),
         (lambda: changed(lif(WIDTH, 16), theta=-0.5), r"layer 2: thresholds must be positive, got -0\.5"),
         (lambda: changed(alif(WIDTH, 16), b_theta=-1.0), r"layer 2: thresholds must be positive, got -"),
         (lambda: lif(WIDTH, 16, bias=0.1), r"layer 2: its bias \(up to 0\.15\).*layer_delay=0"),
-        (lambda: slow(lif(WIDTH, 16), "tau_v"), r"layer 2: tau_v reaches 1e\+09 steps"),
-        (lambda: slow(alif(WIDTH, 16), "tau_theta"), r"layer 2: tau_theta reaches 1e\+09 steps"),
+        (lambda: changed(lif(WIDTH, 16), log_tau_v=math.log(1e9)), r"layer 2: tau_v reaches 1e\+09 steps"),
     ],
 )
 def test_networks_that_nir_cannot_express_are_refused_by_layer_and_number(made, message, tmp_path):
@@ -168,19 +161,12 @@ def test_networks_that_nir_cannot_express_are_refused_by_layer_and_number(made, 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_readout_that_is_not_linear_and_a_step_without_length_are_refused():
+def test_a_step_without_length_and_a_missing_nir_are_named(monkeypatch):
     with pytest.raises(ValueError, match="dt must be positive"):
         to_nir(make("recurrent, zero"), dt=0.0)
-    with pytest.raises(TypeError, match=r"readout must be linear, got Sequential"):
-        to_nir(Network([lif()], nn.Sequential(nn.Linear(WIDTH, 3))), dt=DT)
-
-
-def test_without_nir_its_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "nir", None)  # as if it were not installed
     with pytest.raises(ImportError, match=r"pip install 'nir>=1\.0\.7'"):
         to_nir(make("recurrent, zero"), dt=DT)
-    with pytest.raises(ImportError, match=r"pip install 'nir>=1\.0\.7'"):
-        from_nir(tmp_path / "a.nir")
 
 
 # refusals of from_nir
@@ -217,21 +203,15 @@ def linear(rows: int = 2, columns: int = 3, value: float = 1.0) -> nir.Linear:
         (lambda: chain(linear(), neurons(nir.IF), linear(2, 2)), r"node 1 \(IF\) stands where LIF or CubaLIF or LI"),
         (lambda: chain(nir.Flatten({"input": np.array([3])}, 0, -1), linear()), r"node 0 \(Flatten\) stands where Lin"),
         (lambda: chain(linear(), neurons(v_reset=-0.5)), r"node 1 \(LIF\): v_reset must be 0, .* got -0\.5"),
-        (lambda: chain(linear(), neurons(v_leak=0.2)), r"node 1 \(LIF\): v_leak must be 0, .* got 0\.2"),
         (
             lambda: chain(linear(), neurons(tau=5e-5)),
             r"node 1 \(LIF\): tau must be at least dt = 0\.0001 s .* got 5e-05",
         ),
-        (lambda: chain(linear(), neurons(tau=math.inf)), r"node 1 \(LIF\): tau must be .* finite, got inf"),
         (lambda: chain(linear()), r"has no layer of neurons"),
         (lambda: chain(linear(), neurons(nir.LI), linear(2, 2)), r"node 2 \(Linear\) stands where Threshold was expec"),
         (
             lambda: chain(linear(), neurons(), linear(2, 2), neurons(), edges=[("1", "3")]),
             r"wanted one node after node 1 \(LIF\), got 2, 3",
-        ),
-        (
-            lambda: chain(linear(), neurons(), linear(2, 2), neurons(), linear(2, 2), edges=[("3", "2")]),
-            r"wanted one node after node 3 \(LIF\), got 2, 4",
         ),
         (lambda: chain(linear(), neurons(v_threshold=0.0)), r"node 1: thresholds must be positive, got 0"),
         (lambda: chain(linear(value=math.nan), neurons()), r"cells\.0\.w_in must be finite, got nan"),
@@ -259,7 +239,7 @@ def test_one_neuron_alone_is_scaled_as_many_are():
 
 
 def test_the_step_must_be_known_and_one():
-    with pytest.raises(ValueError, match="does not say how long a time step is: give dt"):
+    with pytest.raises(ValueError, match="does not say how long a step is: give dt"):
         from_nir(chain(linear(), neurons()))
     with pytest.raises(ValueError, match=r"written with dt = 0\.0001 s, got dt = 0\.001 s"):
         from_nir(to_nir(make("recurrent, zero"), dt=DT), dt=1e-3)

@@ -1,4 +1,4 @@
-"""Our NIR files read by norse, snnTorch, spikingjelly and rockpool, and theirs by us."""
+"""Our NIR files read by norse, snnTorch and spikingjelly, and theirs by us."""
 
 import warnings
 from typing import Any
@@ -7,12 +7,11 @@ import nir
 import pytest
 import snntorch
 import torch
-from rockpool.nn.modules.torch.nir import from_nir as import_rockpool
 from snntorch.export_nir import export_to_nir
 from spikingjelly.activation_based.nir_exchange import import_from_nir as import_spikingjelly
 from torch import Tensor, nn
 
-from neurolsc import LIF, Network
+from neurolsc import Network
 from neurolsc.export import from_nir, to_nir
 from tests.export.networks import N_IN, N_OUT, WIDTH, lif, make, spikes
 
@@ -81,18 +80,6 @@ def test_every_spike_is_the_networks(kind, layer_delay, reader, tmp_path):
         torch.testing.assert_close(outputs, run.logits, rtol=0, atol=1e-5)
 
 
-def test_spikingjelly_fires_at_the_threshold_where_ours_do_not(tmp_path):
-    network = Network([LIF(1, 1, threshold=1.0, reset="zero")], 1, layer_delay=0)
-    with torch.no_grad():
-        network.cells[0].get_parameter("w_in").fill_(1.0)
-    x = torch.zeros(3, 1, 1)
-    x[1] = 1.0
-    to_nir(network, tmp_path / "a.nir", dt=DT)
-    (theirs,), _ = stepped(import_spikingjelly(tmp_path / "a.nir", dt=DT), x, ("lif_1",))
-    assert not network.run(x).spikes[0].any()
-    assert theirs.flatten().tolist() == [0, 1, 0]
-
-
 def test_snntorch_fires_as_a_network_without_recurrence_and_reset_to_zero_does(capsys):
     cells = [lif(n_in, width, reset="zero", recurrent=False) for n_in, width in ((N_IN, WIDTH), (WIDTH, 16))]
     network = even(Network(cells, N_OUT, layer_delay=0))
@@ -103,20 +90,6 @@ def test_snntorch_fires_as_a_network_without_recurrence_and_reset_to_zero_does(c
     assert all(z.mean() > 0.1 for z in run.spikes)
     torch.testing.assert_close(theirs, run.logits)
     capsys.readouterr()  # its reader prints
-
-
-def test_rockpool_makes_another_network(tmp_path):
-    """It takes dt from the nodes, as the smallest tau_mem / (1 + r)."""
-    network = Network([lif(reset="zero")], nn.Linear(WIDTH, WIDTH, bias=False), layer_delay=0)
-    with torch.no_grad():
-        network.readout.weight.copy_(torch.eye(WIDTH))
-    to_nir(network, tmp_path / "a.nir", dt=DT)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it uses a function that nirtorch means to replace
-        module = import_rockpool(tmp_path / "a.nir")
-    theirs = module(spikes(STEPS).transpose(0, 1))[0].transpose(0, 1)
-    with torch.no_grad():
-        assert (network.run(spikes(STEPS)).spikes[0] == theirs).double().mean() < 0.9
 
 
 # files of other programs
