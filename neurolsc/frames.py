@@ -7,23 +7,27 @@ import torch
 from torch import Tensor
 
 
+def frame(x: Tensor, t: int) -> Tensor:
+    """One frame (B, N) of an input (T, B, N), dense or sparse."""
+    return x[t].to_dense() if x.is_sparse else x[t]
+
+
 def frames(x: Tensor) -> Iterable[Tensor]:
     """The frames (B, N) of an input (T, B, N), dense or sparse."""
     # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
-    return (x[t].to_dense() for t in range(x.shape[0])) if x.is_sparse else x.unbind(0)
+    return (frame(x, t) for t in range(len(x))) if x.is_sparse else x.unbind(0)
+
+
+def parts(x: Tensor, length: int) -> Iterable[Tensor]:
+    """An input (T, B, N), dense or sparse, in parts of so many frames."""
+    if not x.is_sparse:
+        return x.split(length)
+    return (stretch(x, start, min(length, len(x) - start)) for start in range(0, len(x), length))
 
 
 def stretch(x: Tensor, start: int, length: int) -> Tensor:
     """Some frames (length, B, N) of an input (T, B, N), dense or sparse, from one on."""
     return x.narrow_copy(0, start, length) if x.is_sparse else x.narrow(0, start, length)
-
-
-def one_step_late(x: Tensor, first: Tensor) -> Tensor:
-    """An input (T, B, N), dense or sparse, read one step late, after a first frame (B, N)."""
-    before = stretch(x, 0, x.shape[0] - 1)
-    if x.is_sparse:
-        return torch.cat([first.unsqueeze(0).to_sparse(), before.to(first.dtype)])
-    return torch.cat([first.unsqueeze(0), before.to(first.dtype)])
 
 
 def lasting(x: Tensor, lengths: Tensor, steps: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn.functional import embedding as vectors_of
 from torch.nn.functional import linear, pad
 
 from neurolsc.display import counted, shapes, state_repr
-from neurolsc.frames import frames, frozen, keep, one_step_late, stretch
+from neurolsc.frames import frame, frames, frozen, keep, stretch
 from neurolsc.neurons.cell import Cell, State, dtype_and_device
 from neurolsc.validation import tensor, whole
 
@@ -352,16 +352,15 @@ class Network(nn.Module):
 
         That is the order of :meth:`records` turned around: no layer reads a layer above.
         """
-        below, first, outputs, after = x, states.x, [], []
+        below, late, outputs, after = x, states.x, [], []
         for cell, state in zip(self.cells, states.layers, strict=True):
-            below = below if first is None else one_step_late(below, first)
-            below, last = cell.run(below, state, lengths=lengths, recompute=self.recompute)
-            first = cell.output(state) if self.layer_delay else None
+            below, last = cell.run(below, state, lengths=lengths, late=late, recompute=self.recompute)
+            late = cell.output(state) if self.layer_delay else None
             outputs.append(below)
             after.append(last)
         pending = states.x
         if pending is not None and lengths is None:
-            pending = (x[-1].to_dense() if x.is_sparse else x[-1]).to(pending.dtype)
+            pending = frame(x, -1).to(pending.dtype)
         elif pending is not None:
             seen = torch.stack([pending, *(now.to(pending.dtype) for now in frames(x))])
             pending = seen[lengths, torch.arange(len(pending), device=seen.device)]

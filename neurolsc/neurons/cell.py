@@ -1,7 +1,6 @@
 """What a cell is: its state, its pure step, what it says about itself, and the table of names."""
 
 import copy
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -9,20 +8,23 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import chain
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neurolsc import surrogate
-from neurolsc.frames import frames, frozen, stretch
+from neurolsc.frames import frame, frames, frozen, parts
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.positive import set_value, stored_parameter
 from neurolsc.surrogate import Surrogate
 from neurolsc.validation import meant, tensor, whole
 
 State = Any  # of a cell: a NamedTuple of tensors (B, ...)
+RECOMPUTED = (
+    4096  # rows (step, sample) that are recomputed at once, or sqrt(T) steps if they are more: each part costs 5 ms
+)
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,11 @@ class ScaledParameter:
     """A parameter that a multiplier of a radius scales.
 
     Attributes:
-        parameter: its name on the cell; dotted, ``"layer.weight"``, where it belongs to a module of
-            the cell.
+        parameter: its name on the cell; dotted, ``"layer.weight"``, where it belongs to a module of the cell.
         radius: the radius that grows with it, through ``"time"`` or ``"depth"``.
-        through: what a multiplier multiplies: the ``"value"``; of a time constant tau in steps the
-            ``"decay"`` exp(-1/tau); of a ``"share"``, a decay stored as such, the value, which
-            stays below 1.
-        sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts
-            as k**sign.
+        through: what a multiplier multiplies: the ``"value"``; of a time constant tau in steps the ``"decay"``
+            exp(-1/tau); of a ``"share"``, a decay stored as such, the value, which stays below 1.
+        sign: +1 where the radius grows with the parameter, -1 where it shrinks: a multiplier k acts as k**sign.
     """
 
     parameter: str
@@ -51,8 +50,8 @@ class Membrane:
     """The voltage of a cell, which spikes where it is above the threshold.
 
     Attributes:
-        name: the variable of the state that is the voltage. Where a spike resets it within the same
-            step, as in norse, it is the voltage after that.
+        name: the variable of the state that is the voltage. Where a spike resets it within the same step, as in norse,
+            it is the voltage after that.
         threshold: the threshold in a state, (B, n_hidden) or broadcast to it.
         spike: the output at a distance v - theta, elementwise, with the surrogate's derivative.
     """
@@ -89,8 +88,8 @@ class Thresholds:
 
     def scale(self, factor: float) -> None:
         """Set the thresholds to those at the making of this object times a factor."""
-        for name, value in self._start.items():
-            with torch.no_grad():
+        with torch.no_grad():
+            for name, value in self._start.items():
                 set_value(self._cell, name, value * factor)
 
     def rest(self) -> Tensor | None:
@@ -98,11 +97,7 @@ class Thresholds:
         return None if self._rest is None else getattr(self._cell, self._rest).detach().clone()
 
     def set_rest(self, value: Tensor) -> None:
-        """Set the resting threshold.
-
-        Raises:
-            TypeError: if it cannot be set apart from the threshold itself.
-        """
+        """Set the resting threshold; TypeError where :meth:`rest` is None."""
         if self._rest is None:
             raise TypeError(f"a {type(self._cell).__name__} has no resting threshold apart from its threshold.")
         setattr(self._cell, self._rest, value)
@@ -114,30 +109,31 @@ class Cell(nn.Module, ABC):
     A cell holds parameters and no state. With h the state, a NamedTuple of tensors (B, ...):
 
     - ``output(h)`` is what it sends to others, shape (B, n_hidden), a function of the state alone;
-    - ``update(x, z, h)`` is the next state, from the input x (B, n_in) and the own last output z =
-      ``output(h)`` (an argument so that a time loop does not compute it twice);
+    - ``update(x, z, h)`` is the next state, from the input x (B, n_in) and the own last output z = ``output(h)`` (an
+      argument so that a time loop does not compute it twice);
     - ``step(x, h)`` is both: the next output and the next state.
 
-    All three are pure and differentiable, and with :meth:`initial_state` they are all that a new
-    neuron needs: it is run, differentiated, pre-trained and trained like any other. Variables of a
-    state may be complex; derivatives and radii are then those of their real and imaginary parts.
+    All three are pure and differentiable, and with :meth:`initial_state` they are all that a new neuron needs: it is
+    run, differentiated, pre-trained and trained like any other. Variables of a state may be complex; derivatives and
+    radii are then those of their real and imaginary parts.
 
-    A cell may know more. :meth:`run_at_once` is a faster run and :meth:`closed_form` has the
-    derivatives of the step. Both are used only for the step of the class that defines them: where a
-    subclass, or a function set on the instance, overrides any part of that step
-    (:meth:`steps_as`), the cell runs step by step and autograd differentiates it. The other methods
-    and attributes are inherited like any.
+    A cell may know more. :meth:`run_at_once` is a faster run and :meth:`closed_form` has the derivatives of the step.
+    Both are used only for the step of the class that defines them: where a subclass, or a function set on the instance,
+    overrides any part of that step (:meth:`steps_as`), the cell runs step by step and autograd differentiates it. The
+    other methods and attributes are inherited like any.
 
     Attributes:
+        settings: names of attributes that are further arguments of the constructor, for :meth:`config`.
         scaled_parameters: the parameters that multipliers scale, as the derivatives say.
         paper_scaled_parameters: the same after the paper, Sec. II-D and App. H.
         recurrent_synapses: neurons of its own layer that read a neuron; None if not known.
-        integrator: True if it sends its voltage and no spikes, as norse's LI. Initialisers, rates
-            and diagnoses pass over such a layer.
-        input_matrices: names of input weights that set no radius through depth, since the input of
-            a step does not reach its output, as in norse's LSNN.
+        integrator: True if it sends its voltage and no spikes, as norse's LI. Initialisers, rates and diagnoses pass
+            over such a layer.
+        input_matrices: names of input weights that set no radius through depth, since the input of a step does not
+            reach its output, as in norse's LSNN.
     """
 
+    settings: tuple[str, ...] = ()
     scaled_parameters: tuple[ScaledParameter, ...] = ()
     paper_scaled_parameters: tuple[ScaledParameter, ...] = ()
     recurrent_synapses: int | None = None
@@ -148,18 +144,6 @@ class Cell(nn.Module, ABC):
         super().__init__()
         self.n_in = whole("n_in", n_in)
         self.n_hidden = whole("n_hidden", n_hidden)
-
-    def __new__(cls, *args: Any, **settings: Any) -> Self:
-        """Refuse words of other libraries, and say what they are here.
-
-        Raises:
-            TypeError: if a setting has the name that it has elsewhere.
-        """
-        known = {name for each in cls.__mro__ for name in inspect.signature(each.__init__).parameters}
-        for word in settings:
-            if word in ELSEWHERE and word not in known:
-                raise TypeError(f"{cls.__name__} takes no {word}: {ELSEWHERE[word]}.")
-        return super().__new__(cls)
 
     @abstractmethod
     def initial_state(self, batch: int) -> State:
@@ -192,37 +176,46 @@ class Cell(nn.Module, ABC):
         return self.output(state), state
 
     def run(
-        self, x: Tensor, state: State, *, lengths: Tensor | None = None, recompute: bool = False
+        self,
+        x: Tensor,
+        state: State,
+        *,
+        lengths: Tensor | None = None,
+        late: Tensor | None = None,
+        recompute: bool = False,
     ) -> tuple[Tensor, State]:
         """Many time steps: by :meth:`run_at_once` where that knows the step, else one by one.
 
         Args:
             x: the input (T, B, n_in), dense or sparse (COO), of any real dtype.
             state: the state before.
-            lengths: the number of steps after which the state of each sample stands still (B,), 0
-                to T; by default T. Outputs after that mean nothing.
-            recompute: store the state of a few steps only, and run those between again for the
-                gradient.
+            lengths: the number of steps after which the state of each sample stands still (B,), 0 to T; by default T.
+                Outputs after that mean nothing.
+            late: the input of the first step (B, n_in), if x is to be read one step late; the last frame is then left.
+            recompute: store the states of a few steps only, and run those between again for the gradient.
 
         Returns:
             The outputs (T, B, n_hidden) and the last state.
         """
         steps, outputs = x.shape[0], []
-        recompute = recompute and torch.is_grad_enabled() and not _transformed()
-        if self.steps_as(_owner(type(self), "run_at_once")):
-            at_once = self.run_at_once(x, state, lengths, recompute)
+        # recomputation does not work inside a transform of torch.func
+        transformed = not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
+        if recompute and torch.is_grad_enabled() and not transformed:
+            length, done = max(math.isqrt(steps - 1) + 1, RECOMPUTED // max(x.shape[1], 1)), 0
+            for part in parts(x, length):
+                left = None if lengths is None else (lengths - done).clamp(0, len(part))
+                z, state = checkpoint(self.run, part, state, lengths=left, late=late, use_reentrant=False)  # type: ignore[misc]
+                late = None if late is None else frame(part, -1)
+                outputs.append(z)
+                done += len(part)
+            return torch.cat(outputs), state
+        if self.steps_as(_definer(type(self), "run_at_once")):
+            at_once = self.run_at_once(x, state, lengths, late)
             if at_once is not None:
                 return at_once
-        if recompute:
-            length = math.isqrt(steps - 1) + 1
-            for a in range(0, steps, length):
-                part = stretch(x, a, min(length, steps - a))
-                left = None if lengths is None else (lengths - a).clamp(0, part.shape[0])
-                z, state = checkpoint(self.run, part, state, lengths=left, use_reentrant=False)  # type: ignore[misc]
-                outputs.append(z)
-            return torch.cat(outputs), state
         dtype, z = state[0].real.dtype, self.output(state)
-        for t, now in enumerate(frames(x)):
+        inputs = frames(x) if late is None else chain((late,), frames(x))
+        for t, now in zip(range(steps), inputs, strict=False):
             after = self.update(now.to(dtype), z, state)
             state = after if lengths is None else frozen(after, state, lengths > t)
             z = self.output(state)
@@ -230,14 +223,14 @@ class Cell(nn.Module, ABC):
         return torch.stack(outputs), state
 
     def run_at_once(
-        self, x: Tensor, state: State, lengths: Tensor | None, recompute: bool
+        self, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, State] | None:
         """What :meth:`run` returns, by a faster way; None where that does not apply."""
         return None
 
     def derivatives(self) -> Derivatives | None:
         """The derivatives of this cell's step in closed form; None: by autograd."""
-        return self.closed_form() if self.steps_as(_owner(type(self), "closed_form")) else None
+        return self.closed_form() if self.steps_as(_definer(type(self), "closed_form")) else None
 
     def closed_form(self) -> Derivatives | None:
         """The derivatives of the step that this class defines; None if not known."""
@@ -246,8 +239,8 @@ class Cell(nn.Module, ABC):
     def steps_as(self, kind: type) -> bool:
         """True if the whole step is that of a class: nothing overrides a part of it.
 
-        A part of the step is whatever the class or its bases define, but starting values,
-        descriptions and what a cell says about itself.
+        A part of the step is whatever the class or its bases define, but starting values, descriptions and what a cell
+        says about itself.
 
         Example:
             >>> from neurolsc import ALIFPlus
@@ -255,7 +248,11 @@ class Cell(nn.Module, ABC):
             >>> ALIFPlus(3, 2).steps_as(ALIF), ALIFPlus(3, 2).steps_as(LIF)
             (True, False)
         """
-        return inherits_step(type(self), kind) and _parts_of_step(kind).isdisjoint(vars(self))
+        order = type(self).__mro__
+        if kind not in order or not parts_of_step(kind).isdisjoint(vars(self)):
+            return False
+        parts = parts_of_step(kind) - getattr(kind, "__abstractmethods__", frozenset())  # to fill these in is no change
+        return all(parts.isdisjoint(vars(c)) for c in order[: order.index(kind)])
 
     def thresholds(self) -> Thresholds | None:
         """What scales the thresholds, and so the firing rates; None where none are known."""
@@ -268,17 +265,19 @@ class Cell(nn.Module, ABC):
     def gains(self) -> dict[str, float]:
         """How far a unit of a parameter moves the state at rest, by its name; by default 1.
 
-        Of a constant input that is added at every step it is the sum of what is left of it. A
-        training can divide learning rates by them.
+        Of a constant input that is added at every step it is the sum of what is left of it. A training can divide
+        learning rates by them.
         """
         return {}
 
     def config(self) -> dict[str, object]:
         """The constructor's arguments as JSON values; parameters are in the state_dict."""
-        return {"n_in": self.n_in, "n_hidden": self.n_hidden}
+        return {name: getattr(self, name) for name in ("n_in", "n_hidden", *self.settings)}
 
     def extra_repr(self) -> str:
-        return f"{self.n_in}, {self.n_hidden}"
+        return ", ".join(
+            [f"{self.n_in}, {self.n_hidden}", *(f"{name}={getattr(self, name)!r}" for name in self.settings)]
+        )
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         """What pre-training may optimize and shuffle: by default all parameters."""
@@ -294,33 +293,10 @@ class Cell(nn.Module, ABC):
         return copy.deepcopy(self)
 
 
-# Words of snnTorch, norse, spikingjelly and PyTorch in constructors, and what they are here.
-ELSEWHERE = {
-    "beta": "snnTorch's beta is a decay: give tau_v = -1 / ln(beta), in steps (the beta of an LSNN is adaptation here)",
-    "alpha": "snnTorch's alpha is the decay of a synapse, which neurons here have not (neurolsc.wrap takes its layers); "
-    "norse's is a sharpness: give spike=FastSigmoid(sharpness=alpha)",
-    "threshold": "set the resting threshold afterwards: cell.theta_rest = threshold",
-    "v_th": "norse's v_th is threshold here; of an ALIF set cell.theta_rest afterwards",
-    "v_threshold": "spikingjelly's v_threshold is threshold here; of an ALIF set cell.theta_rest afterwards",
-    "tau": "spikingjelly's tau is an Euler step: give tau_v = -1 / ln(1 - 1 / tau), in steps",
-    "tau_mem_inv": "norse's tau_mem_inv is a rate per second: give tau_v = -1 / ln(1 - dt * tau_mem_inv), in steps",
-    "tau_syn_inv": "neurons here have no synaptic current: neurolsc.wrap takes norse's layers",
-    "tau_adapt_inv": "norse's rate per second: give tau_theta = -1 / ln(1 - dt * tau_adapt_inv), in steps",
-    "spike_grad": "snnTorch's spike_grad is spike here",
-    "surrogate_function": "spikingjelly's surrogate_function is spike here",
-    "method": "norse's method is spike here, a surrogate object such as FastSigmoid()",
-    "reset_mechanism": "snnTorch's reset_mechanism is reset here: 'subtract' or 'zero'",
-    "learn_beta": "tau_v is learnt here; cell.log_tau_v.requires_grad_(False) freezes it",
-    "init_hidden": "a state is an argument and a result here: z, state = cell.step(x, state)",
-    "linear_features": "snnTorch's linear_features is n_hidden here, and n_in comes before it",
-    "input_size": "input_size is n_in here",
-    "hidden_size": "hidden_size is n_hidden here",
-}
-
 # Names that are no part of a step: starting values, descriptions, what is known of the step.
 NO_STEP = frozenset(
     (
-        *("initial_state", "pretrained", "config", "extra_repr", "draw_adaptation", "copy", "steps_as"),
+        *("initial_state", "pretrained", "config", "settings", "extra_repr", "draw_adaptation", "copy", "steps_as"),
         *("run", "run_at_once", "derivatives", "closed_form", "thresholds", "membrane", "gains", "integrator"),
         *("scaled_parameters", "paper_scaled_parameters", "recurrent_synapses", "input_matrices"),
     )
@@ -328,25 +304,10 @@ NO_STEP = frozenset(
 
 
 @cache
-def _parts_of_step(kind: type) -> frozenset[str]:
+def parts_of_step(kind: type) -> frozenset[str]:
     """Names that a class or its bases define and that may be a part of its step."""
     names = {name for c in kind.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
     return frozenset(name for name in names - NO_STEP if not name.startswith(("__", "_abc")))
-
-
-@cache
-def inherits_step(cls: type, kind: type) -> bool:
-    """True if a class of cells has the step of another, no class between them overriding a part."""
-    if kind not in cls.__mro__:
-        return False
-    abstract = getattr(kind, "__abstractmethods__", frozenset())  # to fill these in is no change
-    between = cls.__mro__[: cls.__mro__.index(kind)]
-    return all((_parts_of_step(kind) - abstract).isdisjoint(vars(c)) for c in between)
-
-
-def _owner(cls: type, name: str) -> type:
-    """The class that defines a name."""
-    return next(c for c in cls.__mro__ if name in vars(c))
 
 
 def step_of(cls: type) -> type:
@@ -357,13 +318,13 @@ def step_of(cls: type) -> type:
         >>> step_of(ALIFPlus).__name__
         'ALIF'
     """
-    owner = _owner(cls, "update")
-    return next(c for c in cls.__mro__ if c is owner or not _parts_of_step(owner).isdisjoint(vars(c)))
+    owner = _definer(cls, "update")
+    return next(c for c in cls.__mro__ if c is owner or not parts_of_step(owner).isdisjoint(vars(c)))
 
 
-def _transformed() -> bool:
-    """True inside a transform of ``torch.func``, where recomputation does not work."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
+def _definer(cls: type, name: str) -> type:
+    """The class that defines a name."""
+    return next(c for c in cls.__mro__ if name in vars(c))
 
 
 def dtype_and_device(module: nn.Module) -> dict[str, Any]:
@@ -380,6 +341,9 @@ def truncated_normal(mean: float, size: int) -> Tensor:
     """
     std = 3 * mean / 7
     return nn.init.trunc_normal_(torch.empty(size), mean, std, mean - 2 * std, mean + 2 * std)
+
+
+# ---- matrices of weights
 
 
 @dataclass(frozen=True)
@@ -448,15 +412,14 @@ def is_frozen(cell: Cell, name: str) -> bool:
     return parameter is not None and not parameter.requires_grad
 
 
+# ---- classes by name
+
 T = TypeVar("T", bound=nn.Module)
 C = TypeVar("C", bound=type[nn.Module])
 
 
 class Table(dict[str, type[T]]):
-    """Classes of a kind by name.
-
-    A file that names a class builds one of these and imports nothing; whoever reads a network of
-    cells of their own imports the module that registers them first.
+    """Classes of a kind by name; a user's own are entered by :func:`register` in the module that defines them.
 
     Args:
         kind: what they are called in messages.
@@ -469,11 +432,7 @@ class Table(dict[str, type[T]]):
         self.kind, self.base = kind, base
 
     def known(self, name: str) -> type[T]:
-        """The class of that name.
-
-        Raises:
-            ValueError: if there is none; the message lists the known ones.
-        """
+        """The class of a name in the table; ValueError if there is none."""
         if name not in self:
             raise ValueError(
                 f"unknown {self.kind} {name!r}; known are {', '.join(sorted(self))}{meant(self, name)} One of your own "
@@ -482,18 +441,13 @@ class Table(dict[str, type[T]]):
         return self[name]
 
     def name_of(self, cls: type) -> str:
-        """The name of a class.
-
-        Raises:
-            ValueError: if it is not in the table.
-        """
-        for name, known in self.items():
-            if known is cls:
-                return name
-        raise ValueError(
-            f"{cls.__name__} is not a known {self.kind}; known are {', '.join(sorted(self))}. Make it known with "
-            f"neurolsc.register({cls.__name__})."
-        )
+        """The name of a class; ValueError if it is not in the table."""
+        if self.get(cls.__name__) is not cls:
+            raise ValueError(
+                f"{cls.__name__} is not a known {self.kind}; known are {', '.join(sorted(self))}. Make it known with "
+                f"neurolsc.register({cls.__name__})."
+            )
+        return cls.__name__
 
     def find(self, text: str) -> type[T]:
         """The class of a name in the table, or of ``package.module:Class``, imported and entered.
@@ -510,36 +464,32 @@ class Table(dict[str, type[T]]):
             raise ValueError(f"there is no {self.kind} {text!r}: {error}.") from error
         if not (isinstance(found, type) and issubclass(found, self.base)):
             raise ValueError(f"{text!r} must be a class of {self.base.__name__}, got {found!r}.")
-        if found not in self.values():
-            self.enter(found, found.__name__)
+        self.enter(found)
         return found
 
-    def enter(self, cls: type[T], name: str) -> None:
-        """Put a class into the table.
-
-        Raises:
-            ValueError: if the name stands for another class already.
-        """
-        there = self.get(name, cls)
-        if there is not cls and (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"{name!r} is another {self.kind} already, {there.__module__}.{there.__qualname__}.")
-        self[name] = cls  # a class of the same place is the same one, defined anew in a notebook
+    def enter(self, cls: type[T]) -> None:
+        """Put a class into the table; ValueError if another one has its name."""
+        there = self.get(cls.__name__, cls)
+        if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(
+                f"{cls.__name__!r} is another {self.kind} already, {there.__module__}.{there.__qualname__}."
+            )
+        self[cls.__name__] = cls  # a class of the same place is the same one, defined anew in a notebook
 
 
-CELLS: Table[Cell] = Table("cell", Cell)  # each enters itself, as one of a user does
+CELLS: Table[Cell] = Table("cell", Cell)
 SURROGATES: Table[Surrogate] = Table(
     "surrogate", Surrogate, *(getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate")
 )
 
 
-def register(cls: C, *, name: str | None = None) -> C:
-    """Make a cell or a surrogate of your own known.
+def register(cls: C) -> C:
+    """Make a cell or a surrogate of your own known by the name of its class.
 
     Then :func:`neurolsc.save`, :func:`neurolsc.load` and the command line take it.
 
     Args:
         cls: the class; its constructor takes what its ``config()`` returns.
-        name: what files and commands call it; by default the name of the class.
 
     Returns:
         The class, so that it can be used as a decorator.
@@ -559,6 +509,6 @@ def register(cls: C, *, name: str | None = None) -> C:
     tables: Any = (CELLS, SURROGATES)
     for table in tables:
         if isinstance(cls, type) and issubclass(cls, table.base):
-            table.enter(cls, name or cls.__name__)
+            table.enter(cls)
             return cls
     raise TypeError(f"register takes a class of neurolsc.Cell or neurolsc.surrogate.Surrogate, got {cls!r}.")

@@ -17,9 +17,7 @@ class CubaState(NamedTuple):
 
     i: Tensor  # synaptic current (B, n_hidden)
     v: Tensor  # membrane potential (B, n_hidden)
-
-    def __repr__(self) -> str:
-        return state_repr(self)
+    __repr__ = state_repr
 
 
 @register

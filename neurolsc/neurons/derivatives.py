@@ -211,6 +211,13 @@ class JacobianOperator(LinearOperator):
         )
         return gradient
 
+    def matrices(self) -> Tensor:
+        """The Jacobians (P, rows, columns), by a product with each unit vector."""
+        points = len(self.at)
+        unit = torch.eye(self.columns, dtype=self.at.dtype, device=self.at.device)
+        copies = self.take(torch.arange(points, device=unit.device).repeat_interleave(self.columns))
+        return copies.matvec(unit.repeat(points, 1)).view(points, self.columns, -1).mT
+
     def take(self, index: Tensor) -> "JacobianOperator":
         return JacobianOperator(self.function, self.at[index], *(c[index] for c in self.context))
 
@@ -277,13 +284,14 @@ class SpikingDerivatives(Derivatives):
 
     reads_input = False
 
-    def __init__(self, cell: Any, adapts: bool) -> None:
-        self.cell, self.adapts = cell, adapts
-        self.terms = (LEAK, RESET, FEEDBACK, RECURRENCE) if adapts else (LEAK, RESET, RECURRENCE)
+    def __init__(self, cell: Any) -> None:
+        self.cell, self.adapts = cell, hasattr(cell, "adaptation")
+        self.terms = (LEAK, RESET, FEEDBACK, RECURRENCE) if self.adapts else (LEAK, RESET, RECURRENCE)
 
     def by_state(self, x: Tensor, state: State) -> dict[str, Tensor]:
-        step = self.cell.linearised(state)
-        terms = {name: _from_diagonals(k) for name, k in step.diagonals().items()}
+        step, terms = self.cell.linearised(state), {}
+        for name, k in step.diagonals().items():  # (P, V, V, n): blocks that are diagonal
+            terms[name] = torch.diag_embed(k).transpose(2, 3).reshape(len(k), step.rows, step.rows)
         recurrence = step.w_rec * step.s.unsqueeze(-2)
         if self.adapts:
             recurrence = pad(torch.cat((recurrence, -recurrence), -1), (0, 0, 0, step.s.shape[1]))
@@ -301,17 +309,11 @@ class SpikingDerivatives(Derivatives):
         return self.cell.linearised(state)
 
     def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
-        w_in = self.cell.w_in
+        w_in = self.cell.w_in  # the narrowest of the operators decides the size of a product with them
         return [Weights(w_in), Voltage(len(w_in))] if self.adapts else [Weights(w_in)]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
         return [Spikes(self.cell.linearised(state).s, self.adapts)]
-
-
-def _from_diagonals(k: Tensor) -> Tensor:
-    """Matrices (P, V n, V n) whose blocks are the diagonals k (P, V, V, n)."""
-    points, v, _, n = k.shape
-    return torch.diag_embed(k).transpose(2, 3).reshape(points, v * n, v * n)
 
 
 @dataclass(eq=False)

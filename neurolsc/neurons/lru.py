@@ -6,7 +6,7 @@ log T (:func:`linear_scan`), and its eigenvalues are known.
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,10 @@ from torch.nn.functional import dropout, gelu, layer_norm, linear, pad
 
 from neurolsc.display import state_repr
 from neurolsc.neurons.cell import Cell, ScaledParameter, register
-from neurolsc.neurons.derivatives import Derivatives, JacobianOperator, LinearOperator, StepMap, Term, flat, unflat
+from neurolsc.neurons.derivatives import Derivatives, JacobianOperator, StepMap, Term, flat, unflat
 from neurolsc.neurons.isolated import Known
 from neurolsc.neurons.rate import dense, last_of
-from neurolsc.validation import one_of, probability, whole
+from neurolsc.validation import probability, whole
 
 BUSY = 2048  # numbers in a step from which a CPU takes them one after the other (benchmarks/rate_cells.py)
 
@@ -27,9 +27,7 @@ class LRUState(NamedTuple):
 
     x: Tensor  # the memory, complex (B, n_state); for radii its real and imaginary parts
     u: Tensor  # the block's input in this step, which the skip connection passes on (B, n_hidden)
-
-    def __repr__(self) -> str:
-        return state_repr(self)
+    __repr__ = state_repr
 
 
 @register
@@ -43,9 +41,10 @@ class LRU(Cell):
         y[t] &= \Re(C x[t]) + D \circ v[t] \\
         o[t] &= u[t] + \mathrm{GLU}(\mathrm{GELU}(y[t]))
 
-    with GLU(g) = (P g + p) sigmoid(Q g + q). u is the input, through W_in first where it has
-    another width, and a dropout (the exterior one); after GELU and after GLU there is a dropout,
-    too.
+    with GLU(g) = (P g + p) sigmoid(Q g + q). u is the input, through W_in first where it has another width, and a
+    dropout (the exterior one); after GELU and after GLU there is a dropout, too. Derivatives in closed form are those
+    of the memory x alone, as in the paper: the radius through depth leaves out the skip connection, which is the
+    identity, and D.
 
     Args:
         n_in: number of inputs.
@@ -53,10 +52,6 @@ class LRU(Cell):
         n_state: complex numbers of the memory; by default n_hidden.
         dropout: probability of the two dropouts inside, while training.
         exterior_dropout: likewise of the one before the block, skip connection included.
-        radius_of: what the derivatives are of. ``"state"``: x alone, as in the paper, whose radius
-            through depth leaves out the skip connection and D. ``"block"``: (x, u), with a radius
-            through depth near 1 or above whatever the weights, for the skip connection is the
-            identity.
 
     Attributes:
         w_in: (n_hidden, n_in), Glorot uniform; None where n_in is n_hidden.
@@ -71,7 +66,7 @@ class LRU(Cell):
             them; settable, by ``nu_log``.
 
     Raises:
-        ValueError: if a size is below 1, a probability outside [0, 1), or radius_of another word.
+        ValueError: if a size is below 1, or a probability outside [0, 1).
 
     Example:
         >>> cell = LRU(8, 8)
@@ -84,7 +79,7 @@ class LRU(Cell):
     """
 
     w_in: nn.Parameter | None
-
+    settings = ("n_state", "dropout", "exterior_dropout")
     scaled_parameters = (
         ScaledParameter("b_real", "depth"),
         ScaledParameter("b_imag", "depth"),
@@ -103,13 +98,11 @@ class LRU(Cell):
         n_state: int | None = None,
         dropout: float = 0.1,
         exterior_dropout: float = 0.0,
-        radius_of: Literal["state", "block"] = "state",
     ) -> None:
         super().__init__(n_in, n_hidden)
         self.n_state = n = self.n_hidden if n_state is None else whole("n_state", n_state)
         self.dropout = probability("dropout", dropout)
         self.exterior_dropout = probability("exterior_dropout", exterior_dropout)
-        self.radius_of = one_of("radius_of", radius_of, ("state", "block"))
         fits = n_in == n_hidden
         drawn = None if fits else nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
         self.register_parameter("w_in", drawn)
@@ -181,26 +174,17 @@ class LRU(Cell):
         return LRUDerivatives(self)
 
     def run_at_once(
-        self, x: Tensor, state: LRUState, lengths: Tensor | None, recompute: bool
+        self, x: Tensor, state: LRUState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, LRUState] | None:
-        if recompute:
-            return None
-        u = self._block_input(dense(x, state.u.dtype))
+        u = self._block_input(dense(x, late, state.u.dtype))
         v = self.normed(u)
         memory = linear_scan(self.eigenvalues, self.driven(v), state.x)
         last = LRUState(last_of(memory, state.x, lengths), last_of(u, state.u, lengths))
         return self._block_output(memory, u, v), last
 
-    def config(self) -> dict[str, object]:
-        names = ("n_state", "dropout", "exterior_dropout", "radius_of")
-        return super().config() | {name: getattr(self, name) for name in names}
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, n_state={self.n_state}, radius_of={self.radius_of!r}"
-
 
 class LRUDerivatives(Derivatives):
-    """The derivatives of an LRU block: Lambda through time, by autograd through depth."""
+    """The derivatives of the memory of an LRU: Lambda through time, by autograd through depth."""
 
     terms = (Term("memory", "make lambda smaller", "make lambda larger", "#0072b2"),)
     reads_input = False
@@ -214,39 +198,27 @@ class LRUDerivatives(Derivatives):
         return {"memory": step.matvec(unit).T.expand(len(state.u), -1, -1)}
 
     def by_input(self, x: Tensor, state: LRUState) -> Tensor:
-        return _dense(self.input_maps(x, state)[0])
+        return self.input_maps(x, state)[0].matrices()
 
     def of_output(self, state: LRUState) -> Tensor:
-        return _dense(self.output_maps(state)[0])
+        return self.output_maps(state)[0].matrices()
 
     def state_map(self, x: Tensor, state: LRUState) -> "Rotation":
         return Rotation(self.cell.eigenvalues, self.cell.n_hidden, len(state.u))
 
-    def input_maps(self, x: Tensor, state: LRUState) -> Sequence[LinearOperator]:
-        cell = self.cell
-
+    def input_maps(self, x: Tensor, state: LRUState) -> Sequence[JacobianOperator]:
         def enter(x: Tensor) -> Tensor:
-            after = cell.update(x, x, LRUState(x.new_zeros(len(x), cell.n_state), x))
-            return flat(after if cell.radius_of == "block" else after._replace(u=after.u.detach()))
+            after = self.cell.update(x, x, LRUState(x.new_zeros(len(x), self.cell.n_state), x))
+            return flat(after._replace(u=after.u.detach()))
 
         return [JacobianOperator(enter, x)]
 
-    def output_maps(self, state: LRUState) -> Sequence[LinearOperator]:
-        cell = self.cell
-
+    def output_maps(self, state: LRUState) -> Sequence[JacobianOperator]:
         def leave(h: Tensor) -> Tensor:
             now = unflat(h, state)
-            return cell.output(now if cell.radius_of == "block" else now._replace(u=now.u.detach()))
+            return self.cell.output(now._replace(u=now.u.detach()))
 
         return [JacobianOperator(leave, flat(state))]
-
-
-def _dense(operator: JacobianOperator | LinearOperator) -> Tensor:
-    """The matrices (P, rows, columns) of an operator, by products with unit vectors."""
-    points, columns = len(operator.at), operator.columns  # type: ignore[union-attr]
-    unit = torch.eye(columns, dtype=operator.at.dtype, device=operator.at.device)  # type: ignore[union-attr]
-    at = torch.arange(points, device=unit.device).repeat_interleave(columns)
-    return operator.take(at).matvec(unit.repeat(points, 1)).view(points, columns, -1).mT
 
 
 class Rotation(StepMap):

@@ -34,9 +34,7 @@ class HiddenState(NamedTuple):
     """State of an RNN, a GRU or a feed-forward layer."""
 
     h: Tensor  # the output (B, n_hidden)
-
-    def __repr__(self) -> str:
-        return state_repr(self)
+    __repr__ = state_repr
 
 
 class LSTMState(NamedTuple):
@@ -44,14 +42,13 @@ class LSTMState(NamedTuple):
 
     h: Tensor  # the output (B, n_hidden)
     c: Tensor  # its memory (B, n_hidden)
-
-    def __repr__(self) -> str:
-        return state_repr(self)
+    __repr__ = state_repr
 
 
-def dense(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """An input (T, B, n_in), dense or sparse, as a dense tensor."""
-    return (x.to_dense() if x.is_sparse else x).to(dtype)
+def dense(x: Tensor, late: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """What each step reads (T, B, n_in), dense; one step late after the input `late`, if there is one."""
+    x = (x.to_dense() if x.is_sparse else x).to(dtype)
+    return x if late is None else torch.cat([late.to(dtype).unsqueeze(0), x[:-1]])
 
 
 def last_of(outputs: Tensor, start: Tensor, lengths: Tensor | None) -> Tensor:
@@ -60,6 +57,15 @@ def last_of(outputs: Tensor, start: Tensor, lengths: Tensor | None) -> Tensor:
         return outputs[-1]
     last = outputs[(lengths - 1).clamp(min=0), torch.arange(len(start), device=start.device)]
     return keep(last, start, lengths > 0)
+
+
+def stepped(step: Callable[[Tensor, Tensor], Tensor], currents: Tensor, h: Tensor) -> Tensor:
+    """The states (T, B, n_hidden) after each step of a recurrence, from its inputs (T, B, ...) and first state."""
+    states = []
+    for current in currents.unbind(0):
+        h = step(current, h)
+        states.append(h)
+    return torch.stack(states)
 
 
 @register
@@ -94,6 +100,7 @@ class FeedForward(Cell):
     Source: arXiv:2308.12075, Sec. II-E.
     """
 
+    settings = ("activation",)
     scaled_parameters = (ScaledParameter("w_in", "depth"),)
     paper_scaled_parameters = scaled_parameters
 
@@ -114,18 +121,10 @@ class FeedForward(Cell):
         return HiddenState(ACTIVATIONS[self.activation](linear(x, self.w_in, self.bias)))
 
     def run_at_once(
-        self, x: Tensor, state: HiddenState, lengths: Tensor | None, recompute: bool
+        self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, HiddenState] | None:
-        if recompute:
-            return None
-        outputs = self.update(dense(x, state.h.dtype), state.h, state).h
+        outputs = self.update(dense(x, late, state.h.dtype), state.h, state).h
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
-
-    def config(self) -> dict[str, object]:
-        return super().config() | {"activation": self.activation}
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, activation={self.activation!r}"
 
 
 class GatedCell(Cell):
@@ -193,6 +192,8 @@ class RNN(GatedCell):
     Source: arXiv:2308.12075, Sec. II-E and App. H.
     """
 
+    settings = ("activation",)
+
     def __init__(self, n_in: int, n_hidden: int, *, activation: str = "relu") -> None:
         super().__init__(n_in, n_hidden)
         self.activation = one_of("activation", activation, tuple(ACTIVATIONS))
@@ -206,28 +207,15 @@ class RNN(GatedCell):
         return ACTIVATIONS[self.activation](torch.addmm(current, h, self.w_rec.T))
 
     def run_at_once(
-        self, x: Tensor, state: HiddenState, lengths: Tensor | None, recompute: bool
+        self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, HiddenState] | None:
-        if recompute:
-            return None
-        x, h = dense(x, state.h.dtype), state.h
-        kernels = {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}
+        x, kernels = dense(x, late, state.h.dtype), {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}
         if self.activation in kernels:
             weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
-            outputs, _ = kernels[self.activation](x, h[None], weights, True, 1, 0.0, True, False, False)
+            outputs, _ = kernels[self.activation](x, state.h[None], weights, True, 1, 0.0, True, False, False)
         else:
-            outputs = []
-            for current in linear(x, self.w_in, self.bias).unbind(0):
-                h = self._after(current, h)
-                outputs.append(h)
-            outputs = torch.stack(outputs)
+            outputs = stepped(self._after, linear(x, self.w_in, self.bias), state.h)
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
-
-    def config(self) -> dict[str, object]:
-        return super().config() | {"activation": self.activation}
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, activation={self.activation!r}"
 
 
 @register
@@ -269,6 +257,7 @@ class GRU(GatedCell):
     Source: arXiv:2308.12075, eq. 48.
     """
 
+    settings = ("reset_after",)
     scaled_parameters = (*GatedCell.scaled_parameters, ScaledParameter("retention", "time", through="share"))
     recurrent_bias: nn.Parameter | None
 
@@ -280,24 +269,25 @@ class GRU(GatedCell):
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
         current = linear(x, self.w_in, self.bias)
         if self.recurrent_bias is None:
-            return HiddenState(self._after(current, z, state.h, *self._weights_of_gates()))
+            return HiddenState(self._eq_48()(current, z, state.h))
         in_r, in_z, in_h = current.chunk(3, 1)
         rec_r, rec_z, rec_h = linear(z, self.w_rec, self.recurrent_bias).chunk(3, 1)
         candidate = torch.tanh(in_h + torch.sigmoid(in_r + rec_r) * rec_h)
         retention = torch.sigmoid(in_z + rec_z)  # its dtype is another under autocast
         return HiddenState(torch.lerp(candidate.to(state.h.dtype), state.h, retention.to(state.h.dtype)))
 
-    def _weights_of_gates(self) -> tuple[Tensor, Tensor]:
-        """U of r and z, and of h, transposed."""
-        both, last = self.w_rec.split_with_sizes((2 * self.n_hidden, self.n_hidden))
-        return both.t(), last.t()
+    def _eq_48(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """The step from W x + b (B, 3 n_hidden), output and state, around the weights cut into those of the gates."""
+        sizes = 2 * self.n_hidden, self.n_hidden
+        u_rz, u_h = (u.t() for u in self.w_rec.split_with_sizes(sizes))
 
-    def _after(self, current: Tensor, output: Tensor, h: Tensor, u_rz: Tensor, u_h: Tensor) -> Tensor:
-        """The next state by eq. 48, from W x + b (B, 3 n_hidden), the output and the state."""
-        to_rz, to_h = current.split_with_sizes((2 * self.n_hidden, self.n_hidden), 1)
-        r, z = torch.addmm(to_rz, output, u_rz).sigmoid().chunk(2, 1)
-        candidate = torch.addmm(to_h, r * output, u_h).tanh()
-        return torch.lerp(h, candidate.to(h.dtype), z.to(h.dtype))  # their dtype is another under autocast
+        def step(current: Tensor, output: Tensor, h: Tensor) -> Tensor:
+            to_rz, to_h = current.split_with_sizes(sizes, 1)
+            r, z = torch.addmm(to_rz, output, u_rz).sigmoid().chunk(2, 1)
+            candidate = torch.addmm(to_h, r * output, u_h).tanh()
+            return torch.lerp(h, candidate.to(h.dtype), z.to(h.dtype))  # their dtype is another under autocast
+
+        return step
 
     @property
     def retention(self) -> Tensor:
@@ -314,27 +304,16 @@ class GRU(GatedCell):
             self.bias[self.n_hidden : 2 * self.n_hidden] += more if self.reset_after else -more
 
     def run_at_once(
-        self, x: Tensor, state: HiddenState, lengths: Tensor | None, recompute: bool
+        self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, HiddenState] | None:
-        if recompute:
-            return None
-        x, h = dense(x, state.h.dtype), state.h
+        x = dense(x, late, state.h.dtype)
         if self.recurrent_bias is not None:
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
-            outputs, _ = torch.gru(x, h[None], weights, True, 1, 0.0, True, False, False)
+            outputs, _ = torch.gru(x, state.h[None], weights, True, 1, 0.0, True, False, False)
         else:
-            outputs, weights = [], self._weights_of_gates()
-            for current in linear(x, self.w_in, self.bias).unbind(0):
-                h = self._after(current, h, h, *weights)
-                outputs.append(h)
-            outputs = torch.stack(outputs)
+            step = self._eq_48()
+            outputs = stepped(lambda current, h: step(current, h, h), linear(x, self.w_in, self.bias), state.h)
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
-
-    def config(self) -> dict[str, object]:
-        return super().config() | {"reset_after": self.reset_after}
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, reset_after={self.reset_after}"
 
 
 @register
@@ -395,14 +374,12 @@ class LSTM(GatedCell):
             self.bias[self.n_hidden : 2 * self.n_hidden] = torch.logit(value)
 
     def run_at_once(
-        self, x: Tensor, state: LSTMState, lengths: Tensor | None, recompute: bool
+        self, x: Tensor, state: LSTMState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, LSTMState] | None:
-        if recompute:
-            return None
         half = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
         if half and not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # there torch.lstm fails
             return None
-        x, start = dense(x, state.h.dtype), (state.h[None], state.c[None])
+        x, start = dense(x, late, state.h.dtype), (state.h[None], state.c[None])
         weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
         if lengths is None:
             outputs, h, c = torch.lstm(x, start, weights, True, 1, 0.0, True, False, False)

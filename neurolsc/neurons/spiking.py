@@ -48,11 +48,10 @@ ResetName = Literal["subtract", "static", "zero"]
 class Reset:
     r"""Subtract the threshold: d v becomes d v - theta z, with :math:`d = e^{-1/\tau_v}`.
 
-    ``gradient=False`` detaches the whole reset term. The derivatives name, for :math:`v[t]` before
-    input and recurrence,
+    ``gradient=False`` detaches the whole reset term. The derivatives are, for :math:`v[t]` before input and recurrence,
 
-    .. math:: \frac{\partial v[t]}{\partial v[t-1]}\Big|_z = D, \quad \frac{\partial v[t]}{\partial
-        \vartheta[t-1]}\Big|_z = E, \quad -\frac{\partial v[t]}{\partial z[t-1]} = R.
+    .. math:: D = \frac{\partial v[t]}{\partial v[t-1]}\Big|_z, \quad
+        E = \frac{\partial v[t]}{\partial \vartheta[t-1]}\Big|_z, \quad R = -\frac{\partial v[t]}{\partial z[t-1]}.
     """
 
     gradient: bool = False
@@ -183,15 +182,8 @@ class SpikingCell(Cell):
         return torch.exp(-1 / self.tau_v)
 
     def spike_derivative(self, state: State) -> Tensor:
-        """The spikes' derivative by the voltage, dampening f(sharpness (v - theta)), (B, n_hidden).
-
-        Raises:
-            TypeError: if the spike is not one of our surrogates, whose derivative is known as a
-                formula.
-        """
-        if not known_derivative(self.spike):
-            raise TypeError(f"the derivative of {self.spike!r} is not known as a formula.")
-        return self.spike.derivative(self.distance(state))
+        """The spikes' derivative by the voltage, dampening f(sharpness (v - theta)), (B, n_hidden)."""
+        return self.spike.derivative(self.distance(state))  # type: ignore[attr-defined]
 
     def config(self) -> dict[str, object]:
         """The constructor's arguments as JSON values.
@@ -202,11 +194,7 @@ class SpikingCell(Cell):
         if not isinstance(self.spike, Surrogate):
             raise TypeError(f"only surrogates of neurolsc can be saved, got {self.spike!r}.")
         spike = {"name": SURROGATES.name_of(type(self.spike))} | self.spike.config()
-        return super().config() | {
-            "spike": spike,
-            "reset": self.reset_name,
-            "reset_gradient": self.reset.gradient,
-        }
+        return super().config() | {"spike": spike, "reset": self.reset_name, "reset_gradient": self.reset.gradient}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, reset={self.reset_name!r}, reset_gradient={self.reset.gradient}"
@@ -216,9 +204,7 @@ class LIFState(NamedTuple):
     """State of a LIF cell."""
 
     v: Tensor  # membrane potential (B, n_hidden)
-
-    def __repr__(self) -> str:
-        return state_repr(self)
+    __repr__ = state_repr
 
 
 @register
@@ -270,9 +256,9 @@ class LIF(SpikingCell):
         return fast.Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, self.theta)
 
     def run_at_once(
-        self, x: Tensor, state: LIFState, lengths: Tensor | None, recompute: bool
+        self, x: Tensor, state: LIFState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, LIFState] | None:
-        return fast.run(self, x, state, lengths, recompute) if as_written(self.reset) else None
+        return fast.run(self, x, state, lengths, late) if as_written(self.reset) else None
 
     def linearised(self, state: LIFState) -> SpikingStep:
         """The step at B states, differentiated."""
@@ -281,8 +267,7 @@ class LIF(SpikingCell):
         return SpikingStep(self.w_rec, s, d, e, r)
 
     def closed_form(self) -> SpikingDerivatives | None:
-        known = known_derivative(self.spike) and as_written(self.reset)
-        return SpikingDerivatives(self, adapts=False) if known else None
+        return SpikingDerivatives(self) if known_derivative(self.spike) and as_written(self.reset) else None
 
     def thresholds(self) -> Thresholds:
         return Thresholds(self, ("theta",))
@@ -296,9 +281,7 @@ class ALIFState(NamedTuple):
 
     v: Tensor  # membrane potential (B, n_hidden)
     theta: Tensor  # dynamic threshold (B, n_hidden)
-
-    def __repr__(self) -> str:
-        return state_repr(self)
+    __repr__ = state_repr
 
 
 class ALIF(SpikingCell):
@@ -411,9 +394,9 @@ class ALIF(SpikingCell):
         return fast.Constants(self.w_in, self.w_rec, self.decay_v, self.b_v, subtracted, *moving)
 
     def run_at_once(
-        self, x: Tensor, state: ALIFState, lengths: Tensor | None, recompute: bool
+        self, x: Tensor, state: ALIFState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, ALIFState] | None:
-        return fast.run(self, x, state, lengths, recompute) if as_written(self.reset) else None
+        return fast.run(self, x, state, lengths, late) if as_written(self.reset) else None
 
     def linearised(self, state: ALIFState) -> SpikingStep:
         """The step at B states, differentiated."""
@@ -421,9 +404,7 @@ class ALIF(SpikingCell):
         d, e, r = self.reset.derivatives(self.decay_v, state.v, z, self.reset_threshold(state.theta))
         return SpikingStep(self.w_rec, s, d, e, r, self.adaptation, self.decay_theta)
 
-    def closed_form(self) -> SpikingDerivatives | None:
-        known = known_derivative(self.spike) and as_written(self.reset)
-        return SpikingDerivatives(self, adapts=True) if known else None
+    closed_form = LIF.closed_form  # from linearised, which is this class's own
 
     def thresholds(self) -> Thresholds:
         """b_theta and adaptation: the whole threshold is a sum of multiples of them."""
@@ -499,32 +480,20 @@ class ALIFLowPass(ALIFPlus):
         v[t] &= e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \vartheta[t] z[t-1] \\
         z[t] &= H(v[t] - \vartheta[t])
 
-    The code writes the threshold as :math:`b_\vartheta + \beta a[t]` with a trace :math:`a[t] =
-    d_\vartheta a[t-1] + (1 - d_\vartheta) z[t-1]` from 0, which is the same. Three things differ
-    from :class:`ALIFPlus`:
+    Three things differ from :class:`ALIFPlus`: a spike raises the threshold by :math:`(1 - d_\vartheta) \beta` and the
+    resting threshold is :math:`b_\vartheta` itself, so that with the same starting values both are about a hundred
+    times as low; the reset ``"subtract"`` takes off the new threshold, which the spike has raised already; and there are no
+    self-connections: the diagonal of w_rec starts as 0 and is not read.
 
-    - a spike raises the threshold by :math:`(1 - d_\vartheta) \beta` and the resting threshold is
-      :math:`b_\vartheta` itself, wherever tau_theta moves: with the same starting values both are
-      about a hundred times as low;
-    - the reset ``"subtract"`` takes off the new threshold, which the spike has raised already;
-    - there are no self-connections: the diagonal of w_rec starts as 0 and is not read.
-
-    With :math:`b_\vartheta' = (1 - d_\vartheta) b_\vartheta` and :math:`\beta' = (1 - d_\vartheta)
-    \beta` for an ALIF+ without self-connections, thresholds are equal, and so are, with reset
-    ``"static"`` or ``"zero"``, voltages, spikes and derivatives. With ``"subtract"`` and the reset
-    detached the derivatives at equal states are equal, and a spike takes off :math:`(1 -
-    d_\vartheta) (b_\vartheta + \beta - \vartheta[t-1])` more than there.
-
-    It runs step by step, and is exported to no chip.
+    An ALIF+ with :math:`(1 - d_\vartheta) b_\vartheta`, :math:`(1 - d_\vartheta) \beta` and no self-connections has the
+    same thresholds and, with reset ``"static"`` or ``"zero"``, the same voltages, spikes and derivatives. With
+    ``"subtract"`` a spike takes off :math:`(1 - d_\vartheta) (b_\vartheta + \beta - \vartheta[t-1])` more than there;
+    derivatives at equal states are the same if the reset is detached. It runs step by step, and is exported to no chip.
 
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
-        **settings: keywords of :class:`ALIF`. Of these ``b_theta`` is the mean starting resting
-            threshold, ``adaptation`` the mean starting rise of the threshold of a neuron that fires
-            at every step, and ``reset`` is ``"subtract"`` the new threshold, the resting one
-            (``"static"``), or to ``"zero"``; ``recurrent_init`` is before the diagonal is taken
-            out.
+        **settings: keywords of :class:`ALIF`, for the attributes below.
 
     Attributes:
         b_theta: resting threshold (n_hidden,), trainable.
@@ -576,8 +545,7 @@ class ALIFLowPass(ALIFPlus):
         if is_frozen(self, "tau_theta"):
             return
         added = self._new_share * self.adaptation
-        tiny = torch.finfo(self.adaptation.dtype).tiny
-        self.tau_theta = -1 / torch.log(value.clamp(min=tiny))
+        self.tau_theta = -1 / torch.log(value.clamp(min=torch.finfo(value.dtype).tiny))
         if not is_frozen(self, "adaptation"):
             set_value(self, "adaptation", (added / self._new_share).detach())
 
@@ -590,8 +558,7 @@ class ALIFLowPass(ALIFPlus):
         return self.w_rec - torch.diag(self.w_rec.diagonal())
 
     def _next_threshold(self, theta: Tensor, z: Tensor) -> Tensor:
-        new = self._new_share
-        return self.decay_theta * theta + new * self.b_theta + new * self.adaptation * z
+        return self.decay_theta * theta + self._new_share * (self.b_theta + self.adaptation * z)
 
     def update(self, x: Tensor, z: Tensor, state: ALIFState) -> ALIFState:
         theta = self._next_threshold(state.theta, z)
@@ -621,19 +588,11 @@ def _checked_rest(value: Tensor | float, like: Tensor) -> Tensor:
 
 
 def spike_function(name: str, spike: Any) -> Spike:
-    """The spike function that an argument of this name passed.
-
-    Raises:
-        TypeError: if it is a class, or not callable.
-    """
-    if isinstance(spike, type):
-        raise TypeError(f"{name} must be a surrogate object, got the class {spike.__name__}; write {spike.__name__}().")
-    if callable(spike):
-        return spike  # type: ignore[return-value]
-    raise TypeError(
-        f"{name} must be a surrogate, such as neurolsc.surrogate.FastSigmoid(), or another callable of v - theta, "
-        f"got {type(spike).__name__} ({spike!r})."
-    )
+    """The spike function that an argument of this name passed; TypeError if it is a class, or not callable."""
+    if isinstance(spike, type) or not callable(spike):
+        shown = f"the class {spike.__name__}; write {spike.__name__}()" if isinstance(spike, type) else repr(spike)
+        raise TypeError(f"{name} must be a surrogate, such as neurolsc.surrogate.FastSigmoid(), got {shown}.")
+    return spike  # type: ignore[return-value]
 
 
 def as_written(reset: Reset) -> bool:

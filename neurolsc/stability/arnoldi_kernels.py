@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from neurolsc.compiling import compiled
+from neurolsc.neurons.fast.cpu_kernels import compiled
 
 Array = np.ndarray[Any, Any]
 FAST = {"reassoc", "contract", "nsz", "arcp"}

@@ -124,7 +124,7 @@ def test_a_registered_cell_and_surrogate_are_saved_and_loaded(tables, tmp_path):
     assert register(Quick) is Quick
     with pytest.raises(ValueError, match="Wide is not a known surrogate"):
         save(network, tmp_path / "n")
-    register(Wide, name="wide")
+    register(Wide)
     save(network, tmp_path / "n")
     again = load(tmp_path / "n")
     assert type(again.cells[0]) is Quick

@@ -58,7 +58,7 @@ def test_closed_forms_are_those_of_autograd_as_matrices_and_as_products(
     if kind is LRU:
         if reset != "subtract":
             return
-        cells = [LRU(30, 5, n_state=4, radius_of="block", dropout=0), LRU(5, 5, radius_of="block", dropout=0)]
+        cells = [LRU(30, 5, n_state=5, dropout=0), LRU(5, 5, dropout=0)]
         network = Network(cells, 2)
     else:
         network = make_network(kind, width=5, gain=6, tau_v=2.0, reset=reset, reset_gradient=gradient)
@@ -71,14 +71,18 @@ def test_closed_forms_are_those_of_autograd_as_matrices_and_as_products(
         check_operator(step, dense)
         check_terms(step, known.by_state(t.x, t.before), len(dense))
         by_input, below = depth_factors(t)
-        torch.testing.assert_close(by_input.expand(12, -1, -1), input_derivative_by_autograd(t))
+        wanted = input_derivative_by_autograd(t)
+        wanted[:, 10:] = 0  # of an LRU the skip connection, which is no memory
+        torch.testing.assert_close(by_input.expand(12, -1, -1), wanted)
         product = torch.eye(by_input.shape[2]).expand(12, -1, -1)
         for operator in known.input_maps(t.x, t.before):
             columns = [operator.matvec(product[..., i]) for i in range(product.shape[2])]
             product = torch.stack(columns, 2)
         torch.testing.assert_close(product, by_input.expand(12, -1, -1))
         if t.below is not None:
-            torch.testing.assert_close(below, output_derivative_by_autograd(t))
+            wanted = output_derivative_by_autograd(t)
+            wanted[..., 10:] = 0
+            torch.testing.assert_close(below, wanted)
             (operator,) = t.below.derivatives().output_maps(t.state_below)
             check_operator(operator, below)
 

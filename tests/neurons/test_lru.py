@@ -1,4 +1,4 @@
-"""The LRU: its scan against the loop, its starting values, and what its radii are of."""
+"""The LRU: its scan against the loop, its starting values, its radius through time."""
 
 import math
 
@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from neurolsc import LRU, Network, radius_profile
-from neurolsc.neurons.derivatives import flat, unflat
 from neurolsc.neurons.lru import linear_scan
-from neurolsc.stability.transitions import depth_derivative, follow, time_derivative
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -63,39 +61,6 @@ def test_the_radius_through_time_is_the_largest_modulus(method):
     network, x = Network([LRU(6, 6, n_state=50)], 2), torch.randn(5, 2, 6)
     profile = radius_profile(network, x, method=method, non_square="singular")
     torch.testing.assert_close(profile.time, network.cells[0].modulus.max().expand_as(profile.time), **TIGHT)
-
-
-def test_the_radius_of_the_state_leaves_out_what_passes_beside_it():
-    torch.manual_seed(0)
-    networks = [
-        Network([LRU(5, 5, n_state=3, radius_of=of) for _ in range(2)], 2, layer_delay=0) for of in ("state", "block")
-    ]
-    networks[1].load_state_dict(networks[0].state_dict())
-    x = torch.randn(4, 2, 5)
-    (by_state, by_block) = (follow(network.eval(), x, torch.arange(4))[0][1] for network in networks)
-    below, like = by_state.below, by_state.state_below
-
-    def second(memory, u, k):
-        """The memory of the second layer, of the one below and of u, which is held."""
-        state = type(like)(torch.view_as_complex(memory.view(1, 3, 2)), u)
-        after = by_state.cell.update(
-            below.output(state), by_state.x[k : k + 1], unflat(flat(by_state.before)[k : k + 1], like)
-        )
-        return torch.view_as_real(after.x).flatten()
-
-    for k in range(8):
-        memory, u = torch.view_as_real(like.x[k]).flatten(), like.u[k : k + 1]
-        of_memory = torch.autograd.functional.jacobian(lambda m, u=u, k=k: second(m, u, k), memory)
-        whole = depth_derivative(by_state)[k]
-        torch.testing.assert_close(whole[:6, :6], of_memory, **TIGHT)
-        assert not whole[:, 6:].any()
-        assert not whole[6:].any()
-        radius = torch.linalg.eigvals(of_memory).abs().max()
-        torch.testing.assert_close(torch.linalg.eigvals(whole).abs().max(), radius, **TIGHT)
-    assert depth_derivative(by_block)[:, :, 6:].any()
-    first = follow(networks[0], x, torch.arange(4))[0][0]
-    assert not depth_derivative(first)[:, 6:].any()
-    torch.testing.assert_close(time_derivative(by_state), time_derivative(by_block), **TIGHT)
 
 
 def test_dropout_acts_while_training_and_nowhere_else():

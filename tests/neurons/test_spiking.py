@@ -1,8 +1,6 @@
 """LIF and ALIF: eq. 49 written out in numpy, closed forms, starting values, refusals."""
 
-import inspect
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +25,6 @@ from neurolsc import (
 )
 from neurolsc.export import quantize, to_nir
 from neurolsc.neurons import LI
-from neurolsc.neurons.cell import ELSEWHERE
 from neurolsc.neurons.spiking import RESETS
 from neurolsc.surrogate import FastSigmoid
 
@@ -116,18 +113,6 @@ def drive(cell: LIF, inputs: list[float]) -> tuple[list[float], list[float]]:
         v.append(state.v.item())
         z.append(out.item())
     return v, z
-
-
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus])
-@pytest.mark.parametrize("word", ELSEWHERE)
-def test_a_word_of_another_library_is_refused_with_what_it_is_here(kind, word):
-    if word in inspect.signature(kind).parameters:  # a LIF's threshold
-        assert kind(2, 3, **{word: 0.5}).theta[0] == 0.5
-        return
-    with pytest.raises(TypeError, match=re.escape(f"{kind.__name__} takes no {word}: {ELSEWHERE[word]}")):
-        kind(2, 3, **{word: 0.9})
-    with pytest.raises(TypeError, match="unexpected keyword argument 'bta'"):
-        kind(2, 3, bta=0.9)
 
 
 def test_below_threshold_follows_the_geometric_sum():

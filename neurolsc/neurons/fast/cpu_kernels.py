@@ -17,9 +17,25 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from neurolsc.compiling import compiled
-
 Array = np.ndarray[Any, Any]
+
+
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator: Numba compiles the kernel at its first call, and keeps it on disk where a folder can be written.
+
+    The kernel leaves the interpreter to other threads, and divides as NumPy does; options are those of ``numba.njit``.
+    """
+
+    def decorate(kernel: Callable[..., Any]) -> Any:
+        settings = {"nogil": True, "error_model": "numpy"} | options
+        try:
+            return njit(kernel, cache=True, **settings)
+        except RuntimeError:  # there is no folder to write to
+            return njit(kernel, **settings)
+
+    return decorate
+
+
 _compiled, _inline = compiled(), njit(inline="always")
 
 DENSITY = 0.25  # share of non-zero entries up to which a product is a sum of rows
@@ -147,24 +163,16 @@ def _add_transposed_times(
 
 
 def steps(
-    v: Tensor,
-    theta: Tensor,
-    z0: Tensor,
-    z: Tensor,
-    drive: Tensor,
-    w_rec_t: Tensor,
-    constants: Tensor,
-    *,
-    zero: bool,
-    static: bool,
-) -> CSR:
+    v: Tensor, theta: Tensor, z0: Tensor, z: Tensor, drive: Tensor, w_rec_t: Tensor, constants: Tensor,
+    *, zero: bool, static: bool,
+) -> CSR:  # fmt: skip
     """Some steps in place.
 
     Args:
         v: voltages before and after each step (S + 1, B, n), of which the first is read.
         theta: thresholds likewise, or a fixed one (1, B, n).
         z0: spikes before the first step (B, n).
-        z: where the spikes go (S, B, n).
+        z: spikes after each step, to be filled (S, B, n).
         drive: the projected input (S, B, n).
         w_rec_t: recurrent weights, transposed and contiguous (n, n).
         constants: those of :func:`neurolsc.neurons.fast.inputs.rows_of` (6, n).
@@ -175,23 +183,11 @@ def steps(
         The spikes that each step reads (S B, n).
     """
     length, batch, n = z.shape
-    before = z0.contiguous().numpy()
     indices, indptr = np.empty((length + 1) * batch * n + 1, np.int32), np.empty((length + 1) * batch + 1, np.int64)
-    _steps(
-        v.numpy(),
-        theta.numpy(),
-        before,
-        z.numpy(),
-        drive.numpy(),
-        w_rec_t.numpy(),
-        constants.numpy(),
-        zero,
-        static,
-        indices,
-        indptr,
-    )
+    arrays = (t.numpy() for t in (v, theta, z0.contiguous(), z, drive, w_rec_t, constants))
+    _steps(*arrays, zero, static, indices, indptr)
     indptr = indptr[: length * batch + 1]
-    return CSR(indices[: indptr[-1]].copy(), indptr, np.ones(indptr[-1], drive.numpy().dtype))
+    return CSR(indices[: indptr[-1]].copy(), indptr, np.ones(indptr[-1], v.numpy().dtype))
 
 
 @_compiled
@@ -241,20 +237,48 @@ def _steps(
 
 
 @_compiled
+def thresholds(theta: Array, z0: Array, z: Array, constants: Array) -> None:
+    """The thresholds (S + 1, B, n) that the spikes make of the first ones, as :func:`steps` does."""
+    decay_theta, b_theta, adaptation = constants[3], constants[4], constants[5]
+    for t in range(len(theta) - 1):
+        for s in range(theta.shape[1]):
+            limit, last, fired = theta[t + 1, s], theta[t, s], z[t - 1, s] if t else z0[s]
+            for j in range(len(limit)):
+                limit[j] = decay_theta[j] * last[j] + b_theta[j] + adaptation[j] * fired[j]
+
+
+@_compiled
 def step_back(
-    back: Array, given: Array, slope: Array, g_next: Array, g: Array, g_theta: Array,
+    back: Array, by_z: Array, slope: Array, g_next: Array, g: Array, g_theta: Array,
     v: Array, theta: Array, z: Array, constants: Array, zero: bool, static: bool, passes: bool, sums: Array,
 ) -> None:  # fmt: skip
-    """As :func:`neurolsc.neurons.fast.sequence.step_back`, of which this is the fast form."""
+    """One step of the reverse pass in place: the equations of :mod:`neurolsc.neurons.fast.sequence`.
+
+    Args:
+        back: in, the product of g_v[t+1] with w_rec (B, n); out, the gradient by the spikes.
+        by_z: the gradient by the spikes from outside.
+        slope: the surrogate's derivative.
+        g_next: g_v[t+1].
+        g: out, g_v[t].
+        g_theta: in, that by the threshold after step t + 1; out, after step t.
+        v: the voltage after step t.
+        theta: the threshold, or a fixed one (1, n).
+        z: the spikes.
+        constants: those of :func:`neurolsc.neurons.fast.inputs.rows_of` (6, n).
+        zero: the reset starts again from zero.
+        static: it subtracts the constant, not the moving threshold.
+        passes: a gradient passes the reset.
+        sums: gradients of the constants, to be added to (6, n).
+    """
     batch, n = back.shape
     decay_v, constant, decay_theta, adaptation = constants[0], constants[2], constants[3], constants[5]
     part = np.zeros((6, n), back.dtype)
     for s in range(batch):
         b, m, by_v, out = back[s], g_theta[s], g_next[s], g[s]
         now, limit, fired = v[s], theta[s if len(theta) > 1 else 0], z[s]
-        by_z, steep = given[s], slope[s]
+        outer, steep = by_z[s], slope[s]
         for j in range(n):
-            b[j] += by_z[j] + m[j] * adaptation[j]
+            b[j] += outer[j] + m[j] * adaptation[j]
         for j in range(n):
             part[1, j] += by_v[j]
             part[4, j] += m[j]
@@ -281,7 +305,7 @@ def step_back(
             q = steep[j] * b[j]
             out[j] += q
             m[j] -= q
-    sums[:, 0] += part
+    sums += part
 
 
 @_inline

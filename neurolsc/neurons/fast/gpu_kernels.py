@@ -16,7 +16,6 @@ This file imports Triton: it is imported where there is a GPU.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,18 +23,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from neurolsc.neurons.fast.inputs import Constants, Inputs, Plan, holding, rows_of
+from neurolsc.neurons.fast.inputs import Constants, Inputs, Plan, by_primitive, gradients_of, learnable, rows_of
 
 HELD = 2**13  # products that a program holds at once: 32 registers for each of its 32 * WARPS threads
 WARPS = 8
 
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
-    """The forward pass, as :func:`neurolsc.neurons.fast.sequence.forward`, without entries."""
-    x, z0, v0, theta0, c, _ = inputs
-    (steps, batch, n_in), hidden, whole = x.shape, v0.shape[1], plan.keep == "all"
+    """As :func:`neurolsc.neurons.fast.sequence.forward`, without entries, and theta of all steps as v."""
+    z0, v0, theta0, c = inputs.z, inputs.v, inputs.theta, inputs.c
+    steps, (batch, hidden), whole = len(inputs.x), v0.shape, plan.backward
     with torch.autocast(v0.device.type, plan.half, enabled=plan.half is not None):
-        drive = (x.reshape(-1, n_in).to(v0.dtype) @ c.w_in.T).float().view(steps, batch, hidden)
+        drive = (inputs.read(0, steps) @ c.w_in.T).float().view(steps, batch, hidden)
     z, v = v0.new_empty(steps, batch, hidden), v0.new_empty(steps * whole + 1, batch, hidden)
     v[0] = v0
     theta = _fixed(c, v0) if theta0 is None else torch.empty_like(v)
@@ -58,18 +57,14 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
 
 
 def reverse(
-    plan: Plan, inputs: Inputs, trace: tuple[Any, ...], needed: Inputs, given: Sequence[Tensor | None]
+    plan: Plan, inputs: Inputs, trace: tuple[Any, ...], needed: Inputs, outer: Sequence[Tensor | None]
 ) -> Inputs:
-    """The gradients, as :func:`neurolsc.neurons.fast.sequence.reverse`."""
-    _, z0, _, _, c, _ = inputs
-    if plan.keep == "starts":
-        trace = forward(replace(plan, keep="all"), inputs)
-    (z, v, moving, *_), (g_z, *g_end) = trace, given
+    """As :func:`neurolsc.neurons.fast.sequence.reverse`."""
+    z0, c, (z, v, moving, _), (g_z, *g_end) = inputs.z, inputs.c, trace, outer
     steps, batch, hidden = z.shape
     theta = _fixed(c, z0) if moving is None else moving
-    leaves = [t.detach().requires_grad_() if wants else t for t, wants in zip(inputs.spike, needed.spike, strict=True)]
-    learnt = [leaf for leaf, wants in zip(leaves, needed.spike, strict=True) if wants]
-    spike, distance = holding(plan.spike, leaves), v[1:] - theta[-steps:]
+    spike, learnt = learnable(plan.spike, inputs.spike, needed.spike)
+    distance = v[1:] - theta[-steps:]
     slope = spike.derivative(distance).to(z.dtype).expand_as(z).contiguous()
     g, state, sums = torch.empty_like(z), z.new_empty(3, batch, hidden), z.new_empty(6, batch, hidden)
     through = torch.empty_like(z) if learnt else g
@@ -91,22 +86,20 @@ def reverse(
             enable_fp_fusion=True,  # type: ignore[call-arg]
         )
     del slope, into
-    rows, by_learnt = g.flatten(0, 1), [None] * len(learnt)
+    rows, by_read, by_w_in, by_w_rec = g.flatten(0, 1), None, None, None
     with torch.autocast(z.device.type, enabled=False):  # a gradient is of full precision
-        by_w_in = rows.T @ inputs.x.flatten(0, 1).to(z.dtype) if needed.c.w_in else None
-        by_w_rec = rows[batch:].T @ z[:-1].flatten(0, 1) + g[0].T @ z0 if needed.c.w_rec else None
-        by_x = (rows @ c.w_in).view_as(inputs.x) if needed.x else None
-    if learnt:
-        with torch.enable_grad():
-            smooth = spike.primitive(distance)
-        if smooth.requires_grad:
-            by_learnt = torch.autograd.grad(smooth, learnt, through.to(smooth.dtype), allow_unused=True)
+        if needed.c.w_in:
+            by_w_in = rows.T @ inputs.read(0, steps)
+        if needed.c.w_rec:
+            by_w_rec = rows[batch:].T @ z[:-1].flatten(0, 1) + g[0].T @ z0
+        if needed.x or needed.late:
+            by_read = z.new_zeros(steps + 1, *inputs.x.shape[1:])
+            torch.mm(rows, c.w_in, out=by_read[:-1].flatten(0, 1))
+    by_learnt = by_primitive(spike, learnt, distance, through, [None] * len(learnt))
     vectors = [*sums.sum(1)]
-    if moving is None:  # what the moving threshold was given at the start
+    if moving is None:  # all gradient by the threshold arrives at the one before the first step
         vectors[2] = state[2].sum(0)
-    found = iter(by_learnt)
-    by_spike = tuple(next(found) if wants else None for wants in needed.spike)
-    return Inputs(by_x, *state, Constants(by_w_in, by_w_rec, *vectors), by_spike)  # type: ignore[arg-type]
+    return gradients_of(inputs, needed, by_read, state, Constants(by_w_in, by_w_rec, *vectors), by_learnt)  # type: ignore[arg-type]
 
 
 def _fixed(c: Constants, like: Tensor) -> Tensor:
@@ -116,25 +109,19 @@ def _fixed(c: Constants, like: Tensor) -> Tensor:
 
 
 def _kind(c: Constants, reset: Any) -> dict[str, bool]:
-    return {
-        "CONSTANT": c.threshold is not None and c.decay_theta is not None,
-        "ZERO": reset.zero,
-    }
-
-
-def _samples(like: Tensor) -> int:
-    """Samples of a program: as few as keep all multiprocessors busy, as registers allow."""
-    processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 1
-    return next((r for r in (1, 2) if -(-len(like) // r) <= processors), 4)
+    return {"CONSTANT": c.threshold is not None and c.decay_theta is not None, "ZERO": reset.zero}
 
 
 def _programs(like: Tensor) -> tuple[int]:
-    return (-(-len(like) // _samples(like)),)
+    return (-(-len(like) // _tile(like)["R"]),)
 
 
 def _tile(like: Tensor) -> dict[str, int]:
     """The sizes that the kernels are made for, after a state (B, n_hidden)."""
-    samples, columns = _samples(like), max(16, 1 << (like.shape[1] - 1).bit_length())
+    # samples of a program: as few as keep all multiprocessors busy, as registers allow
+    processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 1
+    samples = next((r for r in (1, 2) if -(-len(like) // r) <= processors), 4)
+    columns = max(16, 1 << (like.shape[1] - 1).bit_length())
     tile = {"R": samples, "C": columns, "K": min(columns, HELD // (samples * columns))}
     return tile | {"num_warps": WARPS, "num_stages": 1}
 
@@ -153,6 +140,13 @@ def times(vectors, matrix, n, within, R: tl.constexpr, C: tl.constexpr, K: tl.co
         met = tl.sum((part != 0).to(tl.int32), 0, keep_dims=True) > 0  # type: ignore[operator]
         total += part * tl.load(matrix + row * n + column, met & (column < n), 0.0).to(tl.float32)
     return tl.sum(total, 1)
+
+
+@triton.jit
+def constant_row(constants, i, n, C: tl.constexpr):
+    """Row i of the constants (6, n), as (1, C)."""
+    column = tl.arange(0, C)
+    return tl.load(constants + i * n + column, column < n, 0.0)[None, :]
 
 
 @triton.jit
@@ -185,12 +179,12 @@ def forward_kernel(
     within, real = sample < batch, column < n
     mask = within[:, None] & real[None, :]
     at = sample[:, None] * n + column[None, :]
-    decay_v = tl.load(constants + column, real, 0.0)[None, :]
-    b_v = tl.load(constants + n + column, real, 0.0)[None, :]
-    constant = tl.load(constants + 2 * n + column, real, 0.0)[None, :]
-    decay_theta = tl.load(constants + 3 * n + column, real, 0.0)[None, :]
-    b_theta = tl.load(constants + 4 * n + column, real, 0.0)[None, :]
-    adaptation = tl.load(constants + 5 * n + column, real, 0.0)[None, :]
+    decay_v = constant_row(constants, 0, n, C)
+    b_v = constant_row(constants, 1, n, C)
+    constant = constant_row(constants, 2, n, C)
+    decay_theta = constant_row(constants, 3, n, C)
+    b_theta = constant_row(constants, 4, n, C)
+    adaptation = constant_row(constants, 5, n, C)
     length = tl.load(lengths + sample, within, 0)[:, None]
     spikes = tl.load(z0 + at, mask, 0.0)
     voltage = tl.load(v + at, mask, 0.0)
@@ -260,10 +254,10 @@ def reverse_kernel(
     within, real = sample < batch, column < n
     mask = within[:, None] & real[None, :]
     at = sample[:, None] * n + column[None, :]
-    decay_v = tl.load(constants + column, real, 0.0)[None, :]
-    constant = tl.load(constants + 2 * n + column, real, 0.0)[None, :]
-    decay_theta = tl.load(constants + 3 * n + column, real, 0.0)[None, :]
-    adaptation = tl.load(constants + 5 * n + column, real, 0.0)[None, :]
+    decay_v = constant_row(constants, 0, n, C)
+    constant = constant_row(constants, 2, n, C)
+    decay_theta = constant_row(constants, 3, n, C)
+    adaptation = constant_row(constants, 5, n, C)
     length = tl.load(lengths + sample, within, 0)[:, None]
     zero = tl.zeros((R, C), tl.float32)
     back, g_v, g_theta, end_v, end_theta = zero, zero, zero, zero, zero

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,26 +31,16 @@ class Constants(NamedTuple):
     adaptation: Tensor | None = None
 
 
-def advance(
-    reset: Any, c: Constants, x: Tensor, z: Tensor, v: Tensor, theta: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """One plain step of eq. 49: the next voltage and threshold (B, n_hidden)."""
-    subtracted = theta if c.threshold is None else c.threshold
-    after = reset.carry(c.decay_v * v, z, subtracted) + x @ c.w_in.T + z @ c.w_rec.T + c.b_v
-    if theta is None:
-        return after, None
-    return after, c.decay_theta * theta + c.b_theta + c.adaptation * z  # type: ignore[operator]
-
-
 class Inputs(NamedTuple):
     """All tensors that a run depends on; or something about each of them, as a gradient."""
 
     x: Any  # input (T, B, n_in)
+    late: Any  # input of the first step (B, n_in), after which x is read one step late; None where it is not
     z: Any  # spikes before the first step (B, n_hidden)
     v: Any  # voltage before it (B, n_hidden)
     theta: Any  # threshold before it (B, n_hidden); None where it is fixed
     c: Constants
-    spike: tuple[Any, ...]  # what the surrogate holds, in the order of :func:`held`
+    spike: tuple[Any, ...]  # the tensors of the surrogate, in the order of :func:`tensors_of`
 
     def flat(self) -> tuple[Any, ...]:
         """One after the other, as a function of autograd takes and returns them."""
@@ -60,9 +50,15 @@ class Inputs(NamedTuple):
     @classmethod
     def of(cls, flat: Sequence[Any]) -> Inputs:
         """The inverse of :meth:`flat`."""
-        x, z, v, theta, *rest = flat
-        n = len(Constants._fields)
-        return cls(x, z, v, theta, Constants(*rest[:n]), tuple(rest[n:]))
+        c = flat[5 : 5 + len(Constants._fields)]
+        return cls(*flat[:5], Constants(*c), tuple(flat[5 + len(c) :]))
+
+    def read(self, a: int, b: int) -> Tensor:
+        """What the steps from a to b read, one behind the other ((b - a) B, n_in)."""
+        if self.late is None:
+            return self.x[a:b].flatten(0, 1).to(self.v.dtype)
+        before = self.x[max(a - 1, 0) : b - 1].flatten(0, 1).to(self.v.dtype)
+        return before if a else torch.cat([self.late.to(self.v.dtype), before])
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class Plan:
     spike: Surrogate  # a copy, which nobody changes
     reset: Any  # a neurolsc.neurons.spiking.Reset
     lengths: Tensor  # steps after which the state of each sample is wanted (B,)
-    keep: Literal["nothing", "starts", "all"]  # states saved for the reverse pass: none, before each block, all
+    backward: bool  # a gradient is wanted, and states are saved for it
     gpu: bool  # the GPU's kernels take all steps
     half: torch.dtype | None  # dtype of weights in products under autocast, which the GPU's kernels alone can do
 
@@ -88,32 +84,15 @@ def rows_of(c: Constants) -> Tensor:
     return torch.stack([c.decay_v, c.b_v, zero if c.threshold is None else c.threshold, *moving])  # type: ignore[list-item]
 
 
-def overridden(thing: object) -> bool:
-    """Whether an object has a method of its own in place of its class's."""
-    return any(callable(getattr(type(thing), name, None)) for name in vars(thing))
-
-
-def spikes_as_ours(spike: object) -> bool:
-    """Whether a spike is 1 where v > theta, else 0, with the derivative of its primitive."""
-    return (
-        isinstance(spike, Surrogate)
-        and not overridden(spike)
-        and next(spike.children(), None) is None
-        and not spike._exact_values
-        and type(spike).forward is Surrogate.forward
-        and type(spike).__call__ is nn.Module.__call__
-    )
-
-
-def held(spike: Surrogate) -> dict[str, Tensor]:
+def tensors_of(spike: Surrogate) -> dict[str, Tensor]:
     """The tensors of a surrogate by name: parameters, buffers, and plain attributes."""
     places = (spike._parameters, spike._buffers, vars(spike))
     return {name: value for place in places for name, value in place.items() if isinstance(value, Tensor)}
 
 
-def holding(spike: Surrogate, tensors: Iterable[Tensor]) -> Surrogate:
-    """A copy of a surrogate around other tensors than those that it holds."""
-    others = dict(zip(held(spike), tensors, strict=True))
+def with_tensors(spike: Surrogate, tensors: Iterable[Tensor]) -> Surrogate:
+    """A copy of a surrogate around other tensors than its own."""
+    others = dict(zip(tensors_of(spike), tensors, strict=True))
     copied = copy.copy(spike)
     inside: dict[str, Any] = vars(copied)
     for place in ("_parameters", "_buffers"):
@@ -122,12 +101,75 @@ def holding(spike: Surrogate, tensors: Iterable[Tensor]) -> Surrogate:
     return copied
 
 
-def elementwise(spike: Surrogate, like: Tensor) -> bool:
-    """Whether a user's surrogate acts on each neuron alone, without a gradient by what it lacks."""
-    alone = holding(spike, [t.detach() for t in held(spike).values()])
+def learnable(spike: Surrogate, tensors: Sequence[Tensor], needed: Sequence[bool]) -> tuple[Surrogate, list[Tensor]]:
+    """The surrogate around leaves in place of its tensors, and those leaves by which a gradient is needed."""
+    leaves = [t.detach().requires_grad_() if wants else t for t, wants in zip(tensors, needed, strict=True)]
+    return with_tensors(spike, leaves), [leaf for leaf, wants in zip(leaves, needed, strict=True) if wants]
+
+
+def by_primitive(
+    spike: Surrogate, learnt: list[Tensor], distance: Tensor, back: Tensor, sums: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Gradients by the tensors of a surrogate, added to sums: spikes depend on them as the primitive does."""
+    if not learnt:
+        return []
+    with torch.enable_grad():
+        smooth = spike.primitive(distance)
+    if not smooth.requires_grad:
+        return [*sums]
+    more = torch.autograd.grad(smooth, learnt, back.to(smooth.dtype), allow_unused=True)
+    return [new if old is None else old if new is None else old + new for old, new in zip(sums, more, strict=True)]
+
+
+def gradients_of(
+    inputs: Inputs,
+    needed: Inputs,
+    by_read: Tensor | None,
+    by_state: Sequence[Tensor],
+    by_constants: Constants,
+    by_learnt: Sequence[Tensor | None],
+) -> Inputs:
+    """All gradients in their places; by_read (T + 1, B, n_in) is by what each step reads, and a row of zeros."""
+    found = iter(by_learnt)
+    by_x, by_late = by_read, None
+    if by_read is not None:
+        by_x, by_late = (by_read[:-1], None) if inputs.late is None else (by_read[1:], by_read[0])
+    return Inputs(by_x, by_late, *by_state, by_constants, tuple(next(found) if w else None for w in needed.spike))
+
+
+def overridden(thing: object) -> bool:
+    """Whether an object has a method of its own in place of its class's."""
+    return any(callable(getattr(type(thing), name, None)) for name in vars(thing))
+
+
+def hooked(spike: Any) -> bool:
+    """Whether hooks hang on a spike function, or on all modules; True of what is no module."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return bool(modules._has_any_global_hook()) or any(bool(getattr(spike, name, True)) for name in names)
+
+
+def spikes_as_ours(spike: object, like: Tensor) -> bool:
+    """Whether a spike is 1 where v > 0, else 0, with the derivative of its primitive, neuron by neuron.
+
+    Args:
+        spike: the spike function.
+        like: voltages (1, n_hidden), of whose width and dtype a surrogate of a user is tried.
+    """
+    if (
+        not isinstance(spike, Surrogate)
+        or overridden(spike)
+        or next(spike.children(), None) is not None
+        or spike._exact_values
+        or type(spike).forward is not Surrogate.forward
+        or type(spike).__call__ is not nn.Module.__call__
+    ):
+        return False
+    if type(spike) in OURS:
+        return True
+    alone = with_tensors(spike, [t.detach() for t in tensors_of(spike).values()])
     v = torch.linspace(-2, 2, 3 * like.shape[1], dtype=like.dtype, device=like.device).view(3, -1)
     with torch.enable_grad():
-        if alone.primitive(v).requires_grad:
+        if alone.primitive(v).requires_grad:  # by a tensor that it does not hold
             return False
         smooth = alone.primitive(v.requires_grad_())
         if not smooth.requires_grad:
@@ -140,10 +182,9 @@ def elementwise(spike: Surrogate, like: Tensor) -> bool:
 def followed(spike: Any, tensors: Iterable[Tensor | None]) -> bool:
     """Whether somebody follows each operation of a run; True also where torch does not say.
 
-    That is so under compilers and tracers, under the transforms of ``torch.func``, in forward mode,
-    in modes that see every operation (a default device is none), for a tensor that stands for
-    several (``is_grads_batched``) or is of a class of its own, and with hooks on the surrogate or
-    on all modules.
+    That is so under compilers and tracers, under the transforms of ``torch.func``, in forward mode, in modes that see
+    every operation (a default device is none), for a tensor that stands for several (``is_grads_batched``) or is of a
+    class of its own, and with hooks on the surrogate or on all modules.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return True
@@ -160,14 +201,5 @@ def followed(spike: Any, tensors: Iterable[Tensor | None]) -> bool:
             )
             or hooked(spike)
         )
-    except AttributeError:
-        return True
-
-
-def hooked(spike: Any) -> bool:
-    """Whether hooks hang on a spike function, or on all modules; True where torch does not say."""
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    try:
-        return bool(modules._has_any_global_hook()) or any(bool(getattr(spike, name)) for name in names)
-    except AttributeError:
+    except AttributeError:  # of another version of torch
         return True

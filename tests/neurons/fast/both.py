@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from neurolsc import Cell
-from neurolsc.frames import one_step_late
 from neurolsc.neurons.fast import sequence
 from neurolsc.neurons.spiking import SpikingCell
 
@@ -36,12 +35,12 @@ def plainly(cell: Cell, *args: Any, recompute: bool = False, **settings: Any) ->
     """A run by plain steps, which are stored."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(cell), "run_at_once", Cell.run_at_once)
-        return own(cell, *args, **settings)
+        return cell.run(*args, **settings)
 
 
-def own(cell: Cell, x: Tensor, state: Any, *, first: Tensor | None = None, **settings: Any) -> tuple[Tensor, Any]:
+def own(cell: Cell, *args: Any, **settings: Any) -> tuple[Tensor, Any]:
     """The cell's own run."""
-    return cell.run(x if first is None else one_step_late(x, first), state, **settings)
+    return cell.run(*args, **settings)
 
 
 @contextmanager

@@ -1,5 +1,4 @@
-"""Drawn at random: layers, surrogates, resets, inputs, lengths, and what is differentiated, against
-plain steps."""
+"""Layers, surrogates, resets, inputs and lengths drawn at random against plain steps."""
 
 from typing import Any
 
@@ -33,7 +32,7 @@ def runs(draw: Any) -> dict[str, Any]:
         "sizes": (draw(integers(1, 9)), draw(integers(1, 4)), draw(integers(1, 9)), 8),
         "dtype": draw(st.sampled_from(DTYPES)),
         "sparse": draw(st.booleans()),
-        "first": draw(st.booleans()),
+        "late": draw(st.booleans()),
         "lengths": draw(st.none() | st.lists(integers(0, 9), min_size=4, max_size=4)),
         "recompute": draw(st.booleans()),
         "by_x": draw(st.booleans()),
@@ -71,16 +70,16 @@ def outcome(case: dict[str, Any], precision: torch.dtype, way: Any) -> tuple[lis
     (steps, batch, n_in, _), cell = case["sizes"], layer(case, precision)
     x = ((torch.rand(steps, batch, n_in) < 0.5) * torch.randint(1, 5, (steps, batch, n_in)) / 2).to(case["dtype"])
     x = x.to_sparse() if case["sparse"] else x
-    first = torch.rand(batch, n_in).to(case["dtype"]) if case["first"] else None
+    late = torch.rand(batch, n_in).to(case["dtype"]) if case["late"] else None
     lengths = None if case["lengths"] is None else torch.tensor(case["lengths"][:batch]).clamp(max=steps)
     with torch.no_grad():
         _, state = plainly(cell, torch.rand(2, batch, n_in), cell.initial_state(batch))
     by = [p for p in cell.parameters() if p.requires_grad]
     if case["by_x"] and case["dtype"].is_floating_point and not case["sparse"]:
-        by += [tensor.requires_grad_() for tensor in (x, first) if tensor is not None]
+        by += [tensor.requires_grad_() for tensor in (x, late) if tensor is not None]
     if case["by_state"]:
         by += [leaf.requires_grad_() for leaf in state]
-    z, after = way(cell, x, state, first=first, lengths=lengths, recompute=case["recompute"])
+    z, after = way(cell, x, state, late=late, lengths=lengths, recompute=case["recompute"])
     if lengths is not None:
         z = z * (torch.arange(steps).unsqueeze(1) < lengths).unsqueeze(-1)
     loss = torch.zeros((), dtype=precision)
@@ -117,6 +116,7 @@ def assert_equal(case: dict[str, Any], precision: torch.dtype, rtol: float) -> b
 @pytest.mark.slow
 def test_any_run_is_its_plain_steps_in_double_precision(events, monkeypatch):
     seen = []
+    monkeypatch.setattr("neurolsc.neurons.cell.RECOMPUTED", 1)
     if events:
         monkeypatch.setattr(cpu_kernels, "DENSITY", 1.0)
         monkeypatch.setattr(sequence, "ROWS", 6)
