@@ -1,17 +1,15 @@
 r"""Scores of a run: accuracies over time, steps without a vote, and how much neurons fire.
 
-Logits have shape (T, B, C), spikes (T, B, N): time steps, samples, classes or neurons. A step
-*votes* for the class of its largest logit; a step whose largest logits tie does not vote. A silent
-layer under a readout without bias therefore scores 0, and not the share of class 0.
+Logits have shape (T, B, C), spikes (T, B, N): time steps, samples, classes or neurons. A step *votes* for the class of
+its largest logit; a step whose largest logits tie does not vote. A silent layer under a readout without bias therefore
+scores 0, and not the share of class 0.
 
-A mask (T, B), bool, True where a sample lasts, is for samples of unequal length. Outside of it
-logits and spikes of :meth:`neurolsc.Network.run` are 0. A share of steps counts those inside the
-mask only, first within each sample, then over samples. :func:`nll` and :func:`perplexity` alone,
-as in the literature, are means over all steps.
+A mask (T, B), bool, True where a sample lasts, is for samples of unequal length. Outside of it logits and spikes of
+:meth:`neurolsc.Network.run` are 0. A share of steps counts those inside the mask only, first within each sample, then
+over samples. :func:`nll` and :func:`perplexity` alone, as in the literature, are means over all steps.
 
-Every function raises ValueError if shapes do not fit each other, logits hold NaN, targets are out
-of range, spikes are not 0 or 1, or a mask leaves a sample without a step; TypeError if classes are
-not integers.
+Every function raises ValueError if shapes do not fit each other, logits hold NaN, targets are out of range, spikes are
+not 0 or 1, or a mask leaves a sample without a step; TypeError if classes are not integers.
 
 Source: arXiv:2308.12075, Sec. II-G (mode accuracy: the class chosen at most steps).
 """
@@ -70,8 +68,7 @@ class MetricSpec:
 
     Attributes:
         lower_is_better: the lower of two values is better.
-        of_steps: a mean over all steps of a data set, so that longer samples count more; else over
-            samples.
+        of_steps: a mean over all steps of a data set, so that longer samples count more; else over samples.
         geometric: a geometric mean, such as that of a perplexity.
         share: from 0 to 1, shown in per cent.
 
@@ -238,8 +235,8 @@ def nll(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
         >>> round(nll(torch.zeros(5, 2, 88), torch.zeros(5, 2, 88)), 3)
         60.997
 
-    Source: N. Boulanger-Lewandowski, Y. Bengio, P. Vincent, "Modeling temporal dependencies in
-    high-dimensional sequences", ICML 2012, table 1.
+    Source: N. Boulanger-Lewandowski, Y. Bengio, P. Vincent, "Modeling temporal dependencies in high-dimensional
+    sequences", ICML 2012, table 1.
     """
     _check_logits(logits)
     return _mean_of_steps(binary_losses(logits, targets), mask).item()
@@ -313,8 +310,7 @@ def step_weights(mask: Tensor, like: Tensor) -> Tensor:
     """Weights (T, B) that sum to 1: 1 / (B T_b) at the T_b steps of sample b, 0 outside the mask.
 
     Raises:
-        ValueError: if the mask is not bool (T, B), the first axes of `like`, or leaves a sample
-            without a step.
+        ValueError: if the mask is not bool (T, B), the first axes of `like`, or leaves a sample without a step.
     """
     if mask.dtype != torch.bool or mask.shape != like.shape[:2] or not mask.any(0).all():
         wanted = f"mask must be bool {tuple(like.shape[:2])} with a step for every sample"

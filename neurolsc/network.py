@@ -59,9 +59,9 @@ class StepRecord(NamedTuple):
 class Embedding(nn.Module):
     r"""A vector for each word.
 
-    What a network reads are then numbers of words, x (T, B, 1), and its first layer reads their
-    vectors. Tied, the scores of the words are products with the same vectors, :math:`o[t] = E\,
-    z[t, L]`, and the last layer is as wide as they are: there is no other readout.
+    What a network reads are then numbers of words, x (T, B, 1), and its first layer reads their vectors. Tied, the
+    scores of the words are products with the same vectors, :math:`o[t] = E\, z[t, L]`, and the last layer is as wide as
+    they are: there is no other readout.
 
     Args:
         words: how many there are.
@@ -80,9 +80,8 @@ class Embedding(nn.Module):
         >>> network(torch.randint(50, (20, 4, 1))).shape
         torch.Size([20, 4, 50])
 
-    Source: arXiv:2308.12075, App. G ("the output of the last layer is multiplied by the
-    embedding"); O. Press, L. Wolf, "Using the output embedding to improve language models",
-    arXiv:1608.05859. The start is that of Keras.
+    Source: arXiv:2308.12075, App. G ("the output of the last layer is multiplied by the embedding"); O. Press, L. Wolf,
+    "Using the output embedding to improve language models", arXiv:1608.05859. The start is that of Keras.
     """
 
     def __init__(self, words: int, width: int, *, tied: bool = False) -> None:
@@ -135,23 +134,20 @@ class Network(nn.Module):
 
     Args:
         cells: the layers, first layer first; each reads the one before.
-        n_out: number of classes; or the readout itself, a module without state that maps the last
-            cell's output (B, n_hidden) to (B, classes) and is called step by step; None where an
-            embedding is tied, and so the readout.
-        layer_delay: 1: every layer reads the layer below, and the first one the input, one step
-            late (eq. 1 and 49); 0: in the same step, as in stacks of snnTorch, norse and PyTorch.
-        recompute: keep less for the gradient, about the states of 2 sqrt(T) steps, and run the
-            steps between again. It costs the time of a forward pass, changes no result, is no part
-            of what is saved, and may be set at any time.
+        n_out: number of classes; or the readout itself, a module without state that maps the last cell's output (B,
+            n_hidden) to (B, classes) and is called step by step; None where an embedding is tied, and so the readout.
+        layer_delay: 1: every layer reads the layer below, and the first one the input, one step late (eq. 1 and 49); 0:
+            in the same step, as in stacks of snnTorch, norse and PyTorch.
+        recompute: keep less for the gradient, about the states of 2 sqrt(T) steps, and run the steps between again. It
+            costs the time of a forward pass, changes no result, is no part of what is saved, and may be set at any
+            time.
         embedding: what makes vectors of words, if x are numbers of words (T, B, 1).
-        readout_bias: give the readout made here a bias. Without one (eq. 49) a silent last layer
-            ties all classes and casts no vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts
-            one.
+        readout_bias: give the readout made here a bias. Without one (eq. 49) a silent last layer ties all classes and
+            casts no vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts one.
 
     Raises:
-        ValueError: if there is no cell, widths do not fit, layer_delay is neither 0 nor 1, a
-            readout is given and does not map (B, n_hidden) to (B, classes), or there are two
-            readouts or none.
+        ValueError: if there is no cell, widths do not fit, layer_delay is neither 0 nor 1, a readout is given and does
+            not map (B, n_hidden) to (B, classes), or there are two readouts or none.
 
     Example:
         >>> from neurolsc import ALIFPlus
@@ -256,8 +252,7 @@ class Network(nn.Module):
             Logits (B, n_out) and the state after.
 
         Raises:
-            ValueError: if x has not the shape (B, n_in), or the states are not those of B samples
-                of this network.
+            ValueError: if x has not the shape (B, n_in), or the states are not those of B samples of this network.
             TypeError: if x is complex.
         """
         if tensor("x", x).ndim != 2 or x.shape[1] != self.n_in:
@@ -307,19 +302,18 @@ class Network(nn.Module):
         """Run over time.
 
         Args:
-            x: input (T, B, n_in), dense (float, bool or integer) or sparse (COO); it is moved to
-                the network's device.
-            states: where to start; by default every cell at rest. Two runs with the state passed
-                from one to the next equal one.
-            mask: (T, B) bool, True where a sample still runs. Where it is False the state stands
-                still, and outputs and logits are 0.
+            x: input (T, B, n_in), dense (float, bool or integer) or sparse (COO); it is moved to the network's device.
+            states: where to start; by default every cell at rest. Two runs with the state passed from one to the next
+                equal one.
+            mask: (T, B) bool, True where a sample still runs. Where it is False the state stands still, and outputs and
+                logits are 0.
 
         Returns:
             Logits, the outputs of all cells, and the last state.
 
         Raises:
-            ValueError: if x is not (T, B, n_in) with T, B >= 1, holds NaN or infinity, mask is not
-                (T, B) bool, or the states are not those of B samples of this network.
+            ValueError: if x is not (T, B, n_in) with T, B >= 1, holds NaN or infinity, mask is not (T, B) bool, or the
+                states are not those of B samples of this network.
             TypeError: if x is complex.
         """
         if torch.compiler.is_compiling():  # a loop over time would be unrolled: a minute for 50 steps
@@ -409,8 +403,7 @@ class Network(nn.Module):
 def eval_mode(module: nn.Module) -> Iterator[None]:
     """Put a module and all in it into evaluation mode, and each back into its own mode after.
 
-    Radii are those of the network as it is evaluated: without dropout, and with batch norms that do
-    not mix samples.
+    Radii are those of the network as it is evaluated: without dropout, and with batch norms that do not mix samples.
     """
     training = {part: part.training for part in module.modules()}
     module.eval()
@@ -425,8 +418,8 @@ def as_network(network: object) -> Network:
     """The network, if it is one.
 
     Raises:
-        TypeError: if it is something else; of a module the message names :func:`neurolsc.wrap`, of
-            one by ``torch.compile`` what was compiled.
+        TypeError: if it is something else; of a module the message names :func:`neurolsc.wrap`, of one by
+            ``torch.compile`` what was compiled.
     """
     if isinstance(network, Network):
         return network

@@ -24,9 +24,8 @@ def stored_parameter(module: nn.Module, name: str) -> nn.Parameter | None:
 class LogParameter:
     """A descriptor that stores a positive tensor as the trainable parameter ``log_<name>``.
 
-    Reading returns ``exp(log_<name>)``, with a gradient, within 4e-18 to 2e17; assigning a positive
-    tensor or number sets it in place. No optimizer step can therefore make it zero, negative or
-    infinite.
+    Reading returns ``exp(log_<name>)``, with a gradient, within 4e-18 to 2e17; assigning a positive tensor or number
+    sets it in place. No optimizer step can therefore make it zero, negative or infinite.
 
     Raises:
         ValueError: at an assignment that is not positive and finite, or does not fit the shape.

@@ -1,17 +1,15 @@
 r"""Surrogate gradients: a spike forward, the derivative of a smooth step backward.
 
-Every surrogate is one formula. With a shape :math:`f`, its integral :math:`F` (:math:`F' = f`), a
-dampening :math:`\gamma` and a sharpness :math:`\omega`, the smooth step is :math:`S(v) =
-\frac{\gamma}{\omega} F(\omega v)` and
+Every surrogate is one formula. With a shape :math:`f`, its integral :math:`F` (:math:`F' = f`), a dampening
+:math:`\gamma` and a sharpness :math:`\omega`, the smooth step is :math:`S(v) = \frac{\gamma}{\omega} F(\omega v)` and
 
 .. math:: z = H(v) + S(v) - \mathrm{detach}(S(v)), \qquad \frac{dz}{dv} = \gamma f(\omega v).
 
-The value is exactly 0 or 1, and every derivative, of any order and in :math:`v`, :math:`\gamma` and
-:math:`\omega`, is that of :math:`S`. No custom autograd function is involved, so ``torch.func`` and
-``torch.compile`` see plain operations.
+The value is exactly 0 or 1, and every derivative, of any order and in :math:`v`, :math:`\gamma` and :math:`\omega`, is
+that of :math:`S`. No custom autograd function is involved, so ``torch.func`` and ``torch.compile`` see plain
+operations.
 
-Source: Herranz-Celotti & Rouat, arXiv:2308.12075, App. H (:math:`d\tilde H(v)/dv = \gamma f(\omega
-v)`).
+Source: Herranz-Celotti & Rouat, arXiv:2308.12075, App. H (:math:`d\tilde H(v)/dv = \gamma f(\omega v)`).
 """
 
 import math
@@ -41,20 +39,18 @@ __all__ = [
 class Surrogate(nn.Module, ABC):
     r"""A Heaviside step whose derivative is :math:`\gamma f(\omega v)`.
 
-    A new surrogate is a subclass with two methods, :meth:`shape` and :meth:`shape_integral`, pure
-    functions of x. With numbers, texts and tensors as its only attributes, and no modules inside,
-    it runs in the fast loop of the cells, which has the gradients of :meth:`shape_integral` by
-    autograd.
+    A new surrogate is a subclass with two methods, :meth:`shape` and :meth:`shape_integral`, pure functions of x. With
+    numbers, texts and tensors as its only attributes, and no modules inside, it runs in the fast loop of the cells,
+    which has the gradients of :meth:`shape_integral` by autograd.
 
     Args:
         dampening: :math:`\gamma > 0`, one number, or one per neuron with shape (n_hidden,).
         sharpness: :math:`\omega > 0`, likewise.
-        learnable: make both trainable. They are then stored as logarithms, so that they stay
-            positive.
+        learnable: make both trainable. They are then stored as logarithms, so that they stay positive.
 
     Raises:
-        ValueError: if dampening or sharpness is not positive and finite (dampening may be 0 when it
-            is not learnable: the surrogate is then silent).
+        ValueError: if dampening or sharpness is not positive and finite (dampening may be 0 when it is not learnable:
+            the surrogate is then silent).
 
     Example:
         >>> spike = FastSigmoid(dampening=0.5)
@@ -142,10 +138,9 @@ class Surrogate(nn.Module, ABC):
 def exact_values(module: nn.Module) -> Iterator[None]:
     r"""Inside, spikes by a module's surrogates are 0 or 1, whatever dampening and sharpness are.
 
-    In training these two are learnt as if a spike had the value of the smooth step,
-    :math:`dz/d\gamma = dS/d\gamma`. A transition derivative holds spikes as numbers, which do not
-    change with them: there :math:`z = H(v) + S(v) - S(\mathrm{detach}(v))`, with the same
-    derivatives by v, of any order.
+    In training these two are learnt as if a spike had the value of the smooth step, :math:`dz/d\gamma = dS/d\gamma`. A
+    transition derivative holds spikes as numbers, which do not change with them: there :math:`z = H(v) + S(v) -
+    S(\mathrm{detach}(v))`, with the same derivatives by v, of any order.
     """
     spikes = [part for part in module.modules() if isinstance(part, Surrogate) and not part._exact_values]
     for spike in spikes:

@@ -1,10 +1,9 @@
 """Cells: one recurrent layer each, as a pure step, and what a cell says about that step.
 
-Map: `cell` is what every cell has, the guard of its closed forms, and the table of names.
-`spiking` has eq. 49, its resets, LIF and the ALIF family, `cuba` a LIF with a synaptic current and
-an integrator. `rate` has the cells that send numbers (feed-forward, RNN, GRU, LSTM), `lru` the LRU.
-`derivatives` has closed forms as linear operators, `isolated` a bound on radii that leaks hold.
-`fast/` runs LIF and ALIF over all steps at once.
+Map: `cell` is what every cell has, the guard of its closed forms, and the table of names. `spiking` has eq. 49, its
+resets, LIF and the ALIF family, `cuba` a LIF with a synaptic current and an integrator. `rate` has the cells that send
+numbers (feed-forward, RNN, GRU, LSTM), `lru` the LRU. `derivatives` has closed forms as linear operators, `isolated` a
+bound on radii that leaks hold. `fast/` runs LIF and ALIF over all steps at once.
 """
 
 from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, State, Thresholds, register

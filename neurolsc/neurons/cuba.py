@@ -38,8 +38,7 @@ class CubaLIF(LIF):
         tau_i: time constants of the current (n_hidden,), in steps; settable.
 
     Raises:
-        ValueError: if a size, the threshold or a time constant is not positive, or a name is
-            unknown.
+        ValueError: if a size, the threshold or a time constant is not positive, or a name is unknown.
 
     Example:
         >>> cell = CubaLIF(3, 2, tau_i=5.0, tau_v=10.0, reset="zero")
@@ -77,8 +76,8 @@ class LI(Cell):
     .. math::
         i[t] = e^{-1/\tau_i} i[t-1] + W_{in} x[t] + b_v, \quad v[t] = e^{-1/\tau_v} v[t-1] + i[t]
 
-    It sends its voltage v. As a readout it is the last cell of a network whose own readout is the
-    identity: ``Network([LIF(784, 64), LI(64, 10)], nn.Identity())``.
+    It sends its voltage v. As a readout it is the last cell of a network whose own readout is the identity:
+    ``Network([LIF(784, 64), LI(64, 10)], nn.Identity())``.
 
     Args:
         n_in: number of inputs.

@@ -1,14 +1,14 @@
 r"""Derivatives of a cell's step in closed form, as linear operators and as matrices.
 
-With h the state before the step, x the input and z = output(h), all variables of a state side by
-side (a complex one as its real and imaginary parts), a closed form has
+With h the state before the step, x the input and z = output(h), all variables of a state side by side (a complex one as
+its real and imaginary parts), a closed form has
 
 .. math:: \frac{\partial h'}{\partial h} \; (S, S), \qquad
           \frac{\partial h'}{\partial x} \; (S, n_{in}), \qquad
           \frac{\partial z}{\partial h} \; (n_{hidden}, S)
 
-A cell of one's own gives matrices. LIF, ALIF and LRU also give operators, whose products with
-vectors cost less. The derivatives of every other cell are autograd products.
+A cell of one's own gives matrices. LIF, ALIF and LRU also give operators, whose products with vectors cost less. The
+derivatives of every other cell are autograd products.
 """
 
 from abc import ABC, abstractmethod
@@ -177,8 +177,7 @@ class SumOfMatrices(Matrices, StepMap):
 class JacobianOperator(LinearOperator):
     """The derivative of any function that treats the samples of a batch apart, by autograd.
 
-    A product with the transpose is one backward pass; one with M itself is a backward pass through
-    that one.
+    A product with the transpose is one backward pass; one with M itself is a backward pass through that one.
 
     Args:
         function: maps (P, columns) and the context to (P, rows), sample by sample.
@@ -276,8 +275,8 @@ class SpikingDerivatives(Derivatives):
               \end{pmatrix}, \quad K = (W_{rec} - R)\,\mathrm{diag}(s), \quad
               s = \gamma f(\omega(v - \vartheta))
 
-    with D, E and R of :class:`neurolsc.neurons.spiking.Reset`; a LIF has the upper left corner
-    alone. The spikes in D and E are 0 or 1, whatever the surrogate's dampening and sharpness.
+    with D, E and R of :class:`neurolsc.neurons.spiking.Reset`; a LIF has the upper left corner alone. The spikes in D
+    and E are 0 or 1, whatever the surrogate's dampening and sharpness.
 
     Source: arXiv:2308.12075, eq. 49.
     """
@@ -392,10 +391,9 @@ class SpikingStep(StepMap):
     def factors(self, shift: Tensor) -> Factors | None:
         r"""A factorisation of an n x n matrix, also where the state has 2 n variables.
 
-        The threshold rows are diagonal: with :math:`u = v - \vartheta` they read
-        :math:`\beta s\,u + (e^{-1/\tau_\vartheta} - \lambda)\,\vartheta = b`, so (u, theta) of a
-        neuron is one unknown w times a unit vector (p, q) that solves them for b = 0, and what is
-        left is an n x n system in w.
+        The threshold rows are diagonal: with :math:`u = v - \vartheta` they read :math:`\beta s\,u +
+        (e^{-1/\tau_\vartheta} - \lambda)\,\vartheta = b`, so (u, theta) of a neuron is one unknown w times a unit
+        vector (p, q) that solves them for b = 0, and what is left is an n x n system in w.
         """
         s, d, e, r = (part[0].detach() for part in (self.s, self.d, self.e, self.r))
         coupling = self.w_rec.detach().to(shift.dtype)

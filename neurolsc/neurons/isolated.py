@@ -6,17 +6,16 @@ Without the weights between neurons, each has a matrix of 2 x 2 for (v, theta), 
     D_i = \begin{pmatrix} d_i + o_i & e_i - o_i \\ \beta_i s_i & e^{-1/\tau_{\vartheta,i}} - \beta_i
     s_i \end{pmatrix}, \qquad o_i = (W_{rec,ii} - r_i) s_i,
 
-and its spikes follow a current of frequency μ with the gain :math:`g_i(\mu) = s_i (1, -1) (\mu -
-D_i)^{-1} (1, 0)^T`. A μ that is no eigenvalue of D is one of the whole derivative only if the loop
-through the weights, :math:`W G(\mu)` with W without its diagonal, has the eigenvalue 1. It has none
-where :math:`\|\hat G^{1/2} W \hat G^{1/2}\| < 1` with :math:`\hat g_i \ge |g_i|`. As g falls off
-outside the circle around all eigenvalues of D, bounds on a circle are bounds outside it; taken on
-the circle larger by the tolerance they prove that no eigenvalue lies beyond. That the norm is below
-1 is shown by a Krylov process from a random start, whose orthonormal polynomials at 1 bound the
-part of the start in eigenvectors beyond: three to eight products do.
+and its spikes follow a current of frequency μ with the gain :math:`g_i(\mu) = s_i (1, -1) (\mu - D_i)^{-1} (1, 0)^T`. A
+μ that is no eigenvalue of D is one of the whole derivative only if the loop through the weights, :math:`W G(\mu)` with
+W without its diagonal, has the eigenvalue 1. It has none where :math:`\|\hat G^{1/2} W \hat G^{1/2}\| < 1` with
+:math:`\hat g_i \ge |g_i|`. As g falls off outside the circle around all eigenvalues of D, bounds on a circle are bounds
+outside it; taken on the circle larger by the tolerance they prove that no eigenvalue lies beyond. That the norm is
+below 1 is shown by a Krylov process from a random start, whose orthonormal polynomials at 1 bound the part of the start
+in eigenvectors beyond: three to eight products do.
 
-How far the loop moves the largest eigenvalue itself is estimated at second order: by the residue of
-g_i times the path to the neuron and back.
+How far the loop moves the largest eigenvalue itself is estimated at second order: by the residue of g_i times the path
+to the neuron and back.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ class IsolatedNeurons(NamedTuple):
     def gain(self, step: SpikingStep, radius: Tensor) -> Tensor:
         r"""The largest \|g\| (P, N) on and outside circles (P, 1) that hold all eigenvalues of D.
 
-        On a circle \|g\|² is s² times a number linear in the cosine of the angle by a quadratic
-        one, so that it is largest at one of the ends or at a root of a quadratic equation.
+        On a circle \|g\|² is s² times a number linear in the cosine of the angle by a quadratic one, so that it is
+        largest at one of the ends or at a root of a quadratic equation.
         """
         s = step.s.abs()
         if step.decay_theta is None:

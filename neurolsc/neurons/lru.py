@@ -1,7 +1,7 @@
 r"""The linear recurrent unit, in its residual block.
 
-Its recurrence is linear, so it runs over all steps at once, in a number of passes that grows as
-log T (:func:`linear_scan`), and its eigenvalues are known.
+Its recurrence is linear, so it runs over all steps at once, in a number of passes that grows as log T
+(:func:`linear_scan`), and its eigenvalues are known.
 """
 
 import math
@@ -55,15 +55,15 @@ class LRU(Cell):
 
     Attributes:
         w_in: (n_hidden, n_in), Glorot uniform; None where n_in is n_hidden.
-        nu_log, phase, gamma_log: ν, φ and γ (n_state,): at the start \|λ\| is uniform in [0.5, 1],
-            the phase in [0, π/10], and e^γ is the root of 1 - \|λ\|².
+        nu_log, phase, gamma_log: ν, φ and γ (n_state,): at the start \|λ\| is uniform in [0.5, 1], the phase in [0,
+            π/10], and e^γ is the root of 1 - \|λ\|².
         b_real, b_imag: B (n_state, n_hidden), Gaussian of deviation 1/√n_hidden each.
         c_real, c_imag: C (n_hidden, n_state), of deviation 1/√(2 n_state).
         d: D (n_hidden,), of deviation 1.
         norm_weight, norm_bias: of the layer norm, (n_hidden,), 1 and 0.
         glu_weight, glu_bias: P above Q, (2 n_hidden, n_hidden), Glorot uniform each, and p above q.
-        modulus: \|λ\| (n_state,), which holds the radius through time: it is exactly the largest of
-            them; settable, by ``nu_log``.
+        modulus: \|λ\| (n_state,), which holds the radius through time: it is exactly the largest of them; settable, by
+            ``nu_log``.
 
     Raises:
         ValueError: if a size is below 1, or a probability outside [0, 1).
@@ -74,8 +74,8 @@ class LRU(Cell):
         >>> z.shape, state.x.dtype
         (torch.Size([5, 8]), torch.complex64)
 
-    Source: arXiv:2308.12075v2, eq. 50 and 51, App. H; A. Orvieto et al., "Resurrecting recurrent
-    neural networks for long sequences", ICML 2023.
+    Source: arXiv:2308.12075v2, eq. 50 and 51, App. H; A. Orvieto et al., "Resurrecting recurrent neural networks for
+    long sequences", ICML 2023.
     """
 
     w_in: nn.Parameter | None
@@ -224,9 +224,9 @@ class LRUDerivatives(Derivatives):
 class Rotation(StepMap):
     r"""d (x', u') / d (x, u): x is multiplied by lambda, and u is read anew in every step.
 
-    The real and imaginary part of every x stand side by side, then u. A complex number a + ib
-    multiplies such a pair as :math:`\begin{pmatrix} a & -b \\ b & a \end{pmatrix}`, so the moduli
-    of its eigenvalues are those of lambda, each twice.
+    The real and imaginary part of every x stand side by side, then u. A complex number a + ib multiplies such a pair as
+    :math:`\begin{pmatrix} a & -b \\ b & a \end{pmatrix}`, so the moduli of its eigenvalues are those of lambda, each
+    twice.
     """
 
     def __init__(self, eigenvalues: Tensor, n_hidden: int, points: int) -> None:
@@ -265,10 +265,9 @@ def linear_scan(decay: Tensor, inputs: Tensor, start: Tensor) -> Tensor:
 
     .. math:: x[t] = \lambda \circ x[t-1] + b[t]
 
-    Two steps are one step of the square of λ, so the odd steps are the same recurrence, half as
-    long, :math:`x[2k+1] = \lambda^2 \circ x[2k-1] + (\lambda \circ b[2k] + b[2k+1])`, and the even
-    ones follow from them: twice the products of a loop, all of them in place. Where a step alone
-    keeps a processor busy, a CPU takes a loop in place instead.
+    Two steps are one step of the square of λ, so the odd steps are the same recurrence, half as long, :math:`x[2k+1] =
+    \lambda^2 \circ x[2k-1] + (\lambda \circ b[2k] + b[2k+1])`, and the even ones follow from them: twice the products
+    of a loop, all of them in place. Where a step alone keeps a processor busy, a CPU takes a loop in place instead.
 
     Args:
         decay: λ (N,).

@@ -74,15 +74,14 @@ class FeedForward(Cell):
 
     .. math:: h[t] = a(W x[t] + b)
 
-    Its radius through time is 0 and nothing moves it: pre-train with ``target=1.0,
-    direction="depth"``. A network of it sees an image in one step, x
-    (1, B, n_in), with ``layer_delay=0``.
+    Its radius through time is 0 and nothing moves it: pre-train with ``target=1.0, direction="depth"``. A network of it
+    sees an image in one step, x (1, B, n_in), with ``layer_delay=0``.
 
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
-        activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`); the paper's are
-            ``"relu"``, ``"sine"`` and ``"cosine"``.
+        activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`); the paper's are ``"relu"``, ``"sine"`` and
+            ``"cosine"``.
 
     Attributes:
         w_in: W (n_hidden, n_in), Glorot uniform.
@@ -171,14 +170,14 @@ class RNN(GatedCell):
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
-        activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`); the paper's are
-            ``"relu"`` and ``"sigmoid"``, and ``"swish"`` on words.
+        activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`); the paper's are ``"relu"`` and
+            ``"sigmoid"``, and ``"swish"`` on words.
 
     Attributes:
         w_in: input weights (n_hidden, n_in), Glorot uniform.
         w_rec: recurrent weights (n_hidden, n_hidden), orthogonal.
-        bias: (n_hidden,), Glorot uniform, "to make sure the neurons are not off when the input is
-            zero": within :math:`\sqrt{3 / n_{hidden}}`.
+        bias: (n_hidden,), Glorot uniform, "to make sure the neurons are not off when the input is zero": within
+            :math:`\sqrt{3 / n_{hidden}}`.
 
     Raises:
         ValueError: if a size is below 1, or the activation is not known.
@@ -231,19 +230,18 @@ class GRU(GatedCell):
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
-        reset_after: False: as above, the paper's eq. 48, with one bias a gate. True: what
-            ``torch.nn.GRU`` does: the reset acts after the recurrent weights, which have a bias of
-            their own, :math:`r \circ (U_h h[t-1] + b'_h)` and likewise in the other gates, and z is
-            the retention, :math:`h[t] = z \circ h[t-1] + (1 - z) \circ \hat h`. This form is what
-            the paper's Table S1 counts, and PyTorch's own kernels run it.
+        reset_after: False: as above, the paper's eq. 48, with one bias a gate. True: what ``torch.nn.GRU`` does: the
+            reset acts after the recurrent weights, which have a bias of their own, :math:`r \circ (U_h h[t-1] + b'_h)`
+            and likewise in the other gates, and z is the retention, :math:`h[t] = z \circ h[t-1] + (1 - z) \circ \hat
+            h`. This form is what the paper's Table S1 counts, and PyTorch's own kernels run it.
 
     Attributes:
         w_in: W of r, z and h (3 n_hidden, n_in), Glorot uniform.
         w_rec: U, likewise (3 n_hidden, n_hidden), orthogonal.
         bias: b (3 n_hidden,), zero.
         recurrent_bias: b' (3 n_hidden,), zero; None where the reset acts before.
-        retention: of the state at input and state 0 (n_hidden,): 1 - sigmoid(b_z), and
-            sigmoid(b_z + b'_z) with ``reset_after``; settable, by ``bias``.
+        retention: of the state at input and state 0 (n_hidden,): 1 - sigmoid(b_z), and sigmoid(b_z + b'_z) with
+            ``reset_after``; settable, by ``bias``.
 
     Raises:
         ValueError: if a size is below 1.
@@ -334,8 +332,7 @@ class LSTM(GatedCell):
         w_in: W of i, f, c and o, PyTorch's order (4 n_hidden, n_in), Glorot uniform.
         w_rec: U, likewise (4 n_hidden, n_hidden), orthogonal.
         bias: b (4 n_hidden,), zero; PyTorch's layer has two, which are added.
-        retention: of the memory at input and output 0, sigmoid(b_f) (n_hidden,); settable, by
-            ``bias``.
+        retention: of the memory at input and output 0, sigmoid(b_f) (n_hidden,); settable, by ``bias``.
 
     Raises:
         ValueError: if a size is below 1.

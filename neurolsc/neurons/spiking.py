@@ -5,9 +5,8 @@ r"""LIF and ALIF, the spiking cells of eq. 49.
     \vartheta[t] &= e^{-1/\tau_\vartheta} \vartheta[t-1] + b_\vartheta + \beta z[t-1] \\
     z[t] &= H(v[t] - \vartheta[t])
 
-A LIF has a fixed threshold. The last term of v is the reset, which acts at the step after the
-spike; a neuron at v = theta does not spike. H has a surrogate's derivative
-(:mod:`neurolsc.surrogate`).
+A LIF has a fixed threshold. The last term of v is the reset, which acts at the step after the spike; a neuron at v =
+theta does not spike. H has a surrogate's derivative (:mod:`neurolsc.surrogate`).
 
 Source: arXiv:2308.12075, eq. 49 and App. H.
 """
@@ -110,25 +109,22 @@ class SpikingCell(Cell):
     .. math:: v[t] = e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \text{reset}, \quad
         z[t] = H(v[t] - \vartheta[t])
 
-    A spiking cell of one's own has the methods of a :class:`Cell`, with ``distance`` instead of
-    ``output``.
+    A spiking cell of one's own has the methods of a :class:`Cell`, with ``distance`` instead of ``output``.
 
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
         spike: the surrogate; by default a new ``FastSigmoid()``.
-        tau_v: mean starting time constant of the voltage, in time steps, positive. The paper's 0.1
-            means a decay of 4.5e-5: a voltage without memory.
-        reset: ``"subtract"`` the current threshold (eq. 49), ``"static"``: the resting threshold,
-            or to ``"zero"``.
+        tau_v: mean starting time constant of the voltage, in time steps, positive. The paper's 0.1 means a decay of
+            4.5e-5: a voltage without memory.
+        reset: ``"subtract"`` the current threshold (eq. 49), ``"static"``: the resting threshold, or to ``"zero"``.
         reset_gradient: let a gradient through the reset term; False detaches the whole term.
         recurrent_init: ``"glorot"`` uniform (App. H) or ``"orthogonal"`` (Sec. II-E).
 
     Attributes:
         w_in: input weights (n_hidden, n_in), Glorot uniform.
         w_rec: recurrent weights (n_hidden, n_hidden).
-        tau_v: time constants of the voltage (n_hidden,), in steps; positive whatever the optimizer
-            does; settable.
+        tau_v: time constants of the voltage (n_hidden,), in steps; positive whatever the optimizer does; settable.
         b_v: constant input (n_hidden,), zero and not trainable.
 
     Raises:
@@ -217,10 +213,9 @@ class LIF(SpikingCell):
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
-        threshold: the fixed threshold of all neurons, positive; the buffer ``theta`` may be set per
-            neuron.
-        **settings: spike, tau_v, reset, reset_gradient and recurrent_init of :class:`SpikingCell`;
-            the resets ``"subtract"`` and ``"static"`` are the same here.
+        threshold: the fixed threshold of all neurons, positive; the buffer ``theta`` may be set per neuron.
+        **settings: spike, tau_v, reset, reset_gradient and recurrent_init of :class:`SpikingCell`; the resets
+            ``"subtract"`` and ``"static"`` are the same here.
 
     Raises:
         ValueError: if a size, the threshold or tau_v is not positive, or a name is unknown.
@@ -297,8 +292,7 @@ class ALIF(SpikingCell):
     Args:
         n_in: number of inputs.
         n_hidden: number of neurons.
-        tau_theta: mean starting time constant of the threshold, in steps, positive (100 for
-            sl-MNIST, 250 for SHD).
+        tau_theta: mean starting time constant of the threshold, in steps, positive (100 for sl-MNIST, 250 for SHD).
         b_theta: mean starting constant input of the threshold, positive.
         adaptation: scale of the starting adaptation, positive.
         **settings: spike, tau_v, reset, reset_gradient and recurrent_init of :class:`SpikingCell`.
@@ -307,8 +301,8 @@ class ALIF(SpikingCell):
         tau_theta: time constants of the threshold (n_hidden,), in steps; positive; settable.
         b_theta: constant input of the threshold (n_hidden,), trainable.
         adaptation: rise of the threshold at a spike, beta in the paper (n_hidden,), trainable.
-        theta_rest: the resting threshold b_theta / (1 - exp(-1/tau_theta)), where a run starts;
-            setting it sets b_theta.
+        theta_rest: the resting threshold b_theta / (1 - exp(-1/tau_theta)), where a run starts; setting it sets
+            b_theta.
 
     Raises:
         ValueError: if a size or a starting value is not positive, or a name is unknown.
@@ -435,13 +429,12 @@ class ALIFPlus(ALIF):
 class ALIFPositive(ALIFPlus):
     """ALIF+ whose adaptation and b_theta stay positive in training: for networks to be exported.
 
-    ALIF+ is only *initialized* with positive values (arXiv:2308.12075, Sec. II-E), and training
-    turns some of them; no chip can hold those. Here both are trained as logarithms, as time
-    constants are everywhere; the rest is :class:`ALIFPlus`.
+    ALIF+ is only *initialized* with positive values (arXiv:2308.12075, Sec. II-E), and training turns some of them; no
+    chip can hold those. Here both are trained as logarithms, as time constants are everywhere; the rest is
+    :class:`ALIFPlus`.
 
     Raises:
-        ValueError: as :class:`ALIF`, and if adaptation, b_theta or theta_rest is set to what is not
-            positive.
+        ValueError: as :class:`ALIF`, and if adaptation, b_theta or theta_rest is set to what is not positive.
     """
 
     b_theta = LogParameter()  # type: ignore[assignment]
@@ -482,8 +475,8 @@ class ALIFLowPass(ALIFPlus):
 
     Three things differ from :class:`ALIFPlus`: a spike raises the threshold by :math:`(1 - d_\vartheta) \beta` and the
     resting threshold is :math:`b_\vartheta` itself, so that with the same starting values both are about a hundred
-    times as low; the reset ``"subtract"`` takes off the new threshold, which the spike has raised already; and there are no
-    self-connections: the diagonal of w_rec starts as 0 and is not read.
+    times as low; the reset ``"subtract"`` takes off the new threshold, which the spike has raised already; and there
+    are no self-connections: the diagonal of w_rec starts as 0 and is not read.
 
     An ALIF+ with :math:`(1 - d_\vartheta) b_\vartheta`, :math:`(1 - d_\vartheta) \beta` and no self-connections has the
     same thresholds and, with reset ``"static"`` or ``"zero"``, the same voltages, spikes and derivatives. With
@@ -498,10 +491,9 @@ class ALIFLowPass(ALIFPlus):
     Attributes:
         b_theta: resting threshold (n_hidden,), trainable.
         theta_rest: the same.
-        adaptation: rise of the threshold of a neuron that fires at every step (n_hidden,),
-            trainable.
-        retention: of the threshold, exp(-1/tau_theta) (n_hidden,); setting it sets tau_theta, and
-            holds what a spike adds by moving the adaptation. Frozen ones stay.
+        adaptation: rise of the threshold of a neuron that fires at every step (n_hidden,), trainable.
+        retention: of the threshold, exp(-1/tau_theta) (n_hidden,); setting it sets tau_theta, and holds what a spike
+            adds by moving the adaptation. Frozen ones stay.
 
     Raises:
         ValueError: if a size or a starting value is not positive, or a name is unknown.
@@ -603,8 +595,8 @@ def as_written(reset: Reset) -> bool:
 def known_derivative(spike: Spike) -> TypeGuard[Surrogate]:
     """True if a spike function is a surrogate whose formula is its spikes' derivative.
 
-    A class that overrides its spikes, or one of a shape and its integral, says nothing about the
-    other; nor does an object with hooks or methods of its own.
+    A class that overrides its spikes, or one of a shape and its integral, says nothing about the other; nor does an
+    object with hooks or methods of its own.
     """
     if not isinstance(spike, Surrogate) or fast.hooked(spike) or fast.overridden(spike):
         return False

@@ -1,9 +1,8 @@
 """The fast path on a CPU: all that is no dense product, compiled by Numba (slow to import).
 
-Each inner loop reads few arrays, so that it becomes vector instructions. A product with a matrix of
-few non-zero entries is a sum of rows of the other matrix: it beats the dense product where at most
-a quarter of the entries differ from zero, as in spikes and in most inputs, and is the dense one as
-long as the other matrix is finite.
+Each inner loop reads few arrays, so that it becomes vector instructions. A product with a matrix of few non-zero
+entries is a sum of rows of the other matrix: it beats the dense product where at most a quarter of the entries differ
+from zero, as in spikes and in most inputs, and is the dense one as long as the other matrix is finite.
 """
 
 import os

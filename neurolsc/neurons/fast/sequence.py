@@ -1,7 +1,7 @@
 r"""Eq. 49 over all steps at once: one function of autograd that equals plain steps, or is not used.
 
-On a CPU the forward pass goes over blocks of steps: the input of a block is projected at once, then the steps follow
-in place, by Numba (:mod:`~neurolsc.neurons.fast.cpu_kernels`). On a GPU one Triton kernel takes all steps
+On a CPU the forward pass goes over blocks of steps: the input of a block is projected at once, then the steps follow in
+place, by Numba (:mod:`~neurolsc.neurons.fast.cpu_kernels`). On a GPU one Triton kernel takes all steps
 (:mod:`~neurolsc.neurons.fast.gpu_kernels`). The reverse pass is written by hand. With :math:`g_x = \partial L /
 \partial x`, s the surrogate's derivative, and D, E and R of :class:`neurolsc.neurons.spiking.Reset`,
 
