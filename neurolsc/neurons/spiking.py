@@ -581,9 +581,13 @@ def _checked_rest(value: Tensor | float, like: Tensor) -> Tensor:
 
 def spike_function(name: str, spike: Any) -> Spike:
     """The spike function that an argument of this name passed; TypeError if it is a class, or not callable."""
-    if isinstance(spike, type) or not callable(spike):
-        shown = f"the class {spike.__name__}; write {spike.__name__}()" if isinstance(spike, type) else repr(spike)
-        raise TypeError(f"{name} must be a surrogate, such as neurolsc.surrogate.FastSigmoid(), got {shown}.")
+    if isinstance(spike, type):
+        raise TypeError(f"{name} must be a surrogate object, got the class {spike.__name__}; write {spike.__name__}().")
+    if not callable(spike):
+        raise TypeError(
+            f"{name} must be a surrogate, such as neurolsc.surrogate.FastSigmoid(), or another callable of v - theta, "
+            f"got {type(spike).__name__} ({spike!r})."
+        )
     return spike  # type: ignore[return-value]
 
 
