@@ -33,7 +33,7 @@ CELLS = {"ALIF+": neurolsc.ALIFPlus, "ALIF±": neurolsc.ALIFPlusMinus}
 RULES = {
     "paper": neurolsc.PaperRule(),
     "ours": neurolsc.TransitionRule(),
-    "ours, threshold held": neurolsc.TransitionRule(hold_threshold=True),
+    "ours, threshold fixed": neurolsc.TransitionRule(hold_threshold=True),
 }
 SURROGATES = {"fast sigmoid": FastSigmoid, "multi-Gaussian": MultiGaussian}
 RESULTS = Path(__file__).parent / "results"

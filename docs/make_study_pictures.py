@@ -102,7 +102,7 @@ def _scores(trials: list[dict[str, str]], name: str, depth: int) -> list[float]:
 
 
 def draw_statistics(path: Path) -> None:
-    """Score over four figures of the network before its training, a mark for each trial."""
+    """Score over four measures of the network before its training, a mark for each trial."""
     trials = speech_of_one()
     colors = dict(zip(FAMILIES, COLORS, strict=False))
     with mpl.rc_context(STYLE):
@@ -123,7 +123,7 @@ def draw_statistics(path: Path) -> None:
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize="small")
         about = f"{len(trials)} trials with ALIF+ on spoken digits of people, each at a chosen rate"
-        finish(figure, path, f"{about}; figures before training, means over layers")
+        finish(figure, path, f"{about}; measures before training, means over layers")
 
 
 draw_depth(PICTURES / "study_depth.png")

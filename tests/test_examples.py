@@ -37,7 +37,7 @@ def blocks(page: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_prints_what_the_gallery_shows_and_leaves_no_file_but_the_picture_asked_for(path, tmp_path):
+def test_an_example_prints_what_the_gallery_shows_and_leaves_only_its_picture(path, tmp_path):
     shown = hooks.printed(path).read_text(encoding="utf-8")
     printed = run(str(path), "picture.png", folder=tmp_path)
     # what a script claims it asserts
@@ -69,8 +69,8 @@ def test_the_code_on_a_page_runs(page, tmp_path):
 def test_the_gallery_lists_every_example():
     examples = [path.stem for path in EXAMPLES]
     assert sorted(hooks.PLACE.findall((ROOT / "docs" / "gallery.md").read_text(encoding="utf-8"))) == examples
-    kept = [place for path in EXAMPLES for place in (hooks.picture(path), hooks.printed(path))]
-    assert kept == sorted(hooks.printed(EXAMPLES[0]).parent.iterdir())
+    places = [place for path in EXAMPLES for place in (hooks.picture(path), hooks.printed(path))]
+    assert places == sorted(hooks.printed(EXAMPLES[0]).parent.iterdir())
     assert all(hooks.picture(path).stat().st_size < 60_000 for path in EXAMPLES)
 
 

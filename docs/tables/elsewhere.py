@@ -30,7 +30,7 @@ def starts(deep: str = "") -> list[str]:
         "data": f"{kinds} networks, 64 wide, 25 steps, 5 epochs, 3 seeds",
     }
     head = ["layers, reset, surrogate", "as built", "woken", "`Relay()`"]
-    return [*rows(head, body), *caption(about, "test, %, mean±deviation")]
+    return [*rows(head, body), *caption(about, "test, %, mean±deviation; woken and relays fire 0.15")]
 
 
 table(starts)

@@ -78,7 +78,7 @@ def other_cells() -> list[str]:
 
 @table
 def released() -> list[str]:
-    """The text's neuron and loop beside those of the paper's released code."""
+    """The text's neuron and loop next to those of the paper's released code."""
     found = read("released")
     body = []
     for (target, neuron, loop), runs in grouped(found["runs"], "target", "neuron", "loop").items():
@@ -102,9 +102,9 @@ def fresh_radii() -> list[str]:
     body = []
     for (data, cell, layers), runs in grouped(found["runs"], "data", "cell", "layers").items():
         done = [run for run in runs if run["converged"]]
-        held, far = sum(run["furthest"] <= 0.03 for run in done), max((run["furthest"] for run in done), default=0)
+        within, far = sum(run["furthest"] <= 0.03 for run in done), max((run["furthest"] for run in done), default=0)
         rate = min(min(run["firing_rate"]) for run in runs)
-        body.append([data, f"{layers} x {cell}", f"{len(done)} of {len(runs)}", held, f"{far:.3f}", f"{rate:.4f}"])
+        body.append([data, f"{layers} x {cell}", f"{len(done)} of {len(runs)}", within, f"{far:.3f}", f"{rate:.4f}"])
     head = ["data", "network", "converged", "of those within 0.03", "furthest", "lowest rate of a layer"]
     return [*rows(head, body), *caption(found["about"])]
 
