@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from examples.paper.pictures import plot_covariance, plot_growth, plot_pascal, plot_paths
+from examples.paper.pictures import plot_covariances, plot_growth, plot_pascal, plot_paths
 from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate, theory, wrap
 from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST, input_batches
 from neurolsc.datasets.events import UNITS
@@ -155,8 +155,8 @@ def draw_growth_and_covariance(width: int = 48, changed: int = 25, one_step: int
             covariances[f"{name} {state}, layer 1"] = tuple(part[0] for part in decay)
     title = f"{DIGITS}: a change at step {changed}, a loss at the last"
     plot_growth(growths, FOLDER / "theory_growth.png", title=title)
-    path, steps = FOLDER / "theory_covariance.png", range(len(x))
-    plot_covariance(covariances, path, steps=steps, step=one_step, samples=x.shape[1], title=DIGITS)
+    path = FOLDER / "theory_covariance.png"
+    plot_covariances({f"with step {one_step}": covariances}, path, samples=x.shape[1], title=DIGITS)
 
 
 for draw in (draw_data, draw_surrogates, draw_method, draw_paths, draw_pascal, draw_growth_and_covariance):

@@ -2,17 +2,42 @@
 
 ``python -m examples.paper 2 --out runs/figure-2`` from the repository makes Fig. 2.
 
-Map: `asked` says how large and of which data; `figure` is what all have: trials or none, numbers,
-a picture, and what of the claim was found, which `reading` puts into one line; `trials` compares
-rows of trials, `tables` writes tables; `make` is the whole way. One a file: `paths` (Fig. 1 a, b),
-`pascal` (1 c), `feedforward` (2), `recurrent` (3), `lru` (4 and Table I), `rates` (S1),
-`covariance` (S2, S3), `parameters` (Table S1). `registry` has them by name.
+`figure` is what all have: how large it is made, trials or none, numbers, a picture, and what of the claims was found;
+then `paths` (Fig. 1), `rates` (Fig. 2 and S1), `recurrent` (Fig. 3 and Table S1), `lru` (Fig. 4 and Table I),
+`covariance` (Fig. S2 and S3), and their `pictures`.
 """
 
-from examples.paper.asked import Asked
-from examples.paper.figure import Figure, Result
-from examples.paper.make import reproduce, trials_of
-from examples.paper.reading import Count, Judgement
-from examples.paper.registry import FIGURES, find
+from typing import Any
 
-__all__ = ["FIGURES", "Asked", "Count", "Figure", "Judgement", "Result", "find", "reproduce", "trials_of"]
+from examples.paper.covariance import CovarianceFigure, PretrainedCovariance
+from examples.paper.figure import Count, Figure, Judgement, Result, Scale, reproduce, trials_of
+from examples.paper.lru import LRUCurves, LRUTable
+from examples.paper.paths import GridFigure, PascalFigure, PathsFigure
+from examples.paper.rates import FeedForwardFigure, RatesFigure
+from examples.paper.recurrent import ParametersTable, RecurrentFigure
+from neurolsc.validation import meant
+
+__all__ = ["FIGURES", "Count", "Figure", "Judgement", "Result", "Scale", "find", "reproduce", "trials_of"]
+
+_ALL: tuple[Figure[Any], ...] = (
+    GridFigure(),
+    PathsFigure(),
+    PascalFigure(),
+    FeedForwardFigure(),
+    RecurrentFigure(),
+    LRUCurves(),
+    LRUTable(),
+    RatesFigure(),
+    CovarianceFigure(),
+    PretrainedCovariance(),
+    ParametersTable(),
+)
+FIGURES: dict[str, Figure[Any]] = {figure.name: figure for figure in _ALL}
+
+
+def find(name: str) -> Figure[Any]:
+    """The figure of a name, in capitals or not."""
+    for known, figure in FIGURES.items():
+        if known.lower() == name.strip().lower():
+            return figure
+    raise ValueError(f"the paper has no figure {name!r} here; known are {', '.join(FIGURES)}{meant(FIGURES, name)}")

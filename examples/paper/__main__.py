@@ -12,7 +12,7 @@ import click
 import torch
 
 import neurolsc
-from examples.paper import FIGURES, Asked, find, reproduce, trials_of
+from examples.paper import FIGURES, Scale, find, reproduce, trials_of
 from neurolsc.experiment import Processes
 
 CLAIMS = Path(__file__).parents[2] / "benchmarks" / "results" / "claims.json"
@@ -45,7 +45,7 @@ def main(
     written to benchmarks/results/claims.json as well.
     """
     chosen = list(FIGURES.values()) if figure == "all" else [find(figure)]
-    scale = Asked(size, root, epochs, seeds)  # type: ignore[arg-type]
+    scale = Scale(size, root, epochs, seeds)  # type: ignore[arg-type]
     about = {
         "date": date.today().isoformat(),
         "neurolsc": neurolsc.__version__,
@@ -58,9 +58,7 @@ def main(
     for one in chosen:
         if dry_run:
             trials = trials_of(one, scale)
-            click.echo(
-                "".join(f"{trial.name}\n" for trial in trials) + f"{one.title}, size {size}: {len(trials)} trials"
-            )
+            click.echo("\n".join([*(t.name for t in trials), f"{one.title}, size {size}: {len(trials)} trials"]))
             continue
         folder = out / one.name
         click.echo(reproduce(one, folder, scale, Processes(workers), retry=retry))

@@ -1,56 +1,191 @@
-"""What every figure of the paper has: a claim, trials or none, a picture, and a reading."""
+"""A figure or table of the paper: how large it is made, its trials, and what of its claims was found."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from statistics import mean
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from examples.paper.asked import Asked
-from examples.paper.reading import Judgement
-from neurolsc.experiment import Grid
+from neurolsc.experiment import Grid, Trial, run_sweep
+from neurolsc.experiment.config import WITHOUT_SAMPLE
+from neurolsc.experiment.sweep import Pool
 from neurolsc.experiment.table import Row
+from neurolsc.io import write_csv, write_json, write_text
+from neurolsc.metrics import MetricSpec
+from neurolsc.validation import one_of, whole
 
 PICTURE = "figure.png"
+DIVERGED = "FloatingPointError"  # what the error of a training begins with whose loss became no number
+PAPER: dict[str, Any] = {  # the paper's training, as settings
+    "optimizer": "adabelief-lookahead",
+    "schedule": "constant",
+    "by_gain": False,
+    "clip_gradient": 0.0,
+    "centralize": False,
+    "patience": 10,
+}
+RATES = (1e-2, 3.16e-3, 1e-3, 3.16e-4, 1e-4, 3.16e-5, 1e-5)  # the paper's grid of learning rates
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Result:
-    """The trials of a grid that are over.
+class Scale:
+    """How large a figure is made, and of which data."""
 
-    Attributes:
-        grid: the grid.
-        rows: its table, a row a trial.
-        folder: of the sweep.
+    size: Literal["small", "paper"] = "small"  # minutes on a CPU, or the paper's own grid
+    root: str = ""  # a folder with a folder for each data set, downloaded if missing; empty: samples in the package
+    epochs: int | None = None  # most epochs of a training; None: those of the size
+    seeds: int | None = None  # of every arm; None: one, or the paper's four
+
+    def __post_init__(self) -> None:
+        one_of("size", self.size, ("small", "paper"))
+        for name in ("epochs", "seeds"):
+            if (value := getattr(self, name)) is not None:
+                whole(name, value)
+
+    @property
+    def full(self) -> bool:
+        """True at the paper's own size."""
+        return self.size == "paper"
+
+    @property
+    def seed(self) -> list[int]:
+        """The seeds, as a grid has them."""
+        return list(range(self.seeds or (4 if self.full else 1)))
+
+    def data(self, name: str) -> dict[str, Any]:
+        """The settings of a data set; without a root the text in the package stands for words."""
+        if self.root:
+            return {"data": name, "root": str(Path(self.root) / name)}
+        return {"data": "text" if name == "ptb" and not self.full else name}
+
+    def check(self, data: set[str]) -> None:
+        """Refuse data that need a root, where none is named."""
+        missing = sorted(data if self.full else data & set(WITHOUT_SAMPLE))
+        if missing and not self.root:
+            raise ValueError(
+                f"the package has no whole {', '.join(missing)}: name with --root a folder that holds a folder for each, "
+                "into which they are downloaded if missing."
+            )
+
+
+# ---------------------------------------------------------------- claims
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One claim of the paper."""
+
+    claim: str
+    holds: bool | None  # None: undecided at this size
+    found: str  # the numbers that it was judged by
+
+    def __str__(self) -> str:
+        return f"{self.claim} ({self.found})"
+
+
+@dataclass(frozen=True)
+class Count:
+    """How often something was so, of how many times."""
+
+    yes: int
+    total: int
+
+    def above(self, share: float) -> bool | None:
+        """Whether it was so more often than in this share; None of nothing."""
+        return self.yes / self.total > share if self.total else None
+
+    def judge(self, claim: str, share: float) -> Judgement:
+        """Whether it was so more often than in this share."""
+        return Judgement(claim, self.above(share), str(self) if self.total else "no such pair")
+
+    def __str__(self) -> str:
+        return f"{self.yes} of {self.total}"
+
+
+ALWAYS = 1 - 1e-9  # a share that only all exceed
+
+
+def sentence(title: str, judged: Sequence[Judgement], notes: Iterable[str] = ()) -> str:
+    """What was found of a figure, in one line.
+
+    Example:
+        >>> grows, falls = Judgement("it grows", True, "2"), Judgement("it falls", False, "none")
+        >>> sentence("Fig. 9", [grows, falls])
+        'Fig. 9: reproduced: it grows (2); not reproduced: it falls (none).'
     """
+    parts = []
+    for words, holds in (("reproduced", True), ("not reproduced", False), ("undecided", None)):
+        if found := [str(one) for one in judged if one.holds is holds]:
+            parts.append(f"{words}: {', '.join(found)}")
+    return " ".join([f"{title}: {'; '.join(parts)}.", *(f"{note[0].upper()}{note[1:]}." for note in notes)])
+
+
+# ---------------------------------------------------------------- figures
+
+
+@dataclass(frozen=True)
+class Result:
+    """The trials of a grid that are over."""
 
     grid: Grid
-    rows: tuple[Row, ...]
-    folder: Path
+    rows: tuple[Row, ...]  # its table, a row for each trial
+    folder: Path  # of the sweep
+
+    @property
+    def data_title(self) -> str:
+        """The name of its data set."""
+        return self.grid.trials[0].experiment.data.title
+
+    def score(self, row: Row, split: str) -> float | None:
+        """The score of a trial: the worst if its training diverged, None if there is none."""
+        measure = self.grid.measure
+        if row["error"] is None:
+            return row.get(f"{split}_{self.grid.score}")
+        worst = math.inf if measure.lower_is_better else -math.inf
+        return worst if row["error"].startswith(DIVERGED) else None
+
+    def scores(self, split: str, *by: str) -> dict[tuple[Any, ...], list[float]]:
+        """Scores of trials by settings, in the order of the grid; infinite if diverged."""
+        found: dict[tuple[Any, ...], list[float]] = {}
+        for row in self.rows:
+            if (score := self.score(row, split)) is not None:
+                found.setdefault(tuple(row[name] for name in by), []).append(score)
+        return found
+
+    def duel(self, first: str, second: str, where: Callable[[Row], bool]) -> Count:
+        """How often one start did better than another on the test set, all else the same; ties are not counted."""
+        measure = self.grid.measure
+        rest = [name for name in self.grid.varied if name != "start"]
+        sides: dict[str, dict[tuple[Any, ...], float]] = {first: {}, second: {}}
+        for row in filter(where, self.rows):
+            score = self.score(row, "test")
+            if row["start"] in sides and score is not None:
+                sides[row["start"]][tuple(row[name] for name in rest)] = score
+        pairs = [(sides[first][key], sides[second][key]) for key in sides[first] if key in sides[second]]
+        pairs = [(a, b) for a, b in pairs if a != b]
+        return Count(sum(measure.better(a, b) for a, b in pairs), len(pairs))
 
 
 class Figure(ABC, Generic[T]):
-    """A figure or a table of the paper."""
+    """A figure or a table of the paper: what it measures, draws and finds of its claims."""
 
-    name: ClassVar[str]
-    """what the command calls it"""
-    title: ClassVar[str]
-    """what the paper calls it"""
-    claim: ClassVar[str]
-    """what the paper says with it, in a sentence of ours"""
+    name: ClassVar[str]  # what the command calls it
+    title: ClassVar[str]  # what the paper calls it
 
-    def grids(self, asked: Asked) -> tuple[Grid, ...]:
+    def grids(self, scale: Scale) -> tuple[Grid, ...]:
         """What has to be trained: a grid for each data set; none if nothing has to."""
         return ()
 
-    def datasets(self, asked: Asked) -> set[str]:
-        """The data sets that are looked at, by what the setting ``data`` calls them."""
-        return {grid.trials[0].experiment.data.data for grid in self.grids(asked)}
+    def datasets(self, scale: Scale) -> set[str]:
+        """Its data sets, by what the setting ``data`` calls them."""
+        return {grid.trials[0].experiment.data.data for grid in self.grids(scale)}
 
     @abstractmethod
-    def measure(self, asked: Asked, results: Sequence[Result]) -> T:
-        """What is shown and judged, from the trials that are over, or without any."""
+    def measure(self, scale: Scale, results: Sequence[Result]) -> T:
+        """What is drawn and judged, from the trials that are over, or without any."""
 
     @abstractmethod
     def draw(self, found: T, out: Path) -> None:
@@ -58,8 +193,86 @@ class Figure(ABC, Generic[T]):
 
     @abstractmethod
     def judge(self, found: T) -> list[Judgement]:
-        """What of the claim was found."""
+        """What of the claims was found."""
 
-    def notes(self, asked: Asked) -> list[str]:
+    def notes(self) -> list[str]:
         """How it differs from the paper's, whatever the size."""
         return []
+
+
+def trials_of(figure: Figure, scale: Scale) -> list[Trial]:
+    """The trials that a figure will have run in the end."""
+    return [trial for grid in figure.grids(scale) for trial in grid.trials]
+
+
+def reproduce(
+    figure: Figure, out: Path, scale: Scale, pool: Pool, *, retry: bool = False, progress: bool = True
+) -> str:
+    """Run what a figure has to train, draw it, and say in one line what of the paper was found.
+
+    Written are ``figure.png``, or the tables ``table.csv`` and ``table.md``, and that line as ``reading.txt``, with its
+    claims apart as ``reading.json``. Trials lie in ``trials``, a sweep for each data set; whatever stops them, the same
+    call goes on. ``retry`` runs those anew that ended in an error.
+    """
+    grids, results = figure.grids(scale), []
+    scale.check(figure.datasets(scale))
+    out.mkdir(parents=True, exist_ok=True)
+    for grid in grids:
+        folder = out / "trials" / grid.name
+        results.append(Result(grid, tuple(run_sweep(grid, folder, pool, retry=retry, progress=progress)), folder))
+    found = figure.measure(scale, results)
+    figure.draw(found, out)
+    notes = figure.notes()
+    if results:
+        of_paper = "" if scale.full else f"; the paper's grid has {len(trials_of(figure, Scale('paper')))}"
+        notes = [trained(results) + of_paper, *notes]
+    judged = figure.judge(found)
+    line = sentence(f"{figure.title}, size {scale.size}", judged, notes)
+    claims = [asdict(one) for one in judged]
+    write_json(out / "reading.json", {"figure": figure.title, "size": scale.size, "judged": claims})
+    write_text(out / "reading.txt", f"{line}\n")
+    return line
+
+
+# ---------------------------------------------------------------- numbers and tables
+
+
+def finite(values: Iterable[float]) -> list[float]:
+    """Those that are numbers."""
+    return [v for v in values if math.isfinite(v)]
+
+
+def total(counts: Iterable[Count]) -> Count:
+    """Several counts as one."""
+    counts = list(counts)
+    return Count(sum(c.yes for c in counts), sum(c.total for c in counts))
+
+
+def best_rate(by_rate: dict[float, list[float]], measure: MetricSpec) -> float | None:
+    """The learning rate with the best mean score, the first of equals; None if all diverged."""
+    means = {rate: mean(values) for rate, values in by_rate.items() if values}
+    means = {rate: value for rate, value in means.items() if math.isfinite(value)}
+    sign = -1 if measure.lower_is_better else 1
+    return max(means, key=lambda rate: sign * means[rate], default=None)
+
+
+def trained(results: Sequence[Result]) -> str:
+    """How many trials there were, how many diverged, and what else failed, if anything did."""
+    rows = [row for result in results for row in result.rows]
+    errors = [row["error"] for row in rows if row["error"] is not None]
+    others = [error for error in errors if not error.startswith(DIVERGED)]
+    diverged = len(errors) - len(others)
+    text = f"{len(rows)} trials" + (f", {diverged} of which diverged" if diverged else "")
+    return text + (f", {len(others)} of which failed ({others[0].rstrip('.')})" if others else "")
+
+
+def write_tables(rows: list[dict[str, Any]], out: Path) -> None:
+    """Write rows, whose columns are those of the first, as table.csv and table.md."""
+
+    def text(value: Any) -> str:
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    write_csv(out / "table.csv", rows)
+    titles = list(rows[0])
+    lines = [titles, ["---"] * len(titles), *([text(row[title]) for title in titles] for row in rows)]
+    write_text(out / "table.md", "".join(f"| {' | '.join(line)} |\n" for line in lines))

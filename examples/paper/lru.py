@@ -5,50 +5,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, pstdev
-from typing import Any
+from typing import Any, ClassVar
 
-from examples.paper.asked import Asked
-from examples.paper.figure import PICTURE, Figure, Result
-from examples.paper.reading import Count, Judgement
-from examples.paper.tables import write_tables
-from examples.paper.trials import PAPER, finite, scores, trained
+from examples.paper.figure import (
+    ALWAYS,
+    PAPER,
+    PICTURE,
+    Count,
+    Figure,
+    Judgement,
+    Result,
+    Scale,
+    finite,
+    trained,
+    write_tables,
+)
 from neurolsc.experiment import Grid, make_grid
 from neurolsc.experiment.table import best_so_far, read_history
 from neurolsc.plots import plot_bands
 from neurolsc.plots.style import color
 
 STARTS = ("default", "LSC 1", "LSC 0.5", "LSC balanced")
-_SHOWN = 8
-"""how far above the lowest perplexity the picture reaches"""
-Arm = tuple[int, float, str]
-"""layers, clipping, start"""
-_PRINTED = {
+_SHOWN = 8  # how far above the lowest perplexity the picture reaches
+Arm = tuple[int, float, str]  # layers, clipping, start
+_PRINTED = {  # test perplexities of Table I, by depth and clipping, in the order of the starts
     (3, False): (110.95, 186.60, 103.18, 97.94),
     (3, True): (110.69, 295.01, 102.69, 104.89),
     (6, False): (97.59, 535.67, 103.17, 106.45),
     (6, True): (119.04, 602.50, 101.40, 105.48),
 }
-"""Test perplexities of Table I, by depth and clipping, in the order of the starts."""
 
 
 @dataclass(frozen=True)
 class Perplexities:
-    """Perplexities by arm, and the radii that networks begin with.
-
-    Attributes:
-        result: the trials.
-        names: of the starts, by what they are in the settings.
-        validation: by layers, clipping and start over seeds; infinite where training diverged.
-        test: likewise.
-        radii: mean radii of the default start, through time and from layer to layer; None if it has
-            not run.
-    """
+    """Perplexities by arm, and the radii that networks begin with."""
 
     result: Result
-    names: dict[str, str]
-    validation: dict[Arm, list[float]]
+    names: dict[str, str]  # of the starts, by what they are in the settings
+    validation: dict[Arm, list[float]]  # over seeds; infinite where training diverged
     test: dict[Arm, list[float]]
-    radii: tuple[float, float] | None
+    radii: tuple[float, float] | None  # mean radii of the default start, through time and from layer to layer
 
     @property
     def groups(self) -> dict[tuple[int, bool], dict[str, float]]:
@@ -62,43 +58,33 @@ class Perplexities:
 class _LRU(Figure[Perplexities]):
     """What both have."""
 
-    def starts(self, asked: Asked) -> dict[str, str]:
+    depths: ClassVar[list[dict[str, Any]]] = [{"layers": 3}, {"layers": 6}]
+
+    def starts(self, scale: Scale) -> dict[str, str]:
         """Names of the starts by what they are in the settings."""
-        how = "rule='paper'" if asked.whole else "method='scale'"
-        return dict(
-            zip(("Default", f"LSC(1.0, {how})", f"LSC(0.5, {how})", f"LSC('balanced', {how})"), STARTS, strict=True)
-        )
+        how = "rule='paper'" if scale.full else "method='scale'"
+        texts = "Default", f"LSC(1.0, {how})", f"LSC(0.5, {how})", f"LSC('balanced', {how})"
+        return dict(zip(texts, STARTS, strict=True))
 
-    def fixed(self, asked: Asked) -> dict[str, Any]:
+    def fixed(self, scale: Scale) -> dict[str, Any]:
         """What all trials share."""
-        return (
-            {name: v for name, v in PAPER.items() if name != "clip_gradient"}
-            | {"cell": "LRU", "layer_delay": 0, "repeat": 1}
-            | asked.data("ptb")
-        )
+        paper = {name: v for name, v in PAPER.items() if name != "clip_gradient"}
+        return paper | {"cell": "LRU", "layer_delay": 0, "repeat": 1} | scale.data("ptb")
 
-    def depths(self, asked: Asked) -> list[dict[str, Any]]:
-        """Three layers and six, and what goes with them."""
-        return [{"layers": 3}, {"layers": 6}]
-
-    def grids(self, asked: Asked) -> tuple[Grid, ...]:
+    def grids(self, scale: Scale) -> tuple[Grid, ...]:
         """One."""
-        grid = {
-            "clip_gradient": [0.0, 1.0],
-            "start": list(self.starts(asked)),
-            "seed": asked.seed,
-        }
+        grid = {"clip_gradient": [0.0, 1.0], "start": list(self.starts(scale)), "seed": scale.seed}
         name = f"{self.title.lower().replace('fig.', 'figure').replace(' ', '-')}"
-        given = {"name": name, "fixed": self.fixed(asked), "grid": grid, "test": True}
-        return (make_grid(given | {"either": {"depth": self.depths(asked)}}),)
+        either = {"depth": self.depths}
+        return (make_grid({"name": name, "fixed": self.fixed(scale), "grid": grid, "test": True, "either": either}),)
 
-    def measure(self, asked: Asked, results: Sequence[Result]) -> Perplexities:
+    def measure(self, scale: Scale, results: Sequence[Result]) -> Perplexities:
         """Perplexities by layers, clipping and start."""
         (result,) = results
-        names = self.starts(asked)
+        names = self.starts(scale)
         tables = []
         for split in ("validation", "test"):
-            table = scores(result, split, "layers", "clip_gradient", "start")
+            table = result.scores(split, "layers", "clip_gradient", "start")
             tables.append({(layers, clip, names[start]): values for (layers, clip, start), values in table.items()})
         radii = [_radii(row) for row in result.rows if row["start"] == "Default"]
         radii = [pair for pair in radii if all(map(math.isfinite, pair))]
@@ -111,34 +97,35 @@ class _LRU(Figure[Perplexities]):
         worst = Count(sum(max(g, key=lambda s: g[s]) == "LSC 1" for g in groups.values()), len(groups))
         half = Count(sum(min(g, key=lambda s: g[s]) == "LSC 0.5" for g in groups.values()), len(groups))
         beaten = Count(sum(g["LSC 0.5"] < g["LSC 1"] for g in groups.values()), len(groups))
-        judged = [
-            Judgement("0.5 beats 1", beaten.above(1 - 1e-9), str(beaten)),
-            Judgement("1 is the worst start", worst.above(1 - 1e-9), str(worst)),
-            Judgement("0.5 is usually the best start", half.above(0.5), _best(groups, half)),
-            _clipping(found),
+        radii, holds, numbers = found.radii, None, "it has not run"
+        if radii is not None:
+            middle = sum(radii) / 2
+            holds = abs(middle - 0.525) < 0.05 and radii[0] > radii[1]
+            numbers = f"{middle:.3f}: {radii[0]:.3f} through time, {radii[1]:.3f} from layer to layer; the paper 0.525"
+        others = [
+            f"{min(g, key=lambda s: g[s])} with {layers} layers{', clipped' if clip else ''}"
+            for (layers, clip), g in groups.items()
+            if min(g, key=lambda s: g[s]) != "LSC 0.5"
         ]
-        if found.radii is None:
-            return [
-                *judged,
-                Judgement("the default's mean radius is near 0.5, time above depth", None, "it has not run"),
-            ]
-        time, depth = found.radii
-        near = abs((time + depth) / 2 - 0.525) < 0.05 and time > depth
-        told = f"{(time + depth) / 2:.3f}: {time:.3f} through time, {depth:.3f} from layer to layer; the paper 0.525"
-        return [*judged, Judgement("the default's mean radius is near 0.5, time above depth", near, told)]
+        return [
+            beaten.judge("0.5 beats 1", ALWAYS),
+            worst.judge("1 is the worst start", ALWAYS),
+            Judgement("0.5 is usually the best start", half.above(0.5), "; ".join([str(half), *others])),
+            _clipping(found.groups),
+            Judgement("the default's mean radius is near 0.5, time above depth", holds, numbers),
+        ]
 
 
 class LRUCurves(_LRU):
     """Fig. 4."""
 
     name, title = "4", "Fig. 4"
-    claim = "On words an LRU learns better with radii of 0.5 than of 1, and clipping gradients hardly matters."
 
-    def fixed(self, asked: Asked) -> dict[str, Any]:
+    def fixed(self, scale: Scale) -> dict[str, Any]:
         """Width 128, a constant rate."""
-        own = {"width": 128, "words": 100, "lr": 1e-2, "batch_size": 32, "epochs": asked.epochs or 1000}
-        small = {"width": 32, "words": 50, "lr": 1e-2, "batch_size": 32, "epochs": asked.epochs or 20}
-        return super().fixed(asked) | (own if asked.whole else small)
+        own = {"width": 128, "words": 100, "lr": 1e-2, "batch_size": 32, "epochs": scale.epochs or 1000}
+        small = {"width": 32, "words": 50, "lr": 1e-2, "batch_size": 32, "epochs": scale.epochs or 20}
+        return super().fixed(scale) | (own if scale.full else small)
 
     def draw(self, found: Perplexities, out: Path) -> None:
         """Validation perplexity over epochs, a panel for every depth."""
@@ -157,7 +144,7 @@ class LRUCurves(_LRU):
             for number, start in enumerate(STARTS)
             for clipped, dashes in (("", "-"), (", clipped", "--"))
         }
-        title = f"{self.title}: LRU on {found.result.grid.trials[0].experiment.data.title}, {trained([found.result])}"
+        title = f"{self.title}: LRU on {found.result.data_title}, {trained([found.result])}"
         score = "validation perplexity\nof the best epoch so far"
         limits = 0.9 * lowest, _SHOWN * lowest
         plot_bands(panels, out / PICTURE, score=score, share=False, log=True, limits=limits, styles=styles, title=title)
@@ -167,25 +154,24 @@ class LRUTable(_LRU):
     """Table I."""
 
     name, title = "table-I", "Table I"
-    claim = "At 0.5 an LRU does best, at 1 worst, and that matters more than clipping gradients."
+    depths: ClassVar[list[dict[str, Any]]] = [
+        {"layers": 3, "exterior_dropout": 0.2},
+        {"layers": 6, "exterior_dropout": 0.1},
+    ]
 
-    def fixed(self, asked: Asked) -> dict[str, Any]:
+    def fixed(self, scale: Scale) -> dict[str, Any]:
         """Width 256, a rate that falls to a tenth, words that are switched, averaged weights."""
-        own = {"width": 256, "words": 300, "batch_size": 64, "epochs": asked.epochs or 100}
-        small = {"width": 32, "words": 50, "batch_size": 32, "epochs": asked.epochs or 20}
+        own = {"width": 256, "words": 300, "batch_size": 64, "epochs": scale.epochs or 100}
+        small = {"width": 32, "words": 50, "batch_size": 32, "epochs": scale.epochs or 20}
         tuned = {
-            "lr": 3e-2 if asked.whole else 1e-2,
+            "lr": 3e-2 if scale.full else 1e-2,
             "schedule": "cosine-to-tenth",
             "word_switch": 0.05,
             "word_switch_epochs": 3,
         }
-        sized = own if asked.whole else small
+        sized = own if scale.full else small
         average = {"average_from": max(sized["epochs"] // 2, 1)}
-        return super().fixed(asked) | tuned | sized | average
-
-    def depths(self, asked: Asked) -> list[dict[str, Any]]:
-        """With the exterior dropout of each."""
-        return [{"layers": 3, "exterior_dropout": 0.2}, {"layers": 6, "exterior_dropout": 0.1}]
+        return super().fixed(scale) | tuned | sized | average
 
     def draw(self, found: Perplexities, out: Path) -> None:
         """table.csv and table.md: means and deviations over seeds, and the paper's."""
@@ -201,8 +187,8 @@ class LRUTable(_LRU):
                 rows.append(row | {"paper, test": f"{theirs:.2f}"})
         write_tables(rows, out)
 
-    def notes(self, asked: Asked) -> list[str]:
-        """What the paper does not say."""
+    def notes(self) -> list[str]:
+        """What the paper does not have."""
         return ["weights are averaged over the second half of the epochs (SWA)"]
 
 
@@ -214,24 +200,13 @@ def _radii(row: dict[str, Any]) -> tuple[float, float]:
     sides = []
     for side, first in (("time", 1), ("depth", 2)):
         values = [row.get(f"start_{side}_radius_{layer}") for layer in range(first, row["layers"] + 1)]
-        told = [v for v in values if v is not None]
-        sides.append(mean(told) if told else math.nan)
+        known = [v for v in values if v is not None]
+        sides.append(mean(known) if known else math.nan)
     return sides[0], sides[1]
 
 
-def _best(groups: dict[tuple[int, bool], dict[str, float]], half: Count) -> str:
-    """How often, and what else is best where."""
-    others = [
-        f"{min(g, key=lambda s: g[s])} with {layers} layers{', clipped' if clip else ''}"
-        for (layers, clip), g in groups.items()
-        if min(g, key=lambda s: g[s]) != "LSC 0.5"
-    ]
-    return f"{half}" + (f"; {'; '.join(others)}" if others else "")
-
-
-def _clipping(found: Perplexities) -> Judgement:
+def _clipping(groups: dict[tuple[int, bool], dict[str, float]]) -> Judgement:
     """What clipping does to a perplexity next to what the start does, as mean factors."""
-    groups = found.groups
     clipped, started = [], []
     for (layers, clip), starts in groups.items():
         other = groups.get((layers, not clip), {})
@@ -239,14 +214,12 @@ def _clipping(found: Perplexities) -> Judgement:
             clipped += [_factor(value, other[s]) for s, value in starts.items() if s in other and s != "LSC 1"]
         if {"LSC 1", "LSC 0.5"} <= starts.keys():
             started.append(_factor(starts["LSC 1"], starts["LSC 0.5"]))
-    claim = "the start matters more than clipping"
-    a, b = finite(clipped), finite(started)
+    claim, a, b = "the start matters more than clipping", finite(clipped), finite(started)
     if not a or not b:
         return Judgement(claim, None, "no pair without a diverged training")
-    told = (
-        f"clipping changes the perplexity {math.exp(mean(a)):.2f}-fold, 1 in place of 0.5 {math.exp(mean(b)):.3g}-fold"
-    )
-    return Judgement(claim, mean(b) > mean(a), told)
+    by_clipping, by_start = math.exp(mean(a)), math.exp(mean(b))
+    numbers = f"clipping changes the perplexity {by_clipping:.2f}-fold, 1 in place of 0.5 {by_start:.3g}-fold"
+    return Judgement(claim, by_start > by_clipping, numbers)
 
 
 def _factor(a: float, b: float) -> float:
@@ -256,8 +229,8 @@ def _factor(a: float, b: float) -> float:
 
 def _spread(values: Sequence[float]) -> str:
     """Mean ± deviation over seeds, divided by their number; how many diverged."""
-    told = finite(values)
-    if not told:
+    numbers = finite(values)
+    if not numbers:
         return "diverged" if values else "-"
-    text = f"{mean(told):.4g}" + (f" ± {pstdev(told):.3g}" if len(told) > 1 else "")
-    return text + (f" ({len(values) - len(told)} diverged)" if len(told) < len(values) else "")
+    text = f"{mean(numbers):.4g}" + (f" ± {pstdev(numbers):.3g}" if len(numbers) > 1 else "")
+    return text + (f" ({len(values) - len(numbers)} diverged)" if len(numbers) < len(values) else "")

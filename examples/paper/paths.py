@@ -1,21 +1,24 @@
-"""Fig. 1 a and b: the ways of a gradient through time and depth, and how many there are."""
+"""Fig. 1: the paths of a gradient through time and depth, how many they are, and the PascalRNN, which has them all."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from examples.paper.asked import Asked
-from examples.paper.figure import PICTURE, Figure, Result
-from examples.paper.pictures import plot_grid, plot_paths
-from examples.paper.reading import Count, Judgement
+from examples.paper.figure import ALWAYS, PICTURE, Count, Figure, Judgement, Result, Scale
+from examples.paper.pictures import plot_grid, plot_pascal, plot_paths
 from neurolsc import theory
+from neurolsc.datasets import input_batches
+from neurolsc.experiment.config import DataSettings
+from neurolsc.initialisers import named
+from neurolsc.network import Network
+from neurolsc.neurons import GRU
 
-Path2D = tuple[tuple[int, int], ...]
-"""points (step, layer), from the last ones down to the first"""
+Path2D = tuple[tuple[int, int], ...]  # points (step, layer), from the last ones down to the first
 
 
 def walks(steps: int, layers: int) -> list[Path2D]:
@@ -37,28 +40,20 @@ def walks(steps: int, layers: int) -> list[Path2D]:
 
 @dataclass(frozen=True)
 class Grids:
-    """Ways down grids.
+    """Ways down grids."""
 
-    Attributes:
-        steps: of the grid that is drawn.
-        layers: likewise.
-        ways: all ways down it.
-        counts: of every side up to these, by walking and by the binomial coefficient.
-    """
-
-    steps: int
-    layers: int
-    ways: list[Path2D]
-    counts: list[tuple[int, int]]
+    steps: int  # of the grid that is drawn
+    layers: int  # likewise
+    ways: list[Path2D]  # all ways down it
+    counts: list[tuple[int, int]]  # of every side up to these, by walking and by the binomial coefficient
 
 
 class GridFigure(Figure[Grids]):
     """Fig. 1 a."""
 
     name, title = "1a", "Fig. 1 a"
-    claim = "A gradient reaches a point of the grid by many ways, as many as a binomial coefficient says."
 
-    def measure(self, asked: Asked, results: Sequence[Result]) -> Grids:
+    def measure(self, scale: Scale, results: Sequence[Result]) -> Grids:
         """Walk all ways of small grids."""
         steps, layers = 5, 3
         sides = [(t, n) for t in range(1, steps + 1) for n in range(1, layers + 1)]
@@ -75,36 +70,28 @@ class GridFigure(Figure[Grids]):
     def judge(self, found: Grids) -> list[Judgement]:
         """Whether what was walked is the coefficient."""
         right = Count(sum(a == b for a, b in found.counts), len(found.counts))
-        return [Judgement("walked paths are as many as the binomial coefficient", right.yes == right.total, str(right))]
+        return [right.judge("walked paths are as many as the binomial coefficient", ALWAYS)]
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How many ways there are along one line of grids.
+    """How many ways there are along one line of grids."""
 
-    Attributes:
-        title: of the panel.
-        over: what is along its axis.
-        places: how long the side is (N,).
-        logs: natural logarithms of the numbers (N,), read at the same step.
-        late: likewise, with each layer one step late.
-        degree: the power of the side that the number grows by at the end.
-        bend: its last increment, as a logarithm, by that in the middle: 1 for a straight line.
-    """
-
-    title: str
-    over: str
-    places: Tensor
-    logs: Tensor
-    late: Tensor
+    title: str  # of the panel
+    over: str  # what is along its axis
+    places: Tensor  # how long the side is (N,)
+    logs: Tensor  # natural logarithms of the numbers (N,), read at the same step
+    late: Tensor  # likewise, with each layer one step late
 
     @property
     def degree(self) -> float:
+        """The power of the side that the number grows by at the end."""
         a, b = self.places[-2:].double().log()
         return float((self.logs[-1] - self.logs[-2]) / (b - a))
 
     @property
     def bend(self) -> float:
+        """The last increment of the logarithm by that in the middle: 1 for a straight line."""
         steps = self.logs.diff()
         return float(steps[-1] / steps[len(steps) // 2])
 
@@ -113,10 +100,9 @@ class PathsFigure(Figure[list[Growth]]):
     """Fig. 1 b."""
 
     name, title = "1b", "Fig. 1 b"
-    claim = "The number of gradient paths grows as a power of one side, and exponentially with both."
     fixed = 5
 
-    def measure(self, asked: Asked, results: Sequence[Result]) -> list[Growth]:
+    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Growth]:
         """Over steps, over layers, and over both."""
         n, both, side = torch.arange(201), torch.arange(21), torch.tensor(self.fixed)
         found = []
@@ -150,3 +136,123 @@ class PathsFigure(Figure[list[Growth]]):
                 f"{both.bend:.3f} of those half-way",
             ),
         ]
+
+
+# ---------------------------------------------------------------- Fig. 1 c
+
+RADII = (0.5, 1.0)
+_DECADES = 1 / math.log(10)
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """What a network sends, and the derivative of the sum of it by the input."""
+
+    network: str
+    radius: float  # 0.5 or 1
+    outputs: Tensor  # a neuron of the last layer (T, B)
+    logs: Tensor  # natural logarithms of the derivative at each step (T,)
+    bound: Tensor  # those of 1, or of the number of paths, times the least constant under which the bound holds (T,)
+    missed: int = 0  # radii that the pre-training did not reach
+
+    @property
+    def drift(self) -> float:
+        """Decades by which the derivative of the first tenth of the steps is above that half-way."""
+        part, middle = max(1, len(self.logs) // 10), len(self.logs) // 2
+        return float((self.logs[:part].mean() - self.logs[middle : middle + part].mean()) * _DECADES)
+
+
+def growth(logs: Tensor) -> float:
+    """Decades by which the first tenth of the steps is above the last."""
+    part = max(1, len(logs) // 10)
+    return float((logs[:part].mean() - logs[-part:].mean()) * _DECADES)
+
+
+@dataclass(frozen=True)
+class PascalFigure(Figure[list[Derivative]]):
+    """Fig. 1 c."""
+
+    name, title = "1c", "Fig. 1 c"
+    width: int = 24  # of the GRU at the small size
+    samples: int = 6  # utterances that its derivative is taken of
+
+    def datasets(self, scale: Scale) -> set[str]:
+        """Spoken digits."""
+        return {"shd"}
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Derivative]:
+        """Both networks with both radii."""
+        return [*(_pascal(radius) for radius in RADII), *(self._gru(scale, radius) for radius in RADII)]
+
+    def _gru(self, scale: Scale, radius: float) -> Derivative:
+        binned = {} if scale.full else {"dt": 0.02, "channels": 140, "repeat": 1}
+        data = DataSettings(**scale.data("shd"), **binned).load("train")
+        batches = input_batches(data, 32, seed=0)
+        width, layers = 117 if scale.full else self.width, 7
+        torch.manual_seed(0)
+        cells = [GRU(n_in, width) for n_in in (data.n_in, *[width] * (layers - 1))]
+        network = Network(cells, nn.Identity(), layer_delay=0)
+        less = "" if scale.full else ", max_steps=100, samples=2, steps=4"
+        lsc = f"LSC({radius}, rule='paper'{less})"
+        missed = len(named(lsc).apply(network, batches))
+        x = batches[0][:, : self.samples].to_dense().float().requires_grad_()
+        outputs = network.run(x).logits
+        (gradient,) = torch.autograd.grad(outputs.sum(), x)
+        logs = gradient.double().norm(dim=2).mean(1).log()
+        bound = _bound(len(x), layers, radius)
+        return Derivative(
+            f"GRU, {layers} x {width}", radius, outputs[..., 0].detach(), logs, bound + (logs - bound).max(), missed
+        )
+
+    def draw(self, found: list[Derivative], out: Path) -> None:
+        """A column for every network and radius."""
+        curves = {f"{d.network}, radii {d.radius:g}": (d.outputs, d.logs, d.bound) for d in found}
+        plot_pascal(curves, out / PICTURE, title=f"{self.title}: outputs, and the derivative of their sum by the input")
+
+    def judge(self, found: list[Derivative]) -> list[Judgement]:
+        """How the derivative grows back in time."""
+        judged = []
+        for name in dict.fromkeys(d.network for d in found):
+            half, one = (d for d in found if d.network == name)
+            judged += [
+                Judgement(
+                    f"{name} at 0.5: the derivative stays through time",
+                    abs(half.drift) < 0.5,
+                    f"{half.drift:+.1f} decades over half of the steps",
+                ),
+                Judgement(
+                    f"{name} at 1: it grows backwards",
+                    one.drift > 0.5 and one.drift > half.drift,
+                    f"{one.drift:+.1f} decades over half of the steps",
+                ),
+                Judgement(
+                    f"{name} at 1: as far as the number of paths",
+                    growth(one.logs) > 0.75 * growth(one.bound),
+                    f"{growth(one.logs):+.1f} decades over all steps, paths {growth(one.bound):+.1f}",
+                ),
+            ]
+            if half.missed or one.missed:
+                missed = f"missed: {half.missed} radii at 0.5, {one.missed} at 1"
+                judged.append(Judgement(f"{name}: radii reached by pre-training", False, missed))
+        return judged
+
+    def notes(self) -> list[str]:
+        """Which bound is drawn."""
+        return ["the bounds drawn are times the least constant under which they hold"]
+
+
+def _pascal(radius: float) -> Derivative:
+    steps, layers, samples = 100, 10, 6
+    drawn = torch.randn(steps, samples, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    cells = [theory.PascalRNN(time=radius, depth=radius) for _ in range(layers)]
+    network = Network(cells, nn.Identity(), layer_delay=0).double()
+    x = (2 * drawn).requires_grad_()
+    outputs = network(x)
+    (gradient,) = torch.autograd.grad(outputs.sum(), x)
+    logs, bound = gradient.abs().squeeze(2).mean(1).log(), _bound(steps, layers, radius)
+    return Derivative(f"PascalRNN, {layers} layers", radius, outputs[..., 0].detach(), logs, bound)
+
+
+def _bound(steps: int, layers: int, radius: float) -> Tensor:
+    """Natural logarithms of the paper's bound (T,): 1 at 0.5, the number of paths at 1."""
+    return theory.log_paths(torch.arange(steps - 1, -1, -1), layers, layer_delay=0) * (radius == 1)

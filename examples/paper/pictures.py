@@ -8,13 +8,21 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from neurolsc.plots.style import Where, color, finish, line_style, panels, styled, target_line, whole_steps
+from neurolsc.plots.style import (
+    Where,
+    arm_styles,
+    color,
+    finish,
+    legend_below,
+    line_style,
+    panels,
+    styled,
+    whole_steps,
+)
 
-Rates = Mapping[float, Sequence[float]]
-"""by learning rate the scores of several seeds"""
+Rates = Mapping[float, Sequence[float]]  # by learning rate the scores of several seeds
 
 
 @styled
@@ -30,13 +38,8 @@ def plot_grid(
 
     Args:
         paths: by name the points (step, layer) of each, from the last step and layer downwards.
-        path: the picture; None: it is not written.
         steps: last time step of the grid, whose first is 0.
         layers: last layer, likewise.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
     figure, ((ax,),) = panels(1, 1, figsize=(1.1 * steps + 1.6, 1.1 * layers + 1.4))
     for step in range(steps + 1):
@@ -76,26 +79,21 @@ def plot_rates(
     Args:
         curves: by title of a panel, of every arm by name the scores of its seeds at each rate; a
             rate without any leaves a gap.
-        path: the picture; None: it is not written.
         score: what is drawn.
         columns: panels in a row.
         share: it lies between 0 and 1, and so does its axis.
         log: the upward axis is logarithmic.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
-    styles = _styles(curves)
+    styles = arm_styles(curves)
     rows, columns = -(-len(curves) // columns), min(columns, len(curves))
     figure, grid = panels(rows, columns, figsize=(3.9 * columns + 0.6, 3.1 * rows + 0.9), sharex=True)
     for ax in grid.flat[len(curves) :]:
         ax.set_visible(False)
     for ax, (name, arms) in zip(grid.flat, curves.items(), strict=False):
         for arm, rates in arms.items():
-            told = {rate: list(rates[rate]) for rate in sorted(rates) if len(rates[rate])}
-            ax.plot(list(told), [np.mean(v) for v in told.values()], linewidth=1.7, **styles[arm])
-            for rate, values in told.items():
+            known = {rate: list(rates[rate]) for rate in sorted(rates) if len(rates[rate])}
+            ax.plot(list(known), [np.mean(v) for v in known.values()], linewidth=1.7, **styles[arm])
+            for rate, values in known.items():
                 ax.plot([rate] * len(values), values, ".", markersize=7, alpha=0.6, color=styles[arm]["color"])
         ax.set(title=name, xscale="log", xlabel="learning rate")
         ax.tick_params(labelbottom=True)
@@ -105,7 +103,7 @@ def plot_rates(
             ax.set_yscale("log")
     for row in grid:
         row[0].set_ylabel(score)
-    _legend(figure, styles)
+    legend_below(figure, styles, min(4, len(styles)))
     return finish(figure, path, title)
 
 
@@ -122,13 +120,8 @@ def plot_starts(
 
     Args:
         arms: by title of a panel, by cell, by start the scores of its seeds; none leaves a gap.
-        path: the picture; None: it is not written.
         scores: what is drawn, a name for each panel.
         shares: whether it lies between 0 and 1, for each panel; else its axis is logarithmic.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
     starts = list(dict.fromkeys(start for cells in arms.values() for of in cells.values() for start in of))
     styles = {start: {"color": color(number)} for number, start in enumerate(starts)}
@@ -146,13 +139,13 @@ def plot_starts(
             ax.set_ylim(0, 1)
         else:
             ax.set_yscale("log")
-    _legend(figure, styles, thick=6)
+    legend_below(figure, styles, min(4, len(styles)), linewidth=6)
     return finish(figure, path, title)
 
 
 @styled
 def plot_covariances(
-    curves: Mapping[str, Mapping[str, tuple[int, tuple[Any, Any, Any]]]],
+    curves: Mapping[str, Mapping[str, tuple[Any, Any, Any]]],
     path: Where = None,
     *,
     samples: int,
@@ -161,19 +154,14 @@ def plot_covariances(
     """Draw how sizes at every step go together with that at one step, a row for every data set.
 
     Args:
-        curves: by data set, by name the one step, and covariance, correlation and p-value with it,
-            each (T,); NaN is left out.
-        path: the picture; None: it is not written.
+        curves: by data set, by name covariance, correlation and p-value with that step, each (T,);
+            NaN is left out.
         samples: their number; correlations within 2 / sqrt(samples) of 0 are shaded.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
     heads = ("covariance", "correlation (shaded: of chance)", "p-value (dashed: 0.05)")
     figure, grid = panels(len(curves), 3, figsize=(12, 2.7 * len(curves) + 0.5))
     for row, (name, drawn) in zip(grid, curves.items(), strict=True):
-        for number, (curve, (_, parts)) in enumerate(drawn.items()):
+        for number, (curve, parts) in enumerate(drawn.items()):
             for ax, values in zip(row, parts, strict=True):
                 ax.plot(np.asarray(values), label=curve, linewidth=1.5, **line_style(number))
         noise = 2 / np.sqrt(samples)
@@ -200,19 +188,8 @@ def _bars(ax: Axes, cells: Mapping[str, Mapping[str, Sequence[float]]], styles: 
     ax.set_xticks(range(len(cells)), list(cells), fontsize="small")
 
 
-def _styles(curves: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
-    names = dict.fromkeys(name for arms in curves.values() for name in arms)
-    return {name: line_style(number) for number, name in enumerate(names)}
-
-
-def _legend(figure: Figure, styles: dict[str, dict[str, Any]], thick: float = 1.7) -> None:
-    handles = [Line2D([], [], linewidth=thick, **style) for style in styles.values()]
-    figure.legend(handles, list(styles), loc="outside lower center", ncols=min(4, len(styles)), fontsize="small")
-
-
 _DECADES = 1 / np.log(10)
-Curve = tuple[Any, Any]
-"""places and natural logarithms (N,) of each"""
+Curve = tuple[Any, Any]  # places and natural logarithms (N,) of each
 
 
 @styled
@@ -230,14 +207,9 @@ def plot_paths(
     Args:
         curves: by title of a panel, of every curve by name its places and natural logarithms;
             ``-inf`` is left out. A panel with one curve has no legend.
-        path: the picture; None: it is not written.
         over: what is along the axis of every panel.
         counted: what the logarithms are of.
         shared: whether all panels have the first one's upward axis.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
     figure, ((*axes,),) = panels(1, len(curves), figsize=(4.4 * len(curves) + 0.4, 3.4), sharey=shared)
     for ax, (name, drawn), label in zip(axes, curves.items(), over, strict=True):
@@ -265,11 +237,6 @@ def plot_pascal(
     Args:
         curves: by name of a network its outputs (T, B), and the natural logarithms of the
             derivative of their sum by the input at each step (T,) and of its bound (T,).
-        path: the picture; None: it is not written.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
     figure, axes = panels(2, len(curves), figsize=(4.8 * len(curves) + 0.4, 5.6), sharex="col")
     for column, (name, (outputs, derivative, bound)) in enumerate(curves.items()):
@@ -301,11 +268,6 @@ def plot_growth(
     Args:
         growths: by name of a network the norms of the difference of two runs, of its tangent and of
             the gradient, each (L, T, B); means over samples are drawn, but where they are 0.
-        path: the picture; None: it is not written.
-        title: of the whole.
-
-    Returns:
-        The figure.
     """
     figure, axes = panels(len(growths), 2, figsize=(9.6, 2.5 * len(growths) + 0.5), sharex=True, sharey="col")
     low, high = 0.0, 0.0
@@ -328,47 +290,6 @@ def plot_growth(
         whole_steps(ax)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize="small")
-    return finish(figure, path, title)
-
-
-@styled
-def plot_covariance(
-    curves: Mapping[str, tuple[Any, Any, Any]],
-    path: Where = None,
-    *,
-    steps: Sequence[int],
-    step: int = 0,
-    samples: int,
-    title: str = "",
-) -> Figure:
-    """Draw how a size at every step goes together with that at one step.
-
-    Args:
-        curves: by name covariance, correlation and p-value, each (K,); NaN is left out.
-        path: the picture; None: it is not written.
-        steps: the K steps.
-        step: the one.
-        samples: their number; correlations within 2 / sqrt(samples) of 0 are shaded.
-        title: of the whole.
-
-    Returns:
-        The figure.
-    """
-    figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.6))
-    for number, (name, curve) in enumerate(curves.items()):
-        for ax, values in zip(axes, curve, strict=True):
-            ax.plot(steps, np.asarray(values), label=name, linewidth=1.6, **line_style(number))
-    noise = 2 / np.sqrt(samples)
-    axes[1].axhspan(-noise, noise, color="black", alpha=0.1, linewidth=0)
-    target_line(axes[2], 0.05, "0.05")
-    axes[1].set_ylim(-1.05, 1.05)
-    axes[2].set_ylim(0, 1)
-    titles = (f"Covariance with step {step}", "Correlation (shaded: of chance)", "p-value (dashed: 0.05)")
-    for ax, name in zip(axes, titles, strict=True):
-        ax.set(title=name, xlabel="time step")
-        whole_steps(ax)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), fontsize="small")
     return finish(figure, path, title)
 
 

@@ -1,82 +1,182 @@
-"""Fig. S1: perplexity over learning rates, of LSTM and ALIF on every task."""
+"""Fig. 2: feed-forward networks of 30 layers over learning rates; Fig. S1: LSTM and ALIF on every task."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import mean
 
-from examples.paper.asked import Asked
-from examples.paper.figure import PICTURE, Figure, Result
-from examples.paper.parameters import TASKS, network
+from examples.paper.figure import (
+    ALWAYS,
+    DIVERGED,
+    PAPER,
+    PICTURE,
+    RATES,
+    Count,
+    Figure,
+    Judgement,
+    Result,
+    Scale,
+    best_rate,
+    finite,
+    trained,
+)
 from examples.paper.pictures import plot_rates
-from examples.paper.reading import Count, Judgement
-from examples.paper.trials import DIVERGED, PAPER, RATES, best_rate, finite, trained
+from examples.paper.recurrent import TASKS, network
 from neurolsc.experiment import Grid, make_grid
 from neurolsc.metrics import MetricSpec
 
-CELLS = ("LSTM", "ALIF+")
+STARTS = {"Default": "Glorot", "He": "He", "LSC": "Glorot, then LSC 1"}
+ACTIVATIONS = ("relu", "sine", "cosine")
+_Rates = dict[float, list[float]]  # scores over seeds by learning rate; infinite where training diverged
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Scores of an activation on a data set, by start and learning rate."""
+
+    data: str
+    activation: str
+    validation: dict[str, _Rates]
+    test: dict[str, _Rates]
+    result: Result
+
+    def best(self, start: str) -> tuple[float, float] | None:
+        """The learning rate that is best on validation, and the mean test score there."""
+        measure = self.result.grid.measure
+        rate = best_rate(self.validation.get(start, {}), measure)
+        found = finite(self.test.get(start, {}).get(rate, [])) if rate is not None else []
+        return (rate, mean(found)) if rate is not None and found else None
+
+
+class FeedForwardFigure(Figure[list[Curves]]):
+    """Fig. 2."""
+
+    name, title = "2", "Fig. 2"
+
+    def grids(self, scale: Scale) -> tuple[Grid, ...]:
+        """One for every data set."""
+        sets = ("mnist", "cifar10", "cifar100") if scale.full else ("mnist",)
+        lsc = "rule='paper'" if scale.full else "method='scale'"
+        fixed = PAPER | {"cell": "FeedForward", "layers": 30, "width": 128, "layer_delay": 0, "batch_size": 32}
+        fixed |= {"epochs": scale.epochs or (1000 if scale.full else 4), "readout_bias": True}
+        grid = {
+            "activation": list(ACTIVATIONS),
+            "start": ["Default", "He", f"LSC(1.0, {lsc}, direction='depth')"],
+            "lr": list(RATES) if scale.full else [1e-3, 3.16e-4, 1e-4],
+            "seed": scale.seed,
+        }
+        return tuple(
+            make_grid({"name": f"figure-2-{data}", "fixed": fixed | scale.data(data), "grid": grid, "test": True})
+            for data in sets
+        )
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Curves]:
+        """Scores by data set, activation, start and learning rate."""
+        found = []
+        for result in results:
+            tables = {split: result.scores(split, "activation", "start", "lr") for split in ("validation", "test")}
+            for activation in ACTIVATIONS:
+                parts: dict[str, dict[str, _Rates]] = {}
+                for split, table in tables.items():
+                    parts[split] = {}
+                    for (of, start, lr), values in table.items():
+                        if of == activation:
+                            parts[split].setdefault(start.partition("(")[0], {})[lr] = values
+                found.append(Curves(result.data_title, activation, parts["validation"], parts["test"], result))
+        return found
+
+    def draw(self, found: list[Curves], out: Path) -> None:
+        """A panel for every activation and data set."""
+        panels = {
+            f"{c.activation}, {c.data}": {
+                STARTS[start]: {rate: finite(values) for rate, values in rates.items()}
+                for start, rates in c.test.items()
+            }
+            for c in found
+        }
+        results = list({id(c.result): c.result for c in found}.values())
+        first = results[0].grid
+        title = f"{self.title}: {first.fixed['layers']} layers of {first.fixed['width']}, {trained(results)}"
+        plot_rates(panels, out / PICTURE, score="test accuracy", columns=len(ACTIVATIONS), share=True, title=title)
+
+    def judge(self, found: list[Curves]) -> list[Judgement]:
+        """Each start at the learning rate that is best for it on validation."""
+        best = [{start: c.best(start) for start in STARTS} for c in found]
+        relu = [(a, b) for c in found if c.activation == "relu" and (a := c.best("LSC")) and (b := c.best("He"))]
+        numbers = [f"{a[0]:g} against {b[0]:g}, test {a[1]:.1%} against {b[1]:.1%}" for a, b in relu]
+        higher = Count(sum(a[0] > b[0] for a, b in relu), len(relu)).above(ALWAYS)
+        return [
+            _won(best, "Default").judge("LSC always beats the Glorot start that it began from", ALWAYS),
+            _won(best, "Default", "He").judge("LSC is the best of three in most panels", 0.5),
+            Judgement("with ReLU, LSC takes a higher learning rate than He", higher, ", ".join(numbers) or "no pair"),
+        ]
+
+
+def _won(best: Sequence[dict[str, tuple[float, float] | None]], *others: str) -> Count:
+    """In how many panels LSC did better than all others; a start without a score loses."""
+    panels, yes = [panel for panel in best if any(panel.values())], 0
+    for panel in panels:
+        mine, theirs = panel["LSC"], [panel[other] for other in others]
+        yes += mine is not None and all(other is None or mine[1] > other[1] for other in theirs)
+    return Count(yes, len(panels))
+
+
+# ---------------------------------------------------------------- Fig. S1
+
 _PERPLEXITY = MetricSpec(lower_is_better=True, share=False)
 
 
 @dataclass(frozen=True)
 class Searched:
-    """Perplexities of a task.
+    """Perplexities of a task."""
 
-    Attributes:
-        task: as the setting ``data`` calls the paper's task.
-        result: the trials.
-        by_rate: of every cell by learning rate, over seeds; infinite where training diverged.
-    """
-
-    task: str
+    task: str  # as the setting ``data`` calls the paper's
     result: Result
-    by_rate: dict[str, dict[float, list[float]]]
+    by_rate: dict[str, _Rates]  # of every cell
 
 
 class RatesFigure(Figure[list[Searched]]):
     """Fig. S1."""
 
     name, title = "S1", "Fig. S1"
-    claim = "LSTM and ALIF each have a learning rate that is best on a task, those of Table S1."
 
-    def grids(self, asked: Asked) -> tuple[Grid, ...]:
+    def grids(self, scale: Scale) -> tuple[Grid, ...]:
         """One for every task."""
         found = []
-        for task in TASKS if asked.whole else ("sl-mnist", "ptb"):
-            fixed = PAPER | TASKS[task] | asked.data(task)
-            fixed |= {"start": "Default", "epochs": asked.epochs or (1000 if asked.whole else 3)}
-            cells = [network(name, task) for name in CELLS]
-            if not asked.whole:
+        for task in TASKS if scale.full else ("sl-mnist", "ptb"):
+            fixed = PAPER | TASKS[task] | scale.data(task)
+            fixed |= {"start": "Default", "epochs": scale.epochs or (1000 if scale.full else 3)}
+            cells = [network(name, task) for name in ("LSTM", "ALIF+")]
+            if not scale.full:
                 fixed |= {"batch_size": 64} if task == "sl-mnist" else {"embedding": 32, "words": 50}
                 cells = [cell | {"width": 24} for cell in cells]
-            grid: dict[str, Any] = {
-                "lr": list(RATES) if asked.whole else [1e-2, 1e-3, 1e-4],
-                "seed": asked.seed,
-            }
+            grid = {"lr": list(RATES) if scale.full else [1e-2, 1e-3, 1e-4], "seed": scale.seed}
             cells = [{name: v for name, v in cell.items() if name != "lr"} for cell in cells]
             given = {"name": f"figure-S1-{task}", "fixed": fixed, "grid": grid, "either": {"cell": cells}}
             found.append(make_grid(given))
         return tuple(found)
 
-    def measure(self, asked: Asked, results: Sequence[Result]) -> list[Searched]:
+    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Searched]:
         """The exponential of the validation loss, by cell and rate."""
         found = []
-        for task, result in zip(TASKS if asked.whole else ("sl-mnist", "ptb"), results, strict=True):
-            by_rate: dict[str, dict[float, list[float]]] = {name: {} for name in CELLS}
+        for task, result in zip(TASKS if scale.full else ("sl-mnist", "ptb"), results, strict=True):
+            by_rate: dict[str, _Rates] = {name: {} for name in ("LSTM", "ALIF+")}
             for row in result.rows:
                 name = "LSTM" if row["cell"] == "LSTM" else "ALIF+"
+                scores = by_rate[name].setdefault(row["lr"], [])
                 if row["error"] is None:
-                    by_rate[name].setdefault(row["lr"], []).append(_exp(row["validation_loss"]))
+                    loss = row["validation_loss"]
+                    scores.append(math.exp(loss) if loss < 700 else math.inf)  # beyond all floats
                 elif row["error"].startswith(DIVERGED):
-                    by_rate[name].setdefault(row["lr"], []).append(math.inf)
+                    scores.append(math.inf)
             found.append(Searched(task, result, by_rate))
         return found
 
     def draw(self, found: list[Searched], out: Path) -> None:
         """A panel for every task."""
         panels = {
-            s.result.grid.trials[0].experiment.data.title: {
+            s.result.data_title: {
                 name: {rate: finite(values) for rate, values in rates.items()} for name, rates in s.by_rate.items()
             }
             for s in found
@@ -86,7 +186,7 @@ class RatesFigure(Figure[list[Searched]]):
 
     def judge(self, found: list[Searched]) -> list[Judgement]:
         """The best rate of each, next to that of Table S1."""
-        told, right = [], 0
+        numbers, right = [], 0
         for s in found:
             for name, rates in s.by_rate.items():
                 best, printed = best_rate(rates, _PERPLEXITY), network(name, s.task)["lr"]
@@ -94,11 +194,10 @@ class RatesFigure(Figure[list[Searched]]):
                 tried = sorted(rates, key=lambda rate: abs(math.log(rate / printed)))
                 near = "" if printed in rates else f", nearest tried {tried[0]:g}" if tried else ""
                 got = ("none, all diverged" if rates else "not found") if best is None else f"{best:g}"
-                told.append(f"{name} on {s.result.grid.trials[0].settings['data']} {got}, Table S1 {printed:g}{near}")
-        counted = Count(right, len(told))
-        return [Judgement("the best rates are those of Table S1", right == len(told), f"{counted}: {'; '.join(told)}")]
-
-
-def _exp(loss: float) -> float:
-    """A perplexity; infinite where it is beyond all floats."""
-    return math.exp(loss) if loss < 700 else math.inf
+                numbers.append(
+                    f"{name} on {s.result.grid.trials[0].settings['data']} {got}, Table S1 {printed:g}{near}"
+                )
+        counted = Count(right, len(numbers))
+        return [
+            Judgement("the best rates are those of Table S1", right == len(numbers), f"{counted}: {'; '.join(numbers)}")
+        ]

@@ -1,4 +1,4 @@
-"""Fig. 3: recurrent networks of two and five layers, as they start and with their radii set."""
+"""Fig. 3: recurrent networks of two and five layers, as they start and with their radii set; Table S1: their sizes."""
 
 import json
 from collections.abc import Sequence
@@ -6,15 +6,74 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from examples.paper.asked import Asked
-from examples.paper.figure import PICTURE, Figure, Result
-from examples.paper.parameters import CELLS, SPIKING, TASKS, network
+from examples.paper.figure import (
+    ALWAYS,
+    PAPER,
+    PICTURE,
+    Count,
+    Figure,
+    Judgement,
+    Result,
+    Scale,
+    finite,
+    total,
+    trained,
+    write_tables,
+)
 from examples.paper.pictures import plot_starts
-from examples.paper.reading import Count, Judgement
-from examples.paper.trials import PAPER, duel, finite, total, trained, value
 from neurolsc.experiment import Grid, make_grid
+from neurolsc.experiment.config import NetworkSettings, make
 from neurolsc.experiment.run import UNFINISHED
 from neurolsc.experiment.table import Row
+
+CELLS: dict[str, dict[str, Any]] = {
+    "RNN σ": {"cell": "RNN", "activation": "sigmoid"},
+    "RNN ReLU": {"cell": "RNN", "activation": "relu"},
+    "GRU": {"cell": "GRU"},
+    "LSTM": {"cell": "LSTM"},
+    "ALIF+": {"cell": "ALIFPlus"},
+    "ALIF±": {"cell": "ALIFPlusMinus"},
+}  # the networks of Fig. 3
+SPIKING = ("ALIFPlus", "ALIFPlusMinus")
+TASKS: dict[str, dict[str, Any]] = {
+    "sl-mnist": {"batch_size": 256, "readout_bias": True},
+    "shd": {"batch_size": 100, "readout_bias": True},
+    "ptb": {"batch_size": 32, "embedding": 300, "layer_delay": 0},
+}  # what all networks of a task share; five layers that read a step late miss the last words
+_WIDTHS = {
+    "LSTM": (42, 94, 500),
+    "GRU": (53, 117, 625),
+    "RNN": (128, 256, 1300),
+    "ALIFPlus": (128, 256, 1300),
+    "ALIFPlusMinus": (128, 256, 1300),
+}
+_SIZES = {"sl-mnist": (784, 10, None), "shd": (700, 20, None), "ptb": (1, 10_000, 10_000)}
+_PRINTED = {
+    "LSTM": (153_646, 371_884, 5_563_200),
+    "GRU": (151_113, 372_665, 5_572_425),
+    "RNN": (151_050, 381_460, 5_561_600),
+    "ALIFPlus": (151_820, 382_998, 5_566_400),
+    "ALIFPlusMinus": (151_820, 382_998, 5_566_400),
+}
+_RATES = {"differentiable": (1e-2, 1e-3, 3.16e-4), "spiking": (1e-3, 1e-3, 1e-3)}
+
+
+def network(name: str, task: str) -> dict[str, Any]:
+    """The settings of one of CELLS on one of TASKS: cell, width, and the learning rate of its kind."""
+    settings, at = dict(CELLS[name]), list(TASKS).index(task)
+    if settings.get("activation") == "relu" and task == "ptb":
+        settings["activation"] = "swish"  # App. H
+    spiking = settings["cell"] in SPIKING
+    if spiking and task == "shd":
+        settings["tau_theta"] = 250.0
+    rate = _RATES["spiking" if spiking else "differentiable"][at]
+    return settings | {"width": _WIDTHS[settings["cell"]][at], "lr": rate}
+
+
+def of_network(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings without those of a training."""
+    return {name: value for name, value in settings.items() if name not in ("lr", "batch_size")}
+
 
 _SMALL: dict[str, dict[str, Any]] = {
     "RNN ReLU": {"width": 32, "lr": 1e-3},
@@ -25,19 +84,12 @@ _SMALL: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Trained:
-    """The trials of all tasks, and what their starts are called in the settings.
+    """The trials of all tasks, and what their starts are called in the settings."""
 
-    Attributes:
-        results: a task each.
-        none: no pre-training.
-        one: to radii of 1.
-        half: to radii of 0.5.
-    """
-
-    results: tuple[Result, ...]
-    none: str
-    one: str
-    half: str
+    results: tuple[Result, ...]  # of a task each
+    none: str  # no pre-training
+    one: str  # to radii of 1
+    half: str  # to radii of 0.5
 
     def count(self, first: str, second: str, *, spiking: bool, layers: int | None = None) -> Count:
         """How often a start beat another, of networks that spike or not, and so many layers."""
@@ -45,7 +97,7 @@ class Trained:
         def where(row: Row) -> bool:
             return (row["cell"] in SPIKING) is spiking and layers in (None, row["layers"])
 
-        return total(duel(result, first, second, where=where) for result in self.results)
+        return total(result.duel(first, second, where) for result in self.results)
 
     @property
     def depths(self) -> list[int]:
@@ -54,7 +106,7 @@ class Trained:
 
     def missed(self, *starts: str, spiking: bool) -> Count:
         """How often pre-training did not reach its radii, of networks that spike or not."""
-        told = [
+        findings = [
             json.loads(path.read_text(encoding="utf-8"))["findings"]
             for result in self.results
             for row in result.rows
@@ -62,93 +114,140 @@ class Trained:
             for folder in (result.folder / row["trial"], result.folder / f"{row['trial']}{UNFINISHED}")
             if (path := folder / "start.json").exists()
         ]
-        return Count(sum(map(bool, told)), len(told))
+        return Count(sum(map(bool, findings)), len(findings))
 
 
 class RecurrentFigure(Figure[Trained]):
     """Fig. 3."""
 
     name, title = "3", "Fig. 3"
-    claim = "Radii of 0.5 do better than 1 and, in deeper networks, than none; spiking ones take 1."
 
-    def starts(self, asked: Asked) -> tuple[str, str, str]:
+    def starts(self, scale: Scale) -> tuple[str, str, str]:
         """None, 1, and 0.5."""
-        how = "rule='paper'" + ("" if asked.whole else ", max_steps=100, samples=2, steps=4")
+        how = "rule='paper'" + ("" if scale.full else ", max_steps=100, samples=2, steps=4")
         return "Default", f"LSC(1.0, {how})", f"LSC(0.5, {how})"
 
-    def grids(self, asked: Asked) -> tuple[Grid, ...]:
+    def grids(self, scale: Scale) -> tuple[Grid, ...]:
         """One for every task."""
         found = []
-        for task in TASKS if asked.whole else ("sl-mnist",):
-            fixed = PAPER | TASKS[task] | asked.data(task) | {"epochs": asked.epochs or (1000 if asked.whole else 5)}
-            if not asked.whole:
+        for task in TASKS if scale.full else ("sl-mnist",):
+            fixed = PAPER | TASKS[task] | scale.data(task) | {"epochs": scale.epochs or (1000 if scale.full else 5)}
+            if not scale.full:
                 fixed["batch_size"] = 64
             cells = {
-                name: network(name, task) | ({} if asked.whole else _SMALL[name])
+                name: network(name, task) | ({} if scale.full else _SMALL[name])
                 for name in CELLS
-                if asked.whole or name in _SMALL
+                if scale.full or name in _SMALL
             }
-            grid = {
-                "layers": [2, 5] if asked.whole else [2],
-                "start": list(self.starts(asked)),
-                "seed": asked.seed,
-            }
-            given = {"name": f"figure-3-{task}", "fixed": fixed, "grid": grid, "test": True}
-            found.append(make_grid(given | {"either": {"cell": list(cells.values())}}))
+            grid = {"layers": [2, 5] if scale.full else [2], "start": list(self.starts(scale)), "seed": scale.seed}
+            either = {"cell": list(cells.values())}
+            found.append(
+                make_grid({"name": f"figure-3-{task}", "fixed": fixed, "grid": grid, "test": True, "either": either})
+            )
         return tuple(found)
 
-    def measure(self, asked: Asked, results: Sequence[Result]) -> Trained:
+    def measure(self, scale: Scale, results: Sequence[Result]) -> Trained:
         """All trials, whose starts are compared."""
-        return Trained(tuple(results), *self.starts(asked))
+        return Trained(tuple(results), *self.starts(scale))
 
     def draw(self, found: Trained, out: Path) -> None:
         """A panel for every task and depth."""
         names = {found.none: "none", found.one: "LSC 1", found.half: "LSC 0.5"}
         panels: dict[str, dict[str, dict[str, list[float]]]] = {}
-        told, shares = [], []
+        scores, shares = [], []
         for result in found.results:
             grid = result.grid
-            data = grid.trials[0].experiment.data
             for layers in found.depths:
                 cells: dict[str, dict[str, list[float]]] = {}
                 for row in result.rows:
-                    score = value(row, f"test_{grid.score}", grid.measure)
+                    score = result.score(row, "test")
                     if row["layers"] == layers and score is not None:
-                        of = cells.setdefault(_called(row), {}).setdefault(names[row["start"]], [])
+                        of = cells.setdefault(_name(row), {}).setdefault(names[row["start"]], [])
                         of += finite([score])
-                panels[f"{data.title}, {layers} layers"] = cells
-                told.append(f"test {grid.score.replace('_', ' ')}")
+                panels[f"{result.data_title}, {layers} layers"] = cells
+                scores.append(f"test {grid.score.replace('_', ' ')}")
                 shares.append(grid.measure.share)
         title = f"{self.title}: {trained(found.results)}"
-        plot_starts(panels, out / PICTURE, scores=told, shares=shares, title=title)
+        plot_starts(panels, out / PICTURE, scores=scores, shares=shares, title=title)
 
     def judge(self, found: Trained) -> list[Judgement]:
         """Counted over all pairs of trials that differ by their start alone, on the test set."""
         judged = []
         for layers in found.depths:
             counted = found.count(found.half, found.one, spiking=False, layers=layers)
-            judged.append(_often(f"0.5 beats 1 more than 63 % of the times, {layers} layers", counted, 0.63))
+            judged.append(counted.judge(f"0.5 beats 1 more than 63 % of the times, {layers} layers", 0.63))
         deep = found.count(found.half, found.none, spiking=False, layers=5)
-        judged.append(_often("0.5 beats no pre-training at least 70 % of the times, 5 layers", deep, 0.70 - 1e-9))
-        either = [found.count(start, found.none, spiking=False) for start in (found.one, found.half)]
-        judged.append(_often("pre-training beats none in most scenarios", total(either), 0.5))
-        spiking = found.count(found.one, found.none, spiking=True)
-        judged.append(_often("spiking networks gain by 1", spiking, 0.5))
-        judged.append(_often("spiking networks often miss 0.5", found.missed(found.half, spiking=True), 0.5))
+        either = total(found.count(start, found.none, spiking=False) for start in (found.one, found.half))
         missed = found.missed(found.one, found.half, spiking=False)
         reached = Count(missed.total - missed.yes, missed.total)
-        judged.append(_often("differentiable networks reach their radii", reached, 1 - 1e-9))
-        return judged
+        return [
+            *judged,
+            deep.judge("0.5 beats no pre-training at least 70 % of the times, 5 layers", 0.70 - 1e-9),
+            either.judge("pre-training beats none in most scenarios", 0.5),
+            found.count(found.one, found.none, spiking=True).judge("spiking networks gain by 1", 0.5),
+            found.missed(found.half, spiking=True).judge("spiking networks often miss 0.5", 0.5),
+            reached.judge("differentiable networks reach their radii", ALWAYS),
+        ]
 
 
-def _often(claim: str, counted: Count, share: float) -> Judgement:
-    return Judgement(claim, counted.above(share), str(counted) if counted.total else "no such pair")
-
-
-def _called(row: Row) -> str:
+def _name(row: Row) -> str:
     """The cell as the paper calls it."""
     activation = "relu" if row["activation"] == "swish" else row["activation"]
-    for name, given in CELLS.items():
-        if row["cell"] == given["cell"] and given.get("activation", activation) == activation:
+    for name, cell in CELLS.items():
+        if row["cell"] == cell["cell"] and cell.get("activation", activation) == activation:
             return name.replace("ReLU", "swish") if row["activation"] == "swish" else name
     raise ValueError(f"there is no {row['cell']} with {row['activation']} in Fig. 3.")
+
+
+# ---------------------------------------------------------------- Table S1
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The parameters of two layers."""
+
+    cell: str  # as the paper calls it
+    task: str  # of which data set
+    ours: int  # counted in the network
+    printed: int  # what Table S1 says
+
+
+class ParametersTable(Figure[list[Counted]]):
+    """Table S1."""
+
+    name, title = "table-S1", "Table S1"
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Counted]:
+        """Build every network and count; of the GRU with one bias for each gate (eq. 48), and with two."""
+        found, two = [], []
+        for name, cell in CELLS.items():
+            for task, printed in zip(TASKS, _PRINTED[cell["cell"]], strict=True):
+                settings = {**network(name, task), **TASKS[task], "layers": 2}
+                n_in, n_out, words = _SIZES[task]
+                built = make(NetworkSettings, of_network(settings)).build(n_in, n_out, words)
+                count = sum(p.numel() for p in built.parameters() if p.requires_grad)
+                found.append(Counted(name, task, count, printed))
+                if name == "GRU":  # as in PyTorch and Keras
+                    more = 3 * (settings["width"] + settings.get("embedding", settings["width"]))
+                    two.append(Counted("GRU, two biases a gate", task, count + more, printed))
+        return found + two
+
+    def draw(self, found: list[Counted], out: Path) -> None:
+        """table.csv and table.md."""
+        rows = [
+            {"cell": c.cell, "task": c.task, "ours": c.ours, "paper": c.printed, "difference": c.ours - c.printed}
+            for c in found
+        ]
+        write_tables(rows, out)
+
+    def judge(self, found: list[Counted]) -> list[Judgement]:
+        """Equal numbers, and comparable ones."""
+        same = Count(sum(c.ours == c.printed for c in found), len(found))
+        apart = [f"{c.cell} on {c.task} {c.ours - c.printed:+,}" for c in found if c.ours != c.printed]
+        of_task = [[c.ours for c in found if c.task == task] for task in TASKS]
+        spread = max(max(counts) / min(counts) - 1 for counts in of_task)
+        numbers = f"{same}" + (f"; {', '.join(apart)}" if apart else "")
+        return [
+            Judgement("all numbers are the printed ones", not apart, numbers),
+            Judgement("comparable on each task", spread < 0.05, f"within {spread:.1%}"),
+        ]

@@ -8,25 +8,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples.paper import Asked, find, reproduce
+from examples.paper import Scale, find, reproduce
 from examples.paper.covariance import CovarianceFigure, Decay, PretrainedCovariance
-from examples.paper.parameters import Counted, ParametersTable
-from examples.paper.pascal import Derivative, PascalFigure
-from examples.paper.paths import GridFigure, Grids, walks
-from examples.paper.reading import Judgement
+from examples.paper.figure import Judgement
+from examples.paper.paths import Derivative, GridFigure, Grids, PascalFigure, growth, walks
+from examples.paper.recurrent import Counted, ParametersTable
 from neurolsc import theory
 from tests.sweeps.grids import Here
 
 
 def made(name: str, out: Path) -> str:
     """The reading of a figure that takes no training, at the small size."""
-    told = reproduce(find(name), out, Asked(), Here(), progress=False)
-    assert (out / "reading.txt").read_text() == f"{told}\n"
-    assert "\n" not in told
+    line = reproduce(find(name), out, Scale(), Here(), progress=False)
+    assert (out / "reading.txt").read_text() == f"{line}\n"
+    assert "\n" not in line
     apart = json.loads((out / "reading.json").read_text())
     assert (apart["figure"], apart["size"]) == (find(name).title, "small")
-    assert all(str(Judgement(**one)) in told for one in apart["judged"])
-    return told
+    assert all(str(Judgement(**one)) in line for one in apart["judged"])
+    return line
 
 
 def test_figure_1a_counts_what_it_walks(tmp_path: Path):
@@ -37,13 +36,13 @@ def test_figure_1a_counts_what_it_walks(tmp_path: Path):
 
 
 def test_figure_1b_reads_powers_and_exponentials_from_the_numbers(tmp_path: Path):
-    told = made("1b", tmp_path)
-    assert "; not" not in told
-    assert "degree 4.93 after 200 steps" in told
+    line = made("1b", tmp_path)
+    assert "; not" not in line
+    assert "degree 4.93 after 200 steps" in line
     decades = (math.lgamma(2021) - math.lgamma(2001) - math.lgamma(21)) - (
         math.lgamma(1920) - math.lgamma(1901) - math.lgamma(20)
     )
-    assert f"{decades / math.log(10):.2f} decades for each layer" in told
+    assert f"{decades / math.log(10):.2f} decades for each layer" in line
     assert (tmp_path / "figure.png").stat().st_size > 5000
 
 
@@ -52,8 +51,8 @@ def test_figure_1c_reads_growth_from_the_derivative():
     flat, bound = torch.zeros(steps), theory.log_paths(torch.arange(steps - 1, -1, -1), 3, layer_delay=0)
     outputs = torch.zeros(steps, 2)
     half, one = Derivative("a", 0.5, outputs, flat, flat), Derivative("a", 1.0, outputs, bound, bound)
-    assert (half.growth, half.drift) == (0, 0)
-    assert one.growth == pytest.approx(float((bound[:10].mean() - bound[-10:].mean()) / math.log(10)))
+    assert (growth(half.logs), half.drift) == (0, 0)
+    assert growth(one.logs) == pytest.approx(float((bound[:10].mean() - bound[-10:].mean()) / math.log(10)))
     assert [j.holds for j in PascalFigure().judge([half, one])] == [True, True, True]
     swapped = Derivative("a", 0.5, outputs, bound, bound), Derivative("a", 1.0, outputs, flat, bound, missed=2)
     judged = PascalFigure().judge(list(swapped))
@@ -70,17 +69,17 @@ def test_the_pascal_rnns_derivative_by_autograd_is_the_closed_form(monkeypatch: 
 
 
 def _pascals(monkeypatch: pytest.MonkeyPatch) -> list[Derivative]:
-    monkeypatch.setattr(PascalFigure, "_gru", lambda self, asked, radius: None)
-    return PascalFigure().measure(Asked(), [])[:2]
+    monkeypatch.setattr(PascalFigure, "_gru", lambda self, scale, radius: None)
+    return PascalFigure().measure(Scale(), [])[:2]
 
 
 @pytest.mark.slow
 def test_figure_1c_sets_the_radii_of_a_gru(tmp_path: Path):
-    told = made("1c", tmp_path)
+    line = made("1c", tmp_path)
     assert (
-        "PascalRNN, 10 layers at 1: as far as the number of paths (+10.5 decades over all steps, paths +10.5)" in told
+        "PascalRNN, 10 layers at 1: as far as the number of paths (+10.5 decades over all steps, paths +10.5)" in line
     )
-    assert "GRU, 7 x 24 at 0.5: the derivative stays through time" in told.split("not reproduced")[0]
+    assert "GRU, 7 x 24 at 0.5: the derivative stays through time" in line.split("not reproduced")[0]
     assert (tmp_path / "figure.png").stat().st_size > 20_000
 
 
@@ -91,9 +90,7 @@ def decay(
     r = torch.full((steps,), correlation, dtype=torch.float64)
     r[0] = 1.0
     c = r * covariance
-    return Decay(
-        "data", "LSTM", 0, samples, mean, theory.CovarianceDecay(c, r, theory.measured.pearson_p(r, samples)), 0
-    )
+    return Decay("data", "LSTM", 0, samples, mean, theory.CovarianceDecay(c, r, theory.measured.pearson_p(r, samples)))
 
 
 def test_figure_s2_reads_significance_at_distant_steps():
@@ -116,15 +113,15 @@ def test_figure_s3_tells_norms_that_are_not_one():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["S2", "S3"])
 def test_covariances_of_all_tasks_are_drawn(name: str, tmp_path: Path):
-    told = made(name, tmp_path)
-    assert "far covariances are below 0.01" in told
+    line = made(name, tmp_path)
+    assert "far covariances are below 0.01" in line
     for data in ("spike-latency MNIST", "spoken digits", "text"):
-        assert f"ALIF+ on {data}" in told
+        assert f"ALIF+ on {data}" in line
 
 
 def test_table_s1_is_counted_in_networks_and_says_what_differs(tmp_path: Path):
-    told = made("table-S1", tmp_path)
-    assert "not reproduced: all numbers are the printed ones (14 of 21; GRU on sl-mnist -318" in told
+    line = made("table-S1", tmp_path)
+    assert "not reproduced: all numbers are the printed ones (14 of 21; GRU on sl-mnist -318" in line
     with open(tmp_path / "table.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     found = {(row["cell"], row["task"]): int(row["ours"]) for row in rows}

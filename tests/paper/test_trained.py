@@ -1,23 +1,59 @@
 """Figures of trained networks: which trials there are, what is read from them, that they run."""
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from examples.paper import Asked, find, reproduce, trials_of
+from examples.paper import Figure, Result, Scale, find, reproduce, trials_of
 from examples.paper.lru import LRUTable
-from neurolsc.experiment import Trial
+from neurolsc.experiment import Grid, Trial
+from neurolsc.experiment.config import DataSettings
 from neurolsc.experiment.run import Stopped
 from neurolsc.experiment.sweep import Job
-from tests.paper.made import judged, results
 from tests.sweeps.grids import Here
 
 TRAINED = ["2", "3", "4", "table-I", "S1"]
-PAPER = Asked("paper", root="data")
+PAPER = Scale("paper", root="data")
+
+
+_load = functools.cache(DataSettings.load)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes longer than a small training: pictures of runs, reading data."""
+    monkeypatch.setattr("neurolsc.training.TrainResult.plot", lambda *_, **__: None)
+    monkeypatch.setattr(DataSettings, "load", lambda self, split: _load(self, split))
+
+
+def results(
+    figure: Figure[Any], scale: Scale, score: Callable[[Mapping[str, Any]], float | str], folder: Path = Path("nowhere")
+) -> list[Result]:
+    """The table of every grid of a figure, with these scores; a text is an error."""
+    return [
+        Result(grid, tuple(_row(grid, trial.shown(), trial.name, score) for trial in grid.trials), folder)
+        for grid in figure.grids(scale)
+    ]
+
+
+def _row(
+    grid: Grid, settings: dict[str, Any], name: str, score: Callable[[Mapping[str, Any]], float | str]
+) -> dict[str, Any]:
+    value = score(settings)
+    row = {"trial": name, "error": value if isinstance(value, str) else None} | settings
+    if isinstance(value, str):
+        return row
+    return row | {f"{split}_{grid.score}": value for split in ("validation", "test")} | {"validation_loss": value}
+
+
+def judged(figure: Figure[Any], scale: Scale, rows: list[Result]) -> dict[str, tuple[bool | None, str]]:
+    """What a figure finds in results: by claim whether it holds, and the numbers."""
+    return {j.claim: (j.holds, j.found) for j in figure.judge(figure.measure(scale, rows))}
 
 
 @pytest.mark.parametrize(
@@ -66,8 +102,8 @@ def test_figure_2_chooses_rates_by_validation_and_compares_tests():
     found = judged(find("2"), PAPER, results(find("2"), PAPER, score))
     assert found["LSC always beats the Glorot start that it began from"] == (False, "6 of 9")
     assert found["LSC is the best of three in most panels"] == (True, "6 of 9")
-    holds, told = found["with ReLU, LSC takes a higher learning rate than He"]
-    assert (holds, told.count("0.000316 against 0.0001, test 70.0% against 60.0%")) == (True, 3)
+    holds, numbers = found["with ReLU, LSC takes a higher learning rate than He"]
+    assert (holds, numbers.count("0.000316 against 0.0001, test 70.0% against 60.0%")) == (True, 3)
 
 
 def test_a_start_that_always_diverges_loses_and_does_not_vanish():
@@ -99,7 +135,7 @@ def test_figure_3_counts_pairs_of_the_same_network_and_seed(tmp_path: Path):
     assert found["spiking networks gain by 1"] == (True, "48 of 48")
     assert found["spiking networks often miss 0.5"] == (False, "24 of 48")
     assert found["differentiable networks reach their radii"] == (None, "no such pair")
-    small = judged(find("3"), Asked(), results(find("3"), Asked(), score, tmp_path))
+    small = judged(find("3"), Scale(), results(find("3"), Scale(), score, tmp_path))
     assert small["0.5 beats no pre-training at least 70 % of the times, 5 layers"] == (None, "no such pair")
 
 
@@ -152,10 +188,10 @@ def test_figure_s1_finds_the_best_rate_and_compares_it_with_table_s1():
         return 1.0 if given["lr"] == best else 2.0
 
     claim = "the best rates are those of Table S1"
-    holds, told = judged(find("S1"), PAPER, results(find("S1"), PAPER, score))[claim]
-    assert (holds, told[:7]) == (True, "6 of 6:")
-    holds, told = judged(find("S1"), PAPER, results(find("S1"), PAPER, lambda given: 1.0))[claim]
-    assert (holds, told[:7]) == (False, "1 of 6:")  # of equals the first, 1e-2
+    holds, numbers = judged(find("S1"), PAPER, results(find("S1"), PAPER, score))[claim]
+    assert (holds, numbers[:7]) == (True, "6 of 6:")
+    holds, numbers = judged(find("S1"), PAPER, results(find("S1"), PAPER, lambda given: 1.0))[claim]
+    assert (holds, numbers[:7]) == (False, "1 of 6:")  # of equals the first, 1e-2
 
 
 TINY: dict[str, dict[str, Any]] = {
@@ -190,7 +226,7 @@ def test_a_trial_of_the_papers_grid_runs_on_tiny_data(name: str, grid: int, tmp_
 def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    figure, asked = find(name), Asked(epochs=1)
+    figure, scale = find(name), Scale(epochs=1)
     narrow = {"width": 8, "batch_size": 256}
     monkeypatch.setattr("neurolsc.experiment.grid.Trial.of", classmethod(_narrow(Trial.of.__func__, narrow)))
     left = [3]
@@ -203,13 +239,13 @@ def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
             super().start(job)
 
     with pytest.raises(Stopped, match="3 of "):
-        reproduce(figure, tmp_path, asked, Impatient(), progress=False)
+        reproduce(figure, tmp_path, scale, Impatient(), progress=False)
     assert not (tmp_path / "reading.txt").exists()
     pool = Here()
-    told = reproduce(figure, tmp_path, asked, pool, progress=False)
-    assert len(pool.jobs) == len(trials_of(figure, asked)) - 3
-    assert told.startswith(f"{figure.title}, size small: ")
-    assert f"the paper's grid has {len(trials_of(figure, Asked('paper')))}" in told
+    line = reproduce(figure, tmp_path, scale, pool, progress=False)
+    assert len(pool.jobs) == len(trials_of(figure, scale)) - 3
+    assert line.startswith(f"{figure.title}, size small: ")
+    assert f"the paper's grid has {len(trials_of(figure, Scale('paper')))}" in line
     shown = tmp_path / ("table.md" if name.startswith("table") else "figure.png")
     assert shown.stat().st_size > 500
 
