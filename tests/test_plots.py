@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from neurolsc import LIF, Network, RadiusProfile, plots, pretrain, radius_profile, scale_to_radius, surrogate
+from neurolsc import RadiusProfile, plots, radius_profile
 from neurolsc.datasets import SHD, EventFile
 from neurolsc.datasets.speech import summarize
 from neurolsc.plots.style import line_style
@@ -62,39 +62,17 @@ def test_svg_says_what_is_shown(profile, tmp_path):
         assert words in text
 
 
-def test_profile_without_closed_form_target_or_several_steps(make_spikes, tmp_path):
-    network = Network([LIF(6, 6, spike=lambda v: surrogate.FastSigmoid()(v))], 2)
-    radius_profile(network, make_spikes(T=5, B=1, N=6), steps=1).plot(tmp_path / "profile.png")
-    assert is_a_picture(tmp_path / "profile.png")
+def test_pretraining_without_steps_and_curves_without_spikes():
+    with pytest.raises(ValueError, match="only the history of pretrain can"):
+        plots.plot_pretraining([{"layer": 1, "scale": 1.0, "time": 0.5}], None)
+    row = {"epoch": 1, "validation_loss": 2.0, "validation_mode_accuracy": 0.1, "firing_rate": [None]}
+    assert plots.plot_learning_curves({"": [row]}, chance=0.1).axes[2].get_ylim()[0] == 0
 
 
-def test_pretraining(make_network, make_spikes, tmp_path):
-    network, x = make_network(width=6), make_spikes(T=8, B=2)
-    history = pretrain(network, [x], max_steps=2, progress=False).history
-    plots.plot_pretraining(history, (1.0, 1.0), tmp_path / "pretraining.png")
-    assert is_a_picture(tmp_path / "pretraining.png")
-    history = scale_to_radius(network, x, progress=False).history
-    for rows in (history, []):
-        with pytest.raises(ValueError, match="only the history of pretrain can"):
-            plots.plot_pretraining(rows, None, tmp_path / "none.png")
-
-
-def test_learning_curves(tmp_path):
-    history = [
-        {"epoch": e, "validation_loss": 2 / (e + 1), "validation_mode_accuracy": 0.1 * e, "firing_rate": [0.1, 0.02]}
-        for e in range(4)
-    ]
-    plots.plot_learning_curves({"a": history, "b": history[:1]}, tmp_path / "curves.png", chance=0.1)
-    assert is_a_picture(tmp_path / "curves.png")
-    silent = [row | {"firing_rate": [None]} for row in history]  # its cell does not spike
-    assert plots.plot_learning_curves({"": silent}).axes[2].get_ylim()[0] == 0
-
-
-def test_a_raster_has_a_colour_for_each_layer_and_says_label_and_decision(make_spikes, tmp_path):
+def test_a_raster_has_a_colour_for_each_layer_and_says_label_and_decision(make_spikes):
     layers = [make_spikes(T=30, B=1, N=12)[:, 0], make_spikes(T=30, B=1, N=5)[:, 0]]
     named = dict(zip(["input", "layer 1"], layers, strict=True))
-    figure = plots.plot_raster(named, tmp_path / "raster.png", label="7", decision="1", title="2 x 6, seed 0")
-    assert is_a_picture(tmp_path / "raster.png")
+    figure = plots.plot_raster(named, label="7", decision="1", title="2 x 6, seed 0")
     assert figure.get_suptitle() == "label 7, the network says 1; 2 x 6, seed 0"
     black, blue = (ax.collections[0].get_facecolor()[0] for ax in figure.axes)
     assert tuple(black) == mpl.colors.to_rgba("black") and tuple(blue) == mpl.colors.to_rgba(plots.COLORS[0])
@@ -164,59 +142,35 @@ def test_a_long_title_goes_on_in_the_next_line(profile):
     assert extent.x1 <= figure.bbox.x1 and extent.height > 2 * line.height
 
 
-def test_surrogates(tmp_path):
-    v = torch.linspace(-3, 3, 61)
-    kinds = [getattr(surrogate, name)() for name in surrogate.__all__ if name != "Surrogate"]
-    with torch.no_grad():
-        curves = {type(kind).__name__: (kind.derivative(v), kind.primitive(v)) for kind in kinds[:5]}
-    plots.plot_surrogates(v, curves, tmp_path / "surrogates.png")
-    assert is_a_picture(tmp_path / "surrogates.png")
+# ---- what the radius is due to
 
 
-# what holds the radius
-
-SHARES = [{"leak": 0.25, "oscillation": 0.75}, {"oscillation": 0.5, "twist": 0.5}, {}]
-
-
-def bars(colors) -> tuple[dict[str, tuple[float, ...]], dict[str, list[float]]]:
-    """Colour and widths of the bars of each term."""
-    radii = torch.rand(3, 4, 2)
+def test_a_term_has_the_colour_of_its_cell_and_a_new_one_another_of_the_palette():
+    radii, shares = torch.rand(3, 4, 2), [{"leak": 0.25, "oscillation": 0.75}, {"oscillation": 0.5, "twist": 0.5}, {}]
     figure = plots.plot_profile(
         steps=torch.arange(4),
         time=radii,
         depth=radii,
-        due_to=SHARES,
-        colors=colors,
+        due_to=shares,
+        colors={"leak": "#009e73", "oscillation": "#ff0000", "unused": "#0072b2"},
         firing_rate=[0.1, 0.2, float("nan")],
         starred=[True, False, False],
     )
     ax = figure.axes[2]
     assert [text.get_text() for text in ax.texts] == ["no closed form"]
     assert figure.axes[1].lines[0].get_label().startswith("layer 1 (from the input)*: mean")
-    assert [text.get_text() for text in ax.get_yticklabels()] == [
-        "layer 1: 0.1 spikes",
-        "layer 2: 0.2 spikes",
-        "layer 3",
-    ]
-    drawn = {c.get_label(): (c[0].get_facecolor(), [bar.get_width() for bar in c]) for c in ax.containers}
-    return {name: color for name, (color, _) in drawn.items()}, {name: widths for name, (_, widths) in drawn.items()}
-
-
-def test_a_term_has_the_colour_that_its_cell_gives_it_and_a_new_one_another_of_the_palette():
-    colors, widths = bars({"leak": "#009e73", "oscillation": "#ff0000", "unused": "#0072b2"})
-    assert widths == {"leak": [0.25, 0, 0], "oscillation": [0.75, 0.5, 0], "twist": [0, 0.5, 0]}
-    assert colors["leak"] == mpl.colors.to_rgba("#009e73")
-    assert colors["oscillation"] == mpl.colors.to_rgba("#ff0000")
+    names = ["layer 1: 0.1 spikes", "layer 2: 0.2 spikes", "layer 3"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == names
+    bars = {c.get_label(): c for c in ax.containers}
+    widths = {"leak": [0.25, 0, 0], "oscillation": [0.75, 0.5, 0], "twist": [0, 0.5, 0]}
+    assert {name: [bar.get_width() for bar in c] for name, c in bars.items()} == widths
+    colors = {name: c[0].get_facecolor() for name, c in bars.items()}
+    assert colors["leak"] == mpl.colors.to_rgba("#009e73") and colors["oscillation"] == mpl.colors.to_rgba("#ff0000")
     palette = {mpl.colors.to_rgba(color) for color in plots.COLORS}
     assert colors["twist"] in palette - {colors["leak"], mpl.colors.to_rgba("#0072b2")}
 
 
-def test_without_any_given_colours_all_terms_still_differ():
-    colors, _ = bars({})
-    assert len(set(colors.values())) == 3
-
-
-# data
+# ---- data
 
 
 def test_utterances_are_drawn_spike_by_spike_with_the_activity_of_every_unit():
@@ -233,18 +187,9 @@ def test_utterances_are_drawn_spike_by_spike_with_the_activity_of_every_unit():
         assert len(activity.lines[0].get_xdata()) == 700
 
 
-def test_a_summary_of_a_file_is_drawn_with_all_its_utterances(tmp_path):
-    file = EventFile(SHD.embedded("train").path)
-    numbers = summarize(file)
-    assert numbers.spikes.sum() == pytest.approx(len(file) * numbers.activity.sum())
-    numbers.plot(tmp_path / "file.png", example=file.read([0]), example_title="one")
-    assert is_a_picture(tmp_path / "file.png")
-
-
-def test_bands_reach_from_the_lowest_to_the_highest_run_and_a_short_run_keeps_its_last_score(tmp_path):
+def test_bands_reach_from_the_lowest_to_the_highest_run_and_a_short_run_keeps_its_last_score():
     panels = {"layers 2": {"a": [[0.1, 0.2, 0.6], [0.3, 0.4]], "b": [[0.5]]}, "layers 5": {"b": [[0.1, 0.2]]}}
-    figure = plots.plot_bands(panels, tmp_path / "bands.png", score="accuracy")
-    assert is_a_picture(tmp_path / "bands.png")
+    figure = plots.plot_bands(panels, score="accuracy")
     first, second = (ax for ax in figure.axes if ax.get_visible())
     assert [ax.get_title(loc="left") for ax in (first, second)] == ["layers 2", "layers 5"]
     mean, single = first.lines
@@ -259,10 +204,9 @@ def test_bands_reach_from_the_lowest_to_the_highest_run_and_a_short_run_keeps_it
     ("values", "places"),
     [((2, 5, 10), [2, 5, 10]), ((1e-1, 1e-3, 1e-2), [2, 0, 1]), ((True, False), [0, 1])],
 )
-def test_scores_stand_at_their_setting_with_every_run_as_a_dot(values, places, tmp_path):
+def test_scores_stand_at_their_setting_with_every_run_as_a_dot(values, places):
     arms = {"one": {value: [0.2, 0.4] for value in values}}
-    figure = plots.plot_scores(arms, tmp_path / "scores.png", over="setting", score="accuracy")
-    assert is_a_picture(tmp_path / "scores.png")
+    figure = plots.plot_scores(arms, over="setting", score="accuracy")
     (ax,) = figure.axes
     line, *dots = ax.lines
     assert line.get_xydata().tolist() == [[place, pytest.approx(0.3)] for place in sorted(places)]

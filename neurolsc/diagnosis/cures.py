@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from neurolsc.diagnosis.measurements import Batch, MakeOptimizer, Measurements, batch_first, copied, loss_after
+from neurolsc.diagnosis.measurements import Batch, Measurements, batch_first, copied, loss_after
 from neurolsc.diagnosis.report import (
     EXPLODING,
     FROZEN,
@@ -28,7 +28,6 @@ from neurolsc.positive import set_value, stored_parameter
 from neurolsc.stability import TransitionRule, match_firing_rates
 from neurolsc.stability.findings import DEAD
 from neurolsc.tasks import Classification, Task
-from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import positive, whole
 
 RATE = 0.15  # spikes per neuron and step to which thresholds are scaled, in the middle of rates that learn
@@ -138,7 +137,6 @@ def try_cures(
     *,
     task: Task = Classification(),
     lr: float = 1e-3,
-    optimizer: MakeOptimizer = adabelief_lookahead,
     updates: int = 20,
 ) -> tuple[Trial, ...]:
     """Try the cure of each finding on a copy of the network, and see whether it then learns faster.
@@ -152,7 +150,6 @@ def try_cures(
         diagnosis: what was found with that batch.
         task: the task of the network.
         lr: learning rate.
-        optimizer: makes the optimizer from parameters and learning rate.
         updates: of each copy.
 
     Returns:
@@ -183,13 +180,13 @@ def try_cures(
             cures.setdefault(cure.words, (cure, []))[1].append(name)
     if not cures:
         return ()
-    untreated = loss_after(copied(network), data, task, optimizer, lr, updates)
+    untreated = loss_after(copied(network), data, task, lr, updates)
     trials = []
     for words, (cure, names) in cures.items():
         patient = copied(network)
         cure.treat(patient, data.x)
-        before = loss_after(patient, data, task, optimizer, lr, 0)
-        after = loss_after(patient, data, task, optimizer, lr * cure.lr, updates)
+        before = loss_after(patient, data, task, lr, 0)
+        after = loss_after(patient, data, task, lr * cure.lr, updates)
         helped = math.isfinite(after) and not after >= 0.995 * untreated  # orders of summation move it by 0.001
         trials.append(Trial(", ".join(names), layers_of(names), words, before, after, untreated, helped))
     return tuple(trials)

@@ -2,13 +2,12 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, weight_matrices
@@ -29,6 +28,7 @@ from neurolsc.stability import (
 )
 from neurolsc.stability.indicators import together
 from neurolsc.tasks import Classification, Task
+from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import tensor
 
 # ---------------------------------------------------------------- the batch
@@ -243,8 +243,6 @@ def _may_relay(cell: Cell) -> bool:
 
 # ---------------------------------------------------------------- copies and updates
 
-MakeOptimizer = Callable[[Iterable[nn.Parameter], float], Optimizer]
-
 
 def copied(network: Network) -> Network:
     """An independent copy, also of layers of others that hold states with a history."""
@@ -253,7 +251,7 @@ def copied(network: Network) -> Network:
     return copy.deepcopy(network, memo)
 
 
-def loss_after(network: Network, data: Batch, task: Task, optimizer: MakeOptimizer, lr: float, updates: int) -> float:
+def loss_after(network: Network, data: Batch, task: Task, lr: float, updates: int) -> float:
     """The loss of a batch after updates on it; they stop where it is no number."""
 
     def loss() -> Tensor:
@@ -262,7 +260,7 @@ def loss_after(network: Network, data: Batch, task: Task, optimizer: MakeOptimiz
     trained = [p for p in network.parameters() if p.requires_grad]
     with eval_mode(network):  # without dropout, so that copies can be compared
         if trained and updates:
-            steps = optimizer(trained, lr)
+            steps = adabelief_lookahead(trained, lr)
             for _ in range(updates):
                 with torch.enable_grad():
                     now = loss()

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neurolsc.diagnosis.measurements import Batch, MakeOptimizer, Measurements, batch_first, copied, loss_after, measure
+from neurolsc.diagnosis.measurements import Batch, Measurements, batch_first, copied, loss_after, measure
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.network import Network, as_network
 from neurolsc.stability.findings import DEAD, Finding, finite_distances, surrogate_fault
 from neurolsc.tasks import Classification, Task
-from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import positive, whole
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ def diagnose(
     labels: Tensor | None = None,
     history: Sequence[Mapping[str, Any]] = (),
     lr: float | None = None,
-    optimizer: MakeOptimizer = adabelief_lookahead,
     epsilon: float = 1e-8,
     samples: int = 8,
     steps: int = 16,
@@ -58,26 +56,22 @@ def diagnose(
 ) -> "Diagnosis":
     """Say what is wrong with a network that does not learn, or before it is to learn.
 
-    Measured are what the neurons of each layer do, radii and their sources, Lyapunov exponents, singular values, usable
-    derivatives, and what is left of the input; with targets also the gradients of the loss, how far back and down they
-    reach, and how much batches agree on them. Found are layers that are dead, saturated, synchronous or out
-    of scale, gradients that explode through time or vanish through depth, time constants that are frozen or cannot
-    move, classes that are missing, a learning rate that is too high, an input whose axes are swapped, and a surrogate
-    whose derivative is NaN or infinite somewhere (all else is then measured as if it were 0 there). A radius through
-    time just below 1 is a memory and no fault.
+    Found are layers that are dead, saturated, synchronous or out of scale, gradients that explode through time or
+    vanish through depth, time constants that are frozen or cannot move, missing classes, a learning rate that is too
+    high, an input whose axes are swapped, and a surrogate whose derivative is NaN or infinite somewhere (all else is
+    then measured as if it were 0 there). A radius through time just below 1 is a memory and no fault.
 
     Args:
         network: the network; it stays as it is. :func:`neurolsc.wrap` makes one of models of snnTorch, norse and
             PyTorch.
-        batch: x (T, B, n_in), or (x, targets) or (x, targets, mask) as :func:`neurolsc.datasets.collate` makes them. A
-            few dozen samples are enough.
+        batch: x (T, B, n_in), or (x, targets) or (x, targets, mask) as :func:`neurolsc.datasets.collate` makes them; a
+            few dozen samples are enough. What needs a loss is measured with targets only.
         task: the task of the network.
         labels: classes of more samples than the batch holds (n,), in which missing ones are sought; by default those of
             the batch.
         history: rows with ``train_loss``, an epoch each: ``TrainResult.history``.
         lr: learning rate; with one and fewer than three epochs of history, copies of the network are trained on the
             batch for 10 updates, at this rate, a tenth and a hundredth of it.
-        optimizer: makes the optimizer from parameters and learning rate.
         epsilon: of the optimizer, with which entries of the gradient are compared: 1e-8 in Adam.
         samples: number of samples of the batch at which derivatives are measured,
         steps: and of steps, drawn at random.
@@ -91,8 +85,8 @@ def diagnose(
         ValueError: if the batch does not fit the network or the task, or a number is out of range.
         FloatingPointError: if a state or derivative is NaN or infinite.
 
-    Cost: about that of 50 training steps on the batch in the fast loop, of layers of 64 neurons
-    and 40 samples; with a learning rate that is tried twice as much.
+    Cost: about that of 50 training steps on the batch in the fast loop, of layers of 64 neurons and 40 samples; with a
+    learning rate that is tried twice as much.
     """
     as_network(network)
     for name, value in (("samples", samples), ("steps", steps)):
@@ -117,7 +111,7 @@ def diagnose(
     losses, updates = {}, 10  # after which the loss of a batch has moved if it moves at all
     if lr is not None and data.targets is not None and not judged:
         rates = (lr, lr / 10, lr / 100)
-        losses = {rate: loss_after(copied(network), data, task, optimizer, rate, updates) for rate in rates}
+        losses = {rate: loss_after(copied(network), data, task, rate, updates) for rate in rates}
     found += too_fast(history, updates, losses)
     return Diagnosis(tuple(found), measured, epsilon)
 

@@ -120,14 +120,14 @@ def test_an_input_that_is_batch_first_is_named_and_the_rest_is_said_of_it_turned
 
 
 @pytest.mark.slow
-def test_as_many_samples_as_steps_are_told_by_their_order_in_time(digits):
+def test_with_as_many_samples_as_steps_the_order_in_time_decides(digits):
     x, labels = batch("digits", 50)
     assert x.shape[:2] == (50, 50)
     assert named(diagnose(digits[0], (x, labels)), None) == []
     assert named(diagnose(digits[0], (x.transpose(0, 1), labels)), None) == ["input batch first"]
 
 
-def test_an_input_without_order_in_time_tells_nothing(digits):
+def test_an_input_without_order_in_time_is_no_finding(digits):
     x = (torch.rand(40, 30, 140) < 0.1).float()
     assert named(diagnose(digits[0], x), None) == []
     assert roughness(x, 0) == pytest.approx(1, abs=0.1)
