@@ -153,8 +153,8 @@ class RatesFigure(Figure[list[Searched]]):
                 cells = [cell | {"width": 24} for cell in cells]
             grid = {"lr": list(RATES) if scale.full else [1e-2, 1e-3, 1e-4], "seed": scale.seed}
             cells = [{name: v for name, v in cell.items() if name != "lr"} for cell in cells]
-            given = {"name": f"figure-S1-{task}", "fixed": fixed, "grid": grid, "either": {"cell": cells}}
-            found.append(make_grid(given))
+            either = {"cell": cells}
+            found.append(make_grid({"name": f"figure-S1-{task}", "fixed": fixed, "grid": grid, "either": either}))
         return tuple(found)
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> list[Searched]:

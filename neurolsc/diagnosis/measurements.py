@@ -78,7 +78,7 @@ class Batch:
 
 
 def batch_first(batch: Batch) -> str:
-    """Why the first two axes of an input look swapped; empty if they do not.
+    """Why the first two axes of an input seem to be swapped; empty if they do not.
 
     Targets decide where steps and samples differ in number. Else time is the axis along which neighbours are alike:
     below a :func:`roughness` of 0.7 an axis is time, above 0.9 it is samples, which are drawn apart and give 1; of many

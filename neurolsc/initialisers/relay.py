@@ -91,7 +91,7 @@ _MISSED = {
     ),
     "time": (
         "radius through time",
-        "its leaks hold it, or its thresholds: no scale of the recurrence brings it down",
+        "it is due to its leaks or thresholds: no scale of the recurrence brings it down",
     ),
     "rate": ("firing rate", "it moves in jumps: take a wider layer or a weaker recurrence"),
 }
@@ -119,7 +119,7 @@ class BySource(Initialiser):
     in rounds, since each moves the other two. The radius through time of a spiking layer is mostly that of its leaks,
     which are its memory and no instability: time constants stay as they are, for the task to set.
 
-    The derivative of the first layer by the input holds no surrogate; its input matrix stays.
+    The derivative of the first layer by the input has no surrogate; its input matrix stays.
 
     Attributes:
         depth: wanted radius through depth of every layer but the first; 0: w_in stays.
@@ -131,7 +131,7 @@ class BySource(Initialiser):
         samples: samples of the first batch at which radii are taken.
         steps: time steps at which they are.
 
-    Source: ours, after arXiv:2308.12075, where radii are set whatever holds them.
+    Source: ours, after arXiv:2308.12075, where radii are set whatever they are due to.
     """
 
     depth: float = 0.6

@@ -88,16 +88,16 @@ def test_the_papers_recurrent_networks_are_those_of_table_s1():
 
 def one(score: float | str, by: Mapping[str, float | str]) -> Any:
     """Scores by what a start begins with."""
-    return lambda given: next((v for name, v in by.items() if given["start"].startswith(name)), score)
+    return lambda settings: next((v for name, v in by.items() if settings["start"].startswith(name)), score)
 
 
 def test_figure_2_chooses_rates_by_validation_and_compares_tests():
-    def score(given: Mapping[str, Any]) -> float | str:
-        if given["lr"] == 1e-2:
-            return "FloatingPointError: the loss is inf" if given["start"] != "Default" else 0.3
-        best = {"Default": 1e-3, "He()": 1e-4, "He": 1e-4}.get(given["start"], 3.16e-4)
-        level = {"Default": 0.5, "He": 0.6}.get(given["start"], 0.7 if given["activation"] != "cosine" else 0.4)
-        return level - 0.1 * (given["lr"] != best)
+    def score(settings: Mapping[str, Any]) -> float | str:
+        if settings["lr"] == 1e-2:
+            return "FloatingPointError: the loss is inf" if settings["start"] != "Default" else 0.3
+        best = {"Default": 1e-3, "He()": 1e-4, "He": 1e-4}.get(settings["start"], 3.16e-4)
+        level = {"Default": 0.5, "He": 0.6}.get(settings["start"], 0.7 if settings["activation"] != "cosine" else 0.4)
+        return level - 0.1 * (settings["lr"] != best)
 
     found = judged(find("2"), PAPER, results(find("2"), PAPER, score))
     assert found["LSC always beats the Glorot start that it began from"] == (False, "6 of 9")
@@ -116,10 +116,10 @@ def test_a_start_that_always_diverges_loses_and_does_not_vanish():
 
 
 def test_figure_3_counts_pairs_of_the_same_network_and_seed(tmp_path: Path):
-    def score(given: Mapping[str, Any]) -> float | str:
-        good = {"Default": 0.5, "LSC(1.0": 0.4 if given["cell"] == "LSTM" else 0.6, "LSC(0.5": 0.55}
-        value = next(v for name, v in good.items() if given["start"].startswith(name))
-        return 1 / value if given["data"] == "ptb" else value  # of perplexities the lower is better
+    def score(settings: Mapping[str, Any]) -> float | str:
+        good = {"Default": 0.5, "LSC(1.0": 0.4 if settings["cell"] == "LSTM" else 0.6, "LSC(0.5": 0.55}
+        value = next(v for name, v in good.items() if settings["start"].startswith(name))
+        return 1 / value if settings["data"] == "ptb" else value  # of perplexities the lower is better
 
     rows = results(find("3"), PAPER, score, tmp_path)
     for result in rows:
@@ -140,10 +140,10 @@ def test_figure_3_counts_pairs_of_the_same_network_and_seed(tmp_path: Path):
 
 
 def test_the_lru_is_judged_by_mean_test_perplexity():
-    def score(given: Mapping[str, Any]) -> float | str:
+    def score(settings: Mapping[str, Any]) -> float | str:
         start = {"Default": 100.0, "LSC(1": 400.0, "LSC(0": 90.0, "LSC('": 95.0}
-        value = next(v for name, v in start.items() if given["start"].startswith(name))
-        return 80.0 if given["layers"] == 6 and not given["clip_gradient"] and value == 100 else value
+        value = next(v for name, v in start.items() if settings["start"].startswith(name))
+        return 80.0 if settings["layers"] == 6 and not settings["clip_gradient"] and value == 100 else value
 
     rows = results(find("table-I"), PAPER, score)
     rows = [
@@ -169,10 +169,10 @@ def test_the_lru_is_judged_by_mean_test_perplexity():
 
 
 def test_table_i_shows_means_deviations_and_the_papers_numbers(tmp_path: Path):
-    def score(given: Mapping[str, Any]) -> float | str:
-        if given["start"].startswith("LSC(1"):
-            return "FloatingPointError: the loss is inf" if given["seed"] < 2 else 300.0
-        return 100.0 + 2 * given["seed"]
+    def score(settings: Mapping[str, Any]) -> float | str:
+        if settings["start"].startswith("LSC(1"):
+            return "FloatingPointError: the loss is inf" if settings["seed"] < 2 else 300.0
+        return 100.0 + 2 * settings["seed"]
 
     table = LRUTable()
     table.draw(table.measure(PAPER, results(table, PAPER, score)), tmp_path)
@@ -183,14 +183,14 @@ def test_table_i_shows_means_deviations_and_the_papers_numbers(tmp_path: Path):
 
 
 def test_figure_s1_finds_the_best_rate_and_compares_it_with_table_s1():
-    def score(given: Mapping[str, Any]) -> float:
-        best = {"sl-mnist": 1e-2, "shd": 1e-3, "ptb": 3.16e-4}[given["data"]] if given["cell"] == "LSTM" else 1e-3
-        return 1.0 if given["lr"] == best else 2.0
+    def score(settings: Mapping[str, Any]) -> float:
+        best = {"sl-mnist": 1e-2, "shd": 1e-3, "ptb": 3.16e-4}[settings["data"]] if settings["cell"] == "LSTM" else 1e-3
+        return 1.0 if settings["lr"] == best else 2.0
 
     claim = "the best rates are those of Table S1"
     holds, numbers = judged(find("S1"), PAPER, results(find("S1"), PAPER, score))[claim]
     assert (holds, numbers[:7]) == (True, "6 of 6:")
-    holds, numbers = judged(find("S1"), PAPER, results(find("S1"), PAPER, lambda given: 1.0))[claim]
+    holds, numbers = judged(find("S1"), PAPER, results(find("S1"), PAPER, lambda settings: 1.0))[claim]
     assert (holds, numbers[:7]) == (False, "1 of 6:")  # of equals the first, 1e-2
 
 
@@ -212,10 +212,12 @@ def test_a_trial_of_the_papers_grid_runs_on_tiny_data(name: str, grid: int, tmp_
     settings = find(name).grids(PAPER)[grid].trials[-1].settings
     start = settings["start"]
     start = f"{start[:-1]}, max_steps=1, samples=1, steps=1)" if start.startswith("LSC") else start
-    given = {n: v for n, v in settings.items() if n != "root"} | TINY[settings["data"]] | {"epochs": 1, "start": start}
-    given |= {name: min(settings[name], most) for name, most in (("layers", 6), ("width", 32), ("embedding", 32))}
-    given["batch_size"] = 256
-    trial = Trial.of(given)
+    settings = (
+        {n: v for n, v in settings.items() if n != "root"} | TINY[settings["data"]] | {"epochs": 1, "start": start}
+    )
+    settings |= {name: min(settings[name], most) for name, most in (("layers", 6), ("width", 32), ("embedding", 32))}
+    settings["batch_size"] = 256
+    trial = Trial.of(settings)
     job = Job(trial, tmp_path, test=True)
     assert (job.run(), job.folder.exists()) == ("over", True)
 
@@ -250,8 +252,8 @@ def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
     assert shown.stat().st_size > 500
 
 
-def _narrow(of: Any, given: dict[str, Any]) -> Any:
+def _narrow(of: Any, settings: dict[str, Any]) -> Any:
     """Trials with other settings than those of the grid."""
     return lambda cls, point: of(
-        cls, point | given | ({"layers": min(point["layers"], 4)} if "layers" in point else {})
+        cls, point | settings | ({"layers": min(point["layers"], 4)} if "layers" in point else {})
     )
