@@ -200,11 +200,7 @@ class _Limited(TorchFunctionMode):
 
 
 def check_finite(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse NaN and infinity, by the tensor's name.
-
-    Raises:
-        ValueError: if there are any.
-    """
+    """Raise a ``ValueError`` for NaN and infinity, with the tensor's name."""
     for name, value in tensors.items():
         if not value.isfinite().all():
             raise ValueError(f"{clean(name)} must be finite, got {value[~value.isfinite()][0].item()}.")
@@ -214,11 +210,7 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_tree(path: str | PathLike[str], tree: object) -> None:
-    """Write nested dicts, lists, tuples, tensors, numbers, strings and None, all bit by bit.
-
-    Raises:
-        OSError: if the file cannot be written; the message names it.
-    """
+    """Write nested dicts, lists, tuples, tensors, numbers, strings and None, all bit by bit."""
     buffer = io.BytesIO()
     torch.save(tree, buffer)
     atomic_write(path, lambda file: file.write(buffer.getbuffer()))
@@ -252,7 +244,7 @@ def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object])
         write: writes the content into an open binary file.
 
     Raises:
-        OSError: if the file cannot be written; the old one is then untouched.
+        OSError: if the file cannot be written; the old one is then untouched. The message names the file.
     """
     target = os.path.realpath(path)
     folder, name = os.path.split(target)
@@ -350,9 +342,6 @@ def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
         path: the file. It is opened before the block, so that a missing one raises its own error.
         what: the fault in general, such as "damaged".
 
-    Raises:
-        ValueError: if the block raises an error.
-
     Example:
         >>> with refusing("a.h5", "damaged"):
         ...     {}["labels"]
@@ -381,12 +370,7 @@ def clean(text: object, most: int = 80) -> str:
 
 
 def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
-    """Read settings from a TOML file.
-
-    Raises:
-        ValueError: if it is not TOML; the message names the file.
-        OSError: if it cannot be read.
-    """
+    """Read settings from a TOML file; ``ValueError`` with its name if it is something else."""
     data = Path(path).read_bytes()
     with refusing(path, "not a TOML file"):
         return tomllib.loads(data.decode())

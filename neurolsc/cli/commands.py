@@ -48,7 +48,7 @@ class _Group(click.Group):
         except Stopped as error:
             click.echo(f"\nStopped; {error}. To go on:\n\n  {ctx.obj}", err=True)
             ctx.exit(INTERRUPTED)
-        except (ValueError, TypeError, FloatingPointError, OSError) as error:
+        except (ValueError, TypeError, FloatingPointError, OSError, ImportError) as error:
             line = str(traceback.extract_tb(error.__traceback__)[-1].line)
             if isinstance(error, TypeError) and not line.startswith("raise "):
                 raise  # a mistake in code, such as that of a cell of one's own
@@ -293,10 +293,7 @@ def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | No
     """
     read = experiments.read_grid(grid)
     out = Path("runs") / read.name if out is None else out
-    try:
-        pool = experiments.Processes(workers) if ray is None else experiments.RayTasks(ray)
-    except ImportError as error:
-        raise click.ClickException(str(error)) from error
+    pool = experiments.Processes(workers) if ray is None else experiments.RayTasks(ray)
     rows = experiments.run_sweep(read, out, pool, retry=retry, device=device)
     for row in rows:
         if row["error"]:

@@ -206,11 +206,7 @@ class DataSettings:
         return DATA[self.data][1]
 
     def load(self, split: Split) -> Loaded:
-        """One split of the data.
-
-        Raises:
-            ValueError: if a setting of another data set is set, a root is missing, or the data are damaged.
-        """
+        """One split of the data; ``ValueError`` if a setting is of another data set, a root is missing or damaged."""
         changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
         if foreign := [f for f in changed if f.metadata["data"] and self.data not in f.metadata["data"]]:
             owners = foreign[0].metadata["data"]
@@ -286,11 +282,7 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class StartSettings:
-    """The start. It comes before the radii and the training.
-
-    Raises:
-        ValueError: if the text names no initialiser.
-    """
+    """The start. It comes before the radii and the training."""
 
     start: str = setting(
         "",
@@ -313,9 +305,6 @@ class PretrainSettings:
     """Radii before training.
 
     These are settings of :class:`neurolsc.initialisers.LSC` under the names of flags; a target may also be 'none'.
-
-    Raises:
-        ValueError: if LSC refuses a setting.
     """
 
     target: str = setting("none", "radius to pre-train to: a number, 'balanced', or 'none'")
@@ -356,11 +345,7 @@ PARTS: dict[str, type[Any]] = {
 
 
 def check_names(names: Collection[str], known: Collection[str], what: str) -> None:
-    """Refuse unknown names.
-
-    Raises:
-        ValueError: with the known names, and the nearest of these.
-    """
+    """Raise a ``ValueError`` for unknown names, with the known ones and the nearest of these."""
     if unknown := [name for name in names if name not in known]:
         shown = clean(", ".join(unknown))
         raise ValueError(f"unknown {what} {shown}; known are {', '.join(known)}{meant(known, *unknown)}")
@@ -372,11 +357,7 @@ def setting_names(parts: Iterable[str] = PARTS) -> list[str]:
 
 
 def make(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """Settings of one kind from names and values; what is missing takes its default.
-
-    Raises:
-        ValueError: if a value has the wrong type or is not one of the known words.
-    """
+    """Settings of one kind from names and values; a value of the wrong type or word is a ``ValueError``."""
     taken = {}
     for f in fields(kind):
         if f.name not in values:

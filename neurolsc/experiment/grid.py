@@ -35,11 +35,7 @@ class Trial:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "Trial":
-        """The trial with these settings; missing ones take their default.
-
-        Raises:
-            ValueError: if a name is unknown, or a value of the wrong kind.
-        """
+        """The trial with these settings; missing ones take their default, unknown names are a ``ValueError``."""
         check_names(settings, setting_names(), "setting")
         return cls(Experiment.from_settings(settings))
 
@@ -222,11 +218,7 @@ def read_grid(path: str | PathLike[str]) -> Grid:
 
 
 def make_grid(content: dict[str, Any]) -> Grid:
-    """The grid of a grid file's content; see :func:`read_grid`.
-
-    Raises:
-        ValueError: if it is no grid.
-    """
+    """The grid of a grid file's content, with the errors of :func:`read_grid`."""
 
     def require(right: bool, what: str, value: object) -> None:
         if not right:

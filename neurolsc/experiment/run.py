@@ -56,24 +56,21 @@ class Stopped(KeyboardInterrupt):
 def run_folder(path: str | PathLike[str], settings: dict[str, Any], say: Say = lambda _: None) -> Iterator[Path]:
     """Make a folder to work in, which gets its final name once the work is done.
 
-    While the run goes on its files lie in ``<path>.partial``, which one process alone uses. If that folder exists, from
-    a run that was stopped, the new run goes on from the checkpoints in it, provided that its settings are the same;
-    with other settings it is refused, or overwritten if it holds no more than a start. A run that fails before it has a
-    checkpoint or a network leaves nothing, nor does one whose training refuses a setting.
+    Until then its files lie in ``<path>.partial``, which one process alone uses; it yields that folder, and removes
+    checkpoints in it at the end. If the folder exists, from a run that was stopped, the new run goes on from its
+    checkpoints, provided that its settings are the same; with other settings it is refused, or overwritten if it holds
+    no more than a start. A run that fails before it has a checkpoint or a network leaves nothing, nor does one whose
+    training refuses a setting.
 
     Args:
         path: folder of the finished run.
         settings: settings of the run; written to ``settings.toml``.
         say: called with a line about a start that is overwritten.
 
-    Yields:
-        The folder to write into. Checkpoints in it are removed at the end.
-
     Raises:
         FileExistsError: if the finished run exists.
         BlockingIOError: if another process or thread uses the folder.
         ValueError: if an unfinished run has other settings, or the path ends in ``.partial``.
-        OSError: if the folder cannot be made or written.
         Stopped: for a KeyboardInterrupt after which the run can go on.
     """
     final = Path(path)
@@ -135,11 +132,7 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any], say: Say = l
 
 
 def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
-    """The settings of a finished run.
-
-    Raises:
-        ValueError: if the folder is not that of a finished run.
-    """
+    """The settings of a finished run; ``ValueError`` if the folder is not that of one."""
     folder = Path(path)
     if not (folder / SETTINGS).exists() or not (folder / NETWORK).exists():
         raise ValueError(f"{folder} is not the folder of a finished run: it has no {SETTINGS} and {NETWORK}.")
@@ -183,11 +176,7 @@ class Experiment:
 
     @classmethod
     def of(cls, run: str | PathLike[str]) -> "Experiment":
-        """The experiment of a finished run; settings that its file lacks take their default.
-
-        Raises:
-            ValueError: if the folder is not that of a finished run.
-        """
+        """The experiment of a finished run; ``ValueError`` if the folder is not that of one."""
         return cls.from_settings(read_settings(run))
 
     @classmethod
@@ -195,11 +184,6 @@ class Experiment:
         cls, values: Mapping[str, Any], *, parts: Iterable[str] = PARTS, device: str = "cpu"
     ) -> "Experiment":
         """The experiment with these settings by name; missing ones take their default.
-
-        Args:
-            values: the settings; those of other parts are ignored.
-            parts: attributes that the settings make.
-            device: where it runs.
 
         Raises:
             ValueError: if a value has the wrong type or is out of range.
@@ -266,11 +250,7 @@ class Experiment:
         return network.to(usable_device(self.device))
 
     def begin(self) -> tuple[Network, tuple[Finding, ...]]:
-        """A new network after its start, and findings of what the start did not reach.
-
-        Raises:
-            TypeError: if its cells lack what the start needs.
-        """
+        """A new network after its start, and findings about the targets that the start missed."""
         network = self.build()
         if self.initialiser == "Default":
             return network, ()
@@ -308,10 +288,8 @@ class Experiment:
             progress: show bars.
 
         Raises:
-            FileExistsError: if the folder exists.
-            BlockingIOError: if another process uses it.
             ValueError: if a setting is wrong, or an unfinished run has other settings.
-            FileNotFoundError: if the file of weights does not exist.
+            OSError: if the folder exists or another process uses it, or a file cannot be read or written.
             FloatingPointError: if the loss or the gradient becomes NaN or infinite; the best network until then is
                 saved in the folder of the unfinished run.
         """
@@ -378,22 +356,14 @@ class Experiment:
 
 
 def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
-    """The network of a finished run, also one of a cell named package.module:Class.
-
-    Raises:
-        ValueError: if the folder is not that of a finished run, or torch cannot use the device.
-    """
+    """The network of a finished run; ``ValueError`` if the folder is not that of one."""
     return Experiment.of(run).network.load(Path(run) / NETWORK).to(usable_device(device))
 
 
 def score(
     run: str | PathLike[str], split: Literal["test", "validation"], *, batch_size: int = 256, device: str = "cpu"
 ) -> Scores:
-    """Score a finished run, and write the scores into its folder.
-
-    Raises:
-        ValueError: if the folder is not that of a finished run, or torch cannot use the device.
-    """
+    """Score a finished run, and write the scores into its folder; ``ValueError`` if it is not that of one."""
     settings, network = Experiment.of(run).data, load_network(run, device=device)
     scores = evaluate(network, settings.load(split), task=settings.task, batch_size=batch_size)
     write_json(Path(run) / f"{split}.json", scores.to_dict())

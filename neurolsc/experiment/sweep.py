@@ -70,13 +70,7 @@ class Job:
         return (self.folder / TEST if self.test else self.folder).exists() or self.failure.exists()
 
     def run(self) -> Outcome:
-        """Do what is left to be done, from the last checkpoint on.
-
-        An error that comes from the settings is noted and ends the trial; any other is raised.
-
-        Raises:
-            ValueError: if torch cannot use the device.
-        """
+        """Run the trial from its last checkpoint on; an error that comes from its settings is noted and ends it."""
         usable_device(self.device)  # a missing device is no fault of the trial
         try:
             if not self.folder.exists():
@@ -105,11 +99,7 @@ class Job:
         write_json(self.failure, {"error": error, "environment": environment(self.device)})
 
     def forget(self) -> None:
-        """Remove the note of an error with the unfinished run, else a damaged run.
-
-        Raises:
-            BlockingIOError: if another process runs it.
-        """
+        """Remove the note of an error with the unfinished run, else a damaged run."""
         with locked(self.folder):
             if not self.failure.exists():
                 shutil.rmtree(self.folder)
@@ -160,11 +150,7 @@ class Processes:
             os.environ.update(before)
 
     def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """The jobs that ended; waits so long at most for one.
-
-        Raises:
-            Exception: one that a job raised.
-        """
+        """The jobs that ended; waits so long at most for one, and raises an error of a job."""
         if not self.jobs:
             time.sleep(seconds)
         done, _ = concurrent.futures.wait(self.jobs, seconds, concurrent.futures.FIRST_COMPLETED)
@@ -328,11 +314,7 @@ def run_sweep(
 
 
 def read_sweep(folder: Path) -> tuple[Grid, list[Row]]:
-    """A sweep's grid, and its table as it stands, with the trials that are over.
-
-    Raises:
-        ValueError: if the folder is not that of a sweep.
-    """
+    """A sweep's grid, and its table of the trials that are over; ``ValueError`` if the folder holds no sweep."""
     if not (folder / GRID).exists():
         raise ValueError(f"{folder} is not the folder of a sweep: it has no {GRID}.")
     state = _Sweep(read_grid(folder / GRID), folder)

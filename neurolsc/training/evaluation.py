@@ -214,12 +214,7 @@ def batches(
 
 
 def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Input (T, B, N), targets, and mask (T, B) or None, on a device.
-
-    Raises:
-        TypeError: if the batch of a loader is something else.
-        ValueError: if shapes do not fit, such as those of a batch (B, T, N).
-    """
+    """Input (T, B, N), targets, and mask (T, B) or None, on a device; refuses a batch of other kind or shape."""
     several = isinstance(batch, tuple | list)
     if not several or len(batch) not in (2, 3) or not all(isinstance(part, Tensor) for part in batch):
         kinds = ", ".join(type(part).__name__ for part in batch) if several else type(batch).__name__
