@@ -70,9 +70,9 @@ for n in (20, 50, 250, 2264):
     print(f"{n} utterances, half of them right: 50 % ± {100 * standard_error(0.5, n):.0f}")
 
 # %% [markdown]
-# 20 utterances for validation cannot choose an epoch, a learning rate or a start. So settings are
-# fixed beforehand here, and the weights are those of the epoch with the lowest loss on the training
-# utterances without augmentation. The test set chooses nothing; 2,264 is the size of SHD's.
+# 20 utterances cannot choose an epoch, a learning rate or a start. So settings are fixed beforehand
+# here, and the epoch is that with the lowest loss on the training utterances without augmentation.
+# The test set chooses nothing; 2,264 is the size of SHD's.
 #
 # ## The control, and seeds
 #
