@@ -73,7 +73,8 @@ class Starting(_OnNetwork):
         batch_first: whether the inputs are (B, T, ...), as most loaders have them, instead of (T, B, ...); it is an
             error if the number of labels shows the other.
         input_shape: shape of one sample of a step's input, as in :func:`neurolsc.wrap`.
-        steps, samples: time steps and samples of a batch at which the logged radii are measured.
+        steps: time steps of a batch at which the logged radii are measured.
+        samples: samples of that batch.
         seed: of what the start draws.
 
     Attributes:
@@ -140,7 +141,9 @@ class Diagnosing(_OnNetwork):
     of the training data.
 
     Args:
-        module, batch_first, input_shape: as in :class:`Starting`.
+        module: as in :class:`Starting`, like the next two.
+        batch_first: the same.
+        input_shape: the same.
         every: epochs between two diagnoses.
         task: the loss at the batch's targets; None: nothing that needs a loss is measured.
         loss: name under which the model logs its training loss, in whose course a learning rate that is too high is
