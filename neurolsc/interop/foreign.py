@@ -60,12 +60,11 @@ class ForeignCell(Cell):
         layer: the recurrent layer.
         before: modules without state that the input goes through first: Linear, Conv2d, pooling, ...
         input_shape: shape of one sample of the input.
+        scaled: the parameters that a rule may move. Of a layer with unknown decays these are its weights only.
 
     Attributes:
         output_shape: shape of one sample of the output.
         reset_gradient: whether the layer's reset carries gradient; None where there is no reset.
-        scaled_parameters: the parameters that a rule may move. Of a layer with unknown decays these are its weights
-            only.
 
     Warns:
         ForeignNeuronWarning: if the next state depends neither on the state nor on the input.
@@ -75,12 +74,18 @@ class ForeignCell(Cell):
     reset_gradient: bool | None = None
     cause: ClassVar[str] = "nothing is known about the cause"
 
-    def __init__(self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        layer: nn.Module,
+        before: Iterable[nn.Module],
+        input_shape: tuple[int, ...],
+        scaled: Iterable[ScaledParameter],
+    ) -> None:
         super().__init__(math.prod(input_shape), 1)  # the width comes out of a first state
         self.layer = layer
         self.before = nn.Sequential(*before)
         self.input_shape = tuple(input_shape)
-        self.scaled_parameters = self.paper_scaled_parameters = tuple(self.find_scaled())
+        self.scaled_parameters = self.paper_scaled_parameters = tuple(scaled)
         with torch.no_grad(), eval_mode(self):
             self.current_shape = tuple(self.current(torch.zeros(1, self.n_in, **self.dtype_and_device)).shape[1:])
             self.output_shape = tuple(self.emitted(self.initial_state(1)).shape[1:])
@@ -88,10 +93,6 @@ class ForeignCell(Cell):
         self._warn_of_cut_derivatives()
 
     # for each library:
-    @abstractmethod
-    def find_scaled(self) -> Iterable[ScaledParameter]:
-        """The parameters that a rule scales to set a radius."""
-
     @abstractmethod
     def start(self, current: Tensor) -> State:
         """The state from which the layer starts at a current of this shape."""
@@ -122,12 +123,6 @@ class ForeignCell(Cell):
         modules = [m for m in self.before.modules() if not isinstance(m, nn.Sequential)]
         linear = sum(isinstance(m, nn.Linear) for m in modules)
         return linear + weights == 1 and all(isinstance(m, _WITHOUT_SYNAPSES) for m in modules)
-
-    def weight_before(self) -> list[ScaledParameter]:
-        """The nearest weight before the layer, if any, which scales the radius through depth."""
-        kinds = nn.Linear | nn.modules.conv._ConvNd
-        names = [name for name, module in self.before.named_modules() if isinstance(module, kinds)]
-        return [ScaledParameter(f"before.{names[-1]}.weight", "depth")] if names else []
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         """The parameters that rules scale; biases, norms and the like stay."""
@@ -168,6 +163,13 @@ class ForeignCell(Cell):
                 )
 
 
+def weight_before(before: Iterable[nn.Module]) -> list[ScaledParameter]:
+    """The nearest weight before a layer, if any, which scales the radius through depth."""
+    kinds = nn.Linear | nn.modules.conv._ConvNd
+    names = [name for name, module in nn.Sequential(*before).named_modules() if isinstance(module, kinds)]
+    return [ScaledParameter(f"before.{names[-1]}.weight", "depth")] if names else []
+
+
 class PrecededCell(ForeignCell):
     """A cell of ours, with the modules without state that its input goes through first.
 
@@ -177,13 +179,10 @@ class PrecededCell(ForeignCell):
     layer: Cell
 
     def __init__(self, layer: Cell, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
-        super().__init__(layer, before, input_shape)
+        scaled = (dataclasses.replace(s, parameter=f"layer.{s.parameter}") for s in layer.scaled_parameters)
+        super().__init__(layer, before, input_shape, scaled)
         self.integrator = layer.integrator
         self.recurrent_synapses = layer.recurrent_synapses if self.dense_input(weights=1) else None
-
-    def find_scaled(self) -> Iterable[ScaledParameter]:
-        scaled = self.layer.scaled_parameters
-        return [dataclasses.replace(each, parameter=f"layer.{each.parameter}") for each in scaled]
 
     def thresholds(self) -> Thresholds | None:
         return self.layer.thresholds()
@@ -207,18 +206,16 @@ class PrecededCell(ForeignCell):
 class TorchCell(ForeignCell):
     """One layer of ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM`` (whose parameters' names end in ``"_l0"``, ...), or a cell."""
 
-    def __init__(
-        self, layer: nn.Module, before: Iterable[nn.Module], input_shape: tuple[int, ...], suffix: str = ""
-    ) -> None:
+    def __init__(self, layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...], suffix: str = "") -> None:
         self.suffix = suffix
         self.kind = type(layer).__name__.removesuffix("Cell").lower()
-        super().__init__(layer, before, input_shape)
-
-    def find_scaled(self) -> Iterable[ScaledParameter]:
-        yield ScaledParameter(f"layer.weight_ih{self.suffix}", "depth")
-        yield ScaledParameter(f"layer.weight_hh{self.suffix}", "time")
-        if self.kind != "rnn" and self.layer.bias:
-            yield ScaledParameter("retention", "time", through="share")
+        scaled = [
+            ScaledParameter(f"layer.weight_ih{suffix}", "depth"),
+            ScaledParameter(f"layer.weight_hh{suffix}", "time"),
+        ]
+        if self.kind != "rnn" and layer.bias:
+            scaled.append(ScaledParameter("retention", "time", through="share"))
+        super().__init__(layer, before, input_shape, scaled)
 
     def _gate_biases(self) -> list[Tensor]:
         # both biases of the gate that retains the old state, PyTorch's second block

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_class
+from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_class, weight_before
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 
 WRAPPED = frozenset(
@@ -76,23 +76,15 @@ class NorseCell(ForeignCell):
         self.state_of_layer = type(start)  # a NamedTuple, with z in recurrent layers
         self.sent = "v" if self.integrator else "z" if "z" in start._fields else "sent"
         self.state = state_class(*dict.fromkeys((*start._fields, self.sent)))
-        super().__init__(layer, before, input_shape)
-        own = hasattr(layer, "input_weights")
+        before, own = list(before), hasattr(layer, "input_weights")
+        below = [ScaledParameter("layer.input_weights", "depth")] if own else weight_before(before)
         if name.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
-            matrices = ["layer.input_weights"] if own else [scaled.parameter for scaled in self.weight_before()]
-            self.input_matrices = tuple(matrices)
+            self.input_matrices, below = tuple(each.parameter for each in below), []
+        recurrent = [ScaledParameter("layer.recurrent_weights", "time")] if hasattr(layer, "recurrent_weights") else []
+        decays = (ScaledParameter(RATES[rate], "time", through="share") for rate in self.rates)
+        super().__init__(layer, before, input_shape, [*below, *recurrent, *decays])
         if self.dense_input(weights=int(own)):
-            self.recurrent_synapses = self.n_hidden - (not layer.autapses) if hasattr(layer, "recurrent_weights") else 0
-
-    def find_scaled(self) -> Iterable[ScaledParameter]:
-        """The decays and recurrent weights for the time, the input weights for the depth (none of an LSNN)."""
-        if not type(self.layer).__name__.startswith("LSNN"):
-            own = [ScaledParameter("layer.input_weights", "depth")]
-            yield from own if hasattr(self.layer, "input_weights") else self.weight_before()
-        if hasattr(self.layer, "recurrent_weights"):
-            yield ScaledParameter("layer.recurrent_weights", "time")
-        for rate in self.rates:
-            yield ScaledParameter(RATES[rate], "time", through="share")
+            self.recurrent_synapses = self.n_hidden - (not layer.autapses) if recurrent else 0
 
     def thresholds(self) -> Thresholds | None:
         """v_th, and beta of an LSNN; None where it is not positive, or only cuts spikes off."""

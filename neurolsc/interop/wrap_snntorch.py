@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop import snntorch as views
-from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_class
+from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_class, weight_before
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 from neurolsc.positive import set_value
 
@@ -31,50 +31,68 @@ WHOLE_SEQUENCE = ("StateLeaky", "LinearLeaky", "AssociativeLeaky", "LeakyParalle
 
 
 class SnnTorchCell(ForeignCell):
-    """A layer of snnTorch; its decays are alpha and beta."""
+    """A layer of snnTorch, or one of ours for snnTorch, whose resting threshold no time constant moves."""
 
     cause = "an SLSTM whose hidden_size is not its input_size starts from zero in every step"
 
     def __init__(self, layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
-        view = isinstance(layer, views.LIF)
+        self.ours = isinstance(layer, views.LIF)
         self.spike_is_state = not getattr(layer, "reset_delay", True)
-        names = layer.states[1:] if view else VARIABLES[type(layer).__name__]
+        names = layer.states[1:] if self.ours else VARIABLES[type(layer).__name__]
         self.state = state_class(*names, *(["spk"] if self.spike_is_state else []))
-        gradient = layer.reset_gradient if view else self.spike_is_state
+        gradient = layer.reset_gradient if self.ours else self.spike_is_state
         self.reset_gradient = None if layer.reset_mechanism == "none" else gradient
-        super().__init__(layer, before, input_shape)
-        recurrent = getattr(layer, "recurrent", None)
-        if hasattr(layer, "beta") and self.dense_input(weights=0) and not isinstance(recurrent, nn.Conv2d):
+        before, recurrent = list(before), getattr(layer, "recurrent", None)
+        if hasattr(layer, "lstm_cell"):
+            weights, scaled = ["lstm_cell.weight_hh"], [ScaledParameter("layer.lstm_cell.weight_ih", "depth")]
+        else:
+            own = getattr(recurrent, "_parameters", {})
+            weights, scaled = [f"recurrent.{name}" for name in ("weight", "V") if name in own], weight_before(before)
+        decays = [f"layer.{name}" for name in ("alpha", "beta") if hasattr(layer, name)]
+        decays = ["layer.alpha", "beta"] if type(layer).__name__ == "Alpha" else decays
+        scaled += [ScaledParameter(name, "time", through="share") for name in decays]
+        scaled += [ScaledParameter(f"layer.{name}", "time") for name in weights]
+        if "thr" in names:
+            scaled.append(ScaledParameter("layer.adaptation", "time"))
+            scaled.append(ScaledParameter("layer.tau_theta", "time", through="decay"))
+        super().__init__(layer, before, input_shape, scaled)
+        if decays and self.dense_input(weights=0) and not isinstance(recurrent, nn.Conv2d):
             one_to_one = int(recurrent is not None)
             self.recurrent_synapses = self.n_hidden if isinstance(recurrent, nn.Linear) else one_to_one
 
-    def find_scaled(self) -> Iterable[ScaledParameter]:
-        recurrent = getattr(self.layer, "recurrent", nn.Identity())
-        decays = [name for name in ("alpha", "beta") if hasattr(self.layer, name)]
-        own = [f"recurrent.{name}" for name in ("weight", "V") if name in recurrent._parameters]
-        return [
-            *self.weight_before(),
-            *(ScaledParameter(f"layer.{name}", "time", through="share") for name in decays),
-            *(ScaledParameter(f"layer.{name}", "time") for name in own),
-        ]
+    @property
+    def beta(self) -> Tensor:
+        """The beta of an Alpha; set to its alpha or more it stays just below."""
+        return self.layer.beta
+
+    @beta.setter
+    def beta(self, value: Tensor) -> None:
+        set_value(self.layer, "beta", torch.minimum(value, 0.999 * self.layer.alpha).detach())
 
     def thresholds(self) -> Thresholds | None:
-        """The threshold; None where it is not positive, and a factor does not raise it."""
+        """The (resting) threshold, and the adaptation; None where the threshold is not positive."""
+        names = ("threshold", "adaptation") if "thr" in self.state._fields else ("threshold",)
         usable = not self.integrator and bool((self.layer.threshold > 0).all())
-        return Thresholds(self.layer, ("threshold",)) if usable else None
+        return Thresholds(self.layer, names) if usable else None
 
     def membrane(self) -> Membrane | None:
         """Its mem, as it was before the reset of the next step."""
         spike = self._settings().get("spike_grad", self.layer.spike_grad)
         graded = lambda distance: spike(distance) * self.layer.graded_spikes_factor  # noqa: E731
-        return None if self.integrator else Membrane("mem", self.threshold_in, graded)
+        return None if self.integrator else Membrane("mem", self._threshold_in, graded)
 
-    def threshold_in(self, state: State) -> Tensor:
-        """The threshold in a state."""
-        return self.layer.threshold
+    def _threshold_in(self, state: State) -> Tensor:
+        return state.thr if "thr" in state._fields else self.layer.threshold
+
+    def _settings(self) -> dict[str, Any]:
+        # the layer's surrogate, with spikes in the dtype of the membrane
+        spike: Callable[[Tensor], Tensor] = self.layer.spike_grad
+        return {} if isinstance(spike, nn.Module) else {"spike_grad": lambda v: spike(v).to(v.dtype)}
 
     def start(self, current: Tensor) -> State:
-        """All zero."""
+        """All zero, but the threshold of our ALIF at its resting value."""
+        if self.ours:
+            return self.state(*self.layer.rest(current)[1:])
         shape = (len(current), self.layer.hidden_size) if hasattr(self.layer, "hidden_size") else current.shape
         return self.state(*(current.new_zeros(shape) for _ in self.state._fields))
 
@@ -86,74 +104,18 @@ class SnnTorchCell(ForeignCell):
             spk = self.layer.forward(current)  # not a call of the layer: hooks of its user must not see this step
             return self.state(*(spk if name == "spk" else getattr(self.layer, name) for name in self.state._fields))
 
-    def _settings(self) -> dict[str, Any]:
-        # the layer's surrogate, with spikes in the dtype of the membrane
-        spike: Callable[[Tensor], Tensor] = self.layer.spike_grad
-        return {} if isinstance(spike, nn.Module) else {"spike_grad": lambda v: spike(v).to(v.dtype)}
-
     def emitted(self, state: State) -> Tensor:
         return state.mem if self.integrator else self.spikes(state)
 
     def spikes(self, state: State) -> Tensor:
-        """The spikes of a state, in their shape."""
+        """The spikes of a state, in their shape, by the layer's own function."""
+        layer = self.layer
         if self.spike_is_state:
             return state.spk
-        with borrowed(self.layer, **self._settings()):
-            return self.fire(state)
-
-    def fire(self, state: State) -> Tensor:
-        """The spikes of a state, by the layer's own function."""
-        layer = self.layer
-        return layer.fire_inhibition(len(state.mem), state.mem) if layer.inhibition else layer.fire(state.mem)
-
-
-class AlphaCell(SnnTorchCell):
-    """An Alpha layer, whose beta must stay below its alpha."""
-
-    def find_scaled(self) -> Iterable[ScaledParameter]:
-        decays = (ScaledParameter(name, "time", through="share") for name in ("layer.alpha", "beta"))
-        return [*self.weight_before(), *decays]
-
-    @property
-    def beta(self) -> Tensor:
-        """The layer's beta; set to alpha or more it stays just below."""
-        return self.layer.beta
-
-    @beta.setter
-    def beta(self, value: Tensor) -> None:
-        set_value(self.layer, "beta", torch.minimum(value, 0.999 * self.layer.alpha).detach())
-
-
-class SLSTMCell(SnnTorchCell):
-    """An SLSTM layer: an LSTM cell whose output fires."""
-
-    def find_scaled(self) -> Iterable[ScaledParameter]:
-        yield ScaledParameter("layer.lstm_cell.weight_ih", "depth")
-        yield ScaledParameter("layer.lstm_cell.weight_hh", "time")
-
-
-class ViewCell(SnnTorchCell):
-    """One of our layers for snnTorch, whose resting threshold no time constant moves."""
-
-    def find_scaled(self) -> Iterable[ScaledParameter]:
-        yield from super().find_scaled()
-        if "thr" in self.state._fields:
-            yield ScaledParameter("layer.adaptation", "time")
-            yield ScaledParameter("layer.tau_theta", "time", through="decay")
-
-    def start(self, current: Tensor) -> State:
-        """At rest: the threshold at its resting value, the voltage at 0."""
-        return self.state(*self.layer.rest(current)[1:])
-
-    def thresholds(self) -> Thresholds:
-        """The resting threshold and the adaptation, of which the whole is a sum of multiples."""
-        return Thresholds(self.layer, ("threshold", "adaptation") if "thr" in self.state._fields else ("threshold",))
-
-    def threshold_in(self, state: State) -> Tensor:
-        return state.thr if "thr" in self.state._fields else self.layer.threshold
-
-    def fire(self, state: State) -> Tensor:
-        return self.layer.emit(state.mem - self.threshold_in(state))
+        if self.ours:
+            return layer.emit(state.mem - self._threshold_in(state))
+        with borrowed(layer, **self._settings()):
+            return layer.fire_inhibition(len(state.mem), state.mem) if layer.inhibition else layer.fire(state.mem)
 
 
 def snntorch_cell(
@@ -167,7 +129,7 @@ def snntorch_cell(
     kind = type(layer)
     name = kind.__name__
     if kind in (views.LIF, views.ALIFPlus, views.ALIFPlusMinus):
-        return ViewCell(layer, before, input_shape)
+        return SnnTorchCell(layer, before, input_shape)
     if name in WHOLE_SEQUENCE:
         why = "it computes a whole sequence at once and has no state per step"
         raise TypeError(f"snnTorch's {name} cannot be wrapped: {why}.")
@@ -183,7 +145,7 @@ def snntorch_cell(
             ForeignNeuronWarning,
             stacklevel=4,
         )
-    cell = {"Alpha": AlphaCell, "SLSTM": SLSTMCell}.get(name, SnnTorchCell)(layer, before, input_shape)
+    cell = SnnTorchCell(layer, before, input_shape)
     spikes_alone = layer.init_hidden and not layer.output
     if last and name in ("Leaky", "Synaptic") and layer.reset_mechanism == "none" and not spikes_alone:
         cell.integrator = True

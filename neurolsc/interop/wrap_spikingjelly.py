@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neurolsc.interop.foreign import ForeignCell, state_class
+from neurolsc.interop.foreign import ForeignCell, state_class, weight_before
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 
 # The neurons that are wrapped, alone or in a LinearRecurrentContainer.
@@ -50,7 +50,12 @@ class SpikingJellyCell(ForeignCell):
     def __init__(self, layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
         self.recurrent = hasattr(layer, "rc")
         self.reset_gradient = not _inside(layer)[-1].detach_reset
-        super().__init__(layer, before, input_shape)
+        before = list(before)
+        joint = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
+        scaled = joint if self.recurrent else weight_before(before)
+        if type(_inside(layer)[-1]).__name__ != "IFNode":
+            scaled.append(ScaledParameter("decay", "time", through="share"))
+        super().__init__(layer, before, input_shape, scaled)
         if self.dense_input(weights=int(self.recurrent)) and len(_inside(layer)) == 1:
             self.recurrent_synapses = self.n_hidden if self.recurrent else 0
 
@@ -63,13 +68,6 @@ class SpikingJellyCell(ForeignCell):
     def rest(self) -> float:
         """The voltage at rest."""
         return self.node.v_reset or 0.0
-
-    def find_scaled(self) -> Iterable[ScaledParameter]:
-        """The decay and recurrent weights for the time, the input weights for the depth."""
-        joint = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
-        yield from joint if self.recurrent else self.weight_before()
-        if type(self.node).__name__ != "IFNode":
-            yield ScaledParameter("decay", "time", through="share")
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         yield from super().pretrained()
