@@ -153,7 +153,7 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
 def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float | None:
     """Operations per sample of the whole network; None if some number of synapses is not known."""
     without = (nn.Sequential, nn.Identity, nn.Flatten, nn.Dropout)
-    match [part for part in network.readout.modules() if type(part) not in without]:
+    match [part for part in network.readout.modules() if not isinstance(part, without)]:
         case []:
             outputs = 0
         case [nn.Linear(out_features=outputs)]:
