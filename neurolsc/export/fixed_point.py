@@ -220,18 +220,18 @@ def clip(v: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Extremes:
-    """The ranges of a layer's integers, and counts of what must not happen.
+    """The largest moduli of a layer's integers, and counts of what must not happen.
 
     Example:
-        >>> a, b = Extremes(v=(-5, 3), wraps=1), Extremes(v=(-2, 9), wraps=2)
+        >>> a, b = Extremes(v=5, wraps=1), Extremes(v=9, wraps=2)
         >>> (a | b).v, (a | b).wraps
-        ((-5, 9), 3)
+        (9, 3)
     """
 
-    drive: tuple[int, int] = (0, 0)  # smallest and largest input of a step, in weight units (limit 32767)
-    u: tuple[int, int] = (0, 0)  # current, in state units (limit 2^23)
-    v: tuple[int, int] = (0, 0)  # voltage, in state units
-    theta: tuple[int, int] = (0, 0)  # threshold, in state units
+    drive: int = 0  # input of a step, in weight units (limit 32767)
+    u: int = 0  # current, in state units (limit 2^23)
+    v: int = 0  # voltage, in state units
+    theta: int = 0  # threshold, in state units
     wraps: int = 0  # currents that left 24 bits and came back with the other sign
     saturations: int = 0  # voltages or thresholds that reached the end of 24 bits
     large_inputs: int = 0  # inputs of 32768 weight units or more
@@ -241,7 +241,7 @@ class Extremes:
     def of(step: StepValues) -> "Extremes":
         """Extremes of one step."""
         return Extremes(
-            *((0, 0) if x is None else (int(x.min()), int(x.max())) for x in step[:4]),
+            *(0 if x is None else int(x.abs().max()) for x in step[:4]),
             wraps=0 if step.u is None else int(((step.u > LIMIT) | (step.u <= -LIMIT)).sum()),
             saturations=sum(int((s.abs() >= LIMIT).sum()) for s in (step.v, step.theta) if s is not None),
             large_inputs=int((UNIT * step.drive.abs() >= INPUT_LIMIT).sum()),
@@ -250,11 +250,8 @@ class Extremes:
 
     def __or__(self, other: "Extremes") -> "Extremes":
         """Extremes of both together."""
-        both: dict[str, Any] = {}
-        for name, a in vars(self).items():
-            b = getattr(other, name)
-            both[name] = (min(a[0], b[0]), max(a[1], b[1])) if isinstance(a, tuple) else a + b
-        return Extremes(**both)
+        pairs = list(zip(vars(self).values(), vars(other).values(), strict=True))
+        return Extremes(*map(max, pairs[:4]), *map(sum, pairs[4:]))
 
     @property
     def overflows(self) -> int:
@@ -264,14 +261,9 @@ class Extremes:
     @property
     def state_reach(self) -> float:
         """The largest state as a share of its 24 bits."""
-        return max(abs(value) for pair in (self.u, self.v, self.theta) for value in pair) / LIMIT
-
-    @property
-    def drive_reach(self) -> float:
-        """The largest input of a step as a share of its 16 bits."""
-        return UNIT * max(map(abs, self.drive)) / INPUT_LIMIT
+        return max(self.u, self.v, self.theta) / LIMIT
 
     @property
     def reach(self) -> float:
-        """The larger of both; 1 is an overflow."""
-        return max(self.state_reach, self.drive_reach)
+        """The largest share of its bits that a state or an input uses; 1 is an overflow."""
+        return max(self.state_reach, UNIT * self.drive / INPUT_LIMIT)

@@ -135,17 +135,16 @@ def to_netx(
         run = quantized.run(calibration)
         for i, e in enumerate(run.extremes[: len(quantized.layers)], start=1):
             refused = {
-                f"input of a step exceeds 32767 units ({e.drive[0]} to {e.drive[1]})": e.large_inputs,
-                f"current leaves 24 bits ({e.u[0]} to {e.u[1]})": e.wraps,
-                f"voltage or threshold leaves 24 bits ({e.v[0]} to {e.v[1]}, {e.theta[1]})": e.saturations,
+                f"input of a step exceeds 32767 units (up to {e.drive})": e.large_inputs,
+                f"current leaves 24 bits (up to {e.u})": e.wraps,
+                f"voltage or threshold leaves 24 bits (up to {max(e.v, e.theta)})": e.saturations,
             }
             for what, count in refused.items():
                 if count:
                     text = f"layer {i}: the {what} {count} times on the calibration data"
                     raise ValueError(f"{text}: train with smaller weights or fewer spikes.")
         if run.extremes[-1].wraps:  # the sums of a linear readout
-            peak = max(map(abs, run.extremes[-1].v))
-            scale = quantized.readout_scale * LIMIT / 2 / peak
+            scale = quantized.readout_scale * LIMIT / 2 / run.extremes[-1].v
             quantized = quantize(network, force=force, readout_scale=scale, halvings=halvings)
             run = quantized.run(calibration)
     remarks = []

@@ -130,40 +130,34 @@ def _native_bias(name: str, b: Tensor) -> Tensor:
 
 def _lif(name: str, cell: LIF, force: bool) -> CubaLayer:
     """LIF with any reset, CubaLIF with reset to zero."""
-    theta, reset = cell.theta.double(), reset_of(name, cell)
+    theta, zero = cell.theta.double(), reset_of(name, cell) == "zero"
     if not (theta > 0).all():
         raise ValueError(f"{name}: thresholds must be positive, got {theta.min():g}.")
     leak, rows = decay_bits(name, "tau_v", cell), 1 / theta.unsqueeze(1)
     w_in, w_rec, b = cell.w_in.double() * rows, cell.w_rec.double() * rows, cell.b_v.double() / theta
-    if reset == "zero":
+    if zero:
         scale = math.floor(W_MAX / largest(name, w_in, w_rec))
-        _check_units(name, scale, 1 if force else COARSE)
-        return CubaLayer(
-            weight=even(w_in * scale),
-            weight_rec=even(w_rec * scale) if w_rec.any() else None,
-            bias=_native_bias(name, b * scale),
-            i_decay=_current_bits(name, cell) if isinstance(cell, CubaLIF) else torch.full_like(leak, 4096),
-            v_decay=leak.clamp(1, 4095),
-            threshold=torch.full_like(leak, scale),
-            unit=UNIT * scale / theta,
-        )
-    if isinstance(cell, CubaLIF):
-        raise ValueError(f'{name}: CUBA resets its voltage to zero, and so can a CubaLIF only with reset="zero".')
-    w_rec = w_rec - torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
-    scale = min(W_MAX, math.floor(W_MAX / largest(name, w_in, w_rec, b)))
-    scale -= scale % 2
-    scale -= 2 * (scale.bit_count() == 1)  # one-sign matrices down to a power of 2 are where readers go wrong
+        i_decay = _current_bits(name, cell) if isinstance(cell, CubaLIF) else torch.full_like(leak, 4096)
+        bias, v_decay = _native_bias(name, b * scale), leak.clamp(1, 4095)
+    else:
+        if isinstance(cell, CubaLIF):
+            raise ValueError(f'{name}: CUBA resets its voltage to zero, and so can a CubaLIF only with reset="zero".')
+        w_rec = w_rec - torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
+        scale = min(W_MAX, math.floor(W_MAX / largest(name, w_in, w_rec, b)))
+        scale -= scale % 2
+        scale -= 2 * (scale.bit_count() == 1)  # one-sign matrices down to a power of 2 are where readers go wrong
+        i_decay, v_decay, bias = leak.clamp(min=1), torch.full_like(leak, 4095), torch.zeros_like(leak)
     _check_units(name, scale, 1 if force else COARSE)
     layer = CubaLayer(
         weight=even(w_in * scale),
-        weight_rec=even(w_rec * scale),
-        bias=torch.zeros_like(leak),
-        i_decay=leak.clamp(min=1),
-        v_decay=torch.full_like(leak, 4095),
+        weight_rec=even(w_rec * scale) if w_rec.any() else None,
+        bias=bias,
+        i_decay=i_decay,
+        v_decay=v_decay,
         threshold=torch.full_like(leak, scale),
         unit=UNIT * scale / theta,
     )
-    if not b.any():
+    if zero or not b.any():
         return layer
     # one neuron more, the last, fires at every step, with weights b to the others
     extra = {"bias": scale + 1, "i_decay": 4096, "v_decay": 4095, "threshold": scale, "unit": UNIT * scale}

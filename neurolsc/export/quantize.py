@@ -95,8 +95,8 @@ class QuantizedNetwork:
             spikes = [torch.stack(layer) for layer in zip(*out, strict=True)]
             logits = self.logits(spikes[-1])
         if not self.integrates:
-            total = UNIT * logits.cumsum(0)
-            extremes.append(Extremes(v=(int(total.min()), int(total.max())), wraps=int((total.abs() >= LIMIT).sum())))
+            total = UNIT * logits.cumsum(0).abs()
+            extremes.append(Extremes(v=int(total.max()), wraps=int((total >= LIMIT).sum())))
         return IntegerRun(self.on_time(logits, self.latency), self.cropped(spikes), tuple(extremes))
 
     def padded(self, x: Tensor) -> Tensor:

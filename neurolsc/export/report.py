@@ -175,7 +175,7 @@ class ExportReport(Displayed):
             rates={"float": [a.rate_float for a in activity], "integer": [a.rate_integer for a in activity]},
             used={
                 "state, of 24 bits": [a.extremes.state_reach for a in activity],
-                "input of a step, of 16 bits": [a.extremes.drive_reach for a in activity],
+                "input of a step, of 16 bits": [a.extremes.drive / 2**15 for a in activity],
             },
             decisions=shares,
             alike=alike,
@@ -214,7 +214,7 @@ class ExportReport(Displayed):
             first = "never" if a.first_difference is None else f"at step {a.first_difference}"
             lines.append(
                 f"layer {i}: rate {a.rate_float:.4f} float, {a.rate_integer:.4f} integer; {a.agreement:.2%} of spikes equal, "
-                f"first differs {first}; largest input {max(map(abs, e.drive))} of 32767, state {e.state_reach:.0%} of 24 "
+                f"first differs {first}; largest input {e.drive} of 32767, state {e.state_reach:.0%} of 24 "
                 f"bits, {e.wraps} wraps, {e.saturations} saturations, {e.ties} ties"
             )
         if self.readout_error is not None and self.readout is not None:

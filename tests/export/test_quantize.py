@@ -254,7 +254,7 @@ def test_input_that_is_no_spikes_of_the_right_width_is_refused(x, message):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("current", r"layer 1: the current leaves 24 bits \(-\d{7,} to .*\) \d+ times on the calibration data"),
+        ("current", r"layer 1: the current leaves 24 bits \(up to \d{7,}\) \d+ times on the calibration data"),
         ("voltage", r"layer 1: the voltage or threshold leaves 24 bits .* \d+ times"),
         ("input", r"layer 1: the input of a step exceeds 32767 units .* \d+ times"),
     ],

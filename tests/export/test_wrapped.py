@@ -153,8 +153,10 @@ def test_every_spike_is_that_of_their_own_library_and_with_delay_l_steps_later(m
     torch.testing.assert_close(later.logits[layers:], logits)
 
 
-def test_a_file_holds_it_and_comes_back(model, tmp_path):
-    x, network = spikes(STEPS, 3, N_IN, rate=0.3), wrap(model)
+@pytest.mark.parametrize("name", ["RLeaky", "Leaky, zero, then a Synaptic without reset", "LIF, then LI"])
+def test_a_file_holds_it_and_comes_back(name, tmp_path):
+    torch.manual_seed(0)
+    x, network = spikes(STEPS, 3, N_IN, rate=0.3), wrap(MODELS[name]().double())
     report = to_netx(network, tmp_path / "a.net", x)
     assert "spikes equal in 100.0000% of" in str(report)
     assert report.activity is not None
