@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any
 
 from torch import Tensor
@@ -14,25 +14,15 @@ class Table:
     """Cells in columns below their names; columns with words are set to the left, others right."""
 
     head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    """each with a cell for every name; spaces at an end keep numbers below each other"""
-
-    @property
-    def _columns(self) -> list[tuple[str, ...]]:
-        return list(zip(self.head, *self.rows, strict=True))
-
-    @property
-    def _words(self) -> list[bool]:
-        """Of each column whether it has words."""
-        return [any(cell[:1].isalpha() for cell in cells) for _, *cells in self._columns]
+    rows: Sequence[Sequence[str]]  # each with a cell for every name; spaces at an end keep numbers below each other
 
     def __str__(self) -> str:
-        widths = [max(map(len, column)) for column in self._columns]
-        forms = [f"{'<' if words else '>'}{width}" for words, width in zip(self._words, widths, strict=True)]
-        return "\n".join(
-            "  ".join(format(cell, form) for cell, form in zip(row, forms, strict=True)).rstrip()
-            for row in (self.head, *self.rows)
-        )
+        forms = []
+        for name, *cells in zip(self.head, *self.rows, strict=True):
+            side = "<" if any(cell[:1].isalpha() for cell in cells) else ">"
+            forms.append(f"{side}{max(map(len, (name, *cells)))}")
+        lines = (zip(row, forms, strict=True) for row in (self.head, *self.rows))
+        return "\n".join("  ".join(format(cell, form) for cell, form in line).rstrip() for line in lines)
 
 
 class Displayed(ABC):
@@ -65,25 +55,21 @@ def shapes(axes: str, **tensors: Tensor | Sequence[Tensor] | None) -> str:
         tensors: one by its name, or several, of which neighbours of equal shape are counted.
     """
     parts = []
-    for name, given in tensors.items():
-        if given is None:
+    for name, value in tensors.items():
+        if value is None:
             continue
-        found = [_shape(axes, tensor) for tensor in ([given] if isinstance(given, Tensor) else given)]
-        parts.append(
-            f"{name} {', '.join(f'{count} x {shape}' if count > 1 else shape for shape, count in counted(found))}"
-        )
+        found = []
+        for tensor in [value] if isinstance(value, Tensor) else value:
+            named = [f"{axis}={size}" for axis, size in zip(axes, tensor.shape, strict=False)]
+            found.append(f"({', '.join([*named, *map(str, tensor.shape[len(axes) :])])})")
+        texts = [f"{count} x {shape}" if count > 1 else shape for shape, count in counted(found)]
+        parts.append(f"{name} {', '.join(texts)}")
     return ", ".join(parts)
 
 
 def counted(values: Iterable[Any]) -> list[tuple[Any, int]]:
     """Values, each with how many equal ones follow one another."""
     return [(value, len(list(equal))) for value, equal in groupby(values)]
-
-
-def _shape(axes: str, tensor: Tensor) -> str:
-    sizes = tuple(tensor.shape)
-    named = [f"{axis}={size}" for axis, size in zip(axes, sizes, strict=False)]
-    return f"({', '.join(chain(named, map(str, sizes[len(axes) :])))})"
 
 
 def state_repr(state: Any) -> str:

@@ -40,7 +40,6 @@ __all__ = [
     "perplexity",
     "share_without_vote",
     "silent_steps",
-    "sparsity",
     "step_accuracy",
     "step_overlap",
     "step_vote",
@@ -270,11 +269,6 @@ def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
     if mask is None:
         return int(spikes.count_nonzero()) / spikes.numel()
     return _share(spikes.count_nonzero(-1), mask) / spikes.shape[2]
-
-
-def sparsity(spikes: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample, neuron) triples without a spike: 1 - :func:`firing_rate`."""
-    return 1 - firing_rate(spikes, mask)
 
 
 def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:

@@ -90,22 +90,10 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(nn.init.uniform_(torch.empty(words, width), -0.05, 0.05))
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """Vectors (..., width) of numbers (..., 1)."""
-        return vectors_of(numbers.squeeze(-1).long(), self.weight)
-
-    def check(self, numbers: Tensor) -> None:
-        """Refuse what are no numbers of words.
-
-        Raises:
-            TypeError: if they are not whole numbers, or sparse.
-            ValueError: if one is not in 0 ... words - 1.
-        """
+        """Vectors (..., width) of numbers (..., 1); TypeError if they are not whole numbers, or sparse."""
         if numbers.is_sparse or numbers.is_floating_point() or numbers.dtype == torch.bool:
-            kind = "sparse" if numbers.is_sparse else numbers.dtype
-            raise TypeError(f"x must be whole numbers of words, dense, got {kind}.")
-        least, most = int(numbers.min()), int(numbers.max())
-        if not 0 <= least <= most < self.words:
-            raise ValueError(f"x must be numbers of words in 0 ... {self.words - 1}, got {least} ... {most}.")
+            raise TypeError(f"x must be whole numbers of words, dense, got {numbers.dtype}, {numbers.layout}.")
+        return vectors_of(numbers.squeeze(-1).long(), self.weight)
 
     def config(self) -> dict[str, object]:
         """The constructor's arguments as JSON values."""
@@ -253,13 +241,13 @@ class Network(nn.Module):
 
         Raises:
             ValueError: if x has not the shape (B, n_in), or the states are not those of B samples of this network.
-            TypeError: if x is complex.
         """
         if tensor("x", x).ndim != 2 or x.shape[1] != self.n_in:
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
-        x, _, states = self._checked(x.unsqueeze(0), None, states)
+        self._check_states(states, len(x))
+        x = self.embedded(x.to(self.dtype_and_device["device"]))
         outputs = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
-        record = self._record(x[0], outputs, states)
+        record = self._record(x, outputs, states)
         return self.readout(record.outputs[-1]), record.after
 
     def _record(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> StepRecord:
@@ -372,8 +360,6 @@ class Network(nn.Module):
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         if x.is_complex():
             raise TypeError(f"x must be real, got {x.dtype}.")
-        if self.embedding is not None:
-            self.embedding.check(x)
         values = x.coalesce().values() if x.is_sparse else x
         # the sum first, which is five times as fast
         if values.is_floating_point() and not values.sum().isfinite() and not values.isfinite().all():
@@ -387,6 +373,10 @@ class Network(nn.Module):
         x = self.embedded(x)
         if states is None:
             return x, mask, self.initial_states(batch)
+        self._check_states(states, batch)
+        return x, mask, states
+
+    def _check_states(self, states: NetworkState, batch: int) -> None:
         pending = () if states.x is None else (states.x,)
         if len(states.layers) != len(self.cells) or len(pending) != self.layer_delay:
             raise ValueError(
@@ -396,7 +386,6 @@ class Network(nn.Module):
         sizes = {leaf.shape[0] for leaf in (*pending, *(leaf for layer in states.layers for leaf in layer))}
         if sizes != {batch}:
             raise ValueError(f"states must be those of {batch} samples, as x is, got {sorted(sizes)}.")
-        return x, mask, states
 
 
 @contextmanager

@@ -20,8 +20,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from neurolsc.positive import from_log, log_name
-from neurolsc.validation import number, positive
+from neurolsc.validation import from_log, log_name, number, positive
 
 __all__ = [
     "Arctan",

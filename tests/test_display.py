@@ -2,7 +2,6 @@
 
 import copy
 
-import matplotlib as mpl
 import pytest
 import torch
 
@@ -12,20 +11,14 @@ from neurolsc import (
     diagnose,
     evaluate,
     pretrain,
-    radius_profile,
-    scale_to_radius,
     train,
-    try_cures,
-    wrap,
 )
 from neurolsc.datasets import SHD, EventFile
 from neurolsc.datasets.batches import Batch
 from neurolsc.datasets.speech import summarize
 from neurolsc.display import Table
-from neurolsc.experiment import make_grid
 from neurolsc.export import quantize
 from neurolsc.neurons import ALIFPositive
-from neurolsc.stability.findings import Finding
 
 
 @pytest.fixture(scope="module")
@@ -79,72 +72,3 @@ def test_the_repr_of_a_result_is_its_printed_table(network, x):
     for result in results:
         text = repr(result)
         assert text == str(result) and "tensor" not in text and len(text) < 2500
-
-
-def test_a_training_shows_its_first_best_and_last_epoch(network, x):
-    items = [(x[:, i], i % 3) for i in range(8)]
-    result = train(copy.deepcopy(network), items, items, epochs=4, progress=False)
-    row = result.history[-1]
-    lines = repr(result).splitlines()
-    assert lines[0].startswith(f"best epoch {result.best_epoch} of 4, all run, ")
-    assert lines[1].split("  ")[:2] == ["epoch", "train loss"]
-    shown = [int(line.split()[0]) for line in lines[2:] if line.split()[0].isdigit()]
-    assert shown == sorted({1, result.best_epoch, 4})
-    last = next(line.split() for line in lines[2:] if line.split()[0] == "4")
-    losses = [f"{row['train_loss']:.3f}", f"{row['validation_loss']:.3f}"]
-    scores = [f"{row['train_mode_accuracy']:.1%}", f"{row['validation_mode_accuracy']:.1%}"]
-    assert last[1:] == [*losses, *scores, *(f"{rate:.4f}" for rate in row["firing_rate"])]
-    assert max(row["firing_rate"]) > 0
-
-
-def test_scores_stand_below_their_names(network, x):
-    scores = evaluate(network, [(x[:, i], i % 3) for i in range(8)])
-    assert scores.firing_rate[0] > 0
-    head, values = repr(scores).splitlines()
-    assert head.split("  ")[0] == "mode accuracy" and "no vote" in head and "synops/sample" in head
-    rates = [f"{rate:.4f}" for rate in scores.firing_rate]
-    assert values.split() == [
-        *(f"{scores.mode_accuracy:.1%}", f"{scores.mean_accuracy:.1%}", f"{scores.loss:.3f}"),
-        *(f"{scores.share_without_vote:.1%}", f"{scores.silent_steps:.1%}", *rates, f"{scores.synops:,.0f}"),
-    ]
-
-
-def test_findings_trials_grids_and_files_are_one_line(network, x):
-    assert repr([Finding(2, "never fires", "lower them")]) == "[Finding(layer 2: never fires; lower them.)]"
-    silent = copy.deepcopy(network)
-    silent.cells[0].theta_rest = 1000.0
-    batch = (x, torch.arange(8) % 3)
-    diagnosis = diagnose(silent, batch)
-    for trial in try_cures(silent, batch, diagnosis, updates=1):
-        assert repr(trial) == f"Trial({trial})"
-    assert repr(diagnosis.measurements) == "Measurements(2 layers, loss and gradients)"
-    assert repr(diagnose(silent, x).measurements) == "Measurements(2 layers, no loss and gradients)"
-    grid = make_grid({"name": "small", "grid": {"layers": [1, 2], "seed": [0, 1]}})
-    assert repr(grid) == "Grid(small: 4 trials over layers, seed)"
-    assert repr(grid.trials[0]) == f"Trial({grid.trials[0].name})"
-    file = EventFile(SHD.embedded("train").path)
-    assert repr(file) == "EventFile(train.h5.xz, 100 utterances, 10 classes, 5 speakers)"
-    assert repr(file.read([0])) == f"Events(utterances=1, spikes={len(file.read([0]).times)})"
-
-
-def test_results_draw_themselves(network, x, tmp_path):
-    network = copy.deepcopy(network)
-    items = [(x[:, i], i % 3) for i in range(8)]
-    training = train(network, items, items, epochs=2, progress=False)
-    figure = training.plot(tmp_path / "learning.png", chance=1 / 3, title="small")
-    assert (tmp_path / "learning.png").stat().st_size > 5000
-    loss, score, rate = (ax.lines[0].get_ydata().tolist() for ax in figure.axes)
-    assert loss == [row["validation_loss"] for row in training.history]
-    assert score == [row["validation_mode_accuracy"] for row in training.history]
-    assert rate == [row["firing_rate"][-1] for row in training.history] and rate[-1] > 0
-    assert [text.get_text() for text in figure.legends[0].texts] == ["chance"]  # one training needs no name
-    pretraining = pretrain(network, [x], target=0.5, max_steps=2, progress=False)
-    figure = pretraining.plot()
-    assert figure.axes[0].lines[0].get_ydata().tolist() == [row["time"][0] for row in pretraining.history]
-    assert mpl.colors.to_rgba(figure.axes[0].lines[-1].get_color()) == mpl.colors.to_rgba("black")  # the target
-    with pytest.raises(ValueError, match="only the history of pretrain can"):
-        scale_to_radius(network, x, progress=False).plot()
-    assert radius_profile(network, x).plot(title="small").get_suptitle() == "small"
-    lstm = wrap([torch.nn.LSTM(x.shape[-1], 4), torch.nn.Linear(4, 3)])  # it sends no spikes
-    figure = pretrain(lstm, [x.float()], target=0.5, max_steps=1, progress=False).plot()
-    assert [ax.get_title(loc="left") for ax in figure.axes] == ["Mean radius through time", "Mean radius through depth"]

@@ -81,7 +81,6 @@ SPIKES = torch.tensor([[[1, 1, 0], [0, 0, 0]], [[1, 0, 0], [0, 0, 1]], [[0, 0, 0
 def test_measures_of_spikes(dtype: torch.dtype):
     spikes = SPIKES.to(dtype)
     assert metrics.firing_rate(spikes) == pytest.approx(4 / 18)
-    assert metrics.sparsity(spikes) == pytest.approx(14 / 18)
     assert metrics.silent_steps(spikes) == 0.5
     assert metrics.synops(spikes, fan_out=10) == 20.0  # 4 spikes, 10 synapses each, 2 samples
     many = torch.ones(1, 1, 2**24 + 3, dtype=torch.uint8)  # float32 would lose count

@@ -24,11 +24,10 @@ from neurolsc.diagnosis.report import (
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import owner_of
 from neurolsc.neurons.spiking import Reset
-from neurolsc.positive import set_value, stored_parameter
 from neurolsc.stability import TransitionRule, match_firing_rates
 from neurolsc.stability.findings import DEAD
 from neurolsc.tasks import Classification, Task
-from neurolsc.validation import positive, whole
+from neurolsc.validation import positive, set_value, stored_parameter, whole
 
 RATE = 0.15  # spikes per neuron and step to which thresholds are scaled, in the middle of rates that learn
 DEPTH = 0.5  # radius through depth to which input weights are scaled, in the middle of those that learn

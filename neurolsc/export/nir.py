@@ -40,8 +40,7 @@ from neurolsc.io import atomic_write, refusing
 from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, ALIFPlus, CubaLIF
 from neurolsc.neurons.cell import CELLS, step_of
-from neurolsc.positive import set_value
-from neurolsc.validation import number
+from neurolsc.validation import number, set_value
 
 if TYPE_CHECKING:
     import nir

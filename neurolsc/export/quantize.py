@@ -26,7 +26,7 @@ from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons import LIF
 from neurolsc.neurons.spiking import ZeroReset
-from neurolsc.positive import set_value
+from neurolsc.validation import set_value
 
 __all__ = ["IntegerRun", "QuantizationAware", "QuantizedNetwork", "dequantize", "fit_scales", "quantize"]
 

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, weight_matrices
-from neurolsc.positive import set_value
 from neurolsc.stability.findings import Finding, surrogate_fault
 from neurolsc.stability.meter import input_of
 from neurolsc.stability.one_layer import steps
-from neurolsc.validation import meant
+from neurolsc.validation import meant, set_value
 
 
 class StartReport(tuple[Finding, ...]):

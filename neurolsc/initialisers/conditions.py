@@ -10,10 +10,10 @@ from torch import Tensor
 from neurolsc.initialisers.base import Initialiser, Layer, first_input, layers_of, put, register
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import WeightMatrix
-from neurolsc.positive import log_name
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import rate, reads, settle
 from neurolsc.surrogate import Surrogate
+from neurolsc.validation import log_name
 
 
 @register

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from neurolsc.interop import snntorch as views
 from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed, state_class, weight_before
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
-from neurolsc.positive import set_value
+from neurolsc.validation import set_value
 
 # The layers that are wrapped, and their state variables without the spikes.
 VARIABLES = {

@@ -22,7 +22,7 @@ from neurolsc.neurons.spiking import (
     LIFState,
     SpikingCell,
 )
-from neurolsc.positive import LogParameter
+from neurolsc.validation import LogParameter
 
 __all__ = [
     "ALIF",

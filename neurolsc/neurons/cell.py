@@ -17,9 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from neurolsc import surrogate
 from neurolsc.frames import frame, frames, frozen, parts
 from neurolsc.neurons.derivatives import Derivatives
-from neurolsc.positive import set_value, stored_parameter
 from neurolsc.surrogate import Surrogate
-from neurolsc.validation import meant, tensor, whole
+from neurolsc.validation import meant, set_value, stored_parameter, tensor, whole
 
 State = Any  # of a cell: a NamedTuple of tensors (B, ...)
 RECOMPUTED = (

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from neurolsc.display import state_repr
 from neurolsc.neurons.cell import Cell, ScaledParameter, register, truncated_normal
 from neurolsc.neurons.spiking import LIF
-from neurolsc.positive import LogParameter
-from neurolsc.validation import number
+from neurolsc.validation import LogParameter, number
 
 
 class CubaState(NamedTuple):

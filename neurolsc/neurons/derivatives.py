@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from neurolsc.neurons.isolated import Known, held_by_isolated_neurons
+from neurolsc.neurons.isolated import Known, isolated_radius
 
 State = Any
 
@@ -386,7 +386,7 @@ class SpikingStep(StepMap):
         return replace(self, s=self.s[index], d=self.d[index], e=self.e[index], r=self.r[index])
 
     def known(self, right: bool, tolerance: float) -> Known:
-        return held_by_isolated_neurons(self, right, tolerance)
+        return isolated_radius(self, right, tolerance)
 
     def factors(self, shift: Tensor) -> Factors | None:
         r"""A factorisation of an n x n matrix, also where the state has 2 n variables.

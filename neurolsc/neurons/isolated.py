@@ -102,7 +102,7 @@ def _entries(step: SpikingStep) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return step.d + own, step.e - own, feedback, step.decay_theta - feedback
 
 
-def held_by_isolated_neurons(step: SpikingStep, right: bool, tolerance: float) -> Known:
+def isolated_radius(step: SpikingStep, right: bool, tolerance: float) -> Known:
     """The largest eigenvalue of D, and where it is the radius within a relative tolerance.
 
     Args:
@@ -125,12 +125,12 @@ def held_by_isolated_neurons(step: SpikingStep, right: bool, tolerance: float) -
 
     exists = (largest > 0).squeeze(1) & alone.real.gather(1, which).squeeze(1) & gain.isfinite().all(1)
     exists &= moved <= tolerance / 2 * largest.squeeze(1)
-    held, some = torch.zeros_like(exists), exists.nonzero().squeeze(1)
+    proven, some = torch.zeros_like(exists), exists.nonzero().squeeze(1)
     if len(some):
-        held[some] = _norm_below_one(w, gain[some].sqrt())
+        proven[some] = _norm_below_one(w, gain[some].sqrt())
     vector = _eigenvectors(step, which, value, right)
     kind = vector.dtype.to_complex()
-    return Known(value.squeeze(1).to(kind), vector.to(kind), exists, held)
+    return Known(value.squeeze(1).to(kind), vector.to(kind), exists, proven)
 
 
 def _eigenvectors(step: SpikingStep, which: Tensor, value: Tensor, right: bool) -> Tensor:

@@ -33,9 +33,8 @@ from neurolsc.neurons.cell import (
     truncated_normal,
 )
 from neurolsc.neurons.derivatives import SpikingDerivatives, SpikingStep
-from neurolsc.positive import LogParameter, set_value
 from neurolsc.surrogate import FastSigmoid, Surrogate
-from neurolsc.validation import number, one_of
+from neurolsc.validation import LogParameter, number, one_of, set_value
 
 Spike = Callable[[Tensor], Tensor]  # of v - theta, returns spikes: a surrogate of ours, or of another library
 

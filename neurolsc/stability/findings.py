@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.cell import Cell
-from neurolsc.positive import stored_parameter
+from neurolsc.validation import stored_parameter
 
 DEAD, NOT_FINITE = "dead layer", "surrogate not finite"
 REACH = 20.0  # thresholds from the threshold up to which the derivative of a surrogate has to be finite

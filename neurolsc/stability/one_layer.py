@@ -20,10 +20,10 @@ from torch import Tensor
 
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, State, Thresholds, WeightMatrix, owner_of, weight_matrices
-from neurolsc.positive import set_value
 from neurolsc.stability.eigen import spectral_radius
 from neurolsc.stability.transitions import Transitions, flat, jacobian, stacked, unflat
 from neurolsc.surrogate import exact_values
+from neurolsc.validation import set_value
 
 
 def reads(network: Network, x: Tensor, layer: int) -> Tensor:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
 from neurolsc.initialisers import BySource, RateMatching, Relay
 from neurolsc.neurons import ALIFPositive, ScaledParameter, SpikingCell
-from neurolsc.positive import set_value
 from neurolsc.stability.one_layer import recurrence_share
 from neurolsc.stability.transitions import depth_derivative, follow
 from neurolsc.surrogate import FastSigmoid
+from neurolsc.validation import set_value
 from tests.initialisers.networks import NETWORKS, rates, spikes
 
 T, B, N = 30, 8, 40

@@ -9,7 +9,7 @@ from torch import Tensor
 from neurolsc import LIF, LRU, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network
 from neurolsc.neurons import Derivatives
 from neurolsc.neurons.derivatives import SpikingStep
-from neurolsc.neurons.isolated import IsolatedNeurons, _norm_below_one, held_by_isolated_neurons
+from neurolsc.neurons.isolated import IsolatedNeurons, _norm_below_one, isolated_radius
 from neurolsc.stability.transitions import (
     depth_factors,
     follow,
@@ -149,7 +149,7 @@ def test_isolated_neurons_are_the_diagonal_blocks_and_their_gain_is_bounded(
     torch.testing.assert_close(alone.modulus.amax(1), largest)
     real = alone.real.gather(1, alone.modulus.argmax(1, keepdim=True)).squeeze(1)
     assert real.any()
-    known = held_by_isolated_neurons(step, right, 0.01)
+    known = isolated_radius(step, right, 0.01)
     x, value, m = known.vector.unsqueeze(2)[real], known.value[real], (d if right else d.mT)[real]
     torch.testing.assert_close(value.abs(), largest[real])
     torch.testing.assert_close(m.to(x.dtype) @ x, value[:, None, None] * x)
@@ -172,7 +172,7 @@ def test_isolated_neurons_are_the_diagonal_blocks_and_their_gain_is_bounded(
 def test_a_neuron_without_a_surrogate_derivative_is_its_leaks():
     zero, d, e = torch.zeros(1, 3), torch.full((1, 3), 0.2), torch.full((1, 3), 0.1)
     step = SpikingStep(torch.randn(3, 3), zero, d, e, zero, torch.ones(3), torch.tensor([0.5, 0.9, 0.7]))
-    known = held_by_isolated_neurons(step, True, 0.01)
+    known = isolated_radius(step, True, 0.01)
     assert known.largest.all()
     torch.testing.assert_close(known.value.real, torch.tensor([0.9]))
     vector = known.vector[0].real
@@ -199,8 +199,8 @@ def slow_thresholds(n: int, coupling: float, seed: int = 0) -> SpikingStep:
 
 def test_isolated_neurons_hold_the_radius_only_where_the_network_has_no_more():
     for seed in range(4):
-        assert not held_by_isolated_neurons(slow_thresholds(100, 1.05, seed), False, 0.01).largest.any()
-        mild = held_by_isolated_neurons(slow_thresholds(100, 0.4, seed), False, 0.01)
+        assert not isolated_radius(slow_thresholds(100, 1.05, seed), False, 0.01).largest.any()
+        mild = isolated_radius(slow_thresholds(100, 0.4, seed), False, 0.01)
         assert mild.exists.all()
         assert mild.largest.all()
 
@@ -211,7 +211,7 @@ def test_an_eigenvalue_that_the_network_moves_is_not_taken():
     adaptation[7], decay[7] = -0.6, 0.6  # the largest eigenvalue, 1.2, of a neuron that the others read
     w_rec[7], w_rec[:, 7] = 3 * w_rec[7], 3 * w_rec[:, 7]
     step = replace(one, adaptation=adaptation, decay_theta=decay, w_rec=w_rec)
-    known = held_by_isolated_neurons(step, False, 0.01)
+    known = isolated_radius(step, False, 0.01)
     assert known.value.abs() > 1.1
     assert not known.exists.any()
     assert not known.largest.any()

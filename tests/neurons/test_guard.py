@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFPlus, ALIFPositive, Cell, Network, SpikingCell, diagnose, pretrain, radius_profile
+from neurolsc import LIF, ALIFPlus, ALIFPositive, Cell, Network, SpikingCell, radius_profile
 from neurolsc.interop.norse import LIFRecurrentCell
 from neurolsc.neurons import ALIF, Derivatives, LIFState, Term
 from neurolsc.neurons.cell import step_of
@@ -213,15 +213,6 @@ def test_three_derivatives_as_matrices_are_enough_for_every_method(width):
     assert "echo" in str(profile)
 
 
-def test_a_finding_names_the_cure_of_the_cells_own_term():
-    torch.manual_seed(0)
-    cell = Echo(20, 30)
-    with torch.no_grad():
-        cell.w.mul_(3)
-    cures = [finding.cure for finding in diagnose(Network([cell], 2), spikes(4, 2).float())]
-    assert "turn the echo down" in cures
-
-
 class ComplexState(NamedTuple):
     x: Tensor
 
@@ -255,15 +246,6 @@ def test_the_radius_of_a_complex_diagonal_is_its_largest_modulus(width, method):
     for layer, cell in enumerate(network.cells):
         wanted = cell.size.abs().max().detach().expand(4, 3)
         torch.testing.assert_close(profile.time[layer], wanted, rtol=0.01 if method == "krylov" else 1e-10, atol=0)
-
-
-def test_a_complex_cell_is_pre_trained_by_gradient():
-    torch.manual_seed(0)
-    network = Network([Diagonal(20, 16)], 2)
-    assert radius_profile(network, spikes(6, 3).float()).time_mean > 0.8
-    settings = {"kappa": False, "include_input": False, "max_steps": 80, "lr": 0.05, "shuffle": False}
-    result = pretrain(network, [spikes(6, 8).float()], target=0.6, progress=False, **settings)
-    assert abs(result.profile.time_mean.item() - 0.6) < 0.05
 
 
 def test_a_spiking_cell_of_ones_own_needs_no_more_than_its_step():

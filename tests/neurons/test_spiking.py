@@ -15,15 +15,11 @@ from neurolsc import (
     ALIFPlusMinus,
     ALIFPositive,
     ALIFState,
-    LIFState,
     Network,
     PaperRule,
     SpikingCell,
     TransitionRule,
-    match_firing_rates,
-    pretrain,
 )
-from neurolsc.export import quantize, to_nir
 from neurolsc.neurons import LI
 from neurolsc.neurons.spiking import RESETS
 from neurolsc.surrogate import FastSigmoid
@@ -141,18 +137,6 @@ def test_reset_acts_at_the_step_after_the_spike(reset, after):
     assert v == pytest.approx([1.5, after, after / 2])
 
 
-@pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
-def test_silent_surrogate_leaves_the_leaks_as_eigenvalues(reset):
-    cell = LIF(3, 5, tau_v=4.0, reset=reset, reset_gradient=True, spike=FastSigmoid(dampening=0.0))
-    state = LIFState(torch.tensor([[2.0, 0.1, 3.0, -1.0, 0.5]]))
-    z = cell.output(state)
-    assert z.any()
-    left = cell.decay_v * (1 - z) if reset == "zero" else cell.decay_v.expand(1, 5)
-    derivative = sum(cell.derivatives().by_state(None, state).values())
-    eigenvalues = torch.linalg.eigvals(derivative).real.sort().values
-    torch.testing.assert_close(eigenvalues, left.sort().values)
-
-
 def test_recurrence_may_start_orthogonal():
     w = LIF(3, 20, recurrent_init="orthogonal").w_rec
     torch.testing.assert_close(w @ w.T, torch.eye(20))
@@ -164,6 +148,14 @@ def test_arguments_are_refused_with_what_was_wanted():
             LIF(**{"n_in": 3, "n_hidden": 2} | bad)
     with pytest.raises(TypeError, match="n_hidden must be an int"):
         LIF(3, 2.0)
+    for name in ("tau_theta", "b_theta", "adaptation"):
+        with pytest.raises(ValueError, match=f"{name} must be positive and finite"):
+            ALIFPlus(3, 2, **{name: -1.0})
+    with pytest.raises(TypeError, match=r"adaptation must be one number, got a tensor of shape \(2,\)"):
+        ALIFPlus(3, 2, adaptation=torch.ones(2))
+    for bad in (math.inf, torch.ones(3)):
+        with pytest.raises(ValueError, match=r"theta_rest must be finite, one number or \(2,\)"):
+            ALIFPlus(3, 2).theta_rest = bad
     with pytest.raises(ValueError, match="reset must be one of 'subtract'"):
         LIF(3, 2, reset="hard")
     with pytest.raises(ValueError, match="recurrent_init must be one of 'glorot'"):
@@ -281,23 +273,6 @@ def test_silent_surrogate_leaves_exactly_the_leaks_as_eigenvalues(kind, reset):
     torch.testing.assert_close(eigenvalues.imag, torch.zeros(5, 8))
 
 
-def test_arguments_of_an_alif_are_refused_with_what_was_wanted():
-    for name in ("tau_v", "tau_theta", "b_theta", "adaptation"):
-        for bad in (0.0, -1.0, math.nan):
-            with pytest.raises(ValueError, match=f"{name} must be positive and finite"):
-                ALIFPlus(3, 2, **{name: bad})
-        with pytest.raises(TypeError, match=rf"{name} must be one number, got a tensor of shape \(2,\)"):
-            ALIFPlus(3, 2, **{name: torch.ones(2)})
-    for bad in (math.inf, torch.ones(3)):
-        with pytest.raises(ValueError, match=r"theta_rest must be finite, one number or \(2,\)"):
-            ALIFPlus(3, 2).theta_rest = bad
-    with pytest.raises(ValueError, match=r"x must have shape \(B, 3\)"):
-        cell = ALIFPlus(3, 2)
-        cell.step(torch.zeros(5, 4), cell.initial_state(5))
-    with pytest.raises(ValueError, match="batch must be at least 1"):
-        Network([ALIFPlus(3, 2)], 2).initial_states(0)
-
-
 # ---- ALIFLowPass
 
 
@@ -360,60 +335,7 @@ def test_what_is_frozen_stays_and_the_papers_rule_moves_what_the_paper_lists():
         torch.testing.assert_close(getattr(cell, name), factor * before[name])
 
 
-@pytest.mark.parametrize("kappa", [0.85, 1.15])
-def test_a_rule_that_runs_away_stays_finite(kappa):
-    torch.set_default_dtype(torch.float32)
-    cell = ALIFLowPass(6, 5)
-    for _ in range(1000):
-        TransitionRule().apply(cell, time=kappa, depth=1.0)
-        with torch.no_grad():
-            cell.adaptation.clamp_(max=1e6)
-    cell.retention = torch.zeros(5)  # what a decay becomes that is multiplied too often
-    assert cell.adaptation.isfinite().all() and (cell.tau_theta > 0).all()
-    assert cell.initial_state(2).theta.isfinite().all()
-
-
-def test_exports_refuse_it_by_name(make_network):
-    network = make_network(ALIFLowPass, reset="static")
-    for export in (lambda: quantize(network), lambda: to_nir(network, dt=1e-3)):
-        with pytest.raises(TypeError, match="layer 1 is a ALIFLowPass, whose step is not that of ALIF; only"):
-            export()
-    with pytest.raises(TypeError, match="layer 1 is a ALIFLowPass, whose step is not that of ALIF; only"):
-        to_nir(network, dt=1e-3)
-
-
-@pytest.mark.parametrize("target", [0.5, "balanced"])
-def test_pre_training_reaches_its_target_by_its_own_rule(target, make_network, make_spikes):
-    torch.set_default_dtype(torch.float32)
-    network, x = make_network(ALIFLowPass, width=24, gain=2, tau_theta=20.0), make_spikes(T=20, B=8)
-    result = pretrain(network, [x], target=target, rule=TransitionRule(), steps=8, max_steps=60, progress=False)
-    assert result.converged, result.findings
-    assert all(0 < layer.mean() < 1 for layer in network.run(x).spikes)
-
-
 # ---- ALIFPositive
-
-NAMES = ("adaptation", "b_theta")
-
-
-def pushed_down(kind: type[ALIFPlus]) -> Network:
-    """After steps that lower adaptation and b_theta by more than they are."""
-    cells = [kind(20, 12, reset="static", b_theta=0.002, tau_v=5.0), kind(12, 12, reset="static", b_theta=0.002)]
-    network = Network(cells, 3)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.5)
-    for _ in range(3):
-        optimizer.zero_grad()
-        sum(getattr(cell, name).sum() for cell in network.cells for name in NAMES).backward()  # type: ignore[union-attr]
-        optimizer.step()
-    return network
-
-
-def test_no_step_of_training_makes_adaptation_and_b_theta_negative_and_export_takes_them():
-    network = pushed_down(ALIFPositive)
-    assert all((getattr(cell, name) > 0).all() for cell in network.cells for name in NAMES)
-    assert quantize(network, force=True).layers
-    with pytest.raises(ValueError, match=r"layer 1: adaptation must be positive .*--cell ALIFPositive"):
-        quantize(pushed_down(ALIFPlus), force=True)
 
 
 def test_positive_parameters_are_set_and_what_is_not_positive_is_refused():
@@ -426,12 +348,6 @@ def test_positive_parameters_are_set_and_what_is_not_positive_is_refused():
         cell.theta_rest = -1.0
     PaperRule().apply(cell, time=1.0, depth=1.1)
     torch.testing.assert_close(cell.adaptation, torch.full((3,), 0.77))
-
-
-def test_thresholds_are_scaled_to_wanted_rates():
-    x = (torch.rand(40, 4, 20, generator=torch.Generator().manual_seed(1)) < 0.3).double()
-    network = Network([ALIFPositive(20, 12, b_theta=0.002, tau_v=5.0), ALIFPositive(12, 12, b_theta=0.002)], 3)
-    assert match_firing_rates(network, x, [0.2, 0.1]) == pytest.approx([0.2, 0.1], abs=0.02)
 
 
 # ---- resets and positive parameters
