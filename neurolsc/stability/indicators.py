@@ -96,14 +96,8 @@ def singular_values(
     .. math:: \sigma_{\max}(M) = \max_{|u| = 1} |M u| = \sqrt{\rho(M^T M)}
 
     It bounds what one step can do to a gradient, the radius what many steps of the same kind do; a derivative whose
-    radius is far below it stretches some gradients before they fade. Unequal widths need no sub-matrix.
-
-    Args:
-        network: the network; its parameters are not changed.
-        x: input (T, B, n_in).
-        steps: how many steps to measure, drawn at random; by default all T.
-        seed: of the steps.
-        tolerance: relative error of the squares, as in :func:`neurolsc.radius_profile`.
+    radius is far below it stretches some gradients before they fade. Unequal widths need no sub-matrix. `steps`, drawn
+    at random, are all by default; `tolerance` is the relative error of the squares.
 
     Returns:
         Through time and through depth, each (L, K, B): layer, step, sample. Depth row 0 is that of the derivative by
@@ -144,18 +138,16 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
     .. math:: G_{l,t,b} = \Big\lVert \frac{\mathrm{d} L}{\mathrm{d} h[t, l]_b} \Big\rVert_2
 
     through all later steps and higher layers. Of a loss of the last step alone, row T-1-k is what is left of the
-    gradient k steps back.
+    gradient k steps back. The network is run step by step, the graph of all T steps stays in memory, and its
+    parameters get no gradient.
 
     Args:
-        network: the network; it is run step by step, and its parameters get no gradient.
+        network: the network.
         x: input (T, B, n_in).
-        loss: of the logits. Of samples of unequal length it takes what lies inside their mask; what follows has no
-            gradient then.
+        loss: of the logits (T, B, C).
 
     Returns:
         Norms (L, T, B), in the loss's unit over that of the state.
-
-    Cost: a forward and a backward pass by plain steps; the graph of all T steps stays in memory.
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063.
     """
@@ -228,14 +220,8 @@ def signal_to_noise(gradients: Tensor) -> float:
 
     Noise of mean 0 alone gives 1 / K on the average, and batches m times as large give m times as much.
 
-    Args:
-        gradients: of K batches of equal size (K, P), all entries side by side.
-
-    Returns:
-        A number from 0; ``inf`` where all batches agree, ``nan`` where all gradients are 0.
-
-    Raises:
-        ValueError: if gradients are not (K, P) with K >= 2.
+    Of gradients (K, P) with all entries side by side, K >= 2. A number from 0; ``inf`` where all batches agree, ``nan``
+    where all gradients are 0.
 
     Source: McCandlish et al. 2018, arXiv:1812.06162 (the reciprocal of its simple noise scale, in units of the
     batch).
@@ -260,14 +246,7 @@ def usable_share(
 
     Only through these a gradient reaches the neuron's weights; a neuron that is far from its threshold at all steps
     and samples learns nothing, whatever the loss. The largest derivative is taken at the threshold itself, found by
-    bisection, so any surrogate will do.
-
-    Args:
-        network: the network; its parameters are not changed.
-        x: input (T, B, n_in).
-        threshold: the share of the largest derivative that counts as useful, in 0 ... 1.
-        steps: how many steps, drawn at random; by default all.
-        seed: of the steps.
+    bisection, so any surrogate will do. `steps`, drawn at random, are all by default.
 
     Returns:
         Shares (L,); NaN for a layer that does not spike, or whose cell does not say what its voltage is
@@ -363,18 +342,17 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
 def surviving_share(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
     r"""The share of the variance between samples of an input that a layer preserves.
 
-    Every sample is its sums over windows of time. The pairwise similarities of samples are the scalar products
-    :math:`K = X X^T` of the input and :math:`L` of the layer. With both centred so that chance gives 0 on the average
-    (U-centred: without diagonal, every row summing to 0),
+    Every sample is its sums over windows of time. The similarities of samples are the scalar products
+    :math:`K = X X^T` of the input and :math:`L` of the layer. With both U-centred (without diagonal, every row summing
+    to 0), so that chance gives 0 on the average,
 
     .. math:: s = \max\Big(0, \frac{\langle \tilde K, \tilde L \rangle}
         {\lVert \tilde K \rVert\, \lVert \tilde L \rVert}\Big)^2,
 
-    the share of the variance of the input's similarities that a linear function of the layer's predicts. It is 1 for
-    an identity, a rotation and any scale, 0 for a layer that is silent or the same for all samples, and about 0,
-    :math:`O(1 / B^2)`, for noise independent of the input. A layer that preserves a small but telling difference and
-    drops the rest has a low share, and so has one that tells apart more than the input does: it is a number, not a
-    fault.
+    the share of the variance of the input's similarities that a linear function of the layer's predicts: 1 for an
+    identity, a rotation and any scale, 0 for a layer that is silent or the same for all samples, and
+    :math:`O(1 / B^2)` for noise independent of the input. A low share is no fault: a layer may preserve a small
+    difference that decides and drop the rest.
 
     Args:
         x: the input (T, B, N).

@@ -15,12 +15,9 @@ from neurolsc.validation import number
 class Growth(NamedTuple):
     """Norms of changes and of gradients of every layer, step and sample; all (L, T, B)."""
 
-    difference: Tensor
-    """of the change between two runs, over that of the input"""
-    tangent: Tensor
-    """the same of the first order: products of transition derivatives"""
-    gradient: Tensor
-    """of the gradient of a loss by the state"""
+    difference: Tensor  # of the change between two runs, over that of the input
+    tangent: Tensor  # the same of the first order: products of transition derivatives
+    gradient: Tensor  # of the gradient of a loss by the state
 
 
 def perturbation_growth(
@@ -31,32 +28,23 @@ def perturbation_growth(
     .. math:: \delta h[t, l] = M^{time}_{t,l}\, \delta h[t-1, l] + M^{depth}_{t,l}\, \delta h[t',
               l-1], \qquad g[t, l] = \frac{\mathrm{d} L}{\mathrm{d} h[t, l]}
 
-    with t' = t-1 or t by the network's delay, and :math:`\delta h[\cdot, 0]` the change of the
-    input. Both are sums over the same paths of products of the same derivatives, taken from one end
-    and from the other (App. E): with ``layer_delay=1`` what the loss changes by is
-    :math:`g \cdot \delta h` summed over the layers, at every step. Of spikes the
-    change between two runs is not that of the first order: a small one moves no spike, or whole
-    ones, while the tangent and the gradient have the surrogate's derivative. So what the paper says
-    of the forward pass is there true of the tangent only.
+    with t' = t-1 or t by the network's delay, and :math:`\delta h[\cdot, 0]` the input's change. Both are sums over
+    the same paths of products of the same derivatives, taken from one end and from the other (App. E): with
+    ``layer_delay=1`` the loss changes by :math:`g \cdot \delta h` summed over the layers, at every step. Of spikes a
+    small change moves none, or whole ones, while the tangent and the gradient have the surrogate's derivative. So what
+    the paper says of the forward pass is there true of the tangent only.
 
     Args:
         network: the network; its parameters are not changed.
         x: input (T, B, n_in).
         step: which frame is changed, by a random vector of norm ``size`` for each sample.
         size: small enough for the first order, large enough not to drown in rounding.
-        loss: of the logits; by default those of the last step in a random direction of norm 1 for
-            each sample.
+        loss: of the logits; by default those of the last step in a random direction of norm 1 for each sample.
         seed: of the directions.
-
-    Returns:
-        The three norms. Before the change arrives they are 0.
 
     Raises:
         TypeError: if network is not one.
         ValueError: if x does not fit it, step is not in 0 ... T-1, or size is not positive.
-
-    Cost: two runs, one product of either derivative for each of L T B points, and a run with a
-    backward pass by plain steps.
 
     Example:
         >>> from torch import nn
@@ -122,43 +110,36 @@ class CovarianceDecay(NamedTuple):
     """How a size at each step goes together with that at one step; all (..., K)."""
 
     covariance: Tensor
-    correlation: Tensor
-    """Pearson's, -1 to 1; NaN where one of the two steps is the same for all samples"""
-    p_value: Tensor
-    """chance of a correlation as far from 0 between independent Gaussian variables; NaN likewise"""
+    correlation: Tensor  # Pearson's, -1 to 1; NaN where one of the two steps is the same for all samples
+    p_value: Tensor  # chance of a correlation as far from 0 between independent Gaussian variables; NaN likewise
 
 
 def covariance_decay(sizes: Tensor, *, step: int = 0) -> CovarianceDecay:
-    r"""Tell how the size of a derivative at each step goes together with that at one step.
+    r"""Measure how the size of a derivative at each step goes together with that at one step.
 
     .. math:: \mathrm{cov}(a_t, a_s), \qquad
               r_t = \frac{\mathrm{cov}(a_t, a_s)}{\sqrt{\mathrm{var}\, a_t\; \mathrm{var}\, a_s}},
               \qquad p_t = \mathrm{P}(|r| \ge |r_t|)
 
-    over samples, with the chance p for independent Gaussian variables. Theorem 2 assumes that the
-    covariance tends to 0 with the distance of any two steps. A p above 0.05 says that the
-    correlation could be chance, not that there is none: over B samples one below about
-    :math:`2 / \sqrt B` cannot be distinguished from 0. And of independent sizes one step in twenty has a p
-    below 0.05.
+    over samples, with the chance p for independent Gaussian variables. Theorem 2 assumes that the covariance tends to 0
+    with the distance of any two steps. A p above 0.05 says that the correlation could be chance, not that there is
+    none: over B samples one below about :math:`2 / \sqrt B` cannot be distinguished from 0. And of independent sizes
+    one step in twenty has a p below 0.05.
 
-    A network that starts at rest has the same state, and where its derivative does not depend on
-    the input the same derivative, in all samples at its first step; with ``layer_delay=1`` layer l
-    has it for l more steps. A covariance with such a step is 0 whatever the network does later:
-    choose a step at which samples differ.
+    A network that starts at rest has the same state, and where its derivative does not depend on the input the same
+    derivative, in all samples at its first step; with ``layer_delay=1`` layer l has it for l more steps. A covariance
+    with such a step is 0 whatever the network does later: choose a step at which samples differ.
 
     Args:
-        sizes: over steps and samples (..., K, B), as of :func:`neurolsc.stability.singular_values`,
-            the paper's, or of :attr:`neurolsc.RadiusProfile.time`.
+        sizes: over steps and samples (..., K, B), as of :func:`neurolsc.stability.singular_values`, the paper's, or of
+            :attr:`neurolsc.RadiusProfile.time`.
         step: s, its index among the K; the paper's 0.
 
     Returns:
         Covariance, correlation and p-value (..., K), in float64.
 
     Raises:
-        ValueError: if sizes are not (..., K, B) with B >= 3, not finite, or step is not in
-            0 ... K-1.
-
-    Cost: O(K B) for each row.
+        ValueError: if sizes are not (..., K, B) with B >= 3, not finite, or step is not in 0 ... K-1.
 
     Example:
         >>> from neurolsc import LIF, Network
@@ -193,16 +174,9 @@ def pearson_p(correlation: Tensor, samples: int) -> Tensor:
 
     .. math:: p = I_{1 - r^2}\Big(\frac B2 - 1, \frac12\Big)
 
-    with the regularised incomplete beta function I.
-
-    Args:
-        correlation: r in -1 ... 1, of any shape.
-        samples: B, from 3.
-
-    Returns:
-        p, in the shape of r, float64; NaN where r is.
+    with the regularised incomplete beta function I, r in -1 ... 1 and B from 3; NaN where r is.
     """
-    from scipy.special import betainc  # takes 0.1 s to import, and few ask for this
+    from scipy.special import betainc  # takes 0.1 s to import
 
     r = correlation.double()
     p = betainc(samples / 2 - 1, 0.5, ((1 - r) * (1 + r)).clamp(min=0).numpy())

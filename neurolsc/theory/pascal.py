@@ -1,6 +1,6 @@
 r"""The PascalRNN: the smallest network with time and depth, in which all is exact."""
 
-from itertools import accumulate
+import math
 from typing import NamedTuple
 
 import torch
@@ -16,8 +16,7 @@ from neurolsc.validation import number, whole
 class PascalState(NamedTuple):
     """State of a layer of the PascalRNN."""
 
-    h: Tensor
-    """(B, width)"""
+    h: Tensor  # (B, width)
 
     def __repr__(self) -> str:
         return state_repr(self)
@@ -36,10 +35,6 @@ class PascalRNN(Cell):
         width: number of inputs and of neurons.
         time: the derivative through time, from 0; the paper's rho, which it has for both.
         depth: the derivative through depth, from 0.
-
-    Raises:
-        TypeError: if width is not an int.
-        ValueError: if a number is out of range.
 
     Example:
         >>> from torch import nn
@@ -104,9 +99,8 @@ def input_paths(steps: int, layers: int, *, layer_delay: Delay) -> list[int]:
     .. math:: \binom{T-1-t}{L} \;\; (\mathrm{layer\_delay} = 1), \qquad
               \binom{T-1-t+L}{L} \;\; (\mathrm{layer\_delay} = 0)
 
-    The derivative of the top outputs of a PascalRNN with both numbers 1, summed over time, by the
-    input at step t. The input has no arrow through time of its own, so the last arrow of a path
-    goes down.
+    The derivative of the top outputs of a PascalRNN with both numbers 1, summed over time, by the input at each step.
+    The input has no arrow through time of its own, so the last arrow of a path goes down.
 
     Args:
         steps: T, the steps of the run, from 1.
@@ -116,12 +110,6 @@ def input_paths(steps: int, layers: int, *, layer_delay: Delay) -> list[int]:
     Returns:
         T numbers, of t = 0 first.
 
-    Raises:
-        TypeError: if steps or layers is not an int.
-        ValueError: if one is below 1, or layer_delay neither 0 nor 1.
-
-    Cost: O(steps) products of long integers.
-
     Example:
         >>> input_paths(100, 10, layer_delay=0)[0], input_paths(100, 10, layer_delay=1)[0]
         (42634215112710, 15579278510796)
@@ -130,12 +118,8 @@ def input_paths(steps: int, layers: int, *, layer_delay: Delay) -> list[int]:
     """
     whole("steps", steps)
     whole("layers", layers)
-    none = min(steps, checked(layer_delay) * layers)  # of the last steps, too few for all layers
-    if none == steps:
-        return [0] * steps
-    # C(n, L) = C(n - 1, L) n / (n - L), from C(L, L) = 1 on
-    some = accumulate(range(layers + 1, layers + steps - none), lambda c, n: c * n // (n - layers), initial=1)
-    return [*reversed([*some]), *[0] * none]
+    above = 0 if checked(layer_delay) else layers
+    return [math.comb(steps - 1 - t + above, layers) for t in range(steps)]
 
 
 def log_input_derivatives(
@@ -145,12 +129,11 @@ def log_input_derivatives(
 
     .. math:: \sum_{n=0}^{T-1-t} \mathrm{depth}\; D(n - \mathrm{layer\_delay},\; L - 1)
 
-    with D of :func:`log_derivative`, 0 where n is too small: :func:`input_paths` where both numbers
-    are 1. Where time + depth = 1 it is the probability that of the arrows that there is time for at
-    least L go down. So "the derivative follows the constant 1" (the paper, Sec. III-B) is true of
-    the *sum* over all later outputs, and far from the end only: at the last step it is
-    :math:`\mathrm{depth}^L` (0.000977 at 0.5 and 10 layers), with a delay 0. The derivative of one
-    output n steps later vanishes as n grows.
+    with D of :func:`log_derivative`, 0 where n is too small: :func:`input_paths` where both numbers are 1. Where
+    time + depth = 1 it is the probability that of the arrows that there is time for at least L go down. So "the
+    derivative follows the constant 1" (the paper, Sec. III-B) is true of the *sum* over all later outputs, and far from
+    the end only: at the last step it is :math:`\mathrm{depth}^L` (0.000977 at 0.5 and 10 layers), with a delay 0. The
+    derivative of one output n steps later vanishes as n grows.
 
     Args:
         steps: T, the steps of the run, from 1.
@@ -161,12 +144,6 @@ def log_input_derivatives(
 
     Returns:
         Logarithms (T,) in float64, of t = 0 first; ``-inf`` where it is 0.
-
-    Raises:
-        TypeError: if steps or layers is not an int.
-        ValueError: if a number is out of range, or layer_delay neither 0 nor 1.
-
-    Cost: O(steps).
 
     Example:
         >>> found = log_input_derivatives(100, 10, time=0.5, depth=0.5, layer_delay=0).exp()

@@ -26,27 +26,16 @@ from torch import Tensor
 from neurolsc.validation import number, whole
 
 Delay = Literal[0, 1]
-Count = int | Tensor
-"""A whole number from 0, or a tensor of such, of any dtype."""
+Count = int | Tensor  # a whole number from 0, or a tensor of such, of any dtype
 
 
 def paths(steps: int, layers: int, *, layer_delay: Delay) -> int:
-    r"""Count the gradient paths over n steps and k layers, exactly.
+    r"""Count the gradient paths over n steps and k layers, exactly; from 0 each.
 
     .. math:: \binom{n}{k} \;\; (\mathrm{layer\_delay} = 1), \qquad
               \binom{n+k}{n} \;\; (\mathrm{layer\_delay} = 0)
 
-    Args:
-        steps: n, from 0.
-        layers: k, from 0.
-        layer_delay: whether an arrow down also goes a step back, as of a :class:`neurolsc.Network`.
-
-    Returns:
-        Their number, 0 where there is none.
-
-    Raises:
-        TypeError: if steps or layers is not an int.
-        ValueError: if one is negative, or layer_delay neither 0 nor 1.
+    with the ``layer_delay`` of a :class:`neurolsc.Network`.
 
     Example:
         >>> paths(3, 2, layer_delay=1), paths(3, 2, layer_delay=0)
@@ -60,16 +49,9 @@ def paths(steps: int, layers: int, *, layer_delay: Delay) -> int:
 
 
 def log_paths(steps: Count, layers: Count, *, layer_delay: Delay) -> Tensor:
-    """The natural logarithm of :func:`paths`, of many at once.
+    """The natural logarithm of :func:`paths`, of many at once: numbers or tensors, which broadcast.
 
-    Args:
-        steps: n, from 0: a number, or a tensor.
-        layers: k, likewise; the two broadcast.
-        layer_delay: as in :func:`paths`.
-
-    Returns:
-        Logarithms in float64, in the shape of both; ``-inf`` where there is no path. Absolute error
-        below 1e-9 up to 10,000 steps and layers.
+    ``-inf`` where there is no path. In float64, with an absolute error below 1e-9 up to 10,000 steps and layers.
 
     Raises:
         ValueError: if one is negative or no whole number, or layer_delay neither 0 nor 1.
@@ -92,23 +74,12 @@ def log_derivative(steps: Count, layers: Count, *, time: float = 1.0, depth: flo
               \binom{n+k}{n}\, \mathrm{time}^{n}\, \mathrm{depth}^k
               \;\; (\mathrm{layer\_delay} = 0)
 
-    Exactly the derivative of the :class:`PascalRNN`, and a bound of the norm of that of any network
-    whose derivatives have norms of at most ``time`` and ``depth``. With both 1 it is the number of
-    paths. Where time + depth = 1 it is a binomial probability, and so at most 1; over a fixed
-    number of layers it then vanishes with the steps.
-
-    Args:
-        steps: n, from 0: a number, or a tensor.
-        layers: k, likewise; the two broadcast.
-        time: size of the derivatives through time, from 0.
-        depth: likewise through depth.
-        layer_delay: as in :func:`paths`.
-
-    Returns:
-        Logarithms in float64, in the shape of steps and layers; ``-inf`` where it is 0.
+    Exactly the derivative of the :class:`PascalRNN`, and a bound of the norm of that of any network whose derivatives
+    have norms of at most ``time`` and ``depth``. Where time + depth = 1 it is a binomial probability, and so at most 1;
+    over a fixed number of layers it then vanishes with the steps. ``-inf`` where it is 0.
 
     Raises:
-        ValueError: as in :func:`log_paths`, or if time or depth is negative or not finite.
+        ValueError: as :func:`log_paths`, or if time or depth is negative or not finite.
 
     Example:
         >>> one = log_derivative(40, torch.tensor([1, 20]), time=0.5, depth=0.5, layer_delay=1)
@@ -119,19 +90,16 @@ def log_derivative(steps: Count, layers: Count, *, time: float = 1.0, depth: flo
     """
     n, k = counts("steps", steps), counts("layers", layers)
     across = (n - k).clamp(min=0) if layer_delay else n
-    weights = torch.xlogy(across, _size("time", time)) + torch.xlogy(k, _size("depth", depth))
+    along, down = (number(name, value, zero_allowed=True) for name, value in (("time", time), ("depth", depth)))
+    weights = torch.xlogy(across, along) + torch.xlogy(k, down)
     return log_paths(n, k, layer_delay=layer_delay) + weights
 
 
-def counts(name: str, value: Count) -> Tensor:
-    """The value in float64 if it holds whole numbers from 0.
-
-    Raises:
-        ValueError: if it does not.
-    """
+def counts(name: str, value: Count, at_least: int = 0) -> Tensor:
+    """The value in float64 if it holds whole numbers that are large enough."""
     found = torch.as_tensor(value).to(torch.float64)
-    if not ((found >= 0) & (found == found.floor()) & found.isfinite()).all():
-        raise ValueError(f"{name} must be whole numbers from 0, got {value!r}.")
+    if not ((found >= at_least) & (found == found.floor()) & found.isfinite()).all():
+        raise ValueError(f"{name} must be whole numbers from {at_least}, got {value!r}.")
     return found
 
 
@@ -143,18 +111,10 @@ def log_choose(n: Tensor, k: Tensor) -> Tensor:
 
 
 def checked(layer_delay: Delay) -> Delay:
-    """The delay if it is one.
-
-    Raises:
-        ValueError: if it is neither 0 nor 1.
-    """
+    """The delay if it is 0 or 1."""
     if layer_delay not in (0, 1):
         raise ValueError(f"layer_delay must be 0 or 1, got {layer_delay!r}.")
     return layer_delay
-
-
-def _size(name: str, value: float) -> Tensor:
-    return torch.tensor(number(name, value, zero_allowed=True), dtype=torch.float64)
 
 
 def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 1.0, layer_delay: Delay) -> Tensor:
@@ -162,9 +122,9 @@ def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 
 
     .. math:: B(T) = \frac1T \sum_{t=0}^{T} \sum_{n=0}^{t} D(n, k)
 
-    Exact, by two cumulative sums. It holds for the norm of the update wherever all derivatives have
-    norms of at most ``time`` and ``depth``; with these as mere *means* it needs what
-    :func:`log_bound_at_one` and :func:`log_bound_at_half` say.
+    Exact, by two cumulative sums, in O(steps). It holds for the norm of the update wherever all derivatives have norms
+    of at most ``time`` and ``depth``; with these as mere *means* it needs what :func:`log_bound_at_one` and
+    :func:`log_bound_at_half` say.
 
     Args:
         steps: the largest T.
@@ -175,12 +135,6 @@ def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 
 
     Returns:
         Logarithms (steps,) in float64, of T = 1 first.
-
-    Raises:
-        TypeError: if steps or layers is not an int.
-        ValueError: if a number is out of range, or layer_delay neither 0 nor 1.
-
-    Cost: O(steps).
 
     Example:
         >>> half = log_path_sums(10_000, 10, time=0.5, depth=0.5, layer_delay=0)
@@ -202,38 +156,26 @@ def log_bound_at_one(steps: Count, layers: Count, *, layer_delay: Delay) -> Tens
     .. math:: \frac1T \binom{T+k+2}{T} \;\; (\mathrm{layer\_delay} = 0), \qquad
               \frac1T \binom{T+2}{k+2} \;\; (\mathrm{layer\_delay} = 1)
 
-    The sum is exact for every T and k, with T + 1 steps and the factor 1/T as in the paper. Its
-    binomial coefficient is that of ``layer_delay=0``, while its eq. 1 is ``layer_delay=1``. Over T
-    with k fixed both grow as :math:`T^{k+1} / (k+2)!`. With T/k fixed both are exponential, but
-    with the delay only for T > k: no path leads through more layers than steps.
+    The sum is exact for every T and k, with T + 1 steps and the factor 1/T as in the paper. Its binomial coefficient is
+    that of ``layer_delay=0``, while its eq. 1 is ``layer_delay=1``. Over T with k fixed both grow as
+    :math:`T^{k+1} / (k+2)!`. With T/k fixed both are exponential, but with the delay only for T > k: no path leads
+    through more layers than steps. ``-inf`` where no path is that long.
 
-    *What is bounded*: the variance of an entry of the update, up to a constant, by the mean of a
-    norm of the update (for updates of norm at most 1), and this by norms of products, with one
-    sub-additive and sub-multiplicative norm for all derivatives.
+    *What is bounded*: the variance of an entry of the update, up to a constant, by the mean of a norm of the update
+    (for updates of norm at most 1), and this by norms of products, with one sub-additive and sub-multiplicative norm
+    for all derivatives.
 
-    *Under which assumptions*: (1) the mean over a path of the n norms, to the power n, is put as
-    its limit 1, by the weak law of large numbers, for which the covariance of distant norms has to
-    die out. But the law is about the mean, not about its n-th power: :func:`log_mean_power` says by
-    how much that is off. The bound holds as it stands where all norms are 1 or less, and where
-    those of a path are independent: the mean of their product is then 1, without the detour over
-    the power. Else it is asymptotic, where their deviation falls faster than :math:`n^{-1/2}`. The
-    *typical* product depends on the mean of the logarithm of the norms, which is below 0 where
-    their mean is 1 and they vary at all: it fades. (2) A norm within any epsilon of the radius
-    exists for each matrix, not one for all: two matrices of radius 0.5 can have a product of any
-    radius. Of what radii do not see, :func:`neurolsc.stability.singular_values` and
-    ``lyapunov_exponents`` are measures.
-
-    Args:
-        steps: T, from 1: a number, or a tensor.
-        layers: k, from 0, likewise; the two broadcast.
-        layer_delay: as in :func:`paths`.
-
-    Returns:
-        Logarithms in float64; ``-inf`` where no path is that long.
+    *Under which assumptions*: (1) the mean over a path of the n norms, to the power n, is put as its limit 1, by the
+    weak law of large numbers, for which the covariance of distant norms has to die out. But the law is about the mean,
+    not about its n-th power: :func:`log_mean_power` says by how much that is off. The bound holds as it stands where
+    all norms are 1 or less, and where those of a path are independent: the mean of their product is then 1. Else it is
+    asymptotic, where their deviation falls faster than :math:`n^{-1/2}`. The *typical* product fades where the norms
+    vary at all. (2) A norm within any epsilon of the radius exists for each matrix, not one for all: two matrices of
+    radius 0.5 can have a product of any radius. :func:`neurolsc.stability.singular_values` and ``lyapunov_exponents``
+    measure what radii do not.
 
     Raises:
-        ValueError: if one is no whole number, T is below 1 or k below 0, or layer_delay neither 0
-            nor 1.
+        ValueError: if one is no whole number, T is below 1 or k below 0, or layer_delay neither 0 nor 1.
 
     Example:
         >>> f"{log_bound_at_one(10_000, 10_000, layer_delay=0):.1f}"
@@ -241,7 +183,7 @@ def log_bound_at_one(steps: Count, layers: Count, *, layer_delay: Delay) -> Tens
 
     Source: arXiv:2308.12075, Theorems 1 and 2, Lemma 2 (App. A and C).
     """
-    T, k = _steps(steps), counts("layers", layers)
+    T, k = counts("steps", steps, 1), counts("layers", layers)
     return log_choose(T + 2 if checked(layer_delay) else T + k + 2, k + 2) - T.log()
 
 
@@ -250,28 +192,16 @@ def log_bound_at_half(steps: Count) -> Tensor:
 
     .. math:: \frac1T \sum_{t=1}^{T} \sum_{t'=1}^{t} 1 = \frac{T+1}{2}
 
-    Linear in T, whatever the depth: the derivative over any steps and layers is at most 1
-    (Theorem 3, in version 2 for time + depth = 1). The sum has T steps here, as in eq. 19, and
-    T + 1 in Lemma 2, with which it is (T+1)(T+2) / 2T.
+    Linear in T, whatever the depth: the derivative over any steps and layers is at most 1 (Theorem 3, in version 2 for
+    time + depth = 1). The sum has T steps here, as in eq. 19, and T + 1 in Lemma 2, with which it is
+    (T+1)(T+2) / 2T.
 
-    *Under which assumptions*: the proof bounds the mean of a norm, one arrow after the other, by
-    the largest value of the norm that follows. To take the next step it needs the mean again: it
-    holds where every two norms that meet sum to at most 1 (surely, not in the mean), or where each
-    derivative is independent of all that come after it. Radii stand for norms as in
-    :func:`log_bound_at_one`.
+    *Under which assumptions*: the proof bounds the mean of a norm, one arrow after the other, by the largest value of
+    the norm that follows. To take the next step it needs the mean again: it holds where every two norms that meet sum
+    to at most 1 (surely, not in the mean), or where each derivative is independent of all that come after it. Radii
+    stand for norms as in :func:`log_bound_at_one`.
 
-    *How far it is from the sum*: :func:`log_path_sums` with the same sizes tends to a constant,
-    since a derivative over a fixed number of layers vanishes with the steps: linear is the bound,
-    not the growth.
-
-    Args:
-        steps: T, from 1: a number, or a tensor.
-
-    Returns:
-        Logarithms in float64, in the shape of steps.
-
-    Raises:
-        ValueError: if T is no whole number from 1.
+    :func:`log_path_sums` with the same sizes tends to a constant: linear is the bound, not the growth.
 
     Example:
         >>> f"{log_bound_at_half(99).exp():.3f}"
@@ -279,7 +209,7 @@ def log_bound_at_half(steps: Count) -> Tensor:
 
     Source: arXiv:2308.12075, Theorem 3 (App. A), eq. 19.
     """
-    return ((_steps(steps) + 1) / 2).log()
+    return ((counts("steps", steps, 1) + 1) / 2).log()
 
 
 def log_mean_power(factors: Count, deviation: float) -> Tensor:
@@ -289,19 +219,13 @@ def log_mean_power(factors: Count, deviation: float) -> Tensor:
               = \log \frac{\Gamma(n\kappa + n)}{\Gamma(n\kappa)\, (n\kappa)^n},
               \qquad \kappa = \frac{1}{s^2}
 
-    Exact for n independent norms of Gamma distributions of mean 1 and deviation s: the kindest
-    case, as their covariance is 0. It grows by about :math:`s^2 / 2` a factor, exponentially, while
-    the mean of the norms converges to 1 as the theorem says; the mean of their *product* is 1.
+    Exact for n independent norms of Gamma distributions of mean 1 and deviation s: the kindest case, as their
+    covariance is 0. It grows by about :math:`s^2 / 2` a factor, exponentially, while the mean of the norms converges to
+    1 as the theorem says; the mean of their *product* is 1.
 
     Args:
         factors: n, from 1: a number, or a tensor.
         deviation: s, from 0; at 0 the result is 0.
-
-    Returns:
-        Logarithms in float64, in the shape of factors.
-
-    Raises:
-        ValueError: if n is no whole number from 1, or s is negative or not finite.
 
     Example:
         >>> print(*(f"{log_mean_power(n, 0.1).exp():.3g}" for n in (100, 1000)))
@@ -309,16 +233,8 @@ def log_mean_power(factors: Count, deviation: float) -> Tensor:
 
     Source: the exact moments of a Gamma distribution; arXiv:2308.12075, eq. 11 and 12.
     """
-    n = _steps(factors, "factors")
-    s = number("deviation", deviation, zero_allowed=True)
+    n, s = counts("factors", factors, 1), number("deviation", deviation, zero_allowed=True)
     if s == 0:
         return torch.zeros_like(n)
     shape = n / s**2
     return torch.lgamma(shape + n) - torch.lgamma(shape) - n * shape.log()
-
-
-def _steps(value: Count, name: str = "steps") -> Tensor:
-    found = counts(name, value)
-    if not (found >= 1).all():
-        raise ValueError(f"{name} must be at least 1, got {value!r}.")
-    return found

@@ -20,38 +20,29 @@ from torch import Tensor
 from neurolsc.stability.eigen import spectral_radius
 from neurolsc.validation import whole
 
+# Draws matrices: of their size n, their number and a source of chance, shape (number, n, n).
 Draw = Callable[[int, int, torch.Generator], Tensor]
-"""Draws matrices: of their size n, their number and a source of chance, shape (number, n, n)."""
-_TOGETHER = 2**22
-"""entries of matrices that are drawn at once"""
-_BELOW, _ABOVE, _AROUND = 4.0, 6.0, 5.0
-"""how far from sqrt(n) the distribution of a radius reaches, and a modulus of it from its mean:
-their deviation is about a half"""
+TOGETHER = 2**22  # entries of matrices that are drawn at once
+# How far from sqrt(n) the distribution of a radius reaches, and a modulus of it from its mean: their deviation is about
+# a half.
+BELOW, ABOVE, AROUND = 4.0, 6.0, 5.0
 
 
 class MeanRadius(NamedTuple):
     """The mean radius of a sample of matrices."""
 
     mean: float
-    error: float
-    """standard error of the mean"""
+    error: float  # standard error of the mean
 
 
 def chi_mean(k: int) -> float:
-    r"""Lemma 1 of the paper: the mean modulus of the k-th eigenvalue of a real Gaussian matrix.
+    r"""Lemma 1 of the paper: the mean modulus of the k-th eigenvalue, k from 1, of a real Gaussian matrix.
 
     .. math:: \sqrt2\, \frac{\Gamma((k+1)/2)}{\Gamma(k/2)}
 
     Right only to leading order, :math:`\sqrt k`: see :func:`ginibre_modulus` for what is exact of
     complex matrices, and :func:`expected_radius` for real ones. The lemma's "vanishing variance" is
     none: that of a chi variable tends to 1/2. It vanishes relative to the square of the mean.
-
-    Args:
-        k: from 1.
-
-    Raises:
-        TypeError: if k is not an int.
-        ValueError: if k is below 1.
 
     Example:
         >>> f"{chi_mean(8):.3f}"
@@ -64,19 +55,12 @@ def chi_mean(k: int) -> float:
 
 
 def ginibre_modulus(k: int) -> float:
-    r"""The mean of the k-th of the independent moduli of a complex Gaussian matrix: exact.
+    r"""The mean of the k-th, from 1, of the independent moduli of a complex Gaussian matrix: exact.
 
     .. math:: \frac{\Gamma(k + 1/2)}{\Gamma(k)}
 
     The mean of these over k = 1 ... n is the mean modulus of all eigenvalues. Its square deviation
     is k minus the square of the mean, which tends to 1/4.
-
-    Args:
-        k: from 1.
-
-    Raises:
-        TypeError: if k is not an int.
-        ValueError: if k is below 1.
 
     Example:
         >>> f"{sum(ginibre_modulus(k) for k in range(1, 9)) / 8:.3f}"
@@ -98,17 +82,7 @@ def ginibre_radius(n: int) -> float:
     with the regularised incomplete gamma function P. It is above :math:`\sqrt n`, by the share
     :math:`O(\sqrt{\log n / n})`.
 
-    Args:
-        n: size of the matrix, from 1.
-
-    Returns:
-        The mean, to 1e-9, which is what torch's incomplete gamma function gives.
-
-    Raises:
-        TypeError: if n is not an int.
-        ValueError: if n is below 1.
-
-    Cost: some hundred points for each of O(sqrt(n)) moduli.
+    The size n is at least 1, the result right to 1e-9, as torch's incomplete gamma function is.
 
     Example:
         >>> print(*(f"{ginibre_radius(n) / n**0.5:.4f}" for n in (1, 8, 128, 10_000)))
@@ -117,8 +91,8 @@ def ginibre_radius(n: int) -> float:
     Source: Kostlan 1992, as above.
     """
     whole("n", n)
-    low, high = max(math.sqrt(n) - _BELOW, 0.0), math.sqrt(n) + _ABOVE
-    first = math.floor(max(low - _AROUND, 0.0) ** 2)  # those below are surely smaller
+    low, high = max(math.sqrt(n) - BELOW, 0.0), math.sqrt(n) + ABOVE
+    first = math.floor(max(low - AROUND, 0.0) ** 2)  # those below are surely smaller
     k = torch.arange(first + 1, n + 1, dtype=torch.float64)
     r = torch.linspace(low, high, 401, dtype=torch.float64)
     below = torch.special.gammainc(k, r.square().unsqueeze(1)).log().sum(1).exp()
@@ -136,13 +110,6 @@ def expected_radius(draw: Draw, n: int, *, samples: int = 100, seed: int = 0) ->
         samples: their number, from 2.
         seed: of the draws.
 
-    Returns:
-        The mean radius and its standard error.
-
-    Raises:
-        TypeError: if n or samples is not an int.
-        ValueError: if n is below 1 or samples below 2.
-
     Cost: a dense eigenvalue problem of size n for each.
 
     Example:
@@ -155,7 +122,7 @@ def expected_radius(draw: Draw, n: int, *, samples: int = 100, seed: int = 0) ->
     whole("n", n)
     whole("samples", samples, at_least=2)
     generator = torch.Generator().manual_seed(seed)
-    pieces = torch.arange(samples).split(max(_TOGETHER // n**2, 1))
+    pieces = torch.arange(samples).split(max(TOGETHER // n**2, 1))
     radii = torch.cat([spectral_radius(draw(n, len(piece), generator)) for piece in pieces])
     return MeanRadius(radii.mean().item(), (radii.std() / math.sqrt(samples)).item())
 

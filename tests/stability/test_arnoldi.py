@@ -14,19 +14,17 @@ from neurolsc import (
     ALIFPlus,
     ALIFPlusMinus,
     Network,
-    pretrain,
     radius_profile,
     spectral_radius,
     wrap,
 )
-from neurolsc.neurons.derivatives import Matrices, SpikingStep
+from neurolsc.neurons.derivatives import Matrices
 from neurolsc.stability import arnoldi as module
-from neurolsc.stability.arnoldi import CHANCE, Basis, Pairs, Radii, accepted, arnoldi, excluded, kernel, matched, radii
-from neurolsc.stability.eigen import Dominant
+from neurolsc.stability.arnoldi import Basis, Radii, arnoldi, kernel, radii
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.transitions import OperatorProduct, Transitions, follow, time_derivative
 from neurolsc.surrogate import Rectangular
-from tests.stability.promise import ALL, by_family, check, survey, worst
+from tests.stability.promise import ALL, check, survey
 from tests.stability.random_layers import FAMILIES, KINDS, layer
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -104,28 +102,6 @@ def test_a_looser_tolerance_holds_and_costs_fewer_products():
     assert products[0] > products[1] > products[2]
 
 
-def test_a_point_that_does_not_settle_goes_by_lapack_and_is_counted(monkeypatch):
-    monkeypatch.setattr(module, "accepted", lambda h, value, *_: (value != value, torch.ones_like(value.real)))
-    monkeypatch.setattr(module, "bounded_radius", lambda m, _: Dominant(*arnoldi_zeros(m)))
-    m = gaussian(4, 3, 100, 100).requires_grad_()
-    fast, exact = found(m), spectral_radius(m)
-    assert fast.exact.all()
-    torch.testing.assert_close(fast.radius, exact)
-    torch.testing.assert_close(*(torch.autograd.grad(r.sum(), m)[0] for r in (fast.radius, exact)))
-
-
-def arnoldi_zeros(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    vector = torch.zeros_like(m[:, 0], dtype=torch.complex128)
-    return vector[:, 0], vector, torch.zeros(len(m), dtype=torch.bool)
-
-
-def test_nan_is_refused():
-    m = gaussian(5, 2, 100, 100)
-    m[1, 3, 4] = math.nan
-    with pytest.raises(FloatingPointError, match="NaN"):
-        found(m)
-
-
 def test_zeros_and_products_too_small_to_be_squared():
     m = gaussian(8, 3, 120, 120)
     m[0], m[1] = 0, 1e-21 * m[1]
@@ -145,12 +121,6 @@ def test_rings_beside_leaks(n, share):
     torch.testing.assert_close(without_gradient(m).radius.double(), torch.full((2,), 1.02), rtol=0.01, atol=0)
 
 
-@pytest.mark.parametrize("size", [0.01, 0.05, 0.3])
-def test_a_circle_around_one(size):
-    m = torch.eye(120) + size * torch.roll(torch.eye(120), 1, 0)
-    torch.testing.assert_close(without_gradient(m).radius.double(), torch.full((2,), 1 + size), rtol=0.01, atol=0)
-
-
 def test_permutations_and_small_circles():
     torch.manual_seed(0)
     loops = gaussian(3, 100, 100)
@@ -166,19 +136,6 @@ def test_a_chain_that_ends_nowhere_goes_by_lapack():
     got = without_gradient(m)
     assert got.exact.all()
     torch.testing.assert_close(got.radius.double(), torch.full((2,), 0.5), rtol=0.01, atol=0)
-
-
-@pytest.mark.parametrize("scale", [0.95, 1.05])
-@pytest.mark.parametrize("silent", [20, 100])
-def test_rings_beside_silent_neurons_of_a_layer(scale, silent):
-    n = 150
-    s, zero = torch.ones(2, n), torch.zeros(2, n)
-    s[:, :silent] = 0
-    w = torch.block_diag(torch.zeros(silent, silent), scale * orthogonal(n - silent))
-    step = SpikingStep(w, s, zero, zero, zero, torch.full((n,), 0.001), 0.9 + 0.07 * torch.rand(n))
-    product = OperatorProduct([step], 2)
-    with torch.no_grad():
-        torch.testing.assert_close(radii(product, s).radius, largest(product.matrices(s)), rtol=0.01, atol=0)
 
 
 def test_a_ring_above_the_leaks_of_a_layer_is_not_missed():
@@ -216,25 +173,6 @@ def test_the_kernel_is_that_of_the_smallest_polynomial_of_the_products(mu, compi
     torch.testing.assert_close(k[0, -1, 0], smallest.norm() ** -2, rtol=1e-8, atol=0)
 
 
-def test_at_an_eigenvalue_the_kernel_stays_below_the_share_of_its_left_vector_in_the_start():
-    m, q = gaussian(2, 40, 40), gaussian(3, 40)
-    values, right = torch.linalg.eig(m)
-    left = torch.linalg.inv(right)
-    share = (left @ (q / q.norm()).to(left.dtype)).abs() / left.norm(dim=1)
-    made = basis(m, q, 30)
-    assert (kernel(made.h, values.unsqueeze(0))[0, -1] <= share**-2 * (1 + 1e-6)).all()
-    off = kernel(made.h, 1.2 * values.abs().max() * torch.ones(1, 1).to(values.dtype))
-    assert off[0, -1, 0] > 1e4 * 40, "of others it does not"
-
-
-@pytest.mark.parametrize("chance", ["real", "complex"])
-def test_the_chance_of_a_start_with_less_is_one_in_four_hundred(chance):
-    g = torch.Generator().manual_seed(0)
-    q = torch.randn(200_000, 2, generator=g)  # along y: one direction, or two of half the square each
-    z = q[:, 0].abs() if chance == "real" else q.norm(dim=1) / 2**0.5
-    assert 0.0015 < (z < CHANCE[chance]).double().mean() < 0.004
-
-
 def test_an_eigenvalue_of_which_the_start_has_hardly_anything_is_waited_for():
     """A real one above a pair, of which the start has an 80th of its average part."""
     n, c, s = 152, math.cos(0.05), math.sin(0.05)
@@ -244,38 +182,6 @@ def test_an_eigenvalue_of_which_the_start_has_hardly_anything_is_waited_for():
     q[0, 0] = 0.0126
     got = arnoldi(lambda _: lambda x: x @ m.T, q, torch.zeros(1) + 0j, 0.01, 0.005)
     assert not got.settled.item() or got.value.abs().item() == pytest.approx(1.012, rel=1e-3)
-
-
-def test_a_basis_that_holds_all_of_the_start_excludes_all_else_and_a_smaller_tolerance_less():
-    few, one = torch.zeros(50), torch.ones(1) + 0j
-    few[:3] = torch.tensor([1.0, 0.5, -0.2])
-    assert excluded(basis(torch.diag(few), torch.ones(50), 20).h, one, 0.01, 50)[0].item() > 1e10
-    made = basis(gaussian(6, 100, 100), gaussian(7, 100), 30)
-    shares = [excluded(made.h, one, tolerance, 100)[0].item() for tolerance in (0.001, 0.01, 0.1)]
-    assert shares[0] < shares[1] < shares[2]
-
-
-@pytest.mark.parametrize(
-    ("value", "residual", "condition", "least", "counts"),
-    [
-        (1.0, 1e-4, 1.0, 0.0, True),
-        (1.0, 6e-3, 0.1, 0.0, False),  # the residual
-        (1.0, 1e-3, 1.9, 0.0, True),
-        (1.0, 1e-3, 2.1, 0.0, False),  # with a sensitive value
-        (1.0, 1e-12, 1e9, 0.0, False),  # rounding, in single precision
-        (1.0, 1.0, 1e9, 0.997, True),  # not larger than a known one by half the tolerance
-        (1.0, 1.0, 1e9, 0.99, False),
-        (1e-3, 1e-6, 1.0, 0.0, False),  # far below the norm
-    ],
-)
-def test_what_a_value_needs_to_count(value, residual, condition, least, counts, monkeypatch):
-    h, one = torch.nn.functional.pad(0.5 * torch.eye(4), (0, 0, 1, 0)).unsqueeze(0).float(), torch.ones(1)
-    for share, wanted in ((2.0, counts), (0.5, False)):
-        monkeypatch.setattr(module, "excluded", lambda *_, share=share: (share * one, one))
-        pair = (value * one + 0j, residual * one, condition * one, least * one + 0j)
-        done, more = accepted(h, *pair, 4, 0.01, 0.005)
-        assert done.item() == wanted
-        assert wanted or more.item() > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -314,29 +220,6 @@ def test_bases_stay_orthogonal_and_stop_at_a_breakdown():
 # ---- gradients
 
 
-def claimed(value: float, m: Tensor, monkeypatch: pytest.MonkeyPatch) -> Radii:
-    """Radii with gradient where the search claims a value for the leading left vector."""
-    values, vectors = torch.linalg.eig(m.T)
-    y = vectors[:, values.abs().argmax()]
-    said = Dominant(torch.tensor([value + 0j]), y.unsqueeze(0), torch.ones(1, dtype=torch.bool))
-    monkeypatch.setattr(module, "_dominant", lambda *_, **__: said)
-    return found(m.unsqueeze(0).requires_grad_())
-
-
-@pytest.mark.parametrize(("claim", "exact"), [(1.2, True), (0.996, False), (1.0, False)])
-def test_a_gradient_is_that_of_an_eigenvalue_as_large_as_the_radius(claim, exact, monkeypatch):
-    torch.manual_seed(6)
-    q = orthogonal(100)
-    m = q @ torch.diag(torch.cat((torch.tensor([1.0, 0.8]), 0.5 * torch.rand(98)))) @ q.T
-    if claim == 1.0:  # of a smaller one nearby it is the gradient, and not the radius
-        x = q[:, 1].to(torch.complex128).unsqueeze(0)
-        pair = Pairs(torch.tensor([0.997 + 0j]), x, x, torch.ones(1, dtype=torch.bool))
-        monkeypatch.setattr(module, "pairs_near", lambda *_: pair)
-    got = claimed(claim, m, monkeypatch)
-    assert got.exact.item() == exact
-    torch.testing.assert_close(got.radius.detach(), torch.ones(1))
-
-
 def test_the_gradient_of_a_ring_is_that_of_one_of_its_eigenvalues():
     m = torch.stack([(0.9 + 0.1 * torch.rand(150, 1)) * orthogonal(150) for _ in range(3)]).requires_grad_()
     got = found(m)
@@ -344,30 +227,6 @@ def test_the_gradient_of_a_ring_is_that_of_one_of_its_eigenvalues():
     torch.testing.assert_close(got.radius.detach(), largest(m), rtol=0.01, atol=0)
     (gradient,) = torch.autograd.grad(got.radius.sum(), m)
     torch.testing.assert_close((gradient * m).sum((1, 2)), got.radius, rtol=0.01, atol=0)  # Euler
-
-
-def one(value: complex, *vector: complex) -> Dominant:
-    x = torch.tensor([vector], dtype=torch.complex128)
-    return Dominant(torch.tensor([value], dtype=torch.complex128), x / x.norm(), torch.tensor([True]))
-
-
-@pytest.mark.parametrize(
-    ("right", "left", "is_pair"),
-    [
-        (one(0.9, 1.0, 0.0), one(0.9, 1e-7, 1.0), True),
-        (one(0.9, 1.0, 0.0), one(0.9, 1e-9, 1.0), False),  # at a right angle
-        (one(0.9, 1.0, 0.0), one(0.9, 0.0, 1.0), False),
-        (one(0.9, 1.0, 0.5), one(0.9005, 1.0, 0.2), True),
-        (one(0.9, 1.0, 0.5), one(0.902, 1.0, 0.2), False),  # another value
-        (one(0.5 + 0.5j, 1.0, 1j), one(0.5 - 0.5j, 1.0, -1j), True),  # the other of a complex pair
-    ],
-)
-def test_left_and_right_vectors_of_two_bases_are_pairs_where_they_agree(right, left, is_pair):
-    pairs = matched(right, left, 1e-3)
-    assert pairs.found.item() == is_pair
-    assert pairs.left.isfinite().all()
-    if is_pair:
-        torch.testing.assert_close((pairs.left.conj() * pairs.right).sum(1), torch.ones(1) + 0j)
 
 
 # ---- layers
@@ -459,21 +318,6 @@ def test_untrained_wide_layers_need_no_dense_eigenvalues(make):
     torch.testing.assert_close(fast.time, exact.time, rtol=0.01, atol=0)
 
 
-@pytest.mark.slow
-def test_pre_trained_radii_are_confirmed_by_the_exact_path(make_network, make_spikes):
-    torch.set_default_dtype(torch.float32)
-    network = make_network(width=64)
-    batches = [make_spikes(T=20, B=6, seed=seed) for seed in range(1, 5)]
-    result = pretrain(network, batches, target=0.5, progress=False)
-    assert result.converged
-    assert (result.profile.exact[0] < 0.5).all(), "found without matrices"
-    exact, fast = (radius_profile(network, batches[0], method=method) for method in ("exact", "krylov"))
-    torch.testing.assert_close(fast.time_mean, exact.time_mean, rtol=0, atol=0.005)
-    torch.testing.assert_close(fast.depth_mean, exact.depth_mean, rtol=0, atol=0.005)
-    assert (exact.time_mean - 0.5).abs().max() < 0.06  # all steps of one batch: three tolerances, as elsewhere
-    assert (exact.firing_rate > 0).all()
-
-
 # ---- random layers
 
 
@@ -499,7 +343,7 @@ def test_radii_of_some_random_layers_are_right():
     torch.set_default_dtype(torch.float32)
     rows = survey(range(0, 720, 31))
     assert sum(r.points for r in rows) > 200
-    assert not any(r.wrong for r in rows), worst(rows, 5)
+    assert not [r for r in rows if r.wrong]
 
 
 @pytest.mark.slow
@@ -510,4 +354,4 @@ def test_radii_of_all_random_layers_are_right():
     layers = [r for r in rows if r.direction == "time"]
     assert sum(r.rate > 0.01 for r in layers) > len(layers) / 2, "most layers spike"
     assert 5 * len(KINDS) * len(FAMILIES) <= ALL
-    assert not any(r.wrong for r in rows), f"{by_family(rows)}\n\n{worst(rows)}"
+    assert not [r for r in rows if r.wrong]

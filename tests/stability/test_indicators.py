@@ -73,27 +73,6 @@ def test_one_exponent_is_the_growth_of_one_direction_through_the_product(cell: t
             torch.testing.assert_close(found[layer, sample, 0], wanted)
 
 
-def test_all_of_them_sum_up_to_the_mean_logarithm_of_the_determinant(make_network, make_spikes):
-    network, x = make_network(gain=3, width=7, tau_v=5.0), make_spikes(T=10, B=2)
-    found = lyapunov_exponents(network, x, count=14)
-    for layer in range(2):
-        logs = torch.linalg.slogdet(derivatives(network, x, layer)).logabsdet.mean(0)
-        torch.testing.assert_close(found[layer].sum(1), logs)
-        assert (found[layer, :, 0] > found[layer, :, -1]).all()
-
-
-def test_a_direction_that_is_lost_is_minus_infinity():
-    a = torch.zeros(3, 3)
-    assert lyapunov_exponents(of_matrix(a), torch.randn(4, 2, 3), count=2).tolist() == [[[-math.inf] * 2] * 2]
-
-
-def test_too_many_are_refused(make_network, make_spikes):
-    with pytest.raises(ValueError, match="count must be at most the 32 state variables"):
-        lyapunov_exponents(make_network(), make_spikes(), count=33)
-    with pytest.raises(TypeError, match=r"network must be a neurolsc\.Network"):
-        lyapunov_exponents(nn.Linear(2, 2), make_spikes())
-
-
 # ---- singular values
 
 
@@ -123,29 +102,6 @@ def test_they_see_what_a_radius_does_not():
 # ---- gradients
 
 
-def linear_layers(layers: int, layer_delay: int = 1) -> Network:
-    cells = [Linear(0.9 * torch.randn(3, 3), torch.randn(3, 3)) for _ in range(layers)]
-    return Network(cells, 2, layer_delay=layer_delay)
-
-
-def test_of_a_linear_layer_they_are_powers_of_its_matrix():
-    network, x = linear_layers(1), torch.randn(6, 2, 3)
-    found = state_gradients(network, x, lambda logits: logits[-1, :, 0].sum())
-    g = network.readout.weight[0].detach()
-    for back in range(6):
-        torch.testing.assert_close(found[0, 5 - back], g.norm().expand(2))
-        g = network.cells[0].a.detach().T @ g
-
-
-@pytest.mark.parametrize("layer_delay", [0, 1])
-def test_a_layer_below_hears_of_it_through_the_one_above(layer_delay):
-    network, x = linear_layers(2, layer_delay), torch.randn(4, 2, 3)
-    found = state_gradients(network, x, lambda logits: logits[-1, :, 1].sum())
-    first = network.cells[1].w.detach().T @ network.readout.weight[1].detach()
-    torch.testing.assert_close(found[0, 3 - layer_delay], first.norm().expand(2))
-    assert layer_delay == 0 or (found[0, 3] == 0).all()
-
-
 def test_of_spiking_layers_they_are_those_of_autograd_by_hand(make_network, make_spikes):
     network, x, labels = make_network(gain=3, tau_v=5.0), make_spikes(T=5, B=3), torch.tensor([0, 1, 3])
     found = state_gradients(network, x, lambda logits: cross_entropy(logits, labels))
@@ -163,14 +119,6 @@ def test_of_spiking_layers_they_are_those_of_autograd_by_hand(make_network, make
             wanted = torch.cat([torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in layer], 1)
             torch.testing.assert_close(found[i, t], wanted.norm(dim=1))
     assert found.count_nonzero() > 20
-
-
-def test_a_network_that_learns_nothing_has_the_same_gradients(make_network, make_spikes):
-    network, x = make_network(gain=3, tau_v=5.0), make_spikes(T=5, B=3)
-    wanted = state_gradients(network, x, lambda logits: logits[-1].sum())
-    network.requires_grad_(False)
-    assert wanted[0].any()
-    torch.testing.assert_close(state_gradients(network, x, lambda logits: logits[-1].sum()), wanted)
 
 
 def test_a_sample_that_ends_earlier_has_the_gradients_that_it_has_alone(make_network, make_spikes):
@@ -213,15 +161,6 @@ def test_signal_to_noise_is_that_of_the_formula():
         signal_to_noise(gradients[:1])
 
 
-def test_noise_alone_has_one_in_the_number_of_batches_and_larger_batches_more():
-    noise = torch.randn(8, 100_000)
-    assert signal_to_noise(noise) == pytest.approx(1 / 8, rel=0.05)
-    gradients = 1 + 20 * torch.randn(64, 100_000)
-    of_four = gradients.view(16, 4, -1).mean(1)
-    few, many = (signal_to_noise(g) - 1 / len(g) for g in (gradients, of_four))  # what is not of noise alone
-    assert many / few == pytest.approx(4, rel=0.1)
-
-
 # ---- survival
 
 
@@ -244,20 +183,6 @@ def test_a_layer_that_is_dead_or_the_same_for_all_keeps_nothing():
     assert surviving_share(x, torch.rand(50, 1, 8).expand(50, 40, 8)) == 0
 
 
-def test_noise_that_knows_nothing_of_the_input_keeps_about_nothing():
-    shares = [surviving_share(samples(), torch.randn(50, 40, 200)) for _ in range(20)]
-    assert max(shares) < 0.02
-    assert sum(shares) / 20 < 3 / 40**2  # O(1 / B^2)
-
-
-def test_too_few_samples_tell_nothing_and_others_are_refused():
-    x = samples(3)
-    assert math.isnan(surviving_share(x, x))
-    assert math.isnan(surviving_share(torch.zeros(50, 40, 3), samples()))
-    with pytest.raises(ValueError, match="of the same steps and samples"):
-        surviving_share(x, samples())
-
-
 # ---- usable derivatives
 
 
@@ -274,18 +199,6 @@ def test_the_share_is_that_of_the_formula(cell, spike, make_network, make_spikes
         wanted = (slopes >= 0.2 * largest).double().mean()
         assert 0 < wanted < 1
         assert found[layer] == pytest.approx(wanted.item(), abs=1e-6)
-
-
-def test_layers_of_other_libraries_are_asked_by_autograd():
-    snn = pytest.importorskip("snntorch")
-    leaky = snn.Leaky(beta=0.8, threshold=1.0, spike_grad=snn.surrogate.fast_sigmoid(slope=25))
-    network = wrap([nn.Linear(6, 20), leaky, nn.Linear(20, 2)])
-    x = 5 * torch.rand(12, 4, 6)
-    (t,), (spikes,) = follow(network, x, torch.arange(12))
-    assert spikes.any()
-    wanted = ((1 + 25 * (t.before.mem - 1).abs()) ** -2 >= 0.1).double().mean()
-    assert 0 < wanted < 1
-    assert usable_share(network, x).item() == pytest.approx(wanted.item(), abs=1e-6)
 
 
 def test_spikes_that_are_a_state_of_their_own_are_asked_a_step_on():
@@ -330,14 +243,6 @@ def test_synchrony_is_one_for_copies_and_one_in_n_for_strangers():
     assert activity((torch.rand(2000, 3, 50) < 0.2).double()).synchrony == pytest.approx(1 / 50, rel=0.1)
 
 
-def test_steps_outside_the_mask_do_not_count():
-    spikes = (torch.rand(12, 1, 6) < 0.4).double()
-    longer = torch.cat([spikes, torch.zeros(8, 1, 6)])
-    mask = torch.arange(20).unsqueeze(1) < 12
-    torch.testing.assert_close(activity(longer, mask), activity(spikes))
-    assert activity(longer).rate < activity(spikes).rate
-
-
 # ---- time constants
 
 
@@ -352,13 +257,6 @@ def test_time_constants_say_whether_they_move(make_network):
     assert (voltage.name, voltage.fixed, voltage.trained, voltage.gradient) == ("tau_v", False, False, None)
     assert (threshold.name, threshold.trained, threshold.stuck, threshold.gradient) == ("tau_theta", True, 0.25, 2.0)
     assert threshold.decay == pytest.approx((12 * math.exp(-1 / 20) + 4) / 16)
-
-
-@pytest.mark.parametrize("tau", [1e-9, 0.1, 20.0, 1e20])
-def test_a_time_constant_is_told_in_steps(make_network, tau: float):
-    cell = make_network().cells[0]
-    cell.tau_theta = torch.full((16,), tau)
-    assert time_constants(cell)[1].steps == pytest.approx({1e-9: 0.0, 1e20: math.inf}.get(tau, tau))
 
 
 def test_a_decay_that_was_given_as_a_number_is_neither_frozen_nor_stuck():

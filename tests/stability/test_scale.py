@@ -67,22 +67,6 @@ def test_weights_are_multiples_of_the_first_ones_and_decays_too(make_network, ma
         assert torch.equal(new.b_theta, old.b_theta)
 
 
-@pytest.mark.parametrize(
-    ("direction", "moved"), [("time", {"w_rec", "adaptation", "log_tau_theta"}), ("depth", {"w_in"})]
-)
-def test_one_direction_alone_moves_only_its_own_parameters(direction, moved, make_network, make_spikes):
-    network = make_network(n_in=32)
-    before = copy.deepcopy(network)
-    result = scale_to_radius(network, make_spikes(N=32), target=0.5, direction=direction, progress=False)
-    assert result.converged
-    assert (getattr(result.profile, f"{direction}_mean") - 0.5).abs().max() <= 0.02
-    assert str(result).count(f"target: {direction} 0.5\n") == 1
-    for old, new in zip(before.cells, network.cells, strict=True):
-        named = dict(new.named_parameters())
-        changed = {name for name, value in old.named_parameters() if not torch.equal(value, named[name])}
-        assert changed - {"log_tau_v"} == moved
-
-
 def test_a_target_out_of_reach_leaves_the_closest_scale_and_a_finding(make_network, make_spikes):
     # a silent surrogate and no decay above exp(-1/2): the radius cannot exceed 0.61
     network = make_network(spike=FastSigmoid(dampening=0.0), n_in=32)
@@ -92,29 +76,6 @@ def test_a_target_out_of_reach_leaves_the_closest_scale_and_a_finding(make_netwo
     torch.testing.assert_close(result.profile.time_mean, torch.full((2,), 0.6065), rtol=0, atol=1e-3)
     assert all(p.isfinite().all() for p in network.parameters())
     assert any("due to the leak" in str(finding) for finding in result.findings)
-
-
-def test_scales_that_miss_on_fresh_samples_are_no_success(make_network, make_spikes):
-    # all on two samples, and the others fire at another rate
-    chosen = torch.randperm(8, generator=torch.Generator().manual_seed(0))[:2]
-    x = make_spikes(T=20, B=8, N=32, rate=0.6)
-    x[:, chosen] = make_spikes(T=20, B=2, N=32, rate=0.02)
-    result = scale_to_radius(make_network(n_in=32), x, target=0.5, samples=1, progress=False)
-    assert result.points == (20, 2)  # of the 6 others: two are enough to see it
-    assert not result.converged
-    assert any("against a target of 0.5" in finding.problem for finding in result.findings)
-
-
-def test_what_does_not_fit_is_refused(make_network, make_spikes):
-    x = make_spikes()
-    with pytest.raises(TypeError, match=r"network must be a neurolsc.Network, got LSTM: give neurolsc.wrap\(module\)"):
-        scale_to_radius(torch.nn.LSTM(30, 4), x)
-    with pytest.raises(TypeError, match=r"batch 1 must be an input .* got int"):
-        scale_to_radius(make_network(), 3)
-    with pytest.raises(TypeError, match=r"takes the options .*; got shuffle"):
-        scale_to_radius(make_network(), x, shuffle=False)
-    with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\)"):
-        scale_to_radius(make_network(), x[..., :29], progress=False)
 
 
 # ---- firing rates
@@ -146,17 +107,6 @@ def test_a_rate_that_no_threshold_gives_is_an_error_and_changes_nothing_or_the_n
     reached = match_firing_rates(network, x, [0.05, 0.95], tolerance=math.inf)
     assert 0.05 < reached[1] < 0.9
     torch.testing.assert_close(network.cells[1].theta_rest, rest * 1e-3), "the least scale"
-
-
-def test_a_layer_that_fires_at_no_scale_keeps_its_thresholds(make_network, make_spikes):
-    network, x = make_network(gain=2), make_spikes()
-    with torch.no_grad():
-        network.cells[0].w_in.zero_()
-    before = copy.deepcopy(network.cells[0].state_dict())
-    with pytest.raises(ValueError, match="layer 1: no scale"):
-        match_firing_rates(network, x, [0.1, 0.1])
-    assert match_firing_rates(network, x, [0.1, 0.1], tolerance=math.inf)[0] == 0
-    torch.testing.assert_close(network.cells[0].state_dict(), before)
 
 
 def test_rates_and_cells_that_do_not_fit_are_refused(make_network, make_spikes):

@@ -12,7 +12,6 @@ from neurolsc.stability.transitions import (
     Transitions,
     depth_derivative,
     depth_factors,
-    depth_product,
     draw_steps,
     flat,
     follow,
@@ -124,11 +123,6 @@ def test_radii_through_depth_are_those_of_the_matrices_with_the_same_draws(
         assert exact.radius.any()
 
 
-def test_a_product_starts_where_it_is_narrowest(make_network, make_spikes):
-    (t,) = points(make_network(width=7, layers=1), make_spikes(T=4, B=2))
-    assert depth_product(t, "submatrix", torch.Generator()).size == 7, "not 14, the state's size, nor 30, the input's"
-
-
 # ---- points
 
 
@@ -141,15 +135,6 @@ def test_points_are_ordered_by_step_and_sample_at_the_chosen_steps(make_network,
         assert torch.equal(flat(t.before), flat(u.before).view(9, 2, -1)[steps].flatten(0, 1))
         assert not flat(t.before).requires_grad
     assert all(map(torch.equal, outputs, network.run(x).spikes))
-
-
-def test_cells_of_unequal_kinds_and_widths_stack(make_spikes):
-    first, second = follow(Network([LIF(30, 7), ALIFPlus(7, 4)], 2), make_spikes(T=5, B=2), torch.arange(5))[0]
-    assert time_derivative(first).shape == (10, 7, 7)
-    assert time_derivative(second).shape == (10, 8, 8)
-    assert depth_derivative(first).shape[1:] == (7, 30)
-    assert depth_derivative(second).shape == (10, 8, 7)
-    assert (first.states, first.non_square, second.states, second.non_square) == (7, True, 8, True)
 
 
 def test_drawn_steps_are_one_of_each_stretch_and_every_step_can_be_drawn():
