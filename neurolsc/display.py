@@ -72,6 +72,6 @@ def counted(values: Iterable[Any]) -> list[tuple[Any, int]]:
     return [(value, len(list(equal))) for value, equal in groupby(values)]
 
 
-def state_repr(state: Any) -> str:
-    """The state of a cell, a named tuple, by the shapes of its tensors (B, ...)."""
-    return f"{type(state).__name__}({shapes('B', **state._asdict())})"
+def state_repr(self: Any) -> str:
+    """The state of a cell, a named tuple, by the shapes of its tensors (B, ...): its ``__repr__``."""
+    return f"{type(self).__name__}({shapes('B', **self._asdict())})"

@@ -51,7 +51,7 @@ class Inputs(NamedTuple):
     def of(cls, flat: Sequence[Any]) -> Inputs:
         """The inverse of :meth:`flat`."""
         c = flat[5 : 5 + len(Constants._fields)]
-        return cls(*flat[:5], Constants(*c), tuple(flat[5 + len(c) :]))
+        return cls(*flat[:5], Constants(*c), tuple(flat[5 + len(c) :]))  # type: ignore[call-arg]
 
     def read(self, a: int, b: int) -> Tensor:
         """What the steps from a to b read, one behind the other ((b - a) B, n_in)."""
@@ -134,7 +134,8 @@ def gradients_of(
     by_x, by_late = by_read, None
     if by_read is not None:
         by_x, by_late = (by_read[:-1], None) if inputs.late is None else (by_read[1:], by_read[0])
-    return Inputs(by_x, by_late, *by_state, by_constants, tuple(next(found) if w else None for w in needed.spike))
+    by_spike = tuple(next(found) if wants else None for wants in needed.spike)
+    return Inputs(by_x, by_late, *by_state, by_constants, by_spike)  # type: ignore[call-arg]
 
 
 def overridden(thing: object) -> bool:

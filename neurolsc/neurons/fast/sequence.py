@@ -190,7 +190,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
         for k, samples in ends.items():
             if a < k <= b:
                 end_v[samples] = now_v[k - a][samples]
-                if moving:
+                if end_theta is not None:
                     end_theta[samples] = now_theta[k - a][samples]
         if type(plan.spike) not in OURS:
             smooth = smooth + plan.spike.primitive((now_v[1:] - now_theta[-(b - a) :]).flatten(0, 1)).sum()
