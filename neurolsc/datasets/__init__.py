@@ -1,6 +1,6 @@
 """Images, events, music and words in, batches ``(x (T, B, N), labels (B,))`` out.
 
-- ``speech``: spoken words (SHD), binned, of ``events`` (their reader, cache, random changes).
+- ``speech``: spoken words (SHD), binned, of ``events`` (their reader, random changes).
 - ``images``: MNIST as spike latencies or grey levels, and CIFAR.
 - ``music``: JSB chorales. ``text``: words of published texts or of one's own.
 - ``tonic``: event data sets of tonic. ``synthetic``: a value to store and to recall.
@@ -8,8 +8,8 @@
 - ``download``: published files, verified.
 """
 
-from neurolsc.datasets.batches import Batch, collate, collate_padded, hold_out, input_batches
-from neurolsc.datasets.events import ChannelJitter, EventCache, EventFile, Events, SpikeDrop, TimeStretch
+from neurolsc.datasets.batches import Batch, collate, hold_out, input_batches
+from neurolsc.datasets.events import ChannelJitter, EventFile, Events, SpikeDrop, TimeStretch
 from neurolsc.datasets.images import (
     CIFAR10,
     CIFAR100,
@@ -34,7 +34,6 @@ __all__ = [
     "Batch",
     "Binning",
     "ChannelJitter",
-    "EventCache",
     "EventFile",
     "Events",
     "JSBChorales",
@@ -54,7 +53,6 @@ __all__ = [
     "WordSwitch",
     "Words",
     "collate",
-    "collate_padded",
     "from_tonic",
     "hold_out",
     "input_batches",

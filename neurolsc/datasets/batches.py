@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from neurolsc.display import shapes
-from neurolsc.frames import lasting, stretch
+from neurolsc.frames import lasting
 from neurolsc.validation import number, one_of, whole
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -45,9 +45,9 @@ class Batch(Sequence[Item]):
     """
 
     def __init__(self, x: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
-        wanted = labels.shape[:1] if labels.ndim == 1 else labels.shape[1:2]
-        if x.ndim != 3 or x.shape[1:2] != wanted:
-            turned = x.ndim == 3 and (x.shape[:1] if labels.ndim == 1 else x.shape[1::-1]) == labels.shape[:2]
+        per_step = labels.ndim > 1
+        if x.ndim != 3 or x.shape[1:2] != labels.shape[per_step : per_step + 1]:
+            turned = x.ndim == 3 and (x.shape[1::-1] if per_step else x.shape[:1]) == labels.shape[:2]
             hint = "; x looks batch-first: x.transpose(0, 1)" if turned else ""
             raise ValueError(
                 f"a batch must be x (T, B, N) with labels (B,) or targets (T, B, ...), got {tuple(x.shape)} "
@@ -65,8 +65,7 @@ class Batch(Sequence[Item]):
         """One item, without its padding."""
         x = self.x.select(1, index)
         steps = len(x) if self.mask is None else int(self.mask[:, index].sum())
-        target = int(self.labels[index]) if self.labels.ndim == 1 else self.labels[:steps, index]
-        return stretch(x, 0, steps), target
+        return x[:steps], int(self.labels[index]) if self.labels.ndim == 1 else self.labels[:steps, index]
 
 
 class BatchDataset(Dataset[Item]):
@@ -91,99 +90,63 @@ class BatchDataset(Dataset[Item]):
 def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
     """Stack items along the second axis into a batch: the ``collate_fn`` of a ``DataLoader``.
 
+    Items of unequal length are padded with zeros to the longest.
+
     Args:
-        items: pairs (x, label), every x of the same shape (T, N) and dtype, the label an int, or a
-            tensor (T, ...) of targets, one for every step; or a :class:`Batch`, which is taken
+        items: pairs (x, label), every x of shape (T, N) with the same N and dtype, the label an int,
+            or a tensor (T, ...) of targets, one for every step; or a :class:`Batch`, which is taken
             apart without a copy.
 
     Returns:
         x of shape (T, B, N), in the items' dtype, and labels of shape (B,), int64, or targets
-        (T, B, ...) in the items' dtype; of a :class:`Batch` with a mask this is the third.
+        (T, B, ...) in the items' dtype; where items are of unequal length, third, a mask (T, B),
+        bool, True while an item lasts, as :meth:`neurolsc.Network.run` takes it.
 
     Raises:
-        ValueError: if there is no item, or one differs from the first in shape or dtype.
-        TypeError: if a label is neither an integer nor a tensor of targets.
+        ValueError: if there is no item, or one differs from the first in N or dtype.
+        TypeError: if x is not a tensor, or a label neither an integer nor a tensor of targets.
 
     Example:
         >>> x, labels = collate([(torch.zeros(100, 784), 3), (torch.zeros(100, 784), 7)])
         >>> x.shape, labels
         (torch.Size([100, 2, 784]), tensor([3, 7]))
-    """
-    if isinstance(items, Batch):
-        return (items.x, items.labels) if items.mask is None else (items.x, items.labels, items.mask)
-    _check(items, equal_length=True)
-    return torch.stack([x for x, _ in items], dim=1), _targets(items)
-
-
-def collate_padded(items: Sequence[ItemT]) -> tuple[Tensor, Tensor, Tensor]:
-    """Stack items of unequal length into a batch as long as the longest, padded with zeros.
-
-    Args:
-        items: pairs (x, label), every x of shape (T, N) with the same N and dtype; labels as in
-            :func:`collate`.
-
-    Returns:
-        x (T, B, N), labels (B,), int64, or targets (T, B, ...), and a mask (T, B), bool, True while
-        an item lasts, as :meth:`neurolsc.Network.run` takes it.
-
-    Raises:
-        ValueError: if there is no item, or one differs from the first in N or dtype.
-        TypeError: as :func:`collate`.
-
-    Example:
-        >>> x, labels, mask = collate_padded([(torch.ones(1, 700), 3), (torch.ones(2, 700), 7)])
+        >>> x, labels, mask = collate([(torch.ones(1, 700), 3), (torch.ones(2, 700), 7)])
         >>> x.shape, mask.int().tolist()
         (torch.Size([2, 2, 700]), [[1, 1], [0, 1]])
     """
     if isinstance(items, Batch):
-        mask = torch.ones(items.x.shape[:2], dtype=torch.bool) if items.mask is None else items.mask
-        return items.x, items.labels, mask
-    _check(items, equal_length=False)
-    lengths = torch.tensor([len(x) for x, _ in items])
-    mask = torch.arange(int(lengths.max()))[:, None] < lengths
-    return pad_sequence([x for x, _ in items]), _targets(items), mask
-
-
-def collate_any(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
-    """:func:`collate` of items of equal length, else :func:`collate_padded`."""
-    equal = isinstance(items, Batch) or len({len(x) for x, _ in items if isinstance(x, Tensor)}) <= 1
-    return collate(items) if equal else collate_padded(items)
-
-
-def _check(items: Sequence[Item], *, equal_length: bool) -> None:
+        return (items.x, items.labels) if items.mask is None else (items.x, items.labels, items.mask)
     if len(items) == 0:
         raise ValueError("a batch needs at least one item (x (T, N), label), got none.")
-    first = items[0][0]
+    first, target = items[0]
     if not isinstance(first, Tensor):
         cure = ": give (torch.from_numpy(x), label)" if type(first).__module__ == "numpy" else ""
         raise TypeError(f"items must be pairs (x, label) with a tensor x (T, N), got a {type(first).__name__}{cure}.")
     if first.ndim != 2:
         raise ValueError(f"items must have the shape (T, N), got {tuple(first.shape)} in item 0.")
-    start = 0 if equal_length else 1
-    for i, (x, _) in enumerate(items):
-        if x.shape[start:] != first.shape[start:] or x.dtype != first.dtype:
-            hint = "; collate_padded takes unequal lengths" if equal_length else ""
+    per_step = isinstance(target, Tensor) and target.ndim > 0
+    for i, (x, y) in enumerate(items):
+        if x.shape[1:] != first.shape[1:] or x.dtype != first.dtype:
             raise ValueError(
                 f"all items of a batch must agree, got {tuple(x.shape)} {x.dtype} in item {i} "
-                f"and {tuple(first.shape)} {first.dtype} in item 0{hint}."
+                f"and {tuple(first.shape)} {first.dtype} in item 0."
             )
-
-
-def _targets(items: Sequence[Item]) -> Tensor:
-    """Labels (B,), or targets for every step (T, B, ...)."""
-    targets = [target for _, target in items]
-    if not isinstance(targets[0], Tensor) or not targets[0].ndim:
+        if per_step and (not isinstance(y, Tensor) or len(y) != len(x) or y.dtype != target.dtype):
+            raise ValueError(
+                f"targets must be a tensor with one for each of the {len(x)} steps, {target.dtype} as in item 0, "
+                f"got {y!r} in item {i}."
+            )
+    if per_step:
+        labels = pad_sequence([torch.as_tensor(y) for _, y in items])
+    else:
         try:
-            return torch.tensor([operator.index(target) for target in targets])
+            labels = torch.tensor([operator.index(y) for _, y in items])
         except TypeError as error:
             raise TypeError(f"a label must be an integer, or targets a tensor (T, ...): {error}.") from error
-    for i, (x, target) in enumerate(items):
-        if not isinstance(target, Tensor) or len(target) != len(x) or target.dtype != targets[0].dtype:
-            raise ValueError(
-                f"targets must be a tensor with one for each of the {len(x)} steps, {targets[0].dtype} as in item 0, "
-                f"got {target!r} in item {i}."
-            )
-    return pad_sequence([torch.as_tensor(target) for target in targets])
+    lengths = torch.tensor([len(x) for x, _ in items])
+    x = pad_sequence([x for x, _ in items])
+    mask = torch.arange(len(x))[:, None] < lengths
+    return (x, labels) if mask.all() else (x, labels, mask)
 
 
 def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> Sequence[tuple[Tensor, int]]:
@@ -217,14 +180,14 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
     drawn = []
     for part in order[: count * batch_size].split(batch_size):
-        x, _, *mask = collate_any(fetch(dataset, part.tolist()))
+        x, _, *mask = collate(fetch(dataset, part.tolist()))
         drawn.append((x, mask[0].sum(0) if mask else torch.full((x.shape[1],), x.shape[0])))
     lengths = torch.cat([each for _, each in drawn])
     steps = int(lengths.median())
     if (lengths == steps).all():
         return [x for x, _ in drawn]
-    long_enough = torch.cat([lasting(x, each, steps) for x, each in drawn if (each >= steps).any()], 1)
-    return [long_enough.index_select(1, some) for some in torch.arange(long_enough.shape[1]).split(batch_size)]
+    long_enough = torch.cat([lasting(x, each, steps) for x, each in drawn], 1)
+    return list(long_enough.split(batch_size, 1))
 
 
 def count_bins(dt: float, window: float, *, unit: str = "ms") -> int:
@@ -254,14 +217,14 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
     """Cut a training set in two, at random or between speakers.
 
     Utterances drawn at random are of voices that are also trained on; whole speakers are new
-    voices, as some are in SHD's test set.
+    voices, as some are in SHD's test set. The permutation is that of NumPy's ``RandomState``, whose
+    stream is frozen (NEP 19).
 
     Args:
         speakers: speaker of each utterance (n,), integers; negative where it is not known.
         by: what is drawn, utterances (``"random"``) or speakers (``"speaker"``).
         share: of the utterances or speakers held out, between 0 and 1; at least one is.
-        seed: of the draw; the generator is NumPy's ``RandomState``, whose stream is frozen (NEP
-            19).
+        seed: of the draw.
 
     Returns:
         Two parts, neither of them empty.
@@ -280,10 +243,7 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
     if not 0 < share < 1:
         raise ValueError(f"share must be between 0 and 1, got {share}.")
     if by == "speaker" and (speakers < 0).any():
-        raise ValueError(
-            "validation by speaker needs to know who speaks, and the data do not say (extra/speaker of SHD's layout): "
-            "draw it at random."
-        )
+        raise ValueError("validation by speaker needs extra/speaker in the file, who speaks; draw it at random.")
     owners = np.arange(len(speakers)) if by == "random" else speakers
     drawn_from = np.unique(owners)
     size = max(1, round(share * len(drawn_from)))
@@ -323,6 +283,7 @@ def describe_speakers(training: Any, validation: Any) -> str:
 
 _SEED: ContextVar[int | None] = ContextVar("_SEED", default=None)  # other threads have their own
 _EPOCH: ContextVar[int | None] = ContextVar("_EPOCH", default=None)
+epoch_of_training = _EPOCH.get  # from 1; None outside of a training
 
 
 @contextmanager
@@ -339,11 +300,6 @@ def drawn_from(seed: int, epoch: int | None = None) -> Iterator[None]:
     finally:
         _SEED.reset(tokens[0])
         _EPOCH.reset(tokens[1])
-
-
-def epoch_of_training() -> int | None:
-    """The epoch of the training that reads items, from 1; None outside of one."""
-    return _EPOCH.get()
 
 
 def generator(indices: Sequence[int]) -> np.random.Generator:

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import io
 import lzma
 import os
 import shutil
@@ -87,41 +86,39 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
                 _verify(path, remote)
             return path
     archive = root / remote.archive
-    if archive.exists() and remote.folder is None:  # packed as .gz, whose content the reader verifies
+    if archive.exists() and remote.folder is None:  # packed by gzip, whose containers differ between mirrors
         return archive
+
+    import pooch  # slow to import, and most runs have their files
+
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as temporary:
         if archive.exists():
             _verify(archive, remote)
         else:
-            Path(_download(temporary, remote, root)).replace(archive)
+            failure: Exception | None = None
+            for address in remote.addresses:
+                try:
+                    url = f"{address}{remote.archive}"
+                    Path(pooch.retrieve(url, remote.known_hash, remote.archive, temporary)).replace(archive)
+                    break
+                except (OSError, ValueError) as error:
+                    failure = error
+            else:
+                raise ConnectionError(
+                    f"{remote.archive} could not be downloaded from {' or '.join(remote.addresses)} ({failure}): put it "
+                    f"into {root} by hand, or use the sample in the package (embedded)."
+                ) from failure
         if remote.folder is None:
             return archive
         member = f"{remote.folder}/{name}".lstrip("/")
         with refusing(archive, "the archive is damaged"):
-            import pooch
-
             unpack = pooch.Unzip if archive.suffix == ".zip" else pooch.Untar
             unpack(members=[member], extract_dir=temporary)(os.fspath(archive.resolve()), "download", None)
             place = root / member
             place.parent.mkdir(exist_ok=True)
             shutil.move(Path(temporary) / member, place)
         return place
-
-
-def _download(temporary: str, remote: Remote, root: Path) -> str:
-    import pooch  # slow to import, and only a download needs it
-
-    failure: Exception | None = None
-    for address in remote.addresses:
-        try:
-            return pooch.retrieve(f"{address}{remote.archive}", remote.known_hash, remote.archive, temporary)
-        except (OSError, ValueError) as error:
-            failure = error
-    raise ConnectionError(
-        f"{remote.archive} could not be downloaded from {' or '.join(remote.addresses)} ({failure}): put it into {root} "
-        "by hand, or use the sample in the package (embedded)."
-    ) from failure
 
 
 def _verify(path: Path, remote: Remote) -> None:
@@ -141,14 +138,10 @@ def read_unpacked(path: str | PathLike[str]) -> bytes:
         OSError: if the file cannot be read.
     """
     data = Path(path).read_bytes()
+    if not (packed := data.startswith(b"\x1f\x8b")) and not data.startswith(b"\xfd7zXZ\x00"):
+        return data
     memory = MemoryBudget(len(data))
-    with refusing(path, "the packed file is cut off or damaged"):
-        if data.startswith(b"\x1f\x8b"):
-            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(memory.left + 1)
-        elif data.startswith(b"\xfd7zXZ\x00"):
-            unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=2**27)
-            data = unpacker.decompress(data, memory.left + 1)
-            if len(data) <= memory.left and (not unpacker.eof or unpacker.unused_data):
-                raise EOFError("the packed stream is cut off, or followed by something else")
+    with refusing(path, "the packed file is cut off or damaged"), (gzip if packed else lzma).open(path) as file:
+        data = file.read(memory.left + 1)
         memory.take(len(data), "its content")
     return data

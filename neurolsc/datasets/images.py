@@ -1,9 +1,8 @@
 """Images: MNIST as spike latencies or as grey levels, and CIFAR."""
 
-import hashlib
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -20,12 +19,6 @@ from neurolsc.validation import number, one_of, whole
 SIDE = 28  # pixels along an edge of a digit
 MNIST_SIZES = {"validation": 5_000, "train": 45_000}
 SAMPLE_SIZES = {"validation": 200, "train": 1_800}
-MNIST_SHA256 = {  # of the unpacked files: gzip containers differ from one mirror to the next
-    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-}
 
 
 def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) -> Tensor:
@@ -71,12 +64,6 @@ def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) 
         raise ValueError(f"pixels must lie in [0, 1], got {pixels[~inside][0].item():g}.")
     x = pixels.double()
     return torch.where(pixels > threshold, tau * torch.log(x / (x - threshold)), math.inf)
-
-
-def _check_times(times: Tensor) -> None:
-    valid = times >= 0
-    if not valid.all():
-        raise ValueError(f"times must be zero or positive, infinite for no spike, got {times[~valid][0].item():g} ms.")
 
 
 @dataclass(frozen=True)
@@ -129,20 +116,11 @@ class LatencyEncoding:
         """Spike times in ms of pixels in [0, 1], by :func:`spike_latency`."""
         return spike_latency(pixels, tau=self.tau, threshold=self.threshold)
 
-    def shown(self, times: Tensor) -> Tensor:
-        """Whether spikes at these times, in ms, are within the window."""
-        return times < self.window
-
     def frames(self, times: Tensor) -> Tensor:
-        """Frames (T, ..., N) of spike times (..., N) in ms, infinite for none: zeros, ones, uint8.
-
-        Raises:
-            ValueError: if a time is negative or NaN.
-        """
-        _check_times(times)
-        bins = count_bins(self.dt, self.window)
+        """Frames (T, ..., N), zeros and ones, uint8, of spike times (..., N) in ms, infinite for no spike."""
+        bins, late = count_bins(self.dt, self.window), ~(times < self.window)
         # The clamp keeps a time just below the window in its last bin when the division rounds up.
-        index = (times.double() / self.dt).floor().clamp(max=bins - 1).masked_fill(~self.shown(times), bins).long()
+        index = (times.double() / self.dt).floor().clamp(max=bins - 1).masked_fill(late, bins).long()
         frames = torch.zeros(bins + 1, *times.shape, dtype=torch.uint8, device=times.device)
         return frames.scatter_(0, index.unsqueeze(0), 1)[:bins].repeat_interleave(self.repeat, dim=0)
 
@@ -160,16 +138,16 @@ class ReleasedEncoding:
                50,
 
     rounded to whole bins, halves to even. Pixels of bin 100 or later stay silent, so that grey
-    level 6 is the darkest that spikes, and the brightest spikes in bin 2. These spikes are put into
-    an array of N pixels times 100 bins, which then is *read* as one of 100 steps times N channels,
-    without being transposed: a spike of pixel p in bin T is shown
+    level 6 is the darkest that spikes. These spikes are put into an array of N pixels times 100
+    bins, which then is *read* as one of 100 steps times N channels, without being transposed: a
+    spike of pixel p in bin T is shown
 
     .. math:: \text{at step } \lfloor (100 p + T) / N \rfloor, \quad \text{in channel } (100 p + T)
         \bmod N.
 
-    Of 784 pixels a step shows about 7.84, one behind the other: what is called time is the place in
-    the image, from the top to the bottom, and brightness moves a spike by less than 100 channels.
-    Use it to compare results with the released code's; the text's is :class:`LatencyEncoding`.
+    What is called time is the place in the image, from the top to the bottom: of 784 pixels a step
+    shows about 7.84. Use it to compare results with the released code's; the text's is
+    :class:`LatencyEncoding`.
 
     Args:
         repeat: how often each step is shown.
@@ -203,51 +181,33 @@ class ReleasedEncoding:
         """Spike times in ms of pixels in [0, 1], infinite where none, float64."""
         return spike_latency(pixels, tau=50.0, threshold=0.2 / 50.0)
 
-    def shown(self, times: Tensor) -> Tensor:
-        """Whether spikes at these times, in ms, are within the 100 bins."""
-        return (times.double() * 10).round() < 100
-
     def frames(self, times: Tensor) -> Tensor:
-        """Frames (T, ..., N) of spike times (..., N) in ms, zeros and ones, uint8.
-
-        Raises:
-            ValueError: if a time is negative or NaN.
-        """
-        _check_times(times)
+        """Frames (T, ..., N), zeros and ones, uint8, of spike times (..., N) in ms, infinite for no spike."""
         *batch, n = times.shape
-        place = torch.arange(n, device=times.device) * 100 + (times.double() * 10).round()
+        bins = (times.double() * 10).round()
+        place = (torch.arange(n, device=times.device) * 100 + bins).masked_fill(~(bins < 100), n * 100)
         flat = torch.zeros(*batch, n * 100 + 1, dtype=torch.uint8, device=times.device)
-        flat.scatter_(-1, place.masked_fill(~self.shown(times), n * 100).long(), 1)
-        frames = flat[..., :-1].view(*batch, 100, n).movedim(-2, 0)
+        frames = flat.scatter_(-1, place.long(), 1)[..., :-1].view(*batch, 100, n).movedim(-2, 0)
         return frames.repeat_interleave(self.repeat, dim=0)
 
 
-Encoding = LatencyEncoding | ReleasedEncoding
-
-
-def read_idx(path: str | PathLike[str], *, sha256: str | None = None) -> Tensor:
+def read_idx(path: str | PathLike[str]) -> Tensor:
     """Read an IDX file of unsigned bytes, plain or packed by gzip.
 
     The file holds the magic number (two zero bytes, the type code, the number of axes), each axis
     length as a big-endian uint32, then the bytes with the last axis running fastest.
-
-    Args:
-        path: the file.
-        sha256: of its unpacked content; None: any.
 
     Returns:
         Its content, uint8, in the shape that the header states.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, not an IDX file of unsigned bytes, or has another sha256.
+        ValueError: if it is damaged, or not an IDX file of unsigned bytes.
 
     Source: the format's description at http://yann.lecun.com/exdb/mnist (THE IDX FILE FORMAT).
     """
     data = read_unpacked(path)
     with refusing(path, "not an IDX file"):
-        if sha256 is not None and (got := hashlib.sha256(data).hexdigest()) != sha256:
-            raise ValueError(f"not the published file; the sha256 of its content is {got}, wanted {sha256}.")
         zeros, code, axes = struct.unpack_from(">HBB", data)
         if zeros != 0 or code != 8 or not 1 <= axes <= 8:
             raise ValueError(
@@ -261,7 +221,7 @@ def read_idx(path: str | PathLike[str], *, sha256: str | None = None) -> Tensor:
 
 
 def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tuple[Tensor, Tensor]:
-    """Images (n, 784) and labels (n,) of a split of MNIST, both uint8.
+    """Images (n, 784), uint8, and labels (n,), int64, of a split of MNIST.
 
     Args:
         root: folder of the files, downloaded if missing; None: the sample in the package.
@@ -270,16 +230,20 @@ def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tup
 
     Raises:
         TypeError: if the seed is not an int.
-        ValueError: if the split is unknown, the seed negative, or a file damaged or not MNIST's.
+        ValueError: if the split is unknown, the seed negative, or a file damaged or of another shape.
         ConnectionError: if a missing file could not be downloaded.
     """
     part = "t10k" if one_of("split", split, SPLITS) == "test" else "train"
-    names = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
-    if root is None:
-        images, labels = (read_idx(SAMPLES / "mnist" / f"{name}.gz") for name in names)
-    else:
-        images, labels = (read_idx(fetch(root, name), sha256=MNIST_SHA256[name]) for name in names)
-    images = images.flatten(1)
+    images, labels = (
+        read_idx(SAMPLES / "mnist" / f"{name}.gz" if root is None else fetch(root, name))
+        for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+    )
+    if images.shape != (len(labels), SIDE, SIDE) or labels.ndim != 1 or (labels > 9).any():
+        raise ValueError(
+            f"{root}: {part} must hold images (n, {SIDE}, {SIDE}) with n digits 0 to 9, got {tuple(images.shape)} and "
+            f"{tuple(labels.shape)}, up to {labels.max().item()}."
+        )
+    images, labels = images.flatten(1), labels.long()
     if split == "test":
         return images, labels
     chosen = carve(len(images), SAMPLE_SIZES if root is None else MNIST_SIZES, seed)[split]
@@ -321,7 +285,7 @@ class SpikeLatencyMNIST(BatchDataset):
     Raises:
         TypeError: if the seed is not an int.
         ValueError: if the split is unknown, the seed negative, a shift negative or not of the
-            training split, or a file damaged or not MNIST's.
+            training split, or a file damaged.
         ConnectionError: if a missing file could not be downloaded.
 
     Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST; sizes of the splits in table S1).
@@ -339,15 +303,14 @@ class SpikeLatencyMNIST(BatchDataset):
         split: Split,
         *,
         seed: int = 0,
-        encoding: Encoding = LatencyEncoding(),  # frozen
+        encoding: LatencyEncoding | ReleasedEncoding = LatencyEncoding(),  # frozen
         shift: int = 0,
     ) -> None:
         if whole("shift", shift, at_least=0) and split != "train":
             raise ValueError(f"shift is for the training split, got {shift} for {split!r}.")
-        images, labels = read_mnist(root, split, seed)
         self.split, self.encoding, self.shift = split, encoding, shift
-        self.images, self.labels = images, labels.long()
-        self.n_in, self.n_classes, self.steps = images.shape[1], 10, encoding.steps
+        self.images, self.labels = read_mnist(root, split, seed)
+        self.n_in, self.n_classes, self.steps = SIDE * SIDE, 10, encoding.steps
         self._time_of_level = encoding.times(torch.arange(256, dtype=torch.float64) / 255)
 
     @classmethod
@@ -372,12 +335,6 @@ class SpikeLatencyMNIST(BatchDataset):
             images = padded[torch.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None]].flatten(1)
         return Batch(self.encoding.frames(self._time_of_level[images.long()]), self.labels[chosen])
 
-    @property
-    def left_out(self) -> int:
-        """How many pixels would spike only after the window, and so stay silent."""
-        late = self._time_of_level.isfinite() & ~self.encoding.shown(self._time_of_level)
-        return int(torch.bincount(self.images.flatten(), minlength=256)[late].sum())
-
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(split={self.split!r}, {len(self)} items, x ({self.steps}, {self.n_in}), "
@@ -394,32 +351,18 @@ class Pixels(BatchDataset):
 
     Args:
         images: bytes (n, N).
-        labels: classes (n,), integers.
+        labels: classes (n,), int64.
         names: of the classes.
         split: name of the part.
 
     Attributes:
-        split: name of the split.
-        images: bytes (n, N), uint8.
-        labels: classes (n,), int64.
-        names: of the classes.
         n_in: number of inputs N.
         n_classes: number of classes.
         steps: number of time steps, 1.
-
-    Raises:
-        ValueError: if images are not bytes (n, N) with a label each, or a label names no class.
     """
 
     def __init__(self, images: Tensor, labels: Tensor, names: Sequence[str], split: Split) -> None:
-        if images.dtype != torch.uint8 or images.ndim != 2 or labels.shape != images.shape[:1]:
-            raise ValueError(
-                f"images must be bytes (n, N) with labels (n,), got {images.dtype} {tuple(images.shape)} "
-                f"and {tuple(labels.shape)}."
-            )
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(names):
-            raise ValueError(f"labels must lie in 0 ... {len(names) - 1}, got {int(labels.min())} ... {labels.max()}.")
-        self.split, self.images, self.labels, self.names = split, images, labels.long(), tuple(names)
+        self.split, self.images, self.labels, self.names = split, images, labels, tuple(names)
         self.n_in, self.n_classes, self.steps = images.shape[1], len(names), 1
 
     def __len__(self) -> int:
@@ -480,23 +423,21 @@ class CIFAR10(Pixels):
     https://www.cs.toronto.edu/~kriz/cifar.html.
     """
 
-    _sizes: Mapping[str, int] = {"train": 50_000, "test": 10_000}
-    _train: tuple[str, ...] = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+    _sizes = {"train": 50_000, "test": 10_000}  # noqa: RUF012
+    _train: Sequence[str] = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
     _test = "test_batch.bin"
-    _classes: tuple[int, ...] = (10,)  # of each byte before an image; the last is the label
-    _names: tuple[str, ...] = tuple(
-        ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-    )
+    _classes: Sequence[int] = (10,)  # of each byte before an image; the last is the label
+    _names: Sequence[str] = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
     def __init__(self, root: str | PathLike[str], split: Split, *, seed: int = 0) -> None:
         files = (self._test,) if one_of("split", split, SPLITS) == "test" else self._train
-        total = self._sizes["test" if split == "test" else "train"]
-        parts = [read_records(fetch(root, name), self._classes, total // len(files)) for name in files]
+        n = self._sizes["test" if split == "test" else "train"]
+        parts = [read_records(fetch(root, name), self._classes, n // len(files)) for name in files]
         images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
         if split != "test":
-            chosen = carve(total, {"validation": total // 10, "train": total - total // 10}, seed)[split]
+            chosen = carve(n, {"validation": n // 10, "train": n - n // 10}, seed)[split]
             images, labels = images[chosen], labels[chosen]
-        super().__init__(images, labels, self._names, split)
+        super().__init__(images, labels.long(), self._names, split)
 
 
 class CIFAR100(CIFAR10):
@@ -510,7 +451,7 @@ class CIFAR100(CIFAR10):
     _train = ("train.bin",)
     _test = "test.bin"
     _classes = (20, 100)
-    _names = tuple(str(number) for number in range(100))
+    _names = tuple(map(str, range(100)))
 
 
 def read_records(path: str | PathLike[str], classes: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
@@ -533,7 +474,6 @@ def read_records(path: str | PathLike[str], classes: Sequence[int], count: int) 
     if len(data) != count * length:
         raise ValueError(f"{path}: {count:,} images are {count * length:,} bytes, {length:,} each, got {len(data):,}.")
     table = torch.from_numpy(data).view(count, length)
-    for column, most in enumerate(classes):
-        if (high := int(table[:, column].max())) >= most:
-            raise ValueError(f"{path}: labels must lie in 0 ... {most - 1}, got {high}.")
+    if (high := int(table[:, head - 1].max())) >= classes[-1]:
+        raise ValueError(f"{path}: labels must lie in 0 ... {classes[-1] - 1}, got {high}.")
     return table[:, head:].contiguous(), table[:, head - 1].clone()

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from neurolsc.datasets.batches import SAMPLES, SPLITS, Batch, BatchDataset, Split
@@ -38,8 +37,7 @@ class JSBChorales(BatchDataset):
 
     Attributes:
         split: name of the split.
-        keys: the keys of all pieces, one behind the other (steps, 88), uint8.
-        starts: first step of every piece, and the end of the last (n + 1,), int64.
+        pieces: all keys of every piece (steps, 88), uint8.
         n_in: number of inputs, 88.
         n_classes: number of outputs that a network needs, 88.
 
@@ -88,34 +86,25 @@ class JSBChorales(BatchDataset):
         return cls.from_file(SAMPLES / "jsb" / "jsb-chorales-sample.json.gz", split)
 
     def _open(self, path: str | PathLike[str], split: Split) -> None:
-        pieces = read_pieces(path, "valid" if one_of("split", split, SPLITS) == "validation" else split)
-        self.split = split
-        self.keys = torch.from_numpy(np.concatenate(pieces))
-        self.starts = torch.from_numpy(np.cumsum([0, *map(len, pieces)]))
+        part = "valid" if one_of("split", split, SPLITS) == "validation" else split
+        self.split, self.pieces = split, tuple(map(torch.from_numpy, read_pieces(path, part)))
         self.n_in = self.n_classes = KEYS
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return len(self.pieces)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Several pieces, padded together: what a ``DataLoader`` calls for a batch."""
-        pieces = [self.piece(index) for index in indices]
+        pieces = [self.pieces[index] for index in indices]
         padded = pad_sequence(pieces)
         mask = torch.arange(len(padded) - 1)[:, None] < torch.tensor([len(piece) - 1 for piece in pieces])
         return Batch(padded[:-1] * mask.unsqueeze(-1), padded[1:], mask)
 
-    def piece(self, index: int) -> Tensor:
-        """All keys of a piece (steps, 88)."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"items run from 0 to {len(self) - 1}, got {index}.")
-        start, stop = self.starts[index % len(self) : index % len(self) + 2].tolist()
-        return self.keys[start:stop]
-
     def __repr__(self) -> str:
-        lengths = self.starts.diff()
+        lengths = [len(piece) for piece in self.pieces]
         return (
-            f"{type(self).__name__}(split={self.split!r}, {len(self)} pieces of {int(lengths.min())} to "
-            f"{int(lengths.max())} steps, {len(self.keys)} in all, x (T, {self.n_in}))"
+            f"{type(self).__name__}(split={self.split!r}, {len(self)} pieces of {min(lengths)} to {max(lengths)} steps, "
+            f"{sum(lengths)} in all, x (T, {self.n_in}))"
         )
 
 

@@ -1,11 +1,11 @@
-"""Store and recall: values stream by, and one of them is to be remembered."""
+"""Store and recall: a stream of values, of which one is to be remembered."""
 
 from collections.abc import Sequence
 
 import torch
 
 from neurolsc.datasets.batches import Batch, BatchDataset, Split
-from neurolsc.validation import number, one_of, whole
+from neurolsc.validation import one_of, probability, whole
 
 PERIOD = 20  # steps, by default
 SIZES = {"train": 2_000, "validation": 500, "test": 1_000}
@@ -14,10 +14,10 @@ SIZES = {"train": 2_000, "validation": 500, "test": 1_000}
 class StoreRecall(BatchDataset):
     r"""A value to store, a delay with other values, and the question which it was.
 
-    Inputs come in groups of neurons: one group for each value, one that says *store* and one that
-    says *recall*. In each period a value is shown, drawn anew; in the first period *store* is on as
-    well, in the last one *recall* is, and no value is shown. Between the two lie `delay` steps. A
-    neuron of a group that is on fires with probability `on` in a step, any other with `off`.
+    Inputs come in groups of neurons: one for each value, one for *store* and one for *recall*. In
+    each period a value is shown, drawn anew; in the first period *store* is on as well, in the last
+    one *recall* is, and no value is shown. Between the two lie `delay` steps. A neuron of a group
+    that is on fires with probability `on` in a step, any other with `off`.
 
     Item i is a pair (x, label): x of shape (T, n_in), uint8 zeros and ones, with T = 2 period +
     delay, and the value of the first period. Only the last period is to be scored:
@@ -74,9 +74,8 @@ class StoreRecall(BatchDataset):
             whole(name, size)
         if whole("delay", delay, at_least=0) % period:
             raise ValueError(f"delay must be a multiple of the period of {period} steps, got {delay}.")
-        for name, share in (("on", on), ("off", off)):
-            if number(name, share, zero_allowed=True) > 1:
-                raise ValueError(f"{name} must be a probability, got {share}.")
+        probability("on", on)
+        probability("off", off)
         self.split, self.n_classes, self.n_in = split, values, (values + 2) * group
         self.period, self.steps = period, 2 * period + delay
         draw = torch.Generator().manual_seed(3 * seed + list(SIZES).index(split))

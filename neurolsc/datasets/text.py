@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from neurolsc.datasets.batches import SAMPLES, SPLITS, Batch, BatchDataset, Split, epoch_of_training, generator
 from neurolsc.datasets.download import fetch
 from neurolsc.io import clean, refusing
-from neurolsc.validation import one_of, whole
+from neurolsc.validation import one_of, probability, whole
 
 UNKNOWN = "<unk>"  # stands for every word that a vocabulary lacks
 END = "<eos>"  # stands at the end of every line
@@ -24,11 +24,8 @@ END = "<eos>"  # stands at the end of every line
 class Vocabulary(Sequence[str]):
     """Words with a number each: a sequence of them, number 0 first.
 
-    Args:
-        words: all different, none empty or with a blank in it.
-
     Raises:
-        ValueError: if there is none, or one is not such.
+        ValueError: if there is none, or one comes twice.
 
     Example:
         >>> vocabulary = Vocabulary.of("the cat and the dog".split())
@@ -38,14 +35,12 @@ class Vocabulary(Sequence[str]):
 
     def __init__(self, words: Iterable[str]) -> None:
         self.words = tuple(words)
-        if not self.words:
-            raise ValueError("a vocabulary needs at least one word, got none.")
-        if odd := [word for word in self.words if not isinstance(word, str) or word.split() != [word]]:
-            raise ValueError(f"a word is a text without blanks, got {clean(repr(odd[0]))}.")
         self._numbers = {word: number for number, word in enumerate(self.words)}
-        if len(self._numbers) < len(self.words):
-            twice = Counter(self.words).most_common(1)[0][0]
-            raise ValueError(f"the words of a vocabulary must differ, got {clean(repr(twice))} twice.")
+        if not self.words or len(self._numbers) < len(self.words):
+            raise ValueError(
+                f"a vocabulary takes different words, at least one, got {len(self.words)}, {len(self._numbers)} of them "
+                "different."
+            )
 
     @classmethod
     def of(cls, words: Iterable[str], *, at_least: int = 1) -> "Vocabulary":
@@ -87,30 +82,14 @@ class Vocabulary(Sequence[str]):
         return torch.tensor([self._numbers.get(word, unknown) for word in words], dtype=torch.int64)
 
     def decode(self, numbers: Iterable[int] | Tensor) -> list[str]:
-        """The words of numbers.
-
-        Raises:
-            ValueError: if one is not that of a word.
-        """
-        numbers = [int(number) for number in numbers]
-        if odd := [number for number in numbers if not 0 <= number < len(self)]:
-            raise ValueError(f"numbers of words run from 0 to {len(self) - 1}, got {odd[0]}.")
-        return [self.words[number] for number in numbers]
+        """The words of numbers."""
+        return [self.words[int(number)] for number in numbers]
 
     def __len__(self) -> int:
         return len(self.words)
 
     def __getitem__(self, index: Any) -> Any:
         return self.words[index]
-
-    def __contains__(self, word: object) -> bool:
-        return word in self._numbers
-
-    def __eq__(self, other: object) -> bool:
-        return self.words == other.words if isinstance(other, Vocabulary) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.words)
 
     def __repr__(self) -> str:
         first = ", ".join(self.words[:3])
@@ -141,8 +120,7 @@ class WordSwitch:
     epochs: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.p < 1:
-            raise ValueError(f"p must be a probability in [0, 1), got {self.p}.")
+        probability("p", self.p)
         whole("epochs", self.epochs, at_least=0)
 
     def __call__(self, words: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
@@ -154,15 +132,6 @@ class WordSwitch:
         switched = random.random(words.shape) < self.p
         others = random.integers(0, count - 1, words.shape)
         return np.where(switched, others + (others >= words), words)
-
-
-class WordOptions(TypedDict, total=False):
-    """How items are made of a text: keywords of :class:`Words` and of the data sets of words."""
-
-    steps: int
-    repeat: int
-    streams: int | None
-    augment: Sequence[WordAugmentation]
 
 
 class Words(BatchDataset):
@@ -180,28 +149,24 @@ class Words(BatchDataset):
         text: numbers of words (n,), int64.
         vocabulary: the words.
         split: name of the part.
-        **options: ``steps`` (100; words in a window), ``repeat`` (2, as in the paper; for how many
-            time steps each word is shown and predicted: T = repeat steps), ``streams`` (None; a
-            number: the text is cut into so many equally long parts that are read side by side, and
-            the state goes on from window to window, see :class:`neurolsc.evaluation.Samples`; the
-            words behind the last whole windows are left out), ``augment`` (none; applied in this
-            order to the words that are read, such as :class:`WordSwitch`).
+        steps: words in a window.
+        repeat: for how many time steps each word is shown and predicted, T = repeat steps.
+        streams: into how many equally long parts the text is cut, which are read side by side, the
+            state going on from window to window (:class:`neurolsc.evaluation.Samples`); the words
+            behind the last whole windows are left out. None: every window by itself.
+        augment: changes of the words that are read, in this order, such as :class:`WordSwitch`.
 
     Attributes:
         split: name of the split.
-        text: numbers of words (n,), int64.
-        vocabulary: the words.
         window: words in a window.
-        repeat: time steps of each word.
-        augment: changes of the words that are read.
         n_in: number of inputs, 1.
         n_words: words of the vocabulary, as an embedding needs them.
         n_classes: as many.
 
     Raises:
         TypeError: if a number is no int.
-        ValueError: if a number is out of range, of a word that is not there, or the text is shorter
-            than a window in each stream.
+        ValueError: if an argument is out of range, or the text is shorter than a window in each
+            stream.
 
     Example:
         >>> vocabulary = Vocabulary.of("a b c".split())
@@ -212,22 +177,20 @@ class Words(BatchDataset):
         (tensor([2, 0]), tensor([0, 1]))
     """
 
-    def __init__(self, text: Tensor, vocabulary: Vocabulary, split: Split, **options: Unpack[WordOptions]) -> None:
-        options = options.copy()
-        self.window = whole("steps", options.pop("steps", 100))
-        self.repeat = whole("repeat", options.pop("repeat", 2))
-        streams = options.pop("streams", None)
-        self.augment = tuple(options.pop("augment", ()))
-        if options:
-            raise TypeError(
-                f"unknown options {', '.join(options)}; known are {', '.join(WordOptions.__annotations__)}."
-            )
+    def __init__(
+        self,
+        text: Tensor,
+        vocabulary: Vocabulary,
+        split: Split,
+        *,
+        steps: int = 100,
+        repeat: int = 2,
+        streams: int | None = None,
+        augment: Sequence[WordAugmentation] = (),
+    ) -> None:
+        self.window, self.repeat, self.augment = whole("steps", steps), whole("repeat", repeat), tuple(augment)
         if text.ndim != 1 or text.dtype != torch.int64:
             raise ValueError(f"a text must be numbers of words (n,), int64, got {text.dtype} {tuple(text.shape)}.")
-        if len(text) and not 0 <= int(text.min()) <= int(text.max()) < len(vocabulary):
-            raise ValueError(
-                f"numbers of words must lie in 0 ... {len(vocabulary) - 1}, got {int(text.min())} ... {int(text.max())}."
-            )
         self.split, self.text, self.vocabulary = split, text, vocabulary
         self.n_in, self.n_words, self.n_classes = 1, len(vocabulary), len(vocabulary)
         parts = 1 if streams is None else whole("streams", streams)
@@ -263,11 +226,6 @@ class Words(BatchDataset):
         steps = int(mask.sum(0).max())  # a batch is as long as its longest window
         return Batch(x[:steps].unsqueeze(-1), y[:steps], None if mask[:steps].all() else mask[:steps])
 
-    @property
-    def left_out(self) -> int:
-        """How many words are never predicted, behind the last whole windows of streams."""
-        return 0 if not hasattr(self, "streams") else len(self.text) - 1 - len(self) * self.window
-
     def __repr__(self) -> str:
         streams = f", {self.streams} streams" if hasattr(self, "streams") else ""
         augment = f", augment={self.augment}" if self.augment else ""
@@ -284,23 +242,16 @@ def read_words(path: str | PathLike[str]) -> list[str]:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not UTF-8, or has no word; the message names the file and the line.
+        ValueError: if it is not UTF-8, or has no word; the message names the file.
     """
+    data = Path(path).read_bytes()
     words: list[str] = []
-    with Path(path).open("rb") as file, refusing(path, "it cannot be read"):
-        for number, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"line {number}: a text must be UTF-8, got {error.reason} at byte {error.start}."
-                ) from error
-            if "\0" in text:
-                raise ValueError(f"line {number}: a text must be UTF-8, got a zero byte, as UTF-16 has them.")
-            words += map(sys.intern, text.split())
+    with refusing(path, "a text must be UTF-8"):
+        for line in data.decode("utf-8-sig").removesuffix("\n").split("\n"):
+            words += map(sys.intern, line.split())
             words.append(END)
         if all(word == END for word in words):
-            raise ValueError(f"it has no word in {words.count(END)} lines.")
+            raise ValueError(f"it has no word in {len(words)} lines.")
     return words
 
 
@@ -326,7 +277,7 @@ class Text(Words):
         validation: str | PathLike[str] | None = None,
         share: float = 0.1,
         at_least: int = 1,
-        **options: Unpack[WordOptions],
+        **options: Any,
     ) -> "Text":
         """A split of texts in files, as :func:`read_words` reads them.
 
@@ -370,7 +321,7 @@ class Text(Words):
         return cls(text, vocabulary, split, **options)
 
     @classmethod
-    def embedded(cls, split: Split, **options: Unpack[WordOptions]) -> "Text":
+    def embedded(cls, split: Split, **options: Any) -> "Text":
         """Return the sample in the package: three chapters of "Alice's Adventures in Wonderland".
 
         Chapters I and II are for training, the halves of III for validation and test; words that
@@ -381,6 +332,14 @@ class Text(Words):
         """
         train, validation, test = (SAMPLES / "text" / f"{name}.txt" for name in SPLITS)
         return cls.from_files(split, train=train, validation=validation, test=test, at_least=2, **options)
+
+
+def _published(root: str | PathLike[str], split: Split, name: str) -> tuple[Tensor, Vocabulary]:
+    """The numbers of a split, and the vocabulary of its training text."""
+    part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
+    words = read_words(fetch(root, name.format("train")))
+    vocabulary = Vocabulary.of(words)
+    return vocabulary.encode(words if split == "train" else read_words(fetch(root, name.format(part)))), vocabulary
 
 
 class PennTreebank(Words):
@@ -405,16 +364,8 @@ class PennTreebank(Words):
     use of it: arXiv:2308.12075, table S1.
     """
 
-    def __init__(self, root: str | PathLike[str], split: Split, **options: Unpack[WordOptions]) -> None:
-        part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
-        words = read_words(fetch(root, "ptb.train.txt", "ptb/ptb.train.txt"))
-        vocabulary = Vocabulary.of(words)
-        if split != "train":
-            words = read_words(fetch(root, f"ptb.{part}.txt", f"ptb/ptb.{part}.txt"))
-        super().__init__(vocabulary.encode(words), vocabulary, split, **options)
-
-
-WIKITEXT2_COUNTS = {"train": 2_088_628, "validation": 217_646, "test": 245_569}  # with an <eos> for every line
+    def __init__(self, root: str | PathLike[str], split: Split, **options: Any) -> None:
+        super().__init__(*_published(root, split, "ptb.{}.txt"), split, **options)
 
 
 class WikiText2(Words):
@@ -424,33 +375,19 @@ class WikiText2(Words):
     every line, empty ones too, counted; the vocabulary of the training text has 33,278.
 
     Args:
-        root: folder of wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, or of train.txt,
-            valid.txt and test.txt, or of wikitext-2-v1.zip, which is downloaded if nothing of it is
-            there (4 MB), and unpacked there.
+        root: folder of wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, or of
+            wikitext-2-v1.zip, which is downloaded if nothing of it is there (4 MB), and unpacked
+            there.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         **options: as of :class:`Words`.
 
     Raises:
-        ValueError: if the split is unknown, an option out of range, or a file damaged or another.
+        ValueError: if the split is unknown, an option out of range, or a file damaged.
         ConnectionError: if a missing file could not be downloaded.
 
     Source: S. Merity, C. Xiong, J. Bradbury, R. Socher, "Pointer sentinel mixture models",
     arXiv:1609.07843; CC BY-SA 3.0.
     """
 
-    def __init__(self, root: str | PathLike[str], split: Split, **options: Unpack[WordOptions]) -> None:
-        def read(split: str) -> list[str]:
-            part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
-            path = fetch(root, f"wiki.{part}.tokens", f"{part}.txt")
-            words = read_words(path)
-            if len(words) != WIKITEXT2_COUNTS[split]:
-                raise ValueError(
-                    f"{path}: {split} of WikiText-2 has {WIKITEXT2_COUNTS[split]:,} words and ends of lines, got "
-                    f"{len(words):,}; for other texts there is Text.from_files."
-                )
-            return words
-
-        one_of("split", split, SPLITS)
-        words = read("train")
-        vocabulary = Vocabulary.of(words)
-        super().__init__(vocabulary.encode(words if split == "train" else read(split)), vocabulary, split, **options)
+    def __init__(self, root: str | PathLike[str], split: Split, **options: Any) -> None:
+        super().__init__(*_published(root, split, "wiki.{}.tokens"), split, **options)

@@ -9,9 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from neurolsc.datasets.batches import Batch, collate_any, count_bins
+from neurolsc.datasets.batches import Batch, BatchDataset, collate, count_bins
 from neurolsc.datasets.speech import MOST
 from neurolsc.validation import number, one_of, whole
 
@@ -71,10 +70,40 @@ def from_tonic(
                 [0, 0, 0],
                 [0, 0, 1]], dtype=torch.uint8), 1)
     """
-    return TonicFrames(dataset, dt, window, start, sensor_size, classes, binary)
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise TypeError(f"dataset must have a length and items (events, label), got {type(dataset).__name__}.")
+    if dt is None and window is not None:
+        raise ValueError(f"window needs dt, the width of a bin in seconds, got window={window} alone.")
+    size = getattr(dataset, "sensor_size", None) if sensor_size is None else sensor_size
+    if size is not None and (not isinstance(size, tuple | list) or len(size) != 3):
+        raise ValueError(f"sensor_size must be (W, H, P), got {size!r}.")
+    if dt is not None and size is None:
+        raise ValueError("the data set has no sensor_size: give one, (W, H, P).")
+    # labels in memory; none where a target is yet to be changed
+    changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
+    targets = getattr(dataset, "targets", None)
+    targets = [] if changed or targets is None else list(targets)
+    known = getattr(dataset, "classes", None) if classes is None else classes
+    if isinstance(known, dict):  # numbers by name
+        known = sorted(known, key=known.__getitem__)
+    if known is None or len(known) == 0:
+        texts = bool(targets) and isinstance(targets[0], str | bytes)
+        known = sorted(set(targets)) if texts else range(max(map(int, targets)) + 1) if targets else ()
+    if len(known) == 0:
+        raise ValueError("the data set does not say which classes there are: give classes, their names in order.")
+    return TonicFrames(
+        dataset,
+        dt=None if dt is None else number("dt", dt),
+        window=window,
+        start=one_of("start", start, ("zero", "first")),
+        sensor_size=size and tuple(whole("a size of the sensor", int(part)) for part in size),
+        names=[name.decode() if isinstance(name, bytes) else str(name) for name in known],
+        binary=binary,
+        targets=targets,
+    )
 
 
-class TonicFrames(Dataset[tuple[Tensor, int]]):
+class TonicFrames(BatchDataset):
     """Items of :func:`from_tonic`.
 
     Attributes:
@@ -87,43 +116,19 @@ class TonicFrames(Dataset[tuple[Tensor, int]]):
     def __init__(
         self,
         dataset: Any,
+        *,
         dt: float | None,
         window: float | None,
-        start: Literal["zero", "first"],
-        sensor_size: Sequence[int] | None,
-        classes: Sequence[str] | None,
+        start: str,
+        sensor_size: tuple[int, ...] | None,
+        names: list[str],
         binary: bool,
+        targets: list[Any],
     ) -> None:
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-            raise TypeError(f"dataset must have a length and items (events, label), got {type(dataset).__name__}.")
-        if dt is None and window is not None:
-            raise ValueError(f"window needs dt, the width of a bin in seconds, got window={window} alone.")
-        self._dataset = dataset
-        self.dt = None if dt is None else float(number("dt", dt))
-        self.window, self.binary = window, binary
+        self._dataset, self.dt, self.window, self.start, self.binary = dataset, dt, window, start, binary
         self.steps = None if dt is None or window is None else count_bins(dt, window, unit="s")
-        self.start = one_of("start", start, ("zero", "first"))
-        size = getattr(dataset, "sensor_size", None) if sensor_size is None else sensor_size
-        if size is not None and (not isinstance(size, tuple | list) or len(size) != 3):
-            raise ValueError(f"sensor_size must be (W, H, P), got {size!r}.")
-        if dt is not None and size is None:
-            raise ValueError("the data set has no sensor_size: give one, (W, H, P).")
-        self.sensor_size = size and tuple(whole("a size of the sensor", int(part)) for part in size)
-        self.n_in = self.sensor_size and math.prod(self.sensor_size)
-        # labels in memory; none where a target is yet to be changed
-        changed = getattr(dataset, "target_transform", None) or getattr(dataset, "transforms", None)
-        targets = getattr(dataset, "targets", None)
-        targets = [] if changed or targets is None else list(targets)
-        known = getattr(dataset, "classes", None) if classes is None else classes
-        if isinstance(known, dict):  # numbers by name
-            known = sorted(known, key=known.__getitem__)
-        if known is None or len(known) == 0:
-            texts = bool(targets) and isinstance(targets[0], str | bytes)
-            known = sorted(set(targets)) if texts else range(max(map(int, targets)) + 1) if targets else ()
-        if len(known) == 0:
-            raise ValueError("the data set does not say which classes there are: give classes, their names in order.")
-        self.names = [name.decode() if isinstance(name, bytes) else str(name) for name in known]
-        self.n_classes = len(self.names)
+        self.sensor_size, self.n_in = sensor_size, sensor_size and math.prod(sensor_size)
+        self.names, self.n_classes = names, len(names)
         # these three are compared when a training is resumed
         self.source = type(dataset).__name__
         transforms = [getattr(dataset, name, None) for name in ("transform", "target_transform", "transforms")]
@@ -133,44 +138,42 @@ class TonicFrames(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self._dataset)
 
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Several items: what a ``DataLoader`` calls for a batch."""
+        return Batch(*collate([self[i] for i in indices]))
+
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         """One item: x (T, N) and the number of its class."""
         item = self._dataset[index]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise TypeError(f"items must be pairs (events, label), got {_kind(item)} in item {index}.")
         data, target = item
-        x = self._frames(index, data) if self.dt is None else self._binned(index, data, self.dt)
+        fields = getattr(getattr(data, "dtype", None), "names", None)
+        if self.dt is not None:
+            x = self._binned(index, data, fields, self.dt)
+        elif fields is not None:
+            raise ValueError(f"items are events, fields {fields}: give dt, the width of a bin in seconds.")
+        elif not isinstance(data, np.ndarray | Tensor) or data.ndim < 2 or 0 in data.shape:
+            raise TypeError(f"items must be events or frames (T, P, H, W), got {_kind(data)} in item {index}.")
+        else:
+            x = torch.as_tensor(data)
+            x = (x.to_dense() if x.is_sparse else x).flatten(1)
+            if self.n_in not in (None, x.shape[1]):
+                raise ValueError(
+                    f"frames have {x.shape[1]} values, and the sensor {self.sensor_size} has {self.n_in}, in item {index}: "
+                    "give the sensor_size of the frames."
+                )
+            x = (x > 0).to(torch.uint8) if self.binary else x
         return x, self._label(index, target)
 
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Several items: what a ``DataLoader`` calls for a batch."""
-        return Batch(*collate_any([self[i] for i in indices]))
-
-    def _frames(self, index: int, data: Any) -> Tensor:
-        """Frames that a transform made, (T, N)."""
-        if getattr(getattr(data, "dtype", None), "names", None):
-            raise ValueError(f"items are events, fields {data.dtype.names}: give dt, the width of a bin in seconds.")
-        if not isinstance(data, np.ndarray | Tensor) or data.ndim < 2 or 0 in data.shape:
-            raise TypeError(f"items must be events or frames (T, P, H, W), got {_kind(data)} in item {index}.")
-        x = torch.as_tensor(data)
-        x = (x.to_dense() if x.is_sparse else x).flatten(1)
-        if self.n_in not in (None, x.shape[1]):
-            raise ValueError(
-                f"frames have {x.shape[1]} values, and the sensor {self.sensor_size} has {self.n_in}, in item {index}: "
-                "give the sensor_size of the frames."
-            )
-        return (x > 0).to(torch.uint8) if self.binary else x
-
-    def _binned(self, index: int, events: Any, dt: float) -> Tensor:
+    def _binned(self, index: int, events: Any, fields: Sequence[str] | None, dt: float) -> Tensor:
         """Counts of events, (T, N), uint8."""
-        fields = getattr(getattr(events, "dtype", None), "names", None)
         if not isinstance(events, np.ndarray) or fields is None:
             hint = "; items are frames already: leave out dt" if isinstance(events, np.ndarray | Tensor) else ""
             raise TypeError(
                 f"items must be events, a structured array with t, x, y, p, got {_kind(events)} in item {index}{hint}."
             )
-        assert self.sensor_size is not None
-        W, H, P = self.sensor_size
+        W, H, P = self.sensor_size or ()
         wanted = ["t", "x"] + ["y"] * (H > 1) + ["p"] * (P > 1)
         if missing := [name for name in wanted if name not in fields]:
             raise TypeError(
