@@ -32,10 +32,10 @@ RESULTS = Path(__file__).parent / "results" / "speakers.json"
 SEED, WIDTH = 0, 128
 
 
-def scores(file: Path, cache: Path | None, speaker: int, epochs: int) -> dict:
+def scores(file: Path, speaker: int, epochs: int) -> dict:
     """Of a network that never heard a speaker, on that speaker and on some of the others."""
-    changed = SHD.from_file(file, **FORM, augment=CHANGES, cache=cache)
-    plain = SHD.from_file(file, **FORM, cache=cache)
+    changed = SHD.from_file(file, **FORM, augment=CHANGES)
+    plain = SHD.from_file(file, **FORM)
     others = np.flatnonzero(plain.speakers.numpy() != speaker)
     order = np.random.RandomState(SEED).permutation(others)
     chosen, heard = np.split(order, [len(order) // 10])
@@ -58,12 +58,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     data = os.environ.get("NEUROLSC_DATA")
     parser.add_argument("--digits", type=Path, default=Path(data, "real_digits") if data else None)
-    parser.add_argument("--cache", type=Path, help="folder for a copy that is read without HDF5")
     parser.add_argument("--epochs", type=int, default=40)
     args = parser.parse_args()
     if args.digits is None:
         parser.error("needs --digits, or NEUROLSC_DATA with real_digits in it")
-    runs = [scores(args.digits / "train.h5", args.cache, speaker, args.epochs) for speaker in tqdm(range(5))]
+    runs = [scores(args.digits / "train.h5", speaker, args.epochs) for speaker in tqdm(range(5))]
     about = {"date": str(date.today()), "epochs": args.epochs, "torch": torch.__version__}
     write_json(RESULTS, {"about": about, "runs": runs})
     print("\n".join(f"speaker {run['speaker']}: new {run['new']:.1%}, known {run['known']:.1%}" for run in runs))

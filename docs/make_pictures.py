@@ -13,9 +13,8 @@ from torch import nn
 
 from examples.paper.pictures import plot_covariances, plot_growth, plot_pascal, plot_paths
 from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate, theory, wrap
-from neurolsc.datasets import SHD, EventFile, SpikeLatencyMNIST, input_batches
+from neurolsc.datasets import SHD, SpikeLatencyMNIST, input_batches
 from neurolsc.datasets.events import UNITS
-from neurolsc.datasets.speech import summarize
 from neurolsc.plots import plot_surrogates, plot_utterances
 from neurolsc.stability import singular_values
 
@@ -32,7 +31,7 @@ def alif(width: int) -> Network:
 
 
 def draw_data() -> None:
-    """Spoken digits, and the summary of a file of them."""
+    """Spoken digits."""
     words = SHD.embedded("test")
     labels = [words.names[label] for label in words.labels[:3]]
     titles = [f'"{label}", speaker {speaker}' for label, speaker in zip(labels, words.speakers, strict=False)]
@@ -40,9 +39,6 @@ def draw_data() -> None:
     spikes = [(events.times[a:b], events.units[a:b]) for a, b in pairwise(events.offsets)]
     about = "Spoken digits, synthetic, in the package"
     plot_utterances(spikes, titles, FOLDER / "spoken_digits.png", units=UNITS, title=about)
-    sample = EventFile(SHD.embedded("train").path)
-    title = f'"{sample.names[sample.labels[0]]}"'
-    summarize(sample).plot(FOLDER / "data_info.png", example=sample.read([0]), example_title=title)
 
 
 def draw_surrogates() -> None:

@@ -52,7 +52,7 @@ def refused(*words: str | Path) -> str:
     return result.output
 
 
-COMMANDS = ["radii", "pretrain", "train", "diagnose", "evaluate", "export", "demo", "data info", "data splits"]
+COMMANDS = ["radii", "pretrain", "train", "diagnose", "evaluate", "export", "demo", "data splits"]
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "sweep", "table", "figure"])
@@ -362,21 +362,6 @@ def test_a_run_on_spoken_digits_notes_its_split_and_opens_the_test_file_in_evalu
     write_words(root / "shd_test.h5", draw_words(10, seed=1))
     succeed("evaluate", run)
     assert (run / "test.json").exists()
-
-
-def test_data_info_describes_and_draws_a_file(tmp_path):
-    path = write_words(tmp_path / "words.h5", draw_words(12))
-    output = succeed("data", "info", path, "--picture", tmp_path / "words.png", "--utterance", "3")
-    assert "words.h5: 12 utterances, 20 classes, 4 speakers" in output
-    one = draw_words(12)[3]
-    assert f"  9 word 9            1  {len(one[0]):>6}  {float(one[0][-1]):>8.3f} s" in output
-    assert (tmp_path / "words.png").read_bytes().startswith(b"\x89PNG")
-    assert "lie in 0 ... 11, got 12" in refused("data", "info", path, "--utterance", "12", "--picture", tmp_path / "p")
-    (tmp_path / "text.h5").write_text("text")
-    assert "text.h5: not a whole HDF5 file" in refused(
-        "data", "info", tmp_path / "text.h5", "--picture", tmp_path / "p"
-    )
-    assert not (tmp_path / "p").exists()
 
 
 # ---- diagnose and demo

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
 from neurolsc import ALIFPlus, Network, evaluate, train
-from neurolsc.datasets import collate, collate_padded
+from neurolsc.datasets import collate
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns, Spy, same_bits, small_network, weights
 
 Loader = partial(DataLoader, collate_fn=collate)
@@ -42,7 +42,7 @@ def test_a_loader_of_unequal_lengths_is_followed_by_its_mask():
     unequal = [(full.x[i][: 4 + i].float(), int(full.labels[i])) for i in range(9)]
     network = small_network()
     alone = [evaluate(network, [item]).loss for item in unequal]
-    padded = DataLoader(unequal, batch_size=4, collate_fn=collate_padded)  # type: ignore[arg-type]
+    padded = DataLoader(unequal, batch_size=4, collate_fn=collate)  # type: ignore[arg-type]
     assert evaluate(network, padded).loss == pytest.approx(sum(alone) / 9, rel=1e-5)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neurolsc import LIF, Network, evaluate, train
-from neurolsc.datasets import Batch, collate_padded
+from neurolsc.datasets import Batch, collate
 from tests.patterns import N, Patterns, same_bits, small_network, weights
 
 LENGTHS = (9, 4, 12, 11, 7, 6, 12)
@@ -29,7 +29,8 @@ class Unequal:
         return self.items[i]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        x, labels, mask = collate_padded([self.items[i] for i in indices])
+        x, labels, *masks = collate([self.items[i] for i in indices])
+        mask = masks[0] if masks else torch.ones(x.shape[:2], dtype=torch.bool)
         more = torch.ones(self.padding, *x.shape[1:], dtype=x.dtype)  # even spikes there must not matter
         return Batch(
             torch.cat([x, more]), labels, torch.cat([mask, torch.zeros(self.padding, len(labels), dtype=torch.bool)])
@@ -82,7 +83,7 @@ class Counted(LIF):
 
 
 def test_a_network_runs_no_further_than_its_longest_sample():
-    network, (x, _, mask) = Network([Counted(N, 8, threshold=0.2)], 3), collate_padded(Unequal().items)
+    network, (x, _, mask) = Network([Counted(N, 8, threshold=0.2)], 3), collate(Unequal().items)
     more = torch.zeros(20, x.shape[1], dtype=torch.bool)
     run = network.run(torch.cat([x, torch.ones(20, *x.shape[1:], dtype=x.dtype)]), mask=torch.cat([mask, more]))
     assert network.cells[0].ran == max(LENGTHS)

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from neurolsc import RadiusProfile, plots, radius_profile
-from neurolsc.datasets import SHD, EventFile
-from neurolsc.datasets.speech import summarize
+from neurolsc.datasets import SHD
 from neurolsc.plots.style import line_style
 
 STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
@@ -84,11 +83,9 @@ def every_picture(profile, make_spikes) -> dict[str, Callable[..., Figure]]:
     row = {"epoch": 1, "validation_loss": 2.0, "validation_mode_accuracy": 0.1, "firing_rate": [0.1]}
     radii = {"step": 0, "time": [0.5], "depth": [0.5], "firing_rate": [0.1]}
     v, step = torch.linspace(-1, 1, 5), torch.ones(5)
-    summary = summarize(EventFile(SHD.embedded("train").path))
     layers = {"a": [0.1, 0.2]}
     return {
         "profile": profile.plot,
-        "summary": summary.plot,
         "pretraining": partial(plots.plot_pretraining, [radii], (0.5, None)),
         "learning_curves": partial(plots.plot_learning_curves, {"a": [row]}),
         "raster": partial(plots.plot_raster, {"input": make_spikes(T=9, B=1, N=4)[:, 0]}),
@@ -123,7 +120,7 @@ def test_every_picture_is_a_figure_with_the_title_that_it_is_given_and_is_writte
         (tmp_path / name).mkdir()
         written = draw(tmp_path / name / "picture.png")
         assert isinstance(written, Figure) and is_a_picture(tmp_path / name / "picture.png"), name
-        assert written.get_suptitle() == ("train.h5.xz" if name == "summary" else ""), name
+        assert written.get_suptitle() == "", name
 
 
 def test_a_notebook_gets_a_figure_as_png_once_and_has_none_to_close(profile):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from neurolsc import LIF, ALIFPlus, Network, evaluate, train
-from neurolsc.datasets import Batch, collate, collate_padded
+from neurolsc.datasets import Batch, collate
 from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep, Task, cross_entropy
 from neurolsc.training import PAPER
 from tests.patterns import same_bits, weights
@@ -114,7 +114,7 @@ class Unequal:
         return self.items[i]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        return Batch(*collate_padded([self.items[i] for i in indices]))
+        return Batch(*collate([self.items[i] for i in indices]))
 
 
 def small(scale: float = 1.0) -> Network:

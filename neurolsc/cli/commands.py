@@ -16,9 +16,7 @@ from neurolsc import experiment as experiments
 from neurolsc.cli import options
 from neurolsc.cli.demo import demo
 from neurolsc.cli.export import export
-from neurolsc.datasets import EventFile
 from neurolsc.datasets.batches import describe_speakers
-from neurolsc.datasets.speech import summarize
 from neurolsc.diagnosis import diagnose as diagnose_network
 from neurolsc.experiment import Experiment, StartSettings, Stopped
 from neurolsc.experiment.config import setting_names
@@ -73,7 +71,6 @@ def app() -> None:
       neurolsc evaluate runs/digits                   open the test set, once
       neurolsc export runs/digits --to netx           integers for a neuromorphic chip
       neurolsc demo                                   five starts compared, with a report
-      neurolsc data info train.h5                     what is in a file of spoken words
 
     Settings come from flags, from a TOML file (--config), and else from the defaults that --help
     shows. A finished run has its own, in settings.toml, which --config takes as it is.
@@ -246,30 +243,6 @@ def splits(experiment: Experiment) -> None:
     click.echo(f"{training}\n{validation}")
     if settings.split_by == "speaker":
         click.echo(describe_speakers(training, validation))
-
-
-@data.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--picture", type=options.NEW_FOLDER, help="The picture, a new file. [default: <name>.png, here]")
-@click.option("--utterance", default=0, show_default=True, help="Which utterance to draw.")
-def info(file: Path, picture: Path | None, utterance: int) -> None:
-    """Say what is in a file of spoken words in SHD's layout, and draw it.
-
-    Every utterance is read and checked: a damaged one is named by its number. The table has a line
-    for every class and speaker; the picture has the spikes and lengths of the utterances, the
-    activity of the units, and one utterance. An existing file is never overwritten.
-    """
-    picture = picture or Path((file.name.split(".")[0] or file.name) + ".png")
-    if picture.exists():
-        raise click.UsageError(f"{picture} exists already; name another file by --picture, or remove it.")
-    events = EventFile(file)
-    if not 0 <= utterance < len(events):
-        raise click.UsageError(f"--utterance must lie in 0 ... {len(events) - 1}, got {utterance}.")
-    summary = summarize(events)
-    who = f"by speaker {speaker}" if (speaker := events.speakers[utterance]) >= 0 else "by an unnamed speaker"
-    word = f'utterance {utterance}, "{events.names[events.labels[utterance]]}" {who}'
-    summary.plot(picture, example=events.read([utterance]), example_title=word)
-    click.echo(f"{summary}\n\ndrawn in {picture}")
 
 
 @app.command()

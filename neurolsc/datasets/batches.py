@@ -186,7 +186,7 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
     steps = int(lengths.median())
     if (lengths == steps).all():
         return [x for x, _ in drawn]
-    long_enough = torch.cat([lasting(x, each, steps) for x, each in drawn], 1)
+    long_enough = torch.cat([lasting(x, each, steps) for x, each in drawn if (each >= steps).any()], 1)
     return list(long_enough.split(batch_size, 1))
 
 

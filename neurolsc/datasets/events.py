@@ -93,10 +93,12 @@ class EventFile:
                     "all parts must have one entry for each utterance, got "
                     + ", ".join(f"{part.shape} in {name}" for name, part in parts.items())
                 )
-            inside = {name: h5py.check_vlen_dtype(parts[name].dtype) for name in names[:2]}
             for name, kinds, word in (("spikes/times", "f", "floats"), ("spikes/units", "iu", "integers")):
-                if not isinstance(inside[name], np.dtype) or inside[name].kind not in kinds:
-                    raise ValueError(f"{name} must hold {word} of variable length, got {parts[name].dtype}.")
+                inside = h5py.check_vlen_dtype(parts[name].dtype)
+                # h5py does not swap the bytes of another byte order
+                if not isinstance(inside, np.dtype) or inside.kind not in kinds or not inside.isnative:
+                    found = inside or parts[name].dtype
+                    raise ValueError(f"{name} must hold {word} of variable length in native byte order, got {found}.")
             keys = file.values("extra/keys", 1, "SO") if file.has("extra/keys") else np.arange(CLASSES).astype("S")
             self.names = [clean(key.decode("utf-8", "replace")) for key in keys]
 
@@ -141,7 +143,6 @@ def _checked(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
             "spikes, and a unit for every time."
         )
     times, units, offsets = np.concatenate(times_of), np.concatenate(units_of), np.concatenate([[0], np.cumsum(counts)])
-    times = times.astype(times.dtype.newbyteorder("="), copy=False)
 
     def check(bad: np.ndarray, values: np.ndarray, wanted: str) -> None:
         if bad.any():

@@ -18,7 +18,6 @@ from neurolsc import datasets
 from neurolsc.datasets.batches import By
 from neurolsc.datasets.events import UNITS, Augmentation
 from neurolsc.datasets.synthetic import PERIOD
-from neurolsc.datasets.text import WordOptions
 from neurolsc.initialisers import LSC, named
 from neurolsc.initialisers.spectral import Method
 from neurolsc.io import clean, load
@@ -187,7 +186,6 @@ class DataSettings:
     )
     text_test: str = setting("test.txt", "file in the root for the test", "text")
     rare: int = setting(1, "words that are rarer in the training file are <unk>", "text")
-    cache: str = setting("", "folder for copies that are read without HDF5; empty: none", "shd")
 
     @property
     def title(self) -> str:
@@ -248,14 +246,13 @@ class DataSettings:
                     datasets.SHD,
                     **{name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary")},
                     window=self.window or None,
-                    cache=self.cache or None,
                     augment=augment,
                     by=self.split_by,
                     share=self.split_share,
                     seed=self.split_seed,
                 )
         switch = training and self.word_switch
-        options: WordOptions = {
+        options: dict[str, Any] = {
             "steps": self.words,
             "repeat": self.repeat,
             "streams": self.streams or None,

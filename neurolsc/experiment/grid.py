@@ -23,7 +23,7 @@ from neurolsc.tasks import metric_spec
 from neurolsc.validation import one_of
 
 LOSS = "validation_loss"
-PATHS = ("root", "cache", "weights")
+PATHS = ("root", "weights")
 READABLE = 80  # characters of a trial's name before its digest
 
 

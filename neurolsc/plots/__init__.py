@@ -15,7 +15,6 @@ from neurolsc.plots.networks import (
     plot_export,
     plot_profile,
     plot_raster,
-    plot_summary,
     plot_surrogates,
     plot_utterances,
 )
@@ -31,7 +30,6 @@ __all__ = [
     "plot_profile",
     "plot_raster",
     "plot_scores",
-    "plot_summary",
     "plot_surrogates",
     "plot_utterances",
 ]

@@ -1,7 +1,7 @@
 """Settings of data sets: which belong to which, what is loaded, and the commands on them."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,11 +11,12 @@ from click.testing import CliRunner, Result
 
 import neurolsc
 from neurolsc.cli import app
-from neurolsc.datasets import CIFAR10, CIFAR100, JSBChorales, MNISTPixels, Text, WordSwitch
+from neurolsc.datasets import JSBChorales, MNISTPixels, ReleasedEncoding, SpikeLatencyMNIST, Text, WordSwitch
 from neurolsc.datasets.text import read_words
 from neurolsc.experiment import Experiment, diagnose_run, draw, markdown, read_grid, run_sweep
 from neurolsc.experiment.config import DataName, DataSettings, NetworkSettings
 from neurolsc.tasks import BinaryPerStep, Classification, ClassPerStep
+from neurolsc.training.fingerprint import data_fingerprint
 from tests.sweeps.grids import Here, write_grid
 
 QUICK = ("--width", "8", "--layers", "1", "--epochs", "2", "--start", "Default")
@@ -60,18 +61,12 @@ def test_what_is_loaded_is_what_the_settings_say(tmp_path):
     assert len(own.load("validation").text) == len(read_words(tmp_path / "held.txt")) == 600  # type: ignore[union-attr]
 
 
-def test_settings_name_their_data_sets():
-    told = {f.name: f.metadata["data"] for f in fields(DataSettings)}
-    assert told["repeat"] == ("shd", "text", "ptb", "wikitext-2")
-    assert told["shift"] == ("sl-mnist",)
-    assert told["split_share"] == ("shd", "text")
-    assert {name for name, owners in told.items() if not owners} == {"data", "root", "split_seed"}
-
-
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("settings", "message"),
     [
         ({"data": "jsb", "dt": 0.01, "shift": 1}, "shift: for data = sl-mnist only, got data = jsb"),
+        ({"data": "shd", "encoding": "released"}, "encoding: for data = sl-mnist only, got data = shd"),
+        ({"data": "store-recall", "root": "x"}, "made, not read"),
         ({"data": "mnist", "repeat": 1}, "repeat: for data = shd or text or ptb or wikitext-2 only, got data = mnist"),
         ({"data": "shd", "words": 10, "streams": 2}, "words, streams: for data = text or ptb or wikitext-2 only"),
         ({"data": "ptb", "root": "x", "rare": 2}, "rare: for data = text only, got data = ptb"),
@@ -80,17 +75,9 @@ def test_settings_name_their_data_sets():
         ({"data": "ptb"}, "root: the package holds no sample of ptb"),
     ],
 )
-def test_settings_of_others_and_a_missing_root_are_refused(given: dict[str, Any], told: str):
-    with pytest.raises(ValueError, match=told):
-        DataSettings(**given).load("train")
-
-
-def test_cifar_is_loaded_with_the_seed(tmp_path, monkeypatch):
-    for kind, name in ((CIFAR10, "cifar10"), (CIFAR100, "cifar100")):
-        seen: list[Any] = []
-        monkeypatch.setattr(kind, "__init__", lambda self, *given, seen=seen, **more: seen.append((given, more)))
-        DataSettings(name, root=str(tmp_path), split_seed=4).load("validation")  # type: ignore[arg-type]
-        assert seen == [((str(tmp_path), "validation"), {"seed": 4})]
+def test_settings_of_others_and_a_missing_root_are_refused(settings: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        DataSettings(**settings).load("train")
 
 
 def test_words_are_read_by_an_embedding_and_single_steps_without_delay_alone():
@@ -168,7 +155,7 @@ def test_a_sweep_chooses_the_lower_where_lower_is_better(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"choose": {"setting": "lr", "by": "validation_mode_accuracy"}}, "choose: by must be one of 'validation_nll'"),
         ({"table": {"reach": -1}}, "table: reach must be a number from 0, got -1"),
@@ -178,14 +165,20 @@ def test_a_sweep_chooses_the_lower_where_lower_is_better(tmp_path):
         ),
     ],
 )
-def test_a_grid_that_does_not_fit_its_score_is_refused(tmp_path, change, told):
-    with pytest.raises(ValueError, match=told):
+def test_a_grid_that_does_not_fit_its_score_is_refused(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
         read_grid(write_grid(tmp_path / "grid.toml", **(SWEEP | change)))
 
 
-def test_without_bounds_a_sweep_of_music_tells_none(tmp_path):
-    grid = read_grid(write_grid(tmp_path / "grid.toml", **(SWEEP | {"table": {}})))
-    assert (grid.columns.reach, grid.columns.learns) == (None, None)
+def test_images_are_shifted_in_training_alone_and_no_training_goes_on_with_another_code():
+    settings = DataSettings(shift=1, encoding="released")
+    assert settings.title == "spike-latency MNIST, released encoding (sample in the package)"
+    parts: list[Any] = [settings.load(split) for split in ("train", "validation", "test")]
+    assert [(part.shift, part.encoding) for part in parts] == [(n, ReleasedEncoding()) for n in (1, 0, 0)]
+    other = data_fingerprint("x", SpikeLatencyMNIST.embedded("train"))
+    assert {"x.encoding", "x.shift"} <= {
+        name for name, value in data_fingerprint("x", parts[0]).items() if value != other[name]
+    }
 
 
 def test_words_can_be_switched_in_the_first_epochs_alone():

@@ -77,18 +77,16 @@ def test_of_an_archive_the_file_alone_is_unpacked(tmp_path, publish, host, name,
     assert fetch(root, name) == root / member
 
 
-@pytest.mark.parametrize("damage", [lambda d: d[:-9], lambda d: b"<html>log in</html>", lambda d: b""])
 @pytest.mark.parametrize("name", [JSB, "wiki.test.tokens", "train-images-idx3-ubyte"])
-def test_another_download_is_refused_and_leaves_nothing(tmp_path, publish, host, name, damage):
-    content = zipped({"a": b"x" * 100})
-    publish(content, name)
+def test_another_download_is_refused_and_leaves_nothing(tmp_path, publish, host, name):
+    publish(zipped({"a": b"x" * 100}), name)
     archive = FILES[name].archive
-    (host[0] / archive).write_bytes(damage(content))
+    (host[0] / archive).write_bytes(b"<html>log in</html>")
     with pytest.raises(ConnectionError, match=rf"{archive} could not be downloaded from .* by hand"):
         fetch(tmp_path / "root", name)
     assert files_in(tmp_path / "root") == []
-    if name != "train-images-idx3-ubyte":  # whose content is verified by its reader
-        (tmp_path / "root" / archive).write_bytes(damage(content))
+    if name != "train-images-idx3-ubyte":  # whose packed form differs between mirrors
+        (tmp_path / "root" / archive).write_bytes(b"<html>log in</html>")
         with pytest.raises(ValueError, match=rf"root.{archive}: not {archive} as published; its md5 is"):
             fetch(tmp_path / "root", name)
 
@@ -119,16 +117,11 @@ def test_the_hashes_of_shd_are_those_that_tonic_checks():
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
-@pytest.mark.parametrize("size", [0, 1000, 3_000_000])
-def test_a_packed_file_is_unpacked(tmp_path, pack, size):
-    data = bytes(range(250)) * (size // 250)
-    (tmp_path / "a").write_bytes(pack(data))
-    assert read_unpacked(tmp_path / "a") == data
-
-
-@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
-def test_a_damaged_packed_file_and_one_of_too_much_are_refused(tmp_path, pack):
-    for data in (pack(bytes(10**6))[:-9], pack(bytes(10**6))[:20] + b"\xff" * 40, pack(bytes(90 * 10**6))):
-        (tmp_path / "a").write_bytes(data)
-        with pytest.raises(ValueError, match=r"a: .*(damaged|would fill)"):
-            read_unpacked(tmp_path / "a")
+def test_a_packed_file_is_unpacked_or_refused(tmp_path, pack):
+    (tmp_path / "a").write_bytes(pack(bytes(range(250)) * 12_000))
+    assert read_unpacked(tmp_path / "a") == bytes(range(250)) * 12_000
+    if pack is not bytes:
+        for data in (pack(bytes(10**6))[:-9], pack(bytes(10**6))[:20] + b"\xff" * 40, pack(bytes(70 * 10**6))):
+            (tmp_path / "a").write_bytes(data)
+            with pytest.raises(ValueError, match=r"a: .*(damaged|would fill)"):
+                read_unpacked(tmp_path / "a")

@@ -11,8 +11,8 @@ import torch
 from tonic import transforms
 from torch.utils.data import DataLoader
 
-from neurolsc import LIF, ALIFPlus, Network, evaluate, train
-from neurolsc.datasets import SHD, collate, from_tonic, input_batches
+from neurolsc import LIF, ALIFPlus, Network, train
+from neurolsc.datasets import SHD, collate, from_tonic
 from tests.patterns import QUIET, same_bits, weights
 from tests.words import write_words
 
@@ -153,24 +153,21 @@ def test_without_a_window_items_last_until_their_last_event_and_batches_have_a_m
         assert torch.equal(mine, other)
 
 
-@pytest.mark.parametrize("window", [1.0, None])
-def test_a_network_trains_on_it_and_is_scored(window: float | None, tmp_path: Path):
+def test_a_training_on_it_resumes_and_not_with_another_grid(tmp_path: Path):
     def go(epochs: int, data: Any, **more: Any) -> Any:
         torch.manual_seed(0)
         network = Network([ALIFPlus(700, 8), LIF(8, 8, threshold=0.2)], 20)
         history = train(network, data, data, epochs=epochs, **QUIET | more).history
-        assert evaluate(network, data).loss == pytest.approx(min(row["validation_loss"] for row in history), rel=1e-6)
         return [row["train_loss"] for row in history], weights(network)
 
-    items = from_tonic(shd(tmp_path), dt=0.02, window=window)
-    losses, _ = go(3, items, checkpoint=tmp_path / "items")
-    assert losses[-1] < losses[0]
-    with pytest.raises(ValueError, match=r"training\.dt = 0\.02, now it is 0\.04"):
-        go(4, from_tonic(shd(tmp_path), dt=0.04, window=window), checkpoint=tmp_path / "items")
+    items = from_tonic(shd(tmp_path), dt=0.02)
     loader = DataLoader(items, batch_size=8, shuffle=True, collate_fn=collate)
-    go(1, loader, checkpoint=tmp_path / "batches")
-    assert same_bits(go(3, loader, checkpoint=tmp_path / "batches")[1], go(3, loader)[1])
-    assert input_batches(items, 4)[0].shape[1:] == (4, 700)
+    go(1, loader, checkpoint=tmp_path / "c")
+    losses, resumed = go(3, loader, checkpoint=tmp_path / "c")
+    assert losses[-1] < losses[0] and same_bits(resumed, go(3, loader)[1])
+    other = DataLoader(from_tonic(shd(tmp_path), dt=0.04), batch_size=8, shuffle=True, collate_fn=collate)
+    with pytest.raises(ValueError, match=r"training\.dt = 0\.02, now it is 0\.04"):
+        go(4, other, checkpoint=tmp_path / "c")
 
 
 def recording(*events: tuple[int, int, int, int]) -> np.ndarray:
@@ -234,25 +231,17 @@ def of(item: Any, **changes: Any) -> Any:
     [
         (lambda: from_tonic(iter([GOOD]), **SMALL), TypeError, r"items \(events, label\), got list_iterator"),
         (of(GOOD, dt=None), ValueError, "window needs dt"),
-        (of(GOOD, dt=-1.0), ValueError, "dt must be positive"),
-        (of(GOOD, window=0.025), ValueError, "window must be a whole number of bins"),
-        (of(GOOD, start="end"), ValueError, "start must be one of 'zero', 'first', got 'end'"),
         (of(GOOD, sensor_size=(3, 2)), ValueError, r"sensor_size must be \(W, H, P\), got \(3, 2\)"),
-        (of(GOOD, sensor_size=(3, 0, 2)), ValueError, "a size of the sensor must be at least 1"),
         (of(GOOD, classes=None), ValueError, "does not say which classes there are: give classes"),
         (of(GOOD[0]), TypeError, r"items must be pairs \(events, label\), got ndarray \(2,\) in item 0"),
         (of((np.zeros((2, 2, 2, 3)), 1)), TypeError, r"got ndarray \(2, 2, 2, 3\) in item 0; items are frames already"),
         (of(("events", 1)), TypeError, "items must be events, a structured array with t, x, y, p, got str in item 0"),
         (of((GOOD[0][["t", "x", "p"]], 1)), TypeError, r"sensor \(3, 2, 2\) must have t, x, y, p.*y is missing"),
         (of((recording((0, 3, 0, 0)), 1)), ValueError, r"x of events must be from 0 to 2 .* got 3 to 3 in item 0"),
-        (of((recording((0, 0, -1, 0)), 1)), ValueError, r"y of events must be from 0 to 1 .* got -1 to -1"),
-        (of((recording((0, 0, 0, 2)), 1)), ValueError, r"p of events must be from 0 to 1"),
         (of((recording((-5, 0, 0, 0)), 1)), ValueError, r"times must be microseconds from 0, got -5 in item 0"),
         (of((GOOD[0], 2)), ValueError, "the label of item 0 must be a class from 0 to 1, got 2; classes= names all"),
-        (of((GOOD[0], -1)), ValueError, "must be a class from 0 to 1, got -1"),
         (of((GOOD[0], "c")), ValueError, "the label 'c' of item 0 is none of the classes"),
         (of((GOOD[0], {"box": 1})), TypeError, "a label must be a number or a name, got dict in item 0"),
-        (of((GOOD[0], 1.0)), TypeError, "a label must be a number or a name, got float"),
         (of(GOOD, dt=None, window=None), ValueError, r"items are events, fields \('t', 'x', 'y', 'p'\): give dt"),
         (of((np.zeros(3), 1), dt=None, window=None), TypeError, r"frames \(T, P, H, W\), got ndarray \(3,\) in item 0"),
         (
