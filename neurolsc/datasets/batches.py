@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -118,7 +118,7 @@ def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
         return (items.x, items.labels) if items.mask is None else (items.x, items.labels, items.mask)
     if len(items) == 0:
         raise ValueError("a batch needs at least one item (x (T, N), label), got none.")
-    first, target = items[0]
+    first, target = items[0][0], cast(Any, items[0][1])
     if not isinstance(first, Tensor):
         cure = ": give (torch.from_numpy(x), label)" if type(first).__module__ == "numpy" else ""
         raise TypeError(f"items must be pairs (x, label) with a tensor x (T, N), got a {type(first).__name__}{cure}.")

@@ -96,7 +96,7 @@ def from_tonic(
         dt=None if dt is None else number("dt", dt),
         window=window,
         start=one_of("start", start, ("zero", "first")),
-        sensor_size=size and tuple(whole("a size of the sensor", int(part)) for part in size),
+        sensor_size=None if size is None else tuple(whole("a size of the sensor", int(part)) for part in size),
         names=[name.decode() if isinstance(name, bytes) else str(name) for name in known],
         binary=binary,
         targets=targets,
@@ -173,7 +173,8 @@ class TonicFrames(BatchDataset):
             raise TypeError(
                 f"items must be events, a structured array with t, x, y, p, got {_kind(events)} in item {index}{hint}."
             )
-        W, H, P = self.sensor_size or ()
+        assert self.sensor_size is not None
+        W, H, P = self.sensor_size
         wanted = ["t", "x"] + ["y"] * (H > 1) + ["p"] * (P > 1)
         if missing := [name for name in wanted if name not in fields]:
             raise TypeError(
