@@ -66,7 +66,6 @@ def test_what_is_loaded_is_what_the_settings_say(tmp_path):
     [
         ({"data": "jsb", "dt": 0.01, "shift": 1}, "shift: for data = sl-mnist only, got data = jsb"),
         ({"data": "shd", "encoding": "released"}, "encoding: for data = sl-mnist only, got data = shd"),
-        ({"data": "store-recall", "root": "x"}, "made, not read"),
         ({"data": "mnist", "repeat": 1}, "repeat: for data = shd or text or ptb or wikitext-2 only, got data = mnist"),
         ({"data": "shd", "words": 10, "streams": 2}, "words, streams: for data = text or ptb or wikitext-2 only"),
         ({"data": "ptb", "root": "x", "rare": 2}, "rare: for data = text only, got data = ptb"),
