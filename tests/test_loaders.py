@@ -71,7 +71,7 @@ class Endless(IterableDataset):
         ),
         (DataLoader(Patterns(6), collate_fn=list), TypeError, r"a batch must be tensors x \(T, B, N\).*got tuple"),
         (DataLoader(Patterns(6), collate_fn=lambda _: {}), TypeError, "got dict: neurolsc.datasets.collate makes"),
-        (Loader(Endless()), TypeError, "must be a DataLoader with a length"),
+        (Loader(Endless()), TypeError, "has no len"),
         (Loader(Patterns(3), batch_size=4, drop_last=True), ValueError, "is an empty DataLoader"),
         (Loader(Streams(6)), ValueError, "has streams"),
     ],
@@ -147,6 +147,5 @@ def test_a_loader_with_a_state_of_its_own_takes_no_checkpoint(loader: Any, messa
 def test_a_training_does_not_go_on_with_another_loader(loader: Any, message: str, tmp_path: Path):
     settings: dict[str, Any] = QUIET | {"checkpoint": tmp_path / "c"}
     train(small_network(), Loader(Patterns(20), batch_size=4), Patterns(3), epochs=1, **settings)
-    train(small_network(), Loader(Patterns(20), batch_size=4), Patterns(3), epochs=2, **settings | {"batch_size": 3})
     with pytest.raises(ValueError, match=message):
         train(small_network(), loader, Patterns(3), epochs=3, **settings)

@@ -96,19 +96,19 @@ def fetch(root: str | PathLike[str], name: str, *others: str) -> Path:
         if archive.exists():
             _verify(archive, remote)
         else:
-            failure: Exception | None = None
+            failure = ""
             for address in remote.addresses:
                 try:
                     url = f"{address}{remote.archive}"
                     Path(pooch.retrieve(url, remote.known_hash, remote.archive, temporary)).replace(archive)
                     break
                 except (OSError, ValueError) as error:
-                    failure = error
+                    failure = str(error)
             else:
                 raise ConnectionError(
                     f"{remote.archive} could not be downloaded from {' or '.join(remote.addresses)} ({failure}): put it "
                     f"into {root} by hand, or use the sample in the package (embedded)."
-                ) from failure
+                )
         if remote.folder is None:
             return archive
         member = f"{remote.folder}/{name}".lstrip("/")
