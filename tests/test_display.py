@@ -13,7 +13,6 @@ from neurolsc import (
     pretrain,
     train,
 )
-from neurolsc.datasets import SHD, EventFile
 from neurolsc.datasets.batches import Batch
 from neurolsc.display import Table
 from neurolsc.export import quantize
