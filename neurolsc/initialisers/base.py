@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, weight_matrices
+from neurolsc.neurons.cell import Membrane, WeightMatrix, is_frozen, owner_of, weight_matrices
 from neurolsc.stability.findings import Finding, surrogate_fault
 from neurolsc.stability.meter import input_of
 from neurolsc.stability.one_layer import steps
+from neurolsc.stability.scale import no_thresholds
 from neurolsc.validation import meant, set_value
 
 
@@ -241,6 +242,14 @@ class Layer:
         for need in needs:
             if not getattr(self, need):
                 raise TypeError(f"{self.name} {_LACKS[need]}")
+
+    def require_thresholds(self) -> None:
+        """Refuse a layer whose thresholds no rate may move."""
+        thresholds = self.cell.thresholds()
+        if thresholds is None:
+            raise TypeError(no_thresholds(self.name))
+        if any(is_frozen(self.cell, name) for name in thresholds.names):
+            raise ValueError(f"{self.name} has frozen thresholds, which no rate may move.")
 
     @property
     def matrices(self) -> tuple[WeightMatrix, ...]:

@@ -23,11 +23,11 @@ from neurolsc.initialisers.base import (
     surrogate_faults,
 )
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import WeightMatrix, is_frozen, weight_matrices
+from neurolsc.neurons.cell import WeightMatrix, weight_matrices
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import again, bottom_up, gradient_gain, rate, recurrence_share, scale_to_rate, settle
 from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
-from neurolsc.stability.scale import match_firing_rates, no_thresholds
+from neurolsc.stability.scale import match_firing_rates
 from neurolsc.stability.transitions import Transitions, draw_steps
 from neurolsc.validation import number, whole
 
@@ -62,9 +62,7 @@ class RateMatching(Initialiser):
         """Scale the thresholds on the first batch."""
         x = first_input(network, inputs)
         for layer in layers_of(network):
-            thresholds = layer.cell.thresholds()
-            if thresholds is not None and any(is_frozen(layer.cell, name) for name in thresholds.names):
-                raise ValueError(f"{layer.name} has frozen thresholds, which no rate may move.")
+            layer.require_thresholds()
         reached = match_firing_rates(network, x, [self.rate] * len(network.cells), tolerance=math.inf)
         found = surrogate_faults(network)
         for layer, fires in enumerate(reached, start=1):
@@ -159,8 +157,8 @@ class BySource(Initialiser):
 
     def check(self, layer: Layer) -> None:
         """Refuse a layer that cannot be set, before anything is changed."""
-        if self.rate and layer.cell.thresholds() is None:
-            raise TypeError(no_thresholds(layer.name))
+        if self.rate:
+            layer.require_thresholds()
 
     def set_all(
         self,
@@ -340,6 +338,8 @@ class Relay(Initialiser):
                 lowest.check(layer)
                 continue
             layer.require("membrane")
+            if layer.cell.thresholds() is not None:  # of which a relay changes what spikes add
+                layer.require_thresholds()
             if any(matrix.weights.ndim > 2 for matrix in layer.matrices):
                 raise TypeError(f"{layer.name} is a convolution: a relay needs a matrix. Use RateMatching(0.15).")
 

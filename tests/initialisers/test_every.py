@@ -157,12 +157,13 @@ def test_inputs_that_do_not_fit_are_refused(spec):
             named(spec).apply(network, wrong)  # type: ignore[arg-type]
 
 
-def test_frozen_thresholds_are_refused_and_stay():
+@pytest.mark.parametrize("spec", ["RateMatching(0.1)", "BySource", "Relay", "Relay(drawn=1)"])
+def test_frozen_thresholds_are_refused_and_stay(spec):
     network = NETWORKS["ALIFPlus"]()
     network.cells[1].adaptation.requires_grad_(False)
     before = weights(network)
     with pytest.raises(ValueError, match="layer 2, a ALIFPlus, has frozen thresholds"):
-        named("RateMatching(0.1)").apply(network, [few()])
+        named(spec).apply(network, [few()])
     assert all(torch.equal(value, before[key]) for key, value in weights(network).items())
 
 
