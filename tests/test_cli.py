@@ -104,7 +104,7 @@ OUT = ["--out", "{tmp}/run"]
     ("command", "words"),
     [
         (["pretrain", *OUT], "needs a --target"),
-        (["pretrain", "--target", "-1", *OUT], "target must be a radius in (0, inf) or 'balanced'"),
+        (["pretrain", "--target", "-1", *OUT], "target must be a radius in (0, inf), 'balanced'"),
         (["train", "--width", "0", *OUT], "n_hidden must be at least 1, got 0"),
         (["train", "--target", "1", "--pretrain-times", "0", *OUT], "pretrain_times must be at least 1"),
         (["train", "--optimizer", "adan", *OUT], "'adabelief-lookahead', 'adam'; did you mean adam?"),

@@ -85,7 +85,7 @@ def test_the_usual_day_succeeds_as_the_help_prints_it(tmp_path: Path):
     """The demo with one epoch: its twelve take minutes."""
     shutil.copy(SHD.embedded("train").path, tmp_path / "train.h5")
     commands = usual_day()
-    assert len(commands) == 11
+    assert len(commands) == 9
     for command in commands:
         shorter = ["--epochs", "1"] if command == ["demo"] else []
         assert sessions.run(["-m", "neurolsc", *command, *shorter], tmp_path)
