@@ -79,8 +79,8 @@ def test_every_surrogate_can_be_saved(name: str, tmp_path: Path):
 
 def test_the_registries_name_every_cell_and_surrogate_of_the_package():
     public = {c for c in vars(neurons).values() if isinstance(c, type) and issubclass(c, Cell)}
-    assert {c for c in public if not c.__abstractmethods__} == set(CELLS.values())
-    assert set(surrogate.__all__) - {"Surrogate"} == set(SURROGATES)
+    assert {c for c in public if not c.__abstractmethods__} <= set(CELLS.values())  # examples register their own
+    assert set(surrogate.__all__) - {"Surrogate"} <= set(SURROGATES)
 
 
 class OtherCell(LIF):
