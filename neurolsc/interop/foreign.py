@@ -8,17 +8,14 @@ from collections import namedtuple
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from neurolsc.network import eval_mode
-from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, State, Thresholds
-
-# Modules after which each input still reaches what it reached; a Linear is counted apart.
-_WITHOUT_SYNAPSES = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout)
+from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, State, Thresholds, owner_of
 
 
 class ForeignNeuronWarning(UserWarning):
@@ -64,7 +61,7 @@ class ForeignCell(Cell):
 
     Attributes:
         output_shape: shape of one sample of the output.
-        reset_gradient: whether the layer's reset carries gradient; None where there is no reset.
+        reset_gradient: True if the layer's reset carries gradient; None without a reset.
 
     Warns:
         ForeignNeuronWarning: if the next state depends neither on the state nor on the input.
@@ -72,7 +69,6 @@ class ForeignCell(Cell):
 
     layer: Any
     reset_gradient: bool | None = None
-    cause: ClassVar[str] = "nothing is known about the cause"
 
     def __init__(
         self,
@@ -92,10 +88,9 @@ class ForeignCell(Cell):
         self.n_hidden = math.prod(self.output_shape)
         self._warn_of_cut_derivatives()
 
-    # for each library:
     @abstractmethod
     def start(self, current: Tensor) -> State:
-        """The state from which the layer starts at a current of this shape."""
+        """The state at rest, for a current of this shape."""
 
     @abstractmethod
     def advance(self, current: Tensor, z: Tensor, state: State) -> State:
@@ -103,10 +98,10 @@ class ForeignCell(Cell):
 
     @abstractmethod
     def emitted(self, state: State) -> Tensor:
-        """What the layer sends in a state, in its shape."""
+        """The output in a state, in the layer's shape."""
 
     def current(self, x: Tensor) -> Tensor:
-        """What the layer reads: a flat input in its shape, through the modules before."""
+        """The layer's input: a flat one in its shape, through the modules before."""
         return self.before(x.view(-1, *self.input_shape))
 
     def initial_state(self, batch: int) -> State:
@@ -118,26 +113,19 @@ class ForeignCell(Cell):
     def update(self, x: Tensor, z: Tensor, state: State) -> State:
         return self.advance(self.current(x), z.view(-1, *self.output_shape), state)
 
-    def dense_input(self, weights: int) -> bool:
-        """Whether an input reaches every neuron once, in a layer with so many matrices of input weights of its own."""
-        modules = [m for m in self.before.modules() if not isinstance(m, nn.Sequential)]
-        linear = sum(isinstance(m, nn.Linear) for m in modules)
-        return linear + weights == 1 and all(isinstance(m, _WITHOUT_SYNAPSES) for m in modules)
-
     def pretrained(self) -> Iterable[nn.Parameter]:
         """The parameters that rules scale; biases, norms and the like stay."""
         for scaled in self.scaled_parameters:
-            path, _, name = scaled.parameter.rpartition(".")
-            parameter = self.get_submodule(path)._parameters.get(name)
-            if parameter is not None:
+            owner, name = owner_of(self, scaled.parameter)
+            if (parameter := owner._parameters.get(name)) is not None:
                 yield parameter
 
     def extra_repr(self) -> str:
-        moved = {
-            radius: ", ".join(s.parameter for s in self.scaled_parameters if s.radius == radius) or "nothing"
-            for radius in ("time", "depth")
-        }
-        return f"{super().extra_repr()}, time: {moved['time']}, depth: {moved['depth']}"
+        text = super().extra_repr()
+        for radius in ("time", "depth"):
+            names = [scaled.parameter for scaled in self.scaled_parameters if scaled.radius == radius]
+            text += f", {radius}: {', '.join(names) or 'nothing'}"
+        return text
 
     def _warn_of_cut_derivatives(self) -> None:
         # one product with a random vector shows whether a matrix is zero, at the cost of a single backward pass
@@ -156,8 +144,8 @@ class ForeignCell(Cell):
         for what, gradients in (("state", by_state), ("input", [by_x])):
             if not any(g.any() for g in gradients):
                 warnings.warn(
-                    f"{type(self.layer).__name__}: the derivative of the next state by the {what} is identically zero "
-                    f"({self.cause}); no pre-training can move its radius.",
+                    f"{type(self.layer).__name__}: the derivative of the next state by the {what} is identically zero (as in an "
+                    "SLSTM whose hidden_size is not its input_size); no pre-training can move its radius.",
                     ForeignNeuronWarning,
                     stacklevel=4,
                 )
@@ -182,7 +170,6 @@ class PrecededCell(ForeignCell):
         scaled = (dataclasses.replace(s, parameter=f"layer.{s.parameter}") for s in layer.scaled_parameters)
         super().__init__(layer, before, input_shape, scaled)
         self.integrator = layer.integrator
-        self.recurrent_synapses = layer.recurrent_synapses if self.dense_input(weights=1) else None
 
     def thresholds(self) -> Thresholds | None:
         return self.layer.thresholds()
@@ -259,9 +246,12 @@ def torch_cells(layer: nn.Module, before: list[nn.Module], input_shape: tuple[in
         return [TorchCell(layer, before, input_shape)]
     if not isinstance(layer, nn.RNNBase) or type(layer) not in (nn.RNN, nn.GRU, nn.LSTM):
         raise TypeError(f"a {name} cannot be wrapped: only torch.nn's own RNN, GRU, LSTM and their cells.")
-    if layer.bidirectional:
-        raise TypeError(f"a bidirectional {name} cannot be wrapped: half of it runs back in time.")
-    if layer.proj_size:
-        raise TypeError(f"an {name} with proj_size={layer.proj_size} cannot be wrapped, only without.")
+    if layer.bidirectional or layer.proj_size:
+        setting = (
+            f"proj_size={layer.proj_size}"
+            if layer.proj_size
+            else "bidirectional=True, of which half runs back in time,"
+        )
+        raise TypeError(f"an {name} with {setting} cannot be wrapped, only without.")
     upper = [TorchCell(layer, [], (layer.hidden_size,), f"_l{k}") for k in range(1, layer.num_layers)]
     return [TorchCell(layer, before, input_shape, "_l0"), *upper]

@@ -22,6 +22,9 @@ except ImportError as error:
     raise ImportError("the callbacks need Lightning: pip install 'lightning>=2.4'") from error
 
 
+STEPS, SAMPLES = 8, 4  # of a batch, at which the logged radii are measured
+
+
 class _OnNetwork(Callback):
     """Base of the callbacks: finds the network in the model, and the axes of its inputs."""
 
@@ -34,19 +37,14 @@ class _OnNetwork(Callback):
         return module if isinstance(module, Network) else wrap(module, input_shape=self.input_shape)
 
     def batches(self, trainer: Trainer, pl_module: LightningModule) -> Iterator[tuple[Tensor, ...]]:
-        """The training data, inputs flat and time first, where the model is.
-
-        Raises:
-            ValueError: if there are as many labels as steps, and not as samples.
-        """
+        """The training data, inputs flat and time first, where the model is."""
         loader: Any = trainer.train_dataloader
         for batch in loader:
             x, *more = batch if isinstance(batch, tuple | list) else (batch,)
             samples, other = x.shape[:2] if self.batch_first else x.shape[1::-1]
             if more and isinstance(more[0], Tensor) and more[0].ndim == 1 and other == len(more[0]) != samples:
                 raise ValueError(
-                    f"the training data have {len(more[0])} labels and inputs {tuple(x.shape)}, which are "
-                    f"{'time' if self.batch_first else 'batch'} first: give "
+                    f"the training data have {len(more[0])} labels and inputs {tuple(x.shape)}: give "
                     f"{type(self).__name__}(..., batch_first={not self.batch_first})."
                 )
             x = x.transpose(0, 1) if self.batch_first else x
@@ -59,11 +57,10 @@ class _OnNetwork(Callback):
 
 
 class Starting(_OnNetwork):
-    """Start a model before its first epoch, and log its radii after every epoch.
+    """Start a model before its first epoch, and log its radii before the first step and after every epoch.
 
-    Radii are logged as ``radius_time_1``, ``radius_depth_1``, ... (layers counted from 1), once before the first step
-    and after each epoch. A run that goes on from a checkpoint is not started again. For training in one process:
-    several would each start on their own share of the data and from different weights.
+    Radii are logged as ``radius_time_1``, ``radius_depth_1``, ... (layers counted from 1). A run that goes on from a
+    checkpoint is not started again. Training in several processes is refused: each would start from other weights.
 
     Args:
         start: any of :mod:`neurolsc.initialisers`, such as ``Relay()``.
@@ -73,8 +70,6 @@ class Starting(_OnNetwork):
         batch_first: whether the inputs are (B, T, ...), as most loaders have them, instead of (T, B, ...); it is an
             error if the number of labels shows the other.
         input_shape: shape of one sample of a step's input, as in :func:`neurolsc.wrap`.
-        steps: time steps of a batch at which the logged radii are measured.
-        samples: samples of that batch.
         seed: of what the start draws.
 
     Attributes:
@@ -92,24 +87,18 @@ class Starting(_OnNetwork):
         batches: int = 4,
         batch_first: bool = False,
         input_shape: int | tuple[int, ...] | None = None,
-        steps: int = 8,
-        samples: int = 4,
         seed: int = 0,
     ) -> None:
         super().__init__(module, batch_first, input_shape)
         if not isinstance(start, Initialiser):
             raise TypeError(f"start must be an initialiser, such as Relay(), got {type(start).__name__}.")
         self.start_by, self.seed = start, seed
-        self.count, self.steps, self.samples = whole("batches", batches), steps, samples
+        self.count = whole("batches", batches)
         self.findings: tuple[Finding, ...] | None = None
         self._inputs: list[Tensor] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start, unless training goes on from a checkpoint, and log the radii.
-
-        Raises:
-            ValueError: if there is more than one process, or the inputs lie the other way.
-        """
+        """Start, unless training goes on from a checkpoint, and log the radii."""
         if trainer.world_size > 1:
             raise ValueError(
                 f"{type(self).__name__} works in one process, got {trainer.world_size}; start the network beforehand."
@@ -127,8 +116,8 @@ class Starting(_OnNetwork):
         pl_module.log_dict(self._radii(self.network(pl_module)))
 
     def _radii(self, network: Network) -> dict[str, float]:
-        x = self._inputs[0][:, : self.samples]
-        profile = radius_profile(network, x, steps=min(self.steps, len(x)))
+        x = self._inputs[0][:, :SAMPLES]
+        profile = radius_profile(network, x, steps=min(STEPS, len(x)))
         means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
         return {f"radius_{d}_{i}": mean for d in means for i, mean in enumerate(means[d], start=1)}
 
@@ -146,8 +135,6 @@ class Diagnosing(_OnNetwork):
         input_shape: the same.
         every: epochs between two diagnoses.
         task: the loss at the batch's targets; None: nothing that needs a loss is measured.
-        loss: name under which the model logs its training loss, in whose course a learning rate that is too high is
-            found.
         settings: more arguments of :func:`neurolsc.diagnose`, such as ``samples`` or ``epsilon``.
 
     Attributes:
@@ -163,16 +150,14 @@ class Diagnosing(_OnNetwork):
         *,
         every: int = 1,
         task: Task | None = Classification(),
-        loss: str = "train_loss",
         batch_first: bool = False,
         input_shape: int | tuple[int, ...] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(module, batch_first, input_shape)
-        self.every, self.task, self.loss = whole("every", every), task, loss
-        self.settings = settings
+        self.every, self.settings = whole("every", every), settings
+        self.task = task
         self.diagnoses: dict[int, Diagnosis] = {}
-        self._history: list[dict[str, float]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Diagnose before the first step."""
@@ -181,19 +166,13 @@ class Diagnosing(_OnNetwork):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Diagnose after some of the epochs."""
         done = trainer.current_epoch + 1
-        if self.loss in trainer.callback_metrics:
-            self._history.append({"train_loss": trainer.callback_metrics[self.loss].item()})
         if done % self.every == 0:
             pl_module.log_dict(self._diagnose(trainer, pl_module, done))
 
     def _diagnose(self, trainer: Trainer, pl_module: LightningModule, epoch: int) -> dict[str, float]:
         batch = next(self.batches(trainer, pl_module))
-        settings: dict[str, Any] = {"history": self._history} | self.settings
-        if self.task is None:
-            batch = batch[:1]
-        else:
-            settings["task"] = self.task
-        found = diagnose(self.network(pl_module), batch, **settings)
+        with_task = {} if self.task is None else {"task": self.task}
+        found = diagnose(self.network(pl_module), batch if self.task else batch[:1], **with_task, **self.settings)
         known = {(f.layer, f.name) for earlier in self.diagnoses.values() for f in earlier}
         for finding in found:
             if (finding.layer, finding.name) not in known:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from neurolsc import neurons
 from neurolsc.neurons.cell import ScaledParameter
 from neurolsc.neurons.spiking import ResetName, Spike, SpikingCell
-from neurolsc.validation import positive, tensor
+from neurolsc.validation import number, positive
 
 try:
     import norse.torch  # noqa: F401  a missing package is named here, not in the first network
@@ -37,6 +37,8 @@ __all__ = [
     "LIFRecurrentCell",
     "LIFRecurrentState",
 ]
+
+WEIGHTS = {"w_in": "input_weights", "w_rec": "recurrent_weights"}  # our names and norse's
 
 
 class LIFRecurrentState(NamedTuple):
@@ -55,8 +57,7 @@ class ALIFRecurrentState(NamedTuple):
 
 
 def _renamed(scaled: tuple[ScaledParameter, ...]) -> tuple[ScaledParameter, ...]:
-    names = {"w_in": "input_weights", "w_rec": "recurrent_weights"}
-    return tuple(dataclasses.replace(each, parameter=names.get(each.parameter, each.parameter)) for each in scaled)
+    return tuple(dataclasses.replace(s, parameter=WEIGHTS.get(s.parameter, s.parameter)) for s in scaled)
 
 
 class _Recurrent(SpikingCell):
@@ -67,23 +68,44 @@ class _Recurrent(SpikingCell):
     recurrent_weights: nn.Parameter
     absent: Tensor | None  # True where there is no connection (hidden_size, hidden_size)
 
-    def _take_names(
-        self, input_weights: Tensor | None, recurrent_weights: Tensor | None, autapses: bool, dt: float
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        spike: Spike | None = None,
+        tau_mem_inv: float | Tensor = 100.0,
+        reset: ResetName = "subtract",
+        reset_gradient: bool = False,
+        input_weights: Tensor | None = None,
+        recurrent_weights: Tensor | None = None,
+        autapses: bool = False,
+        dt: float = 0.001,
     ) -> None:
-        """Register the weights under norse's names, with the values passed."""
-        self.autapses, self.dt = autapses, dt
-        self.recurrent_synapses = self.n_hidden - (not autapses)
-        passed = {"input_weights": ("w_in", input_weights), "recurrent_weights": ("w_rec", recurrent_weights)}
-        for name, (ours, given) in passed.items():
-            weights: Any = self._parameters.pop(ours)
-            if given is not None and tensor(name, given).shape != weights.shape:
-                raise ValueError(f"{name} must have shape {tuple(weights.shape)}, got {tuple(given.shape)}.")
-            self.register_parameter(name, weights if given is None else nn.Parameter(given.detach().clone()))
-        absent = None if autapses else torch.eye(self.n_hidden, dtype=torch.bool)
+        super().__init__(input_size, hidden_size, spike=spike, reset=reset, reset_gradient=reset_gradient)
+        self.autapses, self.dt = autapses, number("dt", dt)
+        self.tau_v = self._steps("tau_mem_inv", tau_mem_inv)
+        self.recurrent_synapses = hidden_size - (not autapses)
+        for ours, theirs in WEIGHTS.items():
+            self.register_parameter(theirs, self._parameters.pop(ours))
+        absent = None if autapses else torch.eye(hidden_size, dtype=torch.bool)
         self.register_buffer("absent", absent, persistent=False)
-        if not autapses:
-            with torch.no_grad():
+        with torch.no_grad():
+            if input_weights is not None:
+                self.input_weights.copy_(input_weights)
+            if recurrent_weights is not None:
+                self.recurrent_weights.copy_(recurrent_weights)
+            if not autapses:
                 self.recurrent_weights.fill_diagonal_(0)
+
+    def _steps(self, name: str, rate: float | Tensor) -> Tensor:
+        """The time constants in steps, positive, whose decay exp(-1/tau) is 1 - dt rate."""
+        lost = self.dt * positive(name, rate).double()
+        if not (lost < 1).all():
+            raise ValueError(
+                f"dt {name} must be below 1, got {lost.max().item():g}: the step is too long for that rate."
+            )
+        return (-1 / torch.log1p(-lost)).to(torch.get_default_dtype())
 
     @property
     def w_in(self) -> Tensor:  # type: ignore[override]
@@ -105,18 +127,8 @@ class _Recurrent(SpikingCell):
         return self.state_class(*(leaf[0].to(batch).expand(*batch.shape[:-1], -1).contiguous() for leaf in leaves))
 
     def forward(self, input_tensor: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """One step of an input (..., input_size), by default from rest: spikes (..., hidden_size) and the state after.
-
-        Raises:
-            ValueError: if the input or the state has another shape.
-        """
-        if input_tensor.shape[-1:] != (self.n_in,):
-            raise ValueError(f"input_tensor must have shape (..., {self.n_in}), got {tuple(input_tensor.shape)}.")
+        """One step of an input (..., input_size), by default from rest: spikes (..., hidden_size) and the state."""
         state = self.initial_state(input_tensor) if state is None else state
-        wanted = (*input_tensor.shape[:-1], self.n_hidden)
-        if state.v.shape != wanted:
-            came = f"an input {tuple(input_tensor.shape)} has leaves {wanted}, got {tuple(state.v.shape)}"
-            raise ValueError(f"the state of {came}.")
         after = self.update(input_tensor, state.z, state)
         z = self.output(after)
         return z, self.state_class(z, *after)
@@ -140,17 +152,12 @@ class _OverTime(_Recurrent):
         """A run over an input (T, ..., input_size): spikes (T, ..., hidden_size) and the last state.
 
         With ``record_states`` the states after all steps, each leaf (T, ..., hidden_size), come instead of the last.
-
-        Raises:
-            ValueError: if the input or the state has another shape.
         """
-        state = self.initial_state(input_tensor) if state is None else state
         spikes, states = [], []
         for x in input_tensor.unbind(0):
-            z, state = super().forward(x, state)
+            z, state = super().forward(x, super().initial_state(x) if state is None else state)
             spikes.append(z)
-            if self.record_states:
-                states.append(state)
+            states.append(state)
         if self.record_states:
             state = self.state_class(*(torch.stack(leaves) for leaves in zip(*states, strict=True)))
         return torch.stack(spikes), state
@@ -162,20 +169,16 @@ class LIFRecurrentCell(_Recurrent, neurons.LIF):
     Args:
         input_size: number of inputs.
         hidden_size: number of neurons.
-        spike: the surrogate; by default a new ``FastSigmoid()``. One of norse's is
-            ``lambda x: threshold(x, "super", 100.0)``.
-        tau_mem_inv: rate of the voltage's leak, 1/s.
         v_th: the threshold, positive.
-        reset: ``"subtract"``, ``"static"`` (here the same) or ``"zero"``.
-        reset_gradient: let a gradient through the reset term.
-        input_weights: (hidden_size, input_size); by default Glorot uniform.
-        recurrent_weights: (hidden_size, hidden_size), entry [i, j] leads from j to i; by default Glorot uniform.
-        autapses: allow connections of a neuron to itself; without, the diagonal is zero and stays so.
-        dt: length of a step, s.
+        **settings: ``tau_mem_inv``, the rate of the voltage's leak in 1/s (100.0); ``dt``, the length of a step in s
+            (0.001); ``spike``, the surrogate (``FastSigmoid()``; one of norse's is ``lambda x: threshold(x, "super",
+            100.0)``); ``reset``, ``"subtract"``, ``"static"`` (here the same) or ``"zero"``; ``reset_gradient``, to let
+            a gradient through the reset (False); ``input_weights`` (hidden_size, input_size) and ``recurrent_weights``
+            (hidden_size, hidden_size), entry [i, j] from j to i, both by default Glorot uniform; ``autapses``, to allow
+            connections of a neuron to itself (False: the diagonal is zero and stays so).
 
     Raises:
-        ValueError: if a size or a number is not positive, a step is not shorter than the time constant, or weights have
-            another shape.
+        ValueError: if a size or a number is not positive, or a step is not shorter than the time constant.
 
     Example:
         >>> cell = LIFRecurrentCell(2, 4)
@@ -189,26 +192,9 @@ class LIFRecurrentCell(_Recurrent, neurons.LIF):
     scaled_parameters = _renamed(neurons.LIF.scaled_parameters)
     paper_scaled_parameters = _renamed(neurons.LIF.paper_scaled_parameters)
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        *,
-        spike: Spike | None = None,
-        tau_mem_inv: float | Tensor = 100.0,
-        v_th: float = 1.0,
-        reset: ResetName = "subtract",
-        reset_gradient: bool = False,
-        input_weights: Tensor | None = None,
-        recurrent_weights: Tensor | None = None,
-        autapses: bool = False,
-        dt: float = 0.001,
-    ) -> None:
-        super().__init__(
-            input_size, hidden_size, spike=spike, threshold=v_th, reset=reset, reset_gradient=reset_gradient
-        )
-        self.tau_v = _steps("tau_mem_inv", tau_mem_inv, dt, hidden_size)
-        self._take_names(input_weights, recurrent_weights, autapses, dt)
+    def __init__(self, input_size: int, hidden_size: int, *, v_th: float = 1.0, **settings: Any) -> None:
+        super().__init__(input_size, hidden_size, **settings)
+        self.theta.fill_(number("v_th", v_th))
 
 
 class LIFRecurrent(_OverTime, LIFRecurrentCell):
@@ -233,39 +219,30 @@ class _ALIFRecurrentCell(_Recurrent, neurons.ALIF):
         input_size: int,
         hidden_size: int,
         *,
-        spike: Spike | None = None,
-        tau_mem_inv: float | Tensor = 100.0,
-        tau_adapt_inv: float | Tensor = 10.0,
         v_th: float = 1.0,
+        tau_adapt_inv: float | Tensor = 10.0,
         beta: float | Tensor | None = None,
-        reset: ResetName = "subtract",
-        reset_gradient: bool = False,
-        input_weights: Tensor | None = None,
-        recurrent_weights: Tensor | None = None,
-        autapses: bool = False,
-        dt: float = 0.001,
+        **settings: Any,
     ) -> None:
-        super().__init__(input_size, hidden_size, spike=spike, reset=reset, reset_gradient=reset_gradient)
-        self.tau_v = _steps("tau_mem_inv", tau_mem_inv, dt, hidden_size)
-        self.tau_theta = _steps("tau_adapt_inv", tau_adapt_inv, dt, hidden_size)
+        super().__init__(input_size, hidden_size, **settings)
+        self.tau_theta = self._steps("tau_adapt_inv", tau_adapt_inv)
         self.theta_rest = positive("v_th", v_th)
         if beta is not None:
             with torch.no_grad():
-                self.adaptation.copy_(_one_or_each("beta", torch.as_tensor(beta), hidden_size))
-        self._take_names(input_weights, recurrent_weights, autapses, dt)
+                self.adaptation.copy_(torch.as_tensor(beta))
 
 
 class ALIFPlusRecurrentCell(_ALIFRecurrentCell, neurons.ALIFPlus):
     r"""One step of recurrent ALIF+ neurons, for norse: a spike raises the neuron's own threshold.
 
-    Takes the arguments of :class:`LIFRecurrentCell`, of which ``v_th`` is the resting threshold, where a run starts,
-    and
-
     Args:
+        input_size: number of inputs.
+        hidden_size: number of neurons.
+        v_th: the resting threshold, where a run starts.
         tau_adapt_inv: rate at which the threshold returns to rest, 1/s; 10 is the paper's 100 steps of a millisecond.
         beta: rise of the threshold at a spike, a number or (hidden_size,); by default drawn as the paper does, from a
             truncated Gaussian of mean 1.8.
-        reset: ``"subtract"`` the current threshold, ``"static"``: the resting one, or to ``"zero"``.
+        **settings: those of :class:`LIFRecurrentCell`; here ``reset="static"`` subtracts the resting threshold.
 
     Example:
         >>> from norse.torch import LILinearCell, Lift, SequentialState
@@ -285,8 +262,8 @@ class ALIFPlusRecurrent(_OverTime, ALIFPlusRecurrentCell):
 class ALIFPlusMinusRecurrentCell(_ALIFRecurrentCell, neurons.ALIFPlusMinus):
     """One step of recurrent ALIF± neurons, for norse: a spike moves its threshold up or down.
 
-    Arguments and errors are those of :class:`ALIFPlusRecurrentCell`, but beta may be negative and
-    is by default drawn from a Gaussian of mean 0 and deviation 1.8 / input_size.
+    As :class:`ALIFPlusRecurrentCell`, but beta may be negative and is by default drawn from a Gaussian of mean 0 and
+    deviation 1.8 / input_size.
 
     Source: arXiv:2308.12075, eq. 49 and App. H.
     """
@@ -294,18 +271,3 @@ class ALIFPlusMinusRecurrentCell(_ALIFRecurrentCell, neurons.ALIFPlusMinus):
 
 class ALIFPlusMinusRecurrent(_OverTime, ALIFPlusMinusRecurrentCell):
     """A sequence through :class:`ALIFPlusMinusRecurrentCell`, as :class:`LIFRecurrent` runs it."""
-
-
-def _steps(name: str, rate: float | Tensor, dt: float, n: int) -> Tensor:
-    """The time constants in steps (n,), positive, whose decay exp(-1/tau) is 1 - dt rate."""
-    lost = positive("dt", dt) * _one_or_each(name, positive(name, rate), n).double()
-    if not (lost < 1).all():
-        raise ValueError(f"dt {name} must be below 1, got {lost.max().item():g}: the step is too long for that rate.")
-    return (-1 / torch.log1p(-lost)).to(torch.get_default_dtype()).expand(n)
-
-
-def _one_or_each(name: str, value: Tensor, n: int) -> Tensor:
-    """The value, if it is one number or one per neuron."""
-    if value.shape not in ((), (1,), (n,)):
-        raise ValueError(f"{name} must be one number or {n}, got the shape {tuple(value.shape)}.")
-    return value

@@ -33,22 +33,7 @@ except ImportError as error:
 
 __all__ = ["LIF", "ALIFPlus", "ALIFPlusMinus", "reset"]
 
-ResetMechanism = Literal["subtract", "zero", "none"]
 SHORTEST = 1e-3  # steps: the decay of a shorter time constant is zero in any dtype
-
-
-class NoReset(Reset):
-    """A spike leaves the voltage as it is."""
-
-    def carry(self, leaked: Tensor, z: Tensor, theta: Tensor) -> Tensor:
-        return leaked
-
-
-RESETS = {  # by mechanism and reset_gradient
-    (name, gradient): kind(gradient)
-    for name, kind in {"subtract": Reset, "zero": ZeroReset, "none": NoReset}.items()
-    for gradient in (False, True)
-}
 
 
 class LIF(snn.RLeaky):
@@ -72,8 +57,8 @@ class LIF(snn.RLeaky):
 
     Raises:
         TypeError: if linear_features is missing, or states are given with ``init_hidden=True``.
-        ValueError: if a value has another shape, the threshold is not positive, or a name is unknown; at a call, if the
-            input or a state has another shape.
+        ValueError: if the threshold is not positive or a name is unknown; at a call, if a state has another shape than
+            the input.
 
     Example:
         >>> layer = LIF(beta=0.9, linear_features=3)
@@ -102,7 +87,7 @@ class LIF(snn.RLeaky):
         learn_beta: bool = False,
         learn_threshold: bool = False,
         learn_recurrent: bool = True,
-        reset_mechanism: ResetMechanism = "subtract",
+        reset_mechanism: Literal["subtract", "zero", "none"] = "subtract",
         output: bool = False,
         graded_spikes_factor: float | Tensor = 1.0,
         learn_graded_spikes_factor: bool = False,
@@ -112,17 +97,18 @@ class LIF(snn.RLeaky):
         if linear_features is None:
             raise TypeError(f"{type(self).__name__} needs linear_features, its number of neurons.")
         n = whole("linear_features", linear_features)
+        spike = Arctan(dampening=1.0, sharpness=2.0) if spike_grad is None else spike_function("spike_grad", spike_grad)
         snn.LIF.__init__(
             self,
-            beta=_numbers("beta", beta, n),
-            threshold=positive("threshold", _numbers("threshold", threshold, n)),  # type: ignore[arg-type]
-            spike_grad=Arctan(dampening=1.0, sharpness=2.0) if spike_grad is None else _surrogate(spike_grad),
+            beta=_numbers(beta),
+            threshold=positive("threshold", _numbers(threshold)),  # type: ignore[arg-type]
+            spike_grad=spike,
             init_hidden=init_hidden,
             learn_beta=learn_beta,
             learn_threshold=learn_threshold,
             reset_mechanism=reset_mechanism,
             output=output,
-            graded_spikes_factor=_numbers("graded_spikes_factor", graded_spikes_factor, n),  # type: ignore[arg-type]
+            graded_spikes_factor=_numbers(graded_spikes_factor),  # type: ignore[arg-type]
             learn_graded_spikes_factor=learn_graded_spikes_factor,
         )
         self.linear_features = n
@@ -145,14 +131,16 @@ class LIF(snn.RLeaky):
         return self.emit(mem - self.threshold), mem
 
     def _next_mem(self, input_: Tensor, spk: Tensor, mem: Tensor, thr: Tensor) -> Tensor:
-        # as in snnTorch the reset acts on the whole voltage
-        whole_mem = self.beta.clamp(0, 1) * mem + input_ + self.recurrent(spk)
-        reset = RESETS[self._reset_mechanism, self.reset_gradient]
-        return reset.carry(whole_mem, spk / self.graded_spikes_factor, thr)
+        mem = self.beta.clamp(0, 1) * mem + input_ + self.recurrent(spk)
+        if self._reset_mechanism == "none":
+            return mem
+        reset = ZeroReset if self._reset_mechanism == "zero" else Reset
+        return reset(self.reset_gradient).carry(
+            mem, spk / self.graded_spikes_factor, thr
+        )  # as in snnTorch, on all of it
 
     def emit(self, distance: Tensor) -> Tensor:
-        """The spikes, graded if they are, at a distance mem - threshold."""
-        # snnTorch's own surrogates return float32
+        """The spikes at a distance mem - threshold, of its dtype (snnTorch's surrogates return float32)."""
         return self.spike_grad(distance).to(distance.dtype) * self.graded_spikes_factor
 
     def _call(self, input_: Tensor, *given: Tensor | None) -> Tensor | tuple[Tensor, ...]:
@@ -160,8 +148,6 @@ class LIF(snn.RLeaky):
 
         As in snnTorch, an input of another shape than that of the last call starts from rest.
         """
-        if input_.shape[-1] != self.linear_features:
-            raise ValueError(f"input_ must have shape (..., {self.linear_features}), got {tuple(input_.shape)}.")
         if self.init_hidden and any(state is not None for state in given):
             raise TypeError(f"with init_hidden=True, {type(self).__name__} keeps its states and takes one argument.")
         stored = [getattr(self, name) for name in self.states]
@@ -172,10 +158,7 @@ class LIF(snn.RLeaky):
             if state is None or (self._at_rest and state is stored[place]):
                 continue
             if state.shape != input_.shape:
-                raise ValueError(
-                    f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(state.shape)}; give none to start "
-                    "from rest."
-                )
+                raise ValueError(f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(state.shape)}.")
             start[place] = state
         after = self.step(input_, *start)
         for name, state in zip(self.states, after, strict=True):
@@ -203,24 +186,13 @@ class LIF(snn.RLeaky):
         spk, *_, mem = self.reset_mem()
         return spk, mem
 
-    def detach_mem(self) -> None:
-        """Cut all states off from the graph that made them."""
-        for name in self.states:
-            setattr(self, name, getattr(self, name).detach())
-
-    @classmethod
-    def reset_hidden(cls) -> None:
-        """Put all states of all instances to rest."""
-        for layer in snn.SpikingNeuron.instances:
-            if isinstance(layer, cls):
-                layer.reset_mem()
-
     @classmethod
     def detach_hidden(cls) -> None:
         """Detach all states of all instances, for truncated backpropagation through time."""
         for layer in snn.SpikingNeuron.instances:
             if isinstance(layer, cls):
-                layer.detach_mem()
+                for name in layer.states:
+                    setattr(layer, name, getattr(layer, name).detach())
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
@@ -240,36 +212,19 @@ class _ALIF(LIF):
 
     def __init__(
         self,
-        beta: float | Tensor = 0.9,
-        linear_features: int | None = None,
-        threshold: float | Tensor = 1.0,
-        spike_grad: Spike | None = None,
-        init_hidden: bool = False,
-        learn_beta: bool = False,
-        learn_threshold: bool = False,
-        learn_recurrent: bool = True,
-        reset_mechanism: ResetMechanism = "subtract",
-        output: bool = False,
-        graded_spikes_factor: float | Tensor = 1.0,
-        learn_graded_spikes_factor: bool = False,
-        *,
+        *args: Any,
         tau_theta: float | Tensor = 100.0,
         adaptation: float | Tensor | None = None,
         learn_tau_theta: bool = True,
         learn_adaptation: bool = True,
-        reset_gradient: bool = False,
+        **settings: Any,
     ) -> None:
-        # fmt: off
-        super().__init__(
-            beta, linear_features, threshold, spike_grad, init_hidden, learn_beta, learn_threshold, learn_recurrent,
-            reset_mechanism, output, graded_spikes_factor, learn_graded_spikes_factor, reset_gradient=reset_gradient,
-        )
-        # fmt: on
+        super().__init__(*args, **settings)
         n = self.linear_features
-        tau_theta = positive("tau_theta", _numbers("tau_theta", tau_theta, n))
+        tau_theta = positive("tau_theta", _numbers(tau_theta))
         start = self.cell.draw_adaptation(1.8, n, n) if adaptation is None else adaptation  # Table S1
         _register(self, "tau_theta", tau_theta.expand(n).clone(), learn_tau_theta)
-        _register(self, "adaptation", _numbers("adaptation", start, n).expand(n).clone(), learn_adaptation)
+        _register(self, "adaptation", _numbers(start).expand(n).clone(), learn_adaptation)
 
     def rest(self, like: Tensor) -> tuple[Tensor, ...]:
         spk, mem = super().rest(like)
@@ -282,18 +237,6 @@ class _ALIF(LIF):
         thr = thr + self.adaptation * (spk / self.graded_spikes_factor)
         return self.emit(mem - thr), thr, mem
 
-    def init_alif(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Put all states to rest and return spk, thr, mem.
-
-        Example:
-            >>> layer = ALIFPlus(beta=0.9, linear_features=3)
-            >>> spk, thr, mem = layer.init_alif()
-            >>> for cur in torch.ones(10, 2, 3):
-            ...     spk, thr, mem = layer(cur, spk, thr, mem)
-        """
-        spk, thr, mem = self.reset_mem()
-        return spk, thr, mem
-
     def forward(  # type: ignore[override]
         self, input_: Tensor, spk: Tensor | None = None, thr: Tensor | None = None, mem: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
@@ -303,27 +246,24 @@ class _ALIF(LIF):
             TypeError: for spk without mem, as Leaky and RLeaky are called.
         """
         if spk is not None and mem is None:
-            raise TypeError(
-                f"{type(self).__name__} has three states: start with spk, thr, mem = layer.init_alif(), then "
-                "spk, thr, mem = layer(input_, spk, thr, mem)."
-            )
+            raise TypeError(f"{type(self).__name__} has three states: spk, thr, mem = layer(input_, spk, thr, mem).")
         return self._call(input_, spk, thr, mem)
 
 
 class ALIFPlus(_ALIF):
     r"""ALIF+ for snnTorch: a spike raises its neuron's threshold, which carries a gradient.
 
-    Takes the arguments of :class:`LIF`, of which ``threshold`` is the resting threshold, and
-
     Args:
+        *args: those of :class:`LIF`, of which ``threshold`` is the resting threshold.
         tau_theta: time constant of the threshold in steps, positive; a number or (linear_features,).
         adaptation: rise of the threshold at a spike; a number or (linear_features,). By default drawn from a truncated
             Gaussian of mean 1.8, always positive.
         learn_tau_theta: train tau_theta.
         learn_adaptation: train the adaptation.
+        **settings: those of :class:`LIF`.
 
     Raises:
-        TypeError: as a :class:`LIF`, and for spk without mem.
+        TypeError: as a :class:`LIF`, and at a call with spk and without mem.
         ValueError: as a :class:`LIF`, and if tau_theta is not positive.
 
     Example:
@@ -361,23 +301,9 @@ def reset(net: nn.Module) -> None:
             module.reset_mem()  # type: ignore[operator]
 
 
-def _surrogate(spike_grad: Any) -> Spike:
-    """The surrogate, if it is one: snnTorch's are functions that make one."""
-    spike = spike_function("spike_grad", spike_grad)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        z: Any = spike(torch.zeros(1))
-    if not isinstance(z, Tensor):
-        name = getattr(spike, "__name__", type(spike).__name__)
-        raise TypeError(f"spike_grad must return a tensor, {name} returned {type(z).__name__}; write {name}().")
-    return spike
-
-
-def _numbers(name: str, value: float | Tensor, n: int) -> Tensor:
-    """A copy of the value in torch's default dtype, if it is one number or one per neuron."""
-    tensor = torch.as_tensor(value).detach().to(torch.get_default_dtype(), copy=True)
-    if tensor.shape not in ((), (1,), (n,)):
-        raise ValueError(f"{name} must be one number or {n}, got the shape {tuple(tensor.shape)}.")
-    return tensor
+def _numbers(value: float | Tensor) -> Tensor:
+    """A copy in torch's default dtype."""
+    return torch.as_tensor(value).detach().to(torch.get_default_dtype(), copy=True)
 
 
 def _register(module: nn.Module, name: str, value: Tensor, learn: bool) -> None:

@@ -3,8 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import pairwise
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -42,22 +41,19 @@ def wrap(
     norse's LI, and snnTorch's Leaky or Synaptic with ``reset_mechanism="none"`` (unless with ``init_hidden=True,
     output=False`` it returns its spikes alone). Of a last layer that resets the spikes are read.
 
-    With an example input x the order is that of use, and the network is compared with the model: what every layer reads
-    and sends, and what the model returns, over all steps and from rest. All must agree to 1e-4 of the largest value,
-    but for one value in 10,000 (a voltage that rounding puts across its threshold). The model runs in evaluation mode
-    and is afterwards as before. Random spikes replace those of a silent layer, so that differences behind it show.
+    With an example input x the order is that of use, and the network is compared with the model from rest: what every
+    layer reads and sends and what the model returns must agree to 1e-4 of the largest value, but for one value in
+    10,000. The model runs in evaluation mode and is afterwards as before. Random spikes replace those of a silent
+    layer, so that differences behind it show.
 
     Args:
         module: an ``nn.Sequential`` or norse's ``SequentialState``; a recurrent layer; a list of modules in the order
             in which a step goes through them; or a module of your own. Of that one, without x, the order of definition
             is taken: it must be the order of use.
-        x: what the model itself takes: ``module(x)`` is called once. Of a layer that takes one step (snnTorch's,
-            norse's cells) every call is a step; one that takes all steps (norse's ``LIF``, ``nn.LSTM``) has time as its
-            first axis, or second if ``batch_first=True``. What the first module reads must be x: time first, batch
-            first, or the same in every step.
+        x: what the model itself takes: ``module(x)`` is called once. Time is its first or second axis, or x is the same
+            in every step; a layer with ``batch_first=True`` reads it so.
         input_shape: shape of one sample of a step's input, such as 784 or (1, 28, 28); by default that of x, or of the
-            first Linear or recurrent layer. The network itself reads flat inputs (T, B, n_in), time first, whatever the
-            model reads.
+            first Linear or recurrent layer. The network itself reads flat inputs (T, B, n_in), time first.
         output: what is read of a layer of snnTorch at the very end, its spikes or its membrane; by default what the
             model returns first of the two, without x its spikes. With ``"membrane"`` the cell sends mem, resets as
             ever, and is an :attr:`~neurolsc.Cell.integrator`, like norse's LI.
@@ -78,51 +74,55 @@ def wrap(
         >>> len(network.cells), network(torch.zeros(5, 3, 8)).shape
         (2, torch.Size([5, 3, 4]))
     """
-    modules: list[Any] = [module]
-    if isinstance(module, Iterable) and not isinstance(module, nn.Module):
-        modules = list(module)
+    modules: list[Any] = (
+        list(module) if isinstance(module, Iterable) and not isinstance(module, nn.Module) else [module]
+    )
     if not all(isinstance(part, nn.Module) for part in modules):
         raise TypeError(f"wrap takes a module or a list of modules, got {module!r}.")
-    parts, seen = list(_parts(modules)), None
+    if output is not None:
+        one_of("output", output, ("spikes", "membrane"))
+    run = None
     if x is not None:
         if not isinstance(module, nn.Module):
             raise TypeError("x is for a model whose forward takes it, got a list of modules.")
-        seen = _Forward(module, tensor("x", x))
-        parts = seen.parts
-    recurrent = [part for part in parts if _library(part)]
-    if not recurrent:
-        known = "snnTorch, norse, spikingjelly, ours or torch.nn's RNN, GRU, LSTM"
-        raise ValueError(f"there is no recurrent layer to wrap: none of {known}.")
-    if len(set(recurrent)) < len(recurrent):
+        run = _Run(module, tensor("x", x))
+    parts = list(_parts(modules)) if run is None else run.parts
+    layers = [part for part in parts if _library(part)]
+    if not layers:
+        raise ValueError(
+            "there is no recurrent layer to wrap: none of snnTorch, norse, spikingjelly, neurolsc or torch.nn's RNN, GRU, LSTM."
+        )
+    if len(set(layers)) < len(layers):
         raise ValueError("a recurrent layer occurs twice: its two uses would share a hidden state.")
-    if output is not None:
-        one_of("output", output, ("spikes", "membrane"))
     if input_shape is not None:
         shape = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
     else:
-        shape = _first_shape(parts) if seen is None else seen.shape
-    by_layer = seen is None and output is None  # the last layer alone decides whether its membrane is read
-    cells: dict[nn.Module, list[Cell]] = {}
+        shape = _first_shape(parts) if run is None else run.shape
+    by_layer = run is None and output is None  # the last layer alone decides whether its membrane is read
+    cells: list[Cell] = []
     before: list[nn.Module] = []
     for part in parts:
         if not _library(part):
             before.append(step_of(part))
             continue
-        with _in_order(parts, seen, len(cells) + 1):
+        with _fitting(parts, run, part):
             _refuse_state(before, shape)
-            cells[part] = _cells(part, before, shape, last=by_layer and part is parts[-1])
-        shape, before = getattr(cells[part][-1], "output_shape", (cells[part][-1].n_hidden,)), []
-    with _in_order(parts, seen, len(cells) + 1):
+            added = _cells(part, before, shape, last=by_layer and part is parts[-1])
+        if run is not None:
+            run.compare(part, added)
+        cells += added
+        shape, before = getattr(cells[-1], "output_shape", (cells[-1].n_hidden,)), []
+    with _fitting(parts, run, None):
         _refuse_state(before, shape)
-        network = Network([cell for of in cells.values() for cell in of], Tail(before, shape), layer_delay=0)
-    returned = "spikes" if seen is None else seen.compare(network, cells)
+        network = Network(cells, Tail(before, shape), layer_delay=0)
+    last: Any = cells[-1]
+    has_mem = not before and _library(layers[-1]) == "snntorch" and last.membrane() is not None
+    returned = run.returned_by(network, has_mem) if run is not None else "spikes"
     if (output or returned) == "membrane":
-        cell: Any = network.cells[-1]
-        if before or _library(recurrent[-1]) != "snntorch" or cell.membrane() is None:
-            end = type(before[-1] if before else recurrent[-1]).__name__
+        if not has_mem:
+            end = type(before[-1] if before else layers[-1]).__name__
             raise ValueError(f'output="membrane" reads a layer of snnTorch that has a mem at the very end, got {end}.')
-        cell.integrator = True
-        cell.recurrent_synapses = cell.recurrent_synapses and None  # its spikes are not what it sends
+        last.integrator = True
     return network
 
 
@@ -135,47 +135,50 @@ class _Use(NamedTuple):
     passed: Tensor  # to others: what was sent, or random spikes where a layer is silent
 
 
-class _Forward:
-    """What a model does with an input: the modules that it calls, their order, and their values."""
+class _Run:
+    """One call of a model: its modules in the order of use, what its layers read and sent, and what it returned."""
 
     def __init__(self, model: nn.Module, x: Tensor) -> None:
-        kinds = {m: (name, type(m).__name__) for name, m in model.named_modules()}
-        self.names = {m: f"{name} ({kind})" if name else kind for m, (name, kind) in kinds.items()}
-        self.uses: list[_Use] = []
-        self.returned = list(_tensors(self._follow(model, x)))
-        layers = dict.fromkeys(use.module for use in self.uses if _library(use.module))
+        named = {m: (name, type(m).__name__) for name, m in model.named_modules()}
+        self.names = {m: f"{name} ({kind})" if name else kind for m, (name, kind) in named.items()}
+        self.x, self.below = x, torch.empty(0)  # later: what the next layer reads in all steps
+        self.returned, uses = self._follow(model)
+        layers = dict.fromkeys(use.module for use in uses if _library(use.module))
         if not layers:
             known = "snnTorch, norse, spikingjelly or PyTorch"
             raise ValueError(f"{type(model).__name__}'s forward calls no recurrent layer of {known}.")
-        self.read, self.sent, self.passed = (
-            {
-                layer: _by_step(layer, [getattr(use, what) for use in self.uses if use.module is layer])
-                for layer in layers
-            }
-            for what in ("read", "sent", "passed")
-        )
-        (first, read), *others = self.read.items()
-        self.steps, self.batch = read.shape[:2]
-        for layer, other in others:
-            if other.shape[:2] != read.shape[:2]:
-                raise ValueError(
-                    f"{self.names[layer]} reads {other.shape[0]} steps of {other.shape[1]} samples, and {self.names[first]} "
-                    f"{self.steps} of {self.batch}: every layer must be used once in each step."
-                )
+        self.calls = {
+            layer: _Use(
+                layer, *(_by_step(layer, t) for t in zip(*(u[1:] for u in uses if u.module is layer), strict=True))
+            )
+            for layer in layers
+        }
+        self.steps, self.batch = every = next(iter(self.calls.values())).read.shape[:2]
         self.parts: list[nn.Module] = []
-        self.chains: list[list[_Use]] = []  # of every layer, from the one below to it; and of what follows
-        chain: list[_Use] = []
-        for use in self.uses:
-            if _library(use.module) and use.module not in self.parts:
-                self._add(chain, use)
-            chain = [use] if _library(use.module) else [*chain, use]
-        self._add(chain)
-        self.x = self._input(x)
-        self.shape = tuple(self.x.shape[2:])
+        between: list[nn.Module] = []
+        for module in (*(use.module for use in uses), None):
+            if module is not None and not _library(module):
+                between.append(module)
+                continue
+            if module not in self.parts:
+                count = len(between) // self.steps
+                once = between == between[:count] * self.steps  # all steps go through them before the layer's first
+                self.parts += [*(between[:count] if once else between), *([module] if module else [])]
+            between = []
+        first = self.parts[0]
+        read = self.calls[first].read[0] if first in self.calls else uses[0].read
+        at_once = first not in self.calls and self.steps > 1 and read.shape[:2] in (every, every[::-1])
+        self.shape = tuple(read.shape[2:] if at_once else read.shape[1:])
+        if isinstance(first, nn.Linear) and len(self.shape) > 1:
+            raise ValueError(
+                f"{self.names[first]} reads {tuple(read.shape)} in one step: the model does not go through time by itself, so "
+                "that x must be one step, (B, n_in)."
+            )
 
-    def _follow(self, model: nn.Module, x: Tensor) -> Any:
-        """Call a model from rest, note each use of a layer or outermost module, and return what it returns."""
+    def _follow(self, model: nn.Module) -> tuple[list[Tensor], list[_Use]]:
+        """Call the model from rest: the tensors that it returns, and each use of a layer or outermost module."""
         inside: list[nn.Module] = []
+        uses: list[_Use] = []
         random, flatten = torch.Generator().manual_seed(0), nn.Flatten()
         self.names[flatten] = "a flatten"
 
@@ -183,28 +186,22 @@ class _Forward:
             inside.pop()
             if inside:
                 return out
-            arguments = (*args, *kwargs.values())
-            read = [value for value in arguments if isinstance(value, Tensor)]
+            read = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
             sent = out[0] if isinstance(out, tuple) and out else out
             library = _library(module)
-            if not read or not isinstance(sent, Tensor) or (library is None and (len(read) > 1 or sent is not out)):
-                wanted = "one tensor" if library is None else "a tensor and a state"
-                raise ValueError(
-                    f"{self.names[module]} reads {', '.join(type(value).__name__ for value in arguments)} and returns "
-                    f"{type(out).__name__}: in a network of layers it reads and returns {wanted}."
-                )
+            if read is None or not isinstance(sent, Tensor) or (library is None and sent is not out):
+                raise ValueError(f"{self.names[module]} must read and return a tensor, got {type(out).__name__}.")
             passed = sent = sent.clone()  # forward may change its own in place
             if library not in (None, "torch") and not sent.any() and not hasattr(module, "recurrent"):
                 passed = torch.randint(2, sent.shape, generator=random).to(sent)
                 out = passed.clone() if isinstance(out, Tensor) else (passed.clone(), *out[1:])
-            below = self.uses[-1].passed if self.uses else read[0]
-            for start in (1, 2):  # x.view(len(x), -1), or of all steps
-                if below.ndim > start + 1 and torch.equal(flat := below.flatten(start), read[0]):
-                    self.uses.append(_Use(flatten, below, flat, flat))
-            self.uses.append(_Use(module, read[0].clone(), sent, passed))
+            below = uses[-1].passed if uses else read
+            if read.ndim < below.ndim and read.numel() == below.numel():  # x.view(len(x), -1), or of all steps
+                uses.append(_Use(flatten, below, read, read))
+            uses.append(_Use(module, read.clone(), sent, passed))
             return out
 
-        devices = [x.device] if x.device.type == "cuda" else []
+        devices = [self.x.device] if self.x.device.type == "cuda" else []
         with ExitStack() as stack:
             for context in (eval_mode(model), torch.no_grad(), torch.random.fork_rng(devices=devices)):
                 stack.enter_context(context)
@@ -218,97 +215,72 @@ class _Forward:
             for module in dict.fromkeys(_parts([model], nested=True)):
                 stack.callback(module.register_forward_pre_hook(lambda module, _: inside.append(module)).remove)
                 stack.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
-            return model(x)
+            return list(_tensors(model(self.x))), uses
 
-    def _add(self, chain: list[_Use], *layer: _Use) -> None:
-        """Add a layer and the modules before it: once, where all steps go through them at once."""
-        below = chain[:1] if self.parts else []
-        between = chain[len(below) :]
-        modules, count = [use.module for use in between], len(between) // self.steps
-        if modules == modules[:count] * self.steps:
-            between = between[:count]
-        self.chains.append([*below, *between, *layer])
-        self.parts += [use.module for use in (*between, *layer)]
+    def compare(self, layer: nn.Module, cells: list[Cell]) -> None:
+        """Refuse cells that read or send something else than their layer did."""
+        call, first = self.calls[layer], cells[0]
+        with eval_mode(nn.ModuleList(cells)), torch.no_grad():
+            for below in [self.below] if len(self.below) else self._layouts():
+                self.reads = below.flatten(2).to(call.read.dtype)
+                if self.reads.shape[2] != first.n_in:
+                    continue
+                foreign = isinstance(first, ForeignCell)
+                read = torch.stack([first.current(z) for z in self.reads]) if foreign else self.reads
+                if not _differ(call.read.flatten(2), read.flatten(2)):
+                    break
+            else:
+                raise self.refusal(layer)
+            sent = self.reads
+            for cell in cells:
+                sent, _ = cell.run(sent, cell.initial_state(self.batch))
+        if _differ(call.sent.flatten(2), sent):
+            raise ValueError(
+                f"{self.names[layer]} sends values {_range(call.sent)}, and its own steps from rest {_range(sent)}: forward "
+                "sets or changes its state."
+            )
+        self.below = call.passed
 
-    def refuse(self, *chains: list[_Use]) -> NoReturn:
-        """Say between which two modules forward does something else: the first that do not meet."""
-        a, b = chains[-1][0], chains[-1][-1]
-        for below, above in (pair for chain in reversed(chains) for pair in reversed(list(pairwise(chain)))):
-            if not any(torch.equal(above.read, sent) for sent in (below.passed, below.passed[0], below.passed[:, 0])):
-                a, b = below, above
-        first, second = self.names[a.module], self.names[b.module]
-        raise ValueError(
-            f"between {first} and {second} forward does what no module does: {second} reads {tuple(b.read.shape)}, "
-            f"{_range(b.read)}, and {first} sends {tuple(a.passed.shape)}, {_range(a.passed)}. Let it call a module there in place "
-            "of a function, such as nn.ReLU(), without a sum of two layers; or pass a list of modules in order."
-        )
-
-    def _layouts(self, x: Tensor) -> Iterator[Tensor]:
-        """An input as (T, B, ...) in all ways in which that can be meant."""
-        every, one = (self.steps, self.batch), len(x) == self.batch
-        if one and self.steps == 1:
-            yield x[None]
+    def _layouts(self) -> Iterator[Tensor]:
+        """The input as (T, B, ...) in all ways in which that can be meant."""
+        x, every = self.x, (self.steps, self.batch)
         if x.ndim > 2 and x.shape[:2] == every:
             yield x
         if x.ndim > 2 and x.shape[:2] == every[::-1]:
             yield x.transpose(0, 1)
         if len(x) == self.steps * self.batch:
             yield x.unflatten(0, every)
-        if one:
+        if len(x) == self.batch:
             yield x.expand(self.steps, *x.shape)
 
-    def _input(self, x: Tensor) -> Tensor:
-        """What the first module reads in every step (T, B, ...), if that is x."""
-        first = self.parts[0]
-        if _library(first):
-            read = self.read[first]
-        else:  # which may be used again behind another layer
-            reads = [use.read for use in self.uses if use.module is first][:: self.parts.count(first)]
-            read = next(self._layouts(reads[0] if len(reads) == 1 else torch.stack(reads)), reads[0][None])
-        if isinstance(first, nn.Linear) and read.ndim > 3:
-            raise ValueError(
-                f"{self.names[first]} reads {tuple(read.shape[1:])} in one step: x of shape {tuple(x.shape)} is taken as one "
-                "step, (B, n_in), since the model does not go through time by itself."
-            )
-        if all(_differ(read.flatten(2), layout.flatten(2).to(read.dtype)) for layout in self._layouts(x)):
-            raise ValueError(
-                f"between the input and {self.names[first]}: x has shape {tuple(x.shape)} and values {_range(x)}, and what "
-                f"{self.names[first]} reads in the {self.steps} steps that {self.names[next(iter(self.read))]} takes, "
-                f"{_range(read)}, is another input. Do outside of the model what its forward does with x, such as an encoding "
-                "in spikes, and use every layer once in a step."
-            )
-        return read
+    def refusal(self, layer: nn.Module | None) -> ValueError:
+        """The error for a layer, or the end, that reads something else than the modules before it send."""
+        end = len(self.parts) if layer is None else self.parts.index(layer)
+        start = max((i for i, part in enumerate(self.parts[:end]) if _library(part)), default=-1)
+        below = self.names[self.parts[start]] if start >= 0 else "the input"
+        above = self.names[layer] if layer else "what forward returns"
+        between = ", ".join(self.names[part] for part in self.parts[start + 1 : end]) or "no module"
+        return ValueError(
+            f"between {below} and {above} forward does something else than {between}. Let it call a module in place of a "
+            "function, such as nn.ReLU(), without a sum of two layers, and use every layer once in a step. Do outside of the "
+            "model what it does with x, such as an encoding in spikes. Or pass a list of modules in order."
+        )
 
-    def compare(self, network: Network, cells: dict[nn.Module, list[Cell]]) -> str:
-        """Refuse a network that computes something else; find out which output the model has."""
-        reads, below = self.x, self.x.flatten(2)
+    def returned_by(self, network: Network, has_mem: bool) -> str:
+        """The output that the model has, "spikes" or "membrane"; ValueError if neither."""
+        cell: Any = network.cells[-1]
         with eval_mode(network), torch.no_grad():
-            for place, (layer, (first, *more)) in enumerate(cells.items()):
-                read = torch.stack([first.current(z) for z in below]) if isinstance(first, ForeignCell) else below
-                if _differ(self.read[layer].flatten(2), read.flatten(2)):
-                    self.refuse(self.chains[place])
-                for cell in (first, *more):
-                    reads, below = below, cell.run(below, cell.initial_state(self.batch))[0]
-                if _differ(self.sent[layer].flatten(2), below):
-                    raise ValueError(
-                        f"{self.names[layer]} sends values {_range(self.sent[layer])}, and its own steps from rest "
-                        f"{_range(below)}: forward sets or changes its state."
-                    )
-                below = self.passed[layer].flatten(2)
-            ways = {"spikes": torch.stack([network.readout(z) for z in below])}
-            cell, last = network.cells[-1], self.parts[-1]
-            if _library(last) == "snntorch" and (of := cell.membrane()) is not None:
-                state, mems = cell.initial_state(self.batch), []
-                for z in reads:
-                    _, state = cell.step(z, state)
-                    mems.append(of.voltage(state))
-                ways["membrane"] = torch.stack(mems)
+            ways = {"spikes": torch.stack([network.readout(z) for z in self.below.flatten(2)])}
+            if has_mem:
+                cell.integrator = True
+                ways["membrane"], _ = cell.run(self.reads, cell.initial_state(self.batch))
+                cell.integrator = False
         for returned in self.returned:
             for way, out in ways.items():
                 forms = (out, out.transpose(0, 1), out[-1], out.sum(0), out.mean(0), out.amax(0))
                 if any(not _differ(returned.flatten(), form.flatten()) for form in forms):
                     return way
-        name = self.names[last]
+        name = self.names[self.parts[-1]]
         shapes = ", ".join(str(tuple(r.shape)) for r in self.returned) or "no tensor"
         raise ValueError(
             f"between {name} and what forward returns ({shapes}): it is neither what {name} sends in every step, nor its last, "
@@ -317,31 +289,30 @@ class _Forward:
         )
 
 
-def _by_step(layer: Any, tensors: list[Tensor]) -> Tensor:
+def _by_step(layer: Any, tensors: Sequence[Tensor]) -> Tensor:
     """What a layer reads or sends, from all its calls, as (T, B, ...)."""
     if isinstance(layer, nn.RNNBase):
         return torch.cat([t.transpose(0, 1) if layer.batch_first else t for t in tensors])
     kind = type(layer)
     norse_with_time = kind.__module__.partition(".")[0] == "norse" and not kind.__name__.endswith("Cell")
     at_once = norse_with_time or getattr(layer, "step_mode", "s") == "m"
-    return torch.cat(tensors) if at_once else torch.stack(tensors)
+    return torch.cat(list(tensors)) if at_once else torch.stack(list(tensors))
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
     """All tensors in what a model returned, lists of steps also as one."""
     if isinstance(tree, Tensor):
         yield tree
-    elif isinstance(tree, Mapping):
-        yield from _tensors(list(tree.values()))
-    elif isinstance(tree, list | tuple):
-        if len(tree) > 1 and all(isinstance(t, Tensor) and t.shape == tree[0].shape for t in tree):
-            yield torch.stack(list(tree))
-        for part in tree:
+    elif isinstance(tree, list | tuple | Mapping):
+        parts = list(tree.values() if isinstance(tree, Mapping) else tree)
+        if len(parts) > 1 and all(isinstance(t, Tensor) and t.shape == parts[0].shape for t in parts):
+            yield torch.stack(parts)
+        for part in parts:
             yield from _tensors(part)
 
 
 def _differ(came: Tensor, wanted: Tensor) -> bool:
-    """Whether more than one value in 10,000 differs by more than 1e-4 of the largest."""
+    """True if more than one value in 10,000 differs by more than 1e-4 of the largest."""
     if came.shape != wanted.shape:
         return True
     near = (came.double() - wanted.double()).abs() <= 1e-4 * wanted.double().abs().max()  # NaN is not
@@ -363,17 +334,12 @@ def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn
             yield from _parts([lifted], nested=nested)
         elif _library(module):
             yield module
-        elif _opened(module):
+        elif isinstance(module, nn.ModuleList | nn.ModuleDict) or any(
+            _library(part) or (part is not module and is_dropout(part)) for part in module.modules()
+        ):
             yield from _parts(module.children(), nested=nested)
         else:
             yield from module.modules() if nested else [module]
-
-
-def _opened(module: nn.Module) -> bool:
-    """Whether a module is a container that a step is not given to as a whole."""
-    if isinstance(module, nn.ModuleList | nn.ModuleDict):
-        return True
-    return any(_library(part) or (part is not module and is_dropout(part)) for part in module.modules())
 
 
 def _library(module: nn.Module) -> str | None:
@@ -410,11 +376,8 @@ def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *,
 
 def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
     first: Any = next(part for part in parts if not isinstance(part, nn.Flatten | nn.Dropout | nn.Identity))
-    if isinstance(first, nn.Linear):
-        return (first.in_features,)
-    if isinstance(first, Cell):
-        return (first.n_in,)
-    if _library(first) and isinstance(size := getattr(first, "input_size", None), int | Tensor):
+    size = next((getattr(first, n) for n in ("in_features", "n_in", "input_size") if hasattr(first, n)), None)
+    if isinstance(size, int | Tensor):
         return (int(size),)
     raise ValueError(
         f"the shape of an input is not known from {type(first).__name__}; pass input_shape, such as 784 or (1, 28, 28)."
@@ -422,28 +385,27 @@ def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
 
 
 def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
-    """Refuse an unknown module whose second output differs from the first, or is no tensor."""
+    """Refuse a module not of torch.nn whose second output differs from the first, or is no tensor."""
     unknown = [type(m).__name__ for m in modules if not type(m).__module__.startswith("torch.nn.")]
-    if not unknown:
-        return
     chain = nn.Sequential(*modules)
     like = next(chain.parameters(), torch.empty(0))
     x = torch.ones(1, *shape, dtype=like.dtype, device=like.device)
     with torch.no_grad(), eval_mode(chain):
-        first, second = chain(x), chain(x)
-    if not isinstance(first, Tensor) or not torch.equal(first, second):
-        names = ", ".join(unknown)
-        raise TypeError(f"{names}: one of these keeps a state or does not return one tensor, and cannot be wrapped.")
+        if unknown and not (isinstance(first := chain(x), Tensor) and torch.equal(first, chain(x))):
+            names = ", ".join(unknown)
+            raise TypeError(
+                f"{names}: one of these keeps a state or does not return one tensor, and cannot be wrapped."
+            )
 
 
 @contextmanager
-def _in_order(parts: list[nn.Module], seen: _Forward | None, built: int) -> Iterator[None]:
+def _fitting(parts: list[nn.Module], run: _Run | None, layer: nn.Module | None) -> Iterator[None]:
     """Turn an error of shapes into one that says which modules do not fit."""
     try:
         yield
     except RuntimeError as error:
-        if seen is not None:
-            seen.refuse(*seen.chains[:built])
+        if run is not None:
+            raise run.refusal(layer) from error
         order = ", ".join(type(part).__name__ for part in parts)
         raise ValueError(
             f"the modules do not fit in the order {order} ({error}). Pass an example of the model's input, wrap(net, x), "

@@ -76,18 +76,17 @@ class NorseCell(ForeignCell):
         self.state_of_layer = type(start)  # a NamedTuple, with z in recurrent layers
         self.sent = "v" if self.integrator else "z" if "z" in start._fields else "sent"
         self.state = state_class(*dict.fromkeys((*start._fields, self.sent)))
-        before, own = list(before), hasattr(layer, "input_weights")
-        below = [ScaledParameter("layer.input_weights", "depth")] if own else weight_before(before)
+        before = list(before)
+        own = [ScaledParameter("layer.input_weights", "depth")] if hasattr(layer, "input_weights") else []
+        below = own or weight_before(before)
         if name.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
             self.input_matrices, below = tuple(each.parameter for each in below), []
         recurrent = [ScaledParameter("layer.recurrent_weights", "time")] if hasattr(layer, "recurrent_weights") else []
         decays = (ScaledParameter(RATES[rate], "time", through="share") for rate in self.rates)
         super().__init__(layer, before, input_shape, [*below, *recurrent, *decays])
-        if self.dense_input(weights=int(own)):
-            self.recurrent_synapses = self.n_hidden - (not layer.autapses) if recurrent else 0
 
     def thresholds(self) -> Thresholds | None:
-        """v_th, and beta of an LSNN; None where it is not positive, or only cuts spikes off."""
+        """v_th, and beta of an LSNN; None where it is not positive."""
         return Thresholds(self, self.threshold_names) if self.threshold_names else None
 
     def membrane(self) -> Membrane | None:
@@ -124,12 +123,11 @@ class NorseCell(ForeignCell):
         return getattr(state, self.sent)
 
     def get_extra_state(self) -> Tensor:
-        """The rates and thresholds that may be moved, stacked (number of them, ...)."""
+        """The rates and thresholds that may be moved, stacked."""
         values = [torch.as_tensor(getattr(self.layer.p, n)).detach() for n in (*self.rates, *self.threshold_names)]
         return torch.stack(torch.broadcast_tensors(*values)) if values else torch.empty(0)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Set them to those of a state_dict."""
         for name, value in zip((*self.rates, *self.threshold_names), state, strict=True):
             _set(self.layer, name, value)
 

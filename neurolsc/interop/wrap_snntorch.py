@@ -18,7 +18,7 @@ from neurolsc.interop.foreign import ForeignCell, ForeignNeuronWarning, borrowed
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 from neurolsc.validation import set_value
 
-# The layers that are wrapped, and their state variables without the spikes.
+# the layers that are wrapped, and their state variables without the spikes
 VARIABLES = {
     "Leaky": ("mem",),
     "RLeaky": ("mem",),
@@ -27,13 +27,10 @@ VARIABLES = {
     "Alpha": ("syn_exc", "syn_inh", "mem"),
     "SLSTM": ("syn", "mem"),
 }
-WHOLE_SEQUENCE = ("StateLeaky", "LinearLeaky", "AssociativeLeaky", "LeakyParallel")
 
 
 class SnnTorchCell(ForeignCell):
     """A layer of snnTorch, or one of ours for snnTorch, whose resting threshold no time constant moves."""
-
-    cause = "an SLSTM whose hidden_size is not its input_size starts from zero in every step"
 
     def __init__(self, layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
         self.ours = isinstance(layer, views.LIF)
@@ -56,9 +53,6 @@ class SnnTorchCell(ForeignCell):
             scaled.append(ScaledParameter("layer.adaptation", "time"))
             scaled.append(ScaledParameter("layer.tau_theta", "time", through="decay"))
         super().__init__(layer, before, input_shape, scaled)
-        if decays and self.dense_input(weights=0) and not isinstance(recurrent, nn.Conv2d):
-            one_to_one = int(recurrent is not None)
-            self.recurrent_synapses = self.n_hidden if isinstance(recurrent, nn.Linear) else one_to_one
 
     @property
     def beta(self) -> Tensor:
@@ -78,8 +72,8 @@ class SnnTorchCell(ForeignCell):
     def membrane(self) -> Membrane | None:
         """Its mem, as it was before the reset of the next step."""
         spike = self._settings().get("spike_grad", self.layer.spike_grad)
-        graded = lambda distance: spike(distance) * self.layer.graded_spikes_factor  # noqa: E731
-        return None if self.integrator else Membrane("mem", self._threshold_in, graded)
+        factor = self.layer.graded_spikes_factor
+        return None if self.integrator else Membrane("mem", self._threshold_in, lambda v: spike(v) * factor)
 
     def _threshold_in(self, state: State) -> Tensor:
         return state.thr if "thr" in state._fields else self.layer.threshold
@@ -108,7 +102,7 @@ class SnnTorchCell(ForeignCell):
         return state.mem if self.integrator else self.spikes(state)
 
     def spikes(self, state: State) -> Tensor:
-        """The spikes of a state, in their shape, by the layer's own function."""
+        """The spikes of a state, by the layer's own function."""
         layer = self.layer
         if self.spike_is_state:
             return state.spk
@@ -130,18 +124,14 @@ def snntorch_cell(
     name = kind.__name__
     if kind in (views.LIF, views.ALIFPlus, views.ALIFPlusMinus):
         return SnnTorchCell(layer, before, input_shape)
-    if name in WHOLE_SEQUENCE:
-        why = "it computes a whole sequence at once and has no state per step"
-        raise TypeError(f"snnTorch's {name} cannot be wrapped: {why}.")
     if kind.__module__.partition(".")[0] != "snntorch" or name not in VARIABLES:
-        why = f"only {', '.join(VARIABLES)} themselves are, since a subclass may step otherwise"
-        raise TypeError(f"snnTorch's {name} cannot be wrapped: {why}.")
-    if name == "RSynaptic" and not layer.reset_delay:
-        raise TypeError("snnTorch's RSynaptic cannot be wrapped with reset_delay=False: its own forward fails.")
+        raise TypeError(
+            f"snnTorch's {name} cannot be wrapped: only {', '.join(VARIABLES)} themselves are. A subclass may step otherwise, and "
+            "a layer that computes a whole sequence at once has no state per step."
+        )
     if getattr(layer.spike_grad, "__qualname__", "").startswith("triangular."):
         warnings.warn(
-            f"{name}: the derivative of snnTorch's triangular surrogate is +1 below the threshold and -1 above it: more voltage "
-            "counts as fewer spikes once a neuron fires.",
+            f"{name}: the derivative of snnTorch's triangular surrogate is +1 below the threshold and -1 above it.",
             ForeignNeuronWarning,
             stacklevel=4,
         )

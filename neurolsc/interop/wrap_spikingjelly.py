@@ -20,13 +20,12 @@ from torch import Tensor, nn
 from neurolsc.interop.foreign import ForeignCell, state_class, weight_before
 from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 
-# The neurons that are wrapped, alone or in a LinearRecurrentContainer.
 NODES = ("LIFNode", "ParametricLIFNode", "IFNode")
 VoltageState = state_class("v")
 
 
 class Columns:
-    """Columns of a container's weight, those of the input or of the own output, to read and to set in place."""
+    """Columns of a container's weight, those of the input or of the own output."""
 
     def __init__(self, *, own: bool) -> None:
         self.own = own
@@ -56,8 +55,6 @@ class SpikingJellyCell(ForeignCell):
         if type(_inside(layer)[-1]).__name__ != "IFNode":
             scaled.append(ScaledParameter("decay", "time", through="share"))
         super().__init__(layer, before, input_shape, scaled)
-        if self.dense_input(weights=int(self.recurrent)) and len(_inside(layer)) == 1:
-            self.recurrent_synapses = self.n_hidden if self.recurrent else 0
 
     @property
     def node(self) -> Any:
@@ -75,17 +72,15 @@ class SpikingJellyCell(ForeignCell):
             yield self.layer.rc.weight
 
     def thresholds(self) -> Thresholds:
-        """The threshold above rest."""
         return Thresholds(self, ("threshold",))
 
     def membrane(self) -> Membrane:
-        """Its voltage before the reset."""
         return Membrane("v", lambda state: state.v.new_tensor(self.node.v_threshold), self.node.surrogate_function)
 
     # tau and v_threshold are numbers, which the layer neither registers nor saves
     @property
     def threshold(self) -> Tensor:
-        """The threshold above rest, to read and to set."""
+        """The threshold above rest."""
         return torch.tensor(self.node.v_threshold - self.rest, dtype=torch.float64)
 
     @threshold.setter
@@ -94,7 +89,7 @@ class SpikingJellyCell(ForeignCell):
 
     @property
     def decay(self) -> Tensor:
-        """The share 1 - 1/tau that a step retains, to read and to set; the input's gain follows."""
+        """The share 1 - 1/tau that a step retains; the input's gain follows."""
         if hasattr(self.node, "w"):
             return torch.sigmoid(-self.node.w)
         return torch.tensor(1 - 1 / getattr(self.node, "tau", torch.inf), dtype=torch.float64)
@@ -108,7 +103,6 @@ class SpikingJellyCell(ForeignCell):
             self.node.tau = 1 / (1 - float(value))
 
     def start(self, current: Tensor) -> State:
-        """At rest."""
         shape = (*current.shape[:-1], getattr(self.layer, "sub_module_out_features", current.shape[-1]))
         return VoltageState(current.new_full(shape, self.rest))
 
@@ -130,11 +124,9 @@ class SpikingJellyCell(ForeignCell):
         return self.node.surrogate_function(state.v - self.node.v_threshold)
 
     def get_extra_state(self) -> Tensor:
-        """Decay and threshold above rest."""
         return torch.stack((self.decay.detach().double().cpu(), self.threshold))
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Set them to those of a state_dict."""
         self.decay, self.threshold = state
 
 
@@ -146,15 +138,12 @@ class OneStep(nn.Sequential):
 
 
 def is_dropout(module: nn.Module) -> bool:
-    """Whether a module is a dropout of spikingjelly, whose mask is its state."""
+    """True for a dropout of spikingjelly, whose mask is its state."""
     return type(module).__name__ in ("Dropout", "Dropout2d") and type(module).__module__.startswith("spikingjelly.")
 
 
 def step_of(module: Any) -> nn.Module:
-    """What a module without state does in one step: itself, unless it takes sequences.
-
-    A dropout of spikingjelly becomes torch's, which draws a mask in every step.
-    """
+    """One step of a module without state: itself, unless it takes sequences; torch's dropout for spikingjelly's."""
     if is_dropout(module):
         return getattr(nn, type(module).__name__)(module.p)
     parts = [m for m in module.modules() if hasattr(m, "supported_step_mode") and not isinstance(m, nn.Linear)]
@@ -172,9 +161,8 @@ def spikingjelly_cell(layer: Any, before: Iterable[nn.Module], input_shape: tupl
     node = _inside(layer)[-1]
     kind = type(node).__name__
     if kind not in NODES or not type(node).__module__.startswith("spikingjelly.activation_based."):
-        where = "" if node is layer else f" in a {type(layer).__name__}"
         raise TypeError(
-            f"spikingjelly's {kind}{where} cannot be wrapped: only {', '.join(NODES)} themselves are, alone or at the end of a "
+            f"spikingjelly's {kind} cannot be wrapped: only {', '.join(NODES)} themselves are, alone or at the end of a "
             "LinearRecurrentContainer."
         )
     if node.v_threshold <= (node.v_reset or 0.0):

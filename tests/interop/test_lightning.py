@@ -92,11 +92,9 @@ def test_any_start_is_applied_before_the_first_epoch_to_the_users_own_layers(tmp
         Starting("Relay()", "net")
 
 
-@pytest.mark.parametrize("callback", [Starting(Relay(), "net"), Diagnosing("net")])
-def test_a_loader_whose_labels_say_that_it_is_batch_first_is_refused(callback, tmp_path):
-    message = rf"16 labels and inputs \(16, 10, 6\), which are batch first: give {type(callback).__name__}\(..., batch_first=True\)"
-    with pytest.raises(ValueError, match=message):
-        fit(Classifier(), callback, tmp_path, max_epochs=1, enable_checkpointing=False)
+def test_a_loader_whose_labels_say_that_it_is_batch_first_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"16 labels and inputs \(16, 10, 6\): give Starting\(..., batch_first=True\)"):
+        fit(Classifier(), Starting(Relay(), "net"), tmp_path, max_epochs=1, enable_checkpointing=False)
 
 
 def test_a_resumed_training_is_not_started_again(tmp_path):
@@ -112,7 +110,7 @@ def test_a_resumed_training_is_not_started_again(tmp_path):
 
 
 class Spiking(Classifier):
-    """A network of ours, which logs its loss."""
+    """A network of ours."""
 
     def __init__(self, threshold: float) -> None:
         super().__init__(lr=0.01)
@@ -120,30 +118,19 @@ class Spiking(Classifier):
 
     def training_step(self, batch, _):
         x, y = batch
-        loss = cross_entropy(self.net(x.transpose(0, 1)), y)
-        self.log("train_loss", loss, on_step=False, on_epoch=True)
-        return loss
+        return cross_entropy(self.net(x.transpose(0, 1)), y)
 
 
 def test_a_network_is_diagnosed_while_it_trains(tmp_path, capsys):
-    model, callback = Spiking(threshold=1e6), Diagnosing("net", every=2, batch_first=True)
-    trainer = fit(model, callback, tmp_path, max_epochs=4, enable_checkpointing=False)
-    assert list(callback.diagnoses) == [0, 2, 4]
+    model, callback = Spiking(threshold=1e6), Diagnosing("net", every=2, batch_first=True, samples=2, steps=2)
+    trainer = fit(model, callback, tmp_path, max_epochs=3, enable_checkpointing=False)
+    assert list(callback.diagnoses) == [0, 2]
     for diagnosis in callback.diagnoses.values():
         assert [(f.layer, f.name) for f in diagnosis if f.name == "dead layer"] == [(2, "dead layer")]
         assert diagnosis.measurements.layers[0].activity.rate > 0
         assert diagnosis.measurements.loss is not None
     assert capsys.readouterr().out.count("layer 2: never fires") == 1
     logged = [row for row in rows(trainer) if row["findings"]]
-    assert len(logged) == 3
+    assert len(logged) == 2
     assert float(logged[0]["rate_1"]) == pytest.approx(callback.diagnoses[0].measurements.layers[0].activity.rate)
     assert float(logged[-1]["rate_2"]) == 0
-
-
-def test_a_loss_that_only_grows_in_training_is_a_learning_rate_too_high(tmp_path):
-    model = Spiking(threshold=0.1)
-    callback = Diagnosing("net", batch_first=True, task=None)
-    model.configure_optimizers = lambda: torch.optim.SGD(model.parameters(), lr=10.0, maximize=True)  # uphill
-    fit(model, callback, tmp_path, max_epochs=4, enable_checkpointing=False)
-    assert "learning rate too high" in [finding.name for finding in callback.diagnoses[4]]
-    assert callback.diagnoses[4].measurements.loss is None

@@ -6,26 +6,13 @@ import pytest
 import snntorch as snn
 import torch
 from norse.torch.functional.threshold import threshold
-from norse.torch.module.snn import SNNCell
 from snntorch import surrogate as theirs
 from torch import nn
 from torch.testing import assert_close
 
-from neurolsc import LIF, Network, diagnose, radius_profile, train, wrap
+from neurolsc import LIF, Network, diagnose, radius_profile, wrap
 from neurolsc.stability.findings import finite_distances, surrogate_fault
-from neurolsc.surrogate import (
-    Arctan,
-    Exponential,
-    FastSigmoid,
-    Gaussian,
-    Logistic,
-    MultiGaussian,
-    Rectangular,
-    Triangular,
-)
-
-KINDS = (Arctan, Exponential, FastSigmoid, Gaussian, Logistic, MultiGaussian, Rectangular, Triangular)
-every_one_of_ours = pytest.mark.parametrize("spike", [k(dampening=0.7, sharpness=1.5) for k in KINDS], ids=str)
+from neurolsc.surrogate import Arctan, FastSigmoid, Logistic, Triangular
 
 
 def derivative(spike, v):
@@ -39,7 +26,7 @@ def points():
     return torch.linspace(-2, 2, 80) + 1e-3
 
 
-@every_one_of_ours
+@pytest.mark.parametrize("spike", [FastSigmoid(dampening=0.7, sharpness=1.5), Triangular(dampening=0.7)], ids=str)
 def test_g1_ours_go_into_snntorch_as_they_are(spike):
     layer, plain = snn.Leaky(beta=0.9, spike_grad=spike), snn.Leaky(beta=0.9)
     mem, other, fired = torch.zeros(3, 5), torch.zeros(3, 5), 0
@@ -102,9 +89,6 @@ def test_g1_a_derivative_that_is_not_finite_is_a_finding_of_its_layer(make_spike
     (fault,) = [f for f in found if f.name == "surrogate not finite"]
     assert str(fault).startswith(f"layer 2: the derivative of its surrogate is not finite {distance:.3g} or more below")
     assert all(layer.activity.rate > 0 and 0 < layer.gradient < math.inf for layer in found.measurements.layers)
-    items = list(zip(x.unbind(1), labels, strict=True))
-    with pytest.raises(FloatingPointError, match=r"see what neurolsc\.diagnose finds"):
-        train(network, items, items, epochs=2, progress=False)
     second.spike_grad = theirs.atan()
     assert surrogate_fault(network.cells[1], 1) is None
 
@@ -118,21 +102,3 @@ def test_g3_their_surrogates_in_our_words(k):
     # norse's super has no alpha
     assert_close(derivative(lambda x: threshold(x, "super", k), v), FastSigmoid(dampening=1.0).derivative(v))
     assert_close(derivative(lambda x: threshold(x, "triangle", k), v), Triangular(dampening=k).derivative(v))
-
-
-@every_one_of_ours
-def test_g3_ours_go_into_norse_by_an_own_step(spike):
-    """norse names its surrogates by strings; a step of one's own takes any."""
-
-    def step(x, state, p, dt):
-        v = state + dt * p * (x - state)
-        z = spike(v - 1)
-        return z, v - z.detach()
-
-    cell = SNNCell(step, torch.zeros_like, p=torch.tensor(100.0))
-    x = (30 * torch.rand(2, 5)).requires_grad_()
-    z, _ = cell(x)
-    v = 0.1 * x.detach()
-    assert z.sum() > 0
-    assert torch.equal(z, (v > 1).float())
-    assert_close(torch.autograd.grad(z.sum(), x)[0], 0.1 * spike.derivative(v - 1))

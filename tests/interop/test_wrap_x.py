@@ -47,10 +47,12 @@ def test_neurons_before_their_linears_are_put_in_the_order_of_use():
 
 
 @pytest.mark.parametrize("threshold", [1.0, 100.0], ids=["firing", "silent"])
-@pytest.mark.parametrize("change", [relu, lambda x: x * (x > -0.05)], ids=["relu", "cut"])
-def test_a_function_in_forward_is_an_error_that_names_the_place(change, threshold):
-    with pytest.raises(ValueError, match=r"between fc2 \(Linear\) and drop \(Dropout\) .*Let it call a module"):
-        wrap(Net(change, threshold=threshold), steps())
+def test_a_function_in_forward_is_an_error_that_names_the_place(threshold):
+    place = (
+        r"between lif1 \(Leaky\) and lif2 \(Leaky\) .* drop \(Dropout\), fc2 \(Linear\), drop .*Let it call a module"
+    )
+    with pytest.raises(ValueError, match=place):
+        wrap(Net(relu, threshold=threshold), steps())
 
 
 class Loop(Net):
@@ -100,14 +102,14 @@ def one_layer(net, x, mem1, mem2):
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (lambda: Loop(skip), r"between fc2 \(Linear\) and lif2 .*a sum of two layers"),
-        (lambda: Loop(in_place), r"between lif1 \(Leaky\) and fc2 .*from 0 to 2, and .*from 0 to 1\."),
-        (lambda: Loop(twice), r"in the 40 steps that lif1 \(Leaky\) takes, .*use every layer once in a step"),
-        (lambda: Loop(twice_below), r"lif2 \(Leaky\) reads 20 steps of 5 samples, and lif1 \(Leaky\) 40 of 5: .*once"),
+        (lambda: Loop(skip), r"between lif1 \(Leaky\) and lif2 \(Leaky\) .*fc2 .*a sum of two layers"),
+        (lambda: Loop(in_place), r"between lif1 \(Leaky\) and lif2 .*fc2"),
+        (lambda: Loop(twice), r"between the input and lif1 \(Leaky\) .*use every layer once in a step"),
+        (lambda: Loop(twice_below), r"between the input and lif1 \(Leaky\) .*use every layer once in a step"),
         (lambda: Loop(one_layer, mem=5.0), r"lif1 \(Leaky\) sends values .*forward sets or changes its state"),
         (
             lambda: Net(begin=lambda x: (torch.rand_like(x) < x).float()),
-            r"between the input and fc1 \(Linear\): .*encoding in spikes",
+            r"between the input and lif1 \(Leaky\) .*fc1 .*encoding in spikes",
         ),
         (
             lambda: Net(end=lambda out: log_softmax(out[1].sum(0), -1)),
@@ -118,11 +120,6 @@ def one_layer(net, x, mem1, mem2):
 def test_what_a_network_of_layers_cannot_do_is_refused_by_name(net, message):
     with pytest.raises(ValueError, match=message):
         wrap(net(), steps())
-
-
-def test_an_x_that_is_no_tensor_is_refused():
-    with pytest.raises(TypeError, match=r"x must be a torch.Tensor, got ndarray: give torch\.from_numpy\(x\)"):
-        wrap(Net(), steps().numpy())
 
 
 @pytest.mark.parametrize(
@@ -170,8 +167,7 @@ def test_a_view_is_followed_and_a_module_may_be_used_behind_several_layers():
     run = wrap(net, x).run(x.flatten(1).expand(STEPS, -1, -1))
     assert run.spikes[0].any() and run.spikes[1].any()
     assert_close(run.logits, net(x))
-    place = r"between conv1 \(Conv2d\) and lif1 \(Leaky\) .*\(5, 3, 6, 6\).*\(5, 3, 12, 12\)"
-    with pytest.raises(ValueError, match=place):
+    with pytest.raises(ValueError, match=r"between the input and lif1 \(Leaky\) .* conv1 \(Conv2d\)\."):
         wrap(Images(lambda x: max_pool2d(x, 2)), x)
 
 
