@@ -219,14 +219,13 @@ class _Run:
 
     def compare(self, layer: nn.Module, cells: list[Cell]) -> None:
         """Refuse cells that read or send something else than their layer did."""
-        call, first = self.calls[layer], cells[0]
+        call, first, foreign = self.calls[layer], cells[0], isinstance(cells[0], ForeignCell)
         with eval_mode(nn.ModuleList(cells)), torch.no_grad():
             for below in [self.below] if len(self.below) else self._layouts():
                 self.reads = below.flatten(2).to(call.read.dtype)
                 if self.reads.shape[2] != first.n_in:
                     continue
-                foreign = isinstance(first, ForeignCell)
-                read = torch.stack([first.current(z) for z in self.reads]) if foreign else self.reads
+                read = torch.stack([first.current(z) for z in self.reads]) if foreign else self.reads  # type: ignore[operator]
                 if not _differ(call.read.flatten(2), read.flatten(2)):
                     break
             else:

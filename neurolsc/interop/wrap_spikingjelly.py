@@ -48,18 +48,18 @@ class SpikingJellyCell(ForeignCell):
 
     def __init__(self, layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
         self.recurrent = hasattr(layer, "rc")
-        self.reset_gradient = not _inside(layer)[-1].detach_reset
+        self.reset_gradient = not _node(layer).detach_reset
         before = list(before)
         joint = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
         scaled = joint if self.recurrent else weight_before(before)
-        if type(_inside(layer)[-1]).__name__ != "IFNode":
+        if type(_node(layer)).__name__ != "IFNode":
             scaled.append(ScaledParameter("decay", "time", through="share"))
         super().__init__(layer, before, input_shape, scaled)
 
     @property
     def node(self) -> Any:
         """The neuron itself."""
-        return _inside(self.layer)[-1]
+        return _node(self.layer)
 
     @property
     def rest(self) -> float:
@@ -110,8 +110,6 @@ class SpikingJellyCell(ForeignCell):
         node, rest = self.node, self.rest
         if self.recurrent:
             current = self.layer.rc(torch.cat((current, z), -1))
-            for module in _inside(self.layer)[:-1]:
-                current = module(current)
         s = z.detach() if node.detach_reset else z
         v = state.v - s * node.v_threshold if node.v_reset is None else (1 - s) * state.v + s * node.v_reset
         if not hasattr(node, "decay_input"):
@@ -158,21 +156,16 @@ def spikingjelly_cell(layer: Any, before: Iterable[nn.Module], input_shape: tupl
         TypeError: if it cannot be wrapped; the message says why.
         ValueError: if its threshold is not above the voltage to which it is reset.
     """
-    node = _inside(layer)[-1]
+    node = _node(layer)
     kind = type(node).__name__
     if kind not in NODES or not type(node).__module__.startswith("spikingjelly.activation_based."):
         raise TypeError(
-            f"spikingjelly's {kind} cannot be wrapped: only {', '.join(NODES)} themselves are, alone or at the end of a "
-            "LinearRecurrentContainer."
+            f"spikingjelly's {kind} cannot be wrapped: only {', '.join(NODES)} are, alone or in a LinearRecurrentContainer."
         )
     if node.v_threshold <= (node.v_reset or 0.0):
         raise ValueError(f"{kind}: v_threshold must be above rest, got {node.v_threshold} and v_reset={node.v_reset}.")
     return SpikingJellyCell(layer, before, input_shape)
 
 
-def _inside(layer: Any) -> list[Any]:
-    # the modules of a LinearRecurrentContainer after its weights; of another layer, itself
-    if type(layer).__name__ != "LinearRecurrentContainer":
-        return [layer]
-    inner = layer.sub_module
-    return list(inner) if isinstance(inner, nn.Sequential) else [inner]
+def _node(layer: Any) -> Any:
+    return layer.sub_module if hasattr(layer, "rc") else layer
