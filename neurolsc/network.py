@@ -11,8 +11,7 @@ from torch.nn.functional import embedding as vectors_of
 from torch.nn.functional import linear, pad
 
 from neurolsc.display import counted, shapes, state_repr
-from neurolsc.frames import frame, frames, frozen, keep, stretch
-from neurolsc.neurons.cell import Cell, State, dtype_and_device
+from neurolsc.neurons.cell import Cell, State, dtype_and_device, frozen, keep
 from neurolsc.validation import tensor, whole
 
 
@@ -90,9 +89,9 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(nn.init.uniform_(torch.empty(words, width), -0.05, 0.05))
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """Vectors (..., width) of numbers (..., 1); TypeError if they are not whole numbers, or sparse."""
-        if numbers.is_sparse or numbers.is_floating_point() or numbers.dtype == torch.bool:
-            raise TypeError(f"x must be whole numbers of words, dense, got {numbers.dtype}, {numbers.layout}.")
+        """Vectors (..., width) of numbers (..., 1); TypeError if they are not whole numbers."""
+        if numbers.is_floating_point() or numbers.dtype == torch.bool:
+            raise TypeError(f"x must be whole numbers of words, got {numbers.dtype}.")
         return vectors_of(numbers.squeeze(-1).long(), self.weight)
 
     def config(self) -> dict[str, object]:
@@ -272,7 +271,7 @@ class Network(nn.Module):
     def _records(self, x: Tensor, mask: Tensor | None, states: NetworkState) -> Iterator[StepRecord]:
         z = tuple(cell.output(state) for cell, state in zip(self.cells, states.layers, strict=True))
         masks: Iterable[Tensor | None] = [None] * x.shape[0] if mask is None else mask.unbind(0)
-        for now, alive in zip(frames(x), masks, strict=True):
+        for now, alive in zip(x.unbind(0), masks, strict=True):
             record = self._record(now, z, states)
             if alive is not None:  # the others stand still
                 after = [frozen(new, old, alive) for new, old in zip(record.after.layers, states.layers, strict=True)]
@@ -290,7 +289,7 @@ class Network(nn.Module):
         """Run over time.
 
         Args:
-            x: input (T, B, n_in), dense (float, bool or integer) or sparse (COO); it is moved to the network's device.
+            x: input (T, B, n_in), float, bool or integer; it is moved to the network's device.
             states: where to start; by default every cell at rest. Two runs with the state passed from one to the next
                 equal one.
             mask: (T, B) bool, True where a sample still runs. Where it is False the state stands still, and outputs and
@@ -319,7 +318,7 @@ class Network(nn.Module):
             lengths = None if mask is None else mask.sum(0)
             # no longer than the longest sample, so that padding has no effect, not even by rounding
             steps = len(x) if lengths is None else max(int(lengths.max()), 1)
-            spikes, after = self._by_layers(x if steps == len(x) else stretch(x, 0, steps), states, lengths)
+            spikes, after = self._by_layers(x[:steps], states, lengths)
             spikes = tuple(pad(layer, (0, 0, 0, 0, 0, len(x) - steps)) if steps < len(x) else layer for layer in spikes)
         if mask is not None:
             spikes = tuple(layer * mask.unsqueeze(-1) for layer in spikes)
@@ -342,9 +341,9 @@ class Network(nn.Module):
             after.append(last)
         pending = states.x
         if pending is not None and lengths is None:
-            pending = frame(x, -1).to(pending.dtype)
+            pending = x[-1].to(pending.dtype)
         elif pending is not None:
-            seen = torch.stack([pending, *(now.to(pending.dtype) for now in frames(x))])
+            seen = torch.cat([pending[None], x.to(pending.dtype)])
             pending = seen[lengths, torch.arange(len(pending), device=seen.device)]
         return tuple(outputs), NetworkState(tuple(after), pending)
 
@@ -360,9 +359,8 @@ class Network(nn.Module):
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         if x.is_complex():
             raise TypeError(f"x must be real, got {x.dtype}.")
-        values = x.coalesce().values() if x.is_sparse else x
         # the sum first, which is five times as fast
-        if values.is_floating_point() and not values.sum().isfinite() and not values.isfinite().all():
+        if x.is_floating_point() and not x.sum().isfinite() and not x.isfinite().all():
             raise ValueError("x must be finite, got NaN or infinity.")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != x.shape[:2]):
             turned = mask.ndim == 2 and mask.shape == x.shape[1::-1]

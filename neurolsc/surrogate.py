@@ -16,9 +16,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from neurolsc.validation import from_log, log_name, number, positive
 
@@ -38,9 +40,9 @@ __all__ = [
 class Surrogate(nn.Module, ABC):
     r"""A Heaviside step whose derivative is :math:`\gamma f(\omega v)`.
 
-    A new surrogate is a subclass with two methods, :meth:`shape` and :meth:`shape_integral`, pure functions of x. With
-    numbers, texts and tensors as its only attributes, and no modules inside, it runs in the fast loop of the cells,
-    which has the gradients of :meth:`shape_integral` by autograd.
+    A new surrogate is a subclass with two methods, :meth:`shape` and :meth:`shape_integral`: pure functions of each
+    entry of x alone, and of tensors that are attributes of the surrogate. Cells then run it in their fast loop and have
+    closed forms of its derivatives. One that overrides another method, or has modules or hooks, runs step by step.
 
     Args:
         dampening: :math:`\gamma > 0`, one number, or one per neuron with shape (n_hidden,).
@@ -131,6 +133,21 @@ class Surrogate(nn.Module, ABC):
 
         learnable = ", learnable=True" if self.learnable else ""
         return f"dampening={short(self.dampening)}, sharpness={short(self.sharpness)}{learnable}"
+
+
+def in_two_methods(spike: object) -> TypeGuard[Surrogate]:
+    """True if a spike function is a surrogate whose class defines a shape and its integral, and changes nothing else.
+
+    Its formula then is the derivative of its spikes. False with hooks, or with a method of its own on the object.
+    """
+    if not isinstance(spike, Surrogate):
+        return False
+    kind = type(spike)
+    same = all(getattr(kind, n) is getattr(Surrogate, n) for n in ("__call__", "forward", "derivative", "primitive"))
+    places = {next(c for c in kind.__mro__ if name in vars(c)) for name in ("shape", "shape_integral")}
+    changed = any(callable(getattr(kind, name, None)) for name in vars(spike))
+    hooks = spike._forward_hooks, spike._forward_pre_hooks, spike._backward_hooks, spike._backward_pre_hooks
+    return same and len(places) == 1 and not changed and not any(hooks) and not _has_any_global_hook()
 
 
 @contextmanager

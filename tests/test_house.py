@@ -7,7 +7,7 @@ import neurolsc
 
 ROOT = Path(neurolsc.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("validation", "display", "progress", "frames", "surrogate"),
+    ("validation", "display", "progress", "surrogate"),
     ("neurons",),
     ("network", "io", "metrics", "schedule", "tasks", "plots"),
     ("hdf5",),

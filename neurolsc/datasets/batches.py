@@ -15,7 +15,6 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 from neurolsc.display import shapes
-from neurolsc.frames import lasting
 from neurolsc.validation import number, one_of, whole
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -186,7 +185,7 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
     steps = int(lengths.median())
     if (lengths == steps).all():
         return [x for x, _ in drawn]
-    long_enough = torch.cat([lasting(x, each, steps) for x, each in drawn if (each >= steps).any()], 1)
+    long_enough = torch.cat([x[:steps, (each >= steps).to(x.device)] for x, each in drawn if (each >= steps).any()], 1)
     return list(long_enough.split(batch_size, 1))
 
 

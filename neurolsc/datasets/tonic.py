@@ -157,7 +157,7 @@ class TonicFrames(BatchDataset):
             raise TypeError(f"items must be events or frames (T, P, H, W), got {_kind(data)} in item {index}.")
         else:
             x = torch.as_tensor(data)
-            x = (x.to_dense() if x.is_sparse else x).flatten(1)
+            x = x.flatten(1)
             if self.n_in not in (None, x.shape[1]):
                 raise ValueError(
                     f"frames have {x.shape[1]} values, and the sensor {self.sensor_size} has {self.n_in}, in item {index}: "

@@ -53,7 +53,7 @@ class Batch:
         x, *more = (part.to(device) for part in parts)
         if x.ndim != 3 or x.shape[2] != network.n_in or 0 in x.shape:
             raise ValueError(f"x must have shape (T, B, {network.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
-        return cls(x.to_dense() if x.is_sparse else x, *more)
+        return cls(x, *more)
 
     def turned(self) -> "Batch":
         """The batch with the first two axes of the input swapped."""

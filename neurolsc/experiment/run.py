@@ -31,7 +31,6 @@ from neurolsc.experiment.config import (
     TrainSettings,
     make,
 )
-from neurolsc.frames import stretch
 from neurolsc.initialisers import StartReport, named
 from neurolsc.io import lock_file, locked, read_toml, remove_temporaries, save, write_json, write_text
 from neurolsc.network import Network
@@ -264,7 +263,7 @@ class Experiment:
     def first_inputs(self, split: Literal["train", "validation"], count: int) -> Tensor:
         """Their inputs x, cut to the length of the shortest."""
         x, _, *mask = self.first_samples(split, count)
-        return stretch(x, 0, int(mask[0].sum(0).min())) if mask else x
+        return x[: int(mask[0].sum(0).min())] if mask else x
 
     def _input_batches(self) -> list[Tensor]:
         return input_batches(self.data.load("train"), 32, seed=self.network.seed)

@@ -127,7 +127,7 @@ def to_netx(
     original, own = network, from_wrapped(network)
     network, halvings, run = copy.deepcopy(own).cpu(), None, None
     if calibration is not None:
-        calibration = (calibration.to_dense() if calibration.is_sparse else calibration).cpu()
+        calibration = calibration.cpu()
         halvings = fit_scales(network, calibration, force=force)
     labels = None if labels is None else labels.cpu()
     quantized = quantize(network, force=force, halvings=halvings)

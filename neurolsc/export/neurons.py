@@ -15,11 +15,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from neurolsc.export.fixed_point import NEVER, UNIT, AtrlifLayer, CubaLayer, IntegerLayer, IntegratorLayer
-from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF, SpikingCell
+from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF
 from neurolsc.neurons.cell import NO_STEP, step_of
-from neurolsc.neurons.spiking import Reset, ResetName, StaticReset, ZeroReset
 
-__all__ = ["exported_kind", "integers", "leak", "reset_of"]
+__all__ = ["exported_kind", "integers", "leak"]
 
 W_MAX = 254  # the largest weight: 8 signed bits times 2
 LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
@@ -42,15 +41,6 @@ def exported_kind(layer: str, cell: Cell) -> type[Cell]:
     own += f" (it has its own {', '.join(changed)})" if changed else ""
     names = ", ".join(kind.__name__ for kind in EXPORTED)
     raise TypeError(f"{layer} is a {type(cell).__name__}{own}; only {names} can be exported.")
-
-
-def reset_of(layer: str, cell: SpikingCell) -> ResetName:
-    """The name of a cell's reset; a ValueError if it is of another class."""
-    known: dict[type[Reset], ResetName] = {Reset: "subtract", StaticReset: "static", ZeroReset: "zero"}
-    if type(cell.reset) not in known:
-        names = ", ".join(each.__name__ for each in known)
-        raise ValueError(f"{layer}: its reset is {cell.reset!r}, only {names} can be exported.")
-    return known[type(cell.reset)]
 
 
 # rounding, through which gradients pass
@@ -130,7 +120,7 @@ def _native_bias(name: str, b: Tensor) -> Tensor:
 
 def _lif(name: str, cell: LIF, force: bool) -> CubaLayer:
     """LIF with any reset, CubaLIF with reset to zero."""
-    theta, zero = cell.theta.double(), reset_of(name, cell) == "zero"
+    theta, zero = cell.theta.double(), cell.reset.name == "zero"
     if not (theta > 0).all():
         raise ValueError(f"{name}: thresholds must be positive, got {theta.min():g}.")
     leak, rows = decay_bits(name, "tau_v", cell), 1 / theta.unsqueeze(1)
@@ -171,7 +161,7 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
 
     The chip has one step of the threshold per layer, before the decay; ours comes after it.
     """
-    if (found := reset_of(name, cell)) != "static":
+    if (found := cell.reset.name) != "static":
         raise ValueError(f"{name}: an ALIF with reset={found!r} has no counterpart; train with reset='static'.")
     rest = cell.theta_rest.double()
     if not (cell.adaptation > 0).all():
@@ -285,5 +275,5 @@ def integers(name: str, cell: Cell, force: bool, halvings: int) -> tuple[Integer
 
 def leak(cell: Any, layer: Any) -> Tensor:
     """The layer's decays of the cell's voltage (n_hidden,), 1 to 4096: with subtraction a current's."""
-    in_current = isinstance(cell, LIF) and not isinstance(cell.reset, ZeroReset)
+    in_current = isinstance(cell, LIF) and cell.reset.name != "zero"
     return layer.i_decay[: cell.n_hidden] if in_current else layer.v_decay

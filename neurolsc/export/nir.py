@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neurolsc.export.neurons import exported_kind, reset_of
+from neurolsc.export.neurons import exported_kind
 from neurolsc.export.wrapped import NO_MEMORY, check_finite, from_wrapped, integrates
 from neurolsc.hdf5 import HDF5
 from neurolsc.io import atomic_write, refusing
@@ -140,7 +140,7 @@ def _linear(weight: Tensor, bias: Tensor | None = None) -> Any:
 def _nodes(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any, Any]:
     """The name of a cell's neurons, their node or sub-graph, and that of their recurrent weights if there is one."""
     nir, kind = load_nir(), exported_kind(layer, cell)
-    reset = "none" if kind is LI else reset_of(layer, cell)
+    reset = "none" if kind is LI else cell.reset.name
     if kind is ALIF and reset != "static":
         raise ValueError(
             f"{layer}: NIR cannot express an ALIF with reset={reset!r}, as its nodes reset to a constant: "
@@ -395,7 +395,7 @@ def _cell(layer: _Layer, dt: float, memory: Any) -> Any:
     if loop.shape != (n, n):
         raise ValueError(f"the recurrent weights of {layer.name} have shape {loop.shape}, wanted {(n, n)}.")
     cell.w_rec.copy_(torch.tensor(loop * rows))
-    if cell.reset_name != "zero":  # take the reset out of the recurrent weights
+    if cell.reset.name != "zero":  # take the reset out of the recurrent weights
         diagonal = cell.w_rec.diagonal()
         noted = torch.as_tensor(about.get("diagonal", np.full(n, np.nan)), dtype=theta.dtype)
         diagonal.copy_(torch.where(noted - theta == diagonal, noted, diagonal + theta))

@@ -25,7 +25,6 @@ from neurolsc.export.wrapped import check_finite, delayed, from_wrapped, integra
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons import LIF
-from neurolsc.neurons.spiking import ZeroReset
 from neurolsc.validation import set_value
 
 __all__ = ["IntegerRun", "QuantizationAware", "QuantizedNetwork", "dequantize", "fit_scales", "quantize"]
@@ -78,7 +77,7 @@ class QuantizedNetwork:
         """Run over time.
 
         Args:
-            x: input spikes (T, B, n_in), 0 or 1, dense or sparse, any dtype.
+            x: input spikes (T, B, n_in), 0 or 1, any dtype.
 
         Returns:
             Logits, spikes, and the ranges of the integers.
@@ -101,7 +100,6 @@ class QuantizedNetwork:
 
     def padded(self, x: Tensor) -> Tensor:
         """The input of :meth:`run` as the layers read it: float64, dense, with blank steps."""
-        x = x.to_dense() if x.is_sparse else x
         if x.ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"input spikes must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         if not is_binary(x):
@@ -270,7 +268,7 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
             cell.tau_i = time_constant(layer.i_decay)
         if isinstance(cell, LIF):
             cell.theta.copy_(layer.threshold[:m] / scale)
-            if rec is not None and not isinstance(cell.reset, ZeroReset):
+            if rec is not None and cell.reset.name != "zero":
                 cell.w_rec.add_(torch.diag(cell.theta))
                 cell.b_v.copy_(rec[:m, m:].sum(1) / scale)
     if not quantized.integrates:

@@ -18,7 +18,6 @@ from neurolsc.export.wrapped import delayed, from_wrapped
 from neurolsc.io import atomic_write
 from neurolsc.network import Network
 from neurolsc.neurons import LI, CubaLIF
-from neurolsc.neurons.spiking import ZeroReset
 from neurolsc.stability import radius_profile
 
 if TYPE_CHECKING:
@@ -272,7 +271,7 @@ def make_report(
         agreement, first = (a == b).double().mean().item(), int(differs[0]) if len(differs) else None
         rates = a.double().mean().item(), b.double().mean().item()
         activity.append(LayerActivity(*rates, agreement, first, run.extremes[i]))
-    x = (calibration.to_dense() if calibration.is_sparse else calibration)[:, :RADIUS_SAMPLES]
+    x = calibration[:, :RADIUS_SAMPLES]
     radii = {}
     for name, net in (("float", network), ("integer", rounded)):
         profile = radius_profile(net, x.to(net.dtype_and_device["dtype"]), steps=min(RADIUS_STEPS, len(x)))
@@ -296,7 +295,7 @@ def _layer(cell: Any, rounded: Any, layer: IntegerLayer) -> LayerReport:
         theta_int = theta
     else:
         theta, theta_int = cell.theta.double(), rounded.theta
-        in_voltage = isinstance(cell.reset, ZeroReset)
+        in_voltage = cell.reset.name == "zero"
         neuron = "LIF, reset to zero: CUBA" if in_voltage else "LIF, reset by subtraction: CUBA, voltage in u"
         if isinstance(cell, CubaLIF):
             neuron = "CubaLIF, reset to zero: CUBA, current in u and voltage in v"

@@ -25,7 +25,6 @@ from neurolsc.interop.foreign import ForeignCell
 from neurolsc.io import CONVERTERS
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons import LI, LIF, Cell, CubaLIF
-from neurolsc.neurons.spiking import ZeroReset
 
 __all__ = ["check_finite", "delayed", "from_wrapped", "integrates"]
 
@@ -315,7 +314,7 @@ def _with_bias_neurons(name: str, cell: Cell, wider: bool, count: int) -> Cell:
     if kind not in (LIF, CubaLIF):
         raise TypeError(f"{name} is a {type(cell).__name__}: only biases of LIF and CubaLIF layers can be delayed.")
     old: Any = cell
-    n, like, zero = cell.n_hidden, cell.dtype_and_device, isinstance(old.reset, ZeroReset)
+    n, like, zero = cell.n_hidden, cell.dtype_and_device, old.reset.name == "zero"
     made: Any = kind(cell.n_in + wider, n + count, reset="zero" if zero else "subtract").to(**like)
     for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
         matrix.zero_()

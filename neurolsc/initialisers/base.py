@@ -195,7 +195,7 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
         raise ValueError(f"inputs must be (T, B, {n_in}), got {tuple(x.shape)}.")
     if network.embedding is not None:
         return x.to(network.dtype_and_device["device"])  # numbers of words stay whole
-    return (x.to_dense() if x.is_sparse else x).to(**network.dtype_and_device)
+    return x.to(**network.dtype_and_device)
 
 
 def surrogate_faults(network: Network) -> list[Finding]:

@@ -135,7 +135,7 @@ class _Recurrent(SpikingCell):
 
     def extra_repr(self) -> str:
         sizes = f"input_size={self.n_in}, hidden_size={self.n_hidden}, autapses={self.autapses}, dt={self.dt}"
-        return f"{sizes}, reset={self.reset_name!r}, reset_gradient={self.reset.gradient}"
+        return f"{sizes}, reset={self.reset.name!r}, reset_gradient={self.reset.gradient}"
 
 
 class _OverTime(_Recurrent):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
-from neurolsc.neurons.spiking import Reset, Spike, ZeroReset, spike_function
+from neurolsc.neurons.spiking import Reset, Spike, spike_function
 from neurolsc.surrogate import Arctan
 from neurolsc.validation import positive, whole
 
@@ -134,10 +134,8 @@ class LIF(snn.RLeaky):
         mem = self.beta.clamp(0, 1) * mem + input_ + self.recurrent(spk)
         if self._reset_mechanism == "none":
             return mem
-        reset = ZeroReset if self._reset_mechanism == "zero" else Reset
-        return reset(self.reset_gradient).carry(
-            mem, spk / self.graded_spikes_factor, thr
-        )  # as in snnTorch, on all of it
+        reset = Reset(self._reset_mechanism, self.reset_gradient)  # type: ignore[arg-type]
+        return reset.carry(mem, spk / self.graded_spikes_factor, thr)  # as in snnTorch, on all of it
 
     def emit(self, distance: Tensor) -> Tensor:
         """The spikes at a distance mem - threshold, of its dtype (snnTorch's surrogates return float32)."""

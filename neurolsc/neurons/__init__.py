@@ -1,20 +1,18 @@
 """Cells: one recurrent layer each, as a pure step, and what a cell says about that step.
 
-Map: `cell` is what every cell has, the guard of its closed forms, and the table of names. `spiking` has eq. 49, its
-resets, LIF and the ALIF family, `cuba` a LIF with a synaptic current and an integrator. `rate` has the cells that send
-numbers (feed-forward, RNN, GRU, LSTM), `lru` the LRU. `derivatives` has closed forms as linear operators, `isolated` a
-bound on radii that leaks hold. `fast/` runs LIF and ALIF over all steps at once.
+Map: `cell` is what every cell has, the guard of its closed forms, and the table of names. `spiking` has eq. 49: its
+reset, LIF and ALIF; `variants` a LIF with a synaptic current, an integrator and the ALIF of the paper's code. `rate`
+has the cells that send numbers (feed-forward, RNN, GRU, LSTM), `lru` the LRU. `derivatives` has closed forms as linear
+operators, `isolated` a bound on radii that leaks hold. `fast/` runs LIF and ALIF over all steps at once.
 """
 
 from neurolsc.neurons.cell import Cell, Membrane, ScaledParameter, State, Thresholds, register
-from neurolsc.neurons.cuba import LI, CubaLIF
 from neurolsc.neurons.derivatives import Derivatives, StepMap, Term
 from neurolsc.neurons.lru import LRU, LRUState
 from neurolsc.neurons.rate import GRU, LSTM, RNN, FeedForward, HiddenState, LSTMState
 from neurolsc.neurons.spiking import (
     ALIF,
     LIF,
-    ALIFLowPass,
     ALIFPlus,
     ALIFPlusMinus,
     ALIFPositive,
@@ -22,6 +20,7 @@ from neurolsc.neurons.spiking import (
     LIFState,
     SpikingCell,
 )
+from neurolsc.neurons.variants import LI, ALIFLowPass, CubaLIF
 from neurolsc.validation import LogParameter
 
 __all__ = [

@@ -15,15 +15,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neurolsc import surrogate
-from neurolsc.frames import frame, frames, frozen, parts
 from neurolsc.neurons.derivatives import Derivatives
 from neurolsc.surrogate import Surrogate
 from neurolsc.validation import meant, set_value, stored_parameter, tensor, whole
 
 State = Any  # of a cell: a NamedTuple of tensors (B, ...)
-RECOMPUTED = (
-    4096  # rows (step, sample) that are recomputed at once, or sqrt(T) steps if they are more: each part costs 5 ms
-)
+RECOMPUTED = 4096  # rows (step, sample) recomputed at once, or sqrt(T) steps if these are more: a part costs 5 ms
 
 
 @dataclass(frozen=True)
@@ -46,18 +43,11 @@ class ScaledParameter:
 
 @dataclass(frozen=True)
 class Membrane:
-    """The voltage of a cell, which spikes where it is above the threshold.
+    """The voltage of a cell, which spikes where it is above the threshold."""
 
-    Attributes:
-        name: the variable of the state that is the voltage. Where a spike resets it within the same step, as in norse,
-            it is the voltage after that.
-        threshold: the threshold in a state, (B, n_hidden) or broadcast to it.
-        spike: the output at a distance v - theta, elementwise, with the surrogate's derivative.
-    """
-
-    name: str
-    threshold: Callable[[Any], Tensor]
-    spike: Callable[[Tensor], Tensor]
+    name: str  # the variable of the state that is the voltage; where a spike resets it at once, as in norse, after that
+    threshold: Callable[[Any], Tensor]  # the threshold in a state, (B, n_hidden) or broadcast to it
+    spike: Callable[[Tensor], Tensor]  # the output at a distance v - theta, elementwise
 
     def voltage(self, state: Any) -> Tensor:
         """The voltage in a state (B, n_hidden)."""
@@ -78,11 +68,11 @@ class Thresholds:
     Args:
         cell: the cell, whose parameters are set in place.
         names: quantities of which the whole threshold is a homogeneous function.
-        rest: the name of the resting threshold, if other parameters move it and it can be set.
+        rest_name: the resting threshold, if other parameters move it and it can be set.
     """
 
-    def __init__(self, cell: nn.Module, names: tuple[str, ...], rest: str | None = None) -> None:
-        self._cell, self._rest, self.names = cell, rest, names
+    def __init__(self, cell: nn.Module, names: tuple[str, ...], rest_name: str | None = None) -> None:
+        self._cell, self._rest, self.names = cell, rest_name, names
         self._start = {name: getattr(cell, name).detach().clone() for name in names}
 
     def scale(self, factor: float) -> None:
@@ -96,10 +86,8 @@ class Thresholds:
         return None if self._rest is None else getattr(self._cell, self._rest).detach().clone()
 
     def set_rest(self, value: Tensor) -> None:
-        """Set the resting threshold; TypeError where :meth:`rest` is None."""
-        if self._rest is None:
-            raise TypeError(f"a {type(self._cell).__name__} has no resting threshold apart from its threshold.")
-        setattr(self._cell, self._rest, value)
+        """Set the resting threshold, where there is one."""
+        setattr(self._cell, self._rest, value)  # type: ignore[arg-type]
 
 
 class Cell(nn.Module, ABC):
@@ -118,8 +106,7 @@ class Cell(nn.Module, ABC):
 
     A cell may know more. :meth:`run_at_once` is a faster run and :meth:`closed_form` has the derivatives of the step.
     Both are used only for the step of the class that defines them: where a subclass, or a function set on the instance,
-    overrides any part of that step (:meth:`steps_as`), the cell runs step by step and autograd differentiates it. The
-    other methods and attributes are inherited like any.
+    overrides any part of that step (:func:`step_of`), the cell runs step by step and autograd differentiates it.
 
     Attributes:
         settings: names of attributes that are further arguments of the constructor, for :meth:`config`.
@@ -157,17 +144,10 @@ class Cell(nn.Module, ABC):
         """The next state, from the input x (B, n_in) and the own last output z (B, n_hidden)."""
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One time step.
-
-        Args:
-            x: the input, shape (B, n_in).
-            state: the state before.
-
-        Returns:
-            The output (B, n_hidden) and the state after.
+        """The output (B, n_hidden) and the state after a step with the input x (B, n_in).
 
         Raises:
-            ValueError: if x has not the shape (B, n_in).
+            ValueError: if x has another shape.
         """
         if tensor("x", x).ndim != 2 or x.shape[1] != self.n_in:
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
@@ -186,7 +166,7 @@ class Cell(nn.Module, ABC):
         """Many time steps: by :meth:`run_at_once` where that knows the step, else one by one.
 
         Args:
-            x: the input (T, B, n_in), dense or sparse (COO), of any real dtype.
+            x: the input (T, B, n_in), of any real dtype.
             state: the state before.
             lengths: the number of steps after which the state of each sample stands still (B,), 0 to T; by default T.
                 Outputs after that mean nothing.
@@ -196,25 +176,25 @@ class Cell(nn.Module, ABC):
         Returns:
             The outputs (T, B, n_hidden) and the last state.
         """
-        steps, outputs = x.shape[0], []
+        steps, outputs = len(x), []
         # recomputation does not work inside a transform of torch.func
         transformed = not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None  # type: ignore[attr-defined]
         if recompute and torch.is_grad_enabled() and not transformed:
-            length, done = max(math.isqrt(steps - 1) + 1, RECOMPUTED // max(x.shape[1], 1)), 0
-            for part in parts(x, length):
-                left = None if lengths is None else (lengths - done).clamp(0, len(part))
+            length = max(math.isqrt(steps - 1) + 1, RECOMPUTED // max(x.shape[1], 1))
+            for start, part in zip(range(0, steps, length), x.split(length), strict=True):
+                left = None if lengths is None else (lengths - start).clamp(0, len(part))
                 z, state = checkpoint(self.run, part, state, lengths=left, late=late, use_reentrant=False)  # type: ignore[misc]
-                late = None if late is None else frame(part, -1)
+                late = None if late is None else part[-1]
                 outputs.append(z)
-                done += len(part)
             return torch.cat(outputs), state
-        if self.steps_as(_definer(type(self), "run_at_once")):
+        if self._defined_with_its_step("run_at_once"):
             at_once = self.run_at_once(x, state, lengths, late)
             if at_once is not None:
                 return at_once
         dtype, z = state[0].real.dtype, self.output(state)
-        inputs = frames(x) if late is None else chain((late,), frames(x))
-        for t, now in zip(range(steps), inputs, strict=False):
+        # unbind, not x[t]: the backward of indexing writes a whole (T, B, N) gradient at every step
+        inputs = x.unbind(0) if late is None else (late, *x.unbind(0)[:-1])
+        for t, now in enumerate(inputs):
             after = self.update(now.to(dtype), z, state)
             state = after if lengths is None else frozen(after, state, lengths > t)
             z = self.output(state)
@@ -229,29 +209,16 @@ class Cell(nn.Module, ABC):
 
     def derivatives(self) -> Derivatives | None:
         """The derivatives of this cell's step in closed form; None: by autograd."""
-        return self.closed_form() if self.steps_as(_definer(type(self), "closed_form")) else None
+        return self.closed_form() if self._defined_with_its_step("closed_form") else None
 
     def closed_form(self) -> Derivatives | None:
         """The derivatives of the step that this class defines; None if not known."""
         return None
 
-    def steps_as(self, kind: type) -> bool:
-        """True if the whole step is that of a class: nothing overrides a part of it.
-
-        A part of the step is whatever the class or its bases define, but starting values, descriptions and what a cell
-        says about itself.
-
-        Example:
-            >>> from neurolsc import ALIFPlus
-            >>> from neurolsc.neurons import ALIF, LIF
-            >>> ALIFPlus(3, 2).steps_as(ALIF), ALIFPlus(3, 2).steps_as(LIF)
-            (True, False)
-        """
-        order = type(self).__mro__
-        if kind not in order or not parts_of_step(kind).isdisjoint(vars(self)):
-            return False
-        parts = parts_of_step(kind) - getattr(kind, "__abstractmethods__", frozenset())  # to fill these in is no change
-        return all(parts.isdisjoint(vars(c)) for c in order[: order.index(kind)])
+    def _defined_with_its_step(self, method: str) -> bool:
+        """True if the class that defines a method defines the whole step, and the instance changes no part of it."""
+        step = step_of(type(self))
+        return issubclass(_definer(type(self), method), step) and _parts_of_step(step).isdisjoint(vars(self))
 
     def thresholds(self) -> Thresholds | None:
         """What scales the thresholds, and so the firing rates; None where none are known."""
@@ -262,11 +229,7 @@ class Cell(nn.Module, ABC):
         return None
 
     def gains(self) -> dict[str, float]:
-        """How far a unit of a parameter moves the state at rest, by its name; by default 1.
-
-        Of a constant input that is added at every step it is the sum of what is left of it. A training can divide
-        learning rates by them.
-        """
+        """How far a unit of a parameter moves the state at rest, by name; learning rates can be divided by it."""
         return {}
 
     def config(self) -> dict[str, object]:
@@ -274,9 +237,7 @@ class Cell(nn.Module, ABC):
         return {name: getattr(self, name) for name in ("n_in", "n_hidden", *self.settings)}
 
     def extra_repr(self) -> str:
-        return ", ".join(
-            [f"{self.n_in}, {self.n_hidden}", *(f"{name}={getattr(self, name)!r}" for name in self.settings)]
-        )
+        return ", ".join([f"{self.n_in}, {self.n_hidden}", *(f"{n}={getattr(self, n)!r}" for n in self.settings)])
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         """What pre-training may optimize and shuffle: by default all parameters."""
@@ -295,7 +256,7 @@ class Cell(nn.Module, ABC):
 # Names that are no part of a step: starting values, descriptions, what is known of the step.
 NO_STEP = frozenset(
     (
-        *("initial_state", "pretrained", "config", "settings", "extra_repr", "draw_adaptation", "copy", "steps_as"),
+        *("initial_state", "pretrained", "config", "settings", "extra_repr", "draw_adaptation", "copy"),
         *("run", "run_at_once", "derivatives", "closed_form", "thresholds", "membrane", "gains", "integrator"),
         *("scaled_parameters", "paper_scaled_parameters", "recurrent_synapses", "input_matrices"),
     )
@@ -303,7 +264,7 @@ NO_STEP = frozenset(
 
 
 @cache
-def parts_of_step(kind: type) -> frozenset[str]:
+def _parts_of_step(kind: type) -> frozenset[str]:
     """Names that a class or its bases define and that may be a part of its step."""
     names = {name for c in kind.__mro__ if c not in nn.Module.__mro__ for name in vars(c)}
     return frozenset(name for name in names - NO_STEP if not name.startswith(("__", "_abc")))
@@ -318,12 +279,21 @@ def step_of(cls: type) -> type:
         'ALIF'
     """
     owner = _definer(cls, "update")
-    return next(c for c in cls.__mro__ if c is owner or not parts_of_step(owner).isdisjoint(vars(c)))
+    return next(c for c in cls.__mro__ if c is owner or not _parts_of_step(owner).isdisjoint(vars(c)))
 
 
 def _definer(cls: type, name: str) -> type:
-    """The class that defines a name."""
     return next(c for c in cls.__mro__ if name in vars(c))
+
+
+def frozen(after: State, before: State, alive: Tensor) -> State:
+    """The state after a step where a sample is alive (B,), the one before elsewhere."""
+    return type(after)(*(keep(new, old, alive) for new, old in zip(after, before, strict=True)))
+
+
+def keep(new: Tensor, old: Tensor, alive: Tensor) -> Tensor:
+    """The new values (B, ...) where a sample is alive (B,), the old ones elsewhere."""
+    return torch.where(alive.view(-1, *[1] * (new.ndim - 1)), new, old)
 
 
 def dtype_and_device(module: nn.Module) -> dict[str, Any]:
@@ -347,15 +317,10 @@ def truncated_normal(mean: float, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class WeightMatrix:
-    """A matrix of weights of a cell, to read and to set.
-
-    Attributes:
-        cell: the cell.
-        name: the name of the weights on it, dotted where they belong to a module of the cell.
-    """
+    """A matrix of weights of a cell, to read and to set."""
 
     cell: Cell
-    name: str
+    name: str  # dotted where the weights belong to a module of the cell
 
     @property
     def weights(self) -> Tensor:
@@ -365,17 +330,14 @@ class WeightMatrix:
 
     @property
     def frozen(self) -> bool:
-        """True if they are a parameter that requires no gradient, and so are to stay."""
         return is_frozen(self.cell, self.name)
 
     @property
     def fan_in(self) -> int:
-        """Inputs of a neuron."""
         return self.weights[0].numel()
 
     @property
     def fan_out(self) -> int:
-        """Neurons that read an input."""
         return self.weights[:, 0].numel()
 
     def set(self, weights: Tensor) -> None:
@@ -385,14 +347,9 @@ class WeightMatrix:
 
 
 def weight_matrices(cell: Cell, radius: Literal["time", "depth"], *, inputs: bool = False) -> tuple[WeightMatrix, ...]:
-    """The matrices of a cell that set a radius: recurrent ones through time, input ones in depth.
+    """The matrices among a cell's ``scaled_parameters``: recurrent ones through time, input ones in depth.
 
-    They are those of its ``scaled_parameters`` that have two axes or more.
-
-    Args:
-        cell: the cell.
-        radius: the radius.
-        inputs: also the input matrices that set no radius (:attr:`neurolsc.Cell.input_matrices`).
+    With `inputs` also the input matrices that set no radius (:attr:`neurolsc.Cell.input_matrices`).
     """
     named = [WeightMatrix(cell, scaled.parameter) for scaled in cell.scaled_parameters if scaled.radius == radius]
     named += [WeightMatrix(cell, name) for name in cell.input_matrices] if inputs else []
@@ -433,20 +390,18 @@ class Table(dict[str, type[T]]):
     def known(self, name: str) -> type[T]:
         """The class of a name in the table; ValueError if there is none."""
         if name not in self:
-            raise ValueError(
-                f"unknown {self.kind} {name!r}; known are {', '.join(sorted(self))}{meant(self, name)} One of your own "
-                "is known after neurolsc.register(ITS_CLASS), so import its module first."
-            )
+            cure = "Your own class is known after neurolsc.register(ITS_CLASS): import its module first."
+            known = f"known are {', '.join(sorted(self))}{meant(self, name)}"
+            raise ValueError(f"unknown {self.kind} {name!r}; {known} {cure}")
         return self[name]
 
     def name_of(self, cls: type) -> str:
         """The name of a class; ValueError if it is not in the table."""
-        if self.get(cls.__name__) is not cls:
-            raise ValueError(
-                f"{cls.__name__} is not a known {self.kind}; known are {', '.join(sorted(self))}. Make it known with "
-                f"neurolsc.register({cls.__name__})."
-            )
-        return cls.__name__
+        name = cls.__name__
+        if self.get(name) is not cls:
+            cure = f"Make it known with neurolsc.register({name})."
+            raise ValueError(f"{name} is not a known {self.kind}; known are {', '.join(sorted(self))}. {cure}")
+        return name
 
     def find(self, text: str) -> type[T]:
         """The class of a name in the table, or of ``package.module:Class``, imported and entered.
@@ -469,10 +424,9 @@ class Table(dict[str, type[T]]):
     def enter(self, cls: type[T]) -> None:
         """Put a class into the table; ValueError if another one has its name."""
         there = self.get(cls.__name__, cls)
-        if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(
-                f"{cls.__name__!r} is another {self.kind} already, {there.__module__}.{there.__qualname__}."
-            )
+        place = f"{there.__module__}.{there.__qualname__}"
+        if place != f"{cls.__module__}.{cls.__qualname__}":
+            raise ValueError(f"{cls.__name__!r} is another {self.kind} already, {place}.")
         self[cls.__name__] = cls  # a class of the same place is the same one, defined anew in a notebook
 
 
@@ -483,15 +437,10 @@ SURROGATES: Table[Surrogate] = Table(
 
 
 def register(cls: C) -> C:
-    """Make a cell or a surrogate of your own known by the name of its class.
+    """Make a cell or a surrogate of your own known by the name of its class; a decorator.
 
-    Then :func:`neurolsc.save`, :func:`neurolsc.load` and the command line take it.
-
-    Args:
-        cls: the class; its constructor takes what its ``config()`` returns.
-
-    Returns:
-        The class, so that it can be used as a decorator.
+    Then :func:`neurolsc.save`, :func:`neurolsc.load` and the command line take it. Its constructor takes what its
+    ``config()`` returns.
 
     Raises:
         TypeError: if it is neither a class of cells nor one of surrogates.

@@ -16,7 +16,7 @@ from neurolsc.display import state_repr
 from neurolsc.neurons.cell import Cell, ScaledParameter, register
 from neurolsc.neurons.derivatives import Derivatives, JacobianOperator, StepMap, Term, flat, unflat
 from neurolsc.neurons.isolated import Known
-from neurolsc.neurons.rate import dense, last_of
+from neurolsc.neurons.rate import inputs_of, last_of
 from neurolsc.validation import probability, whole
 
 BUSY = 2048  # numbers in a step from which a CPU takes them one after the other (benchmarks/rate_cells.py)
@@ -176,7 +176,7 @@ class LRU(Cell):
     def run_at_once(
         self, x: Tensor, state: LRUState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, LRUState] | None:
-        u = self._block_input(dense(x, late, state.u.dtype))
+        u = self._block_input(inputs_of(x, late, state.u.dtype))
         v = self.normed(u)
         memory = linear_scan(self.eigenvalues, self.driven(v), state.x)
         last = LRUState(last_of(memory, state.x, lengths), last_of(u, state.u, lengths))

@@ -13,8 +13,7 @@ from torch.nn.functional import linear, silu
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from neurolsc.display import state_repr
-from neurolsc.frames import keep
-from neurolsc.neurons.cell import Cell, ScaledParameter, State, register
+from neurolsc.neurons.cell import Cell, ScaledParameter, State, keep, register
 from neurolsc.validation import one_of
 
 # Activations by name. Of the paper: relu, sine and cosine in feed-forward networks, sigmoid, relu
@@ -45,9 +44,9 @@ class LSTMState(NamedTuple):
     __repr__ = state_repr
 
 
-def dense(x: Tensor, late: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """What each step reads (T, B, n_in), dense; one step late after the input `late`, if there is one."""
-    x = (x.to_dense() if x.is_sparse else x).to(dtype)
+def inputs_of(x: Tensor, late: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The input of each step (T, B, n_in); one step late after the input `late`, if there is one."""
+    x = x.to(dtype)
     return x if late is None else torch.cat([late.to(dtype).unsqueeze(0), x[:-1]])
 
 
@@ -122,7 +121,7 @@ class FeedForward(Cell):
     def run_at_once(
         self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, HiddenState] | None:
-        outputs = self.update(dense(x, late, state.h.dtype), state.h, state).h
+        outputs = self.update(inputs_of(x, late, state.h.dtype), state.h, state).h
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
 
 
@@ -208,7 +207,7 @@ class RNN(GatedCell):
     def run_at_once(
         self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, HiddenState] | None:
-        x, kernels = dense(x, late, state.h.dtype), {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}
+        x, kernels = inputs_of(x, late, state.h.dtype), {"relu": torch.rnn_relu, "tanh": torch.rnn_tanh}
         if self.activation in kernels:
             weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
             outputs, _ = kernels[self.activation](x, state.h[None], weights, True, 1, 0.0, True, False, False)
@@ -304,7 +303,7 @@ class GRU(GatedCell):
     def run_at_once(
         self, x: Tensor, state: HiddenState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, HiddenState] | None:
-        x = dense(x, late, state.h.dtype)
+        x = inputs_of(x, late, state.h.dtype)
         if self.recurrent_bias is not None:
             weights = (self.w_in, self.w_rec, self.bias, self.recurrent_bias)
             outputs, _ = torch.gru(x, state.h[None], weights, True, 1, 0.0, True, False, False)
@@ -376,7 +375,7 @@ class LSTM(GatedCell):
         half = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
         if half and not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # there torch.lstm fails
             return None
-        x, start = dense(x, late, state.h.dtype), (state.h[None], state.c[None])
+        x, start = inputs_of(x, late, state.h.dtype), (state.h[None], state.c[None])
         weights = (self.w_in, self.w_rec, self.bias, torch.zeros_like(self.bias))
         if lengths is None:
             outputs, h, c = torch.lstm(x, start, weights, True, 1, 0.0, True, False, False)

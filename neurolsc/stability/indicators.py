@@ -385,7 +385,7 @@ def surviving_share(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
 
 def _similarities(x: Tensor, windows: int) -> Tensor:
     """U-centred scalar products of samples (B, B), in double precision."""
-    x = (x.to_dense() if x.is_sparse else x).detach()
+    x = x.detach()
     sums = torch.cat([part.double().sum(0) for part in x.tensor_split(windows)], 1)
     sums = sums - sums.mean(0)  # changes nothing but rounding: U-centring takes it off as well
     size = len(sums)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from neurolsc.frames import lasting
 from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network
 from neurolsc.stability.profile import RadiusProfile, depth_radius, radius_profile, time_radius
@@ -84,11 +83,12 @@ def input_of(batch: Any, place: int) -> Tensor:
             f"the mask of batch {place} must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}."
         )
     lengths = mask.long().cumprod(0).sum(0)
-    return lasting(x, lengths, max(int(lengths.median()), 1))
+    steps = max(int(lengths.median()), 1)
+    return x[:steps, (lengths >= steps).to(x.device)]
 
 
 def pick(x: Tensor, samples: Tensor) -> Tensor:
-    """Some samples of an input (T, B, n_in), dense or sparse."""
+    """Some samples of an input (T, B, n_in)."""
     return x.index_select(1, samples.to(x.device))
 
 

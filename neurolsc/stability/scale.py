@@ -192,7 +192,7 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
         raise TypeError("no layer spikes: all are integrators, whose thresholds nothing can scale.")
     reached: list[float] = []
     with eval_mode(network):
-        read = reads(network, x.to_dense() if x.is_sparse else x, 0)
+        read = reads(network, x, 0)
         for layer, (cell, wanted) in enumerate(zip(cells, rates, strict=True)):
             found = math.nan
             if layer in thresholds:

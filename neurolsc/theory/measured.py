@@ -64,7 +64,7 @@ def perturbation_growth(
             raise ValueError(f"step must be in 0 ... {len(x) - 1}, got {step}.")
         like, generator = network.dtype_and_device, torch.Generator().manual_seed(seed)
         change, last = (_directions(x.shape[1], n, generator).to(**like) for n in (network.n_in, network.n_out))
-        changed = (x.to_dense() if x.is_sparse else x).to(**like, copy=True)
+        changed = x.to(**like, copy=True)
         changed[step] += size * change
         with torch.no_grad():
             pairs = zip(network.records(x), network.records(changed), strict=True)

@@ -161,7 +161,7 @@ def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float |
         case _:
             return None
     above = [*(cell.n_hidden for cell in network.cells[1:]), outputs]
-    events = int((x.coalesce().values() if x.is_sparse else x).count_nonzero())
+    events = int(x.count_nonzero())
     total = events * network.cells[0].n_hidden / x.shape[1]
     for cell, z, onward in zip(network.cells, spikes, above, strict=True):
         if cell.recurrent_synapses is None or z is None:

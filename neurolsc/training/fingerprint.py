@@ -80,10 +80,6 @@ def digest(value: Any) -> str:
     def take(value: Any) -> None:
         if isinstance(value, Tensor):
             value = value.detach().cpu()
-            if value.is_sparse:
-                value = value.coalesce()
-                take(value.indices())
-                value = value.values()
             sha.update(f"{tuple(value.shape)} {value.dtype}".encode())
             rows = value.contiguous().view(len(value), -1) if value.numel() and value.ndim else value.reshape(-1, 1)
             take(rows.view(torch.uint8).numpy())

@@ -156,7 +156,7 @@ def test_one_unit_in_a_weight_that_changes_no_spike_is_found_where_its_input_fir
 
 def test_a_file_holds_as_many_samples_as_wanted_and_without_data_one_of_random_spikes(tmp_path):
     for samples in (1, 99):
-        to_netx(make("recurrent, zero"), tmp_path / "a.net", X.to_sparse(), golden=samples)
+        to_netx(make("recurrent, zero"), tmp_path / "a.net", X, golden=samples)
         assert verify(tmp_path / "a.net").samples == min(samples, SAMPLES)
     to_netx(make("recurrent, subtract"), tmp_path / "b.net")
     found = verify(tmp_path / "b.net")

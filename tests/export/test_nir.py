@@ -69,7 +69,7 @@ def test_alif_plus_minus_readout_bias_and_the_papers_lack_of_memory_come_back():
     with torch.no_grad():
         a.readout.bias.uniform_()
     b = from_nir(to_nir(a, dt=DT))
-    assert [cell.reset_name for cell in b.cells] == ["static", "static", "zero"]
+    assert [cell.reset.name for cell in b.cells] == ["static", "static", "zero"]
     assert_the_same(a, b)
 
 

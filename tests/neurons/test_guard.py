@@ -1,6 +1,5 @@
 """A subclass never gets the run or the derivatives of another step; closed forms of one's own."""
 
-import dataclasses
 from typing import NamedTuple
 
 import pytest
@@ -11,7 +10,6 @@ from neurolsc import LIF, ALIFPlus, ALIFPositive, Cell, Network, SpikingCell, ra
 from neurolsc.interop.norse import LIFRecurrentCell
 from neurolsc.neurons import ALIF, Derivatives, LIFState, Term
 from neurolsc.neurons.cell import step_of
-from neurolsc.neurons.spiking import Reset
 from neurolsc.surrogate import FastSigmoid
 from tests.neurons.steps import by_steps
 
@@ -75,7 +73,6 @@ def dense_radius(cell: Cell, x: Tensor, h: Tensor) -> Tensor:
 def test_a_cell_that_overrides_a_part_of_its_step_has_its_own_spikes_and_radii(kind):
     cell, x = fresh(kind, spike=FastSigmoid(0.1), threshold=0.5), spikes()
     assert cell.derivatives() is None
-    assert not cell.steps_as(LIF)
     z, _ = cell.run(x, cell.initial_state(3))
     assert z.sum() > 50
     state, own = cell.initial_state(3), []
@@ -106,7 +103,6 @@ def test_starting_values_and_descriptions_are_no_part_of_the_step():
 
     for cell in (Renamed(3, 2), ALIFPositive(3, 2), LIFRecurrentCell(3, 2)):
         assert cell.derivatives() is not None
-        assert cell.steps_as(LIF if isinstance(cell, LIF) else ALIF)
     steps = {LIF: LIF, ALIFPlus: ALIF, ALIFPositive: ALIF, Quadratic: Quadratic, LIFRecurrentCell: LIF, Far: Far}
     assert {kind: step_of(kind) for kind in steps} == steps
 
@@ -124,7 +120,7 @@ def test_a_closed_form_of_ones_own_is_used_and_not_passed_on():
     assert Other(3, 2).derivatives() is None
 
 
-def test_closed_forms_are_not_used_where_spikes_or_reset_are_not_as_written():
+def test_closed_forms_are_not_used_where_spikes_are_not_as_written():
     class Sharper(FastSigmoid):
         def forward(self, v):
             return super().forward(2 * v)
@@ -133,12 +129,11 @@ def test_closed_forms_are_not_used_where_spikes_or_reset_are_not_as_written():
         def shape(self, x):
             return (1 + x.abs()) ** -3
 
-    hooked, patched, reset = (ALIFPlus(3, 2) for _ in range(3))
+    hooked, patched = (ALIFPlus(3, 2) for _ in range(2))
     hooked.spike.register_forward_hook(lambda *_: None)
     patched.spike.derivative = lambda v: v
-    reset.reset = dataclasses.make_dataclass("Half", [], bases=(Reset,), frozen=True)()
     others = (ALIFPlus(3, 2, spike=Sharper()), ALIFPlus(3, 2, spike=OneSided()), ALIFPlus(3, 2, spike=torch.sign))
-    for cell in (hooked, patched, reset, *others):
+    for cell in (hooked, patched, *others):
         assert cell.derivatives() is None
     assert ALIFPlus(3, 2).derivatives() is not None
 

@@ -51,8 +51,8 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
             enable_fp_fusion=False,  # type: ignore[call-arg]  # rounds as plain steps do
         )
     if theta0 is None:
-        return z, v, None, (ends[0], None), v0.new_zeros(()), None
-    return z, v, theta, ends, v0.new_zeros(()), None
+        return z, v, None, (ends[0], None), None
+    return z, v, theta, ends, None
 
 
 def reverse(
@@ -108,7 +108,7 @@ def _fixed(c: Constants, like: Tensor) -> Tensor:
 
 
 def _kind(c: Constants, reset: Any) -> dict[str, bool]:
-    return {"CONSTANT": c.threshold is not None and c.decay_theta is not None, "ZERO": reset.zero}
+    return {"CONSTANT": c.threshold is not None and c.decay_theta is not None, "ZERO": reset.name == "zero"}
 
 
 def _programs(like: Tensor) -> tuple[int]:

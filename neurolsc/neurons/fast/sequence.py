@@ -13,16 +13,16 @@ place, by Numba (:mod:`~neurolsc.neurons.fast.cpu_kernels`). On a GPU one Triton
 and the gradients of the constants are sums over time of products with these, those of the weights made for a block of
 steps at once. A fixed threshold is one that moves by nothing: decay 1, no constant input and no adaptation.
 
-Plain steps, followed by autograd, are the reference. They are taken where this function does not know the spike or a
-kind of tensor, and on a GPU without the kernels; where somebody follows each operation
-(:func:`~neurolsc.neurons.fast.inputs.followed`); for second derivatives, and for several gradients at once; and where
+Plain steps, followed by autograd, are the reference. They are taken for spikes that are no surrogate in two methods
+(:func:`neurolsc.surrogate.in_two_methods`), for other kinds of tensors, and on a GPU without the kernels; under
+compilers and transforms (:func:`transformed`); for second derivatives, and for several gradients at once; and where
 something is not finite, since plain steps multiply zeros with it that are left out here.
 """
 
 import os
 import shutil
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -33,20 +33,17 @@ from torch import Tensor
 
 from neurolsc.neurons.cell import State
 from neurolsc.neurons.fast.inputs import (
-    OURS,
     Constants,
     Inputs,
     Plan,
     by_primitive,
-    followed,
     gradients_of,
     learnable,
     rows_of,
-    spikes_as_ours,
     tensors_of,
     with_tensors,
 )
-from neurolsc.surrogate import Surrogate
+from neurolsc.surrogate import in_two_methods
 
 ROWS = 1024  # rows (step, sample) of a block: few enough for a cache, many enough that calls cost little
 WIDEST = 512  # neurons up to which the GPU's kernels are used: a program reads all recurrent weights at every step
@@ -66,13 +63,12 @@ def run(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor
 def plan(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tensor | None) -> tuple[Plan, Inputs] | None:
     """How to run a cell at once, and the tensors for that; None where plain steps are taken."""
     v, theta, spike, n_in, n = state[0], getattr(state, "theta", None), cell.spike, cell.n_in, cell.n_hidden
-    if followed(spike, [x, late, *state, *cell.parameters(), *cell.buffers()]) or not spikes_as_ours(spike, v[:1]):
+    if not in_two_methods(spike) or spike._exact_values or list(spike.children()) or transformed([x, late, *state]):
         return None
 
     # shapes and kinds of tensors; plain steps take others, or say what is wrong
     c, z, tensors = cell.constants(), cell.output(state), tuple(tensors_of(spike).values())
     own = [t for t in (z, v, theta, *c) if t is not None]
-    every = [*own, *tensors, x, *([] if late is None else [late])]
     steps, batch = (*x.shape, 0, 0)[:2]
     shapes = Constants((n, n_in), (n, n), *[(n,)] * 6)  # type: ignore[arg-type]
     if not (
@@ -82,27 +78,37 @@ def plan(cell: Any, x: Tensor, state: State, lengths: Tensor | None, late: Tenso
         and (late is None or late.shape == (batch, n_in))
         and all(t.shape == (batch, n) for t in (z, v, theta) if t is not None)
         and all(t.shape == shape for t, shape in zip(c, shapes, strict=True) if t is not None)
-        and (lengths is None or (lengths.shape == (batch,) and not lengths.is_floating_point()))
+        and (lengths is None or lengths.shape == (batch,))
         and v.dtype in (torch.float32, torch.float64)
-        and all(t.dtype == v.dtype and t.layout == torch.strided for t in own)
-        and all(t.device == v.device or not t.ndim for t in every)
-        and not (torch.is_grad_enabled() and any(t.is_inference() for t in every))
+        and all(t.dtype == v.dtype for t in own)
+        and all(t.device == v.device or not t.ndim for t in (*own, *tensors, x, *([] if late is None else [late])))
     ):
         return None
 
     kind = v.device.type
-    gpu = type(spike) in OURS and suits_gpu(v, own)
-    half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    gpu, half = suits_gpu(v, own), torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     if not gpu and (kind != "cpu" or half is not None):
         return None
-    inputs = Inputs(x.to_dense() if x.is_sparse else x, late, z, v, theta, c, tensors)
+    inputs = Inputs(x, late, z, v, theta, c, tensors)
     backward = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs.flat())
     lengths = torch.full((batch,), steps, device=v.device) if lengths is None else lengths.long().clamp(0, steps)
     return Plan(with_tensors(spike, tensors), cell.reset, lengths, backward, gpu, half), inputs
 
 
+def transformed(tensors: Iterable[Tensor | None]) -> bool:
+    """True under a compiler, a tracer, forward mode or a transform of torch.func, or if a tensor stands for several."""
+    functorch = torch._C._functorch  # type: ignore[attr-defined]
+    return bool(
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        or functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+        or any(functorch.is_legacy_batchedtensor(t) for t in tensors if t is not None)
+    )
+
+
 def suits_gpu(like: Tensor, tensors: Sequence[Tensor]) -> bool:
-    """Whether the GPU's kernels can run a layer of such a state (B, n_hidden) and tensors."""
+    """True if the GPU's kernels can run a layer of such a state (B, n_hidden) and tensors."""
     batch, n = like.shape
     return (
         like.device.type == "cuda"
@@ -133,8 +139,8 @@ class _Sequence(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, *flat: Any) -> Any:
         inputs = Inputs.of(flat)
         way = gpu_kernels().forward if plan.gpu else forward  # type: ignore[union-attr]
-        z, v, theta, ends, smooth, ctx.events = way(plan, inputs)
-        numbers = [t.sum() for t in (*ends, smooth, *inputs.c) if t is not None]
+        z, v, theta, ends, ctx.events = way(plan, inputs)
+        numbers = [t.sum() for t in (*ends, *inputs.c) if t is not None]
         finite = torch.stack(numbers).isfinite().all()
         ctx.mark_non_differentiable(finite)
         if plan.backward:
@@ -148,7 +154,7 @@ class _Sequence(torch.autograd.Function):
         z, v, theta, *flat = ctx.saved_tensors
         plan, inputs, needed, outer = ctx.plan, Inputs.of(flat), Inputs.of(ctx.needs_input_grad[1:]), gradients[:-1]
         found = None
-        if not (torch.is_grad_enabled() or followed(plan.spike, outer)):
+        if not (torch.is_grad_enabled() or transformed(outer)):
             way = gpu_kernels().reverse if plan.gpu else reverse  # type: ignore[union-attr]
             found = way(plan, inputs, (z, v, theta, ctx.events), needed, outer)
         if found is None or not bool(found.v.sum().isfinite()):
@@ -161,9 +167,8 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
 
     Returns:
         Spikes (T, B, n); v before and after each step (T + 1, B, n) where a gradient is wanted; theta before each block
-        (None where it is fixed), from which the reverse pass makes it again; both at the ends; a number that is finite
-        where a user's own surrogate is; and of each block the non-zero entries of the input and of the spikes that its
-        steps read, each None where the product is dense.
+        (None where it is fixed), from which the reverse pass makes it again; both at the ends; and of each block the
+        non-zero entries of the input and of the spikes that its steps read, each None where the product is dense.
     """
     from neurolsc.neurons.fast import cpu_kernels  # the import of Numba takes half a second
 
@@ -174,7 +179,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
     z, v = v0.new_empty(steps, *v0.shape), v0.new_empty((steps if plan.backward else min(block, steps)) + 1, *v0.shape)
     theta = v0.new_empty(min(block, steps) + 1 if moving else 1, *v0.shape)
     end_v, end_theta = v0.clone(), theta0.clone() if moving else None
-    last_v, last_theta, smooth, starts, events = v0, theta0 if moving else c.threshold, v0.new_zeros(()), [], []
+    last_v, last_theta, starts, events = v0, theta0 if moving else c.threshold, [], []
     for a in range(0, steps, block):
         b = min(a + block, steps)
         now_v = v[a : b + 1] if plan.backward else v[: b - a + 1]
@@ -184,7 +189,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
         x = inputs.read(a, b)
         entries = cpu_kernels.nonzeros(x)
         drive = (x @ w_in_t if entries is None else cpu_kernels.times(entries, w_in_t)).view(b - a, *v0.shape)
-        how = {"zero": plan.reset.zero, "static": c.threshold is not None}
+        how = {"zero": plan.reset.name == "zero", "static": c.threshold is not None}
         sent = cpu_kernels.steps(now_v, now_theta, z[a - 1] if a else z0, z[a:b], drive, w_rec_t, constants, **how)
         events.append((entries, sent))
         for k, samples in ends.items():
@@ -192,10 +197,8 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Any, ...]:
                 end_v[samples] = now_v[k - a][samples]
                 if end_theta is not None:
                     end_theta[samples] = now_theta[k - a][samples]
-        if type(plan.spike) not in OURS:
-            smooth = smooth + plan.spike.primitive((now_v[1:] - now_theta[-(b - a) :]).flatten(0, 1)).sum()
         last_v, last_theta = now_v[-1], now_theta[-1]
-    return z, v, torch.stack(starts) if moving else None, (end_v, end_theta), smooth, events
+    return z, v, torch.stack(starts) if moving else None, (end_v, end_theta), events
 
 
 def reverse(
@@ -225,7 +228,8 @@ def reverse(
     theta = c.threshold.expand(1, 1, n) if fixed else torch.empty_like(back)[:-1]  # type: ignore[union-attr]
     at_g, at_back, at_g_theta, at_z, at_z0 = map(array, (g, back, g_theta, z, z0))
     at_g_z, constants = None if g_z is None else array(g_z), array(rows_of(c))
-    how = constants, plan.reset.zero, c.threshold is not None and not fixed, plan.reset.gradient, array(sums)
+    static = c.threshold is not None and not fixed
+    how = constants, plan.reset.name == "zero", static, plan.reset.gradient, array(sums)
     spike, learnt = learnable(plan.spike, inputs.spike, needed.spike)
     by_learnt: list[Tensor | None] = [None] * len(learnt)
     for m, a in reversed([*enumerate(range(0, steps, block))]):
@@ -235,7 +239,8 @@ def reverse(
             now_theta[0] = starts[m]
             cpu_kernels.thresholds(array(now_theta), at_z[a - 1] if a else at_z0, at_z[a:b], constants)
         distance = (now_v[1:] - now_theta[-(b - a) :]).flatten(0, 1)
-        slope, at_v, at_theta = map(array, (_derivative(spike, distance).view(b - a, batch, n), now_v, now_theta))
+        slope = array(spike.derivative(distance).to(v.dtype).expand_as(distance).view(b - a, batch, n))
+        at_v, at_theta = array(now_v), array(now_theta)
         g[b - a + 1] = g[1]
         for k in range(b, a if a else -1, -1):  # the state after k steps, at last that before the first
             j = k - a
@@ -266,17 +271,6 @@ def reverse(
     return gradients_of(inputs, needed, by_read, (back[0], g[0], g_theta), by_c, by_learnt)
 
 
-def _derivative(spike: Surrogate, distance: Tensor) -> Tensor:
-    """The surrogate's derivative; that of a user's own is the one of its primitive, by autograd."""
-    if type(spike) in OURS:
-        return spike.derivative(distance).to(distance.dtype)
-    alone = distance.detach().requires_grad_()
-    with torch.enable_grad():
-        smooth = spike.primitive(alone).sum()
-    (found,) = torch.autograd.grad(smooth, alone, allow_unused=True) if smooth.requires_grad else (None,)
-    return torch.zeros_like(distance) if found is None else found
-
-
 def plain_gradients(plan: Plan, inputs: Inputs, needed: Inputs, outer: Sequence[Tensor | None]) -> Inputs:
     """As :func:`reverse`, by way of plain steps, and differentiable again."""
     create, wanted = torch.is_grad_enabled(), needed.flat()
@@ -303,9 +297,8 @@ def plain_steps(plan: Plan, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor | No
         v = plan.reset.carry(c.decay_v * v, z, subtracted) + frame @ c.w_in.T + z @ c.w_rec.T + c.b_v
         if theta is not None:
             theta = c.decay_theta * theta + c.b_theta + c.adaptation * z  # type: ignore[operator]
-        z = spike.forward(
-            v - (c.threshold if theta is None else theta)
-        )  # no hook on it has come since the forward pass
+        # forward: a hook that has come since the forward pass is none of this run
+        z = spike.forward(v - (c.threshold if theta is None else theta))
         spikes.append(z)
         voltages.append(v)
         thresholds.append(theta)

@@ -11,7 +11,7 @@ from torch import Tensor
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive, surrogate
 from neurolsc.neurons.fast import cpu_kernels, sequence
 from tests.neurons.fast.both import assert_same, counted, gradients, own, plainly
-from tests.neurons.fast.test_sequence import AcrossNeurons, OnlyInShape, Parabola, Widened
+from tests.neurons.fast.test_sequence import Parabola, Widened
 
 OURS = [getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate"]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.uint8, torch.int64, torch.bool]
@@ -26,12 +26,11 @@ def runs(draw: Any) -> dict[str, Any]:
         "kind": draw(st.sampled_from([LIF, ALIFPlus, ALIFPlusMinus, ALIFPositive])),
         "reset": draw(st.sampled_from(["subtract", "static", "zero"])),
         "reset_gradient": draw(st.booleans()),
-        "spike": draw(st.sampled_from(OURS if ours else [Parabola, AcrossNeurons, OnlyInShape, Widened])),
+        "spike": draw(st.sampled_from(OURS if ours else [Parabola, Widened])),
         "learnable": draw(st.booleans()),
         "per_neuron": draw(st.booleans()),
         "sizes": (draw(integers(1, 9)), draw(integers(1, 4)), draw(integers(1, 9)), 8),
         "dtype": draw(st.sampled_from(DTYPES)),
-        "sparse": draw(st.booleans()),
         "late": draw(st.booleans()),
         "lengths": draw(st.none() | st.lists(integers(0, 9), min_size=4, max_size=4)),
         "recompute": draw(st.booleans()),
@@ -69,13 +68,12 @@ def outcome(case: dict[str, Any], precision: torch.dtype, way: Any) -> tuple[lis
     torch.manual_seed(case["seed"])
     (steps, batch, n_in, _), cell = case["sizes"], layer(case, precision)
     x = ((torch.rand(steps, batch, n_in) < 0.5) * torch.randint(1, 5, (steps, batch, n_in)) / 2).to(case["dtype"])
-    x = x.to_sparse() if case["sparse"] else x
     late = torch.rand(batch, n_in).to(case["dtype"]) if case["late"] else None
     lengths = None if case["lengths"] is None else torch.tensor(case["lengths"][:batch]).clamp(max=steps)
     with torch.no_grad():
         _, state = plainly(cell, torch.rand(2, batch, n_in), cell.initial_state(batch))
     by = [p for p in cell.parameters() if p.requires_grad]
-    if case["by_x"] and case["dtype"].is_floating_point and not case["sparse"]:
+    if case["by_x"] and case["dtype"].is_floating_point:
         by += [tensor.requires_grad_() for tensor in (x, late) if tensor is not None]
     if case["by_state"]:
         by += [leaf.requires_grad_() for leaf in state]
