@@ -73,5 +73,5 @@ def counted(values: Iterable[Any]) -> list[tuple[Any, int]]:
 
 
 def state_repr(self: Any) -> str:
-    """The state of a cell, a named tuple, by the shapes of its tensors (B, ...): its ``__repr__``."""
+    """The ``__repr__`` of a cell's state, a named tuple: the shapes of its tensors (B, ...)."""
     return f"{type(self).__name__}({shapes('B', **self._asdict())})"

@@ -9,7 +9,6 @@ import contextlib
 import csv
 import errno
 import glob
-import hashlib
 import io
 import json
 import os
@@ -41,7 +40,6 @@ __all__ = [
     "refusing",
     "remove_temporaries",
     "save",
-    "sha256_of",
     "trained",
     "write_csv",
     "write_json",
@@ -234,14 +232,7 @@ TEMPORARY = ".neurolsc-tmp"
 
 
 def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Write a file whole or not at all.
-
-    The old file is replaced in one instant, a link is followed. Where several write one file at the same time, a reader
-    finds the file of one of them, whole.
-
-    Args:
-        path: the file.
-        write: writes the content into an open binary file.
+    """Write a file whole or not at all, by a function that writes into an open binary file; a link is followed.
 
     Raises:
         OSError: if the file cannot be written; the old one is then untouched. The message names the file.
@@ -341,12 +332,6 @@ def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
     Args:
         path: the file. It is opened before the block, so that a missing one raises its own error.
         what: the fault in general, such as "damaged".
-
-    Example:
-        >>> with refusing("a.h5", "damaged"):
-        ...     {}["labels"]
-        Traceback (most recent call last):
-        ValueError: a.h5: damaged (KeyError: 'labels').
     """
     try:
         with np.errstate(all="ignore"):
@@ -359,24 +344,13 @@ def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
 
 
 def clean(text: object, most: int = 80) -> str:
-    r"""Return a text from a file on one line, without control characters, with at most so many characters.
-
-    Example:
-        >>> clean("six\x1b[2J"), clean("a" * 100, most=5)
-        ('six\\x1b[2J', 'aaaa…')
-    """
+    """Return a text from a file on one line, without control characters, with at most so many characters."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[: most + 1])
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
-    """Read settings from a TOML file; ``ValueError`` with its name if it is something else."""
+    """Read a TOML file; ``ValueError`` with its name if it is something else."""
     data = Path(path).read_bytes()
     with refusing(path, "not a TOML file"):
         return tomllib.loads(data.decode())
-
-
-def sha256_of(path: str | PathLike[str]) -> str:
-    """SHA-256 of a file's content, in hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -42,7 +42,6 @@ __all__ = [
     "silent_steps",
     "step_accuracy",
     "step_overlap",
-    "step_vote",
     "step_weights",
     "synops",
 ]
@@ -107,22 +106,10 @@ class MetricSpec:
         return f"{value:.1%}" if self.share else f"{value:.4g}"
 
 
-SHARE = MetricSpec()
-"""A share of samples, such as an accuracy: between 0 and 1, higher is better."""
+SHARE = MetricSpec()  # of samples, such as an accuracy: between 0 and 1, higher is better
 
 
 # votes and accuracies
-
-
-def step_vote(logits: Tensor) -> Tensor:
-    """Class of the largest logit at each step (T, B), int64; -1 where the largest logits tie.
-
-    Example:
-        >>> step_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]]]))
-        tensor([[ 1, -1]])
-    """
-    votes = _votes(logits)
-    return votes.where(votes < logits.shape[2], -1)
 
 
 def mode_vote(logits: Tensor) -> Tensor:
@@ -140,24 +127,14 @@ def mode_vote(logits: Tensor) -> Tensor:
 
 
 def mode_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of samples whose :func:`mode_vote` is their label (B,).
-
-    Example:
-        >>> mode_accuracy(torch.tensor([[[0.0, 2.0], [1.0, 1.0]]]), torch.tensor([1, 0]))
-        0.5
-    """
+    """Share of samples whose :func:`mode_vote` is their label (B,)."""
     _check_logits(logits)
     check_classes(labels, logits)
     return (mode_vote(logits) == labels).double().mean().item()
 
 
 def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Share of samples whose label (B,) alone has the largest mean logit.
-
-    Example:
-        >>> mean_accuracy(torch.tensor([[[0.0, 1.0]], [[9.0, 0.0]]]), torch.tensor([0]))
-        1.0
-    """
+    """Share of samples whose label (B,) alone has the largest mean logit."""
     _check_logits(logits)
     check_classes(labels, logits)
     mean = logits.double().mean(0, keepdim=True)
@@ -165,24 +142,14 @@ def mean_accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def step_accuracy(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
-    """Share of steps that vote for their class; targets are classes (T, B).
-
-    Example:
-        >>> step_accuracy(torch.tensor([[[0.0, 2.0]], [[1.0, 1.0]]]), torch.tensor([[1], [0]]))
-        0.5
-    """
+    """Share of steps that vote for their class; targets are classes (T, B)."""
     _check_logits(logits)
     check_classes(targets, logits, per_step=True)
     return _share(_votes(logits) == targets, mask)
 
 
 def share_without_vote(logits: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample) pairs without a vote.
-
-    Example:
-        >>> share_without_vote(torch.tensor([[[0.0, 2.0], [1.0, 1.0]]]))
-        0.5
-    """
+    """Share of (step, sample) pairs without a vote."""
     return _share(_votes(logits) == logits.shape[2], mask)
 
 
@@ -215,10 +182,6 @@ def perplexity(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> f
         \log \mathrm{softmax}(o[t, b])_{y[t, b]}\Big)
 
     It is infinite where the mean of the logarithms is above 709.
-
-    Example:
-        >>> round(perplexity(torch.zeros(5, 2, 4), torch.zeros(5, 2, dtype=torch.int64)), 3)
-        4.0
     """
     _check_logits(logits)
     return _mean_of_steps(class_losses(logits, targets), mask).exp().item()
@@ -229,10 +192,6 @@ def nll(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> float:
 
     .. math:: -\frac{1}{\sum_b T_b} \sum_b \sum_{t < T_b} \sum_c
         \log \sigma\big((2 y[t, b, c] - 1)\, o[t, b, c]\big)
-
-    Example:
-        >>> round(nll(torch.zeros(5, 2, 88), torch.zeros(5, 2, 88)), 3)
-        60.997
 
     Source: N. Boulanger-Lewandowski, Y. Bengio, P. Vincent, "Modeling temporal dependencies in high-dimensional
     sequences", ICML 2012, table 1.
@@ -259,12 +218,7 @@ def binary_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
-    """Spikes per neuron and time step.
-
-    Example:
-        >>> firing_rate(torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]]))
-        0.25
-    """
+    """Spikes per neuron and time step."""
     _check_spikes(spikes)
     if mask is None:
         return int(spikes.count_nonzero()) / spikes.numel()
@@ -272,27 +226,13 @@ def firing_rate(spikes: Tensor, mask: Tensor | None = None) -> float:
 
 
 def silent_steps(spikes: Tensor, mask: Tensor | None = None) -> float:
-    """Share of (step, sample) pairs without a spike.
-
-    Example:
-        >>> silent_steps(torch.tensor([[[0.0, 1.0]], [[0.0, 0.0]]]))
-        0.5
-    """
+    """Share of (step, sample) pairs without a spike."""
     _check_spikes(spikes)
     return _share((spikes == 0).all(-1), mask)
 
 
 def synops(spikes: Tensor, fan_out: int) -> float:
-    """Synaptic operations per sample: each spike is read once by each synapse of its neuron.
-
-    Args:
-        spikes: spikes of one layer (T, B, N).
-        fan_out: synapses of each neuron, within its layer and into the next.
-
-    Example:
-        >>> synops(torch.tensor([[[1, 1]], [[0, 1]]]), fan_out=10)
-        30.0
-    """
+    """Synaptic operations per sample of a layer: each spike is read by `fan_out` synapses, here and in the next."""
     _check_spikes(spikes)
     return int(spikes.count_nonzero()) * whole("fan_out", fan_out) / spikes.shape[1]
 
@@ -351,12 +291,10 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise TypeError(f"{name} must be integers, got {targets.dtype}.")
     if targets.shape != wanted:
-        per = "sample and step" if per_step else "sample"
-        raise ValueError(f"{name} must have shape {tuple(wanted)}, one per {per}, got {tuple(targets.shape)}.")
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= classes:
-        bad = low if low < 0 else high
-        raise ValueError(f"{name} must lie in 0 ... {classes - 1}, as there are {classes} logits, got {bad}.")
+        raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(targets.shape)}.")
+    bad = targets[(targets < 0) | (targets >= classes)]
+    if len(bad):
+        raise ValueError(f"{name} must lie in 0 ... {classes - 1}, as there are {classes} logits, got {bad[0]}.")
 
 
 def _check_logits(logits: Tensor) -> None:
@@ -369,12 +307,15 @@ def _check_logits(logits: Tensor) -> None:
 def _check_binary(targets: Tensor, logits: Tensor) -> None:
     if targets.shape != logits.shape:
         raise ValueError(f"targets must have shape {tuple(logits.shape)}, as logits have, got {tuple(targets.shape)}.")
-    if not is_binary(targets):
-        raise ValueError(f"targets must be 0 or 1, got {targets[(targets != 0) & (targets != 1)][0].item():g}.")
+    _check_values("targets", targets)
 
 
 def _check_spikes(spikes: Tensor) -> None:
     if spikes.ndim != 3 or 0 in spikes.shape:
         raise ValueError(f"spikes must have shape (T, B, N) with T, B, N >= 1, got {tuple(spikes.shape)}.")
-    if not is_binary(spikes):
-        raise ValueError(f"spikes must be 0 or 1, got {spikes[(spikes != 0) & (spikes != 1)][0].item():g}.")
+    _check_values("spikes", spikes)
+
+
+def _check_values(name: str, x: Tensor) -> None:
+    if not is_binary(x):
+        raise ValueError(f"{name} must be 0 or 1, got {x[(x != 0) & (x != 1)][0].item():g}.")

@@ -51,9 +51,6 @@ class StepRecord(NamedTuple):
     outputs: tuple[Tensor, ...]  # output of each cell in this step, each (B, n_hidden)
     after: NetworkState  # state after the step
 
-    def __repr__(self) -> str:
-        return f"StepRecord({shapes('B', inputs=self.inputs, outputs=self.outputs)}, states before and after)"
-
 
 class Embedding(nn.Module):
     r"""A vector for each word.
@@ -65,7 +62,7 @@ class Embedding(nn.Module):
     Args:
         words: how many there are.
         width: entries of a vector.
-        tied: whether the vectors are the readout, too.
+        tied: the vectors are the readout, too.
 
     Attributes:
         weight: E (words, width), uniform within 0.05.
@@ -110,7 +107,6 @@ class Tied(nn.Module):
         self._of = [of]  # in a list: its parameters are counted once, as those of the embedding
 
     def forward(self, z: Tensor) -> Tensor:
-        """Scores (..., words) of outputs (..., width)."""
         return linear(z, self._of[0].weight)
 
 
@@ -229,17 +225,10 @@ class Network(nn.Module):
         return NetworkState(layers, pending)
 
     def step(self, x: Tensor, states: NetworkState) -> tuple[Tensor, NetworkState]:
-        """One time step.
-
-        Args:
-            x: input of this step (B, n_in), any real dtype.
-            states: the state before.
-
-        Returns:
-            Logits (B, n_out) and the state after.
+        """Logits (B, n_out) and the state after one step with the input x (B, n_in), of any real dtype.
 
         Raises:
-            ValueError: if x has not the shape (B, n_in), or the states are not those of B samples of this network.
+            ValueError: if x has another shape, or the states are not those of B samples of this network.
         """
         if tensor("x", x).ndim != 2 or x.shape[1] != self.n_in:
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
@@ -312,44 +301,29 @@ class Network(nn.Module):
         x, mask, states = self._checked(x, mask, states)
         if mask is not None and (mask[1:] & ~mask[:-1]).any():  # samples pause and go on
             records = [(record.outputs, record.after) for record in self._records(x, mask, states)]
-            spikes = tuple(torch.stack(layer) for layer in zip(*(outputs for outputs, _ in records), strict=True))
+            spikes = [torch.stack(layer) for layer in zip(*(outputs for outputs, _ in records), strict=True)]
             after = records[-1][1]
         else:
             lengths = None if mask is None else mask.sum(0)
             # no longer than the longest sample, so that padding has no effect, not even by rounding
             steps = len(x) if lengths is None else max(int(lengths.max()), 1)
-            spikes, after = self._by_layers(x[:steps], states, lengths)
-            spikes = tuple(pad(layer, (0, 0, 0, 0, 0, len(x) - steps)) if steps < len(x) else layer for layer in spikes)
+            below, pending, late, spikes, layers = x[:steps], states.x, states.x, [], []
+            for cell, state in zip(self.cells, states.layers, strict=True):  # no layer reads a layer above
+                below, last = cell.run(below, state, lengths=lengths, late=late, recompute=self.recompute)
+                late = cell.output(state) if self.layer_delay else None
+                spikes.append(below if steps == len(x) else pad(below, (0, 0, 0, 0, 0, len(x) - steps)))
+                layers.append(last)
+            if pending is not None and lengths is None:
+                pending = x[-1].to(pending.dtype)
+            elif pending is not None:
+                read = torch.cat([pending[None], x.to(pending.dtype)])
+                pending = read[lengths, torch.arange(len(pending), device=read.device)]
+            after = NetworkState(tuple(layers), pending)
         if mask is not None:
-            spikes = tuple(layer * mask.unsqueeze(-1) for layer in spikes)
+            spikes = [layer * mask.unsqueeze(-1) for layer in spikes]
         at_once = isinstance(self.readout, nn.Linear | Tied)
         logits = self.readout(spikes[-1]) if at_once else torch.stack([self.readout(z) for z in spikes[-1]])
-        return Run(logits if mask is None else logits * mask.unsqueeze(-1), spikes, after)
-
-    def _by_layers(
-        self, x: Tensor, states: NetworkState, lengths: Tensor | None
-    ) -> tuple[tuple[Tensor, ...], NetworkState]:
-        """The outputs of all cells and the last state, one layer after the other over all steps.
-
-        That is the order of :meth:`records` turned around: no layer reads a layer above.
-        """
-        below, late, outputs, after = x, states.x, [], []
-        for cell, state in zip(self.cells, states.layers, strict=True):
-            below, last = cell.run(below, state, lengths=lengths, late=late, recompute=self.recompute)
-            late = cell.output(state) if self.layer_delay else None
-            outputs.append(below)
-            after.append(last)
-        pending = states.x
-        if pending is not None and lengths is None:
-            pending = x[-1].to(pending.dtype)
-        elif pending is not None:
-            seen = torch.cat([pending[None], x.to(pending.dtype)])
-            pending = seen[lengths, torch.arange(len(pending), device=seen.device)]
-        return tuple(outputs), NetworkState(tuple(after), pending)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
-        return self.run(x).logits
+        return Run(logits if mask is None else logits * mask.unsqueeze(-1), tuple(spikes), after)
 
     def _checked(
         self, x: Tensor, mask: Tensor | None, states: NetworkState | None

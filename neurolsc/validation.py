@@ -48,7 +48,7 @@ def number(name: str, value: float, *, zero_allowed: bool = False) -> float:
 
 
 def probability(name: str, value: float) -> float:
-    """Return the value as a float if it is in [0, 1)."""
+    """The value as a float, in [0, 1)."""
     chance = number(name, value, zero_allowed=True)
     if chance >= 1:
         raise ValueError(f"{name} must be a probability in [0, 1), got {value}.")
@@ -122,7 +122,7 @@ def from_log(log: Tensor) -> Tensor:
 
 
 def stored_parameter(module: nn.Module, name: str) -> nn.Parameter | None:
-    """The parameter that stores a quantity: that of its name, or its logarithm; None if neither."""
+    """The parameter of a name, or of its logarithm; None if neither."""
     return module._parameters.get(name, module._parameters.get(log_name(name)))
 
 

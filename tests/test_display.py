@@ -50,8 +50,6 @@ def test_a_run_and_its_states_name_their_axes(network, x):
     assert repr(run.states) == "NetworkState(2 x ALIFState(v (B=8, 6), theta (B=8, 6)), x (B=8, 20))"
     at_once = Network(list(network.cells), 3, layer_delay=0).run(x).states
     assert repr(at_once) == "NetworkState(2 x ALIFState(v (B=8, 6), theta (B=8, 6)))"
-    moment = next(network.records(x))
-    assert repr(moment) == "StepRecord(inputs (B=8, 20), (B=8, 6), outputs 2 x (B=8, 6), states before and after)"
     assert repr(Batch(x, torch.zeros(8).long())) == "Batch(x (T=20, B=8, 20))"
     whole = quantize(Network([ALIFPositive(20, 6, reset="static", b_theta=0.002, adaptation=0.2)], 3), force=True)
     assert repr(whole) == "QuantizedNetwork(20 -> 6 -> 3, 0 blank steps)"

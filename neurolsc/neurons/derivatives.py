@@ -33,17 +33,11 @@ class Factors(NamedTuple):
 
 
 class LinearOperator(ABC):
-    """A matrix M at each of P points, from vectors (P, columns) to vectors (P, rows).
-
-    Attributes:
-        rows: rows of M.
-        columns: columns of M.
-        same: whether M is the same at all points, whatever their number.
-    """
+    """A matrix M at each of P points, from vectors (P, columns) to vectors (P, rows)."""
 
     rows: int
     columns: int
-    same: bool = False
+    same: bool = False  # M is the same at all points, whatever their number
 
     @abstractmethod
     def matvec(self, x: Tensor) -> Tensor:
@@ -100,7 +94,7 @@ class Derivatives(ABC):
 
     Attributes:
         terms: the named terms of the derivative by the state, in the order of tables and pictures.
-        reads_input: whether the derivative by the state depends on the input of the step.
+        reads_input: True if the derivative by the state depends on the input of the step.
     """
 
     terms: tuple[Term, ...] = ()
@@ -160,12 +154,6 @@ class SumOfMatrices(Matrices, StepMap):
         super().__init__(torch.stack([part.expand(points, -1, -1) for part in parts.values()]).sum(0))
         self.parts, self.same = parts, False
 
-    def matvec(self, x: Tensor) -> Tensor:
-        return (x.unsqueeze(1) @ self.m.mT).squeeze(1)
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return (y.unsqueeze(1) @ self.m).squeeze(1)
-
     def take(self, index: Tensor) -> "SumOfMatrices":
         points = len(self.m)
         return SumOfMatrices({name: part.expand(points, -1, -1)[index] for name, part in self.parts.items()})
@@ -195,20 +183,11 @@ class JacobianOperator(LinearOperator):
     def matvec(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
             probe = torch.zeros_like(self.value, requires_grad=True)
-            back = self._gradient(self.value, self.at, probe, create_graph=True)
-        return self._gradient(back, probe, x, create_graph=torch.is_grad_enabled())
+            back = _gradient(self.value, self.at, probe, create_graph=True)
+        return _gradient(back, probe, x, create_graph=torch.is_grad_enabled())
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        return self._gradient(self.value, self.at, y, create_graph=torch.is_grad_enabled())
-
-    @staticmethod
-    def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool) -> Tensor:
-        if not value.requires_grad:  # the function does not depend on it
-            return torch.zeros_like(by)
-        (gradient,) = torch.autograd.grad(
-            value, by, weights, create_graph=create_graph, retain_graph=True, materialize_grads=True
-        )
-        return gradient
+        return _gradient(self.value, self.at, y, create_graph=torch.is_grad_enabled())
 
     def matrices(self) -> Tensor:
         """The Jacobians (P, rows, columns), by a product with each unit vector."""
@@ -221,9 +200,17 @@ class JacobianOperator(LinearOperator):
         return JacobianOperator(self.function, self.at[index], *(c[index] for c in self.context))
 
 
+def _gradient(value: Tensor, by: Tensor, weights: Tensor, *, create_graph: bool) -> Tensor:
+    if not value.requires_grad:  # the function does not depend on it
+        return torch.zeros_like(by)
+    options: Any = {"create_graph": create_graph, "retain_graph": True, "materialize_grads": True}
+    return torch.autograd.grad(value, by, weights, **options)[0]
+
+
 def flat(state: State) -> Tensor:
     """All variables of a state, leaves (B, ...), side by side (B, S); complex ones as two reals."""
-    return torch.cat([_real(leaf).reshape(leaf.shape[0], -1) for leaf in state], 1)
+    leaves = (torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in state)
+    return torch.cat([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], 1)
 
 
 def unflat(h: Tensor, like: State) -> State:
@@ -233,32 +220,20 @@ def unflat(h: Tensor, like: State) -> State:
         shape = (-1, *like.shape[1:])
         return torch.complex(*part.reshape(*shape, 2).unbind(-1)) if like.is_complex() else part.view(shape)
 
-    parts = h.split([_real(leaf)[0].numel() for leaf in like], 1)
+    parts = h.split([leaf[0].numel() * (1 + leaf.is_complex()) for leaf in like], 1)
     return type(like)(*(leaf(part, one) for part, one in zip(parts, like, strict=True)))
 
 
-def _real(leaf: Tensor) -> Tensor:
-    return torch.view_as_real(leaf) if leaf.is_complex() else leaf
-
-
-# What terms of LIF and ALIF are called, and what to change where one holds a radius.
 LEAK = Term(
     "leak",
     "shorten tau_theta and tau_v: a silent surrogate leaves exactly exp(-1/tau)",
     "lengthen tau_theta or tau_v",
     "#0072b2",
 )
-RESET = Term(
-    "reset",
-    "detach the reset (reset_gradient=False), or lower the thresholds",
-    "raise w_rec or the decays",
-    "#cc79a7",
-)
+MORE = "raise w_rec or the decays"
+RESET = Term("reset", "detach the reset (reset_gradient=False), or lower the thresholds", MORE, "#cc79a7")
 FEEDBACK = Term(
-    "feedback",
-    "lower the adaptation, or use a rule under which it follows the radius through time",
-    "raise w_rec or the decays",
-    "#d55e00",
+    "feedback", "lower the adaptation, or use a rule under which it follows the radius through time", MORE, "#d55e00"
 )
 RECURRENCE = Term(
     "recurrence",
@@ -275,8 +250,8 @@ class SpikingDerivatives(Derivatives):
               \end{pmatrix}, \quad K = (W_{rec} - R)\,\mathrm{diag}(s), \quad
               s = \gamma f(\omega(v - \vartheta))
 
-    with D, E and R of :class:`neurolsc.neurons.spiking.Reset`; a LIF has the upper left corner alone. The spikes in D
-    and E are 0 or 1, whatever the surrogate's dampening and sharpness.
+    with D, E and R of :meth:`neurolsc.neurons.spiking.Reset.derivatives`; a LIF has the upper left corner alone. The
+    spikes in D and E are 0 or 1, whatever the surrogate's dampening and sharpness.
 
     Source: arXiv:2308.12075, eq. 49.
     """
@@ -309,7 +284,7 @@ class SpikingDerivatives(Derivatives):
 
     def input_maps(self, x: Tensor, state: State) -> Sequence[LinearOperator]:
         w_in = self.cell.w_in  # the narrowest of the operators decides the size of a product with them
-        return [Weights(w_in), Voltage(len(w_in))] if self.adapts else [Weights(w_in)]
+        return [Matrices(w_in.unsqueeze(0)), *([Voltage(len(w_in))] if self.adapts else [])]
 
     def output_maps(self, state: State) -> Sequence[LinearOperator]:
         return [Spikes(self.cell.linearised(state).s, self.adapts)]
@@ -324,23 +299,15 @@ class SpikingStep(StepMap):
     .. math:: \mathrm{d}v' = D\,\mathrm{d}v + E\,\mathrm{d}\vartheta + W_{rec}\,q - R\,q, \qquad
               \mathrm{d}\vartheta' = e^{-1/\tau_\vartheta}\,\mathrm{d}\vartheta + \beta q
 
-    Attributes:
-        w_rec: recurrent weights (n, n), the same at all states.
-        s: derivative of the spikes by the voltage (P, n).
-        d: D, the retention of the voltage (P, n).
-        e: E, derivative of the voltage by the threshold at fixed spikes (P, n).
-        r: R, what a spike takes off the voltage, as far as a gradient passes it (P, n).
-        adaptation: rise of the threshold at a spike (n,); None, as the next, for a LIF.
-        decay_theta: retention of the threshold (n,).
     """
 
-    w_rec: Tensor
-    s: Tensor
-    d: Tensor
+    w_rec: Tensor  # recurrent weights (n, n), the same at all states
+    s: Tensor  # derivative of the spikes by the voltage (P, n)
+    d: Tensor  # D, E and R of the reset, each (P, n)
     e: Tensor
     r: Tensor
-    adaptation: Tensor | None = None
-    decay_theta: Tensor | None = None
+    adaptation: Tensor | None = None  # rise of the threshold at a spike (n,); None, as the next, for a LIF
+    decay_theta: Tensor | None = None  # retention of the threshold (n,)
 
     def __post_init__(self) -> None:
         self.rows = self.columns = self.s.shape[1] * (1 if self.adaptation is None else 2)
@@ -442,25 +409,6 @@ class Spikes(LinearOperator):
 
     def take(self, index: Tensor) -> "Spikes":
         return Spikes(self.s[index], self.adapts)
-
-
-class Weights(LinearOperator):
-    """A matrix of weights, the same at all points."""
-
-    same = True
-
-    def __init__(self, weights: Tensor) -> None:
-        self.weights = weights
-        self.rows, self.columns = weights.shape
-
-    def matvec(self, x: Tensor) -> Tensor:
-        return x @ self.weights.T
-
-    def rmatvec(self, y: Tensor) -> Tensor:
-        return y @ self.weights
-
-    def take(self, index: Tensor) -> "Weights":
-        return self
 
 
 class Voltage(LinearOperator):

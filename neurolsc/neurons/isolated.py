@@ -46,12 +46,11 @@ class IsolatedNeurons(NamedTuple):
 
     middle: Tensor  # mean of the two eigenvalues
     root: Tensor  # half of their distance, or its imaginary part
-    real: Tensor  # bool: whether they are real
+    real: Tensor  # bool: True where they are real
     modulus: Tensor  # of the larger one
 
     @classmethod
     def of(cls, step: SpikingStep) -> IsolatedNeurons:
-        """The isolated neurons of a derivative."""
         a, b, c, d = _entries(step)
         if step.decay_theta is None:
             return cls(a, torch.zeros_like(a), torch.ones_like(a, dtype=torch.bool), a.abs())
@@ -93,7 +92,7 @@ class IsolatedNeurons(NamedTuple):
 
 
 def _entries(step: SpikingStep) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The entries of D (P, N), by rows; of a LIF the first, and zeros."""
+    # of D (P, N), by rows; of a LIF the first, and zeros
     own = (step.w_rec.diagonal() - step.r) * step.s
     if step.adaptation is None or step.decay_theta is None:
         zero = torch.zeros_like(own)
@@ -103,13 +102,7 @@ def _entries(step: SpikingStep) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def isolated_radius(step: SpikingStep, right: bool, tolerance: float) -> Known:
-    """The largest eigenvalue of D, and where it is the radius within a relative tolerance.
-
-    Args:
-        step: the derivative at P points.
-        right: True for right eigenvectors, False for left ones.
-        tolerance: relative.
-    """
+    """The largest eigenvalue of D, and where it is the radius within a relative tolerance; right or left vectors."""
     alone = IsolatedNeurons.of(step)
     largest, which = alone.modulus.max(1, keepdim=True)
     gain = alone.gain(step, (1 + tolerance) * largest)
@@ -149,7 +142,7 @@ def _eigenvectors(step: SpikingStep, which: Tensor, value: Tensor, right: bool) 
 
 
 def _norm_below_one(w: Tensor, root: Tensor) -> Tensor:
-    """Whether norms of diag(root) w diag(root), root (P, N), are shown to be below 1 (P,)."""
+    """True where norms of diag(root) w diag(root), root (P, N), are shown to be below 1 (P,)."""
     n, shown = len(w), torch.zeros(len(root), dtype=torch.bool, device=w.device)
     left, generator = torch.arange(len(root), device=w.device), torch.Generator().manual_seed(n)
     x = torch.randn(n, generator=generator, dtype=torch.float64).to(w)

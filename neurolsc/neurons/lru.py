@@ -65,9 +65,6 @@ class LRU(Cell):
         modulus: \|λ\| (n_state,), which holds the radius through time: it is exactly the largest of them; settable, by
             ``nu_log``.
 
-    Raises:
-        ValueError: if a size is below 1, or a probability outside [0, 1).
-
     Example:
         >>> cell = LRU(8, 8)
         >>> z, state = cell.step(torch.ones(5, 8), cell.initial_state(5))
@@ -120,20 +117,19 @@ class LRU(Cell):
         self.glu_weight, self.glu_bias = nn.Parameter(torch.cat(halves)), nn.Parameter(torch.zeros(2 * n_hidden))
 
     def initial_state(self, batch: int) -> LRUState:
-        """No memory, and nothing read."""
         u = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
         x = torch.zeros(batch, self.n_state, dtype=u.dtype.to_complex(), device=u.device)
         return LRUState(x, u)
 
     def output(self, state: LRUState) -> Tensor:
-        """o, shape (B, n_hidden)."""
-        return self._block_output(state.x, state.u, self.normed(state.u))
+        return self.block_output(state.x, state.u, self.normed(state.u))
 
     def update(self, x: Tensor, z: Tensor, state: LRUState) -> LRUState:
-        u = self._block_input(x)
+        u = self.block_input(x)
         return LRUState(self.eigenvalues * state.x + self.driven(self.normed(u)), u)
 
-    def _block_input(self, x: Tensor) -> Tensor:
+    def block_input(self, x: Tensor) -> Tensor:
+        """u, of the input x (..., n_in)."""
         return dropout(x if self.w_in is None else linear(x, self.w_in), self.exterior_dropout, self.training)
 
     def normed(self, u: Tensor) -> Tensor:
@@ -145,12 +141,10 @@ class LRU(Cell):
         scale = self.gamma_log.exp()
         return torch.complex(linear(v, self.b_real) * scale, linear(v, self.b_imag) * scale)
 
-    def read_out(self, x: Tensor, v: Tensor) -> Tensor:
-        """y, of the memory x (..., n_state) and v (..., n_hidden)."""
-        return linear(x.real, self.c_real) - linear(x.imag, self.c_imag) + self.d * v
-
-    def _block_output(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        inner = dropout(gelu(self.read_out(x, v)), self.dropout, self.training)
+    def block_output(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """o, of the memory x (..., n_state), and of u and v (..., n_hidden)."""
+        y = linear(x.real, self.c_real) - linear(x.imag, self.c_imag) + self.d * v
+        inner = dropout(gelu(y), self.dropout, self.training)
         value, gate = linear(inner, self.glu_weight, self.glu_bias).chunk(2, -1)
         return u + dropout(value * torch.sigmoid(gate), self.dropout, self.training)
 
@@ -176,11 +170,11 @@ class LRU(Cell):
     def run_at_once(
         self, x: Tensor, state: LRUState, lengths: Tensor | None, late: Tensor | None
     ) -> tuple[Tensor, LRUState] | None:
-        u = self._block_input(inputs_of(x, late, state.u.dtype))
+        u = self.block_input(inputs_of(x, late, state.u.dtype))
         v = self.normed(u)
         memory = linear_scan(self.eigenvalues, self.driven(v), state.x)
         last = LRUState(last_of(memory, state.x, lengths), last_of(u, state.u, lengths))
-        return self._block_output(memory, u, v), last
+        return self.block_output(memory, u, v), last
 
 
 class LRUDerivatives(Derivatives):
@@ -234,14 +228,11 @@ class Rotation(StepMap):
         self.rows = self.columns = 2 * len(eigenvalues) + n_hidden
 
     def matvec(self, x: Tensor) -> Tensor:
-        return self._multiplied(self.eigenvalues, x)
+        pairs = torch.complex(*x[:, : self.rows - self.n_hidden].unflatten(-1, (-1, 2)).unbind(-1))
+        return pad(torch.view_as_real(self.eigenvalues * pairs).flatten(-2), (0, self.n_hidden))
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        return self._multiplied(self.eigenvalues.conj(), y)
-
-    def _multiplied(self, factor: Tensor, h: Tensor) -> Tensor:
-        x = torch.complex(*h[:, : self.rows - self.n_hidden].unflatten(-1, (-1, 2)).unbind(-1))
-        return pad(torch.view_as_real(factor * x).flatten(-2), (0, self.n_hidden))
+        return Rotation(self.eigenvalues.conj(), self.n_hidden, self.points).matvec(y)
 
     def terms(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         return {"memory": (y * self.matvec(x)).sum(1)}

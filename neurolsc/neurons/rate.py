@@ -86,9 +86,6 @@ class FeedForward(Cell):
         w_in: W (n_hidden, n_in), Glorot uniform.
         bias: b (n_hidden,), zero.
 
-    Raises:
-        ValueError: if a size is below 1, or the activation is not known.
-
     Example:
         >>> from neurolsc import Network
         >>> network = Network([FeedForward(784, 32), FeedForward(32, 32)], 10, layer_delay=0)
@@ -109,7 +106,6 @@ class FeedForward(Cell):
         self.bias = nn.Parameter(torch.zeros(n_hidden))
 
     def initial_state(self, batch: int) -> HiddenState:
-        """All zero; the first step forgets it."""
         return HiddenState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
 
     def output(self, state: HiddenState) -> Tensor:
@@ -128,15 +124,7 @@ class FeedForward(Cell):
 class GatedCell(Cell):
     """A recurrent layer that reads its input and its output h through the matrices of gates.
 
-    Args:
-        n_in: number of inputs.
-        n_hidden: number of neurons.
-        gates: matrices, one below the other in the weights.
-
-    Attributes:
-        w_in: input weights (gates n_hidden, n_in), each gate's Glorot uniform.
-        w_rec: recurrent weights (gates n_hidden, n_hidden), each gate's orthogonal.
-        bias: constant inputs (gates n_hidden,), zero.
+    The matrices of the gates lie one below the other; each starts Glorot uniform (input) or orthogonal (recurrent).
 
     Source: arXiv:2308.12075, App. H.
     """
@@ -152,11 +140,9 @@ class GatedCell(Cell):
         self.bias = nn.Parameter(torch.zeros(gates * n_hidden))
 
     def initial_state(self, batch: int) -> State:
-        """All zero."""
         return HiddenState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
 
     def output(self, state: State) -> Tensor:
-        """The variable h of the state."""
         return state.h
 
 
@@ -177,9 +163,6 @@ class RNN(GatedCell):
         w_rec: recurrent weights (n_hidden, n_hidden), orthogonal.
         bias: (n_hidden,), Glorot uniform, "to make sure the neurons are not off when the input is zero": within
             :math:`\sqrt{3 / n_{hidden}}`.
-
-    Raises:
-        ValueError: if a size is below 1, or the activation is not known.
 
     Example:
         >>> cell = RNN(3, 2)
@@ -241,9 +224,6 @@ class GRU(GatedCell):
         recurrent_bias: b' (3 n_hidden,), zero; None where the reset acts before.
         retention: of the state at input and state 0 (n_hidden,): 1 - sigmoid(b_z), and sigmoid(b_z + b'_z) with
             ``reset_after``; settable, by ``bias``.
-
-    Raises:
-        ValueError: if a size is below 1.
 
     Example:
         >>> cell = GRU(3, 2)
@@ -333,9 +313,6 @@ class LSTM(GatedCell):
         bias: b (4 n_hidden,), zero; PyTorch's layer has two, which are added.
         retention: of the memory at input and output 0, sigmoid(b_f) (n_hidden,); settable, by ``bias``.
 
-    Raises:
-        ValueError: if a size is below 1.
-
     Example:
         >>> cell = LSTM(3, 2)
         >>> z, state = cell.step(torch.ones(5, 3), cell.initial_state(5))
@@ -351,7 +328,6 @@ class LSTM(GatedCell):
         super().__init__(n_in, n_hidden, gates=4)
 
     def initial_state(self, batch: int) -> LSTMState:
-        """All zero."""
         zero = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
         return LSTMState(zero, zero.clone())
 
