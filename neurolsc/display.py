@@ -48,12 +48,7 @@ def or_dash(value: float | None, form: str) -> str:
 
 
 def shapes(axes: str, **tensors: Tensor | Sequence[Tensor] | None) -> str:
-    """Names and shapes of tensors, such as ``logits (T=50, B=32, 10)``.
-
-    Args:
-        axes: names of the first axes, a letter each.
-        tensors: one by its name, or several, of which neighbours of equal shape are counted.
-    """
+    """Names and shapes of tensors, such as ``logits (T=50, B=32, 10)``; `axes` names the first ones, a letter each."""
     parts = []
     for name, value in tensors.items():
         if value is None:

@@ -69,17 +69,7 @@ def save(network: Network, path: str | PathLike[str]) -> None:
         TypeError: if a surrogate, the readout, a wrapped layer or a tensor cannot be described in a file.
         ValueError: if a cell is not registered, two cells share a parameter, or the network has tensors that its layout
             does not explain.
-        OSError: if the file cannot be written; the message names it.
-
-    Example:
-        >>> import tempfile
-        >>> from neurolsc import ALIFPlus
-        >>> network = Network([ALIFPlus(3, 2)], n_out=2)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save(network, f"{folder}/network.safetensors")
-        ...     again = load(f"{folder}/network.safetensors")
-        >>> torch.equal(again.cells[0].tau_v, network.cells[0].tau_v)
-        True
+        OSError: if the file cannot be written.
     """
     from neurolsc import __version__  # the package imports this file before it knows its version
 
@@ -215,12 +205,7 @@ def write_tree(path: str | PathLike[str], tree: object) -> None:
 
 
 def read_tree(path: str | PathLike[str]) -> Any:
-    """Read what :func:`write_tree` wrote, tensors onto the CPU; nothing in the file is executed.
-
-    Raises:
-        ValueError: if the file is damaged or of another kind.
-        OSError: if it cannot be read.
-    """
+    """Read what :func:`write_tree` wrote, tensors onto the CPU; nothing in the file is executed."""
     data = Path(path).read_bytes()
     with refusing(path, "damaged or not a checkpoint"):
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
@@ -292,11 +277,7 @@ def locked(path: str | PathLike[str] | None) -> Iterator[None]:
     """Exclude all other processes and threads from a path, by a lock of the operating system; None: no lock.
 
     The lock ends with its process. Between machines it holds where the shared disk carries locks (NFS 4, Lustre with
-    ``flock``, GPFS).
-
-    Raises:
-        BlockingIOError: if the path is locked already.
-        OSError: if its folder does not exist, or the lock cannot be made.
+    ``flock``, GPFS). A path that is locked already is a BlockingIOError.
     """
     if path is None:
         yield
@@ -327,11 +308,7 @@ def locked(path: str | PathLike[str] | None) -> Iterator[None]:
 def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
     """Raise a ``ValueError`` that names the file for any error inside the block.
 
-    The text of a ``ValueError`` follows the name of the file; any other error follows `what`, with its type.
-
-    Args:
-        path: the file. It is opened before the block, so that a missing one raises its own error.
-        what: the fault in general, such as "damaged".
+    The text of a ``ValueError`` follows the name of the file; any other error follows `what`, such as "damaged".
     """
     try:
         with np.errstate(all="ignore"):

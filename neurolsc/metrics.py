@@ -64,12 +64,6 @@ class MetricSpec:
     .. math:: \frac{\sum w m}{\sum w}, \quad
         \text{or } \exp \frac{\sum w \log m}{\sum w} \text{ where it is geometric}
 
-    Attributes:
-        lower_is_better: the lower of two values is better.
-        of_steps: a mean over all steps of a data set, so that longer samples count more; else over samples.
-        geometric: a geometric mean, such as that of a perplexity.
-        share: from 0 to 1, shown in per cent.
-
     Example:
         >>> perplexity = MetricSpec(True, of_steps=True, geometric=True, share=False)
         >>> batches = BatchMetric(2.0, samples=1, steps=30), BatchMetric(16.0, samples=1, steps=10)
@@ -80,12 +74,12 @@ class MetricSpec:
     """
 
     lower_is_better: bool = False
-    of_steps: bool = False
-    geometric: bool = False
-    share: bool = True
+    of_steps: bool = False  # a mean over all steps of a data set, so that longer samples count more; else over samples
+    geometric: bool = False  # a geometric mean, such as that of a perplexity
+    share: bool = True  # from 0 to 1, shown in per cent
 
     def mean(self, batches: Iterable[BatchMetric]) -> float:
-        """The metric of all batches together; infinite or NaN if one of them is."""
+        """The metric of all batches together."""
         total = size = 0.0
         for value, samples, steps in batches:
             weight = steps if self.of_steps else samples

@@ -67,9 +67,6 @@ class Embedding(nn.Module):
     Attributes:
         weight: E (words, width), uniform within 0.05.
 
-    Raises:
-        ValueError: if a size is below 1.
-
     Example:
         >>> from neurolsc import GRU, Network
         >>> network = Network([GRU(8, 8)], embedding=Embedding(50, 8, tied=True))
@@ -129,8 +126,7 @@ class Network(nn.Module):
             casts no vote (:func:`neurolsc.metrics.mode_vote`); Table S1 counts one.
 
     Raises:
-        ValueError: if there is no cell, widths do not fit, layer_delay is neither 0 nor 1, a readout is given and does
-            not map (B, n_hidden) to (B, classes), or there are two readouts or none.
+        ValueError: if widths do not fit each other, or there are two readouts or none.
 
     Example:
         >>> from neurolsc import ALIFPlus
@@ -214,7 +210,7 @@ class Network(nn.Module):
 
     @property
     def dtype_and_device(self) -> dict[str, Any]:
-        """The dtype and device of the parameters, as keywords for a tensor's constructor."""
+        """The dtype and device of the parameters, as keywords."""
         return dtype_and_device(self)
 
     def initial_states(self, batch: int) -> NetworkState:
@@ -225,11 +221,7 @@ class Network(nn.Module):
         return NetworkState(layers, pending)
 
     def step(self, x: Tensor, states: NetworkState) -> tuple[Tensor, NetworkState]:
-        """Logits (B, n_out) and the state after one step with the input x (B, n_in), of any real dtype.
-
-        Raises:
-            ValueError: if x has another shape, or the states are not those of B samples of this network.
-        """
+        """Logits (B, n_out) and the state after one step with the input x (B, n_in), of any real dtype."""
         if tensor("x", x).ndim != 2 or x.shape[1] != self.n_in:
             raise ValueError(f"x must have shape (B, {self.n_in}), got {tuple(x.shape)}.")
         self._check_states(states, len(x))
@@ -239,7 +231,6 @@ class Network(nn.Module):
         return self.readout(record.outputs[-1]), record.after
 
     def _record(self, x: Tensor, z: tuple[Tensor, ...], states: NetworkState) -> StepRecord:
-        """One step of all cells from their last outputs z."""
         x = x.to(**self.dtype_and_device)
         inputs, outputs, after = [], [], []
         below = x if states.x is None else states.x
@@ -328,7 +319,6 @@ class Network(nn.Module):
     def _checked(
         self, x: Tensor, mask: Tensor | None, states: NetworkState | None
     ) -> tuple[Tensor, Tensor | None, NetworkState]:
-        """The first layer's input, the mask, both on the network's device, and the state before."""
         if tensor("x", x).ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"x must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         if x.is_complex():
@@ -376,12 +366,7 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 def as_network(network: object) -> Network:
-    """The network, if it is one.
-
-    Raises:
-        TypeError: if it is something else; of a module the message names :func:`neurolsc.wrap`, of one by
-            ``torch.compile`` what was compiled.
-    """
+    """The network, if it is one; else a TypeError."""
     if isinstance(network, Network):
         return network
     if isinstance(getattr(network, "_orig_mod", None), Network):

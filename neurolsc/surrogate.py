@@ -54,13 +54,10 @@ class Surrogate(nn.Module, ABC):
             the surrogate is then silent).
 
     Example:
-        >>> spike = FastSigmoid(dampening=0.5)
         >>> v = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)
-        >>> z = spike(v)
-        >>> z.tolist()
-        [0.0, 0.0, 1.0]
-        >>> torch.autograd.grad(z.sum(), v)[0].tolist()
-        [0.125, 0.5, 0.125]
+        >>> z = FastSigmoid(dampening=0.5)(v)
+        >>> z.tolist(), torch.autograd.grad(z.sum(), v)[0].tolist()
+        ([0.0, 0.0, 1.0], [0.125, 0.5, 0.125])
     """
 
     _exact_values = False
@@ -81,12 +78,12 @@ class Surrogate(nn.Module, ABC):
 
     @property
     def dampening(self) -> float | Tensor:
-        r"""The dampening :math:`\gamma`, a number or shape (n_hidden,)."""
+        r""":math:`\gamma`, a number or shape (n_hidden,)."""
         return from_log(self.log_dampening) if self.learnable else self.fixed_dampening  # type: ignore[arg-type,return-value]
 
     @property
     def sharpness(self) -> float | Tensor:
-        r"""The sharpness :math:`\omega`, a number or shape (n_hidden,)."""
+        r""":math:`\omega`, a number or shape (n_hidden,)."""
         return from_log(self.log_sharpness) if self.learnable else self.fixed_sharpness  # type: ignore[arg-type,return-value]
 
     @abstractmethod
@@ -115,24 +112,15 @@ class Surrogate(nn.Module, ABC):
 
     def config(self) -> dict[str, object]:
         """This surrogate's keyword arguments as JSON values; learnt values are in the state."""
-
-        def plain(value: float | Tensor) -> object:
-            return value.detach().tolist() if isinstance(value, Tensor) else value
-
-        return {
-            "dampening": plain(self.dampening),
-            "sharpness": plain(self.sharpness),
-            "learnable": self.learnable,
-        }
+        plain = [v.detach().tolist() if isinstance(v, Tensor) else v for v in (self.dampening, self.sharpness)]
+        return {"dampening": plain[0], "sharpness": plain[1], "learnable": self.learnable}
 
     def extra_repr(self) -> str:
-        def short(value: float | Tensor) -> str:
-            if not isinstance(value, Tensor) or value.ndim == 0:
-                return f"{float(value.detach() if isinstance(value, Tensor) else value):g}"
-            return f"<{tuple(value.shape)}>"
-
-        learnable = ", learnable=True" if self.learnable else ""
-        return f"dampening={short(self.dampening)}, sharpness={short(self.sharpness)}{learnable}"
+        texts = []
+        for name, value in (("dampening", self.dampening), ("sharpness", self.sharpness)):
+            one = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
+            texts.append(f"{name}=<{tuple(one.shape)}>" if isinstance(one, Tensor) else f"{name}={one:g}")
+        return ", ".join([*texts, *(["learnable=True"] if self.learnable else [])])
 
 
 def in_two_methods(spike: object) -> TypeGuard[Surrogate]:
@@ -185,9 +173,7 @@ class MultiGaussian(Surrogate):
         (s\sigma)^2)
 
     Args:
-        dampening: :math:`\gamma`, as in :class:`Surrogate`.
-        sharpness: :math:`\omega`, as in :class:`Surrogate`.
-        learnable: as in :class:`Surrogate`.
+        dampening, sharpness, learnable: as in :class:`Surrogate`.
         height: :math:`h`, the weight of the side lobes.
         scale: :math:`s`, how much wider they are.
         sigma: :math:`\sigma`, the deviation of the middle one.

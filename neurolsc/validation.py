@@ -131,9 +131,6 @@ class LogParameter:
 
     Reading returns ``exp(log_<name>)``, with a gradient, within 4e-18 to 2e17; assigning a positive tensor or number
     sets it in place. No optimizer step can therefore make it zero, negative or infinite.
-
-    Raises:
-        ValueError: at an assignment that is not positive and finite, or does not fit the shape.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:

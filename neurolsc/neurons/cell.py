@@ -375,13 +375,7 @@ C = TypeVar("C", bound=type[nn.Module])
 
 
 class Table(dict[str, type[T]]):
-    """Classes of a kind by name; a user's own are entered by :func:`register` in the module that defines them.
-
-    Args:
-        kind: what they are called in messages.
-        base: the class that all of them derive from.
-        classes: the first ones.
-    """
+    """Classes of a kind by name; a user's own are entered by :func:`register` in the module that defines them."""
 
     def __init__(self, kind: str, base: type[T], *classes: type[T]) -> None:
         super().__init__({c.__name__: c for c in classes})
@@ -445,14 +439,6 @@ def register(cls: C) -> C:
     Raises:
         TypeError: if it is neither a class of cells nor one of surrogates.
         ValueError: if another class has the name.
-
-    Example:
-        >>> from neurolsc import ALIFPlus, register
-        >>> @register
-        ... class Quick(ALIFPlus):
-        ...     pass
-        >>> CELLS.name_of(Quick)
-        'Quick'
     """
     tables: Any = (CELLS, SURROGATES)
     for table in tables:

@@ -47,7 +47,6 @@ class LRU(Cell):
     identity, and D.
 
     Args:
-        n_in: number of inputs.
         n_hidden: width of the block, and so of its output.
         n_state: complex numbers of the memory; by default n_hidden.
         dropout: probability of the two dropouts inside, while training.
@@ -64,12 +63,6 @@ class LRU(Cell):
         glu_weight, glu_bias: P above Q, (2 n_hidden, n_hidden), Glorot uniform each, and p above q.
         modulus: \|λ\| (n_state,), which holds the radius through time: it is exactly the largest of them; settable, by
             ``nu_log``.
-
-    Example:
-        >>> cell = LRU(8, 8)
-        >>> z, state = cell.step(torch.ones(5, 8), cell.initial_state(5))
-        >>> z.shape, state.x.dtype
-        (torch.Size([5, 8]), torch.complex64)
 
     Source: arXiv:2308.12075v2, eq. 50 and 51, App. H; A. Orvieto et al., "Resurrecting recurrent neural networks for
     long sequences", ICML 2023.
@@ -269,19 +262,11 @@ def linear_scan(decay: Tensor, inputs: Tensor, start: Tensor) -> Tensor:
         x (T, B, N).
 
     Source: G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990.
-
-    Example:
-        >>> half = torch.tensor([0.5])
-        >>> linear_scan(half, torch.ones(4, 1, 1), torch.zeros(1, 1)).flatten()
-        tensor([1.0000, 1.5000, 1.7500, 1.8750])
     """
-    scanned: Tensor = _Scan.apply(decay, inputs, start)
-    return scanned
+    return _Scan.apply(decay, inputs, start)  # type: ignore[no-any-return]
 
 
 class _Scan(torch.autograd.Function):
-    """The recurrence with its gradient."""
-
     @staticmethod
     def forward(ctx: Any, decay: Tensor, inputs: Tensor, start: Tensor) -> Tensor:
         x = inputs.clone()

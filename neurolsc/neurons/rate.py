@@ -77,8 +77,6 @@ class FeedForward(Cell):
     sees an image in one step, x (1, B, n_in), with ``layer_delay=0``.
 
     Args:
-        n_in: number of inputs.
-        n_hidden: number of neurons.
         activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`); the paper's are ``"relu"``, ``"sine"`` and
             ``"cosine"``.
 
@@ -153,8 +151,6 @@ class RNN(GatedCell):
     .. math:: h[t] = a(W_{rec}\, h[t-1] + W_{in}\, x[t] + b)
 
     Args:
-        n_in: number of inputs.
-        n_hidden: number of neurons.
         activation: a, by name (:data:`neurolsc.neurons.rate.ACTIVATIONS`); the paper's are ``"relu"`` and
             ``"sigmoid"``, and ``"swish"`` on words.
 
@@ -163,12 +159,6 @@ class RNN(GatedCell):
         w_rec: recurrent weights (n_hidden, n_hidden), orthogonal.
         bias: (n_hidden,), Glorot uniform, "to make sure the neurons are not off when the input is zero": within
             :math:`\sqrt{3 / n_{hidden}}`.
-
-    Example:
-        >>> cell = RNN(3, 2)
-        >>> z, state = cell.step(torch.ones(5, 3), cell.initial_state(5))
-        >>> torch.equal(z, state.h), z.shape
-        (True, torch.Size([5, 2]))
 
     Source: arXiv:2308.12075, Sec. II-E and App. H.
     """
@@ -210,8 +200,6 @@ class GRU(GatedCell):
         h[t] &= (1 - z) \circ h[t-1] + z \circ \hat h
 
     Args:
-        n_in: number of inputs.
-        n_hidden: number of neurons.
         reset_after: False: as above, the paper's eq. 48, with one bias a gate. True: what ``torch.nn.GRU`` does: the
             reset acts after the recurrent weights, which have a bias of their own, :math:`r \circ (U_h h[t-1] + b'_h)`
             and likewise in the other gates, and z is the retention, :math:`h[t] = z \circ h[t-1] + (1 - z) \circ \hat
@@ -224,12 +212,6 @@ class GRU(GatedCell):
         recurrent_bias: b' (3 n_hidden,), zero; None where the reset acts before.
         retention: of the state at input and state 0 (n_hidden,): 1 - sigmoid(b_z), and sigmoid(b_z + b'_z) with
             ``reset_after``; settable, by ``bias``.
-
-    Example:
-        >>> cell = GRU(3, 2)
-        >>> z, state = cell.step(torch.ones(5, 3), cell.initial_state(5))
-        >>> z.shape, cell.retention
-        (torch.Size([5, 2]), tensor([0.5000, 0.5000], grad_fn=<SigmoidBackward0>))
 
     Source: arXiv:2308.12075, eq. 48.
     """
@@ -303,21 +285,11 @@ class LSTM(GatedCell):
         c[t] &= f \circ c[t-1] + i \circ g \\
         h[t] &= o \circ \tanh(c[t])
 
-    Args:
-        n_in: number of inputs.
-        n_hidden: number of neurons.
-
     Attributes:
         w_in: W of i, f, c and o, PyTorch's order (4 n_hidden, n_in), Glorot uniform.
         w_rec: U, likewise (4 n_hidden, n_hidden), orthogonal.
         bias: b (4 n_hidden,), zero; PyTorch's layer has two, which are added.
         retention: of the memory at input and output 0, sigmoid(b_f) (n_hidden,); settable, by ``bias``.
-
-    Example:
-        >>> cell = LSTM(3, 2)
-        >>> z, state = cell.step(torch.ones(5, 3), cell.initial_state(5))
-        >>> torch.equal(z, state.h), state.c.shape
-        (True, torch.Size([5, 2]))
 
     Source: arXiv:2308.12075, eq. 47.
     """

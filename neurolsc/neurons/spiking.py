@@ -74,14 +74,9 @@ class Reset:
 class SpikingCell(Cell):
     r"""A leaky voltage with recurrent spikes.
 
-    .. math:: v[t] = e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \text{reset}, \quad
-        z[t] = H(v[t] - \vartheta[t])
-
     A spiking cell of one's own has the methods of a :class:`Cell`, with ``distance`` instead of ``output``.
 
     Args:
-        n_in: number of inputs.
-        n_hidden: number of neurons.
         spike: the surrogate; by default a new ``FastSigmoid()``.
         tau_v: mean starting time constant of the voltage, in time steps, positive. The paper's 0.1 means a decay of
             4.5e-5: a voltage without memory.
@@ -95,9 +90,6 @@ class SpikingCell(Cell):
         tau_v: time constants of the voltage (n_hidden,), in steps; positive whatever the optimizer does; settable.
         b_v: constant input (n_hidden,), zero and not trainable.
 
-    Raises:
-        TypeError: if the spike is not callable.
-        ValueError: if a size or tau_v is not positive, or a name is unknown.
     """
 
     tau_v = LogParameter()
@@ -134,27 +126,21 @@ class SpikingCell(Cell):
 
     @abstractmethod
     def distance(self, state: State) -> Tensor:
-        """The distance from the threshold, v - theta, (B, n_hidden); a spike where positive."""
+        """v - theta (B, n_hidden); a spike where positive."""
 
     def output(self, state: State) -> Tensor:
-        """The spikes of a state, 0 or 1, shape (B, n_hidden)."""
         return self.spike(self.distance(state))
 
     @property
     def decay_v(self) -> Tensor:
-        """Retention of the voltage from step to step, exp(-1/tau_v), shape (n_hidden,)."""
+        """exp(-1/tau_v), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_v)
 
     def spike_derivative(self, state: State) -> Tensor:
-        """The spikes' derivative by the voltage, dampening f(sharpness (v - theta)), (B, n_hidden)."""
+        """The spikes' derivative by the voltage (B, n_hidden)."""
         return self.spike.derivative(self.distance(state))  # type: ignore[attr-defined]
 
     def config(self) -> dict[str, object]:
-        """The constructor's arguments as JSON values.
-
-        Raises:
-            TypeError: if the spike is not one of our surrogates, which no file can describe.
-        """
         if not isinstance(self.spike, Surrogate):
             raise TypeError(f"only surrogates of neurolsc can be saved, got {self.spike!r}.")
         spike = {"name": SURROGATES.name_of(type(self.spike))} | self.spike.config()
@@ -179,14 +165,8 @@ class LIF(SpikingCell):
         \quad z[t] = H(v[t] - \vartheta)
 
     Args:
-        n_in: number of inputs.
-        n_hidden: number of neurons.
         threshold: the fixed threshold of all neurons, positive; the buffer ``theta`` may be set per neuron.
-        **settings: spike, tau_v, reset, reset_gradient and recurrent_init of :class:`SpikingCell`; the resets
-            ``"subtract"`` and ``"static"`` are the same here.
-
-    Raises:
-        ValueError: if a size, the threshold or tau_v is not positive, or a name is unknown.
+        **settings: those of :class:`SpikingCell`; the resets ``"subtract"`` and ``"static"`` are the same here.
 
     Example:
         >>> cell = LIF(3, 2)
@@ -202,7 +182,6 @@ class LIF(SpikingCell):
         self.register_buffer("theta", torch.full((n_hidden,), number("threshold", threshold)))
 
     def initial_state(self, batch: int) -> LIFState:
-        """At rest: v = 0."""
         return LIFState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
 
     def distance(self, state: LIFState) -> Tensor:
@@ -248,18 +227,13 @@ class ALIF(SpikingCell):
 
     Use :class:`ALIFPlus` or :class:`ALIFPlusMinus`.
 
-    .. math::
-        v[t] &= e^{-1/\tau_v} v[t-1] + W_{rec} z[t-1] + W_{in} x[t] + b_v - \vartheta[t-1] z[t-1] \\
-        \vartheta[t] &= e^{-1/\tau_\vartheta} \vartheta[t-1] + b_\vartheta + \beta z[t-1] \\
-        z[t] &= H(v[t] - \vartheta[t])
+    .. math:: \vartheta[t] = e^{-1/\tau_\vartheta} \vartheta[t-1] + b_\vartheta + \beta z[t-1]
 
     Args:
-        n_in: number of inputs.
-        n_hidden: number of neurons.
         tau_theta: mean starting time constant of the threshold, in steps, positive (100 for sl-MNIST, 250 for SHD).
         b_theta: mean starting constant input of the threshold, positive.
         adaptation: scale of the starting adaptation, positive.
-        **settings: spike, tau_v, reset, reset_gradient and recurrent_init of :class:`SpikingCell`.
+        **settings: those of :class:`SpikingCell`.
 
     Attributes:
         tau_theta: time constants of the threshold (n_hidden,), in steps; positive; settable.
@@ -267,9 +241,6 @@ class ALIF(SpikingCell):
         adaptation: rise of the threshold at a spike, beta in the paper (n_hidden,), trainable.
         theta_rest: the resting threshold b_theta / (1 - exp(-1/tau_theta)), where a run starts; setting it sets
             b_theta.
-
-    Raises:
-        ValueError: if a size or a starting value is not positive, or a name is unknown.
 
     Source: arXiv:2308.12075, eq. 49, App. H and Table S1.
     """
@@ -315,12 +286,12 @@ class ALIF(SpikingCell):
 
     @property
     def decay_theta(self) -> Tensor:
-        """Retention of the threshold from step to step, exp(-1/tau_theta), shape (n_hidden,)."""
+        """exp(-1/tau_theta), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_theta)
 
     @property
     def theta_rest(self) -> Tensor:
-        """The resting threshold, b_theta / (1 - exp(-1/tau_theta)), shape (n_hidden,)."""
+        """b_theta / (1 - exp(-1/tau_theta)), shape (n_hidden,)."""
         return self.b_theta / -torch.expm1(-1 / self.tau_theta)
 
     @theta_rest.setter
@@ -336,7 +307,6 @@ class ALIF(SpikingCell):
         return state.v - state.theta
 
     def reset_threshold(self, theta: Tensor) -> Tensor:
-        """What a spike subtracts: the resting threshold if the reset is static, else theta."""
         return self.theta_rest if self.reset.name == "static" else theta
 
     def update(self, x: Tensor, z: Tensor, state: ALIFState) -> ALIFState:
@@ -365,7 +335,6 @@ class ALIF(SpikingCell):
         return Thresholds(self, ("b_theta", "adaptation"), rest_name="theta_rest")
 
     def gains(self) -> dict[str, float]:
-        """Of b_theta the mean of 1 / (1 - exp(-1/tau_theta)): 100 by default."""
         return {"b_theta": (1 / -torch.expm1(-1 / self.tau_theta.detach().double())).mean().item()}
 
     def membrane(self) -> Membrane:
@@ -374,10 +343,7 @@ class ALIF(SpikingCell):
 
 @register
 class ALIFPlus(ALIF):
-    """ALIF+: a spike raises the threshold.
-
-    Adaptation from a positive truncated Gaussian; see :class:`ALIF`.
-    """
+    """ALIF+: a spike raises the threshold; adaptation from a positive truncated Gaussian; see :class:`ALIF`."""
 
     @staticmethod
     def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> Tensor:
@@ -389,11 +355,7 @@ class ALIFPositive(ALIFPlus):
     """ALIF+ whose adaptation and b_theta stay positive in training: for networks to be exported.
 
     ALIF+ is only *initialized* with positive values (arXiv:2308.12075, Sec. II-E), and training turns some of them; no
-    chip can hold those. Here both are trained as logarithms, as time constants are everywhere; the rest is
-    :class:`ALIFPlus`.
-
-    Raises:
-        ValueError: as :class:`ALIF`, and if adaptation, b_theta or theta_rest is set to what is not positive.
+    chip can hold those. Here both are trained as logarithms, as time constants are everywhere.
     """
 
     b_theta = LogParameter()  # type: ignore[assignment]
@@ -402,10 +364,7 @@ class ALIFPositive(ALIFPlus):
 
 @register
 class ALIFPlusMinus(ALIF):
-    """ALIF±: a spike may raise or lower the threshold.
-
-    Adaptation from N(0, (scale / n_in)²); see :class:`ALIF`.
-    """
+    """ALIF±: a spike may raise or lower the threshold; adaptation from N(0, (scale / n_in)²); see :class:`ALIF`."""
 
     @staticmethod
     def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> Tensor:
@@ -414,11 +373,7 @@ class ALIFPlusMinus(ALIF):
 
 def spike_function(name: str, spike: Any) -> Spike:
     """The spike function that an argument of this name passed; TypeError if it is a class, or not callable."""
-    if isinstance(spike, type):
-        raise TypeError(f"{name} must be a surrogate object, got the class {spike.__name__}; write {spike.__name__}().")
-    if not callable(spike):
-        raise TypeError(
-            f"{name} must be a surrogate, such as neurolsc.surrogate.FastSigmoid(), or another callable of v - theta, "
-            f"got {type(spike).__name__} ({spike!r})."
-        )
-    return spike  # type: ignore[return-value]
+    cure = f"; write {spike.__name__}()" if isinstance(spike, type) else ""
+    if cure or not callable(spike):
+        raise TypeError(f"{name} must be a surrogate or another callable of v - theta, got {spike!r}{cure}.")
+    return spike

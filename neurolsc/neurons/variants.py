@@ -29,22 +29,11 @@ class CubaLIF(LIF):
         v[t] &= e^{-1/\tau_v} v[t-1] + i[t] - \text{reset}, \quad z[t] = H(v[t] - \vartheta)
 
     Args:
-        n_in: number of inputs.
-        n_hidden: number of neurons.
         tau_i: mean starting time constant of the current, in steps.
         settings: those of :class:`neurolsc.LIF`.
 
     Attributes:
         tau_i: time constants of the current (n_hidden,), in steps; settable.
-
-    Raises:
-        ValueError: if a size, the threshold or a time constant is not positive, or a name is unknown.
-
-    Example:
-        >>> cell = CubaLIF(3, 2, tau_i=5.0, tau_v=10.0, reset="zero")
-        >>> z, state = cell.step(torch.ones(5, 3), cell.initial_state(5))
-        >>> z.shape, state.i.shape
-        (torch.Size([5, 2]), torch.Size([5, 2]))
     """
 
     tau_i = LogParameter()
@@ -56,11 +45,10 @@ class CubaLIF(LIF):
 
     @property
     def decay_i(self) -> Tensor:
-        """Retention of the current from step to step, exp(-1/tau_i), (n_hidden,)."""
+        """exp(-1/tau_i), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_i)
 
     def initial_state(self, batch: int) -> CubaState:  # type: ignore[override]
-        """At rest: i = v = 0."""
         zero = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
         return CubaState(zero, zero.clone())
 
@@ -80,8 +68,6 @@ class LI(Cell):
     ``Network([LIF(784, 64), LI(64, 10)], nn.Identity())``.
 
     Args:
-        n_in: number of inputs.
-        n_hidden: number of voltages, such as classes.
         tau_i: starting time constant of the current, in steps; 0.001 is a current without memory.
         tau_v: starting time constant of the voltage, in steps.
 
@@ -91,14 +77,6 @@ class LI(Cell):
         tau_i: time constants of the current (n_hidden,), in steps; settable.
         tau_v: those of the voltage.
 
-    Raises:
-        ValueError: if a size or a time constant is not positive.
-
-    Example:
-        >>> cell = LI(3, 2, tau_v=20.0)
-        >>> v, state = cell.step(torch.ones(5, 3), cell.initial_state(5))
-        >>> v.shape, torch.equal(v, state.v)
-        (torch.Size([5, 2]), True)
     """
 
     tau_i = LogParameter()
@@ -121,21 +99,19 @@ class LI(Cell):
 
     @property
     def decay_i(self) -> Tensor:
-        """Retention of the current from step to step, exp(-1/tau_i), (n_hidden,)."""
+        """exp(-1/tau_i), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_i)
 
     @property
     def decay_v(self) -> Tensor:
-        """Retention of the voltage from step to step, exp(-1/tau_v), (n_hidden,)."""
+        """exp(-1/tau_v), shape (n_hidden,)."""
         return torch.exp(-1 / self.tau_v)
 
     def initial_state(self, batch: int) -> CubaState:
-        """At rest: i = v = 0."""
         zero = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
         return CubaState(zero, zero.clone())
 
     def output(self, state: CubaState) -> Tensor:
-        """The voltage."""
         return state.v
 
     def update(self, x: Tensor, z: Tensor, state: CubaState) -> CubaState:
@@ -166,8 +142,6 @@ class ALIFLowPass(ALIFPlus):
     derivatives at equal states are the same if the reset is detached. It runs step by step, and is exported to no chip.
 
     Args:
-        n_in: number of inputs.
-        n_hidden: number of neurons.
         **settings: keywords of :class:`ALIF`, for the attributes below.
 
     Attributes:
@@ -177,15 +151,7 @@ class ALIFLowPass(ALIFPlus):
         retention: of the threshold, exp(-1/tau_theta) (n_hidden,); setting it sets tau_theta, and holds what a spike
             adds by moving the adaptation. Frozen ones stay.
 
-    Raises:
-        ValueError: if a size or a starting value is not positive, or a name is unknown.
-
     Source: the released code of Herranz-Celotti & Rouat, arXiv:2308.12075.
-
-    Example:
-        >>> cell = ALIFLowPass(3, 2)
-        >>> bool((cell.initial_state(1).theta == cell.b_theta).all())
-        True
     """
 
     scaled_parameters = (
@@ -202,7 +168,7 @@ class ALIFLowPass(ALIFPlus):
 
     @property
     def theta_rest(self) -> Tensor:  # type: ignore[override]
-        """The resting threshold, b_theta, shape (n_hidden,)."""
+        """b_theta, shape (n_hidden,)."""
         return self.b_theta
 
     @theta_rest.setter

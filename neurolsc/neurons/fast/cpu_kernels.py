@@ -20,10 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: Numba compiles the kernel at its first call, and keeps it on disk where a folder can be written.
-
-    The kernel leaves the interpreter to other threads, and divides as NumPy does; options are those of ``numba.njit``.
-    """
+    """A decorator: Numba compiles the kernel at its first call, and keeps it on disk where a folder can be written."""
 
     def decorate(kernel: Callable[..., Any]) -> Any:
         settings = {"nogil": True, "error_model": "numpy"} | options
@@ -73,7 +70,6 @@ def add_transposed_times(total: Tensor, entries: CSR, g: Tensor) -> None:
 
 
 def _in_parts(length: int, additions: int, do: Callable[[int, int], None]) -> None:
-    """Do something from 0 to a length; where it is much, by several threads of our own."""
     parts = min(torch.get_num_threads(), additions // PER_THREAD, length)
     if parts < 2:
         return do(0, length)
@@ -165,7 +161,7 @@ def steps(
     v: Tensor, theta: Tensor, z0: Tensor, z: Tensor, drive: Tensor, w_rec_t: Tensor, constants: Tensor,
     *, zero: bool, static: bool,
 ) -> CSR:  # fmt: skip
-    """Some steps in place.
+    """Some steps in place; the spikes that each of them reads (S B, n).
 
     Args:
         v: voltages before and after each step (S + 1, B, n), of which the first is read.
@@ -177,9 +173,6 @@ def steps(
         constants: those of :func:`neurolsc.neurons.fast.inputs.rows_of` (6, n).
         zero: the reset starts again from zero.
         static: it subtracts the constant, not the moving threshold.
-
-    Returns:
-        The spikes that each step reads (S B, n).
     """
     length, batch, n = z.shape
     indices, indptr = np.empty((length + 1) * batch * n + 1, np.int32), np.empty((length + 1) * batch + 1, np.int64)
@@ -251,23 +244,11 @@ def step_back(
     back: Array, by_z: Array, slope: Array, g_next: Array, g: Array, g_theta: Array,
     v: Array, theta: Array, z: Array, constants: Array, zero: bool, static: bool, passes: bool, sums: Array,
 ) -> None:  # fmt: skip
-    """One step of the reverse pass in place: the equations of :mod:`neurolsc.neurons.fast.sequence`.
+    """One step of the reverse pass in place, by the equations of :mod:`neurolsc.neurons.fast.sequence`.
 
-    Args:
-        back: in, the product of g_v[t+1] with w_rec (B, n); out, the gradient by the spikes.
-        by_z: the gradient by the spikes from outside.
-        slope: the surrogate's derivative.
-        g_next: g_v[t+1].
-        g: out, g_v[t].
-        g_theta: in, that by the threshold after step t + 1; out, after step t.
-        v: the voltage after step t.
-        theta: the threshold, or a fixed one (1, n).
-        z: the spikes.
-        constants: those of :func:`neurolsc.neurons.fast.inputs.rows_of` (6, n).
-        zero: the reset starts again from zero.
-        static: it subtracts the constant, not the moving threshold.
-        passes: a gradient passes the reset.
-        sums: gradients of the constants, to be added to (6, n).
+    All but constants and sums (6, n) are (B, n), of step t. In: g_next, g_v[t+1]; back, its product with w_rec; by_z,
+    the gradient by the spikes from outside. In and out: g_theta, that by the threshold. Out: back, the gradient by the
+    spikes; g, g_v[t].
     """
     batch, n = back.shape
     decay_v, constant, decay_theta, adaptation = constants[0], constants[2], constants[3], constants[5]

@@ -206,12 +206,8 @@ def reverse(
 ) -> Inputs:
     """The gradients of all inputs on a CPU, where needed.
 
-    Args:
-        plan: the run.
-        inputs: its inputs.
-        trace: what :func:`forward` returned of it: z, v, starts of theta, and events.
-        needed: which gradients are.
-        outer: gradients by the spikes (T, B, n), and by v and theta at the end (B, n); None where zero.
+    `trace` is what :func:`forward` returned: z, v, starts of theta, and events; `outer` the gradients by the spikes (T,
+    B, n), and by v and theta at the end (B, n), None where zero.
     """
     from neurolsc.neurons.fast import cpu_kernels
 

@@ -1,0 +1,133 @@
+"""The arguments of a run over all steps at once, and their gradients."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neurolsc.surrogate import Surrogate
+
+
+class Constants(NamedTuple):
+    """What all steps of a layer have in common."""
+
+    w_in: Tensor  # (n_hidden, n_in)
+    w_rec: Tensor  # (n_hidden, n_hidden)
+    decay_v: Tensor  # (n_hidden,), as all that follow
+    b_v: Tensor
+    threshold: Tensor | None = None  # of a LIF, or the resting one that a static reset subtracts; else None
+    decay_theta: Tensor | None = None  # None, as the next two, where the threshold is fixed
+    b_theta: Tensor | None = None
+    adaptation: Tensor | None = None
+
+
+class Inputs(NamedTuple):
+    """All tensors that a run depends on; or something about each of them, as a gradient."""
+
+    x: Any  # input (T, B, n_in)
+    late: Any  # input of the first step (B, n_in), after which x is read one step late; None where it is not
+    z: Any  # spikes before the first step (B, n_hidden)
+    v: Any  # voltage before it (B, n_hidden)
+    theta: Any  # threshold before it (B, n_hidden); None where it is fixed
+    c: Constants
+    spike: tuple[Any, ...]  # the tensors of the surrogate, in the order of :func:`tensors_of`
+
+    def flat(self) -> tuple[Any, ...]:
+        """One after the other, as a function of autograd takes and returns them."""
+        *own, c, spike = self
+        return (*own, *c, *spike)
+
+    @classmethod
+    def of(cls, flat: Sequence[Any]) -> Inputs:
+        """The inverse of :meth:`flat`."""
+        c = flat[5 : 5 + len(Constants._fields)]
+        return cls(*flat[:5], Constants(*c), tuple(flat[5 + len(c) :]))  # type: ignore[call-arg]
+
+    def read(self, a: int, b: int) -> Tensor:
+        """What the steps from a to b read, one behind the other ((b - a) B, n_in)."""
+        if self.late is None:
+            return self.x[a:b].flatten(0, 1).to(self.v.dtype)
+        before = self.x[max(a - 1, 0) : b - 1].flatten(0, 1).to(self.v.dtype)
+        return before if a else torch.cat([self.late.to(self.v.dtype), before])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is besides its tensors."""
+
+    spike: Surrogate  # a copy, which nobody changes
+    reset: Any  # a neurolsc.neurons.spiking.Reset
+    lengths: Tensor  # steps after which the state of each sample is wanted (B,)
+    backward: bool  # a gradient is wanted, and states are saved for it
+    gpu: bool  # the GPU's kernels take all steps
+    half: torch.dtype | None  # dtype of weights in products under autocast, which the GPU's kernels alone can do
+
+    def ends(self) -> dict[int, Tensor]:
+        """The samples whose state is wanted, by the number of steps after which it is."""
+        return {int(n): (self.lengths == n).nonzero().squeeze(1) for n in self.lengths.unique()}
+
+
+def rows_of(c: Constants) -> Tensor:
+    """decay_v, b_v, what a reset subtracts, decay_theta, b_theta and adaptation (6, n_hidden)."""
+    zero = torch.zeros_like(c.decay_v)
+    moving = (torch.ones_like(zero), zero, zero) if c.decay_theta is None else c[5:]
+    return torch.stack([c.decay_v, c.b_v, zero if c.threshold is None else c.threshold, *moving])  # type: ignore[list-item]
+
+
+def tensors_of(spike: Surrogate) -> dict[str, Tensor]:
+    """The tensors of a surrogate by name: parameters, buffers, and plain attributes."""
+    places = (spike._parameters, spike._buffers, vars(spike))
+    return {name: value for place in places for name, value in place.items() if isinstance(value, Tensor)}
+
+
+def with_tensors(spike: Surrogate, tensors: Iterable[Tensor]) -> Surrogate:
+    """A copy of a surrogate around other tensors than its own."""
+    others = dict(zip(tensors_of(spike), tensors, strict=True))
+    copied = copy.copy(spike)
+    inside: dict[str, Any] = vars(copied)
+    for place in ("_parameters", "_buffers"):
+        inside[place] = {name: others.pop(name, None) for name in inside[place]}
+    inside.update(others)
+    return copied
+
+
+def learnable(spike: Surrogate, tensors: Sequence[Tensor], needed: Sequence[bool]) -> tuple[Surrogate, list[Tensor]]:
+    """The surrogate around leaves in place of its tensors, and those leaves by which a gradient is needed."""
+    leaves = [t.detach().requires_grad_() if wants else t for t, wants in zip(tensors, needed, strict=True)]
+    return with_tensors(spike, leaves), [leaf for leaf, wants in zip(leaves, needed, strict=True) if wants]
+
+
+def by_primitive(
+    spike: Surrogate, learnt: list[Tensor], distance: Tensor, back: Tensor, sums: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Gradients by the tensors of a surrogate, added to sums: spikes depend on them as the primitive does."""
+    if not learnt:
+        return []
+    with torch.enable_grad():
+        smooth = spike.primitive(distance)
+    if not smooth.requires_grad:
+        return [*sums]
+    more = torch.autograd.grad(smooth, learnt, back.to(smooth.dtype), allow_unused=True)
+    return [new if old is None else old if new is None else old + new for old, new in zip(sums, more, strict=True)]
+
+
+def gradients_of(
+    inputs: Inputs,
+    needed: Inputs,
+    by_read: Tensor | None,
+    by_state: Sequence[Tensor],
+    by_constants: Constants,
+    by_learnt: Sequence[Tensor | None],
+) -> Inputs:
+    """All gradients in their places; by_read (T + 1, B, n_in) is by what each step reads, and a row of zeros."""
+    found = iter(by_learnt)
+    by_x, by_late = by_read, None
+    if by_read is not None:
+        by_x, by_late = (by_read[:-1], None) if inputs.late is None else (by_read[1:], by_read[0])
+    by_spike = tuple(next(found) if wants else None for wants in needed.spike)
+    return Inputs(by_x, by_late, *by_state, by_constants, by_spike)  # type: ignore[call-arg]
