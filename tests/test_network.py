@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from neurolsc import (
     LIF,
-    ALIFLowPass,
     ALIFPlus,
     ALIFPlusMinus,
     Cell,
@@ -44,7 +43,7 @@ def by_hand(network: Network, x: Tensor) -> tuple[list[Tensor], list[list[Tensor
 
 
 @both_delays
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus])
 def test_run_is_the_loop_written_out(kind, layer_delay, make_network, make_spikes):
     network, x = make_network(kind, layers=3, layer_delay=layer_delay, gain=3), make_spikes()
     run = network.run(x)
@@ -178,70 +177,45 @@ def test_state_variables_may_have_any_shape():
     assert profile.time[0, 0, 0] > 0.5, "the level alone keeps one half"
 
 
-@pytest.mark.parametrize(
-    "convert",
-    [
-        Tensor.bool,
-        lambda x: x.to(torch.uint8),
-        lambda x: x.to(torch.int64),
-        Tensor.float,
-    ],
-    ids=["bool", "uint8", "int64", "float32"],
-)
-def test_input_formats_are_equal(convert, make_network, make_spikes):
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
+def test_input_formats_are_equal(dtype, make_network, make_spikes):
     network, x = make_network(), make_spikes()
-    assert torch.equal(network(convert(x)), network(x))
+    assert torch.equal(network(x.to(dtype)), network(x))
     assert network.run(x).spikes[-1].any()
 
 
-def test_input_that_does_not_fit_is_refused(make_network):
-    network = make_network()
+def test_what_does_not_fit_is_refused(make_network, make_spikes):
+    network, x = make_network(), make_spikes()
     with pytest.raises(TypeError, match=r"torch\.from_numpy\(x\)"):
         network(torch.zeros(20, 6, 30).numpy())
-    for shape in ((20, 30), (20, 6, 29), (0, 6, 30), (20, 0, 30)):
+    for shape in ((20, 6, 29), (0, 6, 30)):
         with pytest.raises(ValueError, match=r"x must have shape \(T, B, 30\) with T, B >= 1, got"):
             network(torch.zeros(shape))
-    for bad in (math.nan, math.inf):
-        x = torch.zeros(4, 2, 30)
-        x[2, 1, 7] = bad
-        with pytest.raises(ValueError, match="x must be finite"):
-            network(x)
-    for shape in ((30,), (2, 29), (3, 2, 30)):
-        with pytest.raises(ValueError, match=r"x must have shape \(B, 30\)"):
-            network.step(torch.zeros(shape), network.initial_states(2))
-
-
-def test_mask_that_does_not_fit_is_refused(make_network, make_spikes):
-    network, x = make_network(), make_spikes()
-    for bad in (torch.ones(20, 6), torch.ones(6, 20, dtype=torch.bool)):
-        with pytest.raises(ValueError, match=r"mask must be bool \(20, 6\)"):
-            network.run(x, mask=bad)
-    with pytest.raises(ValueError, match="batch-first"):
+    bad = x.clone()
+    bad[2, 1, 7] = math.nan
+    with pytest.raises(ValueError, match="x must be finite"):
+        network(bad)
+    with pytest.raises(ValueError, match=r"x must have shape \(B, 30\)"):
+        network.step(torch.zeros(2, 29), network.initial_states(2))
+    with pytest.raises(ValueError, match=r"mask must be bool \(20, 6\).*batch-first"):
         network.run(x, mask=torch.ones(6, 20, dtype=torch.bool))
-
-
-def test_states_that_do_not_fit_are_refused(make_network, make_spikes):
-    network, x = make_network(), make_spikes()
-    states = network.initial_states(6)
     with pytest.raises(ValueError, match="states must be those of 2 samples, as x is, got"):
-        network.run(x[:, :2], states)
-    with pytest.raises(ValueError, match="states must be those of 2 samples"):
-        network.step(x[0, :2], states)
+        network.run(x[:, :2], network.initial_states(6))
     with pytest.raises(ValueError, match="2 cells with layer_delay=1"):
         network.run(x, make_network(layer_delay=0).initial_states(6))
-    with pytest.raises(ValueError, match="2 cells"):
-        network.run(x, make_network(layers=3).initial_states(6))
 
 
-def test_construction_is_refused_with_what_was_wanted():
-    with pytest.raises(ValueError, match="at least one cell"):
-        Network([], 2)
-    with pytest.raises(ValueError, match="cell 1 reads 5 inputs, but cell 0 has 4 outputs"):
-        Network([LIF(3, 4), LIF(5, 4)], 2)
-    with pytest.raises(ValueError, match="layer_delay must be 0 or 1, got 2"):
-        Network([LIF(3, 4)], 2, layer_delay=2)
-    with pytest.raises(ValueError, match="n_out must be at least 1"):
-        Network([LIF(3, 4)], 0)
+@pytest.mark.parametrize(
+    ("cells", "settings", "message"),
+    [
+        ([], {}, "at least one cell"),
+        ([LIF(3, 4), LIF(5, 4)], {}, "cell 1 reads 5 inputs, but cell 0 has 4 outputs"),
+        ([LIF(3, 4)], {"layer_delay": 2}, "layer_delay must be 0 or 1, got 2"),
+    ],
+)
+def test_construction_is_refused_with_what_was_wanted(cells, settings, message):
+    with pytest.raises(ValueError, match=message):
+        Network(cells, 2, **settings)
 
 
 @both_delays

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from torch import Tensor, nn
 
 import neurolsc
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, diagnose, evaluate, pretrain, radius_profile, train
-from neurolsc.cli import app
+from neurolsc import ALIFPlus, ALIFPlusMinus, Network, diagnose, evaluate, pretrain, radius_profile, train
 from neurolsc.initialisers import (
     IKUN,
     LSC,
@@ -90,11 +88,6 @@ def test_radii(method):
     assert str(other)
 
 
-def test_radii_of_an_input_that_is_still_on_the_cpu():
-    _, gpu = both()
-    assert radius_profile(gpu, data(4)[0]).time_mean.isfinite().all()
-
-
 def test_exponents():
     cpu, gpu = both()
     x, _ = data(4)
@@ -152,54 +145,3 @@ def test_saved_on_a_gpu_and_loaded_without(tmp_path: Path):
     x, _ = data()
     assert torch.equal(loaded(x), loaded.to("cpu")(x))
     torch.testing.assert_close(gpu(x.to(CUDA)).cpu(), loaded(x))
-
-
-@pytest.mark.filterwarnings("ignore:.*adaptation never decays")
-@pytest.mark.parametrize("library", ["snntorch", "norse", "torch"])
-def test_other_libraries_layers(library):
-    if library == "snntorch":
-        snn = pytest.importorskip("snntorch")
-        model: nn.Module = nn.Sequential(
-            nn.Linear(30, 24),
-            snn.RLeaky(beta=0.9, linear_features=24),
-            nn.Linear(24, 24),
-            snn.Leaky(beta=0.9),
-            nn.Linear(24, 4),
-        )
-    elif library == "norse":
-        norse = pytest.importorskip("norse.torch")
-        model = norse.SequentialState(norse.LIFRecurrent(30, 24), norse.LSNNRecurrent(24, 24), nn.Linear(24, 4))
-    else:
-        model = nn.Sequential(nn.GRU(30, 24), nn.RNN(24, 24))
-    network = neurolsc.wrap(model.to(CUDA))
-    x = 3 * data(8)[0].float().to(CUDA)
-    assert network.run(x).logits.is_cuda
-    profile = radius_profile(network, x)
-    assert profile.time_mean.isfinite().all()
-    pretrain(network, [x], max_steps=3, progress=False)
-
-
-def test_quantizes():
-    cpu = Network([LIF(30, 24, tau_v=20.0), LIF(24, 24, tau_v=20.0)], 4)
-    gpu, (x, _) = copy.deepcopy(cpu).to(CUDA), data(8)
-    one, other = neurolsc.export.quantize(cpu, force=True), neurolsc.export.quantize(gpu, force=True)
-    assert torch.equal(one.run(x).logits, other.run(x).logits.cpu())
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["radii", "--samples", "2"],
-        ["pretrain", "--target", "0.5", "--pretrain-steps", "3", "--out", "run"],
-        ["train", "--epochs", "2", "--out", "run"],
-        ["train", "--for", "netx", "--epochs", "2", "--out", "run"],
-    ],
-    ids=lambda words: " ".join(words[:2]),
-)
-def test_commands(words, tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, [*words, "--width", "16", "--device", CUDA])
-    assert done.exit_code == 0, done.output
-    if words[0] == "train":
-        assert CliRunner().invoke(app, ["evaluate", "run", "--device", CUDA]).exit_code == 0
-        assert CliRunner().invoke(app, ["evaluate", "run"]).exit_code == 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neurolsc import Network, wrap
+from neurolsc import Network
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -32,18 +32,6 @@ def test_less_is_saved(make_network, make_spikes, monkeypatch):
     assert saved(network, x) < 2.5 * spikes  # with the voltages, and in blocks the thresholds and what is not zero
     network.recompute = True
     assert saved(network, x) < 1.4 * spikes
-
-
-def test_cells_of_other_kinds_recompute_too():
-    torch.manual_seed(0)
-    network = wrap(torch.nn.LSTM(5, 7, num_layers=2))
-    x, gradients, sizes = torch.randn(30, 4, 5), [], []
-    for network.recompute in (False, True):
-        sizes.append(saved(network, x))
-        gradients.append([p.grad.clone() for p in network.parameters()])
-        network.zero_grad()
-    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-14)
-    assert sizes[1] < 0.5 * sizes[0]
 
 
 @pytest.mark.parametrize("spike", [None, torch.sigmoid], ids=["loop", "plain steps"])

@@ -43,8 +43,6 @@ def name(value: object) -> str:
 
 
 every_surrogate = pytest.mark.parametrize("kind", SHAPES, ids=name)
-per_layer_or_neuron = pytest.mark.parametrize("n", [(), (len(POINTS),)], ids=["per layer", "per neuron"])
-
 # torch's own forward mode and inductor use it
 torch_jit_is_deprecated = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 
@@ -75,15 +73,15 @@ def as_function(kind: type[surrogate.Surrogate], method: str):
     return function
 
 
-def log_parameters(n: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def log_parameters() -> tuple[Tensor, Tensor]:
+    n = len(POINTS)  # per neuron
     a = (math.log(DAMPENING) + 0.01 * torch.rand(n)).requires_grad_()
     b = (math.log(SHARPNESS) + 0.01 * torch.rand(n)).requires_grad_()
     return a, b
 
 
 @every_surrogate
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("learnable", [False, True], ids=["fixed", "learnable"])
+@pytest.mark.parametrize(("dtype", "learnable"), [(torch.float64, True), (torch.bfloat16, False)], ids=str)
 def test_forward_is_exactly_zero_or_one_and_zero_at_the_threshold(kind, dtype, learnable):
     tiny = torch.finfo(dtype).tiny
     v = torch.tensor([-30, -0.7, -tiny, -0.0, 0, tiny, 0.3, 30], dtype=dtype, requires_grad=True)
@@ -117,34 +115,23 @@ def test_gradient_of_the_spike_is_that_of_its_primitive_and_the_stated_derivativ
 
 
 @every_surrogate
-def test_gradients_far_from_the_threshold_are_finite(kind):
-    v = torch.tensor([-1e6, -1e3, 1e3, 1e6], requires_grad=True)
-    (first,) = torch.autograd.grad(kind()(v).sum(), v, create_graph=True)
-    (second,) = torch.autograd.grad((first + 0 * v).sum(), v)  # 0 v: the rectangle's derivative does not depend on v
-    assert first.abs().max() < 1e-5
-    assert second.abs().max() < 1e-5
+def test_primitive_agrees_with_finite_differences_in_all_arguments(kind):
+    assert gradcheck(as_function(kind, "primitive"), (points(), *log_parameters()))
 
 
 @every_surrogate
-@per_layer_or_neuron
-def test_primitive_agrees_with_finite_differences_in_all_arguments(kind, n):
-    assert gradcheck(as_function(kind, "primitive"), (points(), *log_parameters(n)))
-
-
-@every_surrogate
-@per_layer_or_neuron
-def test_gradient_of_the_spike_can_be_differentiated_again_in_all_arguments(kind, n):
+def test_gradient_of_the_spike_can_be_differentiated_again_in_all_arguments(kind):
     spike = as_function(kind, "forward")
 
     def derivative(v: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return torch.autograd.grad(spike(v, a, b).sum(), v, create_graph=True)[0]
 
     # an offset that depends on all arguments, for the shapes whose derivative does not
-    assert gradcheck(lambda *x: derivative(*x) + sum(map(torch.sum, x)), (points(), *log_parameters(n)))
+    assert gradcheck(lambda *x: derivative(*x) + sum(map(torch.sum, x)), (points(), *log_parameters()))
 
 
 @torch_jit_is_deprecated
-@every_surrogate
+@pytest.mark.parametrize("kind", [surrogate.FastSigmoid, surrogate.Exponential], ids=name)
 def test_torch_func_sees_the_derivative(kind):
     spike, v = kind(DAMPENING, SHARPNESS), points().detach()
     slope = spike.derivative(v)

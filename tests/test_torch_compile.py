@@ -57,12 +57,6 @@ def test_what_stands_around_a_network_is_compiled(make_network, make_spikes):
     assert graphs == [["relu"], ["softmax"]]  # and no step of the loop
 
 
-def test_in_one_piece_it_is_refused(make_network, make_spikes):
-    compiled = torch.compile(make_network(), fullgraph=True, backend="eager")
-    with pytest.raises(Exception, match=r"the fast path needs no torch\.compile"):
-        compiled(make_spikes())
-
-
 def test_where_a_network_is_wanted_a_compiled_one_is_told_from_other_modules(make_network):
     with pytest.raises(TypeError, match=r"got one in torch\.compile: give the network itself"):
         evaluate(torch.compile(make_network()), [(torch.zeros(3, 30), 0)])

@@ -67,6 +67,31 @@ def stepped(step: Callable[[Tensor, Tensor], Tensor], currents: Tensor, h: Tenso
     return torch.stack(states)
 
 
+class GatedCell(Cell):
+    """A recurrent layer that reads its input and its output h through the matrices of gates.
+
+    The matrices of the gates lie one below the other; each starts Glorot uniform (input) or orthogonal (recurrent).
+
+    Source: arXiv:2308.12075, App. H.
+    """
+
+    scaled_parameters = (ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time"))
+    paper_scaled_parameters = scaled_parameters
+
+    def __init__(self, n_in: int, n_hidden: int, gates: int = 1) -> None:
+        super().__init__(n_in, n_hidden)
+        w_in = [nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)) for _ in range(gates)]
+        w_rec = [nn.init.orthogonal_(torch.empty(n_hidden, n_hidden)) for _ in range(gates)]
+        self.w_in, self.w_rec = nn.Parameter(torch.cat(w_in)), nn.Parameter(torch.cat(w_rec))
+        self.bias = nn.Parameter(torch.zeros(gates * n_hidden))
+
+    def initial_state(self, batch: int) -> State:
+        return HiddenState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
+
+    def output(self, state: State) -> Tensor:
+        return state.h
+
+
 @register
 class FeedForward(Cell):
     r"""A fully connected layer without memory.
@@ -103,11 +128,8 @@ class FeedForward(Cell):
         self.w_in = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)))
         self.bias = nn.Parameter(torch.zeros(n_hidden))
 
-    def initial_state(self, batch: int) -> HiddenState:
-        return HiddenState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
-
-    def output(self, state: HiddenState) -> Tensor:
-        return state.h
+    initial_state = GatedCell.initial_state
+    output = GatedCell.output
 
     def update(self, x: Tensor, z: Tensor, state: HiddenState) -> HiddenState:
         return HiddenState(ACTIVATIONS[self.activation](linear(x, self.w_in, self.bias)))
@@ -117,31 +139,6 @@ class FeedForward(Cell):
     ) -> tuple[Tensor, HiddenState] | None:
         outputs = self.update(inputs_of(x, late, state.h.dtype), state.h, state).h
         return outputs, HiddenState(last_of(outputs, state.h, lengths))
-
-
-class GatedCell(Cell):
-    """A recurrent layer that reads its input and its output h through the matrices of gates.
-
-    The matrices of the gates lie one below the other; each starts Glorot uniform (input) or orthogonal (recurrent).
-
-    Source: arXiv:2308.12075, App. H.
-    """
-
-    scaled_parameters = (ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time"))
-    paper_scaled_parameters = scaled_parameters
-
-    def __init__(self, n_in: int, n_hidden: int, gates: int = 1) -> None:
-        super().__init__(n_in, n_hidden)
-        w_in = [nn.init.xavier_uniform_(torch.empty(n_hidden, n_in)) for _ in range(gates)]
-        w_rec = [nn.init.orthogonal_(torch.empty(n_hidden, n_hidden)) for _ in range(gates)]
-        self.w_in, self.w_rec = nn.Parameter(torch.cat(w_in)), nn.Parameter(torch.cat(w_rec))
-        self.bias = nn.Parameter(torch.zeros(gates * n_hidden))
-
-    def initial_state(self, batch: int) -> State:
-        return HiddenState(torch.zeros(batch, self.n_hidden, **self.dtype_and_device))
-
-    def output(self, state: State) -> Tensor:
-        return state.h
 
 
 @register

@@ -376,4 +376,4 @@ def spike_function(name: str, spike: Any) -> Spike:
     cure = f"; write {spike.__name__}()" if isinstance(spike, type) else ""
     if cure or not callable(spike):
         raise TypeError(f"{name} must be a surrogate or another callable of v - theta, got {spike!r}{cure}.")
-    return spike
+    return spike  # type: ignore[return-value]

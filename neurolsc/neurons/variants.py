@@ -97,19 +97,9 @@ class LI(Cell):
         self.tau_i = torch.full((n_hidden,), number("tau_i", tau_i))
         self.register_buffer("b_v", torch.zeros(n_hidden))
 
-    @property
-    def decay_i(self) -> Tensor:
-        """exp(-1/tau_i), shape (n_hidden,)."""
-        return torch.exp(-1 / self.tau_i)
-
-    @property
-    def decay_v(self) -> Tensor:
-        """exp(-1/tau_v), shape (n_hidden,)."""
-        return torch.exp(-1 / self.tau_v)
-
-    def initial_state(self, batch: int) -> CubaState:
-        zero = torch.zeros(batch, self.n_hidden, **self.dtype_and_device)
-        return CubaState(zero, zero.clone())
+    decay_i = CubaLIF.decay_i
+    decay_v = CubaLIF.decay_v
+    initial_state = CubaLIF.initial_state
 
     def output(self, state: CubaState) -> Tensor:
         return state.v

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from neurolsc import LIF, LRU, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network
-from neurolsc.neurons import Derivatives
 from neurolsc.neurons.derivatives import SpikingStep
 from neurolsc.neurons.isolated import IsolatedNeurons, _norm_below_one, isolated_radius
 from neurolsc.stability.transitions import (
@@ -22,7 +21,6 @@ from tests.neurons.steps import RESETS
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-KINDS = [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass]
 P, S, N_IN, N = 4, 5, 3, 2
 
 
@@ -49,15 +47,17 @@ def check_terms(step, parts: dict[str, Tensor], points: int) -> None:
         torch.testing.assert_close(part[name], torch.einsum("pi,pij,pj->p", y[:2], m[some], x[:2]))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, LRU])
-@pytest.mark.parametrize("reset", RESETS)
-@pytest.mark.parametrize("gradient", [False, True], ids=["detached", "gradient"])
+CASES = [(kind, reset, True) for kind in (LIF, ALIFPlus, ALIFLowPass) for reset in RESETS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reset", "gradient"),
+    [*CASES, (LIF, "subtract", False), (ALIFPlusMinus, "subtract", False), (LRU, "", False)],
+)
 def test_closed_forms_are_those_of_autograd_as_matrices_and_as_products(
     kind, reset, gradient, make_network, make_spikes
 ):
     if kind is LRU:
-        if reset != "subtract":
-            return
         cells = [LRU(30, 5, n_state=5, dropout=0), LRU(5, 5, dropout=0)]
         network = Network(cells, 2)
     else:
@@ -87,32 +87,6 @@ def test_closed_forms_are_those_of_autograd_as_matrices_and_as_products(
             check_operator(operator, below)
 
 
-class Drawn(Derivatives):
-    """Two terms, of which one is the same at all points."""
-
-    def by_state(self, x: Tensor, state: Tensor) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(0)
-        return {"own": torch.randn(P, S, S, generator=generator), "shared": torch.randn(1, S, S, generator=generator)}
-
-    def by_input(self, x: Tensor, state: Tensor) -> Tensor:
-        return torch.randn(P, S, N_IN, generator=torch.Generator().manual_seed(1))
-
-    def of_output(self, state: Tensor) -> Tensor:
-        return torch.randn(1, N, S, generator=torch.Generator().manual_seed(2))
-
-
-def test_operators_of_matrices_are_the_matrices():
-    known, nothing = Drawn(), torch.zeros(P, 0)
-    parts = known.by_state(nothing, nothing)
-    step = known.state_map(nothing, nothing)
-    check_operator(step, sum(parts.values()))
-    check_terms(step, parts, P)
-    check_operator(known.input_maps(nothing, nothing)[0], known.by_input(nothing, nothing))
-    output = known.output_maps(nothing)[0]
-    assert output.same
-    check_operator(output, known.of_output(nothing).expand(P, -1, -1))
-
-
 @pytest.mark.parametrize("kind", [LIF, ALIFPlus])
 @pytest.mark.parametrize("shift", [0.7, 0.3 + 0.4j], ids=["real", "complex"])
 def test_factors_solve_with_the_shifted_matrix_and_its_adjoint(kind, shift, make_network, make_spikes):
@@ -136,13 +110,9 @@ def blocks(m: Tensor, neurons: int) -> Tensor:
     return m * torch.eye(neurons).repeat(variables, variables)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("reset", RESETS)
-@pytest.mark.parametrize("right", [True, False], ids=["right", "left"])
-def test_isolated_neurons_are_the_diagonal_blocks_and_their_gain_is_bounded(
-    kind, reset, right, make_network, make_spikes
-):
-    network = make_network(kind, width=6, gain=6, tau_v=2.0, reset=reset, reset_gradient=True)
+@pytest.mark.parametrize(("kind", "right"), [(LIF, True), (ALIFPlus, True), (ALIFPlus, False), (ALIFLowPass, False)])
+def test_isolated_neurons_are_the_diagonal_blocks_and_their_gain_is_bounded(kind, right, make_network, make_spikes):
+    network = make_network(kind, width=6, gain=6, tau_v=2.0, reset_gradient=True)
     t = follow(network, make_spikes(T=6, B=2), torch.arange(6))[0][1]
     step, d = t.cell.linearised(t.before), blocks(time_derivative(t).detach(), 6)
     alone, largest = IsolatedNeurons.of(step), torch.linalg.eigvals(d).abs().amax(1)
@@ -169,17 +139,7 @@ def test_isolated_neurons_are_the_diagonal_blocks_and_their_gain_is_bounded(
     assert (found > 0.97 * bound).double().mean() > 0.9, "nor is it far above"
 
 
-def test_a_neuron_without_a_surrogate_derivative_is_its_leaks():
-    zero, d, e = torch.zeros(1, 3), torch.full((1, 3), 0.2), torch.full((1, 3), 0.1)
-    step = SpikingStep(torch.randn(3, 3), zero, d, e, zero, torch.ones(3), torch.tensor([0.5, 0.9, 0.7]))
-    known = isolated_radius(step, True, 0.01)
-    assert known.largest.all()
-    torch.testing.assert_close(known.value.real, torch.tensor([0.9]))
-    vector = known.vector[0].real
-    torch.testing.assert_close(vector.abs() / vector.abs().max(), torch.tensor([0, 1 / 7, 0, 0, 1, 0]))
-
-
-@pytest.mark.parametrize("size", [0.5, 0.9, 0.99, 1.01, 1.5])
+@pytest.mark.parametrize("size", [0.5, 0.99, 1.01])
 def test_norms_below_one_are_shown_and_no_others(size):
     n = 100
     w, root = torch.randn(n, n, generator=torch.Generator().manual_seed(0)), 0.5 + torch.rand(4, n)
@@ -198,7 +158,7 @@ def slow_thresholds(n: int, coupling: float, seed: int = 0) -> SpikingStep:
 
 
 def test_isolated_neurons_hold_the_radius_only_where_the_network_has_no_more():
-    for seed in range(4):
+    for seed in range(2):
         assert not isolated_radius(slow_thresholds(100, 1.05, seed), False, 0.01).largest.any()
         mild = isolated_radius(slow_thresholds(100, 0.4, seed), False, 0.01)
         assert mild.exists.all()

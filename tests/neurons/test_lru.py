@@ -22,7 +22,7 @@ def by_loop(decay, inputs, start):
 
 
 @pytest.mark.parametrize("busy", [1, 10**9], ids=["loop", "halves"])
-@pytest.mark.parametrize("steps", [1, 2, 5, 8])
+@pytest.mark.parametrize("steps", [1, 5, 8])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_the_scan_is_the_loop_with_its_gradients(steps, dtype, busy, monkeypatch):
     monkeypatch.setattr("neurolsc.neurons.lru.BUSY", busy)
@@ -72,12 +72,3 @@ def test_dropout_acts_while_training_and_nowhere_else():
     for name in ("dropout", "exterior_dropout"):
         with pytest.raises(ValueError, match=rf"{name} must be a probability in \[0, 1\), got 1.0"):
             LRU(3, 3, **{name: 1.0})
-
-
-def test_moduli_can_be_set_and_stay_below_1():
-    cell = LRU(4, 4)
-    cell.modulus = torch.tensor([0.0, 0.3, 0.9, 1.5])
-    torch.testing.assert_close(cell.modulus[1:3], torch.tensor([0.3, 0.9]), **TIGHT)
-    assert 0 < cell.modulus[0] < 1e-15
-    assert 1 - 1e-15 < cell.modulus[3] < 1
-    assert cell.nu_log.isfinite().all()

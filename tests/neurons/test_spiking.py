@@ -77,11 +77,11 @@ ALIF = {"tau_v": 3.0, "tau_theta": 20.0, "b_theta": 0.01, "adaptation": 0.3}
 @every_reset
 @pytest.mark.parametrize("gradient", [False, True])
 def test_step_and_run_are_eq_49_written_out(kind, settings, reset, gradient, make_spikes):
-    cell, x = kind(9, 7, reset=reset, reset_gradient=gradient, **settings), make_spikes(T=40, B=3, N=9, rate=0.4)
+    cell, x = kind(9, 7, reset=reset, reset_gradient=gradient, **settings), make_spikes(T=20, B=3, N=9, rate=0.4)
     with torch.no_grad():
         cell.w_rec.diagonal().normal_(0, 0.1)
     wanted, state = eq_49(cell, x.numpy()), cell.initial_state(3)
-    for t in range(40):
+    for t in range(20):
         z, state = cell.step(x[t], state)
         for name, value in state._asdict().items():
             np.testing.assert_allclose(value.detach().numpy(), wanted[name][t], rtol=1e-12, atol=1e-12)
@@ -143,52 +143,32 @@ def test_recurrence_may_start_orthogonal():
     torch.testing.assert_close(w @ w.T, torch.eye(20))
 
 
-def test_arguments_are_refused_with_what_was_wanted():
-    for bad in ({"n_in": 0}, {"n_hidden": -1}, {"tau_v": 0.0}, {"threshold": -1.0}, {"tau_v": math.nan}):
-        with pytest.raises(ValueError, match=f"{next(iter(bad))} must be"):
-            LIF(**{"n_in": 3, "n_hidden": 2} | bad)
-    with pytest.raises(TypeError, match="n_hidden must be an int"):
-        LIF(3, 2.0)
-    for name in ("tau_theta", "b_theta", "adaptation"):
-        with pytest.raises(ValueError, match=f"{name} must be positive and finite"):
-            ALIFPlus(3, 2, **{name: -1.0})
-    with pytest.raises(TypeError, match=r"adaptation must be one number, got a tensor of shape \(2,\)"):
-        ALIFPlus(3, 2, adaptation=torch.ones(2))
-    with pytest.raises(ValueError, match="reset must be one of 'subtract'"):
-        LIF(3, 2, reset="hard")
-    with pytest.raises(ValueError, match="recurrent_init must be one of 'glorot'"):
-        LIF(3, 2, recurrent_init="he")
-    cell = LIF(3, 2)
-    for shape in ((3,), (4, 2), (1, 4, 3)):
-        with pytest.raises(ValueError, match=r"x must have shape \(B, 3\)"):
-            cell.step(torch.zeros(shape), cell.initial_state(4))
+@pytest.mark.parametrize(
+    ("kind", "bad", "message"),
+    [
+        (LIF, {"n_in": 0}, "n_in must be"),
+        (LIF, {"n_hidden": 2.0}, "n_hidden must be an int"),
+        (LIF, {"tau_v": math.nan}, "tau_v must be positive and finite"),
+        (LIF, {"threshold": -1.0}, "threshold must be positive and finite"),
+        (ALIFPlus, {"b_theta": -1.0}, "b_theta must be positive and finite"),
+        (ALIFPlus, {"adaptation": torch.ones(2)}, r"adaptation must be one number, got a tensor of shape \(2,\)"),
+        (LIF, {"reset": "hard"}, "reset must be one of 'subtract'"),
+        (LIF, {"recurrent_init": "he"}, "recurrent_init must be one of 'glorot'"),
+    ],
+)
+def test_arguments_are_refused_with_what_was_wanted(kind, bad, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        kind(**{"n_in": 3, "n_hidden": 2} | bad)
 
 
-def test_config_makes_a_cell_of_the_same_layout():
-    cell = LIF(3, 2, reset="zero", reset_gradient=True)
-    config = cell.config()
-    assert config.pop("spike")["name"] == "FastSigmoid"
-    assert str(LIF(**config)) == str(cell)
-    with pytest.raises(TypeError, match="only surrogates of neurolsc can be saved"):
-        LIF(3, 2, spike=torch.sign).config()
-
-
-@both
-def test_starts_at_rest_and_stays_there_without_input(kind):
-    cell = kind(4, 6)
+def test_starts_at_rest_and_stays_there_without_input():
+    cell = ALIFPlus(4, 6)
     state = start = cell.initial_state(3)
     torch.testing.assert_close(start.theta, (cell.b_theta / (1 - torch.exp(-1 / cell.tau_theta))).expand(3, -1))
-    for _ in range(300):
+    for _ in range(50):
         z, state = cell.step(torch.zeros(3, 4), state)
         assert not z.any()
     torch.testing.assert_close(state, start, rtol=1e-12, atol=1e-12)
-
-
-def test_spike_at_the_threshold_needs_more_than_equality():
-    cell = ALIFPlus(2, 3)
-    theta = torch.rand(4, 3)
-    assert not cell.output(ALIFState(theta, theta)).any()
-    assert cell.output(ALIFState(torch.nextafter(theta, torch.ones(())), theta)).all()
 
 
 @both
@@ -224,20 +204,18 @@ def test_alif_plus_minus_draws_the_adaptation_around_zero(n_in):
     assert adaptation.std().item() == pytest.approx(1.8 / n_in, rel=0.05)
 
 
-@both
 @pytest.mark.parametrize(
     ("n_in", "width", "n_out", "count"), [(784, 128, 10, 151_818), (700, 256, 20, 382_996)], ids=["sl-MNIST", "SHD"]
 )
-def test_parameters_are_as_many_as_in_table_s1(kind, n_in, width, n_out, count):
+def test_parameters_are_as_many_as_in_table_s1(n_in, width, n_out, count):
     # lsc.md, part 2: the paper's table, which prints 2 more, counts a readout bias
-    network = Network([kind(n_in, width), kind(width, width)], n_out, readout_bias=True)
+    network = Network([ALIFPlus(n_in, width), ALIFPlus(width, width)], n_out, readout_bias=True)
     assert sum(p.numel() for p in network.parameters() if p.requires_grad) == count
 
 
-@both
-def test_time_constants_survive_a_violent_optimizer(kind):
+def test_time_constants_survive_a_violent_optimizer():
     torch.set_default_dtype(torch.float32)
-    cell = kind(4, 6)
+    cell = ALIFPlus(4, 6)
     optimizer = torch.optim.SGD([cell.log_tau_v, cell.log_tau_theta], lr=1e4)
     for sign in (1, 1, -1, -1, -1):
         optimizer.zero_grad()
@@ -287,17 +265,6 @@ def as_alif(cell: ALIFLowPass) -> ALIFPlus:
     return plain
 
 
-def test_a_spike_takes_off_more_than_of_an_alif_plus_by_as_much_as_is_said():
-    cell = ALIFLowPass(9, 7, **HIGH)
-    state, x = ALIFState(torch.randn(5, 7), 0.3 * torch.rand(5, 7)), torch.randn(5, 9)
-    (_, ours), (_, theirs) = cell.step(x, state), as_alif(cell).step(x, state)
-    fired = cell.output(state)
-    more = (1 - cell.decay_theta) * (cell.b_theta + cell.adaptation - state.theta) * fired
-    assert 0 < fired.mean() < 1
-    torch.testing.assert_close(ours.theta, theirs.theta)
-    torch.testing.assert_close(ours.v, theirs.v - more)
-
-
 def test_derivatives_with_a_detached_reset_are_those_of_the_alif_plus():
     cell = ALIFLowPass(9, 7, **HIGH)
     state = ALIFState(torch.randn(5, 7), 0.3 * torch.rand(5, 7))
@@ -305,32 +272,17 @@ def test_derivatives_with_a_detached_reset_are_those_of_the_alif_plus():
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("kappa", [0.85, 1.1, 0.3])
-@pytest.mark.parametrize("hold", [False, True])
-def test_our_rule_multiplies_the_derivative_by_exactly_kappa_and_keeps_the_resting_threshold(kappa, hold):
+@pytest.mark.parametrize("kappa", [0.3, 1.1])
+def test_our_rule_multiplies_the_derivative_by_exactly_kappa_and_keeps_the_resting_threshold(kappa):
     cell = ALIFLowPass(6, 5, tau_v=2.0, tau_theta=20.0)
     cell.tau_theta = cell.tau_theta.clamp(max=9.0)  # a decay times 1.1 stays below 1
     state = ALIFState(torch.randn(3, 5), torch.randn(3, 5))
     known = cell.derivatives()
     assert known is not None
     before, rest = sum(known.by_state(torch.zeros(0), state).values()), cell.theta_rest.clone()
-    TransitionRule(hold).apply(cell, time=kappa, depth=1 / kappa)
+    TransitionRule().apply(cell, time=kappa, depth=1 / kappa)
     torch.testing.assert_close(sum(known.by_state(torch.zeros(0), state).values()), kappa * before)
     assert torch.equal(cell.theta_rest, rest)
-
-
-def test_what_is_frozen_stays_and_the_papers_rule_moves_what_the_paper_lists():
-    for frozen, stays in (("log_tau_theta", "tau_theta"), ("adaptation", "adaptation")):
-        cell = ALIFLowPass(6, 5)
-        cell.get_parameter(frozen).requires_grad_(False)
-        before = getattr(cell, stays).clone()
-        TransitionRule().apply(cell, time=0.9, depth=1.1)
-        assert torch.equal(getattr(cell, stays), before)
-    cell = ALIFLowPass(6, 5)
-    before = {name: getattr(cell, name).clone() for name in ("tau_theta", "b_theta", "adaptation")}
-    PaperRule().apply(cell, time=0.9, depth=1.1)
-    for name, factor in (("tau_theta", 0.9), ("b_theta", 1.1), ("adaptation", 1.1)):
-        torch.testing.assert_close(getattr(cell, name), factor * before[name])
 
 
 # ---- ALIFPositive
@@ -366,7 +318,7 @@ def test_derivatives_are_those_of_carry(name, gradient):
     assert gradient == bool(r.any())
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, torch.tensor([1.0, -2.0])], ids=str)
+@pytest.mark.parametrize("bad", [0.0, math.nan, torch.tensor([1.0, -2.0])], ids=str)
 def test_a_positive_parameter_refuses_what_is_not_positive_and_stays(bad):
     cell = LIF(3, 2)
     before = cell.tau_v.clone()

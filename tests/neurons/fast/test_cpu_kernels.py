@@ -17,9 +17,9 @@ def sparse(rows: int, width: int, density: float, dtype: torch.dtype = torch.flo
     return ((drawn < density) * (drawn + 1)).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("density", [0.0, 0.02, 0.2])
+@pytest.mark.parametrize(
+    ("density", "threads", "dtype"), [(0.0, 1, torch.float64), (0.02, 3, torch.float32), (0.2, 3, torch.float64)]
+)
 def test_products(density, threads, dtype, monkeypatch):
     monkeypatch.setattr(cpu_kernels, "PER_THREAD", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)

@@ -91,7 +91,7 @@ def test_kernels_equal_the_other_ways(kind, reset, reset_gradient, launches):
     assert_as_without(lambda: outcome(cell, x, state, by=(x, late, *state), **settings), launches)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 17])
+@pytest.mark.parametrize("batch", [2, 17])
 def test_across_tiles_of_samples_and_neurons(batch, launches, monkeypatch):
     monkeypatch.setattr(gpu_kernels, "HELD", 8 * 32 * min(batch, 4))  # 8 of 20 rows at a time
     cell = firing(ALIFPlus, 7, 20, reset_gradient=True)
@@ -99,22 +99,15 @@ def test_across_tiles_of_samples_and_neurons(batch, launches, monkeypatch):
     assert_as_without(lambda: outcome(cell, x, state, by=state), launches)
 
 
-@pytest.mark.parametrize("steps", [1, 4])
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus])
-@pytest.mark.parametrize("parts", ["spikes", "states"])
-def test_when_only_spikes_or_states_matter(parts, kind, steps, launches):
-    cell, x = firing(kind), spikes(steps, 3, 7)
+@pytest.mark.parametrize(("kind", "parts"), [(LIF, "spikes"), (ALIFPlus, "states")])
+def test_when_only_spikes_or_states_matter(kind, parts, launches):
+    cell, x = firing(kind), spikes(1, 3, 7)
     state = moving(cell, 3)
     assert_as_without(lambda: outcome(cell, x, state, parts=parts, by=state), launches)
 
 
-SURROGATES = [getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate"]
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=() if k is surrogate.MultiGaussian else pytest.mark.slow) for k in SURROGATES]
-)
-def test_with_every_surrogate_and_its_parameters(kind, launches):
+@pytest.mark.parametrize("kind", [surrogate.MultiGaussian, surrogate.Triangular])
+def test_with_the_parameters_of_a_surrogate(kind, launches):
     spike = kind(torch.linspace(0.2, 0.8, 5), 1.5, learnable=True)
     cell, x = firing(ALIFPlus, spike=spike), spikes(3, 3, 7)
     assert_as_without(lambda: outcome(cell, x, cell.initial_state(3)), launches)
@@ -147,8 +140,7 @@ def test_a_network_with_a_mask_and_recomputation(launches):
     assert launches == ["forward", "forward", "forward", "reverse", "forward", "reverse"]
 
 
-@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
-def test_autocast_halves_the_weights_and_nothing_else(half, launches):
+def test_autocast_halves_the_weights_and_nothing_else(launches, half=torch.bfloat16):
     cell, x = firing(ALIFPlus, reset_gradient=True), spikes(6, 3, 7)
     with torch.no_grad():
         cell.w_in.copy_((4 * cell.w_in).round() / 4)  # sums of which are exact in half precision
@@ -205,7 +197,7 @@ from neurolsc.neurons.fast import gpu_kernels
 
 flags = dict.fromkeys(("SPIKES", "ENDS", "THROUGH", "PASSES", "CONSTANT"), True) | {"ZERO": False}
 integers = ("steps", "batch", "n", "step", "v_step", "theta_step")
-for capability, weights in ((80, "fp32"), (80, "bf16"), (86, "fp16"), (89, "fp32"), (90, "fp32"), (90, "bf16")):
+for capability, weights in ((80, "fp32"), (90, "bf16")):
     for tile in ({"R": 1, "C": 256, "K": 32}, {"R": 4, "C": 512, "K": 4}):
         for kernel in (gpu_kernels.forward_kernel, gpu_kernels.reverse_kernel):
             types, values = {}, {}
@@ -229,4 +221,4 @@ def test_kernels_compile_for_gpus():
     environment["PYTHONPATH"] = str(Path(sequence.__file__).parents[3])
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 24
+    assert len(done.stdout.splitlines()) == 8

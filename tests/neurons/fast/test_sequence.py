@@ -1,6 +1,5 @@
 """LIF and ALIF over all steps at once equal plain steps in every corner, or are run by plain steps."""
 
-import threading
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from torch.autograd import functional
 from torch.autograd.graph import save_on_cpu
 from torch.func import functional_call
 from torch.nn.modules import module as modules
-from torch.nn.utils import parametrize
 
 from neurolsc import LIF, ALIFPlus, Cell, surrogate
 from neurolsc.neurons.fast import cpu_kernels, sequence
@@ -59,35 +57,25 @@ def moving(cell: Cell) -> Any:
     return type(state)(*(leaf.T.contiguous().T.requires_grad_() for leaf in state))
 
 
-@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("reset_gradient", [False, True])
 @pytest.mark.parametrize("reset", ["subtract", "static", "zero"])
 @pytest.mark.parametrize("kind", [LIF, ALIFPlus])
-def test_a_run_is_its_plain_steps(kind, reset, reset_gradient, recompute, route):
+def test_a_run_is_its_plain_steps(kind, reset, reset_gradient, monkeypatch):
+    monkeypatch.setattr(cpu_kernels, "DENSITY", 0.15)  # some products are sums of rows, some are dense
+    monkeypatch.setattr(sequence, "ROWS", 12)
     cell = firing(kind, reset=reset, reset_gradient=reset_gradient)
     state, late, x = moving(cell), spikes(1)[0].requires_grad_(), (1.3 * spikes()).requires_grad_()
-    assert_as_plain_steps(cell, x, state, by=(x, *state), recompute=recompute)
-    how, by = {"recompute": recompute, "lengths": torch.tensor([7, 3, 0])}, [*cell.parameters(), x, late, *state]
-    outcomes = [way(cell, x, state, late=late, **how) for way in (own, plainly)]
-    alive = torch.arange(STEPS).unsqueeze(1) < how["lengths"]
+    assert_as_plain_steps(cell, x, state, by=(x, *state))
+    lengths, by = torch.tensor([7, 3, 0]), [*cell.parameters(), x, late, *state]
+    outcomes = [way(cell, x, state, late=late, lengths=lengths) for way in (own, plainly)]
+    alive = torch.arange(STEPS).unsqueeze(1) < lengths
     assert torch.equal(outcomes[0][0][alive], outcomes[1][0][alive])
     found = [gradients(loss_of(z[alive], [(leaf + 1) ** 3 for leaf in after]), by) for z, after in outcomes]
     assert_same([*outcomes[0][1], *found[0]], [*outcomes[1][1], *found[1]])
 
 
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus])
-def test_the_smallest_runs(kind, sparse):
-    cell = firing(kind, reset_gradient=True)
-    for steps, batch in ((1, 1), (1, 2), (2, 1)):
-        x, late = spikes(steps, batch) + 0.2, spikes(1, batch)[0]
-        assert_as_plain_steps(cell, x)
-        assert_as_plain_steps(cell, x, late=late)
-
-
-@pytest.mark.parametrize("reset", ["subtract", "zero"])
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus])
-def test_second_derivatives(kind, reset):
-    cell = firing(kind, reset=reset, reset_gradient=True, spike=surrogate.Logistic(learnable=True))
+def test_second_derivatives():
+    cell = firing(ALIFPlus, reset_gradient=True, spike=surrogate.Logistic(learnable=True))
     x, by = spikes().requires_grad_(), list(cell.parameters())
 
     def twice(way: Any) -> Any:
@@ -164,15 +152,6 @@ class Called(surrogate.FastSigmoid):
         return super().__call__(v) / 2
 
 
-SURROGATES = [getattr(surrogate, name) for name in surrogate.__all__ if name != "Surrogate"]
-
-
-@pytest.mark.parametrize("spike", SURROGATES)
-def test_every_surrogate(spike):
-    per_neuron = torch.linspace(0.2, 0.8, HIDDEN), torch.linspace(0.7, 1.5, HIDDEN)
-    assert_as_plain_steps(firing(ALIFPlus, spike=spike(*per_neuron, learnable=True)), spikes())
-
-
 @pytest.mark.parametrize("spike", [Parabola, Widened])
 def test_a_users_surrogate_has_the_gradients_of_plain_steps(spike):
     assert_as_plain_steps(firing(ALIFPlus, spike=spike()), spikes())
@@ -188,34 +167,17 @@ def test_surrogates_that_do_otherwise_take_plain_steps(spike):
 
 
 def test_methods_of_one_cell_or_surrogate_are_seen():
-    changed = {
-        "update": lambda real: lambda x, z, state: real(x / 2, z, state),
-        "distance": lambda real: lambda state: real(state) / 2,
-        "constants": lambda real: lambda: (c := real())._replace(w_in=c.w_in / 2),
-    }
-    for name, change in changed.items():
-        cell = firing(ALIFPlus)
-        setattr(cell, name, change(getattr(cell, name)))
-        assert_as_plain_steps(cell, spikes(), at_once=False)
-    for name in ("forward", "primitive", "shape"):
-        cell = firing(ALIFPlus)
-        real = getattr(cell.spike, name)
-        setattr(cell.spike, name, lambda v, real=real: real(v) / 2)
-        assert_as_plain_steps(cell, spikes(), at_once=False)
-
-
-def test_a_parametrized_surrogate_takes_plain_steps():
-    class Halved(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x / 2
-
-    cell = firing(ALIFPlus, spike=surrogate.Logistic(learnable=True))
-    parametrize.register_parametrization(cell.spike, "log_sharpness", Halved())
+    cell = firing(ALIFPlus)
+    real = cell.update
+    cell.update = lambda x, z, state: real(x / 2, z, state)
+    assert_as_plain_steps(cell, spikes(), at_once=False)
+    cell = firing(ALIFPlus)
+    shape = cell.spike.shape
+    cell.spike.shape = lambda v: shape(v) / 2
     assert_as_plain_steps(cell, spikes(), at_once=False)
 
 
 HOOKS = {
-    "pre": lambda spike: spike.register_forward_pre_hook(lambda module, args: (args[0] / 2,)),
     "after": lambda spike: spike.register_forward_hook(lambda module, args, z: z / 2),
     "back": lambda spike: spike.register_full_backward_hook(lambda module, g_in, g_out: (g_in[0] * 2,)),
     "all": lambda _: modules.register_module_full_backward_hook(lambda module, g_in, g_out: (g_in[0] * 2,)),
@@ -237,18 +199,13 @@ def tripled(name: str) -> Any:
     return lambda cell, x: cell.get_parameter(name).detach().mul_(3)
 
 
-def with_another_width(cell: Any, x: Tensor) -> None:
-    cell.spike.width = nn.Parameter(3 * cell.spike.width)
-
-
 def with_other_parts(cell: Any, x: Tensor) -> None:
     cell.spike, cell.reset, cell.b_v = surrogate.Rectangular(0.1), Reset("zero"), torch.ones(HIDDEN)
 
 
 BETWEEN = [
-    *(tripled(name) for name in ("w_in", "w_rec", "log_tau_v", "adaptation", "spike.width")),
+    *(tripled(name) for name in ("w_in", "log_tau_v", "spike.width")),
     lambda cell, x: x.mul_(2),
-    with_another_width,
     with_other_parts,
 ]
 
@@ -275,27 +232,6 @@ def test_after_a_change_between_the_passes_torch_raises_or_the_gradients_are_tho
 # ---- kinds of input
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.int64, torch.bool], ids=str)
-@pytest.mark.parametrize("layer", [torch.float32, torch.float64], ids=str)
-def test_inputs_of_any_dtype(dtype, layer, sparse):
-    cell, x = firing(ALIFPlus).to(layer), spikes().to(dtype)
-    rtol = 1e-10 if layer == torch.float64 else 2e-5
-    assert_as_plain_steps(cell, x, rtol=rtol)
-    if dtype.is_floating_point:
-        x, late = (x * 0.7).requires_grad_(), (x * 0.7)[1].clone().requires_grad_()
-        assert_as_plain_steps(cell, x, rtol=rtol if dtype.itemsize > 2 else 1e-2, by=(x, late), late=late)
-
-
-def test_inputs_of_any_layout_in_memory(sparse):
-    x, cell = spikes(), firing(ALIFPlus)
-    for same in (
-        x[:, :1].expand(-1, BATCH, -1),
-        x.transpose(0, 1).contiguous().transpose(0, 1),
-        spikes(2 * STEPS, 2 * BATCH)[::2, ::2],
-    ):
-        assert_as_plain_steps(cell, same)
-
-
 def test_what_plain_steps_take_or_refuse():
     cell = firing(LIF)
     assert_as_plain_steps(cell, spikes(), cell.initial_state(1), at_once=False)  # a state for all samples
@@ -311,8 +247,7 @@ def test_what_plain_steps_take_or_refuse():
     assert_as_plain_steps(cell, spikes(), at_once=False)
 
 
-@pytest.mark.parametrize("where", ["v", "theta", "w_in", "w_rec", "adaptation", "gradient"])
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize(("where", "value"), [("v", torch.nan), ("w_rec", torch.inf), ("gradient", torch.nan)])
 def test_numbers_that_are_not_finite(value, where, sparse):
     cell, x = firing(ALIFPlus), spikes()
     state = type(cell.initial_state(1))(*(leaf.detach().clone() for leaf in cell.initial_state(BATCH)))
@@ -417,7 +352,7 @@ def test_a_graph_again_and_in_parts_saved_elsewhere():
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_without_gradients(mode, route):
+def test_without_gradients(mode):
     cell, x = firing(ALIFPlus), spikes()
     with mode(), counted() as calls:
         (z, state), (plain_z, plain_state) = both(lambda way: way(cell, x, cell.initial_state(BATCH)))
@@ -432,22 +367,6 @@ def test_autocast_on_a_cpu_takes_plain_steps():
     with torch.autocast("cpu"), counted() as calls:
         cell.run(spikes().float(), cell.initial_state(BATCH))
     assert not calls
-
-
-def test_threads():
-    cell, found = firing(ALIFPlus, spike=surrogate.Arctan(learnable=True)), []
-
-    def work() -> None:
-        found.append(gradients(loss_of(*cell.run(spikes(), cell.initial_state(BATCH))), list(cell.parameters())))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8
-    for each in found[1:]:
-        assert_same(each, found[0])
 
 
 @pytest.mark.slow
