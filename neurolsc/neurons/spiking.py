@@ -373,7 +373,7 @@ class ALIFPlusMinus(ALIF):
 
 def spike_function(name: str, spike: Any) -> Spike:
     """The spike function that an argument of this name passed; TypeError if it is a class, or not callable."""
-    cure = f"; write {spike.__name__}()" if isinstance(spike, type) else ""
-    if cure or not callable(spike):
-        raise TypeError(f"{name} must be a surrogate or another callable of v - theta, got {spike!r}{cure}.")
+    if isinstance(spike, type) or not callable(spike):
+        got = f"the class {spike.__name__}; write {spike.__name__}()" if isinstance(spike, type) else repr(spike)
+        raise TypeError(f"{name} must be a surrogate or another callable of v - theta, got {got}.")
     return spike  # type: ignore[return-value]
