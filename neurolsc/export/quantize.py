@@ -312,7 +312,7 @@ class QuantizationAware(Network):
             )
         nn.Module.__init__(self)
         self.cells, self.readout, self.layer_delay = network.cells, network.readout, network.layer_delay
-        self._n_out = network.n_out
+        self.n_out = network.n_out
         self.force = force
         quantize(network, force=force)
         self.halvings = None if calibration is None else fit_scales(network, calibration, force=force)
