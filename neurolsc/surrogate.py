@@ -95,7 +95,7 @@ class Surrogate(nn.Module, ABC):
         r"""The odd :math:`F` with :math:`F' = f`, :math:`F(0) = 0`; dampening is learnt by it."""
 
     def derivative(self, v: Tensor) -> Tensor:
-        r"""The derivative that the spike is given, :math:`\gamma f(\omega v)`."""
+        r"""The derivative of the spike, :math:`\gamma f(\omega v)`."""
         sharpness = self.sharpness
         scaled = v if isinstance(sharpness, float) and sharpness == 1 else sharpness * v
         return self.dampening * self.shape(scaled)

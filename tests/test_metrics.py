@@ -147,16 +147,6 @@ def test_labels_that_do_not_fit_are_refused(labels: Tensor, error: type[Exceptio
             accuracy(torch.zeros(5, 2, 4), labels)
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [torch.ones(4, 2), torch.ones(3, 2, dtype=torch.bool), torch.tensor([[True, False]] * 4)],
-    ids=["dtype", "shape", "a sample without a step"],
-)
-def test_a_mask_that_does_not_fit_is_refused(mask: torch.Tensor):
-    with pytest.raises(ValueError, match=r"mask must be bool \(4, 2\) with a step for every sample"):
-        metrics.silent_steps(torch.zeros(4, 2, 3), mask)
-
-
 @given(st.lists(st.builds(BatchMetric, st.floats(1.0, 1e3), st.integers(1, 9), st.integers(1, 99)), min_size=1))
 def test_means_of_batches_are_weighted_by_samples_or_by_steps(batches: list[BatchMetric]):
     samples, total = sum(b.samples for b in batches), sum(b.steps for b in batches)

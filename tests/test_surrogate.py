@@ -146,21 +146,6 @@ def test_torch_func_sees_the_derivative(kind):
     torch.testing.assert_close(second, vmap(grad(spike.derivative))(v))
 
 
-@pytest.mark.parametrize("direction", [-1, 1])
-def test_learnable_parameters_stay_positive_and_finite_whatever_an_optimizer_does(direction):
-    torch.set_default_dtype(torch.float32)
-    spike = surrogate.FastSigmoid(learnable=True)
-    optimizer = torch.optim.SGD(spike.parameters(), lr=1e6)
-    for _ in range(3):
-        (direction * (spike.dampening + spike.sharpness)).backward()
-        optimizer.step()
-    assert 0 < spike.dampening < math.inf
-    assert 0 < spike.sharpness < math.inf
-    v = torch.linspace(-1, 1, 5, requires_grad=True)
-    (gradient,) = torch.autograd.grad(spike(v).sum(), v)
-    assert gradient.isfinite().all()
-
-
 @every_surrogate
 def test_compiles_without_a_graph_break_and_its_config_makes_it_again(kind):
     spike, v = kind(torch.full((len(POINTS),), DAMPENING), SHARPNESS), points()

@@ -138,7 +138,7 @@ class ALIFLowPass(ALIFPlus):
         b_theta: resting threshold (n_hidden,), trainable.
         theta_rest: the same.
         adaptation: rise of the threshold of a neuron that fires at every step (n_hidden,), trainable.
-        retention: of the threshold, exp(-1/tau_theta) (n_hidden,); setting it sets tau_theta, and holds what a spike
+        retention: of the threshold, exp(-1/tau_theta) (n_hidden,); setting it sets tau_theta, and keeps what a spike
             adds by moving the adaptation. Frozen ones stay.
 
     Source: the released code of Herranz-Celotti & Rouat, arXiv:2308.12075.
@@ -167,7 +167,7 @@ class ALIFLowPass(ALIFPlus):
 
     @property
     def retention(self) -> Tensor:
-        """Retention of the threshold; setting it holds what a spike adds."""
+        """Retention of the threshold; setting it keeps what a spike adds."""
         return self.decay_theta
 
     @retention.setter

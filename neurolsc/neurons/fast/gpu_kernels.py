@@ -24,7 +24,7 @@ from torch import Tensor
 
 from neurolsc.neurons.fast.inputs import Constants, Inputs, Plan, by_primitive, gradients_of, learnable, rows_of
 
-HELD = 2**13  # products that a program holds at once: 32 registers for each of its 32 * WARPS threads
+PRODUCTS = 2**13  # of a program at once: 32 registers for each of its 32 * WARPS threads
 WARPS = 8
 
 
@@ -121,7 +121,7 @@ def _tile(like: Tensor) -> dict[str, int]:
     processors = torch.cuda.get_device_properties(like.device).multi_processor_count if like.is_cuda else 1
     samples = next((r for r in (1, 2) if -(-len(like) // r) <= processors), 4)
     columns = max(16, 1 << (like.shape[1] - 1).bit_length())
-    tile = {"R": samples, "C": columns, "K": min(columns, HELD // (samples * columns))}
+    tile = {"R": samples, "C": columns, "K": min(columns, PRODUCTS // (samples * columns))}
     return tile | {"num_warps": WARPS, "num_stages": 1}
 
 
@@ -219,7 +219,7 @@ def forward_kernel(
 @triton.jit
 def reverse_kernel(
     slope,  # (B, n), the surrogate's derivative after the last step; those before lie before it
-    g_z,  # likewise, the gradient by the spikes, as it is given
+    g_z,  # likewise, the gradient by the spikes, from outside
     g_end,  # (2, B, n), those by v and theta at the end
     w_rec,
     constants,
@@ -240,8 +240,8 @@ def reverse_kernel(
     CONSTANT: tl.constexpr,
     ZERO: tl.constexpr,
     PASSES: tl.constexpr,  # a gradient passes the reset
-    SPIKES: tl.constexpr,  # g_z is given
-    ENDS: tl.constexpr,  # g_end is given
+    SPIKES: tl.constexpr,  # there is g_z
+    ENDS: tl.constexpr,  # there is g_end
     THROUGH: tl.constexpr,  # through is wanted
     R: tl.constexpr,
     C: tl.constexpr,

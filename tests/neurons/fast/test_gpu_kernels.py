@@ -93,7 +93,7 @@ def test_kernels_equal_the_other_ways(kind, reset, reset_gradient, launches):
 
 @pytest.mark.parametrize("batch", [2, 17])
 def test_across_tiles_of_samples_and_neurons(batch, launches, monkeypatch):
-    monkeypatch.setattr(gpu_kernels, "HELD", 8 * 32 * min(batch, 4))  # 8 of 20 rows at a time
+    monkeypatch.setattr(gpu_kernels, "PRODUCTS", 8 * 32 * min(batch, 4))  # 8 of 20 rows at a time
     cell = firing(ALIFPlus, 7, 20, reset_gradient=True)
     x, state = spikes(3, batch, 7), moving(cell, batch)
     assert_as_without(lambda: outcome(cell, x, state, by=state), launches)
