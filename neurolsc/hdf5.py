@@ -14,23 +14,13 @@ DEEPEST = 16  # groups within groups
 
 
 class MemoryBudget:
-    """The memory that the content of a file may fill: 64 MiB and 16 times its length in bytes.
-
-    Example:
-        >>> MemoryBudget(1000).take(2**30, "spikes")
-        Traceback (most recent call last):
-        ValueError: spikes would fill 1.07 GB, more than a file of 1,000 bytes may (64 MiB and ...
-    """
+    """The memory that the content of a file may fill: 64 MiB and 16 times its length in bytes."""
 
     def __init__(self, length: int) -> None:
         self.length, self.left = length, 64 * 2**20 + 16 * length
 
     def take(self, size: int, what: str) -> None:
-        """Take some bytes.
-
-        Raises:
-            ValueError: if fewer are left.
-        """
+        """Take some bytes; a ``ValueError`` if fewer are left."""
         if size > self.left:
             raise ValueError(
                 f"{clean(what, 200)} would fill {size / 1e9:.3g} GB, more than a file of {self.length:,} bytes may "
@@ -49,8 +39,8 @@ class HDF5:
         file: the ``h5py.File``.
         memory: bytes that its content may still fill.
 
-    Every method raises ``ValueError`` where a link or values of another file are in the way, a value
-    is of another kind than wanted, or would fill more memory than the file allows.
+    Every method raises ``ValueError`` at a link, at values of another file, at values of another kind than wanted, and
+    at more values than the file's memory allows.
     """
 
     def __init__(self, source: bytes | str | PathLike[str]) -> None:
@@ -76,7 +66,7 @@ class HDF5:
         return found
 
     def has(self, name: str) -> bool:
-        """Whether there is a group or data set of that path."""
+        """True if there is a group or data set of that path."""
         return self.find(name) is not None
 
     def group(self, name: str) -> list[str]:
@@ -86,14 +76,15 @@ class HDF5:
         return list(found)
 
     def tree(self, name: str) -> dict[str, Any]:
-        """All values in a group; groups in it are dicts."""
+        """All values in a group; groups in it are dicts, texts strings."""
         if name.count("/") > DEEPEST:
             raise ValueError(f"{clean(name)} lies deeper than {DEEPEST} groups, or a group holds itself.")
-        inner = {key: f"{name}/{key}" for key in self.group(name)}
-        return {
-            key: self.tree(path) if isinstance(self.find(path), h5py.Group) else self.values(path)
-            for key, path in inner.items()
-        }
+        values: dict[str, Any] = {}
+        for key in self.group(name):
+            path = f"{name}/{key}"
+            value = self.tree(path) if isinstance(self.find(path), h5py.Group) else self.values(path)
+            values[key] = value.decode() if isinstance(value, bytes) else value
+        return values
 
     def dataset(self, name: str, ndim: int | None = None, kinds: str = "") -> h5py.Dataset:
         """A data set with values in this file.
@@ -105,9 +96,8 @@ class HDF5:
         """
         data, shown = self.find(name), clean(name)
         if not isinstance(data, h5py.Dataset) or data.shape is None:
-            raise ValueError(
-                f"wanted a data set {shown} with values, got {'nothing' if data is None else clean(data)}."
-            )
+            found = "nothing" if data is None else clean(data)
+            raise ValueError(f"wanted a data set {shown} with values, got {found}.")
         if data.external or data.is_virtual:
             raise ValueError(f"{shown} takes its values from another file, which is not followed.")
         if kinds and data.dtype.kind not in kinds:

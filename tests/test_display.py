@@ -46,6 +46,6 @@ def test_a_run_and_its_states_name_their_axes(network, x):
     assert repr(at_once) == "NetworkState(2 x ALIFState(v (B=8, 6), theta (B=8, 6)))"
     assert repr(Batch(x, torch.zeros(8).long())) == "Batch(x (T=20, B=8, 20))"
     whole = quantize(Network([ALIFPositive(20, 6, reset="static", b_theta=0.002, adaptation=0.2)], 3), force=True)
-    assert repr(whole) == "QuantizedNetwork(20 -> 6 -> 3, 0 blank steps)"
+    assert repr(whole) == "QuantizedNetwork(20 -> 6 -> 3)"
     assert repr(whole.layers[0]) == "AtrlifLayer(20, 6)"
     assert repr(whole.run(x)) == "IntegerRun(logits (T=20, B=8, 3), spikes (T=20, B=8, 6))"

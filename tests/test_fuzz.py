@@ -15,7 +15,6 @@ import os
 import resource
 import struct
 import time
-import zlib
 from collections.abc import Callable
 from functools import partial
 from importlib import resources
@@ -43,7 +42,6 @@ SECONDS, MEMORY = 20.0, 300e6  # of one file
 SEED = int(os.environ.get("FUZZ_SEED", 0))
 Damage = Callable[[bytes, Random], bytes]
 ODD_NUMBERS = (0, 1, 2, 7, 255, 256, 65535, 2**20, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63, 2**64 - 1)
-ODD_VALUES = (None, True, -1, 12_000, 10**30, 1e308, float("nan"), "", "é\x1b[2J\u202e", "x" * 40_000, [], {}, [[]])
 
 
 # Damage
@@ -71,42 +69,6 @@ def cut_off(data: bytes, random: Random) -> bytes:
     return data[: random.randrange(len(data))]
 
 
-def within(pack: Callable[[bytes], bytes], unpack: Callable[[bytes], bytes], damage: Damage) -> Damage:
-    return lambda data, random: pack(damage(unpack(data), random))
-
-
-def json_value(node: Any, random: Random) -> Any:
-    """A tree with one place in it changed."""
-    if isinstance(node, dict) and node and random.random() < 0.9:
-        key = random.choice(list(node))
-        if random.random() < 0.1:
-            return {k: v for k, v in node.items() if k != key}
-        return node | {key: json_value(node[key], random)}
-    if isinstance(node, list) and node and random.random() < 0.9:
-        at = random.randrange(len(node))
-        return [*node[:at], *([] if random.random() < 0.1 else [json_value(node[at], random)]), *node[at + 1 :]]
-    if type(node) in (int, float) and random.random() < 0.5:
-        return random.choice((node + 1, -node, node * 1000, float(node), str(node)))
-    return random.choice(ODD_VALUES)
-
-
-json_text = within(lambda tree: json.dumps(tree).encode(), json.loads, json_value)  # type: ignore[arg-type]
-
-
-def header(data: bytes, random: Random) -> bytes:
-    """Change a value in the header of a safetensors file, or in the JSON in its metadata."""
-    size = int.from_bytes(data[:8], "little")
-    tree = json.loads(data[8 : 8 + size])
-    entries = tree["__metadata__"]
-    if random.random() < 0.7 and "content" in entries:
-        tree["__metadata__"] = entries | {"content": json.dumps(json_value(json.loads(entries["content"]), random))}
-    else:
-        tree = json_value(tree, random)
-    text = json.dumps(tree).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data[8 + size :]
-
-
 def hdf5_object(data: bytes, random: Random) -> bytes:
     """Replace one object of an HDF5 file by another, through the library itself."""
     buffer = io.BytesIO(data)
@@ -126,6 +88,7 @@ def hdf5_object(data: bytes, random: Random) -> bytes:
             virtual[...] = h5py.VirtualSource("missing.h5", "x", shape)
             huge = random.choice(((2**40,), (2**20, 2**20), shape))
             external = [("/etc/hostname", 0, h5py.h5f.UNLIMITED)]
+            odd_kind = random.choice(("f8", "i1", "S4", "c16", "?", [("a", "i4"), ("b", "f8", (3,))]))
             random.choice(
                 (
                     lambda: None,
@@ -136,10 +99,7 @@ def hdf5_object(data: bytes, random: Random) -> bytes:
                     lambda: file.create_dataset(name, shape, "u1", external=external),
                     lambda: file.create_virtual_dataset(name, virtual),
                     lambda: file.create_dataset(name, huge, plain, chunks=random.choice((True, None))),
-                    lambda: file.create_dataset(name, data=np.zeros(2**18, plain), compression="gzip"),
-                    lambda: file.__setitem__(name, h5py.Empty("f8")),
-                    lambda: file.__setitem__(name, np.zeros(shape, random.choice(("f8", "i1", "S4", "c16", "?")))),
-                    lambda: file.__setitem__(name, np.zeros(shape, [("a", "i4"), ("b", "f8", (3,))])),
+                    lambda: file.__setitem__(name, np.zeros(shape, odd_kind)),
                     lambda: file.__setitem__(name, np.full(shape, random.choice((0, 1, 100)), plain)),
                     lambda: file.__setitem__(name, random.choice(("", "x" * 40_000, "\x1b[2J$\\alpha$"))),
                     lambda: file.__setitem__(name, np.zeros(random.choice(((), (0,), (1,), (3, 3), (100,))), plain)),
@@ -184,17 +144,16 @@ def readers(folder: Path) -> dict[str, Reader]:
     plain = Network([LIF(3, 2)], 2)
     music = (resources.files("neurolsc.datasets") / "samples" / "jsb" / "jsb-chorales-sample.json.gz").read_bytes()
     few = json.dumps({part: pieces[:2] for part, pieces in json.loads(gzip.decompress(music)).items()}).encode()
-    in_gzip, in_xz = ((lambda d, c=c: within(c.compress, c.decompress, d)) for c in (gzip, lzma))
     hdf5 = (cut_off, hdf5_object, hdf5_object)
     return {
         "idx": Reader(read_idx, idx),
-        "idx.gz": Reader(read_idx, gzip.compress(idx), (some_bytes, in_gzip(some_bytes))),
+        "idx.gz": Reader(read_idx, gzip.compress(idx)),
         "shd": Reader(read_spikes, spikes, hdf5),
-        "shd.xz": Reader(read_spikes, lzma.compress(spikes), (some_bytes, in_xz(hdf5_object))),
-        "music": Reader(lambda p: JSBChorales.from_file(p, "test"), few, (some_bytes, json_text)),
+        "shd.xz": Reader(read_spikes, lzma.compress(spikes)),
+        "music": Reader(lambda p: JSBChorales.from_file(p, "test"), few),
         "text": Reader(read_words, "".join(f"ein wörtchen {i}\n" for i in range(40)).encode()),
         "cifar": Reader(lambda p: read_records(p, (20, 100), 4), (bytes(range(20)) * 615)[: 4 * 3074]),
-        "network": Reader(read_network, made(lambda p: save(deep, p)), (some_bytes, header)),
+        "network": Reader(read_network, made(lambda p: save(deep, p))),
         "nir": Reader(lambda p: from_nir(p, dt=1e-3), made(lambda p: to_nir(plain, p, dt=1e-3)), hdf5),
         "netx": Reader(read_netx, made(lambda p: write_netx(quantize(plain), p)), hdf5),
     }
@@ -261,17 +220,11 @@ def test_a_damaged_file_is_read_or_refused_by_name(tmp_path: Path, name: str):
     until = time.monotonic() + float(os.environ.get("FUZZ_SECONDS", 0)) / len(NAMES)
     start = SEED
     while start == SEED or time.monotonic() < until:
-        assert not (odd := watched(case, range(start, start + 25), tmp_path / "victim.file")), "\n".join(odd)
-        start += 25
+        assert not (odd := watched(case, range(start, start + 15), tmp_path / "victim.file")), "\n".join(odd)
+        start += 15
 
 
 # Small files that state or unpack to much
-
-
-def zeros(packer: Any) -> bytes:
-    """Packed zeros, 400 MB of them."""
-    block = bytes(2**24)
-    return b"".join([*(packer.compress(block) for _ in range(24)), packer.flush()])
 
 
 def words_with(name: str, *shape_and_dtype: Any, **options: Any) -> Callable[[Path], bytes]:
@@ -292,14 +245,9 @@ def circle(path: Path) -> bytes:
 
 
 BOMBS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], bytes]]] = {
-    "xz of 400 MB": (read_spikes, lambda _: zeros(lzma.LZMACompressor(preset=0))),
-    "gzip of 400 MB": (
-        read_idx,
-        lambda _: gzip.compress(struct.pack(">HBBI", 0, 8, 1, 24 * 2**24)) + zeros(zlib.compressobj(wbits=31)),
-    ),
+    "xz of 400 MB": (read_spikes, lambda _: lzma.compress(bytes(400_000_000), preset=0)),
     "IDX of 4 billion squared": (read_idx, lambda _: struct.pack(">HBBII", 0, 8, 2, 2**32 - 1, 2**32 - 1) + b"123"),
     "8 billion names": (read_spikes, words_with("extra/keys", (2**33,), "S1")),
-    "8 billion names in chunks": (read_spikes, words_with("extra/keys", (2**33,), "S1", chunks=(2**20,))),
     "a chunk of 4 GB": (read_spikes, words_with("labels", (12,), "i4", chunks=(2**30 - 1,), maxshape=(None,))),
     "groups in a circle": (from_nir, circle),
 }

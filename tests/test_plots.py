@@ -103,9 +103,6 @@ def every_picture(profile, make_spikes) -> dict[str, Callable[..., Figure]]:
             noise=None,
             findings=[],
         ),
-        "export": partial(
-            plots.plot_export, errors=layers, rates=layers, used=layers, decisions={"b": 0.1}, alike=[], note=""
-        ),
     }
 
 

@@ -55,7 +55,7 @@ def test_each_can_be_exported_and_its_integers_decide_like_it(name, tmp_path):
         collate(known.data(s).__getitems__(range(len(known.data(s)))))[0] for s in ("validation", "test")
     )
     report = to_netx(network, tmp_path / "a.net", validation)
-    assert all(a.extremes.overflows == 0 and a.rate_integer > 0.02 for a in report.activity or ())
+    assert all(a.extremes.reach < 1 and a.rate_integer > 0.02 for a in report.activity or ())
     labels = torch.as_tensor([label for _, label in (known.data("test")[i] for i in range(test.shape[1]))])
     with torch.no_grad():
         integer = QuantizationAware(network, validation).run(test)

@@ -119,7 +119,7 @@ print("spikes equal after reading:", same)
 folder.cleanup()
 
 # %%
-assert all(layer.clipped == 0 for layer in report.layers)
+assert all(layer.rounded_to_zero < 0.5 for layer in report.layers)
 assert all(abs(rows[name] - rows["floats"]) < 0.06 for name in rows), "about the same decisions"
 assert rows["tuned, integers"] > 0.7, "chance is 0.1"
 assert same

@@ -17,10 +17,9 @@ from neurolsc.export.quantize import (
     QuantizationAware,
     QuantizedNetwork,
     dequantize,
-    fit_scales,
     quantize,
 )
-from neurolsc.export.report import Decisions, ExportReport, LayerActivity, LayerReport, make_report
+from neurolsc.export.report import Decisions, ExportReport, LayerActivity, LayerReport
 from neurolsc.export.verify import LayerAgreement, Verification, verify
 from neurolsc.export.wrapped import delayed, from_wrapped
 
@@ -40,10 +39,8 @@ __all__ = [
     "Verification",
     "delayed",
     "dequantize",
-    "fit_scales",
     "from_nir",
     "from_wrapped",
-    "make_report",
     "quantize",
     "read_netx",
     "to_netx",

@@ -1,7 +1,6 @@
 r"""Loihi's integer neurons CUBA and ATRLIF, step by step.
 
-A state has 64 units per unit of a weight; the input of a step are the weights of the last step's
-spikes. With
+A state has 64 units per unit of a weight; the input of a step are the weights of the last step's spikes. With
 
 .. math::
     \mathrm{dec}(x, k) = \mathrm{sign}(x) \lfloor |x| (4096 - k) / 4096 \rfloor
@@ -13,19 +12,17 @@ CUBA, with a current and a voltage that starts again from zero, computes
     v = \mathrm{clip}(\mathrm{dec}(v, k_v) + u + 64\,b), \quad
     z = [v > 64\,\vartheta], \quad v = 0 \text{ where } z
 
-and ATRLIF, whose threshold rises at a spike and which resets by a synapse to itself (files call it
-ALIF),
+and ATRLIF, whose threshold rises at a spike and which resets by a synapse to itself (files call it ALIF),
 
 .. math::
     v = \mathrm{clip}(\mathrm{dec}(v, k_v) + 64\,\mathit{in} + b\,2^{e}), \quad
     \vartheta = \mathrm{dec}(\vartheta - \vartheta_0, k_\vartheta) + \vartheta_0, \quad
     z = [v \ge \vartheta], \quad \vartheta \mathrel{+}= 64\,\beta z.
 
-The integers are held in float64, where all that occur are exact (below 2^53). Roundings let
-gradients pass, so that fine-tuning runs the same equations.
+The integers are held in float64, where all that occur are exact (below 2^53). Roundings let gradients pass, so that
+fine-tuning runs the same equations.
 
-Source: Lava 0.10.0, ``proc/lif/models.py`` and ``proc/atrlif/models.py`` (models tagged
-``fixed_pt``).
+Source: Lava 0.10.0, ``proc/lif/models.py`` and ``proc/atrlif/models.py`` (models tagged ``fixed_pt``).
 """
 
 from abc import ABC, abstractmethod
@@ -47,23 +44,17 @@ Spike = Callable[[Tensor], Tensor]  # 1 where its argument is positive, else 0; 
 
 
 class CubaState(NamedTuple):
-    """State of a CUBA layer after a step, each (B, M)."""
-
-    u: Tensor  # current
+    u: Tensor  # current after a step (B, M)
     v: Tensor  # voltage, 0 after a spike
 
 
 class AtrlifState(NamedTuple):
-    """State of an ATRLIF layer after a step, each (B, M)."""
-
-    v: Tensor  # voltage
+    v: Tensor  # voltage after a step (B, M)
     theta: Tensor  # threshold
 
 
-class StepValues(NamedTuple):
-    """Integers of a step before they wrap or are clipped, each (B, M)."""
-
-    drive: Tensor  # input, weight units
+class StepValues(NamedTuple):  # integers of a step before they wrap or are clipped
+    drive: Tensor  # input (B, M), weight units
     u: Tensor | None  # current; None for ATRLIF
     v: Tensor  # voltage
     theta: Tensor | None  # threshold; None where it is fixed
@@ -220,13 +211,7 @@ def clip(v: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Extremes:
-    """The largest moduli of a layer's integers, and counts of what must not happen.
-
-    Example:
-        >>> a, b = Extremes(v=5, wraps=1), Extremes(v=9, wraps=2)
-        >>> (a | b).v, (a | b).wraps
-        (9, 3)
-    """
+    """The largest moduli of a layer's integers, and counts of what must not happen."""
 
     drive: int = 0  # input of a step, in weight units (limit 32767)
     u: int = 0  # current, in state units (limit 2^23)
@@ -239,7 +224,6 @@ class Extremes:
 
     @staticmethod
     def of(step: StepValues) -> "Extremes":
-        """Extremes of one step."""
         return Extremes(
             *(0 if x is None else int(x.abs().max()) for x in step[:4]),
             wraps=0 if step.u is None else int(((step.u > LIMIT) | (step.u <= -LIMIT)).sum()),
@@ -254,16 +238,6 @@ class Extremes:
         return Extremes(*map(max, pairs[:4]), *map(sum, pairs[4:]))
 
     @property
-    def overflows(self) -> int:
-        """Events that an export must not have: wraps, saturations and large inputs."""
-        return self.wraps + self.saturations + self.large_inputs
-
-    @property
-    def state_reach(self) -> float:
-        """The largest state as a share of its 24 bits."""
-        return max(self.u, self.v, self.theta) / LIMIT
-
-    @property
     def reach(self) -> float:
         """The largest share of its bits that a state or an input uses; 1 is an overflow."""
-        return max(self.state_reach, UNIT * self.drive / INPUT_LIMIT)
+        return max(self.u / LIMIT, self.v / LIMIT, self.theta / LIMIT, UNIT * self.drive / INPUT_LIMIT)

@@ -1,14 +1,13 @@
 """Lava's NetX files (HDF5): a network quantised, checked and written, and files read.
 
-Golden samples in a file are input, and what every layer and the readout made of it;
-`neurolsc.export.verify` replays them without a simulator. Layout: docs/export.md.
+Golden samples in a file are input, and what every layer and the readout made of it; `neurolsc.export.verify` replays
+them without a simulator. Layout: docs/export.md.
 """
 
 import copy
 import io
-import json
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +18,6 @@ import torch
 from torch import Tensor
 
 from neurolsc.export.fixed_point import (
-    LIMIT,
-    NEVER,
     UNIT,
     AtrlifLayer,
     CubaLayer,
@@ -28,7 +25,7 @@ from neurolsc.export.fixed_point import (
     IntegratorLayer,
     integer_steps,
 )
-from neurolsc.export.quantize import QuantizedNetwork, fit_scales, quantize
+from neurolsc.export.quantize import QuantizedNetwork, quantize
 from neurolsc.export.report import ExportReport, make_report
 from neurolsc.export.wrapped import from_wrapped
 from neurolsc.hdf5 import HDF5
@@ -37,9 +34,8 @@ from neurolsc.network import Network
 
 __all__ = ["Golden", "read_netx", "replay", "to_netx", "write_netx"]
 
-FORMAT = 2
+FORMAT = 3
 GOLDEN_SAMPLES = 4  # calibration samples of which a file holds input and spikes
-TRIAL_STEPS = 50  # of random spikes, without calibration data
 
 # entries of a layer's group in a file: path -> field, and those that are constant
 ENTRIES = {"neuron/vDecay": "v_decay", "neuron/vThMant": "threshold"}
@@ -58,7 +54,7 @@ KINDS: dict[str, tuple[type[IntegerLayer], dict[str, str], dict[str, int]]] = {
 
 
 class Golden(NamedTuple):
-    """Integers' spikes and states on a few samples, with blank steps and bias neurons.
+    """Integers' spikes and states on a few samples, with bias neurons and the blank steps of a latency.
 
     Each layer can be replayed alone, on the golden spikes of the layer below.
     """
@@ -92,26 +88,25 @@ def to_netx(
     *,
     labels: Tensor | None = None,
     force: bool = False,
-    golden: int = GOLDEN_SAMPLES,
 ) -> ExportReport:
     """Export a network to Lava: quantise it, check it on data, and write a NetX file.
 
+    The file holds the first four samples with their spikes, or without calibration data 50 steps of random spikes, for
+    :func:`neurolsc.export.verify`.
+
     Args:
         network: what :func:`neurolsc.export.quantize` accepts.
-        path: the file, usually ``*.net``. Lava leaves an open file open: give each export a new
-            path.
+        path: the file, usually ``*.net``. Lava leaves an open file open: give each export a new path.
         calibration: samples (T, B, n_in), 0 or 1. Without them overflows are not found.
         labels: their classes (B,), for accuracies in the report.
         force: accept fewer than 62 weight units per threshold.
-        golden: how many of the samples, from the first one on, the file holds with their spikes;
-            without calibration data it holds one of 50 steps of random spikes. 0: none.
 
     Returns:
-        The report: errors, rates, ranges, resources. It is in the file as well.
+        The report: errors, rates, ranges, resources.
 
     Raises:
-        ValueError: if something cannot be expressed or an integer overflows on the calibration
-            data; the message names the layer and the number.
+        ValueError: if something cannot be expressed or an integer overflows on the calibration data; the message names
+            the layer and the number.
         TypeError: if a layer or the readout cannot be exported.
         OSError: if the file cannot be written.
 
@@ -121,54 +116,32 @@ def to_netx(
         >>> network = Network([LIF(30, 8, reset="zero")], n_out=4)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     report = to_netx(network, f"{folder}/digits.net")
-        >>> report.layers[0].clipped
-        0
+        >>> report.layers[0].cores
+        1
     """
     original, own = network, from_wrapped(network)
-    network, halvings, run = copy.deepcopy(own).cpu(), None, None
-    if calibration is not None:
-        calibration = calibration.cpu()
-        halvings = fit_scales(network, calibration, force=force)
-    labels = None if labels is None else labels.cpu()
-    quantized = quantize(network, force=force, halvings=halvings)
-    if calibration is not None:
-        run = quantized.run(calibration)
-        for i, e in enumerate(run.extremes[: len(quantized.layers)], start=1):
-            refused = {
-                f"input of a step exceeds 32767 units (up to {e.drive})": e.large_inputs,
-                f"current leaves 24 bits (up to {e.u})": e.wraps,
-                f"voltage or threshold leaves 24 bits (up to {max(e.v, e.theta)})": e.saturations,
-            }
-            for what, count in refused.items():
-                if count:
-                    text = f"layer {i}: the {what} {count} times on the calibration data"
-                    raise ValueError(f"{text}: train with smaller weights or fewer spikes.")
-        if run.extremes[-1].wraps:  # the sums of a linear readout
-            scale = quantized.readout_scale * LIMIT / 2 / run.extremes[-1].v
-            quantized = quantize(network, force=force, readout_scale=scale, halvings=halvings)
-            run = quantized.run(calibration)
-    remarks = []
+    network, x, remarks = copy.deepcopy(own).cpu(), calibration, []
+    if x is not None:
+        x = x.cpu()
+    quantized = quantize(network, x, force=force)
+    report = make_report(network, quantized, x, None if labels is None else labels.cpu())
     if not network.layer_delay:
         layers = len(network.cells)
         remarks.append(
             f"latency: layer l spikes l steps later than in the original network, and the readout {layers}: in a simulator feed "
             f"{layers} blank steps after the input to see all of it."
         )
-        if calibration is not None and own is not original:
-            with torch.no_grad():
-                theirs = original.run(calibration.to(**original.dtype_and_device)).spikes
-                ours = network.run(calibration).spikes
-            pairs = [(theirs[i].cpu(), ours[i]) for i in network.spiking]
-            shares = [f"{(a == b).double().mean():.4%} of {int(a.sum())}" for a, b in pairs]
-            remarks.append(f"wrapped network against our cells, before rounding: spikes equal in {', '.join(shares)}.")
-    report = make_report(network, quantized, calibration, labels, run)
-    report = replace(report, remarks=(*report.remarks, *remarks))
-    x = calibration
+    if x is not None and own is not original:
+        with torch.no_grad():
+            theirs = original.run(x.to(**original.dtype_and_device)).spikes
+            ours = network.run(x).spikes
+        pairs = [(theirs[i].cpu(), ours[i]) for i in network.spiking]
+        shares = [f"{(a == b).double().mean():.4%} of {int(a.sum())}" for a, b in pairs]
+        remarks.append(f"wrapped network against our cells, before rounding: spikes equal in {', '.join(shares)}.")
     if x is None:
-        x = torch.rand(TRIAL_STEPS, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
-    samples = Golden.of(quantized, x[:, :golden]) if golden else None
-    _write(path, quantized, len(x), samples, json.dumps(report.to_dict()))
-    return report
+        x = torch.rand(50, 1, quantized.n_in, generator=torch.Generator().manual_seed(0)) < 0.2
+    write_netx(quantized, path, golden=x[:, :GOLDEN_SAMPLES])
+    return replace(report, remarks=tuple(remarks))
 
 
 def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden: Tensor | None = None) -> None:
@@ -184,13 +157,7 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
         ValueError: if the samples do not fit.
         OSError: if the file cannot be written.
     """
-    samples, steps = (None, 1) if golden is None else (Golden.of(quantized, golden), len(golden))
-    _write(path, quantized, steps, samples, None)
 
-
-def _write(
-    path: str | PathLike[str], quantized: QuantizedNetwork, steps: int, golden: Golden | None, report: str | None
-) -> None:
     def matrix(weight: Tensor, weight_rec: Tensor | None) -> dict[str, Any]:
         m, n = weight.shape
         word = b"dense" if weight_rec is None else b"dense_rec"
@@ -210,44 +177,35 @@ def _write(
         groups.append(group | ({"bias": layer.bias.detach().numpy().astype(np.int32)} if layer.bias.any() else {}))
     if not quantized.integrates:
         groups.append(matrix(quantized.readout, None))
+    samples = None if golden is None else Golden.of(quantized, golden)
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         for i, group in enumerate(groups):
             for name, value in group.items():
                 file[f"layer/{i}/{name}"] = value
         file["simulation/Ts"] = 1
-        file["simulation/tSample"] = steps + quantized.blank_steps + quantized.latency
+        file["simulation/tSample"] = 1 + quantized.latency if samples is None else len(samples.readout)
         own = file.create_group("neurolsc")
         own.attrs["format"] = FORMAT
-        for name in ("blank_steps", "latency", "bias_neurons", "readout_scale"):
+        for name in ("latency", "bias_neurons", "readout_scale"):
             own.attrs[name] = getattr(quantized, name)
-        own.attrs["remarks"] = np.bytes_(json.dumps(quantized.remarks))
-        if report is not None:
-            own["report"] = report
         for i, layer in enumerate(quantized.layers, start=1):
             own[f"scale_{i}"] = (layer.unit / UNIT).detach().numpy()
-        if golden is not None:
-            samples = own.create_group("golden")
-            for i, z in enumerate(golden.spikes):
-                samples.create_dataset(f"spikes_{i}", data=np.packbits(z.numpy(), axis=2), compression="gzip")
-            sums = {f"states_{i}": (total, np.int64) for i, total in enumerate(golden.states, start=1)}
-            for name, (values, kind) in (sums | {"readout": (golden.readout, np.int32)}).items():
-                samples.create_dataset(name, data=values.numpy().astype(kind), compression="gzip", shuffle=True)
+        if samples is not None:
+            inside = own.create_group("golden")
+            for i, z in enumerate(samples.spikes):
+                inside.create_dataset(f"spikes_{i}", data=np.packbits(z.numpy(), axis=2), compression="gzip")
+            sums = {f"states_{i}": (total, np.int64) for i, total in enumerate(samples.states, start=1)}
+            for name, (values, kind) in (sums | {"readout": (samples.readout, np.int32)}).items():
+                inside.create_dataset(name, data=values.numpy().astype(kind), compression="gzip", shuffle=True)
     atomic_write(path, lambda file: file.write(buffer.getvalue()))
 
 
 def read_netx(path: str | PathLike[str]) -> QuantizedNetwork:
     """Read a file that :func:`write_netx` wrote.
 
-    Args:
-        path: the file.
-
-    Returns:
-        The integers.
-
     Raises:
-        ValueError: if it is no such file, or a size or number in it does not fit; the message names
-            file and place.
+        ValueError: if it is no such file, or a size or number in it does not fit; the message names file and place.
         OSError: if it cannot be read.
 
     Example:
@@ -295,10 +253,7 @@ def _integers(file: HDF5) -> QuantizedNetwork:
     layers: list[IntegerLayer] = []
     for i in range(1, count + 1):
         at, has = f"layer/{i}", file.group(f"layer/{i}")
-        kind = file.values(f"{at}/neuron/type", 0, "SO").decode()
-        if kind not in KINDS:
-            raise ValueError(f"{at}/neuron/type is {kind!r}, known are {', '.join(map(repr, KINDS))}.")
-        layer, entries, _ = KINDS[kind]
+        layer, entries, _ = KINDS[file.values(f"{at}/neuron/type", 0, "SO").decode()]
         weight = _numbers(file, f"{at}/weight", (None, n))
         m = len(weight)
         read: dict[str, Any] = {}
@@ -316,23 +271,13 @@ def _integers(file: HDF5) -> QuantizedNetwork:
         layers.append(made)
         n = m
     if leaky:
-        last = layers[-1]
-        if type(last) is not CubaLayer or last.weight_rec is not None or (last.threshold != NEVER).any():
-            raise ValueError(
-                f"layer/{count} is the readout, which must be CUBA neurons without recurrence that never fire."
-            )
-        layers[-1] = IntegratorLayer(**{field.name: getattr(last, field.name) for field in fields(last)})
-    latency = int(notes["latency"])
-    if latency not in (0, count):
-        raise ValueError(f"neurolsc, latency must be 0 or {count}, a step for each layer, got {latency}.")
+        layers[-1] = IntegratorLayer(**vars(layers[-1]))
     return QuantizedNetwork(
         tuple(layers),
         torch.zeros(0, n).double() if leaky else _numbers(file, f"layer/{count + 1}/weight", (None, n)),
         float(notes["readout_scale"]),
         tuple(np.broadcast_to(notes["bias_neurons"], (count,)).tolist()),
-        int(notes["blank_steps"]),
-        tuple(json.loads(notes["remarks"])),
-        latency,
+        len(layers) if notes["latency"] else 0,
     )
 
 

@@ -1,10 +1,8 @@
 """Neurons that can be exported, in Loihi's integers.
 
-LIF with reset to zero has its voltage in CUBA's voltage; with reset by subtraction in CUBA's
-*current*: the reset is a synapse of -1 to itself, a bias one from an extra neuron that fires at
-every step. CubaLIF is CUBA, ALIF with a static reset is ATRLIF, LI is CUBA that never fires. Rows
-of weights are divided by their neuron's threshold (ALIF: by its step of adaptation), which changes
-nothing.
+LIF with reset to zero has its voltage in CUBA's voltage; with reset by subtraction in CUBA's *current*, and the reset
+is a synapse of -1 to itself. CubaLIF is CUBA, ALIF with a static reset is ATRLIF, LI is CUBA that never fires. Rows of
+weights are divided by their neuron's threshold (ALIF: by its step of adaptation), which changes nothing.
 """
 
 import math
@@ -12,33 +10,27 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from neurolsc.export.fixed_point import NEVER, UNIT, AtrlifLayer, CubaLayer, IntegerLayer, IntegratorLayer
 from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF
 from neurolsc.neurons.cell import NO_STEP, step_of
 
-__all__ = ["exported_kind", "integers", "leak"]
+__all__ = ["exported_kind", "integers"]
 
 W_MAX = 254  # the largest weight: 8 signed bits times 2
 LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
 COARSE = 62  # fewest weight units per threshold of a LIF; with half as many rounding decides what fires
 COARSE_ALIF, PLENTY = 16, 256  # of an ALIF, whose weights have an exponent; and the most that are of use
 POSITIVE = "Train neurolsc.ALIFPositive (--cell ALIFPositive), whose are positive, in place of ALIF+ or ALIF±."
-
-
 EXPORTED = (LIF, CubaLIF, ALIF, LI)
 
 
 def exported_kind(layer: str, cell: Cell) -> type[Cell]:
     """LIF, CubaLIF, ALIF or LI: the class that defines the cell's step; a TypeError if it is another."""
     step = step_of(type(cell))
-    changed = [name for name in vars(cell) if hasattr(type(cell), name) and name not in NO_STEP]
-    if step in EXPORTED and not changed:
+    if step in EXPORTED and not any(hasattr(type(cell), name) and name not in NO_STEP for name in vars(cell)):
         return step
-    related = next((kind.__name__ for kind in EXPORTED if isinstance(cell, kind)), None)
-    own = f", whose step is not that of {related}" if related else ""
-    own += f" (it has its own {', '.join(changed)})" if changed else ""
+    own = ", ".join(f", whose step is not that of {kind.__name__}" for kind in EXPORTED if isinstance(cell, kind))
     names = ", ".join(kind.__name__ for kind in EXPORTED)
     raise TypeError(f"{layer} is a {type(cell).__name__}{own}; only {names} can be exported.")
 
@@ -60,7 +52,7 @@ def decay_bits(name: str, what: str, cell: Any) -> Tensor:
     retention = torch.exp(-1 / tau.double())
     if (retention > LONGEST).any():
         raise ValueError(f"{name}: {what} is {tau.max():g} steps, but a decay has 12 bits, for at most 4096 steps.")
-    return nearest(4096 * (1 - retention))
+    return nearest(4096 * (1 - retention)).clamp(min=1)
 
 
 def largest(name: str, *weights: Tensor) -> float:
@@ -70,17 +62,14 @@ def largest(name: str, *weights: Tensor) -> float:
     return peak
 
 
-def _exponent(value: float, limit: int) -> int:
-    """The fewest bits by which a value must be shifted right to lie within a limit."""
+def _exponent(value: float, limit: int) -> int:  # the fewest bits to shift a value right to lie within a limit
     return max(0, math.ceil(math.log2(value / limit))) if value else 0
 
 
 def _check_units(name: str, units: int, fewest: int) -> None:
     """Refuse thresholds that exceed 17 bits, or so low that rounding decides what fires."""
     if units > NEVER:
-        raise ValueError(
-            f"{name}: a threshold of {units} weight units does not fit 17 bits: its weights are too small."
-        )
+        raise ValueError(f"{name}: a threshold of {units} weight units exceeds 17 bits: its weights are too small.")
     if units < fewest:
         raise ValueError(
             f"{name}: large weights leave {units} weight units per threshold, wanted {fewest} or more: train with smaller "
@@ -104,10 +93,9 @@ def check_matrix(name: str, *weights: Tensor | None) -> None:
 
 
 def _current_bits(name: str, cell: CubaLIF | LI) -> Tensor:
-    """The decay of a current of its own."""
     if cell.b_v[cell.decay_i > 1e-6].any():  # without memory the current is the voltage's input
         raise ValueError(f"{name}: a bias of the current needs layer_delay=0, where a neuron of its own brings it.")
-    return decay_bits(name, "tau_i", cell).clamp(min=1)
+    return decay_bits(name, "tau_i", cell)
 
 
 def _native_bias(name: str, b: Tensor) -> Tensor:
@@ -128,32 +116,27 @@ def _lif(name: str, cell: LIF, force: bool) -> CubaLayer:
     if zero:
         scale = math.floor(W_MAX / largest(name, w_in, w_rec))
         i_decay = _current_bits(name, cell) if isinstance(cell, CubaLIF) else torch.full_like(leak, 4096)
-        bias, v_decay = _native_bias(name, b * scale), leak.clamp(1, 4095)
+        v_decay = leak.clamp(max=4095)
     else:
         if isinstance(cell, CubaLIF):
             raise ValueError(f'{name}: CUBA resets its voltage to zero, and so can a CubaLIF only with reset="zero".')
+        if b[leak < 4096].any():  # it acts on CUBA's voltage, which remembers nothing
+            raise ValueError(f"{name}: a bias and a reset by subtraction need layer_delay=0, else use a reset to zero.")
         w_rec = w_rec - torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
-        scale = min(W_MAX, math.floor(W_MAX / largest(name, w_in, w_rec, b)))
+        scale = min(W_MAX, math.floor(W_MAX / largest(name, w_in, w_rec)))
         scale -= scale % 2
         scale -= 2 * (scale.bit_count() == 1)  # one-sign matrices down to a power of 2 are where readers go wrong
-        i_decay, v_decay, bias = leak.clamp(min=1), torch.full_like(leak, 4095), torch.zeros_like(leak)
+        i_decay, v_decay = leak, torch.full_like(leak, 4095)
     _check_units(name, scale, 1 if force else COARSE)
-    layer = CubaLayer(
+    return CubaLayer(
         weight=even(w_in * scale),
         weight_rec=even(w_rec * scale) if w_rec.any() else None,
-        bias=bias,
+        bias=_native_bias(name, b * scale),
         i_decay=i_decay,
         v_decay=v_decay,
         threshold=torch.full_like(leak, scale),
         unit=UNIT * scale / theta,
     )
-    if zero or not b.any():
-        return layer
-    # one neuron more, the last, fires at every step, with weights b to the others
-    extra = {"bias": scale + 1, "i_decay": 4096, "v_decay": 4095, "threshold": scale, "unit": UNIT * scale}
-    vectors: dict[str, Any] = {name: pad(getattr(layer, name), (0, 1), value=v) for name, v in extra.items()}
-    w_rec = torch.cat((even(w_rec * scale), even(b * scale).unsqueeze(1)), 1)
-    return CubaLayer(weight=pad(layer.weight, (0, 0, 0, 1)), weight_rec=pad(w_rec, (0, 0, 0, 1)), **vectors)
 
 
 def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
@@ -171,10 +154,7 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
         )
     if not (rest > 0).all():
         raise ValueError(f"{name}: resting thresholds must be positive, got {rest.min():g}. {POSITIVE}")
-    theta_decay = decay_bits(name, "tau_theta", cell)
-    if theta_decay.max() > 4095:
-        raise ValueError(f"{name}: tau_theta is {cell.tau_theta.min():g} steps, but a threshold needs at least 0.12.")
-    step = cell.adaptation.double() / cell.decay_theta.double()
+    step = cell.adaptation.double() / cell.decay_theta.double().clamp(min=1 / 4096)
     rows = 1 / step.detach()
     w_in, w_rec = cell.w_in.double() * rows.unsqueeze(1), cell.w_rec.double() * rows.unsqueeze(1)
 
@@ -216,8 +196,8 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
         weight=even(w_in * scale / 2**weight_exp),
         weight_rec=even(w_rec * scale / 2**rec_exp),
         bias=nearest(bias / 2**bias_exp),
-        v_decay=decay_bits(name, "tau_v", cell).clamp(1, 4095),
-        theta_decay=theta_decay.clamp(min=1),
+        v_decay=decay_bits(name, "tau_v", cell).clamp(max=4095),
+        theta_decay=decay_bits(name, "tau_theta", cell).clamp(max=4095),
         threshold=nearest(threshold).clamp(min=1),
         theta_step=nearest(step * rows * scale),
         reset=reset,
@@ -239,41 +219,18 @@ def _li(name: str, cell: LI, halvings: int) -> IntegratorLayer:
         weight_rec=None,
         bias=_native_bias(name, cell.b_v.double() * scale),
         i_decay=_current_bits(name, cell),
-        v_decay=v_decay.clamp(1, 4095),
+        v_decay=v_decay.clamp(max=4095),
         threshold=torch.full_like(v_decay, NEVER),
         unit=torch.full_like(v_decay, UNIT * scale),
     )
 
 
-def integers(name: str, cell: Cell, force: bool, halvings: int) -> tuple[IntegerLayer, list[str]]:
-    """A cell in integers, and remarks on what that does to it."""
-    kind, layer = exported_kind(name, cell), None
+def integers(name: str, cell: Any, force: bool, halvings: int) -> IntegerLayer:
+    """A cell in integers."""
+    kind = exported_kind(name, cell)
     if kind is ALIF:
-        layer = _alif(name, cell, force, halvings)  # type: ignore[arg-type]
+        layer = _alif(name, cell, force, halvings)
     else:
-        layer = _li(name, cell, halvings) if kind is LI else _lif(name, cell, force)  # type: ignore[arg-type]
+        layer = _li(name, cell, halvings) if kind is LI else _lif(name, cell, force)
     check_matrix(name, layer.weight, layer.weight_rec)
-    remarks, tau = [], cell.tau_v.detach().double().max().item()  # type: ignore[union-attr,operator]
-    wanted = decay_bits(name, "tau_v", cell)
-    if wanted.min() != wanted.max():
-        remarks.append(
-            "decays differ between neurons; the simulator takes them, the file format documents one per layer."
-        )
-    if wanted.max() == 4096 and leak(cell, layer).max() < 4096:
-        remarks.append("a voltage without memory retains 1/4096 of itself (vDecay 4095, the largest).")
-    if isinstance(layer, AtrlifLayer):
-        off = ((layer.reset * 2**layer.reset_exp - layer.threshold) / layer.threshold).abs().max().item()
-        if off > 0.05:
-            remarks.append(f"resting thresholds differ so much that 8 bits leave a reset {off:.0%} off its threshold.")
-    units = int(layer.threshold.min())
-    if tau / UNIT > 0.02 * units:
-        remarks.append(
-            f"at tau_v = {tau:.0f} steps rounding loses up to {tau / UNIT:.1f} of the threshold's {units} units."
-        )
-    return layer, [f"{name}: {remark}" for remark in remarks]
-
-
-def leak(cell: Any, layer: Any) -> Tensor:
-    """The layer's decays of the cell's voltage (n_hidden,), 1 to 4096: with subtraction a current's."""
-    in_current = isinstance(cell, LIF) and cell.reset.name != "zero"
-    return layer.i_decay[: cell.n_hidden] if in_current else layer.v_decay
+    return layer

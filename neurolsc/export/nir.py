@@ -1,13 +1,10 @@
 r"""Networks written as graphs of NIR, the neuromorphic intermediate representation, and read.
 
-NIR writes differential equations in seconds. Its readers take one Euler step of dt, so that a node
-with time constant tau retains a = 1 - dt / tau of its state: tau = dt / (1 - a), with a =
-exp(-1 / tau_v).
+NIR writes differential equations in seconds, of which its readers take Euler steps of dt. A node with tau = dt / (1 -
+a) retains a of its state in a step, here a = exp(-1 / tau_v).
 
-- LIF is a ``CubaLIF`` with one time constant equal to dt. Reset to zero: tau_syn = dt, w_in = 1,
-  tau_mem = dt / (1 - a), r = 1 / (1 - a), v_reset = 0. Reset by subtraction: tau_mem = dt, r = 1,
-  tau_syn = dt / (1 - a), w_in = 1 / (1 - a), and minus the threshold on the diagonal of the
-  recurrent weights. Our CubaLIF has two longer ones.
+- LIF is a ``CubaLIF`` with one time constant equal to dt: with reset to zero that of the current; with reset by
+  subtraction that of the voltage, and minus the threshold on the diagonal of the recurrent weights.
 - ALIF with a static reset is a sub-graph. With A the rise of the threshold above its rest,
 
   .. math::
@@ -17,26 +14,24 @@ exp(-1 / tau_v).
   are an ``LI`` each for v and -A, summed in a ``Threshold``.
 - LI, the readout, is a ``CubaLI``, without a current an ``LI``.
 
-Source: Pedersen et al., "Neuromorphic intermediate representation", Nature Communications 15, 8122
-(2024), for the primitives; nir 1.0 and norse 1.1's reader for the steps.
+Source: Pedersen et al., Nature Communications 15, 8122 (2024), for the primitives; nir 1.0 and norse 1.1 for the steps.
 """
 
 import io
 from collections.abc import Iterable
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from neurolsc.export.neurons import exported_kind
-from neurolsc.export.wrapped import NO_MEMORY, check_finite, from_wrapped, integrates
+from neurolsc.export.wrapped import NO_MEMORY, from_wrapped, integrates
 from neurolsc.hdf5 import HDF5
-from neurolsc.io import atomic_write, refusing
+from neurolsc.io import atomic_write, check_finite, refusing
 from neurolsc.network import Network
 from neurolsc.neurons import ALIF, LI, LIF, ALIFPlus, CubaLIF
 from neurolsc.neurons.cell import CELLS, step_of
@@ -47,14 +42,12 @@ if TYPE_CHECKING:
 
 __all__ = ["from_nir", "to_nir"]
 
-DENSE = ("Linear", "Affine")
-NEURONS = ("LIF", "CubaLIF", "LI", "CubaLI")  # types of the node with which a layer's neurons begin
+DECAYS = ("decay_v", "decay_i", "decay_theta")
 CLOSE = 1e-6  # relative; other programs store float32
 COPIES = 24  # bytes of memory of a weight while a layer is made: as float64 twice, as float32 twice
 
 
 def load_nir() -> ModuleType:
-    """The optional module ``nir``."""
     try:
         import nir
     except ImportError as error:
@@ -65,15 +58,14 @@ def load_nir() -> ModuleType:
 def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: float) -> "nir.NIRGraph":
     """Describe a network as a graph of NIR, and write it to a file if there is a path.
 
-    Nodes are ``w_in_1``, ``lif_1`` (or the sub-graph ``alif_1``), ``w_rec_1`` and so on,
-    ``readout`` (or ``li_3``). Connections between layers have no latency in NIR, recurrent ones one
-    step: of a network with ``layer_delay=1`` other readers send the spikes of layer l, counted from
-    1, l steps earlier. Metadata let :func:`from_nir` restore every bit; surrogates are left out.
+    Nodes are ``w_in_1``, ``lif_1`` (or the sub-graph ``alif_1``), ``w_rec_1`` and so on, ``readout`` (or ``li_3``).
+    Connections between layers have no latency in NIR, recurrent ones one step: of a network with ``layer_delay=1``
+    other readers send the spikes of layer l, counted from 1, l steps earlier. Metadata let :func:`from_nir` restore
+    every bit; surrogates are left out.
 
     Args:
-        network: LIF layers with any reset, CubaLIF with reset to zero, ALIF layers with
-            ``reset="static"``, and a linear readout or an LI at the end; or what
-            :func:`neurolsc.wrap` made of such.
+        network: LIF layers with any reset, CubaLIF with reset to zero, ALIF layers with ``reset="static"``, and a
+            linear readout or an LI at the end; or what :func:`neurolsc.wrap` made of such.
         path: a file to write, usually ``*.nir``; written whole or not at all.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
 
@@ -96,7 +88,7 @@ def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: flo
     dt = number("dt", dt)
     network = from_wrapped(network)
     leaky = integrates(network)
-    check_finite(network)
+    check_finite(network.state_dict())
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
     edges: list[tuple[str, str]] = []
     source = "input"
@@ -107,8 +99,7 @@ def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: flo
         edges += [(source, f"w_in_{i}"), (f"w_in_{i}", name)]
         if recurrent is not None:
             nodes[f"w_rec_{i}"] = recurrent
-            # before the edge to the next layer: norse's reader takes the node that it reaches last
-            # for the output
+            # before the edge to the next layer: norse takes the node that it reaches last for the output
             edges += [(name, f"w_rec_{i}"), (f"w_rec_{i}", name)]
         source = name
     if not leaky:
@@ -118,8 +109,7 @@ def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: flo
         source = "readout"
     nodes["output"] = nir.Output(np.array([network.n_out]))
     edges.append((source, "output"))
-    about = {"dt": dt, "layer_delay": network.layer_delay}
-    graph = nir.NIRGraph(nodes, edges, metadata={"neurolsc": about})
+    graph = nir.NIRGraph(nodes, edges, metadata={"neurolsc": {"dt": dt, "layer_delay": network.layer_delay}})
     if path is not None:
         buffer = io.BytesIO()
         nir.write(buffer, graph)
@@ -144,7 +134,7 @@ def _nodes(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any
     if kind is ALIF and reset != "static":
         raise ValueError(
             f"{layer}: NIR cannot express an ALIF with reset={reset!r}, as its nodes reset to a constant: "
-            'train with reset="static", or save the network with neurolsc.save.'
+            'train with reset="static".'
         )
     if kind is CubaLIF and reset != "zero":
         raise ValueError(f'{layer}: NIR resets a voltage to a constant; a CubaLIF needs reset="zero", got {reset!r}.')
@@ -154,9 +144,7 @@ def _nodes(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any
             continue
         if (decay == 1).any():
             longest = getattr(cell, f"tau_{name}").max()
-            raise ValueError(
-                f"{layer}: tau_{name} reaches {longest:.3g} steps, of which {decay.dtype} makes a decay of 1."
-            )
+            raise ValueError(f"{layer}: tau_{name} reaches {longest:.3g} steps, a decay of 1 in {decay.dtype}.")
         steps[name] = 1 / (1 - _array(decay).astype(np.float64))
     theta = torch.ones(1) if kind is LI else cell.theta_rest if kind is ALIF else cell.theta
     if not (theta > 0).all():
@@ -215,25 +203,23 @@ def from_nir(
 ) -> Network:
     """Make a network of a graph of NIR.
 
-    A graph of :func:`to_nir` comes back with every parameter and ``layer_delay``, in its dtype. Of
-    other programs' graphs, chains of ``Linear`` or ``Affine`` and ``LIF`` or ``CubaLIF`` nodes can
-    be read, each with its own recurrence, and an ``LI`` or ``CubaLI`` at the end, by their Euler
-    steps of dt seconds; layers then read the one below in the same step.
+    A graph of :func:`to_nir` comes back with every parameter and ``layer_delay``, in its dtype. Of other programs'
+    graphs, chains of ``Linear`` or ``Affine`` and ``LIF`` or ``CubaLIF`` nodes can be read, each with its own
+    recurrence, and an ``LI`` or ``CubaLI`` at the end, by their Euler steps of dt seconds; layers then read the one
+    below in the same step.
+
+    Without a readout in the graph it is the identity, as after an LI.
 
     Args:
         source: the graph, or the file that holds it.
-        dt: seconds per time step, for files without it: 1e-4 for snnTorch's; norse 1.1
-            writes time constants too small by the factor dt, so that its own (default 1e-3) takes
-            1e-6 here.
-        layer_delay: 1 for layers that read the one below one step late, as on a chip; by default
-            what the graph was written with, else 0.
-
-    Returns:
-        The network. Without a readout in the graph it is the identity, as after an LI.
+        dt: seconds per time step, for files without it: 1e-4 for snnTorch's; norse 1.1 writes time constants too small
+            by the factor dt, so that its own (default 1e-3) takes 1e-6 here.
+        layer_delay: 1 for layers that read the one below one step late, as on a chip; by default what the graph was
+            written with, else 0.
 
     Raises:
-        ValueError: if the file is damaged, dt is missing or contradicts the file, or our cells
-            cannot do the same; the message names the node and its type.
+        ValueError: if the file is damaged, dt is missing or contradicts the file, or our cells cannot do the same; the
+            message names the node and its type.
         TypeError: if the source is neither a graph nor a path.
         ImportError: if nir is not installed.
         OSError: if the file cannot be read.
@@ -251,16 +237,9 @@ def from_nir(
     if not isinstance(source, str | PathLike):
         raise TypeError(f"wanted a NIRGraph or the path of a file, got {type(source).__name__}.")
     data = Path(source).read_bytes()
-
-    def texts(tree: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: texts(value) if isinstance(value, dict) else value.decode() if isinstance(value, bytes) else value
-            for name, value in tree.items()
-        }
-
     with refusing(source, "damaged, or does not hold a graph of NIR"):
         with HDF5(data) as content:
-            tree = texts(content.tree("node"))
+            tree = content.tree("node")
         # nir's check refuses a batch axis, which other writers leave in; shapes are checked here
         graph = nir.dict2NIRNode(tree | {"type_check": False})
         if not isinstance(graph, nir.NIRGraph):
@@ -278,7 +257,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         raise ValueError(f"the graph was written with dt = {written:g} s, got dt = {dt:g} s.")
     if layer_delay is None:
         layer_delay = 1 if int(about.get("layer_delay", 0)) else 0
-    layers, last = _Chain(graph).layers()
+    layers, last = _chain(graph)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         cells = [_cell(layer, written, memory) for layer in layers]
         top = cells[-1]
@@ -292,18 +271,15 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         if bias is not None:
             readout.bias.copy_(torch.tensor(bias))
         network = Network(cells, readout.requires_grad_(not top.integrator), layer_delay=layer_delay)
-    check_finite(network)
+    check_finite(network.state_dict())
     return network
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """A layer of a graph."""
-
+class _Layer(NamedTuple):
     name: str  # of the neurons, with the names of the graphs around them before dots
     weight: Any  # Linear or Affine
     neuron: Any  # the first node of the neurons
-    parts: tuple[Any, ...]  # of an ALIF the nodes after the first one, adaptation and threshold
+    parts: list[Any]  # of an ALIF the nodes after the first one, adaptation and threshold
     recurrent: Any | None  # Linear or Affine
     about: dict[str, Any]  # our metadata
 
@@ -316,8 +292,6 @@ def _notes(node: Any) -> dict[str, Any]:
 def _cell(layer: _Layer, dt: float, memory: Any) -> Any:
     """The cell that computes the nodes' Euler steps of dt seconds."""
     node, about, weight = layer.neuron, layer.about, np.asarray(layer.weight.weight)
-    if weight.ndim != 2:
-        raise ValueError(f"the weights before {layer.name} have shape {weight.shape}, wanted a matrix.")
     n, n_in = weight.shape
     if memory is not None:
         memory.take(COPIES * n * (n + n_in), f"the weights of {layer.name}")
@@ -347,6 +321,8 @@ def _cell(layer: _Layer, dt: float, memory: Any) -> Any:
         for name in ("v_leak", "v_reset"):
             if hasattr(each, name) and not np.allclose(value := values(each, name), 0):
                 raise ValueError(f"{named}: {name} must be 0, as our cells have it, got {value[value != 0][0]:g}.")
+    if layer.parts and hasattr(node, "tau_syn"):
+        raise ValueError(f"{named} sends a voltage: it can only stand before the output.")
     lost = lost_share(node, "tau_mem" if hasattr(node, "tau_mem") else "tau")
     lost_i = lost_share(node, "tau_syn") if hasattr(node, "tau_syn") else np.ones(n)
     gain = lost * lost_i * values(node, "r")
@@ -385,7 +361,14 @@ def _cell(layer: _Layer, dt: float, memory: Any) -> Any:
     cell.w_in.copy_(torch.tensor(weight * rows))
     biased = [each for each in (layer.weight, layer.recurrent) if getattr(each, "bias", None) is not None]
     cell.b_v.copy_(torch.tensor(rows[:, 0] * sum((values(each, "bias") for each in biased), np.zeros(n))))
-    cell = _with_noted(cell, about)
+    exact = cell.copy()  # with the parameters in our metadata, unless the graph was changed since
+    exact.load_state_dict(
+        {name: torch.as_tensor(about[name]) for name in cell.state_dict() if name in about}, strict=False
+    )
+    few = 8 * torch.finfo(cell.w_in.dtype).eps
+    names = [name for name in ("b_v", "theta", "theta_rest", "adaptation", *DECAYS) if hasattr(cell, name)]
+    if all(torch.allclose(getattr(exact, name), getattr(cell, name), rtol=few, atol=few) for name in names):
+        cell = exact
     if integrator:
         return cell
     theta = cell.theta_rest if layer.parts else cell.theta
@@ -402,123 +385,74 @@ def _cell(layer: _Layer, dt: float, memory: Any) -> Any:
     return cell
 
 
-def _with_noted(cell: Any, about: dict[str, Any]) -> Any:
-    """The cell with the exact parameters in our metadata, unless the graph was changed since."""
-    exact = cell.copy()
-    noted = {name: torch.as_tensor(about[name]) for name in cell.state_dict() if name in about}
-    exact.load_state_dict(noted, strict=False)
-    few = 8 * torch.finfo(cell.w_in.dtype).eps
-    for name in ("b_v", "theta", "theta_rest", "adaptation", "decay_v", "decay_i", "decay_theta"):
-        if hasattr(cell, name) and not torch.allclose(getattr(exact, name), getattr(cell, name), rtol=few, atol=few):
-            return cell
-    return exact
+def _chain(graph: Any) -> tuple[list[_Layer], Any]:
+    """Layers from the input to the output, and the readout's node, None if there is none."""
+    nir = load_nir()
+    nodes: dict[str, Any] = {}
+    abouts: dict[str, dict[str, Any]] = {}
+    edges: set[tuple[str, str]] = set()
+    seen: set[str] = set()
 
+    def before(name: str) -> set[str]:
+        return {a for a, b in edges if b == name}
 
-class _Chain:
-    """A chain of layers in a graph of NIR, whoever wrote it; graphs in the graph are flattened.
+    def after(name: str) -> set[str]:
+        return {b for a, b in edges if a == name}
 
-    Raises:
-        ValueError: if the graph is not one chain of layers; the message names the node and its
-            type.
-    """
-
-    def __init__(self, graph: "nir.NIRGraph") -> None:
-        self.nodes: dict[str, Any] = {}
-        self.about: dict[str, dict[str, Any]] = {}
-        self.edges: set[tuple[str, str]] = set()
-        self.seen: set[str] = set()
-        inputs, outputs = self._flatten(graph, "", {})
-        self.input, self.output = self.only("input", inputs), self.only("output", outputs)
-
-    def _flatten(self, graph: Any, prefix: str, about: dict[str, Any]) -> tuple[list[str], list[str]]:
-        """Take the nodes of a graph and of the graphs in it; its inputs and outputs."""
-        nir = load_nir()
-        inner: dict[str, tuple[list[str], list[str]]] = {}
+    def flatten(graph: Any, prefix: str, about: dict[str, Any]) -> list[list[str]]:  # its inputs, and its outputs
+        inner: dict[str, list[list[str]]] = {}
         for name, node in graph.nodes.items():
             if isinstance(node, nir.NIRGraph):
-                inner[name] = self._flatten(node, f"{prefix}{name}.", _notes(node))
+                inner[name] = flatten(node, f"{prefix}{name}.", _notes(node))
             else:
-                self.nodes[prefix + name], self.about[prefix + name] = node, _notes(node) or about
+                nodes[prefix + name], abouts[prefix + name] = node, _notes(node) or about
         for a, b in graph.edges:
-            if not {a, b} <= set(graph.nodes):
-                raise ValueError(f"an edge leads from {a} to {b}, of which one is no node.")
             sources = inner[a][1] if a in inner else [prefix + a]
             targets = inner[b][0] if b in inner else [prefix + b]
-            self.edges |= {(source, target) for source in sources for target in targets}
-        for pair in inner.values():
-            for name in (*pair[0], *pair[1]):  # of an inner graph: what reached it reaches what it led to
-                joined = {(a, b) for a in self.before(name) for b in self.after(name)}
-                self.edges = {edge for edge in self.edges if name not in edge} | joined
-                del self.nodes[name]
-        inputs, outputs = (
-            [prefix + name for name, node in graph.nodes.items() if isinstance(node, kind)]
-            for kind in (nir.Input, nir.Output)
+            edges.update((source, target) for source in sources for target in targets)
+        for name in (name for ends in inner.values() for end in ends for name in end):
+            joined = {(a, b) for a in before(name) for b in after(name)}  # what reached it reaches what it led to
+            edges.difference_update([edge for edge in edges if name in edge])
+            edges.update(joined)
+            del nodes[name]
+        kinds = (nir.Input, nir.Output)
+        return [[prefix + name for name, node in graph.nodes.items() if isinstance(node, kind)] for kind in kinds]
+
+    def pick(where: str, names: Iterable[str], *kinds: str) -> str:
+        found = sorted(names)
+        if len(found) != 1 or type(nodes.get(found[0])).__name__ not in kinds or found[0] in seen:
+            got = ", ".join(f"{name} ({type(nodes.get(name)).__name__})" for name in found) or "nothing"
+            raise ValueError(f"wanted one {' or '.join(kinds)} {where}, got {got}: only chains of layers can be read.")
+        seen.add(found[0])
+        return found[0]
+
+    inputs, outputs = flatten(graph, "", {})
+    source, output = pick("in the graph", inputs, "Input"), pick("in the graph", outputs, "Output")
+    layers: list[_Layer] = []
+    onward, readout = after(source), None
+    while onward != {output}:
+        weight = pick(f"after {source}", onward, "Linear", "Affine")
+        if (onward := after(weight)) == {output}:
+            readout = nodes[weight]
+            break
+        name = pick(f"after {weight}", onward, "LIF", "CubaLIF", "LI", "CubaLI")
+        source, recurrent, loops = name, None, []
+        if type(nodes[name]).__name__ in ("LI", "CubaLI") and after(name) != {output}:
+            source = pick(f"after {name}", after(name), "Threshold")
+            loops.append((pick(f"before {source}", before(source) - {name}, "LI"), source, source))
+        parts = [nodes[each] for loop in loops for each in loop[:2]]
+        if others := before(name) - {weight}:
+            recurrent = pick(f"before {name}", others, "Linear", "Affine")
+            loops.append((recurrent, source, name))
+        for middle, start, end in loops:
+            if (before(middle), after(middle)) != ({start}, {end}):
+                raise ValueError(f"{middle} must lead from {start} to {end} alone: only chains of layers can be read.")
+        onward = after(source) - {loop[0] for loop in loops}
+        layers.append(
+            _Layer(name, nodes[weight], nodes[name], parts, nodes[recurrent] if recurrent else None, abouts[name])
         )
-        return inputs, outputs
-
-    def before(self, name: str) -> set[str]:
-        return {a for a, b in self.edges if b == name}
-
-    def after(self, name: str) -> set[str]:
-        return {b for a, b in self.edges if a == name}
-
-    def named(self, name: str) -> str:
-        return f"node {name} ({type(self.nodes[name]).__name__})"
-
-    def only(self, what: str, names: Iterable[str]) -> str:
-        names = sorted(names)
-        if len(names) != 1:
-            raise ValueError(f"wanted one {what}, got {', '.join(names) or 'none'}: only chains of layers can be read.")
-        return names[0]
-
-    def visit(self, name: str, kinds: tuple[str, ...]) -> str:
-        """A node of one of the types `kinds` that is visited for the first time."""
-        if type(self.nodes[name]).__name__ not in kinds:
-            wanted = " or ".join(kinds)
-            raise ValueError(f"{self.named(name)} stands where {wanted} was expected; no cell of ours is such a node.")
-        if name in self.seen:
-            raise ValueError(f"{self.named(name)} is reached twice: only chains of layers can be read.")
-        self.seen.add(name)
-        return name
-
-    def loop(self, what: str, names: Iterable[str], kinds: tuple[str, ...], start: str, end: str) -> str:
-        """The only one of some nodes, which reads `start` alone and feeds `end` alone."""
-        middle = self.visit(self.only(what, names), kinds)
-        if (self.before(middle), self.after(middle)) != ({start}, {end}):
-            raise ValueError(
-                f"{self.named(middle)} must lead from {start} to {end} alone, but reads {sorted(self.before(middle))} and "
-                f"leads to {sorted(self.after(middle))}: only chains of layers, each with its own recurrence, can be read."
-            )
-        return middle
-
-    def layers(self) -> tuple[list[_Layer], Any]:
-        """Layers from the input to the output, and the readout's node, None if there is none."""
-        layers: list[_Layer] = []
-        source, onward, readout = self.input, self.after(self.input), None
-        self.seen |= {self.input, self.output}
-        while onward != {self.output}:
-            weight = self.visit(self.only(f"node after {self.named(source)}", onward), DENSE)
-            onward = self.after(weight)
-            if onward == {self.output}:
-                readout = self.nodes[weight]
-                break
-            first = self.visit(self.only(f"node after {self.named(weight)}", onward), NEURONS)
-            source, parts, recurrent = first, (), None
-            kind = type(self.nodes[first]).__name__
-            if kind in ("LI", "CubaLI") and self.after(first) != {self.output}:
-                if kind == "CubaLI":
-                    raise ValueError(f"{self.named(first)} sends a voltage: it can only stand before the output.")
-                source = self.visit(self.only(f"node after {self.named(first)}", self.after(first)), ("Threshold",))
-                others = self.before(source) - {first}
-                parts = (self.loop(f"second node before {self.named(source)}", others, ("LI",), source, source), source)
-            if others := self.before(first) - {weight}:
-                recurrent = self.loop(f"recurrent node before {self.named(first)}", others, DENSE, source, first)
-            onward = self.after(source) - {recurrent, *parts}
-            nodes = tuple(self.nodes[part] for part in parts)
-            loop = self.nodes[recurrent] if recurrent else None
-            layers.append(_Layer(first, self.nodes[weight], self.nodes[first], nodes, loop, self.about[first]))
-        if left := sorted(self.nodes.keys() - self.seen):
-            raise ValueError(f"{self.named(left[0])} is on no way from the input to the output.")
-        if not layers:
-            raise ValueError("the graph has no layer of neurons.")
-        return layers, readout
+    if left := sorted(nodes.keys() - seen):
+        raise ValueError(f"node {left[0]} ({type(nodes[left[0]]).__name__}) is on no way from the input to the output.")
+    if not layers:
+        raise ValueError("the graph has no layer of neurons.")
+    return layers, readout

@@ -3,8 +3,8 @@
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +20,15 @@ from neurolsc.export.fixed_point import (
     IntegratorLayer,
     integer_steps,
 )
-from neurolsc.export.neurons import W_MAX, check_matrix, even, integers, largest, leak
-from neurolsc.export.wrapped import check_finite, delayed, from_wrapped, integrates
+from neurolsc.export.neurons import W_MAX, check_matrix, even, integers, largest
+from neurolsc.export.wrapped import delayed, from_wrapped, integrates
+from neurolsc.io import check_finite
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, Run
 from neurolsc.neurons import LIF
 from neurolsc.validation import set_value
 
-__all__ = ["IntegerRun", "QuantizationAware", "QuantizedNetwork", "dequantize", "fit_scales", "quantize"]
-
-# networks in integers
+__all__ = ["IntegerRun", "QuantizationAware", "QuantizedNetwork", "dequantize", "fitted", "quantize"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class IntegerRun:
     """What :meth:`QuantizedNetwork.run` returns."""
 
     logits: Tensor  # integer readout at every step (T, B, C), in units of the readout's scale
-    spikes: tuple[Tensor, ...]  # (T, B, M) by layer, without bias neurons and blank steps; voltages of an integrator
+    spikes: tuple[Tensor, ...]  # (T, B, M) by layer, without bias neurons; voltages of an integrator
     extremes: tuple[Extremes, ...]  # by layer, and of a linear readout, whose v is the sum of its logits over time
 
     def __repr__(self) -> str:
@@ -52,8 +51,6 @@ class QuantizedNetwork:
     readout: Tensor  # integer weights (C, M of the last layer); (0, M) after an integrator: logits are its voltages
     readout_scale: float  # integer units per float unit of the readout
     bias_neurons: tuple[int, ...]  # how many neurons at the end of each layer fire at every step to stand for biases
-    blank_steps: int  # steps without input before the first one, for the bias neurons to start firing
-    remarks: tuple[str, ...] = ()  # what is worth knowing but no error, one sentence each
     # steps without input after the last one: 0, or of a network with layer_delay=0 the number of
     # its layers, as layer l spikes l steps later than there; `run` takes that back
     latency: int = 0
@@ -61,7 +58,7 @@ class QuantizedNetwork:
     def __repr__(self) -> str:
         out = () if self.integrates else (len(self.readout),)
         sizes = " -> ".join(map(str, (self.n_in, *(layer.size for layer in self.layers), *out)))
-        return f"QuantizedNetwork({sizes}, {self.blank_steps} blank steps)"
+        return f"QuantizedNetwork({sizes})"
 
     @property
     def integrates(self) -> bool:
@@ -78,9 +75,6 @@ class QuantizedNetwork:
 
         Args:
             x: input spikes (T, B, n_in), 0 or 1, any dtype.
-
-        Returns:
-            Logits, spikes, and the ranges of the integers.
 
         Raises:
             ValueError: if x has another shape or other values: a graded spike has no counterpart.
@@ -99,13 +93,13 @@ class QuantizedNetwork:
         return IntegerRun(self.on_time(logits, self.latency), self.cropped(spikes), tuple(extremes))
 
     def padded(self, x: Tensor) -> Tensor:
-        """The input of :meth:`run` as the layers read it: float64, dense, with blank steps."""
+        """The input of :meth:`run` as the layers read it: float64, dense, with blank steps after it."""
         if x.ndim != 3 or x.shape[2] != self.n_in or 0 in x.shape:
             raise ValueError(f"input spikes must have shape (T, B, {self.n_in}) with T, B >= 1, got {tuple(x.shape)}.")
         if not is_binary(x):
             other = x[(x != 0) & (x != 1)][0].item()
             raise ValueError(f"input spikes must be 0 or 1, got {other:g}: graded spikes are not supported.")
-        return pad(x.to(self.readout).double(), (0, 0, 0, 0, self.blank_steps, self.latency))
+        return pad(x.to(self.readout).double(), (0, 0, 0, 0, 0, self.latency))
 
     def logits(self, last: Tensor) -> Tensor:
         """Logits (T, B, C) of the last layer's spikes or voltages (T, B, M)."""
@@ -113,40 +107,35 @@ class QuantizedNetwork:
 
     def on_time(self, values: Tensor, late: int) -> Tensor:
         """The steps of (T, ...) that belong to the input, of values `late` steps late."""
-        first = self.blank_steps + late
-        return values[first : len(values) + late - self.latency]
+        return values[late : len(values) + late - self.latency]
 
     def cropped(self, spikes: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Spikes (T, B, M) on time, without blank steps and bias neurons."""
+        """Spikes (T, B, M) on time, without bias neurons."""
         return tuple(
             self.on_time(layer, i if self.latency else 0)[:, :, : layer.shape[2] - extra]
             for i, (layer, extra) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1)
         )
 
 
-def quantize(
-    network: Network,
-    *,
-    force: bool = False,
-    readout_scale: float | None = None,
-    halvings: Sequence[int] | None = None,
-) -> QuantizedNetwork:
+def quantize(network: Network, calibration: Tensor | None = None, *, force: bool = False) -> QuantizedNetwork:
     """Turn a network into integers.
 
     Args:
-        network: LIF, CubaLIF and ALIF layers and at the end a Linear readout or an LI, or the same
-            of :func:`neurolsc.wrap`. With ``layer_delay=1`` the readout has no bias; with 0 the
-            layers get a delay, as in :func:`neurolsc.export.delayed`.
+        network: LIF, CubaLIF and ALIF layers and at the end a Linear readout or an LI, or the same of
+            :func:`neurolsc.wrap`. With ``layer_delay=1`` the readout has no bias; with 0 the layers get a delay, as in
+            :func:`neurolsc.export.delayed`.
+        calibration: samples (T, B, n_in), 0 or 1. With them the units of an ALIF, an LI and the readout are halved
+            until half of their bits are enough for the states, and what still overflows is refused. Thresholds get
+            coarser by that, weights of an ALIF do not.
         force: accept fewer than 62 weight units per threshold.
-        readout_scale: integer units per float unit of a Linear readout; by default as many as fit.
-        halvings: per layer, from :func:`fit_scales`.
 
     Returns:
-        The integers; with a gradient to the network's parameters that require one.
+        The integers; without calibration data with a gradient to the network's parameters.
 
     Raises:
         TypeError: if a layer cannot be exported, or the readout is neither linear nor an LI.
-        ValueError: if something cannot be expressed; the message names the layer and the number.
+        ValueError: if something cannot be expressed, an integer overflows, or the samples do not fit; the message names
+            the layer and the number.
 
     Example:
         >>> from neurolsc import LIF
@@ -154,85 +143,86 @@ def quantize(
         >>> bool(quantized.layers[0].weight.abs().max() <= 254)
         True
     """
+    if calibration is None:
+        return rounded(network, force=force)
+    found = fitted(network, calibration, force=force)
+    for i, e in enumerate(found.run.extremes[: len(found.network.layers)], start=1):
+        if e.large_inputs + e.wraps + e.saturations:
+            raise ValueError(
+                f"layer {i}: on the calibration data {e.large_inputs} inputs of a step exceed 32767 units (up to {e.drive}), "
+                f"{e.wraps} currents leave 24 bits (up to {e.u}) and {e.saturations} voltages or thresholds (up to "
+                f"{max(e.v, e.theta)}): train with smaller weights or fewer spikes."
+            )
+    sums = found.run.extremes[-1]
+    if not found.network.integrates and sums.wraps:
+        scale = found.network.readout_scale * LIMIT / 2 / sums.v
+        return rounded(network, force=force, halvings=found.halvings, readout_scale=scale)
+    return found.network
+
+
+def rounded(
+    network: Network,
+    *,
+    force: bool = False,
+    halvings: Sequence[int] | None = None,
+    readout_scale: float = math.inf,
+) -> QuantizedNetwork:
+    """The integers of a network whose layers have so many halvings of their units, and whose readout this scale."""
     own = from_wrapped(network)
     network = delayed(own)
+    leaky = integrates(network)
     if getattr(network.readout, "bias", None) is not None:
         raise ValueError("the readout has a bias, which a sum of spikes cannot hold: train with readout_bias=False.")
-    check_finite(network)
-    layers: list[IntegerLayer] = []
-    remarks: list[str] = []
-    wider = 0
-    for i, cell in enumerate(network.cells, start=1):
-        layer, about = integers(f"layer {i}", cell, force, halvings[i - 1] if halvings else 0)
-        if wider:  # the neuron that stands for the bias below is not read
-            layer = replace(layer, weight=pad(layer.weight, (0, wider)))
-        wider = layer.size - cell.n_hidden
-        layers.append(layer)
-        remarks += about
-    extra = [layer.size - cell.n_hidden for layer, cell in zip(layers, network.cells, strict=True)]
-    native = [i for i, layer in enumerate(layers, start=1) if not extra[i - 1] and layer.bias.any()]
-    if any(extra) and native:
-        raise ValueError(
-            f"layer {extra.index(1) + 1} has a bias and a reset by subtraction, which needs a blank first step, in which the "
-            f"bias of layer {native[0]} would act already: give all layers with a bias the same kind of reset."
-        )
-    if integrates(network):
+    check_finite(network.state_dict())
+    halvings = halvings or [0] * len(network.cells)
+    layers = [
+        integers(f"layer {i}", cell, force, halved)
+        for i, (cell, halved) in enumerate(zip(network.cells, halvings, strict=True), start=1)
+    ]
+    if leaky:
         scale, readout = layers[-1].unit[0].item(), layers[-1].weight.new_zeros(0, network.n_out)
     else:
         w = network.readout.get_parameter("weight").double()
-        most = W_MAX / largest("the readout", w)
-        scale = most if readout_scale is None else min(readout_scale, most)
+        scale = min(readout_scale, W_MAX / largest("the readout", w))
         readout = even(w * scale)
         check_matrix("the readout", readout)
-        readout = pad(readout, (0, wider))
     bias_neurons = tuple(layer.size - cell.n_hidden for layer, cell in zip(layers, own.cells, strict=True))
     latency = 0 if own.layer_delay else len(layers)
-    return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, int(any(extra)), tuple(remarks), latency)
+    return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, latency)
 
 
-def fit_scales(network: Network, calibration: Tensor, *, force: bool = False) -> tuple[int, ...]:
-    """How often to halve the weight units of an ALIF or LI so that half of its bits are enough.
+class Fitted(NamedTuple):
+    network: QuantizedNetwork
+    run: IntegerRun  # on the calibration data
+    halvings: tuple[int, ...]  # of the units of each layer; only an ALIF or LI has a choice
 
-    Thresholds and states get coarser by that, weights of an ALIF do not: it stops where they would.
-    Where that is not enough, the run on the calibration data overflows.
 
-    Args:
-        network: as in :func:`quantize`.
-        calibration: samples (T, B, n_in), 0 or 1.
-        force: as in :func:`quantize`.
-
-    Returns:
-        One number per layer, 0 where the bits are enough or there is nothing to halve.
-
-    Raises:
-        TypeError: as :func:`quantize`.
-        ValueError: as :func:`quantize`, or if the samples do not fit.
-    """
-    halvings = [0] * len(network.cells)
-    quantized = quantize(network, force=force)
+@torch.no_grad()
+def fitted(network: Network, calibration: Tensor, *, force: bool = False) -> Fitted:
+    """The integers whose units are halved until half of the bits are enough, or nothing is left to halve."""
+    halvings = (0,) * len(network.cells)
+    quantized = rounded(network, force=force)
     while True:
-        reaches = [e.reach for e in quantized.run(calibration).extremes[: len(halvings)]]
-        trial = [h + (math.ceil(math.log2(2 * r)) if r > 0.5 else 0) for h, r in zip(halvings, reaches, strict=True)]
-        coarser = quantize(network, force=force, halvings=trial)
+        run = quantized.run(calibration)
+        reaches = [max(e.reach, 0.5) for e in run.extremes[: len(halvings)]]
+        trial = tuple(h + math.ceil(math.log2(2 * r)) for h, r in zip(halvings, reaches, strict=True))
+        coarser = rounded(network, force=force, halvings=trial)
         changed = [not torch.equal(a.unit, b.unit) for a, b in zip(quantized.layers, coarser.layers, strict=True)]
         if not any(changed):
-            return tuple(halvings)
-        halvings = [t if c else h for h, t, c in zip(halvings, trial, changed, strict=True)]
+            return Fitted(quantized, run, halvings)
+        halvings = tuple(t if c else h for h, t, c in zip(halvings, trial, changed, strict=True))
         quantized = coarser
 
 
 @torch.no_grad()
 def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
-    """The float network with the integers' parameters; only the rounding of states is left out.
+    """The float network with the integers' parameters, in float64; only the rounding of states is left out.
 
     Its radii are those of the exported network.
 
     Args:
         network: what was quantised.
         quantized: its integers.
-
-    Returns:
-        A copy in float64.
 
     Example:
         >>> from neurolsc import LIF
@@ -245,55 +235,51 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
     def time_constant(decay: Tensor) -> Tensor:  # in steps; 0.05 (e^-20 is left after one) for 4096
         return -1 / (1 - decay / 4096).clamp(min=2e-9).log()
 
-    rounded = copy.deepcopy(delayed(from_wrapped(network))).double()
+    made = copy.deepcopy(delayed(from_wrapped(network))).double()
     cell: Any
     layer: Any
-    for cell, layer in zip(rounded.cells, quantized.layers, strict=True):
-        m = cell.n_hidden
-        scale = layer.unit[:m] / UNIT
-        rows = scale.unsqueeze(1)
-        cell.w_in.copy_(layer.weight[:m, : cell.n_in] * 2**layer.weight_exp / rows)
-        cell.tau_v = time_constant(leak(cell, layer))
+    for cell, layer in zip(made.cells, quantized.layers, strict=True):
         rec = layer.weight_rec
+        scale = layer.unit / UNIT
+        rows = scale.unsqueeze(1)
+        in_current = isinstance(cell, LIF) and cell.reset.name != "zero"  # the voltage is CUBA's current
+        cell.tau_v = time_constant(layer.i_decay if in_current else layer.v_decay)
+        cell.w_in.copy_(layer.weight * 2**layer.weight_exp / rows)
         if rec is not None:
-            cell.w_rec.copy_(rec[:m, :m] * 2**layer.weight_rec_exp / rows)
+            cell.w_rec.copy_(rec * 2**layer.weight_rec_exp / rows)
         if isinstance(layer, AtrlifLayer):
             cell.b_v.copy_(layer.bias * 2**layer.bias_exp / layer.unit)
             cell.tau_theta = time_constant(layer.theta_decay)
             cell.theta_rest = layer.threshold / scale
             set_value(cell, "adaptation", layer.theta_step * (1 - layer.theta_decay / 4096) / scale)
             continue
-        cell.b_v.copy_(layer.bias[:m] / scale)
+        cell.b_v.copy_(layer.bias / scale)
         if hasattr(cell, "tau_i"):
             cell.tau_i = time_constant(layer.i_decay)
         if isinstance(cell, LIF):
-            cell.theta.copy_(layer.threshold[:m] / scale)
-            if rec is not None and cell.reset.name != "zero":
-                cell.w_rec.add_(torch.diag(cell.theta))
-                cell.b_v.copy_(rec[:m, m:].sum(1) / scale)
+            cell.theta.copy_(layer.threshold / scale)
+        if in_current and rec is not None:
+            cell.w_rec.add_(torch.diag(cell.theta))
     if not quantized.integrates:
-        readout = quantized.readout[:, : rounded.cells[-1].n_hidden] / quantized.readout_scale
-        rounded.readout.get_parameter("weight").copy_(readout)
-    return rounded
+        made.readout.get_parameter("weight").copy_(quantized.readout / quantized.readout_scale)
+    return made
 
 
 class QuantizationAware(Network):
     """A network that runs in Loihi's integers and is trained in floats.
 
-    It shares cells and readout with the original network, and ``neurolsc.train`` and
-    ``neurolsc.evaluate`` take it as any other. Every run quantises the parameters anew and steps
-    the integer equations; gradients pass through rounding (straight through), and spikes have the
-    cells' surrogate gradient. The reset is detached, except that by subtraction of LIF, which is
-    one of the recurrent weights. A few epochs win back most of what rounding costs.
+    It shares cells and readout with the original network, and ``neurolsc.train`` and ``neurolsc.evaluate`` take it as
+    any other. Every run quantises the parameters anew and steps the integer equations; gradients pass through rounding
+    (straight through), and spikes have the cells' surrogate gradient. The reset is detached, except that by subtraction
+    of LIF, which is one of the recurrent weights. A few epochs win back most of what rounding costs.
 
     Args:
         network: what :func:`quantize` accepts, with ``layer_delay=1``.
-        calibration: samples (T, B, n_in) for :func:`fit_scales`.
+        calibration: samples (T, B, n_in), which choose the units of the layers as in :func:`quantize`.
         force: accept fewer than 62 weight units per threshold.
 
     Raises:
-        ValueError: as :func:`quantize`; also when training has moved a parameter out of what can be
-            expressed.
+        ValueError: as :func:`quantize`; also when training has moved a parameter out of what can be expressed.
         TypeError: likewise.
 
     Example:
@@ -314,8 +300,8 @@ class QuantizationAware(Network):
         self.cells, self.readout, self.layer_delay = network.cells, network.readout, network.layer_delay
         self.n_out = network.n_out
         self.force = force
-        quantize(network, force=force)
-        self.halvings = None if calibration is None else fit_scales(network, calibration, force=force)
+        rounded(network, force=force)  # refuses what cannot be expressed
+        self.halvings = None if calibration is None else fitted(network, calibration, force=force).halvings
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time in integers, from rest.
@@ -333,7 +319,7 @@ class QuantizationAware(Network):
         """
         if states is not None or mask is not None:
             raise ValueError("an integer run starts at rest and has no mask.")
-        quantized = quantize(self, force=self.force, halvings=self.halvings)
+        quantized = rounded(self, force=self.force, halvings=self.halvings)
         surrogates = [getattr(cell, "spike", torch.zeros_like) for cell in self.cells]  # an LI has none
         steps = integer_steps(quantized.layers, quantized.padded(x), surrogates)
         spikes = [torch.stack(layer) for layer in zip(*(step.spikes for step in steps), strict=True)]

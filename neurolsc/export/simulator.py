@@ -2,11 +2,11 @@
 
 A script for the Python of the simulator's environment, and for nobody else::
 
-    python -I simulator.py Lava|nengo-loihi FILE.net INPUT.npz OUTPUT.npz
+    python -I simulator.py Lava|nengo-loihi FILE.net INPUT.npz OUTPUT.npz [FILE.net INPUT.npz OUTPUT.npz ...]
 
-INPUT holds ``spikes`` (T, B, N), 0 or 1. OUTPUT gets, for each layer i from 1, ``spikes_i`` (T, B,
-M) and the states after each step, ``u_i`` or ``theta_i`` and ``v_i``, and ``versions``; nengo-loihi
-has no readout. Imports nothing of this package, nor torch.
+INPUT holds ``spikes`` (T, B, N), 0 or 1. OUTPUT gets, for each layer i from 1, ``spikes_i`` (T, B, M) and the states
+after each step, ``u_i`` or ``theta_i`` and ``v_i``, and ``versions``; nengo-loihi has no readout. Imports nothing of
+this package, nor torch.
 """
 
 # pyright: reportMissingImports=false
@@ -208,8 +208,8 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     return {name: np.stack(steps) for name, steps in seen.items()}
 
 
-def main(simulator: str, path: str, source: str, target: str) -> None:
-    """Run all samples, one after the other."""
+def main(simulator: str, *paths: str) -> None:
+    """Run all samples of all files, one after the other."""
     warnings.simplefilter("ignore")
     if simulator == "Lava":
         prepare_lava()  # before anything of Lava is imported
@@ -217,12 +217,14 @@ def main(simulator: str, path: str, source: str, target: str) -> None:
         "Lava": (run_in_lava, ("lava-nc", "lava-dl", "numpy")),
         "nengo-loihi": (run_in_nengo, ("nengo-loihi", "nengo", "numpy")),
     }[simulator]
-    with np.load(source, allow_pickle=False) as file:
-        spikes = file["spikes"]
-    runs = [run(path, spikes[:, b]) for b in range(spikes.shape[1])]
-    stacked = {name: np.stack([one[name] for one in runs], axis=1) for name in runs[0]}
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
-    np.savez(target, allow_pickle=False, versions=np.array([*versions, f"Python {sys.version.split()[0]}"]), **stacked)
+    versions.append(f"Python {sys.version.split()[0]}")
+    for path, source, target in zip(paths[::3], paths[1::3], paths[2::3], strict=True):
+        with np.load(source, allow_pickle=False) as file:
+            spikes = file["spikes"]
+        runs = [run(path, spikes[:, b]) for b in range(spikes.shape[1])]
+        stacked = {name: np.stack([one[name] for one in runs], axis=1) for name in runs[0]}
+        np.savez(target, allow_pickle=False, versions=np.array(versions), **stacked)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 What each library computes in a step, with z the spikes and I the layer's input:
 
 - snnTorch's Leaky: mem = beta mem + I - threshold z, or mem = beta (1 - z) mem + I: our LIF.
-- snnTorch's Synaptic and norse's LIF: a current, then the voltage: our CubaLIF. norse's voltage
-  takes the share dt tau_mem_inv of the current, which is a factor of all weights.
+- snnTorch's Synaptic and norse's LIF: a current, then the voltage: our CubaLIF. norse's voltage takes the share dt
+  tau_mem_inv of the current, which is a factor of all weights.
 - norse's LI, and as the last layer snnTorch's Leaky and Synaptic without reset: our LI.
-- spikingjelly's LIFNode: v = (1 - 1/tau) v + x / tau, or + x, above its rest: our LIF. It resets in
-  the step that fires, so that what it subtracts leaks, and it fires at its threshold, too.
-- snnTorch's resets to zero with ``reset_delay=True`` blank the whole step after a spike, its input
-  included, in all layers but Leaky. Neither Loihi's CUBA nor NIR has that.
+- spikingjelly's LIFNode: v = (1 - 1/tau) v + x / tau, or + x, above its rest: our LIF. It resets in the step that
+  fires, so that what it subtracts leaks, and it fires at its threshold, too.
+- snnTorch's resets to zero with ``reset_delay=True`` blank the whole step after a spike, its input included, in all
+  layers but Leaky. Neither Loihi's CUBA nor NIR has that.
 """
 
 import copy
@@ -26,7 +26,7 @@ from neurolsc.io import CONVERTERS
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons import LI, LIF, Cell, CubaLIF
 
-__all__ = ["check_finite", "delayed", "from_wrapped", "integrates"]
+__all__ = ["delayed", "from_wrapped", "integrates"]
 
 AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)  # affine after training
 NO_MEMORY = 1e-3  # a time constant in steps of which exp(-1/tau) is 0
@@ -50,15 +50,11 @@ class _Neurons(NamedTuple):
 def from_wrapped(network: Network) -> Network:
     """The same network in our own cells: layer by layer, with the same spikes.
 
-    Linear layers before a neuron become its input weights, with Flatten, Dropout and BatchNorm1d in
-    evaluation folded in; a Linear at the end becomes the readout, a leaky integrator at the end an
-    LI. Surrogates are the default.
+    Linear layers before a neuron become its input weights, with Flatten, Dropout and BatchNorm1d in evaluation folded
+    in; a Linear at the end becomes the readout, a leaky integrator at the end an LI. Surrogates are the default.
 
     Args:
         network: what :func:`neurolsc.wrap` returned. One of our own cells is returned as it is.
-
-    Returns:
-        A network that shares no memory with the model, ``layer_delay`` as it was.
 
     Raises:
         TypeError: if a layer or module has no counterpart; the message names it.
@@ -130,10 +126,11 @@ def _cell(name: str, cell: Cell) -> Cell:
     for what, decay in (("v", neurons.decay_v), ("i", neurons.decay_i)):
         if hasattr(made, f"tau_{what}"):
             retained = each(0.0 if decay is None else decay).double()
-            if (retained < 0).any() or (retained >= 1).any():
-                worst = retained.max() if (retained >= 1).any() else retained.min()
-                state = "voltage" if what == "v" else "current"
-                raise ValueError(f"{name}: its {state} retains {worst:g} of itself in a step, wanted 0 to less than 1.")
+            wrong = (retained < 0) | (retained >= 1)
+            if wrong.any():
+                raise ValueError(
+                    f"{name}: a state retains {retained[wrong][0]:g} of itself in a step, wanted 0 to < 1."
+                )
             setattr(made, f"tau_{what}", (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype))
     if isinstance(made, LI):
         return made
@@ -239,13 +236,6 @@ def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
     )
 
 
-def check_finite(network: Network) -> None:
-    """Refuse parameters that are NaN or infinite."""
-    for name, value in network.state_dict().items():
-        if not value.isfinite().all():
-            raise ValueError(f"{name} must be finite, got {value[~value.isfinite()][0].item()}.")
-
-
 def integrates(network: Network) -> bool:
     """True if the readout is a leaky integrator: the last cell, with nothing after it.
 
@@ -263,24 +253,20 @@ def integrates(network: Network) -> bool:
     weight = getattr(readout, "weight", torch.zeros(1, 1))
     identity = torch.equal(weight, torch.eye(*weight.shape).to(weight)) and getattr(readout, "bias", None) is None
     if not isinstance(readout, nn.Identity) and not identity:
-        raise TypeError(f"after an integrator the readout must be the identity, got {readout}: put its weights before.")
+        raise TypeError(f"after an integrator the readout must be the identity, got {readout}.")
     return True
 
 
 def delayed(network: Network) -> Network:
     """The same network with ``layer_delay=1``: layer l, counted from 1, spikes l steps later.
 
-    Biases must not act before the input arrives. If there are any, each layer gets one neuron more,
-    the last, whose synapses are the biases; it fires in every step from the one on in which the
-    layer below could first fire, woken by the one below. The bias of an integrator at the end comes
-    from a second such neuron, which the first one wakes.
+    Its logits come as many steps later as it has layers, an LI included. Biases must not act before the input arrives:
+    if there are any, each layer gets one neuron more, the last, whose synapses are the biases. It fires in every step
+    from the one on in which the layer below could first fire, woken by the one below. The bias of an LI comes from a
+    second such neuron, which the first one wakes.
 
     Args:
         network: LIF and CubaLIF layers (without biases any), and a linear readout or an LI.
-
-    Returns:
-        The network, itself if it has ``layer_delay=1``; its logits come as many steps later as it
-        has layers, an LI included.
 
     Raises:
         TypeError: if there are biases and a layer is another cell, or the readout is not linear.

@@ -12,7 +12,6 @@ notebook shows it once.
 from neurolsc.plots.curves import plot_bands, plot_learning_curves, plot_pretraining, plot_scores
 from neurolsc.plots.networks import (
     plot_diagnosis,
-    plot_export,
     plot_profile,
     plot_raster,
     plot_surrogates,
@@ -24,7 +23,6 @@ __all__ = [
     "COLORS",
     "plot_bands",
     "plot_diagnosis",
-    "plot_export",
     "plot_learning_curves",
     "plot_pretraining",
     "plot_profile",

@@ -35,15 +35,12 @@ def alif(
 
 
 MADE = {
-    "feed-forward, subtract": lambda: [lif(recurrent=False), lif(WIDTH, 16, recurrent=False)],
-    "feed-forward, zero": lambda: [lif(recurrent=False, reset="zero")],
-    "recurrent, subtract": lambda: [lif(), lif(WIDTH, 16)],
-    "recurrent, zero": lambda: [lif(reset="zero"), lif(WIDTH, 16, reset="zero")],
+    "subtract": lambda: [lif(), lif(WIDTH, 16, recurrent=False)],
+    "zero": lambda: [lif(reset="zero"), lif(WIDTH, 16, recurrent=False, reset="zero")],
     "bias, subtract": lambda: [lif(bias=0.1), lif(WIDTH, 16, bias=0.2)],
     "bias, zero": lambda: [lif(bias=0.1, reset="zero")],
     "ALIF": lambda: [alif(bias=0.02), alif(WIDTH, 16)],
-    "ALIF below LIF": lambda: [alif(), lif(WIDTH, 16)],
-    "ALIFPositive": lambda: [alif(kind=ALIFPositive), alif(WIDTH, 16, kind=ALIFPositive)],
+    "ALIF below LIF": lambda: [alif(kind=ALIFPositive), lif(WIDTH, 16)],
 }
 KINDS = tuple(MADE)
 
@@ -51,7 +48,7 @@ KINDS = tuple(MADE)
 def make(kind: str, seed: int = 0) -> Network:
     """A network of one kind, the same for the same seed."""
     torch.manual_seed(seed)
-    return Network(MADE[kind](), N_OUT)
+    return Network(MADE[kind](), N_OUT, layer_delay=0 if kind == "bias, subtract" else 1)
 
 
 def spikes(steps: int = T, batch: int = 3, n_in: int = N_IN, *, rate: float = 0.2, seed: int = 1) -> Tensor:

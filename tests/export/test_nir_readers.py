@@ -24,8 +24,7 @@ with warnings.catch_warnings():
     import norse.torch
     from snntorch.import_nir import import_from_nir as import_snntorch
 
-LIF_KINDS = ("feed-forward, subtract", "feed-forward, zero", "recurrent, subtract", "recurrent, zero")
-SETTINGS = [(kind, delay) for kind in LIF_KINDS for delay in (0, 1)] + [("bias, subtract", 0), ("bias, zero", 0)]
+SETTINGS = [("subtract", 0), ("subtract", 1), ("zero", 1), ("bias, subtract", 0), ("bias, zero", 0)]
 
 
 def even(network: Network) -> Network:

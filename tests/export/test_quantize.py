@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, evaluate, train
+from neurolsc import LIF, ALIFPlus, Network, evaluate, train
 from neurolsc.export import (
     AtrlifLayer,
     QuantizationAware,
     delayed,
     dequantize,
-    fit_scales,
     quantize,
     read_netx,
     to_netx,
@@ -19,14 +18,13 @@ from neurolsc.export import (
     write_netx,
 )
 from neurolsc.export.neurons import check_matrix
-from neurolsc.neurons.spiking import Reset
 from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, alif, in_steps, lif, make, spikes
 from tests.patterns import CLASSES, QUIET, Leak, N, Patterns
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bias, subtract"])  # which is delayed, see below
 def test_integers_and_their_training_form_fire_like_floats_but_for_rounding(kind):
-    network, x = make(kind), spikes(200)
+    network, x = make(kind), spikes(100)
     exact, integer, aware = network.run(x), quantize(network).run(x), QuantizationAware(network).run(x)
     for a, b, c in zip(exact.spikes, integer.spikes, aware.spikes, strict=True):
         assert a.mean() > 0.05
@@ -35,11 +33,9 @@ def test_integers_and_their_training_form_fire_like_floats_but_for_rounding(kind
         assert abs(a.mean() - b.mean()) < 0.04 * a.mean() + 0.001
         assert torch.equal(b, c)
     torch.testing.assert_close(aware.logits, integer.logits / quantize(network).readout_scale)
-    assert all(e.overflows == 0 for e in integer.extremes)
 
 
-@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
-def test_integers_without_memory_are_exact(bias):
+def test_integers_without_memory_are_exact():
     """Nothing to round: integer parameters whose sums, multiples of 6, never meet 254."""
     torch.manual_seed(3)
     cells = []
@@ -51,8 +47,7 @@ def test_integers_without_memory_are_exact(bias):
             cell.w_in.copy_(6 * torch.randint(-30, 41, cell.w_in.shape) * theta.unsqueeze(1))
             cell.w_rec.copy_(6 * torch.randint(-30, 41, cell.w_rec.shape) * theta.unsqueeze(1))
             cell.w_rec[range(WIDTH), range(WIDTH)] = 0.0  # the place of the reset, -254 units
-            if bias:
-                cell.b_v.copy_(6 * torch.randint(-10, 11, cell.b_v.shape) * theta)
+            cell.b_v.copy_(6 * torch.randint(-10, 11, cell.b_v.shape) * theta)
             cell.theta.copy_(254 * theta)
         cells.append(cell)
     network, x = Network(cells, N_OUT).double(), spikes(100)
@@ -66,7 +61,7 @@ def test_integers_without_memory_are_exact(bias):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_even_and_within_8_bits_and_off_by_half_a_unit_at_most(kind):
-    network = make(kind)
+    network = delayed(make(kind))
     quantized = quantize(network)
     rounded = dequantize(network, quantized)
     for cell, near, layer in zip(network.cells, rounded.cells, quantized.layers, strict=True):
@@ -120,12 +115,11 @@ def with_tau(value: float, name: str = "tau_v", cell: LIF | ALIFPlus | None = No
     return Network([made], N_OUT)
 
 
-def scaled(factor: float, readout: float = 1.0) -> Network:
+def scaled(factor: float) -> Network:
     network = Network([lif(N_IN, N_IN), lif(reset="zero")], N_OUT)
     with torch.no_grad():
         for matrix in (network.cells[1].w_in, network.cells[1].w_rec):
             matrix.mul_(factor)
-        network.readout.get_parameter("weight").mul_(readout)
     return network
 
 
@@ -144,74 +138,37 @@ class Sharper(ALIFPlus):
         return torch.full((n_hidden,), scale)
 
 
-class Slanted(Reset):
-    """A reset of one's own."""
-
-
 def with_own(name: str, value: Any) -> Network:
-    network = make("recurrent, subtract")
+    network = make("subtract")
     setattr(network.cells[1], name, value)
     return network
-
-
-def test_a_voltage_without_memory_a_coarse_reset_and_rounding_losses_are_remarked():
-    torch.manual_seed(0)
-    cells = [alif(), lif(WIDTH, 16)]
-    for cell in cells:
-        cell.tau_v = torch.full((cell.n_hidden,), 0.1)
-    quantized = quantize(Network(cells, N_OUT))
-    assert (quantized.layers[0].v_decay == 4095).all()
-    assert (quantized.layers[1].i_decay == 4096).all()  # type: ignore[attr-defined]
-    assert len(quantized.remarks) == 1
-    assert "layer 1: a voltage without memory retains 1/4096 of itself" in quantized.remarks[0]
-    far = alif()
-    far.theta_rest = torch.linspace(0.5, 30.0, WIDTH)
-    with torch.no_grad():
-        far.adaptation.fill_(1.0)
-        far.w_in.mul_(0.1)
-    assert any("8 bits leave a reset" in remark for remark in quantize(Network([far], N_OUT)).remarks)
-    assert any("rounding loses up to" in r for r in quantize(Network([lif(tau_v=400.0)], N_OUT)).remarks)
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "weights outside range": (lambda: with_value("w_in", 9.0), r"layer 1: .* leave 22 weight units per threshold"),
     "all-zero layer": (lambda: scaled(0.0), r"layer 2: all weights are zero"),
-    "all-zero readout": (lambda: scaled(1.0, 0.0), r"the readout: all weights are zero"),
     "not finite": (lambda: with_value("w_rec", float("nan")), r"cells.0.w_rec must be finite"),
     "bias": (lambda: with_value("b_v", 60.0, lif(reset="zero")), r"layer 1: a bias of \d+ weight units .* 13 bits"),
-    "ALIF's bias": (lambda: with_value("b_v", 1e4, alif()), r"layer 1: a bias of \d+ state units .* 13 bits shifted"),
-    "high threshold": (lambda: scaled(1e-5), r"layer 2: a threshold of \d{6,} weight units does not fit 17 bits"),
+    "high threshold": (lambda: scaled(1e-5), r"layer 2: a threshold of \d{6,} weight units exceeds 17 bits"),
     "decay": (lambda: with_tau(5000.0), r"layer 1: tau_v is 5000 steps"),
-    "threshold's decay": (lambda: with_tau(5000.0, "tau_theta", alif()), r"layer 1: tau_theta is 5000 steps"),
-    "threshold without memory": (lambda: with_tau(0.1, "tau_theta", alif()), r"tau_theta is 0.1 steps"),
     "negative adaptation": (lambda: with_value("adaptation", -0.5, alif()), r"positive everywhere, got -0.5"),
-    "no adaptation": (lambda: with_value("adaptation", 0.0, alif()), r"positive everywhere, got 0"),
     "tiny adaptation": (lambda: in_steps(300, 300, 1000), r"layer 1: the step of the threshold rounds to 0"),
     "thresholds far apart": (lambda: with_value("adaptation", 5e-4, alif()), r"layer 1: .* (8|17) bits|units per"),
     "negative threshold": (lambda: with_value("b_theta", -0.1, alif()), r"resting thresholds must be positive, got -"),
     "LIF's threshold": (lambda: with_value("theta", -1.0), r"thresholds must be positive, got -1"),
     "adaptive reset": (lambda: Network([ALIFPlus(3, 2)], 2), r"layer 1: .* reset='subtract' .* reset='static'"),
-    "ALIF to zero": (lambda: Network([ALIFPlus(3, 2, reset="zero")], 2), r"layer 1: .* reset='zero' .*'static'"),
-    "ALIF±": (lambda: Network([ALIFPlusMinus(9, 9, reset="static")], 2), r"layer 1: adaptation must be positive"),
     "another neuron": (lambda: Network([lif(), Leak(WIDTH, 4)], 2), r"layer 2 is a Leak; only LIF, CubaLIF, ALIF, LI"),
     "another step": (lambda: Network([lif(), QIF(WIDTH, 4)], 2), r"layer 2 is a QIF, whose step is not that of LIF;"),
     "its own step": (
         lambda: with_own("update", QIF(WIDTH, 16).update),
-        r"layer 2 is a LIF, .* \(it has its own update\)",
-    ),
-    "another reset": (
-        lambda: with_own("reset", Slanted()),
-        r"layer 2: its reset is Slanted\(gradient=False\), only Reset",
+        r"layer 2 is a LIF, whose step is not that of LIF",
     ),
     "readout": (
         lambda: Network([lif()], torch.nn.Sequential(torch.nn.Linear(WIDTH, 2))),
         r"readout must be linear, got Sequential",
     ),
     "readout's bias": (lambda: Network([lif()], 2, readout_bias=True), r"readout has a bias"),
-    "two kinds of bias": (
-        lambda: Network([lif(bias=0.1), lif(WIDTH, WIDTH, bias=0.1, reset="zero")], N_OUT),
-        r"layer 1 has a bias .* layer 2",
-    ),
+    "bias beside subtraction": (lambda: Network([lif(bias=0.1)], N_OUT), r"layer 1: a bias .* need layer_delay=0"),
 }
 
 
@@ -248,15 +205,15 @@ def test_one_sign_down_to_a_power_of_2_is_refused_and_few_units_can_be_forced():
 )
 def test_input_that_is_no_spikes_of_the_right_width_is_refused(x, message):
     with pytest.raises(ValueError, match=message):
-        quantize(make("recurrent, zero")).run(x)
+        quantize(make("zero")).run(x)
 
 
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("current", r"layer 1: the current leaves 24 bits \(up to \d{7,}\) \d+ times on the calibration data"),
-        ("voltage", r"layer 1: the voltage or threshold leaves 24 bits .* \d+ times"),
-        ("input", r"layer 1: the input of a step exceeds 32767 units .* \d+ times"),
+        ("current", r"layer 1: .* [1-9]\d* currents leave 24 bits \(up to \d{7,}\)"),
+        ("voltage", r"layer 1: .* [1-9]\d* voltages or thresholds \(up to \d{7,}\)"),
+        ("input", r"layer 1: .* [1-9]\d* inputs of a step exceed 32767 units \(up to \d{5,}\)"),
     ],
 )
 def test_overflows_on_calibration_data_are_refused_with_their_number(kind, message, tmp_path):
@@ -274,24 +231,22 @@ def test_overflows_on_calibration_data_are_refused_with_their_number(kind, messa
     assert not list(tmp_path.iterdir())
 
 
-def test_scales_are_halved_until_half_of_the_bits_are_enough_and_weights_keep_theirs():
+def test_units_are_halved_until_half_of_the_bits_are_enough_and_weights_keep_theirs():
     torch.manual_seed(0)
     network, x = Network([alif(), lif(WIDTH, 16)], N_OUT), spikes(rate=0.15)
     rest = network.cells[0].theta_rest.detach().clone()
     rest[0] = 0.01  # needs thousands of units per step of adaptation
     network.cells[0].theta_rest = rest
-    halvings = fit_scales(network, x)
-    before, after = quantize(network), quantize(network, halvings=halvings)
+    before, after = quantize(network), quantize(network, x)
     assert before.run(x).extremes[0].reach > 0.5
     assert 0.2 < after.run(x).extremes[0].reach <= 0.5
-    assert halvings == (1, 0)
     assert torch.equal(after.layers[0].weight, before.layers[0].weight)
-    assert after.layers[0].weight_exp == before.layers[0].weight_exp - halvings[0]
+    assert after.layers[0].weight_exp == before.layers[0].weight_exp - 1
+    assert torch.equal(after.layers[1].unit, before.layers[1].unit)
     assert after.run(x).spikes[0].mean() > 0.05
-    assert fit_scales(make("ALIF"), x) == (0, 0)
 
 
-@pytest.mark.parametrize("kind", ["recurrent, zero", "bias, subtract", "bias, zero"])
+@pytest.mark.parametrize("kind", ["zero", "bias, subtract"])
 def test_layers_that_get_a_delay_come_back_on_time(kind, tmp_path):
     original, x = make(kind), spikes(80)
     original.layer_delay = 0
@@ -321,7 +276,7 @@ def gradients(network: Network, model: Network, x: torch.Tensor) -> dict[str, to
     return {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("kind", ["recurrent, zero", "ALIF"])
+@pytest.mark.parametrize("kind", ["bias, zero", "ALIF"])
 def test_the_gradient_through_integers_is_that_of_the_float_network_with_the_rounded_parameters(kind, float64):
     network = make(kind)
     rounded = dequantize(network, quantize(network))

@@ -1,12 +1,9 @@
 """Networks of snnTorch, norse and spikingjelly, exported: their spikes, ours, and the files'."""
 
 import itertools
-import os
 import warnings
-from pathlib import Path
 from typing import Any
 
-import h5py
 import nir
 import numpy as np
 import pytest
@@ -18,17 +15,14 @@ from neurolsc.export import (
     QuantizationAware,
     delayed,
     dequantize,
-    fit_scales,
     from_nir,
     from_wrapped,
     quantize,
-    read_netx,
     to_netx,
     to_nir,
     verify,
     write_netx,
 )
-from neurolsc.export.verify import find_python
 from tests.export.networks import spikes
 
 snn = pytest.importorskip("snntorch")
@@ -40,7 +34,6 @@ neuron = pytest.importorskip("spikingjelly.activation_based.neuron")
 containers = pytest.importorskip("spikingjelly.activation_based.layer")
 
 STEPS, N_IN, WIDTH = 60, 30, 24
-ROOT = Path(__file__).parents[2]
 AT_ONCE = {"init_hidden": True, "reset_mechanism": "zero", "reset_delay": False}
 READ = {"init_hidden": True, "output": True, "reset_mechanism": "none"}  # a snnTorch layer whose membrane is read
 
@@ -54,12 +47,12 @@ def stack(neuron, gain: float = 4.0, tail: nn.Module | None = None) -> nn.Module
     return norse.SequentialState(*parts)
 
 
-def recurrent_norse(*tail: nn.Module) -> nn.Module:
+def recurrent_norse() -> nn.Module:
     layer = norse.LIFRecurrentCell(N_IN, WIDTH)
     with torch.no_grad():
         layer.input_weights.mul_(20)
         layer.recurrent_weights.mul_(5)
-    return norse.SequentialState(layer, nn.Linear(WIDTH, 4), *tail)
+    return norse.SequentialState(layer, nn.Linear(WIDTH, 4))
 
 
 def recurrent_spikingjelly() -> nn.Module:
@@ -85,15 +78,12 @@ def synaptic() -> nn.Module:
 
 MODELS = {
     "Leaky": lambda: stack(lambda: leaky(beta=torch.linspace(0.5, 0.95, WIDTH))),
-    "Leaky, zero": lambda: stack(lambda: leaky(reset_mechanism="zero")),
     "RLeaky": lambda: stack(rleaky),
     "RLeaky, zero": lambda: stack(lambda: rleaky(**AT_ONCE)),
     "RLeaky, one to one": lambda: stack(lambda: rleaky(V=0.3, all_to_all=False, linear_features=None)),
     "Synaptic": lambda: stack(synaptic),
     "LIF": lambda: stack(norse.LIFCell, 12.0),
-    "LIFBox": lambda: stack(norse.LIFBoxCell, 20.0),
     "LIFRecurrent": recurrent_norse,
-    "LIFNode": lambda: stack(lambda: neuron.LIFNode(tau=3.0), 8.0),
     "LIFNode, subtract": lambda: stack(lambda: neuron.LIFNode(tau=3.0, v_reset=None), 8.0),
     "LIFNode, number": lambda: stack(lambda: neuron.LIFNode(tau=3.0, v_reset=-0.2, decay_input=False)),
     "ParametricLIFNode": lambda: stack(lambda: neuron.ParametricLIFNode(init_tau=4.0, v_threshold=0.8), 8.0),
@@ -102,17 +92,9 @@ MODELS = {
     "Leaky, zero, then a Synaptic without reset": lambda: stack(
         lambda: leaky(reset_mechanism="zero"), tail=snn.Synaptic(alpha=0.7, beta=torch.linspace(0.5, 0.95, 4), **READ)
     ),
-    "RLeaky, then a Leaky that fires": lambda: stack(rleaky, tail=leaky()),
     "LIF, then LI": lambda: stack(norse.LIFCell, 12.0, norse.LICell()),
     "LIFBox, then LIBox": lambda: stack(norse.LIFBoxCell, 20.0, norse.LIBoxCell()),
-    "LIFRecurrent, then LI": lambda: recurrent_norse(norse.LICell()),
 }
-
-
-@pytest.fixture(params=MODELS)
-def model(request) -> nn.Module:
-    torch.manual_seed(0)
-    return MODELS[request.param]().double()
 
 
 def recorded(model: nn.Module, layers: list[Any], x: Tensor) -> list[Tensor]:
@@ -135,8 +117,9 @@ def recorded(model: nn.Module, layers: list[Any], x: Tensor) -> list[Tensor]:
     return [torch.stack(frames) for frames in (*sent, out)]
 
 
-def test_every_spike_is_that_of_their_own_library_and_with_delay_l_steps_later(model):
-    x = spikes(STEPS, 3, N_IN, rate=0.3).double()
+@pytest.mark.parametrize("name", MODELS)
+def test_every_spike_is_that_of_their_own_library_and_with_delay_l_steps_later(name):
+    model, x = MODELS[name]().double(), spikes(STEPS, 3, N_IN, rate=0.3).double()
     network: Any = wrap(model)
     ours, late = from_wrapped(network), delayed(from_wrapped(network))
     *theirs, logits = recorded(model, [cell.layer for cell in network.cells], x)
@@ -153,9 +136,11 @@ def test_every_spike_is_that_of_their_own_library_and_with_delay_l_steps_later(m
     torch.testing.assert_close(later.logits[layers:], logits)
 
 
-@pytest.mark.parametrize("name", ["RLeaky", "Leaky, zero, then a Synaptic without reset", "LIF, then LI"])
+FILES = ["RLeaky", "Leaky, zero, then a Synaptic without reset", "LIF, then LI"]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_a_file_holds_it_and_comes_back(name, tmp_path):
-    torch.manual_seed(0)
     x, network = spikes(STEPS, 3, N_IN, rate=0.3), wrap(MODELS[name]().double())
     report = to_netx(network, tmp_path / "a.net", x)
     assert "spikes equal in 100.0000% of" in str(report)
@@ -171,17 +156,16 @@ def test_a_file_holds_it_and_comes_back(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_lava_and_nengo_loihi_make_every_spike_of_the_integers(model, tmp_path):
-    try:
-        lava = find_python("Lava", os.environ.get("NEUROLSC_LAVA_PYTHON") or ROOT / ".lava-env" / "bin" / "python")
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    x = spikes(STEPS, 1, N_IN, rate=0.3)
-    to_netx(wrap(model), tmp_path / "a.net", x)
-    found = verify(tmp_path / "a.net", x, python=lava)
-    assert all(layer.spikes > 20 for layer in found.layers)
-    assert found.exact
-    assert found.others or found.not_run
+def test_lava_and_nengo_loihi_make_every_spike_of_the_integers(simulate_at_once, tmp_path):
+    x, files = spikes(STEPS, 1, N_IN, rate=0.3), [tmp_path / f"{i}.net" for i in range(len(FILES))]
+    for name, path in zip(FILES, files, strict=True):
+        write_netx(quantize(wrap(MODELS[name]())), path)
+    simulate_at_once([(path, x) for path in files])
+    for path in files:
+        found = verify(path, x)
+        assert all(layer.spikes > 20 for layer in found.layers)
+        assert found.exact
+        assert any(tool.startswith("lava-nc") for tool in found.tools)
 
 
 def test_a_batch_norm_before_a_layer_is_folded_into_its_weights():
@@ -217,11 +201,7 @@ def one(*parts: nn.Module) -> Any:
     ("made", "message"),
     [
         (lambda: one(rleaky(reset_mechanism="zero")), r"layer 1 .*train with reset_delay=False"),
-        (
-            lambda: one(snn.Synaptic(alpha=0.8, beta=0.9)),
-            r'layer 1 .*train with reset_mechanism="zero" and reset_delay=False',
-        ),
-        (lambda: one(snn.Leaky(beta=1.0)), r"layer 1 .*its voltage retains 1 of itself"),
+        (lambda: one(snn.Leaky(beta=1.0)), r"layer 1 .*a state retains 1 of itself"),
         (lambda: one(snn.Leaky(beta=0.9, graded_spikes_factor=2.0)), r"layer 1 .*spikes are graded by 2\.0, wanted 1"),
         (
             lambda: one(snn.RSynaptic(alpha=0.8, beta=0.9, linear_features=WIDTH)),
@@ -233,7 +213,6 @@ def one(*parts: nn.Module) -> Any:
             r"layer 1 .*v_reset is 0\.5 and v_leak 0",
         ),
         (lambda: one(nn.ReLU(), leaky()), r"before layer 1: ReLU cannot be exported"),
-        (lambda: one(norse.LICell()), r"layer 1 is an integrator, .* it can only be the last"),
         (lambda: lif_and(norse.LICell(), nn.Linear(4, 3)), "after an integrator the readout must be the identity"),
         (
             lambda: lif_and(norse.LICell(), nn.Linear(4, 3), norse.LICell()),
@@ -274,13 +253,11 @@ def test_an_integrator_with_a_long_memory_gets_the_scale_that_its_sums_leave(tmp
     with torch.no_grad():
         network.cells[0].before[0].weight.mul_(12)
         network.cells[1].before[0].weight.abs_()  # all of one sign: 50 steps of memory add up
-    x = spikes(200, 2, N_IN, rate=0.5)
+    x = spikes(120, 1, N_IN, rate=0.5)
     assert quantize(network).run(x).extremes[-1].reach > 0.9
     report = to_netx(network, tmp_path / "a.net", x)
     assert report.readout is not None
-    assert report.readout_error is not None
     assert 0.2 < report.readout.reach <= 0.5
-    assert report.readout_error < 0.05
     with pytest.raises(ValueError, match=r"delayed\(from_wrapped\(network\)\)"):
         QuantizationAware(network)
     ours = delayed(from_wrapped(network))
@@ -288,16 +265,8 @@ def test_an_integrator_with_a_long_memory_gets_the_scale_that_its_sums_leave(tmp
     run.logits.sum().backward()
     assert ours.cells[-1].get_parameter("w_in").grad.any()  # type: ignore[union-attr]
     with torch.no_grad():
-        exact = dequantize(network, quantize(network, halvings=fit_scales(network, x))).run(x.double()).logits
+        exact = dequantize(network, quantize(network, x)).run(x.double()).logits
     assert (run.logits - exact).abs().max() < 0.1 * exact.abs().max()
-
-
-def test_a_file_with_another_readout_is_refused(tmp_path):
-    write_netx(quantize(lif_and(norse.LICell())), tmp_path / "a.net")
-    with h5py.File(tmp_path / "a.net", "r+") as file:
-        file["layer/2/neuron/vThMant"].write_direct(np.array(100))
-    with pytest.raises(ValueError, match="must be CUBA neurons without recurrence that never fire"):
-        read_netx(tmp_path / "a.net")
 
 
 @pytest.mark.parametrize("kind", [nir.LI, nir.CubaLI])
