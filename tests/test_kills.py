@@ -26,14 +26,14 @@ from neurolsc import save, train
 from neurolsc.experiment import DataSettings, Experiment, NetworkSettings, PretrainSettings, TrainSettings
 from tests.patterns import QUIET, Patterns, small_network
 
-KILLS = int(os.environ.get("KILLS", "2"))
+KILLS = int(os.environ.get("KILLS", "1"))
 CALLS = ("open", "fsync", "replace", "rename", "unlink", "mkdir", "rmdir", "truncate", "ftruncate")
 TRAINED = Experiment(
     NetworkSettings(cell="ALIFPositive", reset="static", width=12, layers=2, tau_v=3.0),
     DataSettings(data="shd", dt=0.05, channels=70, repeat=1, binary=True),
-    training=TrainSettings(epochs=3, batch_size=8, lr=0.01),
+    training=TrainSettings(epochs=2, batch_size=16, lr=0.01),
 )
-LOOP = PretrainSettings("1", rule="paper", pretrain_steps=25, pretrain_samples=2, pretrain_times=4)
+LOOP = PretrainSettings("1", rule="paper", pretrain_steps=12, pretrain_samples=2, pretrain_times=4)
 
 
 def run(experiment: Experiment, out: Path) -> None:
@@ -43,7 +43,7 @@ def run(experiment: Experiment, out: Path) -> None:
 
 def function(folder: Path) -> None:
     network = small_network()
-    train(network, Patterns(40), Patterns(12), epochs=6, checkpoint=folder / "c", **QUIET)
+    train(network, Patterns(40), Patterns(12), epochs=4, checkpoint=folder / "c", **QUIET)
     save(network, folder / "network.safetensors")
     for file in folder.glob(".network*"):  # of a killed save, which has no owner
         file.unlink()

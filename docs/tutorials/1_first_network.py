@@ -124,7 +124,7 @@ print(start)
 # The validation set chooses the epoch. The test set is opened once, at the end.
 
 # %%
-result = train(network, train_set, validation, epochs=3, lr=2e-3, seed=SEED, progress=False)
+result = train(network, train_set, validation, epochs=2, lr=2e-3, seed=SEED, progress=False)
 for row in result.history:
     rates = ", ".join(f"{rate:.2f}" for rate in row["firing_rate"])
     print(
