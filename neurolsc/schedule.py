@@ -43,9 +43,6 @@ class Cosine:
         warmup: w, the share of the training in which it rises, in [0, 1).
         end: e, the share of the learning rate at the end, in [0, 1].
 
-    Raises:
-        ValueError: if one is out of its range.
-
     Source: Loshchilov & Hutter, arXiv:1608.03983, eq. 5 (one period); Goyal et al., arXiv:1706.02677, Sec. 2.2 (the
     warm-up); with w = 0 and e = 0.1: arXiv:2308.12075v2, App. H.
     """
@@ -77,10 +74,6 @@ class FromTorch:
     Attributes:
         make: makes the scheduler from the optimizer.
         every: step it after every ``"epoch"`` or every ``"update"``.
-
-    Raises:
-        TypeError: if make is not callable, such as a scheduler itself.
-        ValueError: if every is something else.
 
     Example:
         >>> from torch.optim.lr_scheduler import StepLR

@@ -4,6 +4,7 @@
 the attribute and the two methods of :class:`Task`.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -77,8 +78,21 @@ class Classification:
         return logits * counted.unsqueeze(-1), targets, counted
 
 
+class _PerStep:
+    """Targets at every step: a loss of each step and measures of the same arguments."""
+
+    kinds: Mapping[str, MetricSpec]
+    _losses: Callable[[Tensor, Tensor], Tensor]
+
+    def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        return _mean(self._losses(logits, targets), mask)
+
+    def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
+        return {name: getattr(metrics, name)(logits, targets, mask) for name in self.kinds}
+
+
 @dataclass(frozen=True)
-class ClassPerStep:
+class ClassPerStep(_PerStep):
     r"""A class for every step, such as the next letter of a text; targets are classes (T, B).
 
     The loss is the cross-entropy,
@@ -97,16 +111,11 @@ class ClassPerStep:
             "step_accuracy": SHARE,
         }
     )
-
-    def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        return _mean(metrics.class_losses(logits, targets), mask)
-
-    def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
-        return {name: getattr(metrics, name)(logits, targets, mask) for name in self.kinds}
+    _losses = staticmethod(metrics.class_losses)
 
 
 @dataclass(frozen=True)
-class BinaryPerStep:
+class BinaryPerStep(_PerStep):
     r"""Several binary targets (T, B, C) at every step, such as the 88 keys of a piano.
 
     The loss is the negative log-likelihood of a step, summed over its C targets,
@@ -125,12 +134,7 @@ class BinaryPerStep:
     kinds = MappingProxyType(
         {"nll": MetricSpec(lower_is_better=True, of_steps=True, share=False), "step_overlap": SHARE}
     )
-
-    def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        return _mean(metrics.binary_losses(logits, targets), mask)
-
-    def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
-        return {name: getattr(metrics, name)(logits, targets, mask) for name in self.kinds}
+    _losses = staticmethod(metrics.binary_losses)
 
 
 def metric_spec(task: Task, name: str) -> MetricSpec:
@@ -152,9 +156,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) ->
         A number with a gradient, in nats.
 
     Raises:
-        ValueError: if labels are not (B,) or out of range, or the mask is not bool (T, B) or leaves
-            a sample without a step.
-        TypeError: if labels are not integers.
+        ValueError: if labels or mask do not fit the logits.
 
     Example:
         >>> import torch

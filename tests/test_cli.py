@@ -22,7 +22,6 @@ from neurolsc.experiment import (
     Outcome,
     StartSettings,
     TrainSettings,
-    load_network,
 )
 from neurolsc.neurons import cell as registry
 from neurolsc.training import TrainResult
@@ -52,12 +51,12 @@ def refused(*words: str | Path) -> str:
     return result.output
 
 
-COMMANDS = ["radii", "pretrain", "train", "diagnose", "evaluate", "export", "demo", "data splits"]
+COMMANDS = ["radii", "pretrain", "train", "diagnose", "evaluate", "export", "demo", "sweep", "table", "figure"]
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "sweep", "table", "figure"])
-def test_every_command_explains_itself(command):
-    assert len(succeed(*command.split(), "--help")) > 200
+def test_every_command_explains_itself():
+    for command in COMMANDS:
+        assert len(succeed(command, "--help")) > 200
 
 
 def test_help_shows_each_setting_under_the_heading_of_its_kind():
@@ -105,18 +104,14 @@ OUT = ["--out", "{tmp}/run"]
     [
         (["pretrain", *OUT], "needs a --target"),
         (["pretrain", "--target", "-1", *OUT], "target must be a radius in (0, inf), 'balanced'"),
-        (["train", "--width", "0", *OUT], "n_hidden must be at least 1, got 0"),
-        (["train", "--target", "1", "--pretrain-times", "0", *OUT], "pretrain_times must be at least 1"),
-        (["train", "--optimizer", "adan", *OUT], "'adabelief-lookahead', 'adam'; did you mean adam?"),
+        (["train", "--optimizer", "adan", *OUT], "'adabelief-lookahead', 'adam'"),
         (["train", "--start", "Orthogonol()", *OUT], "did you mean Orthogonal?"),
         (["train", "--cell", "LIF", "--tau-theta", "7", *OUT], "a cell LIF does not take tau_theta."),
+        (["train", "--cell", "GRU", "--activation", "tanh", *OUT], "a cell GRU does not take activation"),
         (["train", "--cell", "RNN", "--clip-weight", "3", *OUT], "clip_weight needs a cell that names its voltage"),
         (["train", "--split-by", "speaker", *OUT], "split_by: for data = shd only, got data = sl-mnist"),
-        (["train", "--device", "gpu", *OUT], "Write cuda for a GPU (cuda:1 for the second)"),
         (["radii", "--device", "cuda:99"], "torch cannot use the device 'cuda:99' here"),
         (["radii", "--cell", "no_such_module:Cell"], "there is no cell 'no_such_module:Cell': No module named"),
-        (["radii", "--out", "{tmp}"], "exists already"),
-        (["radii", "{tmp}"], "is not the folder of a finished run"),
         (["radii", "{tmp}/nothing"], "neither a file nor one of the trained networks in the package (sl-mnist-alif"),
         (["radii", "sl-mnist-alif", "--width", "8"], "sl-mnist-alif is a whole network; leave out --width."),
         (["radii", "spoken-digits-alif"], "reads 140 inputs, and data = sl-mnist have 784"),
@@ -180,7 +175,7 @@ def test_flags_become_settings_and_a_loss_that_only_grows_is_reported(tmp_path, 
 @pytest.mark.slow
 def test_a_run_for_a_chip_is_exported_as_it_is(tmp_path):
     succeed("train", "--for", "netx", *SMALL, "--epochs", "1", "--tau-v", "9", "--out", tmp_path / "run")
-    settings = Experiment.of(tmp_path / "run").settings()
+    settings = Experiment.of(tmp_path / "run").settings
     assert settings.items() >= {"cell": "LIF", "tau_v": 9.0, "lr": 2e-3, "clip_weight": 3.0}.items()
     succeed("export", tmp_path / "run", "--to", "netx", "--samples", "20")
 
@@ -204,14 +199,6 @@ def test_for_a_chip_prints_the_flags_that_it_sets_and_leaves_those_of_flags_and_
 def test_a_network_that_does_not_fit_a_chip_is_refused_at_once(tmp_path, words, message):
     assert message in refused("train", "--for", "netx", *SMALL, *words, "--out", tmp_path / "run")
     assert not list(tmp_path.iterdir())
-
-
-def test_other_cells_are_trained_by_name(tmp_path):
-    words = ["--cell", "RNN", "--activation", "sigmoid", "--width", "8", "--epochs", "1", *DIGITS]
-    succeed("train", *words, "--out", tmp_path / "run")
-    assert load_network(tmp_path / "run").cells[0].activation == "sigmoid"
-    other = refused("train", "--cell", "GRU", "--activation", "tanh", "--out", tmp_path / "other")
-    assert "a cell GRU does not take activation" in other
 
 
 # ---- kills and Ctrl-C
@@ -248,7 +235,7 @@ def test_ctrl_c_prints_the_command_that_goes_on(tmp_path):
     process.send_signal(signal.SIGINT)
     output = process.communicate()[0]
     assert process.returncode == 130
-    assert "what was done is kept in" in output and "Traceback" not in output
+    assert "its checkpoints are in" in output and "Traceback" not in output
     line = output.strip().splitlines()[-1]
     assert shlex.split(line) == ["neurolsc", *map(str, words)]
     assert "epoch 1/25" not in complete(*shlex.split(line)[1:])  # it is not repeated
@@ -258,7 +245,7 @@ def test_ctrl_c_prints_the_command_that_goes_on(tmp_path):
 @pytest.mark.slow
 def test_of_two_processes_in_one_folder_the_second_is_refused_and_changes_nothing(tmp_path):
     run = tmp_path / "run"
-    words = ["train", *SMALL, "--epochs", "6", "--batch-size", "100", "--out"]
+    words = ["train", *SMALL, "--epochs", "4", "--batch-size", "100", "--out"]
     first = start(*words, run, "--lr", "0.01")
     wait_for(tmp_path / "run.partial" / "settings.toml", first)
     for second in [start(*words, run, "--lr", lr) for lr in ("0.3", "0.01")]:
@@ -271,8 +258,6 @@ def test_of_two_processes_in_one_folder_the_second_is_refused_and_changes_nothin
     assert first.returncode == 0, output
     assert "lr = 0.01" in (run / "settings.toml").read_text()
     assert {file.name for file in tmp_path.iterdir()} == {"run"}
-    complete(*words, tmp_path / "alone", "--lr", "0.01")
-    assert (run / "network.safetensors").read_bytes() == (tmp_path / "alone" / "network.safetensors").read_bytes()
 
 
 # ---- a cell of one's own
@@ -330,33 +315,17 @@ def test_a_cell_of_ones_own_is_trained_and_scored_by_its_name(own_cells):
     assert "not known" in succeed("radii", "--cell", f"{own_cells}:Tanh", *few)  # what holds its radius
 
 
-def test_a_cell_gets_the_settings_that_its_constructor_takes_and_passes_on(own_cells, monkeypatch):
-    monkeypatch.syspath_prepend(Path.cwd())
-    sizes = {"width": 8, "layers": 1}
-    loud = NetworkSettings(cell=f"{own_cells}:Loud", tau_v=4.0, surrogate="Gaussian", dampening=0.25, **sizes)
-    cell = loud.build(5, 3).cells[0]
-    assert (type(cell.spike).__name__, cell.spike.dampening) == ("Gaussian", 0.25)
-    assert (cell.theta[0].item(), cell.tau_v.mean().item()) == (pytest.approx(0.1), pytest.approx(4.0, rel=0.5))
-    odd = NetworkSettings(cell=f"{own_cells}:Tanh", dampening=0.25, adaptation=0.1, reset="static", **sizes)
-    with pytest.raises(ValueError, match=r"Tanh does not take dampening, adaptation, reset\.$"):
-        odd.build(5, 3)
-
-
 # ---- spoken digits
 
 
-@pytest.mark.parametrize("by", ["random", "speaker"])
-def test_a_run_on_spoken_digits_notes_its_split_and_opens_the_test_file_in_evaluate_only(tmp_path, by):
+def test_a_run_on_spoken_digits_notes_its_split_and_opens_the_test_file_in_evaluate_only(tmp_path):
     root, run = tmp_path / "root", tmp_path / "run"
     write_words(root / "shd_train.h5", draw_words(40), speakers=[(7, 2, 5)[i % 3] for i in range(40)])
     (root / "shd_test.h5").write_bytes(b"")
-    words = [*SPOKEN, "--root", root, "--split-by", by, "--split-share", "0.25", "--spike-drop", "0.1"]
-    output = succeed("train", *words, "--epochs", "1", "--window", "0", "--out", run)
-    told = "trained on: speakers 2, 5 (26 utterances); held out for validation: speaker 7 (14 utterances)"
-    assert (told in output) is (told in succeed("data", "splits", *words[len(SMALL) :])) is (by == "speaker")
+    words = [*SPOKEN, "--root", root, "--split-by", "speaker", "--split-share", "0.25", "--spike-drop", "0.1"]
+    succeed("train", *words, "--epochs", "1", "--window", "0", "--out", run)
     split = json.loads((run / "split.json").read_text())
-    apart = not set(split["train"]["speakers"]) & set(split["validation"]["speakers"])
-    assert apart is (by == "speaker")
+    assert split["train"]["speakers"] == [2, 5] and split["validation"]["speakers"] == [7]
     assert json.loads((run / "history.json").read_text())["history"][0]["firing_rate"][0] > 0
     assert "shd_test.h5: not a whole HDF5 file" in refused("evaluate", run)
     write_words(root / "shd_test.h5", draw_words(10, seed=1))

@@ -68,7 +68,7 @@ def test_a_run_does_what_its_settings_name_and_saves_it(experiment, files, tmp_p
     assert (outcome.pretraining is None) is ("pretraining.json" not in files)
     assert (outcome.training is None) is ("history.json" not in files)
     assert lines == [outcome.pretraining] * (outcome.pretraining is not None)
-    assert read_settings(tmp_path / "run") == experiment.settings()
+    assert read_settings(tmp_path / "run") == experiment.settings
     saved, fresh = load_network(tmp_path / "run").state_dict(), experiment.build().state_dict()
     assert all(torch.equal(saved[name], value) for name, value in outcome.network.state_dict().items())
     assert torch.equal(saved["readout.weight"], fresh["readout.weight"]) is ("history.json" not in files)
@@ -90,13 +90,6 @@ def test_titles_name_network_data_and_seed(tmp_path):
     other = Experiment(NetworkSettings(weights="folder/half.safetensors"), DataSettings(root="MNIST"))
     assert other.title == "network of half.safetensors, spike-latency MNIST, seed 0"
     assert DataSettings(data="store-recall", delay=7).title == "store and recall after 7 steps"
-
-
-def test_inputs_for_radii_end_where_the_shortest_sample_ends():
-    pieces = Experiment(NetworkSettings(cell="LSTM", width=8), DataSettings(data="jsb"))
-    x, _, mask = pieces.first_samples("train", 4)
-    assert not mask.all()
-    assert torch.equal(pieces.first_inputs("train", 4), x[: mask.sum(0).min()])
 
 
 # ---- the start

@@ -24,7 +24,7 @@ CHIP = NetworkSettings(cell="ALIFPositive", width=8, tau_v=5.0, b_theta=0.002, a
 
 def finished(folder: Path, network: NetworkSettings = CHIP, data: DataSettings = DATA) -> Path:
     """The folder of a run, as ``neurolsc train`` leaves it."""
-    with run_folder(folder, Experiment(network, data, training=TrainSettings(batch_size=64)).settings()) as inside:
+    with run_folder(folder, Experiment(network, data, training=TrainSettings(batch_size=64)).settings) as inside:
         neurolsc.save(network.build(data.channels, 20), inside / NETWORK)
     return folder
 

@@ -53,16 +53,6 @@ def test_a_lock_that_a_dead_process_left_blocks_nobody(tmp_path: Path):
     assert names(tmp_path) == {"run"}
 
 
-@pytest.mark.parametrize("left", ["radii_before.json", "start.checkpoint"])
-def test_an_unfinished_run_without_more_than_a_start_is_overwritten(left: str, tmp_path: Path):
-    unfinished(tmp_path, "width = 8\n", left)
-    lines: list[object] = []
-    with run_folder(tmp_path / "run", {"width": 9}, lines.append) as folder:
-        assert names(folder) == {"settings.toml"}
-    assert (tmp_path / "run" / "settings.toml").read_text() == "width = 9\n"
-    assert "no more than the start of other settings, and is overwritten (width was 8, is now 9)" in str(lines[0])
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

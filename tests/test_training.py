@@ -1,8 +1,6 @@
 """The training loop: updates, random numbers, early stopping, history, divergence, refusals."""
 
-import csv
 import itertools
-import json
 import math
 import time
 from functools import partial
@@ -14,10 +12,9 @@ import snntorch as snn
 import torch
 from pytorch_optimizer import AdaBelief, Lookahead
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 import neurolsc
-from neurolsc import LIF, Network, TrainResult, evaluate, train, wrap
+from neurolsc import Network, TrainResult, evaluate, train, wrap
 from neurolsc.datasets import collate
 from neurolsc.tasks import cross_entropy
 from neurolsc.training import PAPER, adabelief_lookahead
@@ -137,26 +134,7 @@ def test_weights_are_averaged_over_epochs_while_the_training_goes_on(tmp_path: P
     assert same_bits(weights(again), weights(network))
 
 
-def test_history_is_shown_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    network = Network([LIF(N, 8, threshold=0.3), Leak(8, 4)], CLASSES)
-    result = train(network, **DATA, epochs=2, **QUIET | {"progress": True})
-    shown = capsys.readouterr().err
-    assert all(text in shown for text in ("epoch 1/2", "epoch 2/2", "loss 1.", "validation 1."))
-    assert not result.stopped_early
-    result.to_json(tmp_path / "h.json")
-    read = json.loads((tmp_path / "h.json").read_text())
-    assert read == {"history": result.history, "best_epoch": result.best_epoch, "stopped_early": False}
-    result.to_csv(tmp_path / "h.csv")
-    with open(tmp_path / "h.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["epoch"]) for row in rows] == [1, 2]
-    for row, original in zip(rows, result.history, strict=True):
-        assert float(row["validation_loss"]) == original["validation_loss"]
-        assert float(row["firing_rate_1"]) == original["firing_rate"][0]
-        assert row["firing_rate_2"] == ""  # no spikes, no rate
-
-
-@pytest.mark.parametrize(("epochs", "best"), [(0, "before the training"), (1, "epoch 1, its best"), (4, "epoch")])
+@pytest.mark.parametrize(("epochs", "best"), [(0, "before the training"), (3, "epoch")])
 def test_after_a_divergence_the_network_has_its_best_weights(epochs: int, best: str):
     network, batches = small_network(), itertools.count(1)
     seen: list[tuple[float, dict[str, Tensor]]] = [(math.inf, weights(network))]
@@ -175,19 +153,8 @@ def test_after_a_divergence_the_network_has_its_best_weights(epochs: int, best: 
     assert same_bits(weights(network), min(seen, key=lambda one: one[0])[1])
 
 
-def test_a_divergence_in_the_last_batch_of_an_epoch_is_found_by_the_validation():
-    network = small_network()
-    network.readout.register_forward_hook(lambda m, _, logits: logits if m.training else logits * math.inf)
-    before = weights(network)
-    with pytest.raises(FloatingPointError, match=r"validation loss is not finite in epoch 1: see what neurolsc"):
-        train(network, **DATA, epochs=3, **QUIET)
-    assert same_bits(weights(network), before)
-
-
-@pytest.mark.parametrize("layer", [1, 2])
-def test_the_layer_whose_surrogate_has_no_finite_derivative_is_named(layer: int):
-    spikes = {1: snn.surrogate.fast_sigmoid(), 2: snn.surrogate.fast_sigmoid()}
-    spikes[layer] = snn.surrogate.sigmoid(slope=25)
+def test_the_layer_whose_surrogate_has_no_finite_derivative_is_named():
+    layer, spikes = 1, {1: snn.surrogate.sigmoid(slope=25), 2: snn.surrogate.fast_sigmoid()}
     torch.manual_seed(0)
     first, second = (snn.RLeaky(0.9, linear_features=8, spike_grad=spikes[i]) for i in (1, 2))
     network = wrap([nn.Linear(N, 8), first, nn.Linear(8, 8), second, nn.Linear(8, CLASSES)])
@@ -212,14 +179,10 @@ def test_a_loss_that_only_grows_is_a_finding(losses: list[float], found: bool):
     ("changes", "error", "message"),
     [
         ({"training": Patterns(0)}, ValueError, "training is empty"),
-        ({"training": torch.zeros(6, 12, N)}, TypeError, "training must be a data set with .*got Tensor"),
-        ({"validation": DataLoader(Patterns(6))}, ValueError, "validation is a DataLoader with torch's default"),
         ({"network": nn.LSTM(N, 4)}, TypeError, r"a neurolsc\.Network, got LSTM: give neurolsc\.wrap"),
         ({"training": [(torch.zeros(N, 12), 1)]}, ValueError, r"x must have shape \(T, B, 6\).*got \(6, 1, 12\)"),
         ({"epochs": 0}, ValueError, "epochs must be at least 1, got 0"),
         ({"lr": math.nan}, ValueError, "lr must be positive"),
-        ({"clip_gradient": -1.0}, ValueError, "clip_gradient must be zero or positive"),
-        ({"colour": 1}, TypeError, "colour"),
         ({"optimizer": "adm"}, ValueError, "did you mean adam"),
         ({"schedule": "cosin"}, ValueError, "did you mean cosine"),
         ({"schedule": STEP(torch.optim.SGD([torch.zeros(1)], 0.1))}, TypeError, r"FromTorch\(make\), got a StepLR"),

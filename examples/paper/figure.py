@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from neurolsc.experiment import Grid, Trial, run_sweep
+from neurolsc.experiment import Experiment, Grid, run_sweep
 from neurolsc.experiment.config import WITHOUT_SAMPLE
 from neurolsc.experiment.sweep import Pool
 from neurolsc.experiment.table import Row
@@ -137,7 +137,7 @@ class Result:
     @property
     def data_title(self) -> str:
         """The name of its data set."""
-        return self.grid.trials[0].experiment.data.title
+        return self.grid.trials[0].data.title
 
     def score(self, row: Row, split: str) -> float | None:
         """The score of a trial: the worst if its training diverged, None if there is none."""
@@ -181,7 +181,7 @@ class Figure(ABC, Generic[T]):
 
     def datasets(self, scale: Scale) -> set[str]:
         """Its data sets, by what the setting ``data`` calls them."""
-        return {grid.trials[0].experiment.data.data for grid in self.grids(scale)}
+        return {grid.trials[0].data.data for grid in self.grids(scale)}
 
     @abstractmethod
     def measure(self, scale: Scale, results: Sequence[Result]) -> T:
@@ -200,7 +200,7 @@ class Figure(ABC, Generic[T]):
         return []
 
 
-def trials_of(figure: Figure, scale: Scale) -> list[Trial]:
+def trials_of(figure: Figure, scale: Scale) -> list[Experiment]:
     """The trials that a figure will have run in the end."""
     return [trial for grid in figure.grids(scale) for trial in grid.trials]
 

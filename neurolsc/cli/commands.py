@@ -16,7 +16,6 @@ from neurolsc import experiment as experiments
 from neurolsc.cli import options
 from neurolsc.cli.demo import demo
 from neurolsc.cli.export import export
-from neurolsc.datasets.batches import describe_speakers
 from neurolsc.diagnosis import diagnose as diagnose_network
 from neurolsc.experiment import Experiment, StartSettings, Stopped
 from neurolsc.experiment.config import setting_names
@@ -129,7 +128,7 @@ def radii(experiment: Experiment, saved: Path | None, samples: int, times: int, 
     for finding in diagnose_network(network, x, seed=seed):
         click.echo(finding)
     if out is not None:
-        with run_folder(out, experiment.settings()) as folder:
+        with run_folder(out, experiment.settings) as folder:
             write_profile(profile, folder / "profile", experiment.title)
 
 
@@ -181,7 +180,7 @@ def train(experiment: Experiment, chip: str | None, out: Path) -> None:
 @options.run
 @click.option(
     "--split",
-    type=options.Choice(["test", "validation"]),
+    type=click.Choice(["test", "validation"]),
     default="test",
     show_default=True,
     help="Which samples; the test set is for the end.",
@@ -216,33 +215,13 @@ def diagnose(run: Path, cures: bool, samples: int, out: Path | None) -> None:
         click.echo(experiments.diagnose_run(run, samples=samples, cures=cures))
         return
     experiment = Experiment.of(run)
-    with run_folder(out, experiment.settings()) as folder:
+    with run_folder(out, experiment.settings) as folder:
         found = experiments.diagnose_run(run, samples=samples, cures=cures)
         write_text(folder / "diagnosis.txt", f"{found}\n")
         found.plot(folder / "diagnosis.png", title=f"{experiment.title}, as it ended")
         write_json(folder / "diagnosis.json", found.to_dict())
     click.echo(found)
     click.echo(f"written to {out}")
-
-
-@app.group()
-def data() -> None:
-    """Say what the data hold."""
-
-
-@data.command(cls=options.Command)
-@options.settings("data")
-def splits(experiment: Experiment) -> None:
-    """Show the training and validation data of the settings, and the task.
-
-    The files are read and checked as `neurolsc train` does. The test set is not opened.
-    """
-    settings = experiment.data
-    click.echo(f"{settings.title}: {settings.task}, scored by {settings.task.score.replace('_', ' ')}")
-    training, validation = settings.load("train"), settings.load("validation")
-    click.echo(f"{training}\n{validation}")
-    if settings.split_by == "speaker":
-        click.echo(describe_speakers(training, validation))
 
 
 @app.command()

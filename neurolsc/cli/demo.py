@@ -89,7 +89,7 @@ def demo(out: Path, epochs: int, seed: int, workers: int) -> None:
     best = next(trial for trial in grid.trials if trial.name == best_row["trial"])
     about = names[best.name]
 
-    x, (digit,) = collate([best.experiment.data.load("test")[0]])
+    x, (digit,) = collate([best.data.load("test")[0]])
     with torch.no_grad():
         run = load_network(out / best.name).run(x)
     layers = {"input": x[:, 0]} | {f"layer {i}": z[:, 0].numpy() for i, z in enumerate(run.spikes, start=1)}

@@ -27,7 +27,7 @@ SLOWER = 5  # the run's learning rate over that of fine-tuning
 @click.option(
     "--to",
     "target",
-    type=options.Choice(["netx", "nir"]),
+    type=click.Choice(["netx", "nir"]),
     required=True,
     help="netx: Lava's format for Loihi; nir: the interchange format.",
 )

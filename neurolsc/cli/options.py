@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from neurolsc.experiment import Experiment
 from neurolsc.experiment.config import PARTS, check_names, setting_names
 from neurolsc.io import read_toml
-from neurolsc.validation import meant, words_of
+from neurolsc.validation import words_of
 
 Function = Callable[..., None]
 NEW_FOLDER = click.Path(path_type=Path)
@@ -24,16 +24,6 @@ NETX: dict[str, Any] = {
     "lr": 2e-3,
     "clip_weight": 3.0,
 }  # settings under which a network can be exported to Loihi however long it is trained
-
-
-class Choice(click.Choice):  # type: ignore[type-arg]
-    """One of some words; an error names the nearest."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter as error:
-            self.fail(error.message.rstrip(".") + meant(map(str, self.choices), value), param, ctx)
 
 
 out = click.option("--out", required=True, type=NEW_FOLDER, help="Folder for the results; must not exist.")
@@ -52,7 +42,7 @@ workers = click.option(
 chip = click.option(
     "--for",
     "chip",
-    type=Choice(["netx"]),
+    type=click.Choice(["netx"]),
     help="Choose settings without a flag so that the network can be exported, and print them: netx, for Loihi.",
 )
 
@@ -79,18 +69,18 @@ def settings(*parts: str) -> Callable[[Function], Function]:
     def decorate(command: Function) -> Function:
         names = setting_names(parts)
 
-        def call(**given: Any) -> None:
-            values, on = {name: given.pop(name) for name in names}, given.pop("device")
-            if given.get("chip"):
+        def call(**flags: Any) -> None:
+            values, on = {name: flags.pop(name) for name in names}, flags.pop("device")
+            if flags.get("chip"):
                 values = _fit_to_chip(values)
-            command(Experiment.from_settings(values, parts=parts, device=on), **given)
+            command(Experiment.from_settings(values, parts=parts, device=on), **flags)
 
         call.__doc__, call.__name__ = command.__doc__, command.__name__
         call.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
         call = device(call)
         for f in reversed([f for part in parts for f in dataclasses.fields(PARTS[part])]):
             flag, words = "--" + f.name.replace("_", "-"), words_of(f.type)
-            more: dict[str, Any] = {"type": Choice(words) if words else f.type}
+            more: dict[str, Any] = {"type": click.Choice(words) if words else f.type}
             if f.type is bool:
                 flag, more = f"{flag}/--no-{flag[2:]}", {}
             owners = ", ".join(f.metadata["data"])

@@ -24,8 +24,8 @@ from neurolsc.datasets.images import (
 from neurolsc.datasets.music import JSBChorales
 from neurolsc.datasets.speech import SHD, Binning
 from neurolsc.datasets.synthetic import StoreRecall
-from neurolsc.datasets.text import PennTreebank, Text, Vocabulary, WikiText2, Words, WordSwitch
-from neurolsc.datasets.tonic import TonicFrames, from_tonic
+from neurolsc.datasets.text import PennTreebank, Text, Vocabulary, WikiText2, Words
+from neurolsc.datasets.tonic import from_tonic
 
 __all__ = [
     "CIFAR10",
@@ -47,10 +47,8 @@ __all__ = [
     "StoreRecall",
     "Text",
     "TimeStretch",
-    "TonicFrames",
     "Vocabulary",
     "WikiText2",
-    "WordSwitch",
     "Words",
     "collate",
     "from_tonic",

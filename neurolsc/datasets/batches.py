@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -28,16 +28,14 @@ ItemT = TypeVar("ItemT", bound=Item)
 
 
 class Batch(Sequence[Item]):
-    """Items that already share one tensor, which :func:`collate` need not copy.
+    """Items that already share one tensor, which :func:`collate` need not copy: pairs (x (T, N), label).
 
-    It is a sequence of pairs (x (T, N), label). A data set returns one from ``__getitems__``, which
-    a ``DataLoader`` calls with the indices of a batch.
+    A data set returns one from ``__getitems__``, which a ``DataLoader`` calls with the indices of a batch.
 
     Args:
         x: inputs (T, B, N).
         labels: classes (B,), int64; or targets for every step (T, B, ...).
-        mask: (T, B), bool, True while an item lasts, first its steps and then the padding; None:
-            all last for T steps.
+        mask: (T, B), bool, first the steps of an item and then its padding; None: all last for T steps.
 
     Raises:
         ValueError: if x is not (T, B, N) with as many samples as there are labels.
@@ -46,11 +44,9 @@ class Batch(Sequence[Item]):
     def __init__(self, x: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
         per_step = labels.ndim > 1
         if x.ndim != 3 or x.shape[1:2] != labels.shape[per_step : per_step + 1]:
-            turned = x.ndim == 3 and (x.shape[1::-1] if per_step else x.shape[:1]) == labels.shape[:2]
-            hint = "; x looks batch-first: x.transpose(0, 1)" if turned else ""
             raise ValueError(
                 f"a batch must be x (T, B, N) with labels (B,) or targets (T, B, ...), got {tuple(x.shape)} "
-                f"and {tuple(labels.shape)}{hint}."
+                f"and {tuple(labels.shape)}."
             )
         self.x, self.labels, self.mask = x, labels, mask
 
@@ -70,11 +66,24 @@ class Batch(Sequence[Item]):
 class BatchDataset(Dataset[Item]):
     """A map-style data set whose items are made batch by batch.
 
-    Subclasses define ``__len__`` and ``__getitems__(indices)``, which returns a :class:`Batch`.
+    Subclasses define ``__getitems__(indices)``, which returns a :class:`Batch`, and these attributes.
+
+    Attributes:
+        split: name of the split; None of a whole file or another's data set.
+        labels: classes (n,), int64; a data set without them defines ``__len__``.
+        n_in: number of inputs N.
+        n_classes: number of classes, or of outputs that a network needs.
+        steps: number of time steps T; None if items have their own.
     """
 
+    split: Split | None
+    labels: Tensor
+    n_in: Any  # an int
+    n_classes: int
+    steps: int | None
+
     def __len__(self) -> int:
-        raise NotImplementedError
+        return len(self.labels)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         raise NotImplementedError
@@ -85,65 +94,50 @@ class BatchDataset(Dataset[Item]):
             raise IndexError(f"items run from 0 to {len(self) - 1}, got {index}.")
         return self.__getitems__([index])[0]
 
+    def __repr__(self) -> str:
+        shape = f"x ({self.steps or 'T'}, {self.n_in})"
+        return f"{type(self).__name__}(split={self.split!r}, {len(self)} items, {shape}, {self.n_classes} classes)"
+
 
 def collate(items: Sequence[ItemT]) -> tuple[Tensor, ...]:
     """Stack items along the second axis into a batch: the ``collate_fn`` of a ``DataLoader``.
 
-    Items of unequal length are padded with zeros to the longest.
-
     Args:
-        items: pairs (x, label), every x of shape (T, N) with the same N and dtype, the label an int,
-            or a tensor (T, ...) of targets, one for every step; or a :class:`Batch`, which is taken
-            apart without a copy.
+        items: pairs (x, label), every x of shape (T, N) with the same N and dtype, the label an int, or a tensor
+            (T, ...) of targets, one for every step; or a :class:`Batch`.
 
     Returns:
-        x of shape (T, B, N), in the items' dtype, and labels of shape (B,), int64, or targets
-        (T, B, ...) in the items' dtype; where items are of unequal length, third, a mask (T, B),
-        bool, True while an item lasts, as :meth:`neurolsc.Network.run` takes it.
+        x (T, B, N), and labels (B,), int64, or targets (T, B, ...). Items of unequal length are padded with zeros to
+        the longest; third is then a mask (T, B), True while an item lasts, as :meth:`neurolsc.Network.run` takes it.
 
     Raises:
-        ValueError: if there is no item, or one differs from the first in N or dtype.
-        TypeError: if x is not a tensor, or a label neither an integer nor a tensor of targets.
+        ValueError: if there is no item, items differ in N or dtype, or targets are not one for every step.
+        TypeError: if x is not a tensor, or a label is neither an integer nor a tensor of targets.
 
     Example:
-        >>> x, labels = collate([(torch.zeros(100, 784), 3), (torch.zeros(100, 784), 7)])
-        >>> x.shape, labels
-        (torch.Size([100, 2, 784]), tensor([3, 7]))
         >>> x, labels, mask = collate([(torch.ones(1, 700), 3), (torch.ones(2, 700), 7)])
-        >>> x.shape, mask.int().tolist()
-        (torch.Size([2, 2, 700]), [[1, 1], [0, 1]])
+        >>> x.shape, labels.tolist(), mask.int().tolist()
+        (torch.Size([2, 2, 700]), [3, 7], [[1, 1], [0, 1]])
     """
     if isinstance(items, Batch):
         return (items.x, items.labels) if items.mask is None else (items.x, items.labels, items.mask)
     if len(items) == 0:
         raise ValueError("a batch needs at least one item (x (T, N), label), got none.")
-    first, target = items[0][0], cast(Any, items[0][1])
-    if not isinstance(first, Tensor):
-        cure = ": give (torch.from_numpy(x), label)" if type(first).__module__ == "numpy" else ""
-        raise TypeError(f"items must be pairs (x, label) with a tensor x (T, N), got a {type(first).__name__}{cure}.")
-    if first.ndim != 2:
-        raise ValueError(f"items must have the shape (T, N), got {tuple(first.shape)} in item 0.")
-    per_step = isinstance(target, Tensor) and target.ndim > 0
-    for i, (x, y) in enumerate(items):
-        if x.shape[1:] != first.shape[1:] or x.dtype != first.dtype:
-            raise ValueError(
-                f"all items of a batch must agree, got {tuple(x.shape)} {x.dtype} in item {i} "
-                f"and {tuple(first.shape)} {first.dtype} in item 0."
-            )
-        if per_step and (not isinstance(y, Tensor) or len(y) != len(x) or y.dtype != target.dtype):
-            raise ValueError(
-                f"targets must be a tensor with one for each of the {len(x)} steps, {target.dtype} as in item 0, "
-                f"got {y!r} in item {i}."
-            )
-    if per_step:
-        labels = pad_sequence([torch.as_tensor(y) for _, y in items])
+    inputs: list[Any] = [x for x, _ in items]
+    targets: list[Any] = [y for _, y in items]
+    if not all(isinstance(x, Tensor) for x in inputs):
+        raise TypeError(f"items must be pairs (x, label) with a tensor x (T, N), got a {type(inputs[0]).__name__}.")
+    kinds = dict.fromkeys((*x.shape[1:], x.dtype) for x in inputs)
+    if len(kinds) > 1 or inputs[0].ndim != 2:
+        raise ValueError(f"items of a batch must be x (T, N) of one N and dtype, got (N, dtype) = {[*kinds]}.")
+    lengths = torch.tensor([len(x) for x in inputs])
+    if isinstance(targets[0], Tensor) and targets[0].ndim > 0:
+        if [len(y) for y in targets] != lengths.tolist():
+            raise ValueError(f"targets must be one for each of {lengths.tolist()} steps, got {[*map(len, targets)]}.")
+        labels = pad_sequence(targets)
     else:
-        try:
-            labels = torch.tensor([operator.index(y) for _, y in items])
-        except TypeError as error:
-            raise TypeError(f"a label must be an integer, or targets a tensor (T, ...): {error}.") from error
-    lengths = torch.tensor([len(x) for x, _ in items])
-    x = pad_sequence([x for x, _ in items])
+        labels = torch.tensor([operator.index(y) for y in targets])
+    x = pad_sequence(inputs)
     mask = torch.arange(len(x))[:, None] < lengths
     return (x, labels) if mask.all() else (x, labels, mask)
 
@@ -165,8 +159,7 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
         seed: of the draw.
 
     Returns:
-        Inputs, each (T, B, N). Of items of unequal length those that last at least as long as the
-        median, cut to its T steps: no step is padding, which would count in radii and rates.
+        Inputs, each (T, B, N). Of items of unequal length those that last at least as long as the median, cut to its T
 
     Raises:
         ValueError: if the data set is empty, or batch_size or count is below 1.
@@ -190,11 +183,7 @@ def input_batches(dataset: Dataset[Any], batch_size: int, *, count: int = 16, se
 
 
 def count_bins(dt: float, window: float, *, unit: str = "ms") -> int:
-    """Return how many bins of dt fill a window, both in the unit.
-
-    Raises:
-        ValueError: if one of them is not positive or the window is not a whole number of bins.
-    """
+    """Return how many bins of dt fill a window; ``ValueError`` if that is no whole number."""
     ratio = number("window", window) / number("dt", dt)
     bins = round(ratio)
     if bins < 1 or not math.isclose(ratio, bins, rel_tol=1e-9):
@@ -205,37 +194,27 @@ def count_bins(dt: float, window: float, *, unit: str = "ms") -> int:
 # Parts of a data set
 
 
-class Parts(NamedTuple):
-    """A training set cut in two: indices, ascending, int64."""
-
-    train: np.ndarray
-    validation: np.ndarray
-
-
-def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0) -> Parts:
+def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Cut a training set in two, at random or between speakers.
 
-    Utterances drawn at random are of voices that are also trained on; whole speakers are new
-    voices, as some are in SHD's test set. The permutation is that of NumPy's ``RandomState``, whose
-    stream is frozen (NEP 19).
+    The permutation is that of NumPy's ``RandomState``, whose stream is frozen (NEP 19).
 
     Args:
         speakers: speaker of each utterance (n,), integers; negative where it is not known.
-        by: what is drawn, utterances (``"random"``) or speakers (``"speaker"``).
+        by: what is drawn, utterances (``"random"``), whose voices are then also trained on, or speakers
+            (``"speaker"``).
         share: of the utterances or speakers held out, between 0 and 1; at least one is.
         seed: of the draw.
 
     Returns:
-        Two parts, neither of them empty.
+        Indices for training and for validation, ascending, int64, neither of them empty.
 
     Raises:
-        TypeError: if the seed is not an int.
-        ValueError: if ``by`` is unknown, the share is not between 0 and 1, the seed is negative, a
-            part would be empty, or speakers that are not known are to be held out.
+        ValueError: if ``by`` is unknown, the share is not between 0 and 1 or leaves nothing, or a speaker is not known.
 
     Example:
-        >>> parts = hold_out(np.array([0, 0, 1, 1, 2, 2]), "speaker", share=0.4, seed=0)
-        >>> parts.validation
+        >>> train, validation = hold_out(np.array([0, 0, 1, 1, 2, 2]), "speaker", share=0.4, seed=0)
+        >>> validation
         array([4, 5])
     """
     one_of("by", by, ("random", "speaker"))
@@ -250,64 +229,43 @@ def hold_out(speakers: np.ndarray, by: By, *, share: float = 0.1, seed: int = 0)
         raise ValueError(f"holding out {size} of {len(drawn_from)} ({by}) leaves nothing to train on.")
     order = np.random.RandomState(whole("seed", seed, at_least=0)).permutation(len(drawn_from))
     out = np.isin(owners, drawn_from[order[:size]])
-    return Parts(np.flatnonzero(~out), np.flatnonzero(out))
+    return np.flatnonzero(~out), np.flatnonzero(out)
 
 
 def carve(n: int, sizes: dict[str, int], seed: int) -> dict[str, Tensor]:
-    """Draw disjoint parts of n items: the first sizes of a random permutation, one after another.
-
-    The permutation is that of NumPy's ``RandomState``, whose stream is frozen (NEP 19).
-
-    Raises:
-        TypeError: if the seed is not an int.
-        ValueError: if the seed is negative or the parts are larger than the whole.
-    """
-    if sum(sizes.values()) > n:
-        raise ValueError(f"parts of {sizes} items in all need {sum(sizes.values())} items, got {n}.")
+    """Draw disjoint parts of n items: the first sizes of a frozen random permutation, one after another."""
+    if (taken := sum(sizes.values())) > n:
+        raise ValueError(f"parts of {sizes} items in all need {taken} items, got {n}.")
     permutation = torch.from_numpy(np.random.RandomState(whole("seed", seed, at_least=0)).permutation(n))
-    return dict(zip(sizes, permutation.split([*sizes.values(), n - sum(sizes.values())]), strict=False))
-
-
-def describe_speakers(training: Any, validation: Any) -> str:
-    """The speakers of two parts of a data set, in one line."""
-    lines = []
-    for name, part in (("trained on", training), ("held out for validation", validation)):
-        speakers = part.speakers.unique().tolist()
-        word = "speaker" if len(speakers) == 1 else "speakers"
-        lines.append(f"{name}: {word} {', '.join(map(str, speakers))} ({len(part)} utterances)")
-    return "; ".join(lines)
+    return dict(zip(sizes, permutation[:taken].split([*sizes.values()]), strict=True))
 
 
 # Random changes of items
 
-_SEED: ContextVar[int | None] = ContextVar("_SEED", default=None)  # other threads have their own
-_EPOCH: ContextVar[int | None] = ContextVar("_EPOCH", default=None)
-epoch_of_training = _EPOCH.get  # from 1; None outside of a training
+_DRAW: ContextVar[tuple[int, int | None] | None] = ContextVar("_DRAW", default=None)  # seed and epoch, by thread
 
 
 @contextmanager
 def drawn_from(seed: int, epoch: int | None = None) -> Iterator[None]:
-    """Let random changes of items depend on a seed and the indices of the items alone.
-
-    Args:
-        seed: of all draws inside.
-        epoch: of the training, from 1; None outside of one.
-    """
-    tokens = _SEED.set(seed), _EPOCH.set(epoch)
+    """Let random changes of items depend on a seed, the epoch of a training, and the indices of the items alone."""
+    token = _DRAW.set((seed, epoch))
     try:
         yield
     finally:
-        _SEED.reset(tokens[0])
-        _EPOCH.reset(tokens[1])
+        _DRAW.reset(token)
+
+
+def epoch_of_training() -> int | None:
+    """The epoch of :func:`drawn_from`, from 1; None outside of a training."""
+    return (_DRAW.get() or (0, None))[1]
 
 
 def generator(indices: Sequence[int]) -> np.random.Generator:
     """The generator of random changes of some items.
 
-    Inside of :func:`drawn_from` it follows from seed and indices, else from torch's random numbers,
-    so that ``torch.manual_seed`` repeats it.
+    Inside of :func:`drawn_from` it follows from seed and indices, else from torch's random numbers, so that
+    ``torch.manual_seed`` repeats it.
     """
-    seed = _SEED.get()
-    if seed is None:
+    if (draw := _DRAW.get()) is None:
         return np.random.default_rng(int(torch.randint(2**62, ())))
-    return np.random.default_rng([seed, *(int(index) % 2**64 for index in indices)])
+    return np.random.default_rng([draw[0], *(int(index) % 2**64 for index in indices)])

@@ -1,6 +1,6 @@
 """Spikes of utterances: a reader of SHD's layout, and random changes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -42,20 +42,13 @@ class Events(NamedTuple):
         times, units = (np.concatenate([values[place] for place in places]) for values in (self.times, self.units))
         return Events(times, units, np.concatenate([[0], np.cumsum(ends - starts)]))
 
-    def __repr__(self) -> str:
-        return f"Events(utterances={len(self.offsets) - 1}, spikes={len(self.times)})"
-
 
 class EventFile:
-    """An HDF5 file in SHD's layout, plain or packed by xz.
+    """An HDF5 file in SHD's layout, plain or packed by xz, read whole and checked.
 
-    The layout: ``spikes/times`` (n,), variable-length floats in seconds, ascending;
-    ``spikes/units`` (n,), variable-length integers from 0 to 699; ``labels`` (n,), integers from 0
-    on. These may be missing: ``extra/speaker`` (n,), integers from 0 on; ``extra/keys``, the name
-    of each class (else there are 20 classes).
-
-    The file is read whole and checked; spikes take 4 bytes each where times are half-precision, 0.25
-    GB for SHD.
+    The layout: ``spikes/times`` (n,), variable-length floats in seconds, ascending; ``spikes/units`` (n,),
+    variable-length integers from 0 to 699; ``labels`` (n,), integers from 0 on. These may be missing:
+    ``extra/speaker`` (n,), integers from 0 on; ``extra/keys``, the name of each class (else there are 20 classes).
 
     Args:
         path: the file.
@@ -69,13 +62,11 @@ class EventFile:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not an HDF5 file, is cut off, its parts do not fit the layout or each
-            other, or an utterance is empty, has unlike numbers of times and units, a unit outside 0
-            to 699, or a time that is negative, NaN, infinite or earlier than the one before; the
-            message names the file and the utterance.
+        ValueError: if it is not an HDF5 file, is damaged, or does not fit the layout; the message names the file, and
+            the utterance.
 
-    Source: B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, "The Heidelberg Spiking Data Sets for
-    the Systematic Evaluation of Spiking Neural Networks", IEEE TNNLS 33 (2022).
+    Source: B. Cramer, Y. Stradmann, J. Schemmel, F. Zenke, "The Heidelberg Spiking Data Sets for the Systematic
+    Evaluation of Spiking Neural Networks", IEEE TNNLS 33 (2022).
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -89,48 +80,29 @@ class EventFile:
             parts = {name: file.dataset(name) for name in names}
             shapes = {part.shape for part in parts.values()}
             if len(shapes) != 1 or len(shape := shapes.pop()) != 1 or shape[0] == 0:
-                raise ValueError(
-                    "all parts must have one entry for each utterance, got "
-                    + ", ".join(f"{part.shape} in {name}" for name, part in parts.items())
-                )
+                got = ", ".join(f"{part.shape} in {name}" for name, part in parts.items())
+                raise ValueError(f"all parts must have one entry for each utterance, got {got}")
             for name, kinds, word in (("spikes/times", "f", "floats"), ("spikes/units", "iu", "integers")):
                 inside = h5py.check_vlen_dtype(parts[name].dtype)
                 # h5py does not swap the bytes of another byte order
                 if not isinstance(inside, np.dtype) or inside.kind not in kinds or not inside.isnative:
-                    found = inside or parts[name].dtype
-                    raise ValueError(f"{name} must hold {word} of variable length in native byte order, got {found}.")
+                    got = inside or parts[name].dtype
+                    raise ValueError(f"{name} must hold {word} of variable length in native byte order, got {got}.")
             keys = file.values("extra/keys", 1, "SO") if file.has("extra/keys") else np.arange(CLASSES).astype("S")
             self.names = [clean(key.decode("utf-8", "replace")) for key in keys]
-
-            def integers(name: str, end: int) -> np.ndarray:
+            found: dict[str, np.ndarray] = {}
+            for name, end in zip(names[2:], (len(self.names), 2**31), strict=False):
                 values = file.values(name, 1, "iu")
                 if (wrong := (values < 0) | (values >= end)).any():
                     i = int(wrong.argmax())
                     raise ValueError(f"{name} must lie in 0 ... {end - 1}, got {values[i]} for utterance {i}.")
-                return values.astype(np.int64)
-
-            self.labels = integers("labels", len(self.names))
-            self.speakers = integers("extra/speaker", 2**31) if spoken else np.full(len(self.labels), -1)
+                found[name] = values.astype(np.int64)
+            self.labels = found["labels"]
+            self.speakers = found.get("extra/speaker", np.full(len(self.labels), -1))
             self.events = _checked(*(list(parts[name][()]) for name in names[:2]))
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def __repr__(self) -> str:
-        speakers = len(np.unique(self.speakers[self.speakers >= 0]))
-        name = clean(self.path.name)
-        return f"EventFile({name}, {len(self)} utterances, {len(self.names)} classes, {speakers} speakers)"
-
-    def read(self, indices: Sequence[int] | np.ndarray) -> Events:
-        """The spikes of some utterances, in the order of the indices; these may repeat.
-
-        Raises:
-            IndexError: if there is no such utterance.
-        """
-        indices = np.asarray(indices, dtype=np.int64).reshape(-1)
-        if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(self):
-            raise IndexError(f"{self.path}: utterances run from 0 to {len(self) - 1}, got {indices.tolist()}.")
-        return self.events.take(indices)
 
 
 def _checked(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
@@ -143,24 +115,21 @@ def _checked(times_of: list[np.ndarray], units_of: list[np.ndarray]) -> Events:
             "spikes, and a unit for every time."
         )
     times, units, offsets = np.concatenate(times_of), np.concatenate(units_of), np.concatenate([[0], np.cumsum(counts)])
-
-    def check(bad: np.ndarray, values: np.ndarray, wanted: str) -> None:
-        if bad.any():
-            spike = int(bad.argmax())
-            raise ValueError(
-                f"{wanted}, got {values[spike]} in utterance {np.searchsorted(offsets, spike, 'right') - 1}."
-            )
-
-    check((units < 0) | (units >= UNITS), units, f"spikes/units must lie in 0 ... {UNITS - 1}")
-    # Floats that are not negative have the order of their bits, then infinity, then NaN, then
-    # negative ones: as integers, half-precision numbers are compared several times as fast.
+    # As integers, half-precision numbers are compared several times as fast: the bits of floats that are not negative
+    # ascend as these do, then come infinity, NaN, and negative ones.
     bits = times.view(f"u{times.itemsize}")
-    infinite = np.array(np.inf, times.dtype).view(bits.dtype)
-    check(bits >= infinite, times, "spikes/times must be finite and not negative")
-    falls = np.zeros(len(bits), bool)
+    falls = np.zeros(len(times), bool)
     np.less(bits[1:], bits[:-1], out=falls[1:])
     falls[offsets[:-1]] = False
-    check(falls, times, "spikes/times must ascend")
+    for wrong, values, wanted in (
+        ((units < 0) | (units >= UNITS), units, f"spikes/units must lie in 0 ... {UNITS - 1}"),
+        (bits >= np.array(np.inf, times.dtype).view(bits.dtype), times, "spikes/times must be finite and not negative"),
+        (falls, times, "spikes/times must ascend"),
+    ):
+        if wrong.any():
+            spike = int(wrong.argmax())
+            utterance = np.searchsorted(offsets, spike, "right") - 1
+            raise ValueError(f"{wanted}, got {values[spike]} in utterance {utterance}.")
     return Events(times, units.astype(np.uint16, copy=False), offsets)
 
 
@@ -179,9 +148,6 @@ class ChannelJitter:
     Args:
         sigma: deviation, in units.
 
-    Raises:
-        ValueError: if sigma is negative or not finite.
-
     Source: Cramer et al., IEEE TNNLS 33 (2022) (noise on the index of the unit).
     """
 
@@ -191,7 +157,6 @@ class ChannelJitter:
         number("sigma", self.sigma, zero_allowed=True)
 
     def __call__(self, events: Events, random: np.random.Generator) -> Events:
-        """Draw one normal number for every spike."""
         units = np.rint(events.units + self.sigma * random.standard_normal(len(events.units), np.float32))
         keep = (units >= 0) & (units < UNITS)
         return _subset(events._replace(units=units.clip(0, UNITS - 1).astype(np.uint16)), keep)
@@ -207,12 +172,8 @@ class TimeStretch:
         low: smallest factor.
         high: largest factor.
 
-    Raises:
-        ValueError: if the factors are not positive, or low is above high.
-
-    Source: T. Nowotny, J. P. Turner, J. C. Knight, Neuromorphic Computing and Engineering 5 (2025),
-    for SHD, with a uniform in its logarithm; of the sound itself: T. Ko et al., "Audio augmentation
-    for speech recognition", Interspeech 2015.
+    Source: T. Nowotny, J. P. Turner, J. C. Knight, Neuromorphic Computing and Engineering 5 (2025), for SHD, with a
+    uniform in its logarithm.
     """
 
     low: float = 0.8
@@ -223,7 +184,6 @@ class TimeStretch:
             raise ValueError(f"low must not be above high, got {self.low} and {self.high}.")
 
     def __call__(self, events: Events, random: np.random.Generator) -> Events:
-        """Draw one factor for every utterance."""
         factors = random.uniform(self.low, self.high, len(events.offsets) - 1).astype(np.float32)
         return events._replace(times=events.times.astype(np.float32) * np.repeat(factors, events.counts))
 
@@ -232,11 +192,7 @@ class TimeStretch:
 class SpikeDrop:
     r"""Leave each spike out with probability p.
 
-    tonic's ``DropEvent(p)`` drops exactly round(p n) of the n spikes of an utterance; the mean is
-    the same.
-
-    Raises:
-        ValueError: if p is not in [0, 1).
+    tonic's ``DropEvent(p)`` drops exactly round(p n) of the n spikes of an utterance.
 
     Source: Gu et al., "EventDrop: Data Augmentation for Event-based Learning", IJCAI 2021.
     """
@@ -247,7 +203,6 @@ class SpikeDrop:
         probability("p", self.p)
 
     def __call__(self, events: Events, random: np.random.Generator) -> Events:
-        """Draw one uniform number for every spike."""
         return _subset(events, random.random(len(events.times), np.float32) >= self.p)
 
 

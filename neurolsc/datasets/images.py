@@ -29,26 +29,21 @@ def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) 
         T(x) = \tau \log \frac{x}{x - \vartheta} \text{ for } x > \vartheta,
                \quad \infty \text{ otherwise}
 
-    The membrane starts at rest and tends to x, :math:`v(t) = x (1 - e^{-t/\tau})`, so a pixel that
-    equals the threshold never crosses it. The comparison is made in the precision of the pixels,
-    the logarithm in float64: a rounding error would move a spike into another bin.
+    The membrane starts at rest and tends to x, :math:`v(t) = x (1 - e^{-t/\tau})`. The comparison is made in the
+    precision of the pixels, the logarithm in float64: a rounding error would move a spike into another bin.
 
     Args:
-        pixels: brightness in [0, 1], any floating-point dtype, any shape.
+        pixels: brightness in [0, 1], floating point, any shape.
         tau: time constant of the membrane, in ms.
         threshold: spike threshold, in units of brightness, in [0, 1).
 
     Returns:
-        Time of each pixel's only spike, in ms, infinite where it stays silent; float64, shaped like
-        pixels.
+        Time of each pixel's only spike, in ms, infinite where it stays silent; float64, shaped like pixels.
 
     Raises:
-        TypeError: if the pixels are not floating point.
-        ValueError: if a pixel is NaN or outside [0, 1], tau is not positive, or the threshold is
-            outside [0, 1).
+        ValueError: if a pixel is NaN or outside [0, 1], or a number is out of range.
 
-    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST), after Zenke & Vogels, Neural
-    Computation 33 (2021).
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST), after Zenke & Vogels, Neural Computation 33 (2021).
 
     Example:
         >>> spike_latency(torch.tensor([0.1, 0.2, 0.5, 1.0]))
@@ -57,8 +52,6 @@ def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) 
     tau = number("tau", tau)
     if not 0 <= threshold < 1:
         raise ValueError(f"threshold must be a brightness in [0, 1), got {threshold}.")
-    if not pixels.is_floating_point():
-        raise TypeError(f"pixels must be floats in [0, 1], got {pixels.dtype}; divide grey levels by 255.")
     inside = (pixels >= 0) & (pixels <= 1)
     if not inside.all():
         raise ValueError(f"pixels must lie in [0, 1], got {pixels[~inside][0].item():g}.")
@@ -70,24 +63,19 @@ def spike_latency(pixels: Tensor, *, tau: float = 50.0, threshold: float = 0.2) 
 class LatencyEncoding:
     """A spike-latency code, by default that of sl-MNIST.
 
-    A spike at time t falls into bin floor(t / dt). One at the end of the window or later is left
-    out, never moved into another bin. Each frame then stands ``repeat`` times in a row ("time step
-    repeat").
+    A spike at time t falls into bin floor(t / dt); one at the end of the window or later is left out.
 
     Args:
         tau: time constant of the membrane, in ms.
         threshold: its spike threshold, in units of brightness.
         dt: width of a bin, in ms.
         window: length of the recording, in ms, a whole number of bins.
-        repeat: how often each frame is shown.
+        repeat: how often in a row each frame is shown.
 
     Raises:
-        TypeError: if repeat is not an int.
-        ValueError: if a number is out of range (:func:`spike_latency`), or the window is not a
-            whole number of bins.
+        ValueError: if a number is out of range.
 
-    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST: 1 ms bins over 50 ms, every step
-    twice).
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST: 1 ms bins over 50 ms, every step twice).
 
     Example:
         >>> LatencyEncoding(window=2.0).frames(torch.tensor([0.5, 1.0, 2.0]))
@@ -129,42 +117,26 @@ class LatencyEncoding:
 class ReleasedEncoding:
     r"""The sl-MNIST of the paper's released code, which is not that of its text.
 
-    There brightness in [0, 1] is multiplied by tau before it is compared with the threshold, and a
-    millisecond has ten bins,
+    There brightness in [0, 1] is multiplied by tau before it is compared with the threshold, and a millisecond has ten
+    bins,
 
     .. math::
 
-        T(x) = 10\, \tau \log \frac{\tau x}{\tau x - 0.2} \text{ for } \tau x > 0.2, \quad \tau =
-               50,
+        T(x) = 10\, \tau \log \frac{\tau x}{\tau x - 0.2} \text{ for } \tau x > 0.2, \quad \tau = 50,
 
-    rounded to whole bins, halves to even. Pixels of bin 100 or later stay silent, so that grey
-    level 6 is the darkest that spikes. These spikes are put into an array of N pixels times 100
-    bins, which then is *read* as one of 100 steps times N channels, without being transposed: a
-    spike of pixel p in bin T is shown
+    rounded, halves to even; pixels of bin 100 or later stay silent. The array of N pixels times 100 bins is then *read*
+    as one of 100 steps times N channels, without being transposed: a spike of pixel p in bin T is shown
 
     .. math:: \text{at step } \lfloor (100 p + T) / N \rfloor, \quad \text{in channel } (100 p + T)
         \bmod N.
 
-    What is called time is the place in the image, from the top to the bottom: of 784 pixels a step
-    shows about 7.84. Use it to compare results with the released code's; the text's is
-    :class:`LatencyEncoding`.
+    What is called time is the place in the image, from the top to the bottom. Use it to compare results with the
+    released code's.
 
     Args:
-        repeat: how often each step is shown.
-
-    Raises:
-        TypeError: if repeat is not an int.
-        ValueError: if repeat is not positive.
+        repeat: how often in a row each step is shown.
 
     Source: the released code of Herranz-Celotti & Rouat, arXiv:2308.12075.
-
-    Example:
-        >>> code = ReleasedEncoding(repeat=1)
-        >>> times = code.times(torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64))
-        >>> times
-        tensor([   inf, 0.4016, 0.2004], dtype=torch.float64)
-        >>> code.frames(times).nonzero().tolist()  # at 104 = 34 * 3 + 2 and 202 = 67 * 3 + 1
-        [[34, 2], [67, 1]]
     """
 
     repeat: int = 2
@@ -194,11 +166,8 @@ class ReleasedEncoding:
 def read_idx(path: str | PathLike[str]) -> Tensor:
     """Read an IDX file of unsigned bytes, plain or packed by gzip.
 
-    The file holds the magic number (two zero bytes, the type code, the number of axes), each axis
-    length as a big-endian uint32, then the bytes with the last axis running fastest.
-
-    Returns:
-        Its content, uint8, in the shape that the header states.
+    The file holds the magic number (two zero bytes, the type code, the number of axes), each axis length as a
+    big-endian uint32, then the bytes with the last axis running fastest.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -221,18 +190,7 @@ def read_idx(path: str | PathLike[str]) -> Tensor:
 
 
 def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tuple[Tensor, Tensor]:
-    """Images (n, 784), uint8, and labels (n,), int64, of a split of MNIST.
-
-    Args:
-        root: folder of the files, downloaded if missing; None: the sample in the package.
-        split: ``"train"``, ``"validation"`` or ``"test"``.
-        seed: draws the train and the validation images; without effect on the test images.
-
-    Raises:
-        TypeError: if the seed is not an int.
-        ValueError: if the split is unknown, the seed negative, or a file damaged or of another shape.
-        ConnectionError: if a missing file could not be downloaded.
-    """
+    """Images (n, 784), uint8, and labels (n,), int64, of a split of MNIST in a folder, or (None) of the sample."""
     part = "t10k" if one_of("split", split, SPLITS) == "test" else "train"
     images, labels = (
         read_idx(SAMPLES / "mnist" / f"{name}.gz" if root is None else fetch(root, name))
@@ -253,39 +211,29 @@ def read_mnist(root: str | PathLike[str] | None, split: Split, seed: int) -> tup
 class SpikeLatencyMNIST(BatchDataset):
     """MNIST digits in which every pixel spikes at most once, the brighter the sooner.
 
-    Item i is a pair (x, label): x of shape (T, 784), uint8 zeros and ones, and the digit as an int.
-    The images are stored as grey levels and encoded when they are read; a ``DataLoader`` reads a
-    batch at once.
+    Item i is a pair (x, label): x of shape (T, 784), uint8 zeros and ones, and the digit as an int. Images are stored
+    as grey levels and encoded when they are read.
 
-    As in the paper 45,000 images are for training, 5,000 for validation and 10,000 for the test.
-    The first two are drawn without overlap from MNIST's 60,000 training images, of which 10,000
-    stay unused.
+    As in the paper 45,000 images are for training, 5,000 for validation and 10,000 for the test. The first two are
+    drawn without overlap from MNIST's 60,000 training images, of which 10,000 stay unused.
 
     Args:
-        root: folder of MNIST's IDX files, plain or as ``.gz``; the missing ones are downloaded into
-            it. None: the sample in the package.
+        root: folder of MNIST's IDX files, plain or as ``.gz``; the missing ones are downloaded into it. None: the
+            sample in the package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
-        seed: draws the train and the validation images; without effect on the test images.
-        encoding: the code, by default the paper's; that of its released code is
-            :class:`ReleasedEncoding`.
-        shift: move each image, whenever it is read, by up to so many pixels along both axes, each
-            distance as likely; what is moved in is 0, and what is moved out is lost. The distances
-            follow from seed and indices in :func:`neurolsc.train`, else from torch's random
-            numbers. For the training split only.
+        seed: draws the train and the validation images.
+        encoding: the code; that of the paper's released code is :class:`ReleasedEncoding`.
+        shift: for training: move each image, whenever it is read, by up to so many pixels along both axes, each
+            distance as likely; what is moved in is 0. The distances follow from seed and indices in
+            :func:`neurolsc.train`, else from torch's random numbers.
 
     Attributes:
-        split: name of the split.
         encoding: the code.
         images: grey levels (n, 784), uint8.
         labels: digits (n,), int64.
-        n_in: number of inputs, 784.
-        n_classes: number of classes, 10.
-        steps: number of time steps T, by default 100.
 
     Raises:
-        TypeError: if the seed is not an int.
-        ValueError: if the split is unknown, the seed negative, a shift negative or not of the
-            training split, or a file damaged.
+        ValueError: if an argument is out of range, or a file damaged.
         ConnectionError: if a missing file could not be downloaded.
 
     Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (sl-MNIST; sizes of the splits in table S1).
@@ -315,17 +263,10 @@ class SpikeLatencyMNIST(BatchDataset):
 
     @classmethod
     def embedded(cls, split: Split, **options: Any) -> "SpikeLatencyMNIST":
-        """Return the sample in the package: 1,800 train, 200 validation and 500 test digits.
-
-        Arguments and errors are those of :class:`SpikeLatencyMNIST`.
-        """
+        """Return the sample in the package: 1,800 train, 200 validation and 500 test digits."""
         return cls(None, split, **options)
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Several items, encoded together: what a ``DataLoader`` calls for a batch."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
         images = self.images[chosen]
         if self.shift:
@@ -335,61 +276,32 @@ class SpikeLatencyMNIST(BatchDataset):
             images = padded[torch.arange(len(images))[:, None, None], rows[:, :, None], columns[:, None]].flatten(1)
         return Batch(self.encoding.frames(self._time_of_level[images.long()]), self.labels[chosen])
 
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(split={self.split!r}, {len(self)} items, x ({self.steps}, {self.n_in}), "
-            f"{self.n_classes} classes, {self.encoding}{f', shift={self.shift}' if self.shift else ''})"
-        )
-
 
 class Pixels(BatchDataset):
     r"""Images shown for one step: item i is a pair (x (1, N), label).
 
     .. math:: x = \mathrm{byte} / 255, \quad \text{float32, from 0 to 1}
 
-    No mean is taken away. Images are stored as bytes and divided when they are read.
-
     Args:
         images: bytes (n, N).
         labels: classes (n,), int64.
         names: of the classes.
         split: name of the part.
-
-    Attributes:
-        n_in: number of inputs N.
-        n_classes: number of classes.
-        steps: number of time steps, 1.
     """
 
     def __init__(self, images: Tensor, labels: Tensor, names: Sequence[str], split: Split) -> None:
         self.split, self.images, self.labels, self.names = split, images, labels, tuple(names)
         self.n_in, self.n_classes, self.steps = images.shape[1], len(names), 1
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Several items at once: what a ``DataLoader`` calls for a batch."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
         return Batch(self.images[chosen].unsqueeze(0) / 255, self.labels[chosen])
 
-    def __repr__(self) -> str:
-        shape = f"x ({self.steps}, {self.n_in})"
-        return f"{type(self).__name__}(split={self.split!r}, {len(self)} items, {shape}, {self.n_classes} classes)"
-
 
 class MNISTPixels(Pixels):
-    """MNIST digits as grey levels from 0 to 1, x (1, 784), for one step.
-
-    Splits, arguments and errors are those of :class:`SpikeLatencyMNIST`.
+    """MNIST digits as grey levels from 0 to 1, x (1, 784), for one step; splits as of :class:`SpikeLatencyMNIST`.
 
     Source: Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Proceedings of the IEEE 86 (1998).
-
-    Example:
-        >>> digits = MNISTPixels.embedded("test")
-        >>> x, label = digits[0]
-        >>> len(digits), x.shape, label
-        (500, torch.Size([1, 784]), 9)
     """
 
     def __init__(self, root: str | PathLike[str] | None, split: Split, *, seed: int = 0) -> None:
@@ -404,19 +316,17 @@ class MNISTPixels(Pixels):
 class CIFAR10(Pixels):
     """CIFAR-10: 32 x 32 colour pictures of ten classes as x (1, 3072), each number from 0 to 1.
 
-    The 1,024 inputs of red come first, then green, then blue, each row by row. 45,000 and 5,000 of
-    the 50,000 training pictures are for training and validation, the 10,000 test pictures for the
-    test.
+    The 1,024 inputs of red come first, then green, then blue, each row by row. 45,000 and 5,000 of the 50,000 training
+    pictures are for training and validation, the 10,000 test pictures for the test.
 
     Args:
-        root: folder of the binary version: its files, its folder, or ``cifar-10-binary.tar.gz``,
-            which is downloaded if nothing of it is there (170 MB), and unpacked there.
+        root: folder of the binary version: its files, its folder, or ``cifar-10-binary.tar.gz``, which is downloaded
+            if nothing of it is there (170 MB), and unpacked there.
         split: ``"train"``, ``"validation"`` or ``"test"``.
-        seed: draws the train and the validation pictures; without effect on the test.
+        seed: draws the train and the validation pictures.
 
     Raises:
-        TypeError: if the seed is not an int.
-        ValueError: if the split is unknown, the seed negative, or a file damaged or another.
+        ValueError: if an argument is out of range, or a file damaged or another.
         ConnectionError: if the archive could not be downloaded.
 
     Source: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009;
@@ -441,12 +351,7 @@ class CIFAR10(Pixels):
 
 
 class CIFAR100(CIFAR10):
-    """CIFAR-100: as :class:`CIFAR10`, of a hundred classes, which have numbers for names.
-
-    The label is the fine one; the twenty coarse ones are not used.
-
-    Source: as :class:`CIFAR10`.
-    """
+    """CIFAR-100: as :class:`CIFAR10`, of a hundred classes (the fine labels), which have numbers for names."""
 
     _train = ("train.bin",)
     _test = "test.bin"

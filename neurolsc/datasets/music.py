@@ -22,32 +22,24 @@ NAME = "jsb-chorales-quarter.json"
 class JSBChorales(BatchDataset):
     """Bach's chorales as the keys of a piano, quarter note by quarter note.
 
-    Item i is a pair (x, y): x of shape (T, 88), uint8, the keys that sound in each step (MIDI 21 to
-    108), and y (T, 88), those of the step after it. A piece of n steps so has T = n - 1. Pieces are
-    of unequal length; a batch is padded with zeros to its longest, and :func:`collate` gives a mask
-    as well. The task is :class:`neurolsc.tasks.BinaryPerStep`, whose score ``nll`` is the measure
-    of the literature: nats a step, a mean over all steps of the split.
-
-    The whole set has 229, 76 and 77 pieces (13,807, 4,602 and 4,725 steps), the split of the
-    literature.
+    Item i is a pair (x, y): x of shape (T, 88), uint8, the keys that sound in each step (MIDI 21 to 108), and y
+    (T, 88), those of the step after it; a piece of n steps has T = n - 1. The task is
+    :class:`neurolsc.tasks.BinaryPerStep`.
 
     Args:
-        root: folder of ``jsb-chorales-quarter.json``; a missing one is downloaded into it.
+        root: folder of ``jsb-chorales-quarter.json``, in which 229, 76 and 77 pieces are for training, validation and
+            test, the split of the literature; a missing one is downloaded into it.
         split: ``"train"``, ``"validation"`` or ``"test"``.
 
     Attributes:
-        split: name of the split.
         pieces: all keys of every piece (steps, 88), uint8.
-        n_in: number of inputs, 88.
-        n_classes: number of outputs that a network needs, 88.
 
     Raises:
         ValueError: if the split is unknown, or the file another or damaged.
         ConnectionError: if a missing file could not be downloaded.
 
-    Source: N. Boulanger-Lewandowski, Y. Bengio, P. Vincent, "Modeling temporal dependencies in
-    high-dimensional sequences", ICML 2012 (the split); the file is that of
-    https://github.com/czhuang/JSB-Chorales-dataset.
+    Source: N. Boulanger-Lewandowski, Y. Bengio, P. Vincent, "Modeling temporal dependencies in high-dimensional
+    sequences", ICML 2012 (the split); the file is that of https://github.com/czhuang/JSB-Chorales-dataset.
 
     Example:
         >>> chorales = JSBChorales.embedded("test")
@@ -62,70 +54,43 @@ class JSBChorales(BatchDataset):
 
     @classmethod
     def from_file(cls, path: str | PathLike[str], split: Split) -> "JSBChorales":
-        """A split of any file in the layout of :func:`read_pieces`.
-
-        Args:
-            path: the JSON file, plain or packed, with pieces ``train``, ``valid`` and ``test``.
-            split: as above.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            ValueError: if the split is unknown, or the file is damaged.
-        """
+        """A split of any JSON file, plain or packed, in the layout of :func:`read_pieces`."""
         self = cls.__new__(cls)
         self._open(path, split)
         return self
 
     @classmethod
     def embedded(cls, split: Split) -> "JSBChorales":
-        """Return the sample in the package: 60 whole chorales to train, 16 and 16 for the others.
-
-        Raises:
-            ValueError: if the split is unknown.
-        """
+        """Return the sample in the package: 60 whole chorales to train, 16 and 16 for the others."""
         return cls.from_file(SAMPLES / "jsb" / "jsb-chorales-sample.json.gz", split)
 
     def _open(self, path: str | PathLike[str], split: Split) -> None:
         part = "valid" if one_of("split", split, SPLITS) == "validation" else split
         self.split, self.pieces = split, tuple(map(torch.from_numpy, read_pieces(path, part)))
-        self.n_in = self.n_classes = KEYS
+        self.n_in, self.n_classes, self.steps = KEYS, KEYS, None
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Several pieces, padded together: what a ``DataLoader`` calls for a batch."""
         pieces = [self.pieces[index] for index in indices]
         padded = pad_sequence(pieces)
         mask = torch.arange(len(padded) - 1)[:, None] < torch.tensor([len(piece) - 1 for piece in pieces])
         return Batch(padded[:-1] * mask.unsqueeze(-1), padded[1:], mask)
 
-    def __repr__(self) -> str:
-        lengths = [len(piece) for piece in self.pieces]
-        return (
-            f"{type(self).__name__}(split={self.split!r}, {len(self)} pieces of {min(lengths)} to {max(lengths)} steps, "
-            f"{sum(lengths)} in all, x (T, {self.n_in}))"
-        )
-
 
 def read_pieces(path: str | PathLike[str], part: str) -> list[np.ndarray]:
     """Read the pieces of one part of a file of music.
 
-    The file is one JSON object, plain or packed by gzip or xz, with a list of pieces for each part;
-    a piece is a list of steps, a step the list of the MIDI numbers that sound in it, each once.
-
-    Args:
-        path: the file.
-        part: its name in the file.
+    The file is one JSON object, plain or packed by gzip or xz, with a list of pieces for each part (``train``,
+    ``valid`` and ``test``); a piece is a list of steps, a step the list of the MIDI numbers that sound in it.
 
     Returns:
         Of each piece its keys, (steps, 88) uint8 zeros and ones, the lowest first.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is none, lacks the part, has no piece or one of fewer than two steps, or a
-            note is not a number from 21 to 108 or stands twice in a step; the message names the
-            file, the piece and the step.
+        ValueError: if the file is damaged or of another layout; the message names the file, the piece and the step.
     """
     text = read_unpacked(path)
     with refusing(path, "damaged: it is not a JSON file of music"):

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -20,37 +19,30 @@ MOST = 255  # largest count of a bin: counts are uint8
 
 @dataclass(frozen=True)
 class Binning:
-    r"""The grid on which spikes are counted, floor(t / dt) by floor(u N / 700).
+    r"""The grid on which spikes are counted, the same for all utterances.
 
     .. math:: x[k, b, n] = \#\{\text{spikes of } b : \lfloor t / dt \rfloor = k,\;
               \lfloor u N / 700 \rfloor = n\}
 
-    The grid is the same for all utterances. A spike at the end of the window or later is left out,
-    never moved into another bin. Each frame then stands ``repeat`` times in a row.
+    A spike at the end of the window or later is left out, never moved into another bin.
 
     Args:
         dt: width of a bin, in seconds.
-        window: length of the recording, in seconds, a whole number of bins; None: every utterance
-            lasts until the bin of its last spike, and a batch as long as its longest, with a mask.
+        window: length of the recording, in seconds, a whole number of bins; None: every utterance lasts until the bin
+            of its last spike, and a batch as long as its longest, with a mask.
         channels: N, a divisor of 700; neighbouring units are counted together.
         binary: 1 for every count above 0.
-        repeat: how often each frame is shown.
+        repeat: how often in a row each frame is shown.
 
     Raises:
-        TypeError: if channels or repeat is not an int.
-        ValueError: if dt, window, channels or repeat is out of range.
+        ValueError: if a number is out of range.
 
-    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (time step repeat 2); their released code bins
-    SHD at 4 ms over 1 s.
+    Source: Herranz-Celotti & Rouat, arXiv:2308.12075 (time step repeat 2); their released code bins SHD at 4 ms over
+    1 s.
 
     Example:
         >>> Binning(dt=4e-3, window=1.0).steps
         500
-        >>> times, units = np.float32([0.0, 0.001, 0.009, 0.03]), np.uint16([0, 9, 699, 3])
-        >>> events = Events(times, units, np.array([0, 4]))
-        >>> x, mask = Binning(dt=5e-3, window=0.02, channels=70, repeat=1).frames(events)
-        >>> x[:, 0].nonzero().tolist(), int(x.max())
-        ([[0, 0], [1, 69]], 2)
     """
 
     dt: float = 4e-3
@@ -76,28 +68,28 @@ class Binning:
         """Count spikes, in time proportional to spikes + T B N.
 
         Returns:
-            Counts (T, B, N), uint8, and without a window a mask (T, B), bool, True while an utterance
-            lasts, else None.
+            Counts (T, B, N), uint8, and without a window a mask (T, B), bool, True while an utterance lasts, else None.
 
         Raises:
             ValueError: if a bin holds more than 255 spikes (not if binary).
         """
         B, N = len(events.offsets) - 1, self.channels
-        if self.window is not None:
-            bins = count_bins(self.dt, self.window, unit="s")
+        seconds = events.times.astype(np.float64)
+        step = np.floor(seconds / self.dt).astype(np.int64)
+        if self.window is None:
+            bins = int(step.max(initial=0)) + 1
         else:
-            bins = int(self._bins(events.times.max(initial=0)[None])[0]) + 1
-        half = self.window is not None and events.times.dtype == np.float16
-        # the table is exact, and faster than the division
-        step = self._table.take(events.times.view(np.uint16)) if half else self._bins(events.times)
+            bins = count_bins(self.dt, self.window, unit="s")
+            # the division may round a time just below the end of the window up to it
+            step = np.where(seconds >= self.window, bins, np.minimum(step, bins - 1))
         group = UNITS // N
-        channel = events.units if group == 1 else events.units // np.uint16(group)
+        channel = events.units // np.uint16(group)
         # An utterance in one piece of memory, (B, T, N): its spikes then stay within the processor
         # cache, twice as fast as (T, B, N). Spikes left out fall into a bin behind the last.
         frames = np.zeros((B, bins + 1, self.repeat, N), np.uint8)
-        flat = step * (self.repeat * N)
-        flat += channel
-        flat += np.repeat(np.arange(B) * ((bins + 1) * self.repeat * N), events.counts)
+        flat = (
+            step * (self.repeat * N) + channel + np.repeat(np.arange(B) * ((bins + 1) * self.repeat * N), events.counts)
+        )
         # Counts above 255 take 256 spikes of one step in a row, as steps ascend in each utterance,
         # and 256 of one channel: only then are spikes counted bin by bin.
         if (
@@ -123,64 +115,37 @@ class Binning:
         np.maximum.at(last, events.owners, step)
         return x, torch.arange(bins).repeat_interleave(self.repeat)[:, None] <= torch.from_numpy(last)
 
-    def _bins(self, times: np.ndarray) -> np.ndarray:
-        """floor(t / dt); for times outside of the window the bin behind its last."""
-        seconds = times.astype(np.float64)
-        if self.window is None:
-            return np.floor(seconds / self.dt).astype(np.int64)
-        late = count_bins(self.dt, self.window, unit="s")
-        # the division may round a time just below the end of the window up to it
-        step = np.minimum(np.floor(seconds / self.dt), late - 1).astype(np.int64)
-        step[seconds >= self.window] = late
-        return step
-
-    @cached_property
-    def _table(self) -> np.ndarray:
-        """The bin of each of the 65,536 half-precision numbers."""
-        every = np.arange(2**16, dtype=np.uint16).view(np.float16)
-        return self._bins(np.nan_to_num(every, nan=np.inf, neginf=np.inf))
-
 
 class SHD(BatchDataset):
     """Spoken words as spike counts of 700 units: the Spiking Heidelberg Digits.
 
-    Item i is a pair (x, label): x of shape (T, N), uint8, and the word as an int. Validation is drawn
-    from the training file; the test file is opened for ``split="test"`` only.
+    Item i is a pair (x, label): x of shape (T, N), uint8, and the word as an int. Validation is drawn from the training
+    file; the test file is opened for ``split="test"`` only.
 
     Args:
-        root: folder of shd_train.h5 and shd_test.h5, of these in a folder SHD, or of train.h5 and
-            test.h5; if there is none of them SHD is downloaded into it. None: the sample in the
-            package.
+        root: folder of shd_train.h5 and shd_test.h5, of these in a folder SHD, or of train.h5 and test.h5; if there is
+            none of them SHD is downloaded into it. None: the sample in the package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
-        by: how validation is drawn from the training file, ``"random"`` or ``"speaker"``
-            (:func:`hold_out`).
-        share: of the training utterances or speakers that go to validation.
-        seed: of that draw.
-        **options: ``dt``, ``window``, ``channels``, ``binary`` and ``repeat``, as of
-            :class:`Binning`, and ``augment`` (none; changes of events, in this order, drawn from
-            torch's random numbers, in :func:`neurolsc.train` from its seed, the epoch and the
-            items).
+        by, share, seed: how validation is drawn (:func:`hold_out`).
+        **options: ``dt``, ``window``, ``channels``, ``binary`` and ``repeat``, as of :class:`Binning`, and ``augment``:
+            changes of events, in this order, drawn from torch's random numbers, in :func:`neurolsc.train` from its
+            seed, the epoch and the items.
 
     Attributes:
-        split: name of the split; None for a whole file.
         path: the HDF5 file.
         binning: the numbers of the grid.
         indices: place of every item in the file (n,).
         labels: classes (n,), int64.
         speakers: speaker of every item (n,), int64; -1 where the file does not say.
         names: name of each class.
-        n_in: number of inputs N.
-        n_classes: number of classes.
-        steps: number of time steps T, by default 500; None without a window.
 
     Raises:
-        TypeError: if an argument is of the wrong kind.
-        ValueError: if an argument is out of range, dt is finer than the times are, or the file is
-            damaged (:class:`EventFile`).
+        ValueError: if an argument is out of range, dt is finer than the times are, or the file is damaged
+            (:class:`EventFile`).
         ConnectionError: if a file could not be downloaded.
 
-    Source: B. Cramer et al., IEEE TNNLS 33 (2022), for the data; Herranz-Celotti & Rouat,
-    arXiv:2308.12075, and their released code for the grid (4 ms over 1 s, every step twice).
+    Source: B. Cramer et al., IEEE TNNLS 33 (2022), for the data; Herranz-Celotti & Rouat, arXiv:2308.12075, and their
+    released code for the grid (4 ms over 1 s, every step twice).
 
     Example:
         >>> words = SHD.embedded("test", channels=70)
@@ -206,23 +171,14 @@ class SHD(BatchDataset):
             path = fetch(root, f"shd_{part}.h5", f"SHD/shd_{part}.h5", f"{part}.h5")
         self._open(path, split, **options)
         if split != "test":
-            parts = hold_out(self.speakers.numpy(), by, share=share, seed=seed)
-            self.indices = parts.train if split == "train" else parts.validation
+            train, validation = hold_out(self.speakers.numpy(), by, share=share, seed=seed)
+            self.indices = train if split == "train" else validation
             self.labels, self.speakers = self.labels[self.indices], self.speakers[self.indices]
             self._events = self._events.take(self.indices)
 
     @classmethod
     def from_file(cls, path: str | PathLike[str], **options: Any) -> "SHD":
-        """All utterances of one file in SHD's layout, such as those of SSC.
-
-        Args:
-            path: the HDF5 file, plain or packed by xz.
-            **options: as of :class:`SHD`.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            ValueError: as :class:`SHD`.
-        """
+        """All utterances of one file in SHD's layout, plain or packed by xz, such as those of SSC."""
         self = cls.__new__(cls)
         self._open(path, None, **options)
         return self
@@ -231,8 +187,8 @@ class SHD(BatchDataset):
     def embedded(cls, split: Split, *, share: float = 0.2, **options: Any) -> "SHD":
         """Return the sample in the package: 150 spoken digits in SHD's layout, none of SHD.
 
-        They are recordings of five people from the Free Spoken Digit Dataset: 100 for training and
-        validation, 50 others for the test. Arguments and errors are those of :class:`SHD`.
+        They are recordings of five people from the Free Spoken Digit Dataset: 100 for training and validation, 50
+        others for the test.
         """
         return cls(None, split, share=share, **options)
 
@@ -259,11 +215,7 @@ class SHD(BatchDataset):
         self.labels, self.speakers = torch.from_numpy(file.labels), torch.from_numpy(file.speakers)
         self.n_in, self.n_classes, self.steps = self.binning.channels, len(file.names), self.binning.steps
 
-    def __len__(self) -> int:
-        return len(self.indices)
-
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Several items, binned together: what a ``DataLoader`` calls for a batch."""
         events = self.events(indices)
         if self.augment:
             random = generator(indices)
@@ -281,9 +233,3 @@ class SHD(BatchDataset):
         """How many spikes of all items stand at the end of the window or later."""
         late = np.inf if self.binning.window is None else self.binning.window
         return int((self._events.times.astype(np.float64) >= late).sum())
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.path.name}, split={self.split!r}, {len(self)} items, x ({self.steps}, {self.n_in}), "
-            f"{self.n_classes} classes, {self.binning})"
-        )

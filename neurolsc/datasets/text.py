@@ -1,14 +1,13 @@
 """Texts in windows of words, with the word that follows each; vocabularies and published texts."""
 
+import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,10 +21,7 @@ END = "<eos>"  # stands at the end of every line
 
 
 class Vocabulary(Sequence[str]):
-    """Words with a number each: a sequence of them, number 0 first.
-
-    Raises:
-        ValueError: if there is none, or one comes twice.
+    """Words with a number each: a sequence of them, number 0 first; ``ValueError`` if there is none, or one twice.
 
     Example:
         >>> vocabulary = Vocabulary.of("the cat and the dog".split())
@@ -37,10 +33,8 @@ class Vocabulary(Sequence[str]):
         self.words = tuple(words)
         self._numbers = {word: number for number, word in enumerate(self.words)}
         if not self.words or len(self._numbers) < len(self.words):
-            raise ValueError(
-                f"a vocabulary takes different words, at least one, got {len(self.words)}, {len(self._numbers)} of them "
-                "different."
-            )
+            count, different = len(self.words), len(self._numbers)
+            raise ValueError(f"a vocabulary takes different words, at least one, got {count}, {different} different.")
 
     @classmethod
     def of(cls, words: Iterable[str], *, at_least: int = 1) -> "Vocabulary":
@@ -48,11 +42,7 @@ class Vocabulary(Sequence[str]):
 
         Args:
             words: the text.
-            at_least: rarer words are left out; if there are any, ``<unk>`` is a word, counted as
-                often as they come.
-
-        Raises:
-            ValueError: if at_least is below 1, or there is no word.
+            at_least: rarer words are left out; if there are any, ``<unk>`` is a word, counted as often as they come.
         """
         whole("at_least", at_least)
         counts = Counter(words)
@@ -61,19 +51,13 @@ class Vocabulary(Sequence[str]):
             counts[UNKNOWN] += sum(counts.pop(word) for word in rare)
         return cls(sorted(counts, key=lambda word: (-counts[word], word)))
 
-    @property
-    def unknown(self) -> int | None:
-        """The number of ``<unk>``, if it is a word."""
-        return self._numbers.get(UNKNOWN)
-
     def encode(self, words: Iterable[str]) -> Tensor:
         """The numbers of words (n,), int64; that of ``<unk>`` for a word that is not there.
 
         Raises:
             ValueError: if a word is not there and ``<unk>`` neither; the message names the first.
         """
-        words = list(words)
-        unknown = self.unknown
+        words, unknown = list(words), self._numbers.get(UNKNOWN)
         if unknown is None and (odd := [word for word in words if word not in self._numbers]):
             raise ValueError(
                 f"{len(odd)} of {len(words)} words are not in the vocabulary of {len(self)}, which has no {UNKNOWN}; "
@@ -96,54 +80,12 @@ class Vocabulary(Sequence[str]):
         return f"Vocabulary({len(self)} words: {first}{', ...' if len(self) > 3 else ''})"
 
 
-# Changed numbers of words that are read (not of those predicted), of a vocabulary of so many.
-WordAugmentation = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
-
-
-@dataclass(frozen=True)
-class WordSwitch:
-    """Put another word in the place of some, each of the others as likely.
-
-    Args:
-        p: probability that a word is switched, for every word by itself.
-        epochs: of a training the first ones, in which words are switched; 0: all.
-
-    Raises:
-        ValueError: if p is not in [0, 1), or epochs are below 0; when it is used, if there is no
-            other word.
-
-    Source: Herranz-Celotti & Rouat, arXiv:2308.12075, App. H (5 % of the input words, in the first
-    3 epochs).
-    """
-
-    p: float = 0.05
-    epochs: int = 0
-
-    def __post_init__(self) -> None:
-        probability("p", self.p)
-        whole("epochs", self.epochs, at_least=0)
-
-    def __call__(self, words: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-        """Draw one uniform number and one other word for every word."""
-        if count < 2:
-            raise ValueError(f"switching words takes a vocabulary of at least 2, got {count}.")
-        if self.epochs and (epoch_of_training() or 1) > self.epochs:
-            return words
-        switched = random.random(words.shape) < self.p
-        others = random.integers(0, count - 1, words.shape)
-        return np.where(switched, others + (others >= words), words)
-
-
 class Words(BatchDataset):
     """A text in windows: which word comes next, after each of them?
 
-    Item i is a pair (x, y): x of shape (T, 1), int64, the numbers of words, and y (T,), int64,
-    those of the words that follow. The windows lie behind one another and leave no word out; the
-    last may be shorter, and :func:`collate` gives a mask for a batch with it. A network reads
-    numbers by an embedding. The task is :class:`neurolsc.tasks.ClassPerStep`, whose score is the
-    perplexity over all words of the split.
-
-    A network starts every window at rest, unless there are ``streams``.
+    Item i is a pair (x, y): x of shape (T, 1), int64, the numbers of words, and y (T,), int64, those of the words that
+    follow. The windows lie behind one another and leave no word out; the last may be shorter. A network reads numbers
+    by an embedding. The task is :class:`neurolsc.tasks.ClassPerStep`.
 
     Args:
         text: numbers of words (n,), int64.
@@ -151,22 +93,18 @@ class Words(BatchDataset):
         split: name of the part.
         steps: words in a window.
         repeat: for how many time steps each word is shown and predicted, T = repeat steps.
-        streams: into how many equally long parts the text is cut, which are read side by side, the
-            state going on from window to window (:class:`neurolsc.evaluation.Samples`); the words
-            behind the last whole windows are left out. None: every window by itself.
-        augment: changes of the words that are read, in this order, such as :class:`WordSwitch`.
+        streams: into how many equally long parts the text is cut, which are read side by side, the state going on from
+            window to window (:class:`neurolsc.training.Samples`); the words behind the last whole windows are left out.
+            None: every window begins at rest.
+        switch: probability that a word that is read is another, each as likely (arXiv:2308.12075, App. H: 0.05).
+        switch_epochs: the first epochs of a training, in which words are switched; 0: all.
 
     Attributes:
-        split: name of the split.
         window: words in a window.
-        n_in: number of inputs, 1.
         n_words: words of the vocabulary, as an embedding needs them.
-        n_classes: as many.
 
     Raises:
-        TypeError: if a number is no int.
-        ValueError: if an argument is out of range, or the text is shorter than a window in each
-            stream.
+        ValueError: if an argument is out of range, or the text is shorter than a window in each stream.
 
     Example:
         >>> vocabulary = Vocabulary.of("a b c".split())
@@ -186,13 +124,18 @@ class Words(BatchDataset):
         steps: int = 100,
         repeat: int = 2,
         streams: int | None = None,
-        augment: Sequence[WordAugmentation] = (),
+        switch: float = 0.0,
+        switch_epochs: int = 0,
     ) -> None:
-        self.window, self.repeat, self.augment = whole("steps", steps), whole("repeat", repeat), tuple(augment)
+        self.window, self.repeat = whole("steps", steps), whole("repeat", repeat)
+        self.switch, self.switch_epochs = (
+            probability("switch", switch),
+            whole("switch_epochs", switch_epochs, at_least=0),
+        )
         if text.ndim != 1 or text.dtype != torch.int64:
             raise ValueError(f"a text must be numbers of words (n,), int64, got {text.dtype} {tuple(text.shape)}.")
         self.split, self.text, self.vocabulary = split, text, vocabulary
-        self.n_in, self.n_words, self.n_classes = 1, len(vocabulary), len(vocabulary)
+        self.n_in, self.n_words, self.n_classes, self.steps = 1, len(vocabulary), len(vocabulary), None
         parts = 1 if streams is None else whole("streams", streams)
         if len(text) - 1 < parts * self.window:
             behind = f" in each of {parts} streams" if streams is not None else ""
@@ -211,34 +154,24 @@ class Words(BatchDataset):
         return len(self._starts)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """Several windows at once: what a ``DataLoader`` calls for a batch."""
         starts = self._starts[torch.as_tensor(indices, dtype=torch.long)]
         places = starts + torch.arange(self.window)[:, None]
         inside = places < len(self.text) - 1
         places = places.clamp(max=len(self.text) - 2)
         x, y = self.text[places], self.text[places + 1]
-        if self.augment:
+        if self.switch and (epoch_of_training() or 1) <= (self.switch_epochs or math.inf):
             random = generator(indices)
-            for change in self.augment:
-                x = torch.from_numpy(change(x.numpy(), self.n_words, random))
+            switched = torch.from_numpy(random.random(x.shape) < self.switch)
+            others = torch.from_numpy(random.integers(0, self.n_words - 1, x.shape))
+            x = torch.where(switched, others + (others >= x), x)
         x, y = (values.masked_fill(~inside, 0).repeat_interleave(self.repeat, 0) for values in (x, y))
         mask = inside.repeat_interleave(self.repeat, 0)
         steps = int(mask.sum(0).max())  # a batch is as long as its longest window
         return Batch(x[:steps].unsqueeze(-1), y[:steps], None if mask[:steps].all() else mask[:steps])
 
-    def __repr__(self) -> str:
-        streams = f", {self.streams} streams" if hasattr(self, "streams") else ""
-        augment = f", augment={self.augment}" if self.augment else ""
-        return (
-            f"{type(self).__name__}(split={self.split!r}, {len(self.text)} words of {self.n_words}, {len(self)} windows "
-            f"of {self.window}, repeat={self.repeat}{streams}{augment})"
-        )
-
 
 def read_words(path: str | PathLike[str]) -> list[str]:
     """Read the words of a text file, UTF-8, separated by blanks, with ``<eos>`` behind every line.
-
-    An empty line gives its ``<eos>``, too.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -256,16 +189,7 @@ def read_words(path: str | PathLike[str]) -> list[str]:
 
 
 class Text(Words):
-    """Words of text files; items are as in :class:`Words`.
-
-    Made by :meth:`from_files` or :meth:`embedded`.
-
-    Example:
-        >>> words = Text.embedded("train", steps=20)
-        >>> x, y = words[0]
-        >>> words.vocabulary.decode(x[::2, 0])[:6], words.vocabulary.decode(y[:2])
-        (['alice', 'was', '<unk>', 'to', 'get', 'very'], ['was', 'was'])
-    """
+    """Words of text files, by :meth:`from_files` or :meth:`embedded`; items are as in :class:`Words`."""
 
     @classmethod
     def from_files(
@@ -279,26 +203,21 @@ class Text(Words):
         at_least: int = 1,
         **options: Any,
     ) -> "Text":
-        """A split of texts in files, as :func:`read_words` reads them.
-
-        The vocabulary is that of the training text. The file of the test is opened for
-        ``split="test"`` only.
+        """A split of texts in files, as :func:`read_words` reads them, with the vocabulary of the training text.
 
         Args:
             split: ``"train"``, ``"validation"`` or ``"test"``.
             train: file of the training text.
-            test: file of the test.
-            validation: file of the validation text; None: the last lines of ``train``, which are
-                then held out.
+            test: file of the test, which is opened for ``split="test"`` only.
+            validation: file of the validation text; None: the last lines of ``train``, which are then held out.
             share: of the words of ``train`` that are held out.
             at_least: words that are rarer in the training text are ``<unk>``.
             **options: as of :class:`Words`.
 
         Raises:
             FileNotFoundError: if a file is not there.
-            ValueError: if the split is unknown, a file is damaged or shorter than a window, the
-                share is not between 0 and 1 or leaves nothing, or a word is not in the vocabulary
-                and ``<unk>`` neither.
+            ValueError: if an argument is out of range, a file is damaged or shorter than a window, the share leaves
+                nothing, or a word is not in the vocabulary and ``<unk>`` neither.
         """
         one_of("split", split, SPLITS)
         words, held_out = read_words(train), None
@@ -324,70 +243,54 @@ class Text(Words):
     def embedded(cls, split: Split, **options: Any) -> "Text":
         """Return the sample in the package: three chapters of "Alice's Adventures in Wonderland".
 
-        Chapters I and II are for training, the halves of III for validation and test; words that
-        stand only once in the first two are ``<unk>``.
-
-        Raises:
-            ValueError: if the split is unknown, or an option out of range.
+        Chapters I and II are for training, the halves of III for validation and test; words that stand only once in the
+        first two are ``<unk>``.
         """
         train, validation, test = (SAMPLES / "text" / f"{name}.txt" for name in SPLITS)
         return cls.from_files(split, train=train, validation=validation, test=test, at_least=2, **options)
 
 
-def _published(root: str | PathLike[str], split: Split, name: str) -> tuple[Tensor, Vocabulary]:
-    """The numbers of a split, and the vocabulary of its training text."""
-    part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
-    words = read_words(fetch(root, name.format("train")))
-    vocabulary = Vocabulary.of(words)
-    return vocabulary.encode(words if split == "train" else read_words(fetch(root, name.format(part)))), vocabulary
-
-
 class PennTreebank(Words):
     """The Penn Treebank in T. Mikolov's form; items are as in :class:`Words`.
 
-    929,589 words to train, 73,760 and 82,430 for validation and test, ``<eos>`` at the end of every
-    line counted; the vocabulary of the training text has 10,000, ``<unk>`` and ``<eos>`` among
-    them. The text is the Linguistic Data Consortium's; read its licence before you use it.
+    929,589 words to train, 73,760 and 82,430 for validation and test, ``<eos>`` at the end of every line counted; the
+    vocabulary of the training text has 10,000. The text is the Linguistic Data Consortium's; read its licence before
+    you use it.
 
     Args:
-        root: folder of ptb.train.txt, ptb.valid.txt and ptb.test.txt; missing ones are downloaded
-            into it.
+        root: folder of ptb.train.txt, ptb.valid.txt and ptb.test.txt; missing ones are downloaded into it.
         split: ``"train"``, ``"validation"`` or ``"test"``.
         **options: as of :class:`Words`.
 
     Raises:
-        ValueError: if the split is unknown, an option out of range, or a file another.
+        ValueError: if an argument is out of range, or a file damaged or another.
         ConnectionError: if a missing file could not be downloaded.
 
-    Source: M. Marcus, B. Santorini, M. Marcinkiewicz, Computational Linguistics 19 (1993); T.
-    Mikolov et al., "Recurrent neural network based language model", Interspeech 2010; the paper's
-    use of it: arXiv:2308.12075, table S1.
+    Source: M. Marcus, B. Santorini, M. Marcinkiewicz, Computational Linguistics 19 (1993); T. Mikolov et al.,
+    "Recurrent neural network based language model", Interspeech 2010; the paper's use of it: arXiv:2308.12075, table
+    S1.
     """
 
+    _file = "ptb.{}.txt"
+
     def __init__(self, root: str | PathLike[str], split: Split, **options: Any) -> None:
-        super().__init__(*_published(root, split, "ptb.{}.txt"), split, **options)
+        part = {"train": "train", "validation": "valid", "test": "test"}[one_of("split", split, SPLITS)]
+        words = read_words(fetch(root, self._file.format("train")))
+        vocabulary = Vocabulary.of(words)
+        if split != "train":
+            words = read_words(fetch(root, self._file.format(part)))
+        super().__init__(vocabulary.encode(words), vocabulary, split, **options)
 
 
-class WikiText2(Words):
+class WikiText2(PennTreebank):
     """WikiText-2: verified good articles of Wikipedia; items are as in :class:`Words`.
 
-    2,088,628 words to train, 217,646 and 245,569 for validation and test, ``<eos>`` at the end of
-    every line, empty ones too, counted; the vocabulary of the training text has 33,278.
+    2,088,628 words to train, 217,646 and 245,569 for validation and test, ``<eos>`` at the end of every line, empty
+    ones too, counted; the vocabulary of the training text has 33,278. The files are wiki.train.tokens,
+    wiki.valid.tokens and wiki.test.tokens, or wikitext-2-v1.zip, which is downloaded if nothing of it is there.
 
-    Args:
-        root: folder of wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, or of
-            wikitext-2-v1.zip, which is downloaded if nothing of it is there (4 MB), and unpacked
-            there.
-        split: ``"train"``, ``"validation"`` or ``"test"``.
-        **options: as of :class:`Words`.
-
-    Raises:
-        ValueError: if the split is unknown, an option out of range, or a file damaged.
-        ConnectionError: if a missing file could not be downloaded.
-
-    Source: S. Merity, C. Xiong, J. Bradbury, R. Socher, "Pointer sentinel mixture models",
-    arXiv:1609.07843; CC BY-SA 3.0.
+    Source: S. Merity, C. Xiong, J. Bradbury, R. Socher, "Pointer sentinel mixture models", arXiv:1609.07843;
+    CC BY-SA 3.0.
     """
 
-    def __init__(self, root: str | PathLike[str], split: Split, **options: Any) -> None:
-        super().__init__(*_published(root, split, "wiki.{}.tokens"), split, **options)
+    _file = "wiki.{}.tokens"

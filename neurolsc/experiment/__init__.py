@@ -13,14 +13,12 @@ from neurolsc.experiment.config import (
     StartSettings,
     TrainSettings,
 )
-from neurolsc.experiment.grid import Choice, Columns, Grid, Trial, make_grid, read_grid
+from neurolsc.experiment.grid import Grid, make_grid, read_grid
 from neurolsc.experiment.run import Experiment, Outcome, Stopped, diagnose_run, load_network, score
 from neurolsc.experiment.sweep import Processes, RayTasks, read_sweep, run_sweep
 from neurolsc.experiment.table import arms, draw, markdown
 
 __all__ = [
-    "Choice",
-    "Columns",
     "DataSettings",
     "Experiment",
     "Grid",
@@ -32,7 +30,6 @@ __all__ = [
     "StartSettings",
     "Stopped",
     "TrainSettings",
-    "Trial",
     "arms",
     "diagnose_run",
     "draw",

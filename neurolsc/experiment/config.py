@@ -15,8 +15,8 @@ from typing import Any, Literal
 import torch
 
 from neurolsc import datasets
-from neurolsc.datasets.batches import By
-from neurolsc.datasets.events import UNITS, Augmentation
+from neurolsc.datasets.batches import BatchDataset, By, Split
+from neurolsc.datasets.events import UNITS
 from neurolsc.datasets.synthetic import PERIOD
 from neurolsc.initialisers import LSC, named
 from neurolsc.initialisers.spectral import Method
@@ -31,17 +31,7 @@ from neurolsc.validation import meant, setting, whole, words_of
 DataName = Literal[
     "sl-mnist", "shd", "store-recall", "jsb", "text", "ptb", "wikitext-2", "mnist", "cifar10", "cifar100"
 ]
-Split = Literal["train", "validation", "test"]
 DataTask = Classification | ClassPerStep | BinaryPerStep
-Loaded = (
-    datasets.SpikeLatencyMNIST
-    | datasets.SHD
-    | datasets.StoreRecall
-    | datasets.JSBChorales
-    | datasets.Words
-    | datasets.Pixels
-)
-
 
 # ---- the network
 
@@ -85,7 +75,6 @@ class NetworkSettings:
         Raises:
             ValueError: if cell or surrogate are not known, the cell does not take a setting that differs from its
                 default, or an embedding is set for data without words.
-            FileNotFoundError: if the file does not exist.
         """
         if self.weights:
             return self.load(self.weights)
@@ -134,17 +123,17 @@ def _arguments_of(cls: type) -> set[str]:
 
 TEXTS: tuple[DataName, ...] = ("text", "ptb", "wikitext-2")
 WITHOUT_SAMPLE = ("ptb", "wikitext-2", "cifar10", "cifar100")
-DATA: dict[DataName, tuple[str, DataTask]] = {
-    "sl-mnist": ("spike-latency MNIST", Classification()),
-    "shd": ("spoken digits", Classification()),
-    "store-recall": ("store and recall", Classification(last=PERIOD)),
-    "jsb": ("JSB Chorales", BinaryPerStep()),
-    "text": ("text", ClassPerStep()),
-    "ptb": ("Penn Treebank", ClassPerStep()),
-    "wikitext-2": ("WikiText-2", ClassPerStep()),
-    "mnist": ("MNIST pixels", Classification()),
-    "cifar10": ("CIFAR-10", Classification()),
-    "cifar100": ("CIFAR-100", Classification()),
+DATA: dict[DataName, tuple[str, DataTask, type[Any]]] = {  # title, task, class
+    "sl-mnist": ("spike-latency MNIST", Classification(), datasets.SpikeLatencyMNIST),
+    "shd": ("spoken digits", Classification(), datasets.SHD),
+    "store-recall": ("store and recall", Classification(last=PERIOD), datasets.StoreRecall),
+    "jsb": ("JSB Chorales", BinaryPerStep(), datasets.JSBChorales),
+    "text": ("text", ClassPerStep(), datasets.Text),
+    "ptb": ("Penn Treebank", ClassPerStep(), datasets.PennTreebank),
+    "wikitext-2": ("WikiText-2", ClassPerStep(), datasets.WikiText2),
+    "mnist": ("MNIST pixels", Classification(), datasets.MNISTPixels),
+    "cifar10": ("CIFAR-10", Classification(), datasets.CIFAR10),
+    "cifar100": ("CIFAR-100", Classification(), datasets.CIFAR100),
 }
 
 
@@ -203,75 +192,49 @@ class DataSettings:
         """The task of a network on these data."""
         return DATA[self.data][1]
 
-    def load(self, split: Split) -> Loaded:
+    def load(self, split: Split) -> BatchDataset:
         """One split of the data; ``ValueError`` if a setting is of another data set, a root is missing or damaged."""
         changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
         if foreign := [f for f in changed if f.metadata["data"] and self.data not in f.metadata["data"]]:
             owners = foreign[0].metadata["data"]
             names = ", ".join(f.name for f in foreign if f.metadata["data"] == owners)
             raise ValueError(f"{names}: for data = {' or '.join(owners)} only, got data = {self.data}.")
-        if self.word_switch_epochs and not self.word_switch:
-            raise ValueError("word_switch_epochs needs a word_switch above 0.")
         if self.data in WITHOUT_SAMPLE and not self.root:
             raise ValueError(f"root: the package holds no sample of {self.data}; name a folder to download it to.")
         of_files = [f.name for f in changed if f.metadata["data"] == ("text",) or f.name == "split_share"]
         if self.data == "text" and not self.root and of_files:
             raise ValueError(f"{', '.join(of_files)}: for texts in a root; the sample in the package has its own.")
-        root, training = self.root, split == "train"
-
-        def read(kind: Any, **options: Any) -> Any:
-            return kind(root, split, **options) if root else kind.embedded(split, **options)
-
+        root, training, kind = self.root, split == "train", DATA[self.data][2]
+        options: dict[str, Any] = {}
         match self.data:
             case "store-recall":
-                return datasets.StoreRecall(split, seed=self.split_seed, delay=self.delay)
-            case "jsb":
-                return read(datasets.JSBChorales)
+                return kind(split, seed=self.split_seed, delay=self.delay)
             case "mnist" | "cifar10" | "cifar100":
-                pixels = {"mnist": datasets.MNISTPixels, "cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}
-                return read(pixels[self.data], seed=self.split_seed)
+                options = {"seed": self.split_seed}
             case "sl-mnist":
-                released = {"encoding": datasets.ReleasedEncoding()} if self.encoding == "released" else {}
-                shift = self.shift if training else 0
-                return read(datasets.SpikeLatencyMNIST, seed=self.split_seed, shift=shift, **released)
+                options = {"seed": self.split_seed, "shift": self.shift if training else 0}
+                if self.encoding == "released":
+                    options["encoding"] = datasets.ReleasedEncoding()
             case "shd":
-                augment: list[Augmentation] = []
+                stretch, augment = self.time_stretch, []
                 if training and self.channel_jitter:
                     augment.append(datasets.ChannelJitter(self.channel_jitter))
-                if training and self.time_stretch:
-                    augment.append(datasets.TimeStretch(1 - self.time_stretch, 1 + self.time_stretch))
+                if training and stretch:
+                    augment.append(datasets.TimeStretch(1 - stretch, 1 + stretch))
                 if training and self.spike_drop:
                     augment.append(datasets.SpikeDrop(self.spike_drop))
-                return read(
-                    datasets.SHD,
-                    **{name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary")},
-                    window=self.window or None,
-                    augment=augment,
-                    by=self.split_by,
-                    share=self.split_share,
-                    seed=self.split_seed,
-                )
-        switch = training and self.word_switch
-        options: dict[str, Any] = {
-            "steps": self.words,
-            "repeat": self.repeat,
-            "streams": self.streams or None,
-            "augment": (datasets.WordSwitch(self.word_switch, self.word_switch_epochs),) if switch else (),
-        }
-        if self.data != "text" or not root:
-            return read(
-                {"ptb": datasets.PennTreebank, "wikitext-2": datasets.WikiText2}.get(self.data, datasets.Text),
-                **options,
-            )
-        return datasets.Text.from_files(
-            split,
-            train=Path(root) / self.text_train,
-            validation=Path(root) / self.text_validation if self.text_validation else None,
-            test=Path(root) / self.text_test,
-            share=self.split_share,
-            at_least=self.rare,
-            **options,
-        )
+                options = {name: getattr(self, name) for name in ("dt", "channels", "repeat", "binary")}
+                options |= {"window": self.window or None, "augment": augment}
+                options |= {"by": self.split_by, "share": self.split_share, "seed": self.split_seed}
+            case "text" | "ptb" | "wikitext-2":
+                options = {"steps": self.words, "repeat": self.repeat, "streams": self.streams or None}
+                if training:
+                    options |= {"switch": self.word_switch, "switch_epochs": self.word_switch_epochs}
+        if self.data == "text" and root:
+            files: dict[str, Any] = {"train": Path(root) / self.text_train, "test": Path(root) / self.text_test}
+            files["validation"] = Path(root) / self.text_validation if self.text_validation else None
+            return kind.from_files(split, **files, share=self.split_share, at_least=self.rare, **options)
+        return kind(root, split, **options) if root else kind.embedded(split, **options)
 
 
 # ---- the start, radii before training, the training

@@ -1,21 +1,20 @@
-"""The grid file of a sweep: its trials, and how one setting is chosen for each arm."""
+"""The grid file of a sweep: its trials, and how one setting is chosen for each arm.
 
-import hashlib
+A trial is an :class:`neurolsc.experiment.Experiment`.
+"""
+
 import itertools
 import math
 import re
 from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import tomli_w
-
-from neurolsc.experiment.config import PARTS, check_names, setting_names
+from neurolsc.experiment.config import check_names, setting_names
 from neurolsc.experiment.run import Experiment
 from neurolsc.io import clean, read_toml
 from neurolsc.metrics import SHARE, MetricSpec
@@ -23,63 +22,18 @@ from neurolsc.tasks import metric_spec
 from neurolsc.validation import one_of
 
 LOSS = "validation_loss"
-PATHS = ("root", "weights")
-READABLE = 80  # characters of a trial's name before its digest
-
-
-@dataclass(frozen=True)
-class Trial:
-    """An experiment of a sweep; its folder's name follows from its settings alone."""
-
-    experiment: Experiment
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> "Trial":
-        """The trial with these settings; missing ones take their default, unknown names are a ``ValueError``."""
-        check_names(settings, setting_names(), "setting")
-        return cls(Experiment.from_settings(settings))
-
-    def __repr__(self) -> str:
-        return f"Trial({self.name})"
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """All settings, those with their default included."""
-        return self.experiment.settings()
-
-    @cached_property
-    def name(self) -> str:
-        """Settings that differ from their defaults, readable in part, and a digest of them."""
-        defaults = {f.name: f.default for kind in PARTS.values() for f in fields(kind)}
-        odd = {name: value for name, value in self.settings.items() if value != defaults[name]}
-        digest = hashlib.sha256(tomli_w.dumps(dict(sorted(odd.items()))).encode()).hexdigest()[:12]
-        hidden = {*setting_names(["data"]), "weights"} - {"data"}
-        words = ",".join(f"{name}={value}" for name, value in odd.items() if name not in hidden)
-        readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", words)[:READABLE].strip("-,.=")
-        return f"{readable}-{digest}" if readable else digest
-
-    def shown(self) -> dict[str, Any]:
-        """The settings; of paths the last name alone."""
-        return {name: Path(value).name if name in PATHS else value for name, value in self.settings.items()}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting chosen for each arm, by its best mean score over some seeds.
-
-    Attributes:
-        setting: the setting.
-        by: validation_loss, or a measure of the task, such as validation_mode_accuracy.
-        seeds: the seeds.
-        measure: of `by`, if it is no loss.
-    """
+    """A setting chosen for each arm, by its best mean score over some seeds."""
 
     setting: str
-    by: str
+    by: str  # validation_loss, or a measure of the task, such as validation_mode_accuracy
     seeds: tuple[int, ...]
-    measure: MetricSpec = SHARE
+    measure: MetricSpec = SHARE  # of `by`, if it is no loss
 
-    def best(self, scores: Mapping[Trial, float | None]) -> Any:
+    def best(self, scores: Mapping[Experiment, float | None]) -> Any:
         """The best value of the setting, the first of equals; None if every value has a failed trial (score None)."""
         by_value: dict[Any, list[float | None]] = {}
         for trial, score in scores.items():
@@ -90,41 +44,30 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """The table's columns about a learning curve.
-
-    Attributes:
-        budgets: epochs after which the score so far is a column.
-        reach: validation score whose first epoch is a column; None: none.
-        learns: validation score that a trial must beat at its best epoch to count as learning; None: none.
-    """
-
-    budgets: tuple[int, ...] = (10, 20, 40)
-    reach: float | None = 0.8
-    learns: float | None = 0.5
-
-
-@dataclass(frozen=True)
 class Grid:
     """The trials of a sweep; see :func:`read_grid`.
 
     Attributes:
         name: of the sweep.
+        content: of the file.
         fixed: settings that all trials share.
         factors: alternatives of each factor; the trials are their product.
-        choice: of a setting for each arm; None: all trials are run.
-        columns: of the table.
         test: score chosen trials on the test set.
-        content: of the file.
+        choice: of a setting for each arm; None: all trials are run.
+        budgets: epochs after which the score so far is a column of the table.
+        reach: validation score whose first epoch is a column; None: none.
+        learns: validation score that a trial must beat at its best epoch to count as learning; None: none.
     """
 
     name: str
+    content: dict[str, Any]
     fixed: dict[str, Any]
     factors: tuple[tuple[dict[str, Any], ...], ...]
-    choice: Choice | None
-    columns: Columns
     test: bool
-    content: dict[str, Any]
+    choice: Choice | None = None
+    budgets: tuple[int, ...] = (10, 20, 40)
+    reach: float | None = 0.8
+    learns: float | None = 0.5
 
     def __repr__(self) -> str:
         return f"Grid({self.name}: {self.total} trials over {', '.join(self.varied) or 'nothing'})"
@@ -132,12 +75,12 @@ class Grid:
     @property
     def score(self) -> str:
         """Name of the task's score."""
-        return self.trials[0].experiment.data.task.score
+        return self.trials[0].data.task.score
 
     @property
     def measure(self) -> MetricSpec:
         """Kind of the score."""
-        return metric_spec(self.trials[0].experiment.data.task, self.score)
+        return metric_spec(self.trials[0].data.task, self.score)
 
     @cached_property
     def varied(self) -> tuple[str, ...]:
@@ -151,13 +94,14 @@ class Grid:
         return tuple(name for name in self.varied if name not in others)
 
     @cached_property
-    def trials(self) -> tuple[Trial, ...]:
+    def trials(self) -> tuple[Experiment, ...]:
         """All points of the product; those of the first seed come first."""
         points = [dict(ChainMap(*options, self.fixed)) for options in itertools.product(*self.factors)]
+        check_names([name for point in points for name in point], setting_names(), "setting")
         seeds = list(dict.fromkeys(point.get("seed") for point in points))
-        return tuple(Trial.of(point) for point in sorted(points, key=lambda point: seeds.index(point.get("seed"))))
+        return tuple(map(Experiment.from_settings, sorted(points, key=lambda point: seeds.index(point.get("seed")))))
 
-    def arm(self, trial: Trial) -> tuple[Any, ...]:
+    def arm(self, trial: Experiment) -> tuple[Any, ...]:
         """The values of a trial's arm settings."""
         return tuple(trial.settings[name] for name in self.arm_settings)
 
@@ -166,12 +110,11 @@ class Grid:
         """Number of trials that will have been run at the end, if each arm finds its choice."""
         if self.choice is None:
             return len(self.trials)
-        seeds = [trial.settings["seed"] for trial in self.trials]
-        others = {(self.arm(t), s) for t, s in zip(self.trials, seeds, strict=True) if s not in self.choice.seeds}
-        return sum(seed in self.choice.seeds for seed in seeds) + len(others)
+        deciding = [trial for trial in self.trials if trial.settings["seed"] in self.choice.seeds]
+        return len(deciding) + len({(self.arm(t), t.settings["seed"]) for t in self.trials if t not in deciding})
 
-    def wanted(self, scores: Mapping[Trial, float | None]) -> dict[Trial, bool]:
-        """The trials to be run, as far as known by now, each with whether it is chosen.
+    def wanted(self, scores: Mapping[Experiment, float | None]) -> dict[Experiment, bool]:
+        """The trials to be run, as far as known by now, each with True if it is chosen.
 
         Without a choice these are all trials, and all are chosen. With one they are those of the choosing seeds first,
         and once all of an arm are over, those of the other seeds with the chosen value.
@@ -181,7 +124,7 @@ class Grid:
         """
         if self.choice is None:
             return dict.fromkeys(self.trials, True)
-        arms: dict[tuple[Any, ...], list[Trial]] = {}
+        arms: dict[tuple[Any, ...], list[Experiment]] = {}
         for trial in self.trials:
             if trial.settings["seed"] in self.choice.seeds:
                 arms.setdefault(self.arm(trial), []).append(trial)
@@ -213,8 +156,8 @@ def read_grid(path: str | PathLike[str]) -> Grid:
     content = read_toml(path)
     try:
         return make_grid(content)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not the grid of a sweep: {error}") from error
 
 
 def make_grid(content: dict[str, Any]) -> Grid:
@@ -226,54 +169,47 @@ def make_grid(content: dict[str, Any]) -> Grid:
 
     check_names(content, ("name", "fixed", "grid", "either", "choose", "table", "test"), "key")
     name, test = content.get("name", "sweep"), content.get("test", "choose" in content)
-    named = isinstance(name, str) and re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name)
-    require(bool(named), "name must be a text that can be a folder's", name)
+    require(
+        re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name) is not None, "name must be a text that can be a folder's", name
+    )
     require(isinstance(test, bool), "test must be true or false", test)
-    fixed, lists, choose, table = (content.get(key, {}) for key in ("fixed", "grid", "choose", "table"))
-    for key, value in (("fixed", fixed), ("grid", lists), ("choose", choose), ("table", table)):
-        require(isinstance(value, dict), f"{key} must be a table, [{key}]", value)
+    fixed, either = content.get("fixed", {}), content.get("either", [])
     factors = []
-    for setting, values in lists.items():
+    for setting, values in content.get("grid", {}).items():
         good = isinstance(values, list) and bool(values)
         require(good, f"grid: {clean(setting)} must be a list of at least one value", values)
         factors.append(tuple({setting: value} for value in values))
-    either = content.get("either", [])
-    for part in either.values() if isinstance(either, dict) else [either]:
-        good = isinstance(part, list) and all(isinstance(option, dict) for option in part)
-        require(good, "either must be tables of settings, [[either]] or [[either.NAME]]", part)
-        factors += [tuple(part)] if part else []
+    factors += [tuple(map(dict, part)) for part in (either.values() if isinstance(either, dict) else [either]) if part]
     places = [set(fixed), *({name for option in factor for name in option} for factor in factors)]
     if twice := {name for one, other in itertools.combinations(places, 2) for name in one & other}:
         raise ValueError(f"{', '.join(sorted(twice))}: more than once in fixed, grid and either.")
 
-    grid = Grid(name, fixed, tuple(factors), None, Columns(), test, content)
-    scores = dict.fromkeys(trial.experiment.data.task.score for trial in grid.trials)
+    grid = Grid(name, content, fixed, tuple(factors), test)
+    scores = dict.fromkeys(trial.data.task.score for trial in grid.trials)
     if len(scores) > 1:
         raise ValueError(f"all trials of a sweep must have one score, got tasks with {', '.join(scores)}.")
     if len(set(grid.trials)) < len(grid.trials):
         raise ValueError("two points of the grid are the same trial: a value or an alternative stands there twice.")
 
     choice = None
-    if "choose" in content:
+    if choose := content.get("choose", {}):
         check_names(choose, ("setting", "by", "seeds"), "key of [choose]")
-        setting, task = choose.get("setting"), grid.trials[0].experiment.data.task
+        setting, task = choose.get("setting"), grid.trials[0].data.task
         varies = setting != "seed" and setting in grid.varied
         require(varies, "choose: setting must be one that varies, but not the seed", setting)
         measures = (*(f"validation_{measure}" for measure in task.kinds), LOSS)
         by = one_of("choose: by", choose.get("by", f"validation_{task.score}"), measures)
         known = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
         seeds = choose.get("seeds", known[:1])
-        good = isinstance(seeds, list) and bool(seeds) and all(seed in known for seed in seeds)
-        require(good, f"choose: seeds must be a list of {', '.join(map(str, known))}", seeds)
-        choice = Choice(str(setting), by, tuple(seeds), metric_spec(task, by.removeprefix("validation_")))
+        require(bool(seeds) and set(seeds) <= set(known), f"choose: seeds must be a list of {known}", seeds)
+        choice = Choice(setting, by, tuple(seeds), metric_spec(task, by.removeprefix("validation_")))
 
-    check_names(table, [f.name for f in fields(Columns)], "key of [table]")
-    budgets = table.get("budgets", list(Columns.budgets))
-    good = isinstance(budgets, list) and all(type(n) is int and n > 0 for n in budgets)
-    require(good, "table: budgets must be a list of numbers of epochs", budgets)
-    share = grid.measure.share
-    bounds = {name: table.get(name, getattr(Columns, name) if share else None) for name in ("reach", "learns")}
-    for name, bound in bounds.items():
-        good = bound is None or (type(bound) in (int, float) and 0 <= bound <= (1 if share else math.inf))
-        require(good, f"table: {name} must be {'a share from 0 to 1' if share else 'a number from 0'}", bound)
-    return replace(grid, choice=choice, columns=Columns(tuple(budgets), **bounds))
+    table, share = content.get("table", {}), grid.measure.share
+    check_names(table, ("budgets", "reach", "learns"), "key of [table]")
+    columns = {"budgets": grid.budgets} | ({} if share else {"reach": None, "learns": None}) | table
+    good = all(type(n) is int and n > 0 for n in columns["budgets"])
+    require(good, "table: budgets must be a list of numbers of epochs", columns["budgets"])
+    for key, bound in columns.items():
+        good = key == "budgets" or bound is None or 0 <= bound <= (1 if share else math.inf)
+        require(good, f"table: {key} must be {'a share from 0 to 1' if share else 'a number from 0'}", bound)
+    return replace(grid, choice=choice, **columns | {"budgets": tuple(columns["budgets"])})

@@ -5,12 +5,15 @@ the checkpoints from which the same run goes on.
 """
 
 import contextlib
+import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +23,7 @@ import torch
 from torch import Tensor
 
 from neurolsc.datasets import Pixels, Words, collate, input_batches
-from neurolsc.datasets.batches import describe_speakers, fetch
+from neurolsc.datasets.batches import fetch
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.experiment.config import (
     PARTS,
@@ -30,6 +33,7 @@ from neurolsc.experiment.config import (
     StartSettings,
     TrainSettings,
     make,
+    setting_names,
 )
 from neurolsc.initialisers import StartReport, named
 from neurolsc.io import lock_file, locked, read_toml, remove_temporaries, save, write_json, write_text
@@ -44,6 +48,7 @@ from neurolsc.validation import usable_device
 
 SETTINGS, NETWORK, UNFINISHED = "settings.toml", "network.safetensors", ".partial"
 START, PRETRAINING, TRAINING = CHECKPOINTS = ("start.checkpoint", "pretrain.checkpoint", "train.checkpoint")
+READABLE = 80  # characters of an experiment's name before its digest
 Say = Callable[[object], object]
 
 
@@ -52,19 +57,17 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def run_folder(path: str | PathLike[str], settings: dict[str, Any], say: Say = lambda _: None) -> Iterator[Path]:
+def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[Path]:
     """Make a folder to work in, which gets its final name once the work is done.
 
     Until then its files lie in ``<path>.partial``, which one process alone uses; it yields that folder, and removes
     checkpoints in it at the end. If the folder exists, from a run that was stopped, the new run goes on from its
-    checkpoints, provided that its settings are the same; with other settings it is refused, or overwritten if it holds
-    no more than a start. A run that fails before it has a checkpoint or a network leaves nothing, nor does one whose
-    training refuses a setting.
+    checkpoints, provided that its settings are the same. A run that fails before it has a checkpoint or a network
+    leaves nothing.
 
     Args:
         path: folder of the finished run.
         settings: settings of the run; written to ``settings.toml``.
-        say: called with a line about a start that is overwritten.
 
     Raises:
         FileExistsError: if the finished run exists.
@@ -83,15 +86,6 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any], say: Say = l
             (final / name).unlink(missing_ok=True)
         remove_temporaries(final)
 
-    def remove() -> None:
-        for entry in partial.iterdir():  # settings last: after a kill in between they still say whose the rest is
-            if entry.name != SETTINGS:
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        shutil.rmtree(partial)
-
-    def has_progress() -> bool:
-        return any((partial / name).exists() for name in (PRETRAINING, TRAINING, NETWORK))
-
     if final.exists():
         if lock_file(final).exists() or any((final / name).exists() for name in CHECKPOINTS):
             with contextlib.suppress(OSError), locked(final):  # its process was killed after the renaming below
@@ -105,26 +99,26 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any], say: Say = l
         partial.mkdir(exist_ok=True)
         remove_temporaries(partial)
         changed = differences(read_toml(written), settings) if written.exists() else ""
-        if changed and has_progress():
+        if changed:
             raise ValueError(
                 f"{partial} holds an unfinished run with other settings ({changed}). Use the same settings to "
                 "go on, another folder, or remove it."
             )
-        if changed:
-            say(f"{partial} holds no more than the start of other settings, and is overwritten ({changed}).")
-            remove()
-            partial.mkdir()
         if not written.exists():
             write_text(written, tomli_w.dumps(settings))
         try:
             yield partial
         except BaseException as error:
             refused = isinstance(error, ValueError | TypeError)
-            if not has_progress() and (refused or not (partial / START).exists()):
+            progress = any((partial / name).exists() for name in (PRETRAINING, TRAINING, NETWORK))
+            if not progress and (refused or not (partial / START).exists()):
                 if fresh and partial.exists():  # else its removal is the error
-                    remove()
+                    for entry in partial.iterdir():  # settings last: until then they say whose the rest is
+                        if entry.name != SETTINGS:
+                            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+                    shutil.rmtree(partial)
             elif isinstance(error, KeyboardInterrupt):
-                raise Stopped(f"what was done is kept in {partial}") from error
+                raise Stopped(f"its checkpoints are in {partial}") from error
             raise
         os.replace(partial, final)
         tidy()
@@ -190,6 +184,23 @@ class Experiment:
         settings: dict[str, Any] = {part: make(PARTS[part], values) for part in parts}
         return cls(**settings, device=device)
 
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All settings as one flat dictionary, as they stand in a run folder."""
+        parts = (part for name in PARTS if (part := getattr(self, name)) is not None)
+        return {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"start": self.initialiser}
+
+    @cached_property
+    def name(self) -> str:
+        """Settings that differ from their defaults, readable in part, and a digest of them: its folder in a sweep."""
+        defaults = {f.name: f.default for kind in PARTS.values() for f in fields(kind)}
+        odd = {name: value for name, value in self.settings.items() if value != defaults[name]}
+        digest = hashlib.sha256(tomli_w.dumps(dict(sorted(odd.items()))).encode()).hexdigest()[:12]
+        hidden = {*setting_names(["data"]), "weights"} - {"data"}
+        words = ",".join(f"{name}={value}" for name, value in odd.items() if name not in hidden)
+        readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", words)[:READABLE].strip("-,.=")
+        return f"{readable}-{digest}" if readable else digest
+
     @property
     def sets_radii(self) -> bool:
         """True if radii are set to a target."""
@@ -199,9 +210,8 @@ class Experiment:
     def initialiser(self) -> str:
         """The initialiser that the network starts with, as :func:`neurolsc.initialisers.named` reads it.
 
-        It is that of the settings. If they name none it is ``Relay()``; or ``Default`` where weights are read from a
-        file, radii are set to a target, or the cell does not name the input matrix, voltage and threshold that Relay
-        sets.
+        If the settings name none it is ``Relay()``; or ``Default`` where weights are read from a file, radii are set to
+        a target, or the cell does not name the input matrix, voltage and threshold that Relay sets.
         """
         if self.start.start:
             return self.start.start
@@ -221,11 +231,6 @@ class Experiment:
         if n.weights:
             network = f"network of {Path(n.weights).name}"
         return f"{network}, {self.data.title}, seed {n.seed}"
-
-    def settings(self) -> dict[str, Any]:
-        """All settings as one flat dictionary, as they stand in a run folder."""
-        parts = (part for name in PARTS if (part := getattr(self, name)) is not None)
-        return {f.name: getattr(part, f.name) for part in parts for f in fields(part)} | {"start": self.initialiser}
 
     def build(self) -> Network:
         """The network before its start; its weights are the same on every device.
@@ -293,11 +298,9 @@ class Experiment:
                 saved in the folder of the unfinished run.
         """
         seed, task, pretraining, training = self.network.seed, self.data.task, None, None
-        with run_folder(out, self.settings(), say) as folder:
+        with run_folder(out, self.settings) as folder:
             device = usable_device(self.device)
             data: Any = tuple(self.data.load(split) for split in ("train", "validation")) if self.training else ()
-            if data and self.data.split_by == "speaker":
-                say(describe_speakers(*data))
 
             # The start, unless it was done before the run was stopped.
             report = folder / "start.json"
@@ -370,18 +373,10 @@ def score(
 
 
 def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = False) -> Diagnosis:
-    """Diagnose the network of a finished run, with samples drawn from its training split.
+    """Diagnose the network of a finished run, with samples of its training split drawn by its seed.
 
     Missing classes are those of the whole split, the learning rate is that of the run, and its history is read if it
-    was trained.
-
-    Args:
-        run: the folder.
-        samples: how many to draw, by the run's seed.
-        cures: try the cure of every finding as well.
-
-    Raises:
-        ValueError: if the folder is not that of a finished run.
+    was trained. With ``cures`` the cure of every finding is tried. ``ValueError`` if the folder is not that of a run.
     """
     experiment, network = Experiment.of(run), load_network(run)
     data, seed, task = experiment.data.load("train"), experiment.network.seed, experiment.data.task

@@ -22,8 +22,8 @@ import tomli_w
 import torch
 from tqdm import tqdm
 
-from neurolsc.experiment.grid import Grid, Trial, read_grid
-from neurolsc.experiment.run import UNFINISHED, Stopped, score
+from neurolsc.experiment.grid import Grid, read_grid
+from neurolsc.experiment.run import UNFINISHED, Experiment, Stopped, score
 from neurolsc.experiment.table import (
     BEFORE,
     FAILED,
@@ -50,19 +50,17 @@ EXPECTED = (ArithmeticError, ValueError, RuntimeError)  # a diverging loss, sett
 class Job:
     """A trial to be brought to its end."""
 
-    trial: Trial
+    trial: Experiment
     sweep: Path  # folder of the sweep
     test: bool  # score it on the test set, too
     device: str = "cpu"
 
     @property
     def folder(self) -> Path:
-        """The run folder, once the trial is finished."""
         return self.sweep / self.trial.name
 
     @property
     def failure(self) -> Path:
-        """The note of an error, which ends the trial."""
         return self.sweep / (self.trial.name + FAILED)
 
     def is_over(self) -> bool:
@@ -74,7 +72,7 @@ class Job:
         usable_device(self.device)  # a missing device is no fault of the trial
         try:
             if not self.folder.exists():
-                experiment = replace(self.trial.experiment, device=self.device)
+                experiment = replace(self.trial, device=self.device)
 
                 def before(network: Network, unfinished: Path) -> None:
                     if not (unfinished / BEFORE).exists():  # else this goes on after a stop
@@ -109,10 +107,7 @@ class Job:
 
 
 class Processes:
-    """Workers that are processes of this machine, one thread each; a dead one is replaced.
-
-    A pool is a context, at whose end its workers are stopped; each runs one job at a time.
-    """
+    """Workers that are processes of this machine, one thread each; a dead one is replaced."""
 
     def __init__(self, workers: int) -> None:
         self.size = whole("workers", workers)
@@ -133,11 +128,9 @@ class Processes:
         self.jobs.clear()
 
     def has_room(self) -> bool:
-        """True if another job can be started."""
         return len(self.jobs) < self.size
 
     def start(self, job: Job) -> None:
-        """Run a job in a worker."""
         if not self.idle:
             spawn = multiprocessing.get_context("spawn")
             self.idle.append(concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn, initializer=_become_worker))
@@ -181,14 +174,8 @@ def _become_worker() -> None:
 class RayTasks:
     """Workers on a Ray cluster, with a core each, and a GPU each if their networks run on one.
 
-    All nodes must see the sweep's folder, the data and this package under the same paths.
-
-    Args:
-        address: of the cluster, as ``ray.init`` takes it; empty: the one that runs on this machine or that RAY_ADDRESS
-            names, else a new one of this machine's cores.
-
-    Raises:
-        ImportError: if Ray is not installed.
+    All nodes must see the sweep's folder, the data and this package under the same paths. The address is as
+    ``ray.init`` takes it; empty: the cluster of this machine or of RAY_ADDRESS, else a new one of this machine's cores.
     """
 
     def __init__(self, address: str = "") -> None:
@@ -215,8 +202,7 @@ class RayTasks:
             self.ray.shutdown()
 
     def has_room(self) -> bool:
-        """Always: Ray queues jobs."""
-        return True
+        return True  # Ray queues jobs
 
     def start(self, job: Job) -> None:
         task = self.task.options(num_gpus=int(job.device.startswith("cuda")))
@@ -254,8 +240,7 @@ def run_sweep(
 ) -> list[Row]:
     """Run the trials of a grid that are not over yet, and write the table.
 
-    Each trial has a run folder of its own in the folder. Whatever stops the sweep, the same call goes on with it.
-    Several sweeps on one folder share the trials.
+    Whatever stops the sweep, the same call goes on with it. Several sweeps on one folder share the trials.
 
     Args:
         grid: the trials.
@@ -277,7 +262,7 @@ def run_sweep(
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / GRID, tomli_w.dumps(grid.content))
     for trial in grid.trials if retry else ():
-        while (row := make_row(trial, folder, grid.columns)) is not None and row["error"] is not None:
+        while (row := make_row(trial, folder, grid)) is not None and row["error"] is not None:
             Job(trial, folder, False).forget()
     state = _Sweep(grid, folder, device)
     state.update()
@@ -327,11 +312,11 @@ class _Sweep:
 
     def __init__(self, grid: Grid, folder: Path, device: str = "cpu") -> None:
         self.grid, self.folder, self.device = grid, folder, device
-        self.rows: dict[Trial, Row] = {}
+        self.rows: dict[Experiment, Row] = {}
         self.over: set[Job] = set()
 
-    def plan(self) -> dict[Trial, bool]:
-        """The trials that are wanted by now, and whether each is chosen."""
+    def plan(self) -> dict[Experiment, bool]:
+        """The trials that are wanted by now, each with True if it is chosen."""
         by = self.grid.choice.by if self.grid.choice else f"validation_{self.grid.score}"
         # "finished": a failed scoring on the test set changes no choice
         return self.grid.wanted({t: row.get(by) if row["finished"] else None for t, row in self.rows.items()})
@@ -348,13 +333,13 @@ class _Sweep:
         while ended := [job for job in self.jobs() if job.is_over()]:
             found = True
             for job in ended:
-                if (row := make_row(job.trial, self.folder, self.grid.columns)) is not None:
+                if (row := make_row(job.trial, self.folder, self.grid)) is not None:
                     self.rows[job.trial] = row
                     self.over.add(job)
         return found
 
     def table(self) -> list[Row]:
-        """The rows in the order of the grid, each with whether it is chosen."""
+        """The rows in the order of the grid, each with True if it is chosen."""
         plan = self.plan()
         rows = [(trial, self.rows[trial]) for trial in self.grid.trials if trial in plan and trial in self.rows]
         return [{"trial": row["trial"], "chosen": plan[trial]} | row for trial, row in rows]

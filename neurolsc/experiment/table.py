@@ -16,7 +16,7 @@ import torch
 import neurolsc
 from neurolsc import metrics
 from neurolsc.diagnosis.measurements import Batch, measure
-from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment, read_settings
+from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment
 from neurolsc.io import read_tree, refusing
 from neurolsc.network import Network, eval_mode
 from neurolsc.stability.one_layer import recurrence_radius
@@ -25,7 +25,7 @@ from neurolsc.tasks import metric_spec
 from neurolsc.training.fingerprint import differences
 
 if TYPE_CHECKING:
-    from neurolsc.experiment.grid import Columns, Grid, Trial
+    from neurolsc.experiment.grid import Grid
 
 Row = dict[str, Any]
 TABLE = "table.csv"
@@ -33,6 +33,7 @@ BEFORE, TEST = "before_training.json", "test.json"
 FAILED = ".failed.json"  # end of the name of the note that a trial failed
 SAMPLES = 32  # training samples, for rates
 FEW, TIMES = 4, 8  # samples, and time steps drawn at random, for derivatives
+PATHS = ("root", "weights")
 
 # measured while a trial runs
 
@@ -56,12 +57,9 @@ def statistics(network: Network, experiment: Experiment) -> Row:
         "silent_steps": [metrics.silent_steps(layer, batch.mask) for layer in spikes] if binary else None,
     }
     for name in ("exponent", "singular_time", "singular_depth", "usable", "survives", "gradient", "noise"):
-        row[name] = [_finite(getattr(layer, name)) for layer in found.layers]
+        values = [getattr(layer, name) for layer in found.layers]
+        row[name] = [value if value is not None and math.isfinite(value) else None for value in values]
     return row
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def environment(device: str = "cpu") -> Row:
@@ -81,7 +79,12 @@ def environment(device: str = "cpu") -> Row:
 # a row
 
 
-def make_row(trial: "Trial", sweep: Path, columns: "Columns") -> Row | None:
+def visible(trial: Experiment) -> Row:
+    """The settings of a trial; of paths the last name alone."""
+    return {name: Path(value).name if name in PATHS else value for name, value in trial.settings.items()}
+
+
+def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
     """The row of a trial that is over, without lists; None of another.
 
     That of a failed trial holds the error, and the measurements until then.
@@ -95,26 +98,26 @@ def make_row(trial: "Trial", sweep: Path, columns: "Columns") -> Row | None:
         if failure.exists():
             note = _read(failure)
             row["error"], found = note["error"], note["environment"]
-        if row["finished"] and (changed := differences(type(trial).of(read_settings(folder)).settings, trial.settings)):
+        if row["finished"] and (changed := differences(Experiment.of(folder).settings, trial.settings)):
             raise ValueError(
                 f"{folder.name} was run when defaults were others ({changed}): write these settings into the grid file, "
                 "or run it anew by --retry."
             )
-        found |= _measured(trial, folder if row["finished"] else sweep / (trial.name + UNFINISHED), columns)
+        found |= _measured(trial, folder if row["finished"] else sweep / (trial.name + UNFINISHED), grid)
     except (ValueError, OSError) as error:
         row["error"] = row["error"] or f"{type(error).__name__}: {error}"
     if row["error"] is not None:  # names in the place of paths of this machine
         row["error"] = row["error"].replace(f"{sweep}{os.sep}", "")
-        if root := trial.settings["root"]:
+        if root := trial.data.root:
             row["error"] = row["error"].replace(root, Path(root).name)
-    row |= trial.shown()
+    row |= visible(trial)
     for name, value in found.items():  # a list has a column for each layer
         row |= {f"{name}_{i}": v for i, v in enumerate(value, start=1)} if isinstance(value, list) else {name: value}
     return row
 
 
-def _measured(trial: "Trial", folder: Path, columns: "Columns") -> Row:
-    task = trial.experiment.data.task
+def _measured(trial: Experiment, folder: Path, grid: "Grid") -> Row:
+    task = trial.data.task
     before = _read(folder / BEFORE) if (folder / BEFORE).exists() else {}
     starts = [file for name in ("start.json", "pretraining.json") if (file := folder / name).exists()]
     row = before.get("environment", {}) | {"start_seconds": sum(_read(file)["seconds"] for file in starts)}
@@ -127,13 +130,13 @@ def _measured(trial: "Trial", folder: Path, columns: "Columns") -> Row:
             row |= {f"validation_{name}": best[f"validation_{name}"] for name in ("loss", *task.kinds)}
             row |= {f"end_{n}": best[n] for n in ("share_without_vote", "firing_rate", "silent_steps", "synops")}
             row |= {f"lowest_{score}": min(scores)} if kind.lower_is_better else {f"highest_{score}": max(scores)}
-            budgets = [n for n in columns.budgets if n <= trial.settings["epochs"]]
+            budgets = [n for n in grid.budgets if n <= trial.settings["epochs"]]
             row |= {f"after_{n}_{score}": so_far[:n][-1][score] for n in budgets}
-            if columns.reach is not None:
-                reached = (epoch["epoch"] for epoch in history if kind.reaches(epoch[score], columns.reach))
+            if grid.reach is not None:
+                reached = (epoch["epoch"] for epoch in history if kind.reaches(epoch[score], grid.reach))
                 row["epochs_to_reach"] = next(reached, None)
-            if columns.learns is not None:
-                row["learns"] = kind.better(best[score], columns.learns)
+            if grid.learns is not None:
+                row["learns"] = kind.better(best[score], grid.learns)
             row["train_seconds"] = sum(epoch["seconds"] for epoch in history)
     if (folder / TEST).exists():
         test = _read(folder / TEST)
@@ -205,7 +208,7 @@ def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]
     by = by or grid.arm_settings
     if unknown := [name for name in by if name not in grid.trials[0].settings]:
         raise ValueError(f"there is no setting {', '.join(unknown)}; those that vary are {', '.join(grid.varied)}.")
-    found: dict[tuple[Any, ...], list[Row]] = {tuple(t.shown()[name] for name in by): [] for t in grid.trials}
+    found: dict[tuple[Any, ...], list[Row]] = {tuple(visible(t)[name] for name in by): [] for t in grid.trials}
     for row in rows:
         if row["chosen"]:
             found[tuple(row[name] for name in by)].append(row)
@@ -213,11 +216,8 @@ def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]
 
 
 def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
-    """The arms as a table in Markdown: mean ± deviation over seeds (divided by their number).
-
-    Arguments and errors are those of :func:`arms`.
-    """
-    score, share, columns = f"validation_{grid.score}", grid.measure.share, grid.columns
+    """The arms (:func:`arms`) as a table in Markdown: mean ± deviation over seeds (divided by their number)."""
+    score, share = f"validation_{grid.score}", grid.measure.share
     unit, named = ("%", "") if share else ("", f" {grid.score}")
 
     def spread(values: list[float], form: str) -> str:
@@ -240,16 +240,16 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
             line[f"{chosen} (chosen)"] = ", ".join(dict.fromkeys(shown(row[chosen]) for row in arm.rows))
         count, failed = len(arm.rows), len(arm.rows) - len(arm.finished)
         line["seeds"] = f"{count} ({failed} failed)" if failed else str(count)
-        line |= {f"after {n} epochs": scores(f"after_{n}_{score}") for n in columns.budgets}
+        line |= {f"after {n} epochs": scores(f"after_{n}_{score}") for n in grid.budgets}
         line |= {f"validation{named}": scores(score), f"test{named}": scores(f"test_{grid.score}")}
-        if columns.learns is not None:
+        if grid.learns is not None:
             side = "below" if grid.measure.lower_is_better else "above"
-            line[f"{side} {bound(columns.learns)}"] = f"{sum(arm.values('learns')):.0f} of {count}"
+            line[f"{side} {bound(grid.learns)}"] = f"{sum(arm.values('learns')):.0f} of {count}"
         line["best epoch"] = spread(arm.values("best_epoch"), ".0f")
-        if columns.reach is not None:
+        if grid.reach is not None:
             epochs = arm.values("epochs_to_reach")
             part = f" ({len(epochs)} of {count})" if len(epochs) < count else ""
-            line[f"epochs to {bound(columns.reach)}"] = spread(epochs, ".0f") + part if epochs else "never"
+            line[f"epochs to {bound(grid.reach)}"] = spread(epochs, ".0f") + part if epochs else "never"
         line["rate at start"], line["at end"] = arm.layers("start_firing_rate"), arm.layers("end_firing_rate")
         line["radius through time"] = arm.layers("start_time_radius")
         line["through depth"] = arm.layers("start_depth_radius")
@@ -276,8 +276,8 @@ def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None
         grid: the grid of the sweep.
         rows: its table.
         sweep: its folder.
-        over: the setting along the axis of the scores, and of the panels of learning curves; by default layers, or else
-            the first that varies.
+        over: the setting along the axis of the scores, and of the panels of learning curves; by default layers, or the
+            first that varies.
 
     Raises:
         ValueError: if the setting does not vary, or no chosen trial is over.
@@ -302,7 +302,7 @@ def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None
         raise ValueError("there is nothing to draw: no trial that was chosen is over.")
     settings = grid.trials[0].settings
     common = [f"{name} {shown(settings[name])}" for name in ("cell", "layers", "width") if name not in grid.varied]
-    common += [] if {"data", "root"} & set(grid.varied) else [grid.trials[0].experiment.data.title]
+    common += [] if {"data", "root"} & set(grid.varied) else [grid.trials[0].data.title]
     title, limits = f"{grid.name}: {', '.join(common)}", None
     if not share:
         runs = [run for by_name in panels.values() for part in by_name.values() for run in part]

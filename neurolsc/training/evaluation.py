@@ -23,21 +23,17 @@ class Samples(Protocol):
     """A map-style data set: item i is a pair (x, label) with x of shape (T, N).
 
     Instead of a label an item may have a tensor (T, ...) of targets, one for every step. A data set with
-    ``__getitems__`` reads a whole batch at once, and may return a :class:`neurolsc.datasets.Batch`, which costs no copy
-    and can carry a mask for samples of unequal length.
+    ``__getitems__`` reads a whole batch at once, and may return a :class:`neurolsc.datasets.Batch`, which can carry a
+    mask for samples of unequal length.
 
     If it has an attribute ``streams`` (int), its items are pieces of that many long sequences, and item i + streams
     continues item i. They are read in order, ``streams`` at a time whatever the batch size, and the state of the
     network, without its history, goes on from each batch to the next: truncated backpropagation through time.
     """
 
-    def __len__(self) -> int:
-        """Number of samples."""
-        ...
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int, /) -> tuple[Tensor, int | Tensor]:
-        """Input and label, or input and targets."""
-        ...
+    def __getitem__(self, index: int, /) -> tuple[Tensor, int | Tensor]: ...
 
 
 # Items; or a loader of batches (x (T, B, N), labels) in its own order and batch size.
@@ -57,8 +53,7 @@ class Scores(Displayed):
         share_without_vote: :func:`neurolsc.metrics.share_without_vote`.
         firing_rate: spikes per neuron and step of every layer; None where outputs are not binary.
         silent_steps: share of (step, sample) pairs in which the last layer is silent; None as above.
-        synops: synaptic operations per sample, with those of input events; None if a layer does not spike or does not
-            state its recurrent synapses, or the readout is not dense.
+        synops: synaptic operations per sample, with those of input events; None if they are not known.
         kinds: how the measures are read.
     """
 
@@ -77,12 +72,10 @@ class Scores(Displayed):
         return measures[name]
 
     def to_dict(self) -> dict[str, Any]:
-        """All scores as JSON values."""
         names = ("share_without_vote", "firing_rate", "silent_steps", "synops")
         return {"loss": self.loss} | self.measures | {name: getattr(self, name) for name in names}
 
     def parts(self) -> list[Table]:
-        """Every score below its name."""
         shown = {name.replace("_", " "): self.kinds.get(name, SHARE).text(v) for name, v in self.measures.items()}
         shown |= {"loss": f"{self.loss:.3f}", "no vote": f"{self.share_without_vote:.1%}"}
         shown["silent last layer"] = or_dash(self.silent_steps, ".1%")
@@ -174,14 +167,10 @@ def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float |
 def batches(
     name: str, dataset: Data, batch_size: int, generator: torch.Generator | None = None
 ) -> DataLoader[tuple[Tensor, ...]]:
-    """The batches of a data set, by :func:`collate`, in order or shuffled by a generator.
+    """The batches of a data set, by :func:`collate`, in order or shuffled by a generator; a loader as it is.
 
-    Those of a data set with ``streams`` are never shuffled. A loader is returned as it is.
-
-    Raises:
-        ValueError: if the data set is empty, not all its streams are equally long, or a loader's batches are not
-            time-first; the message names the data.
-        TypeError: if it has no length or items.
+    Those of a data set with ``streams`` are never shuffled. Data that are empty, of another kind, or a loader whose
+    batches are not time-first, are a ``ValueError`` or ``TypeError``, which names them.
     """
     if isinstance(dataset, DataLoader):
         if len(dataset) == 0:
@@ -215,11 +204,10 @@ def batches(
 
 def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
     """Input (T, B, N), targets, and mask (T, B) or None, on a device; refuses a batch of other kind or shape."""
-    several = isinstance(batch, tuple | list)
-    if not several or len(batch) not in (2, 3) or not all(isinstance(part, Tensor) for part in batch):
-        kinds = ", ".join(type(part).__name__ for part in batch) if several else type(batch).__name__
+    several = isinstance(batch, tuple | list) and len(batch) in (2, 3)
+    if not several or not all(isinstance(part, Tensor) for part in batch):
         raise TypeError(
-            f"a batch must be tensors x (T, B, N), labels (B,) and perhaps a mask (T, B), got {kinds}: "
+            f"a batch must be tensors x (T, B, N), labels (B,) and perhaps a mask (T, B), got a {type(batch).__name__}: "
             "neurolsc.datasets.collate makes such."
         )
     x, targets, *mask = (part.to(device) for part in batch)

@@ -35,11 +35,7 @@ def network_fingerprint(network: Network) -> dict[str, Any]:
 
 
 def data_fingerprint(name: str, data: object) -> dict[str, Any]:
-    """What tells one data set, wrapper of one, or list of items from another.
-
-    That are its length and public attributes: texts, numbers, dataclasses, and digests of arrays. No item of a data set
-    is read. Every name in the result begins with that of the data.
-    """
+    """Length and public attributes of data: texts, numbers, dataclasses, and digests of arrays; no item is read."""
     found: dict[str, Any] = {}
     if isinstance(data, DataLoader):
         found |= {f"{name}.{key}": getattr(data, key) for key in ("batch_size", "drop_last")}
@@ -68,26 +64,18 @@ def data_fingerprint(name: str, data: object) -> dict[str, Any]:
 
 
 def digest(value: Any) -> str:
-    """Shape and dtype, or length, and a hash of the content.
-
-    Of arrays beyond 64 MiB and lists of more than 64 items 64 evenly spread rows are hashed.
-    """
+    """Shape and dtype, or length, and a hash of the content."""
     sha = hashlib.sha256()
-
-    def some(length: int) -> np.ndarray:
-        return np.linspace(0, length - 1, 64).astype(np.int64)
 
     def take(value: Any) -> None:
         if isinstance(value, Tensor):
-            value = value.detach().cpu()
             sha.update(f"{tuple(value.shape)} {value.dtype}".encode())
-            rows = value.contiguous().view(len(value), -1) if value.numel() and value.ndim else value.reshape(-1, 1)
-            take(rows.view(torch.uint8).numpy())
+            sha.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            sha.update(np.ascontiguousarray(value if value.nbytes <= 2**26 else value[some(len(value))]).data)
+            sha.update(np.ascontiguousarray(value).data)
         elif isinstance(value, list | tuple) and not all(isinstance(v, int) for v in value):
-            for i in range(len(value)) if len(value) <= 64 else some(len(value)):
-                take(value[i])
+            for item in value:
+                take(item)
         else:
             sha.update(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode())
 

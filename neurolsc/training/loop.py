@@ -46,8 +46,7 @@ PAPER: dict[str, Any] = {
     "clip_gradient": 0.0,
     "centralize": False,
 }
-"""The paper's training (arXiv:2308.12075, Sec. II-G), as settings of :func:`train`: AdaBelief in
-Lookahead at one learning rate, gradients as they are."""
+"""The paper's training (arXiv:2308.12075, Sec. II-G), as settings of :func:`train`."""
 
 RATES = r"'(base_lrs|_last_lr)': \[[^\]]*\],? ?"  # in the repr of a scheduler's state
 Row = dict[str, Any]  # one epoch of a history
@@ -64,7 +63,6 @@ class TrainSettings:
 
     Raises:
         ValueError: if a number is out of range, or a word is unknown.
-        TypeError: if a setting is of the wrong kind.
 
     Source: the defaults are ours, from the study in the documentation; patience: arXiv:2308.12075, Sec. II-G. The
     paper's training is :data:`neurolsc.training.PAPER`.
@@ -114,10 +112,9 @@ class TrainResult(Displayed):
     """Result of :func:`train`; the network itself has the weights of the best epoch.
 
     Attributes:
-        history: one row per epoch: epoch (from 1), train_loss and the task's score (means while the weights move;
-            train_mode_accuracy), validation_loss and the task's measures (validation_mode_accuracy,
-            validation_mean_accuracy), then of the validation samples as in :class:`Scores` share_without_vote,
-            firing_rate, silent_steps, synops, and seconds.
+        history: one row per epoch: epoch (from 1), train_loss, train_ and the task's score (means while the weights
+            move), validation_loss, validation_ and the task's measures, then of the validation samples as in
+            :class:`Scores` share_without_vote, firing_rate, silent_steps, synops, and seconds.
         best_epoch: epoch with the lowest validation loss, from 1.
         stopped_early: True if the patience ran out.
         measure: how the score is read.
@@ -153,20 +150,13 @@ class TrainResult(Displayed):
     def plot(
         self, path: str | PathLike[str] | None = None, *, chance: float | None = None, title: str = ""
     ) -> "Figure":
-        """Draw validation loss, score and firing rate of the last layer over the epochs.
-
-        Args:
-            path: a file to write as well, whose suffix chooses the format.
-            chance: the score of a guess.
-            title: of the whole.
-        """
+        """Draw validation loss, score and firing rate of the last layer over the epochs, and the score of chance."""
         from neurolsc.plots import plot_learning_curves  # matplotlib is slow to import and few runs draw
 
         how: dict[str, Any] = {"chance": chance, "score": self.score, "share": self.measure.share, "title": title}
         return plot_learning_curves({"": self.history}, path, **how)
 
     def parts(self) -> list[str | Table]:
-        """How it ended, its first, best and last epoch, and warnings."""
         score, name = self.score, self.score.replace("_", " ")
         rows = []
         for epoch in sorted({1, self.best_epoch, len(self.history)}):
@@ -181,7 +171,7 @@ class TrainResult(Displayed):
         return [summary, Table(head, rows), *self.findings]
 
     def to_json(self, path: str | PathLike[str]) -> None:
-        """Write history, best epoch and whether it stopped early as JSON."""
+        """Write history, best epoch and stopped_early as JSON."""
         write_json(path, {name: getattr(self, name) for name in ("history", "best_epoch", "stopped_early")})
 
     def to_csv(self, path: str | PathLike[str]) -> None:
@@ -220,8 +210,7 @@ def train(
         seed: of order and dropout.
         checkpoint: file of the state after every epoch, locked meanwhile; if it exists, training goes on from it.
             Patience may then be new, and so may the epochs at a constant learning rate; other settings, the network but
-            for its weights, and the data may not. No checkpoint holds the state of a ``DataLoader`` with a generator or
-            persistent workers.
+            for its weights, and the data may not.
         progress: show a bar over the batches of each epoch.
         on_epoch: called with the history so far after every epoch.
         settings: fields of :class:`TrainSettings`: epochs, batch_size, lr, schedule, optimizer ...
@@ -233,7 +222,6 @@ def train(
         FloatingPointError: if the loss, the gradient or the score becomes NaN or infinite; the message names the layer.
             The network then has the weights of its best epoch, or those before the first.
         BlockingIOError: if another process trains with the checkpoint.
-        OSError: if the checkpoint cannot be read or written.
 
     Source: arXiv:2308.12075, Sec. II-G; weights averaged over epochs: arXiv:1803.05407.
     """
@@ -342,9 +330,10 @@ def train(
                             group["lr"] = factor * rate
                     norm = condition_gradients(network, centralize=how.centralize, clip=how.clip_gradient)
                     if not norm.isfinite():  # backward goes from the top down: it began in the topmost layer
-                        bad = [i for i, cell in enumerate(network.cells, start=1) if _has_bad_gradient(cell)]
+                        grads = [[p.grad for p in cell.parameters() if p.grad is not None] for cell in network.cells]
+                        bad = [i for i, own in enumerate(grads) if not all(grad.isfinite().all() for grad in own)]
                         at = (
-                            f"layer {bad[-1]}, a {type(network.cells[bad[-1] - 1]).__name__}," if bad else "the readout"
+                            f"layer {bad[-1] + 1}, a {type(network.cells[bad[-1]]).__name__}," if bad else "the readout"
                         )
                         raise diverged(
                             f"the gradient of {at} is not finite {where}, at a loss of {value:.3g}",
@@ -398,19 +387,13 @@ def _weights(network: Network) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in network.state_dict().items()}
 
 
-def _has_bad_gradient(cell: torch.nn.Module) -> bool:
-    return any(p.grad is not None and not p.grad.isfinite().all() for p in cell.parameters())
-
-
 def _check_resumable(name: str, data: Data) -> None:
     """Refuse loaders whose order, or whose random changes, a resumed training could not repeat."""
     if not isinstance(data, DataLoader):
         return
     parts = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
-    own = any(getattr(part, "generator", None) is not None for part in parts)
-    if own or data.persistent_workers:
-        what = "a generator of its own" if own else "persistent workers"
+    if data.persistent_workers or any(getattr(part, "generator", None) is not None for part in parts):
         raise ValueError(
-            f"{name} is a DataLoader with {what}, whose random numbers no checkpoint holds: leave it out, and they follow "
-            "from (seed, epoch); or train without checkpoint."
+            f"{name} is a DataLoader with a generator of its own or persistent workers, whose random numbers no checkpoint "
+            "holds: leave them out, and they follow from (seed, epoch); or train without checkpoint."
         )

@@ -39,15 +39,6 @@ def adabelief_lookahead(
         lr: learning rate; 1e-3 trains the ALIF of the paper, 3.14e-3 is its pre-training.
         weight_decay: decoupled from the gradient; 0 in the paper's training, 1e-4 in its pre-training.
 
-    Raises:
-        ValueError: if there is no parameter, lr is not positive, or weight_decay is negative.
-
-    Example:
-        >>> layer = nn.Linear(2, 1)
-        >>> optimizer = adabelief_lookahead(layer.parameters(), lr=1e-3)
-        >>> optimizer.k, optimizer.alpha
-        (6, 0.5)
-
     Source: arXiv:2308.12075, Sec. II-G; Zhuang et al. 2020 (AdaBelief); Zhang et al. 2019 (Lookahead).
     """
     from pytorch_optimizer import AdaBelief, Lookahead  # takes a second to import, and only training needs it
@@ -119,9 +110,6 @@ def bound_weights(network: Network, *, weight: float, spectrum: float) -> None:
         network: the network.
         weight: bound of :func:`clip_weights`; 0: none.
         spectrum: bound of :func:`clip_singular_values` of every recurrent matrix; 0: none.
-
-    Raises:
-        TypeError: if weights are to be bounded and a cell does not name its voltage.
     """
     for cell in network.cells:
         if weight:

@@ -77,7 +77,7 @@ def test_of_an_archive_the_file_alone_is_unpacked(tmp_path, publish, host, name,
     assert fetch(root, name) == root / member
 
 
-@pytest.mark.parametrize("name", [JSB, "wiki.test.tokens", "train-images-idx3-ubyte"])
+@pytest.mark.parametrize("name", [JSB, "wiki.test.tokens"])
 def test_another_download_is_refused_and_leaves_nothing(tmp_path, publish, host, name):
     publish(zipped({"a": b"x" * 100}), name)
     archive = FILES[name].archive
@@ -85,10 +85,6 @@ def test_another_download_is_refused_and_leaves_nothing(tmp_path, publish, host,
     with pytest.raises(ConnectionError, match=rf"{archive} could not be downloaded from .* by hand"):
         fetch(tmp_path / "root", name)
     assert files_in(tmp_path / "root") == []
-    if name != "train-images-idx3-ubyte":  # whose packed form differs between mirrors
-        (tmp_path / "root" / archive).write_bytes(b"<html>log in</html>")
-        with pytest.raises(ValueError, match=rf"root.{archive}: not {archive} as published; its md5 is"):
-            fetch(tmp_path / "root", name)
 
 
 def test_an_archive_without_the_file_is_refused(tmp_path, publish):
@@ -120,8 +116,8 @@ def test_the_hashes_of_shd_are_those_that_tonic_checks():
 def test_a_packed_file_is_unpacked_or_refused(tmp_path, pack):
     (tmp_path / "a").write_bytes(pack(bytes(range(250)) * 12_000))
     assert read_unpacked(tmp_path / "a") == bytes(range(250)) * 12_000
-    if pack is not bytes:
-        for data in (pack(bytes(10**6))[:-9], pack(bytes(10**6))[:20] + b"\xff" * 40, pack(bytes(70 * 10**6))):
-            (tmp_path / "a").write_bytes(data)
-            with pytest.raises(ValueError, match=r"a: .*(damaged|would fill)"):
-                read_unpacked(tmp_path / "a")
+    damaged = {bytes: [], lzma.compress: [pack(bytes(10**6))[:-9]], gzip.compress: [pack(bytes(66 * 2**20))]}
+    for data in damaged[pack]:
+        (tmp_path / "a").write_bytes(data)
+        with pytest.raises(ValueError, match=r"a: .*(damaged|would fill)"):
+            read_unpacked(tmp_path / "a")

