@@ -16,7 +16,6 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from neurolsc.stability.arnoldi import radii
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.transitions import OperatorProduct, Transitions, depth_product, flat, time_product, unflat
 
@@ -45,17 +44,6 @@ def ours(t: Transitions, direction: str) -> Found:
     with counted() as products:
         found = time_radius(t, 1) if direction == "time" else depth_radius(t, 1, "submatrix", torch.Generator())
     return Found(found.radius, products[0] / len(t.x), found.exact.double().mean().item())
-
-
-def within(tolerance: float) -> Contestant:
-    """Ours, asked for less."""
-
-    def run(t: Transitions, direction: str) -> Found:
-        with counted() as products:
-            found = radii(cycle_of(t, direction), t.x, tolerance)
-        return Found(found.radius, products[0] / len(t.x), found.exact.double().mean().item())
-
-    return run
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import scipy
 import torch
-from _radii_peers import Case, Contestant, Found, Setting, autograd, chosen, cycle_of, ours, within
+from _radii_peers import Case, Contestant, Found, Setting, autograd, chosen, cycle_of, ours
 from _radii_report import draw, table
 from torch import Tensor
 
@@ -104,7 +104,6 @@ def lapack(t: Transitions, direction: str) -> Tensor:
 def contestants(peers: dict[str, Setting], many: int, few: int) -> dict[str, tuple[str, Contestant, int]]:
     """Name: settings, function, and how many points it is timed at."""
     taking: dict[str, tuple[str, Contestant, int]] = {"ours": ("", ours, many)}
-    taking |= {f"ours, tolerance {x:g}": ("", within(x), many) for x in (0.03, 0.1)}
     batch = min(many, 200)  # enough to be done side by side
     taking |= {k: (s.words, s.run, few if k.startswith("ARPACK") else batch) for k, s in peers.items()}
     return taking | {"jacrev and eigvals": ("", autograd, 4)}

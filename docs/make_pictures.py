@@ -115,7 +115,7 @@ def draw_paths() -> None:
         panels[name] = {
             f"all radii {radius:g}": (
                 steps,
-                theory.log_derivative(steps, layers, time=radius, depth=radius, layer_delay=1),
+                theory.log_paths(steps, layers, time=radius, depth=radius, layer_delay=1),
             )
             for radius in (0.5, 1.0)
         }

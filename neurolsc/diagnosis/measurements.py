@@ -142,7 +142,7 @@ class Measurements:
     """What is measured of a network on a batch."""
 
     layers: tuple[LayerMeasurements, ...]
-    profile: RadiusProfile  # its radii, with sources
+    profile: RadiusProfile
     steps: int  # of the run along which exponents were measured
     loss: float | None = None  # of the task on the batch, in nats; None without targets, as what follows
     # (L, T) norm of the gradient of the loss of a sample's last step by the state k steps back, mean over samples that
@@ -206,7 +206,7 @@ def measure(
                 singular_depth=across[i].item(),
                 usable=usable[i].item(),
                 survives=surviving_share(batch.x, run.spikes[i]),
-                constants=time_constants(cell, by_name[i]),
+                constants=time_constants(cell),
                 **of_gradient,
             )
         )

@@ -353,7 +353,7 @@ class Diagnosis(Displayed, Sequence[Finding]):
                 "steps": measured.steps,
                 "epsilon": self.epsilon,
                 "layers": [asdict(layer) | {"activity": layer.activity._asdict()} for layer in measured.layers],
-                "radii": {name: profile[name] for name in ("time_mean", "depth_mean", "sources")},
+                "radii": {name: profile[name] for name in ("time_mean", "depth_mean", "due_to")},
                 "gradient_back": None if back is None else back.tolist(),
             }
         )

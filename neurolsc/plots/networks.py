@@ -48,7 +48,7 @@ def plot_profile(
         steps: the steps (K,).
         time: radii through time (L, K, B).
         depth: radii through depth (L, K, B); row 0 from the input.
-        due_to: of every layer the share of points at which the radius is due to a term, by its name.
+        due_to: of every layer what each term contributes to the mean radius through time, by its name.
         colors: of the terms, which are drawn in this order; one that is missing is drawn after
             them in a colour of the palette.
         firing_rate: spikes per neuron and step of every layer; NaN where there are none.
@@ -80,7 +80,7 @@ def plot_profile(
     axes[0].set_ylabel("spectral radius")
     _plot_terms(axes[2], due_to, colors, firing_rate)
     lines = "Line: mean over samples. Band: smallest to largest."
-    notes = [lines, "Right: spikes per neuron and step, shares of steps and samples.", *notes]
+    notes = [lines, "Right: spikes per neuron and step, shares of what adds to the mean radius.", *notes]
     figure.supxlabel("   ".join(notes), x=0.04, ha="left", fontsize="small")
     return finish(figure, path, title)
 
@@ -92,13 +92,14 @@ def _plot_terms(ax: Axes, due_to: Shares, colors: Mapping[str, str], firing_rate
     free = [shade for shade in COLORS if shade not in colors.values()] or list(COLORS)
     every = dict(colors) | {name: free[i % len(free)] for i, name in enumerate(others)}
     for name, its_color in every.items():
-        shares = np.array([terms.get(name, 0.0) for terms in due_to])
+        added = [{term: max(value, 0.0) for term, value in terms.items()} for terms in due_to]
+        shares = np.array([terms.get(name, 0.0) / (sum(terms.values()) or 1) for terms in added])
         if shares.any():
             ax.barh(layers, shares, left=left, color=its_color, label=name, height=0.5)
             left += shares
     for layer in layers:
         if not due_to[layer]:
-            ax.text(0.5, layer, "no closed form", ha="center", va="center", fontsize="small")
+            ax.text(0.5, layer, "not known", ha="center", va="center", fontsize="small")
     rates = enumerate(firing_rate, start=1)
     names = [f"layer {i}" if math.isnan(rate) else f"layer {i}: {rate:.2g} spikes" for i, rate in rates]
     ax.set_yticks(list(layers), names, fontsize="small")

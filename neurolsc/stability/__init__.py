@@ -7,7 +7,7 @@ to change. `pretrain` sets radii by the paper's algorithm: targets, criteria, mu
 `rules`, inputs and measurements in `meter`; `scale` sets them by scales alone, and firing rates too.
 """
 
-from neurolsc.stability.eigen import largest_singular_value, random_submatrix, spectral_radius
+from neurolsc.stability.eigen import spectral_radius
 from neurolsc.stability.findings import Finding, TimeConstant, time_constants
 from neurolsc.stability.indicators import (
     Activity,
@@ -47,13 +47,11 @@ __all__ = [
     "TimeConstant",
     "TransitionRule",
     "activity",
-    "largest_singular_value",
     "lyapunov_exponents",
     "match_firing_rates",
     "parameter_gradients",
     "pretrain",
     "radius_profile",
-    "random_submatrix",
     "scale_to_radius",
     "signal_to_noise",
     "singular_values",

@@ -38,7 +38,6 @@ import torch
 from torch import Tensor
 
 from neurolsc.stability.eigen import (
-    CLOSEST_BOUNDS,
     SMALLEST_MISS,
     Dominant,
     bounded_radius,
@@ -58,9 +57,9 @@ DENSE_BELOW = 75  # size up to which dense eigenvalues cost no more than a basis
 # size up to which matrices are squared, and eigenvectors come from factorisations, one point at a time
 FACTORED_BELOW = 1024
 TOLERANCE = 0.01  # largest relative error of a radius that is not from dense eigenvalues
-# largest residual as a share of the tolerance: of a value; with a gradient; of eigenvectors from two bases
-LOOSE, STRICT, CLOSE = 0.5, 0.3, 0.1
-EXPOSED = 0.2  # share of the tolerance that residual times condition number may use up
+# largest relative residual: of a value; with a gradient; of eigenvectors from two bases
+LOOSE, STRICT, CLOSE = 0.5 * TOLERANCE, 0.3 * TOLERANCE, 0.1 * TOLERANCE
+EXPOSED = 0.2 * TOLERANCE  # largest relative residual times condition number
 LEAST = 0.01  # modulus relative to the norm of the matrix below which no value counts
 # power of a precision's smallest number below which products cannot be squared: 7e-16 in float32
 SQUARES = 0.4
@@ -81,7 +80,6 @@ class Radii(NamedTuple):
     exact: Tensor  # (P,) bool: from dense eigenvalues
 
     def at(self, index: Tensor) -> "Radii":
-        """Those at some points."""
         return Radii(self.radius[index], self.exact[index])
 
 
@@ -94,7 +92,7 @@ class Pairs(NamedTuple):
     found: Tensor  # (P,) bool: the iteration has converged
 
 
-def radii(operator: OperatorProduct, like: Tensor, tolerance: float = TOLERANCE) -> Radii:
+def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") -> Radii:
     """Radii of an operator at all points, differentiable by the parameters behind its products.
 
     Of eigenvalues that share the largest modulus any may give the gradient, of a complex pair either, and where
@@ -104,28 +102,30 @@ def radii(operator: OperatorProduct, like: Tensor, tolerance: float = TOLERANCE)
     Args:
         operator: the operator, square.
         like: a tensor of its dtype and device.
-        tolerance: relative error up to which a radius counts, up to 0.1; the larger, the fewer products.
+        method: as in :func:`neurolsc.radius_profile`.
 
     Raises:
         FloatingPointError: if a product is NaN or infinite.
     """
+    dense = method == "exact" or operator.size <= DENSE_BELOW
 
     def of(part: OperatorProduct) -> Radii:
-        if part.size <= DENSE_BELOW:
+        if dense:
             radius = spectral_radius(finite(part.matrices(like)))
             return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
         if not torch.is_grad_enabled():
-            largest = _dominant(part, like, tolerance, LOOSE * tolerance)
+            largest = _dominant(part, like, LOOSE)
             radius = largest.value.abs()
             for i in (~largest.settled).nonzero().flatten().tolist():
                 radius[i] = spectral_radius(finite(part.matrix(i, like)))
             return Radii(radius, ~largest.settled)
         with torch.no_grad():
-            radius, pairs, exact = _pairs(part, like, tolerance)
+            radius, pairs, exact = _pairs(part, like)
         slope = _modulus(part, pairs)
         return Radii(radius + (slope - slope.detach()), exact)
 
-    pieces = torch.arange(operator.points, device=like.device).split(points_with_bases(like, operator.size))
+    together = points_with_matrices(operator.size) if dense else points_with_bases(like, operator.size)
+    pieces = torch.arange(operator.points, device=like.device).split(together)
     parts = [of(operator.take(index) if len(pieces) > 1 else operator) for index in pieces]
     return Radii(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
@@ -134,7 +134,7 @@ def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
     """Eigenpairs of the largest eigenvalue at every point, without gradient."""
     with torch.no_grad():
         if operator.size > DENSE_BELOW:
-            return _pairs(operator, like, TOLERANCE)[1]
+            return _pairs(operator, like)[1]
         found = [leading_pair(finite(m)) for m in operator.matrices(like)]
         value, right, left = (torch.stack(part).to(like.dtype.to_complex()) for part in zip(*found, strict=True))
         done = torch.ones(operator.points, dtype=torch.bool, device=like.device)
@@ -164,12 +164,10 @@ def finite(m: Tensor) -> Tensor:
     return m
 
 
-def _dominant(
-    operator: OperatorProduct, like: Tensor, tolerance: float, residual: float, *, right: bool = False
-) -> Dominant:
+def _dominant(operator: OperatorProduct, like: Tensor, residual: float, *, right: bool = False) -> Dominant:
     """The largest eigenvalues with left eigenvectors (cheaper by autograd), or with right ones."""
     points, kind = operator.points, like.dtype.to_complex()
-    known = operator.known(right, tolerance)
+    known = operator.known(right, TOLERANCE)
     if known is None:
         least, vector = like.new_zeros(points, dtype=kind), like.new_zeros(points, operator.size, dtype=kind)
         found = Dominant(least.clone(), vector, torch.zeros_like(least, dtype=torch.bool))
@@ -184,16 +182,16 @@ def _dominant(
             part = some if len(index) == some.points else some.take(index)
             return part.matvec if right else part.rmatvec
 
-        new = arnoldi(products, start(operator.size, like).expand(len(rest), -1), least[rest], tolerance, residual)
+        new = arnoldi(products, start(operator.size, like).expand(len(rest), -1), least[rest], residual)
         new = new if right else new._replace(value=new.value.conj())  # M^T y = l y is y^H M = conj(l) y^H, M real
         found.settled[rest] = new.settled
         larger = new.value.abs() > least[rest].abs()
         found.value[rest[larger]], found.vector[rest[larger]] = new.value[larger], new.vector[larger]
         rest = rest[~new.settled]
-    if operator.size <= FACTORED_BELOW and tolerance >= CLOSEST_BOUNDS:
+    if operator.size <= FACTORED_BELOW:
         for index in rest.split(points_with_matrices(operator.size)) if len(rest) else ():
             m = finite(operator.take(index).matrices(like))
-            value, vector, met = bounded_radius(m if right else m.mT, tolerance)
+            value, vector, met = bounded_radius(m if right else m.mT, TOLERANCE)
             index, value, vector = index[met], value[met].to(kind), vector[met].to(kind)
             found.value[index], found.vector[index] = value if right else value.conj(), vector
             found.settled[index] = True
@@ -206,12 +204,9 @@ def _dominant(
 class Basis:
     r"""Orthonormal vectors for each of P matrices M, each the product of the last made orthogonal to all others.
 
-    :math:`M V_m = V_{m+1} H_m`, with H of m + 1 rows.
-
-    Args:
-        products: multiplies vectors (p, n) with the matrices at points (p,).
-        first: the first vector at each point (P, n).
-        most: the largest number of products.
+    :math:`M V_m = V_{m+1} H_m`, with `vectors` V (p, m + 1, n) and `h` H (p, m + 1, m) at the points that are left.
+    `products` multiplies vectors (p, n) with the matrices at points (p,); `first` (P, n) is the first vector, `most`
+    the largest number of products.
     """
 
     def __init__(self, products: Products, first: Tensor, most: int) -> None:
@@ -223,12 +218,10 @@ class Basis:
 
     @property
     def vectors(self) -> Tensor:
-        """V (p, m + 1, n)."""
         return self._vectors[:, : self.count + 1]
 
     @property
     def h(self) -> Tensor:
-        """H (p, m + 1, m)."""
         return self._columns[:, : self.count, : self.count + 1].mT
 
     def select(self, index: Tensor) -> None:
@@ -240,11 +233,7 @@ class Basis:
             self._vectors[:, :rows] = left
 
     def extend(self, count: int) -> None:
-        """Go on to so many products; where one lies in the basis zeros follow.
-
-        Raises:
-            FloatingPointError: if a product is NaN or infinite.
-        """
+        """Go on to so many products; where one lies in the basis zeros follow."""
         size, few = self._vectors.shape[2], len(self.points)
         if self.points.device.type == "cpu":  # so many points at a time that their vectors stay in the cache
             few = max(8, 2**20 // (count * size))
@@ -285,7 +274,7 @@ def orthogonalise(vectors: Tensor, columns: Tensor, m: int, product: Tensor) -> 
     torch.mul(product, torch.where(new, 1 / rest, 0).unsqueeze(1), out=vectors[:, m])
 
 
-def arnoldi(products: Products, first: Tensor, least: Tensor, tolerance: float, residual: float) -> Dominant:
+def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -> Dominant:
     """Find the eigenvalues of largest modulus of P matrices; what has not settled on the last basis is that basis's.
 
     Args:
@@ -293,7 +282,6 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, tolerance: float, 
         first: where to start (P, n), at random.
         least: eigenvalues that are known (P,) complex, or 0. A value that is not larger than one by half the
             tolerance need not be an eigenvalue itself.
-        tolerance: by which a larger eigenvalue is excluded, relative.
         residual: largest norm of M x - value x, relative to the modulus of the value.
     """
     n = first.shape[1]
@@ -310,8 +298,7 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, tolerance: float, 
         image = torch.complex(*(torch.stack((weights.real, weights.imag), 1) @ basis.h.mT).unbind(1))
         image[:, :-1] -= value.unsqueeze(1) * weights
         miss = norm(image) / torch.where(value == 0, 1, value.abs())
-        known = least[basis.points]
-        settled, more = accepted(basis.h, value, miss, condition, known, n, tolerance, residual)
+        settled, more = accepted(basis.h, value, miss, condition, least[basis.points], n, residual)
         ends = settled | (now == last)
         write, stay = ends.nonzero().squeeze(1), (~ends).nonzero().squeeze(1)
         where = basis.points[write]
@@ -326,7 +313,7 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, tolerance: float, 
 
 
 def accepted(
-    h: Tensor, value: Tensor, miss: Tensor, condition: Tensor, least: Tensor, n: int, tolerance: float, residual: float
+    h: Tensor, value: Tensor, miss: Tensor, condition: Tensor, least: Tensor, n: int, residual: float
 ) -> tuple[Tensor, Tensor]:
     """True for values (P,) on bases with H (P, m + 1, m) that count, and how many more products each may take.
 
@@ -337,22 +324,22 @@ def accepted(
     largest = columns.amax(1)
     size = torch.maximum(largest, n**0.5 * columns[:, 0])  # the second: of all entries, by the random start
     exposed = (miss + torch.finfo(h.dtype).eps * size / modulus) * condition
-    excess = torch.maximum(miss / residual, exposed / (EXPOSED * tolerance))
+    excess = torch.maximum(miss / residual, exposed / EXPOSED)
     lost = (modulus < LEAST * largest) | (largest < torch.finfo(h.dtype).tiny ** SQUARES)
     excess = torch.where(lost, torch.inf, excess)
-    excess = torch.where(modulus <= (1 + tolerance / 2) * least.abs(), 0, excess)
-    share, rate = excluded(h, torch.where(modulus < least.abs(), least, value), tolerance, n)
+    excess = torch.where(modulus <= (1 + TOLERANCE / 2) * least.abs(), 0, excess)
+    share, rate = excluded(h, torch.where(modulus < least.abs(), least, value), n)
     # residuals fall like the square root of what the share rises
     more = torch.maximum(-share.log(), 2 * excess.log()) / rate
     return (excess <= 1) & (share >= 1), more
 
 
-def excluded(h: Tensor, value: Tensor, tolerance: float, n: int) -> tuple[Tensor, Tensor]:
+def excluded(h: Tensor, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """How far eigenvalues larger than values (P,) are excluded, z² K / n at the worst angle; its rise in logarithms.
 
     From 1 on none is left out. The rise is that of each product.
     """
-    radius = (1 + tolerance) * value.abs()
+    radius = (1 + TOLERANCE) * value.abs()
     around = torch.arange(ANGLES + 1, device=h.device, dtype=h.dtype) * (math.pi / ANGLES)
     angle = torch.cat((around.expand(len(h), -1), value.angle().unsqueeze(1)), 1)
     k = kernel(h, torch.polar(radius.unsqueeze(1).expand_as(angle), angle))
@@ -390,16 +377,16 @@ def kernel(h: Tensor, at: Tensor) -> Tensor:
 # ---- gradients
 
 
-def _pairs(operator: OperatorProduct, like: Tensor, tolerance: float) -> tuple[Tensor, Pairs, Tensor]:
+def _pairs(operator: OperatorProduct, like: Tensor) -> tuple[Tensor, Pairs, Tensor]:
     """Radii, eigenpairs of each point, and which of them are dense (P,)."""
-    largest = _dominant(operator, like, tolerance, STRICT * tolerance)
+    largest = _dominant(operator, like, STRICT)
     radius = largest.value.abs()
     if operator.size <= FACTORED_BELOW:
         pairs = pairs_near(operator, largest.value, largest.vector)
     else:
-        right, left = (_dominant(operator, like, tolerance, CLOSE * tolerance, right=side) for side in (True, False))
-        pairs = matched(right, left, CLOSE * tolerance)
-    good = largest.settled & pairs.found & (pairs.value.abs() >= (1 - tolerance / 2) * radius)
+        right, left = (_dominant(operator, like, CLOSE, right=side) for side in (True, False))
+        pairs = matched(right, left)
+    good = largest.settled & pairs.found & (pairs.value.abs() >= (1 - TOLERANCE / 2) * radius)
     radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)
     for i in (~good).nonzero().flatten().tolist():
         value, right, left = leading_pair(finite(operator.matrix(i, like)))
@@ -463,13 +450,13 @@ def pairs_near(operator: OperatorProduct, values: Tensor, lefts: Tensor) -> Pair
     return pairs
 
 
-def matched(right: Dominant, left: Dominant, tolerance: float) -> Pairs:
+def matched(right: Dominant, left: Dominant) -> Pairs:
     """Right and left vectors from two bases, as pairs where they agree on the eigenvalue."""
     value, y = right.value, left.vector
     swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # the other of a complex pair
     other = torch.where(swap, left.value.conj(), left.value)
     y = torch.where(swap.unsqueeze(1), y.conj(), y)
     overlap = (right.vector.conj() * y).sum(1)
-    found = right.settled & left.settled & ((other - value).abs() <= tolerance * value.abs())
+    found = right.settled & left.settled & ((other - value).abs() <= CLOSE * value.abs())
     found &= (overlap.abs() > torch.finfo(y.dtype).eps ** 0.5) | (value == 0)
     return Pairs(value, right.vector, y / torch.where(overlap == 0, 1, overlap).unsqueeze(1), found)

@@ -1,4 +1,4 @@
-r"""Largest eigenvalues of matrices: the spectral radius, its gradient, and the largest singular value.
+r"""Largest eigenvalues of matrices: the spectral radius, and its gradient.
 
 The gradient of the radius comes from the left and right eigenvectors y, x of the largest eigenvalue,
 
@@ -30,7 +30,6 @@ from neurolsc.neurons.derivatives import lu_factors
 SQUARINGS = (9, 9)
 SMALLEST_MISS = 1e-3  # relative residual times condition number of the pairs by squaring
 FIRST_BOUND, LAST_BOUND = 8, 12  # numbers of squarings between which bounds are compared
-CLOSEST_BOUNDS = 2e-3  # tolerance below which bounds seldom meet in so many squarings
 SINGLE_ERROR = 2**-9  # more than the error of products in float32, or TF32 on a GPU, of factors of norm 1
 
 
@@ -54,11 +53,10 @@ def spectral_radius(m: Tensor) -> Tensor:
         One radius per matrix, shape (...), real.
 
     Raises:
-        ValueError: if m is not square (between unequal widths: :func:`largest_singular_value` or
-            :func:`random_submatrix`), or holds NaN or infinity.
+        ValueError: if m is not square, or holds NaN or infinity.
 
-    Where several eigenvalues share the largest modulus, the gradient is that of one of them; of a complex pair,
-    either. Cost: one dense eigenvalue problem per matrix, O(N^3); its gradient adds one LU factorisation.
+    Where several eigenvalues share the largest modulus, the gradient is that of one of them. Cost: one dense eigenvalue
+    problem per matrix, O(N^3); its gradient adds one LU factorisation.
 
     Example:
         >>> round(spectral_radius(torch.tensor([[0.0, -2.0], [2.0, 0.0]])).item(), 3)
@@ -68,53 +66,6 @@ def spectral_radius(m: Tensor) -> Tensor:
     """
     _check_square(m)
     return _SpectralRadius.apply(m)
-
-
-def radius_and_gradient(m: Tensor) -> tuple[Tensor, Tensor]:
-    """Radii of matrices (..., N, N), and the derivative of each by its own matrix (..., N, N).
-
-    Nearly defective matrices have a gradient that is capped at eps^(-1/2).
-
-    Raises:
-        ValueError: as :func:`spectral_radius`.
-    """
-    _check_square(m)
-    with torch.no_grad():
-        value = _largest_eigenvalue(m)
-        flat, gradient = m.detach().cpu().double().reshape(-1, *m.shape[-2:]), []
-        for matrix, one in zip(flat, value.reshape(-1), strict=True):
-            _, x, y = leading_pair(matrix, one)
-            gradient.append((one.conj() / one.abs() * torch.outer(y.conj(), x)).real if one != 0 else 0 * matrix)
-    return value.abs().to(m), torch.stack(gradient).reshape(m.shape).to(m)
-
-
-def largest_singular_value(m: Tensor) -> Tensor:
-    r"""Return :math:`\sqrt{\rho(M M^\top)}` of matrices (..., M, N), differentiable.
-
-    It is at least the radius, often far above it: never average the two together.
-    """
-    return torch.linalg.matrix_norm(m, ord=2)
-
-
-def random_submatrix(m: Tensor, generator: torch.Generator) -> Tensor:
-    """Return square sub-matrices of random rows or columns of the longer side, in random order.
-
-    Args:
-        m: matrices (..., M, N).
-        generator: source of the choices, on the CPU; each matrix has its own.
-
-    Returns:
-        Shape (..., k, k) with k = min(M, N); m itself where it is square.
-
-    Source: the paper's released code, for derivatives between layers of unequal width; the text is silent.
-    """
-    rows, columns = m.shape[-2:]
-    if rows == columns:
-        return m
-    if rows > columns:
-        return random_submatrix(m.mT, generator).mT
-    chosen = torch.rand(*m.shape[:-2], columns, generator=generator).argsort(-1)[..., :rows].to(m.device)
-    return m.gather(-1, chosen.unsqueeze(-2).expand(*m.shape[:-1], rows))
 
 
 def leading_pair(m: Tensor, value: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -143,9 +94,13 @@ class _SpectralRadius(torch.autograd.Function):
     def forward(ctx, m: Tensor) -> Tensor:  # type: ignore[override]
         if not ctx.needs_input_grad[0]:
             return _largest_eigenvalue(m).abs().to(m)
-        radius, gradient = radius_and_gradient(m)
-        ctx.save_for_backward(gradient)
-        return radius
+        value = _largest_eigenvalue(m)
+        flat, gradient = m.detach().cpu().double().reshape(-1, *m.shape[-2:]), []
+        for matrix, one in zip(flat, value.reshape(-1), strict=True):
+            _, x, y = leading_pair(matrix, one)  # its gradient is capped at eps^(-1/2)
+            gradient.append((one.conj() / one.abs() * torch.outer(y.conj(), x)).real if one != 0 else 0 * matrix)
+        ctx.save_for_backward(torch.stack(gradient).reshape(m.shape).to(m))
+        return value.abs().to(m)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -162,7 +117,6 @@ def _largest_eigenvalue(m: Tensor) -> Tensor:
 
 
 def _by_lapack(solve: Callable[[Tensor], Any], m: Tensor) -> Any:
-    """A solution; where LAPACK does not converge, that of a matrix as near as its own error is."""
     try:
         return solve(m)
     except RuntimeError:  # QR iteration gets stuck on some matrices of equal rows
@@ -173,10 +127,7 @@ def _by_lapack(solve: Callable[[Tensor], Any], m: Tensor) -> Any:
 
 def _check_square(m: Tensor) -> None:
     if m.ndim < 2 or m.shape[-2] != m.shape[-1]:
-        raise ValueError(
-            f"a spectral radius needs square matrices (..., N, N), got {tuple(m.shape)}; between unequal widths use "
-            "largest_singular_value or random_submatrix."
-        )
+        raise ValueError(f"a spectral radius needs square matrices (..., N, N), got {tuple(m.shape)}.")
     if not m.isfinite().all():
         raise ValueError(f"a spectral radius needs finite matrices, got NaN or infinity in {tuple(m.shape)}.")
 
@@ -185,14 +136,10 @@ def _check_square(m: Tensor) -> None:
 
 
 def dominant_pairs(h: Tensor, miss: float = SMALLEST_MISS) -> tuple[Tensor, Tensor, Tensor]:
-    """Eigenvalues of largest modulus of many small real matrices (P, m, m), by squaring.
+    """Eigenvalues of largest modulus of many small real matrices (P, m, m), by squaring: ten times as fast as LAPACK.
 
-    Where more than two eigenvalues share the modulus, or powers vanish, LAPACK finds them. Products are as fast on a
-    GPU, and on a CPU ten times as fast as LAPACK (``benchmarks/radii.py``).
-
-    Args:
-        h: the matrices.
-        miss: largest relative residual times condition number of pairs by squaring.
+    Where more than two eigenvalues share the modulus, or powers vanish, LAPACK finds them. `miss` is the largest
+    relative residual times condition number of pairs by squaring.
 
     Returns:
         The values (P,), vectors (P, m) of norm 1, and condition numbers 1 / |y^H x| (P,).

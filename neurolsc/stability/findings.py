@@ -1,7 +1,6 @@
 """Faults by name, and what a cell alone shows: a surrogate that is not finite, time constants that cannot move."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +38,7 @@ class Finding:
 def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
     """The finding of a layer (from 0) whose surrogate has a NaN or infinite derivative near the threshold, else None.
 
-    A single neuron whose voltage gets there makes the gradient of every weight NaN, at any learning rate: snnTorch's
+    A single voltage there makes the gradient of every weight NaN, at any learning rate: snnTorch's
     ``sigmoid(slope=25)`` does so from 3.5 below the threshold on, in float32.
     """
     low, high = finite_distances(cell)
@@ -90,30 +89,18 @@ class TimeConstant:
     fixed: bool  # True if it is a constant, not a parameter
     trained: bool  # True if it is a parameter that takes a gradient
     stuck: float  # share of the neurons whose decay no step of an optimizer moves
-    gradient: float | None  # norm of the gradient of the loss by the stored parameter; None where there is none
-
-    @property
-    def steps(self) -> float:
-        r"""In steps: :math:`-1 / \ln d` of the mean decay, 0 or infinite at the ends."""
-        return -1 / math.log(self.decay) if 0 < self.decay < 1 else (math.inf if self.decay else 0.0)
 
 
-def time_constants(cell: Cell, gradients: Mapping[str, Tensor] | None = None) -> tuple[TimeConstant, ...]:
-    r"""The time constants of a cell: their decays, and whether a gradient and a step can move them.
+def time_constants(cell: Cell) -> tuple[TimeConstant, ...]:
+    r"""The time constants of a cell: their decays, and if a gradient and a step can move them.
 
     Of a time constant tau in steps the decay is :math:`d = e^{-1/\tau}`, and a step of the logarithm that is trained
     moves it by
 
     .. math:: \frac{\partial d}{\partial \log \tau} = \frac{e^{-1/\tau}}{\tau},
 
-    which vanishes for very long ones (d is 1) and very short ones (d is 0). A decay stored as such moves freely.
-
-    Args:
-        cell: the cell, which names them among :attr:`neurolsc.Cell.scaled_parameters`.
-        gradients: those of the cell's parameters by name, from :func:`neurolsc.stability.parameter_gradients`.
-
-    Returns:
-        Its time constants; none of cells that name none.
+    which vanishes for very long ones (d is 1) and very short ones (d is 0). A decay stored as such moves freely. Those
+    that the cell names among its :attr:`neurolsc.Cell.scaled_parameters`.
     """
     found = []
     for scaled in cell.scaled_parameters:
@@ -125,8 +112,6 @@ def time_constants(cell: Cell, gradients: Mapping[str, Tensor] | None = None) ->
         decay = torch.exp(-1 / value) if scaled.through == "decay" else value
         moves = decay / value if scaled.through == "decay" else torch.ones_like(value)
         parameter = stored_parameter(owner, name)
-        stored = next((n for n, p in cell.named_parameters() if p is parameter), "")
-        gradient = (gradients or {}).get(stored)
         found.append(
             TimeConstant(
                 scaled.parameter,
@@ -134,7 +119,6 @@ def time_constants(cell: Cell, gradients: Mapping[str, Tensor] | None = None) ->
                 fixed=parameter is None,
                 trained=parameter is not None and parameter.requires_grad,
                 stuck=(moves < STUCK).double().mean().item(),
-                gradient=None if gradient is None else gradient.norm().item(),
             )
         )
     return tuple(found)

@@ -1,9 +1,4 @@
-"""What else says how gradients and activity get through a network, besides its radii.
-
-Growth over a whole run (:func:`lyapunov_exponents`), largest singular values, gradients of a loss by states and
-parameters and the part of them that batches share, spikes with a usable derivative, how much of the input a layer
-preserves, and its activity. `diagnose` measures all of it.
-"""
+"""How gradients and activity get through a network, besides its radii; `diagnose` measures all of it."""
 
 import math
 from collections import Counter
@@ -18,7 +13,7 @@ from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, as_network, eval_mode
 from neurolsc.neurons.cell import State
 from neurolsc.neurons.derivatives import LinearOperator
-from neurolsc.stability.arnoldi import TOLERANCE, radii, safe_sqrt
+from neurolsc.stability.arnoldi import radii, safe_sqrt
 from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, follow, gram, time_operator
 from neurolsc.validation import whole
 
@@ -31,10 +26,10 @@ SATURATED = 0.9  # spikes per step above which a neuron counts as saturated
 
 
 def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int = 0) -> Tensor:
-    r"""Measure how fast small changes of a layer's state grow or fade along a run.
+    r"""Finite-time Lyapunov exponents: how fast small changes of a layer's state grow or fade along a run.
 
     With the derivatives :math:`M_t = \partial h[t, l] / \partial h[t-1, l]` along the run of a sample and orthonormal
-    columns :math:`Q_0` drawn at random,
+    columns :math:`Q_0` drawn at random (QR method),
 
     .. math:: Q_t R_t = M_t Q_{t-1}, \qquad
               \lambda_i = \frac{1}{T} \sum_{t=1}^{T} \log |(R_t)_{ii}|
@@ -50,17 +45,10 @@ def lyapunov_exponents(network: Network, x: Tensor, *, count: int = 1, seed: int
 
     Returns:
         Exponents (L, B, count), in nats per step; above 0 gradients through time explode, ``-inf`` where a direction
-        is lost altogether. Over T steps each is uncertain by about 1 / T times the logarithm of how well the first
-        directions met theirs.
+        is lost altogether.
 
-    Raises:
-        TypeError: if network is not one.
-        ValueError: if x does not fit it, or count is not in 1 ... the smallest state.
-
-    Cost: ``count`` products of the derivative and a QR of (S, count) for each of L T B points.
-
-    Source: Benettin et al., Meccanica 15 (1980) (the QR method); arXiv:2006.02427, Engelken, Wolf & Abbott (of
-    recurrent networks); for the link to gradients Vogt et al., arXiv:2006.14123.
+    Source: Benettin et al., Meccanica 15 (1980); Engelken, Wolf & Abbott, arXiv:2006.02427 (recurrent networks); Vogt
+    et al., arXiv:2006.14123 (gradients).
     """
     whole("count", count)
     with eval_mode(as_network(network)), torch.no_grad():
@@ -88,16 +76,13 @@ def layer_exponents(t: Transitions, batch: int, count: int, seed: int) -> Tensor
     return total / steps
 
 
-def singular_values(
-    network: Network, x: Tensor, *, steps: int | None = None, seed: int = 0, tolerance: float = TOLERANCE
-) -> tuple[Tensor, Tensor]:
-    r"""Measure the largest singular value of every transition derivative of a network.
+def singular_values(network: Network, x: Tensor, *, steps: int | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
+    r"""The largest singular value of every transition derivative of a network, to 1 %.
 
     .. math:: \sigma_{\max}(M) = \max_{|u| = 1} |M u| = \sqrt{\rho(M^T M)}
 
-    It bounds what one step can do to a gradient, the radius what many steps of the same kind do; a derivative whose
-    radius is far below it stretches some gradients before they fade. Unequal widths need no sub-matrix. `steps`, drawn
-    at random, are all by default; `tolerance` is the relative error of the squares.
+    It bounds what one step can do to a gradient, the radius what many steps of the same kind do. Unequal widths need no
+    sub-matrix. `steps`, drawn at random, are all by default.
 
     Returns:
         Through time and through depth, each (L, K, B): layer, step, sample. Depth row 0 is that of the derivative by
@@ -109,24 +94,24 @@ def singular_values(
     with eval_mode(as_network(network)), torch.no_grad():
         transitions, _ = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
-        time = [singular_through_time(t, tolerance).view(shape) for t in transitions]
-        depth = [singular_through_depth(t, tolerance).view(shape) for t in transitions]
+        time = [singular_through_time(t).view(shape) for t in transitions]
+        depth = [singular_through_depth(t).view(shape) for t in transitions]
     return torch.stack(time), torch.stack(depth)
 
 
-def singular_through_time(t: Transitions, tolerance: float = TOLERANCE) -> Tensor:
+def singular_through_time(t: Transitions) -> Tensor:
     """The largest singular values through time at the points of a layer (P,)."""
-    return _largest_singular([time_operator(t)], t.x, tolerance)
+    return _largest_singular([time_operator(t)], t.x)
 
 
-def singular_through_depth(t: Transitions, tolerance: float = TOLERANCE) -> Tensor:
+def singular_through_depth(t: Transitions) -> Tensor:
     """The largest singular values through depth at the points of a layer (P,)."""
-    return _largest_singular(depth_operators(t), t.x, tolerance)
+    return _largest_singular(depth_operators(t), t.x)
 
 
-def _largest_singular(operators: Sequence[LinearOperator], like: Tensor, tolerance: float) -> Tensor:
+def _largest_singular(operators: Sequence[LinearOperator], like: Tensor) -> Tensor:
     points = 1 if all(part.same for part in operators) else len(like)
-    return safe_sqrt(radii(gram(operators, points), like, tolerance).radius).expand(len(like))
+    return safe_sqrt(radii(gram(operators, points), like).radius).expand(len(like))
 
 
 # ---- gradients
@@ -137,17 +122,9 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
 
     .. math:: G_{l,t,b} = \Big\lVert \frac{\mathrm{d} L}{\mathrm{d} h[t, l]_b} \Big\rVert_2
 
-    through all later steps and higher layers. Of a loss of the last step alone, row T-1-k is what is left of the
-    gradient k steps back. The network is run step by step, the graph of all T steps stays in memory, and its
-    parameters get no gradient.
-
-    Args:
-        network: the network.
-        x: input (T, B, n_in).
-        loss: of the logits (T, B, C).
-
-    Returns:
-        Norms (L, T, B), in the loss's unit over that of the state.
+    through all later steps and higher layers: (L, T, B), of a loss of the logits (T, B, C). Of a loss of the last step
+    alone, row T-1-k is what is left of the gradient k steps back. The graph of all T steps stays in memory; parameters
+    get no gradient.
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063.
     """
@@ -171,18 +148,10 @@ def state_gradients(network: Network, x: Tensor, loss: Loss) -> Tensor:
 def parameter_gradients(
     network: Network, x: Tensor, loss: Loss, *, mask: Tensor | None = None
 ) -> tuple[dict[str, Tensor], ...]:
-    """The gradient of a loss by the parameters of every layer, and last of the readout.
+    """The gradients of a loss by the parameters of each of L cells, and last of the readout, by name.
 
-    Args:
-        network: the network; the ``grad`` of its parameters stays as it is.
-        x: input (T, B, n_in).
-        loss: of the logits.
-        mask: as in :meth:`neurolsc.Network.run`.
-
-    Returns:
-        For each of L cells and the readout the gradients by name, detached, each in the shape of its parameter;
-        those of frozen parameters are left out. Cells that share one module of another library count those that they
-        would pre-train (:meth:`neurolsc.Cell.pretrained`).
+    Those of frozen parameters are left out; ``grad`` stays as it is. Cells that share one module of another library
+    count those that they would pre-train (:meth:`neurolsc.Cell.pretrained`).
     """
     cells = as_network(network).cells
     shared = Counter(p for cell in cells for p in cell.parameters())
@@ -204,35 +173,24 @@ def together(gradients: dict[str, Tensor]) -> Tensor:
 
 def _gradients(value: Tensor, by: list[Tensor]) -> list[Tensor]:
     """Gradients by tensors, zero by those that the value does not depend on."""
-    reached = [t for t in by if t.requires_grad]
-    if not value.requires_grad or not reached:
-        return [torch.zeros_like(t) for t in by]
-    found = iter(torch.autograd.grad(value, reached, allow_unused=True, materialize_grads=True))
-    return [next(found) if t.requires_grad else torch.zeros_like(t) for t in by]
+    reached = [t for t in by if t.requires_grad] if value.requires_grad else []
+    gradients = torch.autograd.grad(value, reached, allow_unused=True) if reached else ()
+    found = dict(zip(reached, gradients, strict=True))
+    return [torch.zeros_like(t) if found.get(t) is None else found[t] for t in by]
 
 
 def signal_to_noise(gradients: Tensor) -> float:
-    r"""Squared norm of the mean gradient of K batches over its variance between them.
+    r"""Squared norm of the mean gradient of K >= 2 batches (K, P) over its variance between them.
 
     .. math:: \mathrm{SNR} = \frac{\lVert \bar g \rVert^2}{\sum_p \mathrm{var}_k\, g_{k,p}},
         \qquad \bar g = \frac{1}{K} \sum_k g_k, \quad
         \mathrm{var}_k\, g_k = \frac{1}{K-1} \sum_k (g_k - \bar g)^2
 
-    Noise of mean 0 alone gives 1 / K on the average, and batches m times as large give m times as much.
+    Noise of mean 0 alone gives 1 / K on the average, and batches m times as large give m times as much. ``inf`` where
+    all batches agree, ``nan`` where all gradients are 0.
 
-    Of gradients (K, P) with all entries side by side, K >= 2. A number from 0; ``inf`` where all batches agree, ``nan``
-    where all gradients are 0.
-
-    Source: McCandlish et al. 2018, arXiv:1812.06162 (the reciprocal of its simple noise scale, in units of the
-    batch).
-
-    Example:
-        >>> import torch
-        >>> signal_to_noise(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
-        2.0
+    Source: McCandlish et al. 2018, arXiv:1812.06162 (the reciprocal of its simple noise scale).
     """
-    if gradients.ndim != 2 or len(gradients) < 2:
-        raise ValueError(f"gradients must have shape (K, P) with K >= 2 batches, got {tuple(gradients.shape)}.")
     return (gradients.mean(0).square().sum() / gradients.var(0).sum()).item()
 
 
@@ -244,16 +202,12 @@ def usable_share(
     .. math:: \frac{1}{K B n} \sum_{t,b,i} \Big[\, \Big|\frac{\partial z_i}{\partial v_i}\Big|
         \ge \text{threshold} \cdot \max_v \frac{\partial z_i}{\partial v_i} \Big]
 
-    Only through these a gradient reaches the neuron's weights; a neuron that is far from its threshold at all steps
-    and samples learns nothing, whatever the loss. The largest derivative is taken at the threshold itself, found by
-    bisection, so any surrogate will do. `steps`, drawn at random, are all by default.
+    Only through these a gradient reaches the neuron's weights. The largest derivative is taken at the threshold itself,
+    found by bisection, so any surrogate will do. `steps`, drawn at random, are all by default.
 
     Returns:
-        Shares (L,); NaN for a layer that does not spike, or whose cell does not say what its voltage is
-        (:meth:`neurolsc.Cell.membrane`).
+        Shares (L,); NaN for a layer that does not spike, or whose cell has no :meth:`neurolsc.Cell.membrane`.
     """
-    if not 0 < threshold <= 1:
-        raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}.")
     chosen = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed))
     with eval_mode(as_network(network)):
         return torch.tensor([_usable(t, threshold) for t in follow(network, x, chosen)[0]])
@@ -302,7 +256,7 @@ class Activity(NamedTuple):
     rate: float  # spikes per neuron and step
     dead: float  # share of the neurons that fire at no step of any sample
     saturated: float  # share of the neurons that fire at more than nine steps of ten
-    synchrony: float  # share of the neurons' variance over time that they have in common, see `activity`
+    synchrony: float  # share of the neurons' variance over time that they have in common
 
 
 def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
@@ -315,11 +269,7 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
         {\sum_b \frac{1}{n} \sum_i \mathrm{var}_t\, z_i[t, b]},
 
     1 where all neurons fire at the same steps, about 1 / n where they are independent, and NaN where none ever
-    changes. An input that comes and goes drives it up as well.
-
-    Args:
-        spikes: outputs of a layer (T, B, n).
-        mask: (T, B), bool, the steps that count; None: all.
+    changes. An input that comes and goes drives it up as well. Of outputs (T, B, n), at the steps of a mask (T, B).
 
     Source: Golomb & Rinzel, Physica D 72 (1994) (synchrony).
     """
@@ -342,9 +292,9 @@ def activity(spikes: Tensor, mask: Tensor | None = None) -> Activity:
 def surviving_share(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
     r"""The share of the variance between samples of an input that a layer preserves.
 
-    Every sample is its sums over windows of time. The similarities of samples are the scalar products
-    :math:`K = X X^T` of the input and :math:`L` of the layer. With both U-centred (without diagonal, every row summing
-    to 0), so that chance gives 0 on the average,
+    Every sample is its sums over equal windows of time. The similarities of samples are the scalar products
+    :math:`K = X X^T` of the input (T, B, N) and :math:`L` of the layer (T, B, M). With both U-centred (without
+    diagonal, every row summing to 0), so that chance gives 0 on the average,
 
     .. math:: s = \max\Big(0, \frac{\langle \tilde K, \tilde L \rangle}
         {\lVert \tilde K \rVert\, \lVert \tilde L \rVert}\Big)^2,
@@ -352,26 +302,11 @@ def surviving_share(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
     the share of the variance of the input's similarities that a linear function of the layer's predicts: 1 for an
     identity, a rotation and any scale, 0 for a layer that is silent or the same for all samples, and
     :math:`O(1 / B^2)` for noise independent of the input. A low share is no fault: a layer may preserve a small
-    difference that decides and drop the rest.
-
-    Args:
-        x: the input (T, B, N).
-        layer: outputs of a layer (T, B, M).
-        windows: equal stretches of time that are summed over; a layer may lag by a small part of one.
-
-    Returns:
-        A share from 0 to 1; NaN for fewer than 4 samples, or where all samples of the input are alike.
-
-    Raises:
-        ValueError: if the two differ in steps or samples.
+    difference that decides and drop the rest. NaN for fewer than 4 samples, or where all of the input are alike.
 
     Source: Song et al. 2012, JMLR 13 (unbiased HSIC); Székely & Rizzo 2014, arXiv:1310.2926 (U-centring); Kornblith
     et al. 2019, arXiv:1905.00414 (CKA, of which s is the debiased square).
     """
-    if x.ndim != 3 or layer.ndim != 3 or x.shape[:2] != layer.shape[:2]:
-        raise ValueError(
-            f"x and layer must be (T, B, N) of the same steps and samples, got {tuple(x.shape)} and {tuple(layer.shape)}."
-        )
     if x.shape[1] < 4:
         return math.nan
     of_x, of_layer = (_similarities(part, min(windows, len(x))) for part in (x, layer))
@@ -384,7 +319,6 @@ def surviving_share(x: Tensor, layer: Tensor, *, windows: int = 10) -> float:
 
 
 def _similarities(x: Tensor, windows: int) -> Tensor:
-    """U-centred scalar products of samples (B, B), in double precision."""
     x = x.detach()
     sums = torch.cat([part.double().sum(0) for part in x.tensor_split(windows)], 1)
     sums = sums - sums.mean(0)  # changes nothing but rounding: U-centring takes it off as well

@@ -21,13 +21,7 @@ CLOSER = 4
 
 
 class InputStream:
-    """The inputs of batches, again and again; `taken` counts them, `steps` are the T of the first.
-
-    Raises:
-        TypeError: if batches is not an iterable, for any number of rounds, of inputs x (T, B, n_in) or of tuples that
-            begin with one.
-        ValueError: if there is none, or x of a pair (x, labels) has the batch first.
-    """
+    """The inputs of batches, again and again; `taken` counts them, `steps` are the T of the first."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         if isinstance(batches, Tensor | Iterator) or not isinstance(batches, Iterable):
@@ -49,7 +43,6 @@ class InputStream:
                 raise ValueError("pretrain needs at least one batch of inputs, got none.")
 
     def take(self) -> Tensor:
-        """The next input."""
         self.taken += 1
         return next(self._inputs)
 
@@ -59,11 +52,6 @@ def input_of(batch: Any, place: int) -> Tensor:
 
     Of a batch with a mask (T, B) the samples that last at least as long as the middle one are taken, cut to its length,
     so that no step is padding.
-
-    Raises:
-        TypeError: if it is none of these.
-        ValueError: if x is not (T, B, n_in), the number of labels is that of its first axis only, or the mask has
-            another shape.
     """
     x, labels, mask, *_ = *(batch if isinstance(batch, tuple | list) else (batch,)), None, None, None
     if not isinstance(x, Tensor):
@@ -98,13 +86,8 @@ def standard_error(radii: Tensor, total: int) -> float:
     .. math:: s^2 = \frac{\mathrm{var}_b\,\bar r_b}{B}
               + \Big(1 - \frac K T\Big) \frac{\sum_k (\bar r_{k+1} - \bar r_k)^2}{2 K (K - 1)}
 
-    The first term says how far the means of samples lie apart. All samples share the same steps, one from each of K
-    stretches of the run; the second term is the error of that draw, from successive differences. A single sample has
-    the second alone.
-
-    Args:
-        radii: at the points (K, B).
-        total: the T steps of the run.
+    of radii (K, B) of a run of T steps. The first term says how far the means of samples lie apart. All samples share
+    the same steps, one from each of K stretches of the run; the second term is the error of that draw.
 
     Source: successive differences: Wolter, Introduction to Variance Estimation, 2007, Sec. 8.2.
     """
@@ -127,10 +110,7 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True)
 class Meter:
-    """Measures the radii of a network, at drawn points.
-
-    Every step draws from a generator of its own, so that a resumed run draws what an uninterrupted one does.
-    """
+    """Measures the radii of a network, at points drawn anew in each step."""
 
     network: Network
     goal: RadiusTarget
@@ -145,14 +125,13 @@ class Meter:
 
     def settings(self) -> dict[str, Any]:
         """What the steps depend on besides inputs, max_steps and criteria."""
-        of_options = {f.name: getattr(self.options, f.name) for f in fields(PretrainOptions)}
-        del of_options["max_steps"], of_options["criteria"], of_options["direction"]
-        rule = as_rule(self.options.rule, self.options.target).name
-        of_options |= {"target": tuple(self.goal), "rule": rule, "seed": self.seed}
-        return of_options | network_fingerprint(self.network)
+        found = {f.name: getattr(self.options, f.name) for f in fields(PretrainOptions)}
+        del found["max_steps"], found["criteria"], found["direction"]
+        found["rule"] = as_rule(self.options.rule, self.options.target).name
+        return found | {"target": tuple(self.goal), "seed": self.seed} | network_fingerprint(self.network)
 
     def generator(self, step: int) -> torch.Generator:
-        """The source of all that is drawn for a step."""
+        """A generator of its own for each step: a resumed run draws what an uninterrupted one does."""
         return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
 
     def count(self, x: Tensor, times: int = 1) -> int | None:

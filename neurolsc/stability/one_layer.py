@@ -13,7 +13,7 @@ Leaks, resets and adaptation are left out; where the state is linear in W so is 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -53,16 +53,9 @@ def _delayed(network: Network, below: Tensor, layer: int) -> Tensor:
 def bottom_up(network: Network, x: Tensor, some: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Transitions]]:
     """Layer after layer its input and the points of its derivatives; each layer runs once.
 
-    A layer may be changed at its turn: the next one reads the output of the changed one.
-
-    Args:
-        network: the network.
-        x: input (T, B, n_in).
-        some: the samples at whose points derivatives are taken.
-        times: the steps at which they are, increasing.
-
-    Yields:
-        The layer's input at all steps (T, B, n_in), and its points as of :func:`neurolsc.stability.transitions.follow`.
+    A layer may be changed at its turn: the next one reads the output of the changed one. Of an input (T, B, n_in)
+    derivatives are taken at `some` samples and increasing `times`; yields the layer's input at all steps, and its
+    points as of :func:`neurolsc.stability.transitions.follow`.
     """
     wanted, read = set(times.tolist()), reads(network, x, 0)
     below, state_below = None, None
@@ -115,11 +108,13 @@ def again(t: Transitions, read: Tensor, times: Tensor) -> Transitions:
 
 def scale_to_rate(cell: Cell, thresholds: Thresholds, read: Tensor, wanted: float, *, reach: float) -> float:
     """Scale thresholds, by `reach` at most, until a cell's rate is nearest to a wanted one; return its rate."""
-
-    def scale(log: float) -> None:
-        thresholds.scale(math.exp(-log))
-
-    return settle(scale, lambda: rate(cell, read), wanted, reach=math.log(reach), close=1e-3 * wanted)
+    return settle(
+        lambda log: thresholds.scale(math.exp(-log)),
+        lambda: rate(cell, read),
+        wanted,
+        reach=math.log(reach),
+        close=1e-3 * wanted,
+    )
 
 
 # ---- recurrence
@@ -182,60 +177,18 @@ def without(matrices: Sequence[WeightMatrix]) -> Iterator[None]:
 # ---- roots
 
 
-class Bracket(NamedTuple):
-    """Two points, and a function's values there."""
-
-    low: float
-    high: float
-    at_low: float
-    at_high: float
-
-
-def bracket(function: Callable[[float], float], reach: float) -> Bracket:
+def bracket(function: Callable[[float], float], reach: float) -> tuple[float, float]:
     """Widen away from 0, up to `reach`, until the sign of an increasing function changes.
 
     Both ends are the same where it does not, or where 0 is the root.
     """
     here = function(0.0)
-    near, far = (0.0, here), -math.copysign(0.25, here)
-    while here != 0 and abs(near[0]) < reach:
-        there = function(far)
-        if there * here <= 0:
-            (low, a), (high, b) = sorted([near, (far, there)])
-            return Bracket(low, high, a, b)
-        near, far = (far, there), math.copysign(min(2 * abs(far), reach), far)
-    return Bracket(0.0, 0.0, here, here)
-
-
-def root(function: Callable[[float], float], between: Bracket, *, width: float, close: float) -> float:
-    r"""A root between two points at which a function has different signs: ITP.
-
-    Interpolate, truncate (step towards the middle), project (onto the ends of what bisection could still reach): as
-    fast as regula falsi on what is smooth, and at no function more than one step slower than bisection. Stops at a
-    bracket of twice the width, or at a value of modulus `close`; returns the point of the smallest value found, the
-    last of equal ones.
-
-    Source: Oliveira & Takahashi, ACM Trans. Math. Softw. 47 (2020), 5; kappa_1 = 0.2 / (b - a), kappa_2 = 2, n_0 = 1.
-    """
-    low, high, a, b = between
-    best, at = min((abs(a), low), (abs(b), high))
-    slope = 0.2 / (high - low)
-    for left in range(math.ceil(math.log2((high - low) / (2 * width))) + 1, 0, -1):
-        if high - low <= 2 * width or best <= close:
-            break
-        middle, falsi = (low + high) / 2, (b * low - a * high) / (b - a)
-        side = math.copysign(1.0, middle - falsi)
-        x = falsi + side * min(slope * (high - low) ** 2, abs(middle - falsi))
-        radius = width * 2.0**left - (high - low) / 2
-        x = x if abs(x - middle) <= radius else middle - side * radius
-        y = function(x)
-        if abs(y) <= best:
-            best, at = abs(y), x
-        if (y > 0) == (b > 0):
-            high, b = x, y
-        else:
-            low, a = x, y
-    return at
+    near, far = 0.0, -math.copysign(0.25, here)
+    while here != 0 and abs(near) < reach:
+        if function(far) * here <= 0:
+            return min(near, far), max(near, far)
+        near, far = far, math.copysign(min(2 * abs(far), reach), far)
+    return 0.0, 0.0
 
 
 def settle(
@@ -243,17 +196,14 @@ def settle(
 ) -> float:
     """Set a value so that its measure is nearest to a target, of all values tried; return the measure.
 
-    Of values that measure the same it is the one nearest to 0.
-
-    Args:
-        set_to: sets the value, 0 at the start.
-        measure: measures it; increases with the value, up to noise.
-        target: the target.
-        reach: how far the value may go from 0.
-        close: a difference from the target that will do.
+    Of values that measure the same it is the one nearest to 0. The measure increases with the value, up to noise; the
+    value goes no farther than `reach` from 0, where it starts. A difference of `close` from the target will do.
     """
+    from scipy.optimize import brentq  # takes 0.2 s to import
+
     tried: list[tuple[float, float, float, float]] = []
 
+    @cache
     def miss(value: float) -> float:
         set_to(value)
         found = measure()
@@ -261,9 +211,9 @@ def settle(
         tried.append((abs(missed), abs(value), value, found))
         return missed if abs(missed) > close else 0.0
 
-    between = bracket(miss, reach)
-    if between.low < between.high:
-        root(miss, between, width=1e-4, close=0.0)
+    low, high = bracket(miss, reach)
+    if low < high:
+        brentq(miss, low, high, xtol=1e-4)
     _, _, value, found = min(tried)
     set_to(value)
     return found

@@ -9,7 +9,7 @@ and II-G,
 3. shuffles every learnable tensor of the cells;
 
 until the radii have converged. The optimizer, Lookahead, averages with a slow copy of the parameters. Unless 2 and 3
-act on that copy too, it averages unrelated tensors; so here they do. :meth:`Pretraining.advance` is one step.
+act on that copy too, it averages unrelated tensors, whose deviations shrink; so here they do.
 """
 
 import copy
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WAYS = ("time", "depth")
+WEIGHT_DECAY = 1e-4
 
 
 def pretrain(
@@ -75,13 +76,11 @@ def pretrain(
         The result. A target that was not reached is a result too: see ``findings``.
 
     Raises:
-        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules), batches are not batches,
-            such as one tensor, or an option is unknown.
-        ValueError: for an option out of range, no batches, a batch that is batch first or does not fit the network, or
-            a checkpoint of other settings.
+        TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules), or batches are not batches.
+        ValueError: for an option out of range, a batch that is batch first or does not fit the network, or a checkpoint
+            of other settings.
         FloatingPointError: if a radius is NaN; the message names the layer.
         BlockingIOError: if another process is at work with the checkpoint.
-        OSError: if the checkpoint cannot be read or written.
 
     Cost of a step: one run over T steps, and ``samples * steps`` radii per layer and direction,
     each with a gradient that costs up to six factorisations of an n_hidden x n_hidden matrix.
@@ -106,7 +105,15 @@ def pretrain(
         run = Pretraining(Meter(network, goal, chosen, seed), inputs)
         settings = run.meter.settings() | {"steps of the inputs": inputs.steps} | data_fingerprint("inputs", batches)
         if checkpoint is not None and Path(checkpoint).exists():
-            run.restore(read_state(checkpoint, settings, set(run.state())))
+            state = read_tree(checkpoint)
+            if not isinstance(state, dict) or state.keys() != run.state().keys() | {"settings"}:
+                raise ValueError(f"{checkpoint} is not the checkpoint of such a pre-training.")
+            if changed := differences(state["settings"], settings):
+                raise ValueError(
+                    f"the checkpoint began with other settings ({changed}). Use the same settings, another file than "
+                    f"{checkpoint}, or remove it."
+                )
+            run.restore(state)
         with progress_bar(chosen.max_steps, initial=run.step, unit="step", desc="pretrain", shown=progress) as bar:
             while True:
                 before = run.state() if checkpoint is not None else {}
@@ -136,12 +143,12 @@ class Pretraining:
         self.rule = as_rule(options.rule, options.target)
         named = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share some
         self.parameters = [p for p in named if p.requires_grad]
-        self.optimizer = adabelief_lookahead(self.parameters, lr=options.lr, weight_decay=options.weight_decay)
+        self.optimizer = adabelief_lookahead(self.parameters, lr=options.lr, weight_decay=WEIGHT_DECAY)
         self.step, self.seconds, self.smoothed = 0, 0.0, math.nan
         self.met_in_a_row = 0  # steps
         self.polishing = False
         self.turns = {way: [0] * layers for way in WAYS}  # of kappa around 1
-        self.up: dict[str, list[bool]] = {}  # whether kappa was above 1 last
+        self.up: dict[str, list[bool]] = {}  # True if kappa was above 1 last
         self.history: list[dict[str, Any]] = []
         self.best_miss, self.best_step, self.best = [math.inf, math.inf], 0, self._weights()
 
@@ -236,7 +243,7 @@ class Pretraining:
 
         # 2 and 3 act on the parameters, and on Lookahead's slow copy of them.
         move()
-        if options.gradient and options.slow_copy and not self.polishing:
+        if options.gradient and not self.polishing:
             slow = [self.optimizer.state[p]["slow_params"] for p in self.parameters]
             fast = self._weights()  # with what the optimizer does not hold: no move acts on it twice
             with torch.no_grad():
@@ -280,23 +287,6 @@ def shuffled(p: Tensor, order: Tensor) -> Tensor:
     return entries.masked_scatter(there, entries[order[there[order]]]).view_as(p)
 
 
-def read_state(path: str | PathLike[str], settings: dict[str, Any], keys: set[str]) -> dict[str, Any]:
-    """The content of a checkpoint with these keys, of a run with these settings.
-
-    Raises:
-        ValueError: if it is another; the message names the settings that differ.
-    """
-    state = read_tree(path)
-    if not isinstance(state, dict) or state.keys() != keys | {"settings"}:
-        raise ValueError(f"{path} is not the checkpoint of such a pre-training.")
-    if changed := differences(state["settings"], settings):
-        raise ValueError(
-            f"the checkpoint began with other settings ({changed}). Use the same settings, another file than {path}, "
-            "or remove it."
-        )
-    return state
-
-
 # ---- the result
 
 
@@ -305,7 +295,7 @@ class PretrainResult(Displayed):
     """What setting the radii did; the network itself holds the best weights.
 
     Attributes:
-        converged: whether the criteria hold for the profile, and every layer fires.
+        converged: True if the criteria hold for the profile, and every layer fires.
         steps: pre-training steps taken (of :func:`neurolsc.scale_to_radius`: measurements made).
         history: one row per step: loss, mean radii through time and depth, deviation, firing rates (None of a layer
             that does not send spikes), seconds.
@@ -329,26 +319,20 @@ class PretrainResult(Displayed):
 
     @property
     def points(self) -> tuple[int, int]:
-        """Number of points at which the radii of each layer were measured: (time steps, samples)."""
+        """Points at which the radii of each layer were measured: (time steps, samples)."""
         return self.profile.time.shape[1], self.profile.time.shape[2]
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
-        """Draw mean radii and firing rates over the steps; no rates of layers that send no spikes.
-
-        Args:
-            path: a file to write as well, whose suffix chooses the format.
-            title: of the whole.
+        """Draw mean radii and firing rates over the steps; write them to a file, whose suffix chooses the format.
 
         Raises:
-            ValueError: if this is of :func:`neurolsc.scale_to_radius`, whose measurements are of single layers; its
-                profile can be drawn.
+            ValueError: if this is of :func:`neurolsc.scale_to_radius`, whose measurements are of single layers.
         """
         from neurolsc.plots import plot_pretraining  # matplotlib is slow to import and few runs draw
 
         return plot_pretraining(self.history, self.profile.target, path, title=title)
 
     def parts(self) -> list[str | Table]:
-        """How it ended, the profile, the standard errors of its means, and the findings."""
         reached = "converged" if self.converged else "not converged"
         steps, samples = self.points
         sure = (
@@ -379,8 +363,7 @@ def conclude(
         cure = f"scale w_in {'down' if m.mean > m.target else 'up'}, or move the thresholds of the layer below"
         if m.direction == "time":
             term = profile.main_term(m.layer)
-            share = profile.sources[m.layer].get(term.name)
-            problem += f", due to the {term.name} at {share:.0%} of the points" if share is not None else ""
+            problem += f", due to the {term.name}" if profile.due_to[m.layer] else ""
             cure = term.too_large if m.mean > m.target else term.too_small
             if not profile.time[m.layer].any():
                 cure = "it has no memory; set direction='depth'"

@@ -19,31 +19,25 @@ from neurolsc.progress import LOG_INTERVAL, progress_bar
 from neurolsc.stability.arnoldi import (
     DENSE_BELOW,
     METHODS,
-    TOLERANCE,
     Method,
     Radii,
-    finite,
     leading_pairs,
     points_with_bases,
-    points_with_matrices,
     radii,
     safe_sqrt,
 )
-from neurolsc.stability.eigen import largest_singular_value, radius_and_gradient, random_submatrix, spectral_radius
 from neurolsc.stability.findings import surrogate_fault
 from neurolsc.stability.one_layer import without
 from neurolsc.stability.transitions import (
     NON_SQUARE,
     NonSquare,
     Transitions,
-    depth_factors,
     depth_product,
     draw_steps,
     flat,
     follow,
     input_operators,
     memory_operator,
-    time_derivative,
     time_operator,
     time_product,
 )
@@ -62,63 +56,38 @@ TERMS = (
     ),
     Term("recurrence", "scale w_rec down", "scale w_rec up, or move neurons off where they saturate", "#009e73"),
 )
-# points of a layer at which terms are compared: in closed form, and by autograd, whose products are slower
-SOURCES, BY_AUTOGRAD = 64, 16
+# points of a layer at which terms are compared: of small closed forms, of larger ones, and by autograd
+DENSE, BY_PRODUCTS, BY_AUTOGRAD = 256, 64, 16
 # from so many state variables on, a few points by autograd take seconds: so many between two reports of progress
 SLOW, FEW = 1024, 4
 
 
-def time_radius(t: Transitions, layer: int, method: Method = "krylov", tolerance: float = TOLERANCE) -> Radii:
-    """Radii through time at the points of t, shape (K B,), differentiable by the parameters.
-
-    Args:
-        t: the points.
-        layer: number of the layer from 0, for errors.
-        method: ``"krylov"`` or ``"exact"``, as in :func:`radius_profile`.
-        tolerance: relative error up to which a radius from products counts.
-    """
+def time_radius(t: Transitions, layer: int, method: Method = "krylov") -> Radii:
+    """Radii through time at the points of t, shape (K B,), differentiable by the parameters; `layer` is for errors."""
     with _naming(t, layer, "time"):
-        if method == "exact":
-            return _dense(spectral_radius(finite(time_derivative(t))))
         known = t.cell.derivatives()
         with_input = known is None or known.reads_input
         some, which = _distinct(t, flat(t.before), *((t.x,) if with_input else ()))
-        return radii(time_product(some), t.x, tolerance).at(which)
+        return radii(time_product(some), t.x, method).at(which)
 
 
 def depth_radius(
-    t: Transitions,
-    layer: int,
-    non_square: NonSquare,
-    generator: torch.Generator,
-    method: Method = "krylov",
-    tolerance: float = TOLERANCE,
+    t: Transitions, layer: int, non_square: NonSquare, generator: torch.Generator, method: Method = "krylov"
 ) -> Radii:
     """Radii through depth at the points of t, shape (K B,), differentiable by the parameters."""
     points, singular = len(t.x), t.non_square and non_square == "singular"
     drawn = t.non_square and not singular  # another choice at every point
     with _naming(t, layer, "depth"):
-        if method == "exact":
-            m, below = depth_factors(t)
-            if below is not None:  # A B and B A have the same eigenvalues but for zeros, and B A is no larger
-                m = m @ below if t.non_square else below @ m
-            m = finite(m).expand(points, -1, -1) if drawn else finite(m)
-            radius = largest_singular_value(m) if singular else spectral_radius(random_submatrix(m, generator))
-            return _dense(radius.expand(points))
         which = torch.arange(points, device=t.x.device)
         if not drawn:
             below = () if t.state_below is None else (flat(t.state_below),)
             alike = all(part.same for part in input_operators(t))
             t, which = _distinct(t, *below, *(() if alike else (t.x, flat(t.before))))
         product = depth_product(t, non_square, generator)
-        found = radii(product, t.x, tolerance)
+        found = radii(product, t.x, method)
     if singular:  # the operator is M times its transpose
         found = found._replace(radius=safe_sqrt(found.radius))
     return found.at(which if product.points > 1 else torch.zeros_like(which))
-
-
-def _dense(radius: Tensor) -> Radii:
-    return Radii(radius, torch.ones_like(radius, dtype=torch.bool))
 
 
 def _distinct(t: Transitions, *parts: Tensor) -> tuple[Transitions, Tensor]:
@@ -148,33 +117,16 @@ def _naming(t: Transitions, layer: int, direction: str) -> Iterator[None]:
         raise FloatingPointError(str(fault)) from error
 
 
-def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) -> dict[str, Tensor]:
+def contributions(t: Transitions, radius: Tensor) -> dict[str, Tensor]:
     """What each term contributes to the radius through time, at some or all points; they sum to it.
 
-    The contribution of a term is its product with the gradient of the radius. Without a closed form the terms are
+    The contribution of a term is its product with the gradient of the radius (P,). Without a closed form the terms are
     the recurrent weights and the rest: of spiking cells what is left without these weights, of others, such as a GRU,
-    the derivative by the state with the output fixed (`memory`).
-
-    Args:
-        t: the points.
-        layer: number of the layer from 0, for errors.
-        method: as in :func:`time_radius`.
-        radius: the radii at the points (P,).
-
-    Returns:
-        Contributions by name; empty if nothing is known.
+    the derivative by the state with the output fixed (`memory`). Empty if nothing is known.
     """
     known = t.cell.derivatives()
     if known is not None and not known.terms:
         return {}
-    if known is not None and (method == "exact" or t.states <= DENSE_BELOW):
-        pieces = []
-        for piece in t.chunks(points_with_matrices(t.states)):
-            terms = known.by_state(piece.x, piece.before)
-            with _naming(t, layer, "time"):
-                gradient = radius_and_gradient(finite(sum(terms.values(), t.x.new_zeros(()))))[1]
-            pieces.append({k: (gradient * term).sum((-2, -1)).expand(len(piece.x)) for k, term in terms.items()})
-        return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
     recurrent = weight_matrices(t.cell, "time")
     spiking = t.cell.membrane() is not None or t.cell.integrator
     own = "memory"
@@ -185,7 +137,7 @@ def contributions(t: Transitions, layer: int, method: Method, radius: Tensor) ->
         own = " and ".join(["leak", *(["reset"] if carries else []), *(["adaptation"] if adapts else [])])
     if known is None and not recurrent:
         return {own: radius} if spiking else {}
-    count = min(len(t.x), BY_AUTOGRAD if known is None else SOURCES)
+    count = min(len(t.x), BY_AUTOGRAD if known is None else DENSE if t.states <= DENSE_BELOW else BY_PRODUCTS)
     some = t.at(torch.arange(count) * len(t.x) // count)
     pairs = leading_pairs(time_product(some), t.x)
     x, y, size = pairs.right, pairs.left, pairs.value.abs()
@@ -227,24 +179,20 @@ class RadiusProfile(Displayed):
         time: radii through time (L, K, B): layer, step, sample.
         depth: radii through depth (L, K, B); row 0 is the first layer's derivative by the input.
         steps: the K steps that were measured (K,); every one of T by default.
-        sources: per layer, the share of the points at which each term of the closed form (leak, reset, feedback,
-            recurrence) contributes most to the radius through time; of 64 points spread evenly over the run where
-            radii were found without matrices. Empty for cells without a closed form.
         firing_rate: spikes per neuron and step (L,); NaN for a layer whose outputs are not all 0 or 1.
         silent_steps: share of steps and samples at which no neuron of the layer fires (L,); NaN likewise.
         non_square: per depth row, how a derivative between unequal widths was treated; None where it is square.
         exact: share of the radii through time and depth (2, L) that come from dense eigenvalues: all of small
-            layers, and of others those for which neither products with vectors nor squares settled.
+            layers, and of others where products with vectors did not settle.
         target: the target radii (time, depth), if any; None: left as it was.
-        terms: per layer, the terms of its cell: what to change, and their colours.
+        terms: per layer, the terms of its closed form: what to change, and their colours.
         due_to: per layer, the mean contribution of each term to the radius through time, which sum up to its mean;
-            without a closed form, as of wrapped layers, of the recurrent weights and of the rest, at 16 points.
+            without a closed form, as of wrapped layers, of the recurrent weights and of the rest; at some points.
     """
 
     time: Tensor
     depth: Tensor
     steps: Tensor
-    sources: tuple[dict[str, float], ...]
     firing_rate: Tensor
     silent_steps: Tensor
     non_square: tuple[NonSquare | None, ...]
@@ -264,28 +212,22 @@ class RadiusProfile(Displayed):
         return self.depth.mean((1, 2))
 
     def main_term(self, layer: int) -> Term:
-        """The term that contributes most to the radius through time at most points; `unknown` if none is known."""
-        sources = self.sources[layer]
-        most = max(sources, key=sources.__getitem__, default="unknown")
+        """The term that contributes most to the mean radius through time; `unknown` if none is known."""
+        parts = self.due_to[layer]
+        most = max(parts, key=parts.__getitem__, default="unknown")
         return next((term for term in self.terms[layer] if term.name == most), Term(most))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values."""
         numbers = {name: getattr(self, name).tolist() for name in ("time", "depth", "steps", "time_mean", "depth_mean")}
         shares = {
             name: [None if math.isnan(value) else value for value in getattr(self, name).tolist()]
             for name in ("firing_rate", "silent_steps")
         }
-        lists = {name: list(getattr(self, name)) for name in ("sources", "due_to", "non_square")}
+        lists = {name: list(getattr(self, name)) for name in ("due_to", "non_square")}
         return numbers | shares | lists | {"exact": self.exact.tolist(), "target": self.target}
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
-        """Draw the profile.
-
-        Args:
-            path: a file to write as well, whose suffix chooses the format.
-            title: of the whole.
-        """
+        """Draw the profile, and write it to a file, whose suffix chooses the format."""
         from neurolsc.plots import plot_profile  # matplotlib is slow to import and few runs draw
 
         return plot_profile(
@@ -293,7 +235,7 @@ class RadiusProfile(Displayed):
             steps=self.steps.numpy(),
             time=self.time.numpy(),
             depth=self.depth.numpy(),
-            due_to=self.sources,
+            due_to=self.due_to,
             colors={term.name: term.color for terms in self.terms for term in terms if term.color},
             firing_rate=self.firing_rate.tolist(),
             target=self.target,
@@ -303,12 +245,10 @@ class RadiusProfile(Displayed):
         )
 
     def _stars(self) -> list[str]:
-        """What a star in the table and the picture means."""
         words = {"submatrix": "radius of a random square sub-matrix", "singular": "largest singular value"}
         return [f"* between unequal widths: {words[t]}" for t in sorted({t for t in self.non_square if t})]
 
     def parts(self) -> list[str | Table]:
-        """What is shown: a table with a line for each layer, and what its signs mean."""
         head = ("layer", "time radius", "depth radius", "spikes/step", "silent", "time radius due to")
         star = " " if any(self.non_square) else ""
         rows = [
@@ -323,12 +263,6 @@ class RadiusProfile(Displayed):
             for i in range(len(self.time))
         ]
         lines: list[str | Table] = [Table(head, rows)]
-        if (self.exact < 1).any():
-            shares = (
-                f"{name} {', '.join(f'{s:.1%}' for s in row)}"
-                for name, row in zip(("time", "depth"), self.exact, strict=True)
-            )
-            lines.append(f"from products with vectors; by dense eigenvalues: {'; '.join(shares)}")
         if self.target is not None:
             aims = zip(("time", "depth"), self.target, strict=True)
             lines.append("target: " + ", ".join(f"{name} {radius:.3g}" for name, radius in aims if radius is not None))
@@ -342,7 +276,6 @@ def radius_profile(
     steps: int | None = None,
     non_square: NonSquare = "submatrix",
     method: Method = "krylov",
-    tolerance: float = TOLERANCE,
     target: tuple[float | None, float | None] | None = None,
     seed: int = 0,
     progress: bool | None = None,
@@ -354,18 +287,15 @@ def radius_profile(
         x: input (T, B, n_in).
         steps: measure this many steps, drawn at random; by default all T.
         non_square: what stands for the radius between unequal widths.
-        method: ``"krylov"``: from products of the derivative with vectors, by squares of the whole matrix where these
-            do not settle, by dense eigenvalues only where that is cheaper or neither settles; ``"exact"``: by dense
-            eigenvalues.
-        tolerance: relative error up to which a radius from products counts, above 0 and at most 0.1; the larger, the
-            fewer products. Below about 1e-4 in float32 all radii come from dense eigenvalues.
+        method: ``"krylov"``: to 1 % from products of the derivative with vectors, by dense eigenvalues where that is
+            cheaper or products do not settle; ``"exact"``: by dense eigenvalues.
         target: radii through time and depth to show with the measured ones.
         seed: of the steps and sub-matrices that are drawn.
         progress: show a progress bar; None: after ten seconds.
 
     Raises:
         TypeError: if network is not one (:func:`neurolsc.wrap` makes one of other modules).
-        ValueError: if x does not fit the network, steps is not in 1 ... T, or the tolerance not in 0 ... 0.1.
+        ValueError: if x does not fit the network or steps is not in 1 ... T.
         FloatingPointError: if a state or derivative is NaN or infinite; the message names the layer.
 
     Cost: for each of L K B points and direction a few dozen products, of LIF and ALIF O(n_hidden^2) each; ``"exact"``:
@@ -378,28 +308,24 @@ def radius_profile(
     with eval_mode(as_network(network)), torch.no_grad():
         transitions, outputs = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
-        time, depth, sources, due_to, exact = [], [], [], [], []
+        time, depth, due_to, exact = [], [], [], []
         work = len(transitions) * shape[0]
         delay = 0.0 if progress else LOG_INTERVAL
         with progress_bar(work, desc="radii", unit="step", shown=progress is not False, delay=delay) as bar:
             for layer, t in enumerate(transitions):
                 pieces, across = [], []
-                together = points_with_matrices(t.states) if method == "exact" else points_with_bases(t.x, t.states)
+                together = points_with_bases(t.x, t.states)
                 if t.cell.derivatives() is None and t.states >= SLOW:
                     together = min(together, FEW)
                 for piece in t.chunks(together):
-                    pieces.append(time_radius(piece, layer, method, tolerance))
-                    across.append(depth_radius(piece, layer, non_square, generator, method, tolerance))
+                    pieces.append(time_radius(piece, layer, method))
+                    across.append(depth_radius(piece, layer, non_square, generator, method))
                     bar.update(len(piece.x) / shape[1])
                 for found, measured in ((pieces, time), (across, depth)):
                     measured.append(torch.cat([r.radius for r in found]).view(shape).cpu())
                     exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
-                parts = contributions(t, layer, method, time[-1].flatten())
+                parts = contributions(t, time[-1].flatten())
                 due_to.append({name: part.mean().item() for name, part in parts.items()})
-                shared = bool(parts) and (t.cell.derivatives() is not None or "memory" in parts)
-                most = torch.stack(list(parts.values())).argmax(0).tolist() if shared else []
-                names = [list(parts)[i] for i in most]
-                sources.append({name: names.count(name) / len(names) for name in sorted(set(names))})
     spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
     silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])
     treated: tuple[NonSquare | None, ...] = tuple(non_square if t.non_square else None for t in transitions)
@@ -409,13 +335,10 @@ def radius_profile(
         known.terms if (known := cell.derivatives()) else TERMS if "memory" in parts else ()
         for cell, parts in zip(network.cells, due_to, strict=True)
     )
-    return RadiusProfile(
-        times, depths, chosen, tuple(sources), spikes, silent, treated, shares, target, terms, tuple(due_to)
-    )
+    return RadiusProfile(times, depths, chosen, spikes, silent, treated, shares, target, terms, tuple(due_to))
 
 
 def _sum(parts: dict[str, float]) -> str:
-    """A sum in words, the largest part first; parts that round to 0 are left out."""
     ordered = [item for item in sorted(parts.items(), key=lambda item: -abs(item[1])) if abs(item[1]) >= 0.005]
     text = "".join(f" {'-' if value < 0 else '+'} {name} {abs(value):.2f}" for name, value in ordered)
     return text.removeprefix(" + ").strip() or "not known"

@@ -43,21 +43,19 @@ def radius_target(target: Target, steps: int, layers: int, direction: Direction 
         ValueError: if the target is neither a positive finite number, ``"balanced"`` nor a function of (steps, layers)
             that returns two radii, of which one may be None.
     """
+    time = depth = None
     if target == "balanced":
-        goal = RadiusTarget(steps / (steps + layers), layers / (steps + layers))
-    elif callable(target) and not isinstance(target, type):
-        goal = RadiusTarget(*target(steps, layers))
+        time, depth = steps / (steps + layers), layers / (steps + layers)
+    elif callable(target):
+        time, depth = target(steps, layers)
     elif isinstance(target, int | float) and not isinstance(target, bool):
-        goal = RadiusTarget(float(target), float(target))
-    else:
-        goal = RadiusTarget(None, None)
-    if direction != "both":
-        goal = RadiusTarget(goal.time, None) if direction == "time" else RadiusTarget(None, goal.depth)
+        time = depth = float(target)
+    goal = RadiusTarget(None if direction == "depth" else time, None if direction == "time" else depth)
     radii = [radius for radius in goal if radius is not None]
     if not radii or not all(0 < radius < math.inf for radius in radii):
         raise ValueError(
             "target must be a radius in (0, inf), 'balanced', or a function of (steps, layers) that returns two such "
-            f"radii, of which one may be None; got {target!r}" + (f", which gives {tuple(goal)}." if radii else ".")
+            f"radii, of which one may be None; got {target!r}."
         )
     return goal
 
@@ -122,7 +120,7 @@ class Criteria:
         return self.tolerance if None in goal or goal.time == goal.depth else 2 * self.tolerance * target
 
     def met(self, measured: Sequence[LayerRadii], smoothed: float) -> bool:
-        """Whether measured radii, and the smoothed deviation so far, have converged."""
+        """True if measured radii, and the smoothed deviation so far, have converged."""
         spread = errors(measured).std(correction=0).item()
         return (
             all(m.miss <= m.allowed for m in measured)
@@ -132,6 +130,8 @@ class Criteria:
 
 
 # ---- rules
+
+LONGEST = 1e4  # largest time constant in steps that a rule sets
 
 
 class Rule(Protocol):
@@ -160,7 +160,6 @@ class PaperRule:
     name: str = "paper"
 
     def apply(self, cell: Cell, *, time: float, depth: float) -> None:
-        """Multiply the values of the parameters."""
         _multiply(cell, cell.paper_scaled_parameters, time=time, depth=depth)
 
 
@@ -176,30 +175,23 @@ class TransitionRule:
     Args:
         hold_threshold: hold the resting threshold b_theta / (1 - exp(-1/tau_theta)) while tau_theta moves, by moving
             b_theta. Otherwise a shorter tau_theta lowers it, and the layer fires more.
-        longest: decays stay at or below exp(-1/longest), in steps.
     """
 
     hold_threshold: bool = False
-    longest: float = 1e4
 
     @property
     def name(self) -> str:
-        """Its name in tables, logs and checkpoints."""
-        held = ", threshold held" if self.hold_threshold else ""
-        return f"transition{held}" + (f", longest {self.longest:g}" if self.longest != 1e4 else "")
+        return "transition" + (", threshold held" if self.hold_threshold else "")
 
     def apply(self, cell: Cell, *, time: float, depth: float) -> None:
-        """Multiply weights and adaptation, and the decays behind the time constants."""
         thresholds = cell.thresholds() if self.hold_threshold else None
         rest = None if thresholds is None else thresholds.rest()
-        _multiply(cell, cell.scaled_parameters, time=time, depth=depth, longest=self.longest)
+        _multiply(cell, cell.scaled_parameters, time=time, depth=depth)
         if thresholds is not None and rest is not None:
             thresholds.set_rest(rest)
 
 
-def _multiply(
-    cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: float, depth: float, longest: float = math.inf
-) -> None:
+def _multiply(cell: Cell, parameters: tuple[ScaledParameter, ...], *, time: float, depth: float) -> None:
     # Values are assigned, never multiplied in place: time constants are stored as logarithms.
     with torch.no_grad():
         for scaled in parameters:
@@ -211,10 +203,10 @@ def _multiply(
             if scaled.through == "value":
                 value = value * factor
             elif scaled.through == "share":
-                value = (value * factor).clamp(max=math.exp(-1 / longest))
+                value = (value * factor).clamp(max=math.exp(-1 / LONGEST))
             else:  # exp(-1/moved) = factor exp(-1/value), in logarithms
                 rate = 1 / value - torch.log(torch.as_tensor(factor, dtype=value.dtype))
-                value = 1 / rate.clamp(min=1 / longest)
+                value = 1 / rate.clamp(min=1 / LONGEST)
             set_value(owner, name, value)
 
 
@@ -280,9 +272,6 @@ class PretrainOptions:
         (0.85, 1.15), "bounds that the multipliers are clipped to; False: no multipliers"
     )
     shuffle: bool | float = setting(True, "shuffle learnable tensors after each step, or after this share of them")
-    slow_copy: bool = setting(
-        True, "multipliers and shuffle act on Lookahead's slow copy too; False: the paper's literal order"
-    )
     # A shuffle moves the radius of 64 x 64 weights by some per cent: many layers would rarely be on target at once.
     polish: bool = setting(
         True,
@@ -293,7 +282,6 @@ class PretrainOptions:
     non_square: NonSquare = setting("submatrix", "what stands for the radius between unequal widths")
     criteria: Criteria = setting(Criteria(), "when the radii have converged; the paper's three by default")
     lr: float = setting(3.14e-3, "learning rate of AdaBelief in pre-training")
-    weight_decay: float = setting(1e-4, "its weight decay")
 
     def __post_init__(self) -> None:
         one_of("direction", self.direction, ("both", "time", "depth"))
@@ -306,7 +294,6 @@ class PretrainOptions:
             whole("steps", self.steps)
         one_of("non_square", self.non_square, NON_SQUARE)
         number("lr", self.lr)
-        number("weight_decay", self.weight_decay, zero_allowed=True)
         if not 0 <= self.shuffle <= 1:
             raise ValueError(f"shuffle must be True, False or a share of the steps from 0 to 1, got {self.shuffle!r}.")
         if self.kappa is not False:
@@ -327,10 +314,8 @@ RELEASED: Mapping[str, Any] = MappingProxyType(
 """Options of :func:`neurolsc.pretrain` for the loop of the paper's released code.
 
 It stops when every mean has been within 0.08 of its target for more than 20 steps in a row, and shuffles in one step of
-three. As it builds its model anew in every step, its optimizer begins anew as well; here multipliers and shuffle act on
-Lookahead's slow copy, which comes closest. Left out: it takes the radius of the readout to 1 as well, and measures all
-samples of a batch at one time step after the other; its weights are those of the best pooled mean, ours of the smallest
-miss.
+three. Left out: it begins its optimizer anew in every step, takes the radius of the readout to 1 as well, and returns
+the weights of the best pooled mean, where ours are those of the smallest miss.
 
 Source: the released code of arXiv:2308.12075 (LuCeHe/stable_drnn, neural_models/recLSC.py).
 """

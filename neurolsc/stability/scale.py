@@ -9,6 +9,7 @@ scales thresholds, the control for pre-training.
 import math
 import time as clock
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.cell import Cell, Thresholds
 from neurolsc.progress import progress_bar
 from neurolsc.stability.meter import CLOSER, InputStream, Meter, pick
-from neurolsc.stability.one_layer import Bracket, bracket, next_reads, reads, root, scale_to_rate
+from neurolsc.stability.one_layer import bracket, next_reads, reads, scale_to_rate
 from neurolsc.stability.pretrain import PretrainResult, conclude
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
@@ -37,8 +38,7 @@ def scale_to_radius(
 
     Layers are scaled from the bottom up, through depth and time in turns, at most four, until both are on target: each
     scale moves the other radius. Where the target is only a limit, as 1 is for a gate that closes, the scale stays at
-    the near side of the tolerance. Each layer's weights stay multiples of what they were, and so do its decays under
-    the default rule. A radius that no scale from 1e-4 to 1e4 brings to the target stays at the nearest.
+    the near side of the tolerance. A radius that no scale from 1e-4 to 1e4 brings to the target stays at the nearest.
 
     Args:
         network: the network; its cells are changed, its readout is not.
@@ -55,8 +55,6 @@ def scale_to_radius(
         through time at that scale.
 
     Raises:
-        TypeError: if network is not one, x not a tensor, or an option is unknown.
-        ValueError: for a target outside (0, inf), or an x that does not fit the network.
         FloatingPointError: if a radius is NaN; the message names the layer.
 
     Example:
@@ -129,25 +127,33 @@ def _scale_time(radius_at: Callable[[float], float], target: float, allowed: flo
 
     Where the layer is scaled again, it may stay near the target: within 0.4 of what is allowed.
     """
+    from scipy.optimize import brentq  # takes 0.2 s to import
+
+    near, close = 0.4 * allowed, 0.05 * allowed
     tried: list[tuple[float, float]] = []
 
+    @cache
     def miss(log_scale: float) -> float:
         missed = radius_at(log_scale) - target
         tried.append((abs(missed), log_scale))
-        return missed
+        return missed if abs(missed) > close else 0.0
 
-    near, close, width, first = 0.4 * allowed, 0.05 * allowed, 1e-4, miss(0.0)
-    if again and abs(first) <= near:
+    first = abs(miss(0.0))
+    if again and first <= near:
         return
-    between = bracket(lambda scale: miss(scale) if scale else first, math.log(1e4))
+    low, high = bracket(miss, math.log(1e4))
     missed, at = min(tried)
-    if missed <= close < near < abs(first):  # at once: it is flat there, as where a gate closes; no nearer
-        (low, a), (high, b) = sorted([(0.0, near - abs(first)), (at, near - missed)])
-        at = root(lambda scale: near - abs(miss(scale)), Bracket(low, high, a, b), width=width, close=near / 4)
-    elif between.low < between.high:
-        root(miss, between, width=width, close=close)
+    if missed <= close < near < first:  # at once: it is flat there, as where a gate closes; no nearer
+
+        def nearly(log_scale: float) -> float:
+            apart = near - abs(miss(log_scale))
+            return apart if abs(apart) > near / 4 else 0.0
+
+        at = brentq(nearly, 0.0, at, xtol=1e-4)
+    elif low < high:
+        brentq(miss, low, high, xtol=1e-4)
         at = min(tried)[1]
-    miss(at)
+    radius_at(at)
 
 
 # ---------------------------------------------------------------- firing rates
@@ -160,10 +166,8 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
     r"""Scale the thresholds of each layer, in place, until it fires at a wanted rate; bottom up.
 
     Of an ALIF :math:`b_\vartheta` and :math:`\beta` are multiplied, so that the whole threshold :math:`\vartheta[t]`
-    scales; its time constants and all weights stay. Pre-training that only wakes a silent network does no better than
-    this control.
-
-    Cost: ten to twenty runs of each layer alone.
+    scales; its time constants and all weights stay. The control for pre-training. Cost: ten to twenty runs of each
+    layer alone.
 
     Args:
         network: layers whose cells have thresholds to scale (:meth:`neurolsc.Cell.thresholds`).
@@ -211,7 +215,7 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
 
 
 def no_thresholds(layer: str) -> str:
-    """The message for a layer without thresholds, and what to use instead."""
+    """The message for a layer without thresholds."""
     return (
         f"{layer} does not say how its thresholds scale: use a start of weights alone, Glorot(), Orthogonal() or LSC(), "
         "or write its thresholds()."

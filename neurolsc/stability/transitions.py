@@ -40,7 +40,6 @@ class Transitions(NamedTuple):
 
     @property
     def states(self) -> int:
-        """Number of real state variables."""
         return flat(self.before).shape[1]
 
     @property
@@ -49,7 +48,6 @@ class Transitions(NamedTuple):
         return self.states != (self.cell.n_in if self.state_below is None else flat(self.state_below).shape[1])
 
     def at(self, points: slice | Tensor) -> "Transitions":
-        """Some of the points."""
         below = None if self.state_below is None else type(self.state_below)(*(h[points] for h in self.state_below))
         before = type(self.before)(*(h[points] for h in self.before))
         return Transitions(self.cell, self.x[points], before, self.below, below)
@@ -60,12 +58,7 @@ class Transitions(NamedTuple):
 
 
 def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions], tuple[Tensor, ...]]:
-    """Run the network on an input (T, B, n_in), without gradient, and return where derivatives are taken.
-
-    Args:
-        network: the network.
-        x: the input.
-        steps: the K steps at which they are, increasing.
+    """Run the network on an input (T, B, n_in), without gradient; where derivatives are taken at K increasing steps.
 
     Returns:
         One :class:`Transitions` per layer, its points ordered (step, sample), and the outputs of every layer at all
@@ -92,9 +85,6 @@ def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Ten
     """Draw `count` of `total` steps, one at random from each of count equal stretches; None: all.
 
     A mean over stretches is steadier than over free draws: radii change along a run more than from sample to sample.
-
-    Raises:
-        ValueError: if count is below 1 or above total.
     """
     if count is None:
         return torch.arange(total)
@@ -107,50 +97,6 @@ def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Ten
 def stacked(states: list[State]) -> State:
     """The states of several steps as one batch."""
     return type(states[0])(*(torch.cat(leaves) for leaves in zip(*states, strict=True)))
-
-
-# ---- derivatives as matrices
-
-
-def time_derivative(t: Transitions) -> Tensor:
-    """d h[t, l] / d h[t-1, l], shape (K B, S, S); in closed form where the cell has one."""
-    if known := t.cell.derivatives():
-        return sum(known.by_state(t.x, t.before).values(), t.x.new_zeros(()))
-    return time_derivative_by_autograd(t)
-
-
-def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
-    """d h[t, l] / d x (K B or 1, S, n_in), and d x / d h below (K B, n_in, S_below).
-
-    The depth derivative is their product; for the first layer the second is None, and it is the first alone.
-    """
-    known = t.cell.derivatives()
-    by_input = known.by_input(t.x, t.before) if known else input_derivative_by_autograd(t)
-    if t.below is None:
-        return by_input, None
-    known = t.below.derivatives()
-    return by_input, known.of_output(t.state_below) if known else output_derivative_by_autograd(t)
-
-
-def depth_derivative(t: Transitions) -> Tensor:
-    """d h[t, l] / d h[t', l-1], shape (K B, S, S_below); of the first layer by its input, (K B or 1, S, n_in)."""
-    by_input, below = depth_factors(t)
-    return by_input if below is None else by_input @ below
-
-
-def time_derivative_by_autograd(t: Transitions) -> Tensor:
-    """d h[t, l] / d h[t-1, l] (K B, S, S) by autograd, for any cell."""
-    return jacobian(_step(t), flat(t.before), t.x)
-
-
-def input_derivative_by_autograd(t: Transitions) -> Tensor:
-    """d h[t] / d x (K B, S, n_in) by autograd."""
-    return jacobian(lambda x, h: _step(t)(h, x), t.x, flat(t.before))
-
-
-def output_derivative_by_autograd(t: Transitions) -> Tensor:
-    """d x / d h below (K B, n_in, S_below) by autograd."""
-    return jacobian(_output_below(t), flat(t.state_below))
 
 
 def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> Tensor:
@@ -204,27 +150,22 @@ class OperatorProduct:
         self.size, self.points = self.operators[0].columns, points
 
     def matvec(self, x: Tensor) -> Tensor:
-        """M x of real vectors (P, size)."""
         for part in self.operators:
             x = part.matvec(x)
         return x
 
     def rmatvec(self, y: Tensor) -> Tensor:
-        """The transpose of M times y, real vectors (P, size)."""
         for part in reversed(self.operators):
             y = part.rmatvec(y)
         return y
 
     def take(self, index: Tensor) -> "OperatorProduct":
-        """The operator at some of the points."""
         return OperatorProduct([part.take(index) for part in self.operators], len(index))
 
     def known(self, right: bool, tolerance: float) -> Known | None:
-        """The largest eigenvalues with right or left eigenvectors, if they are known without any product."""
         return self.operators[0].known(right, tolerance) if len(self.operators) == 1 else None
 
     def matrix(self, point: int, like: Tensor) -> Tensor:
-        """M of one point (size, size)."""
         return self.take(torch.tensor([point], device=like.device)).matrices(like)[0]
 
     def matrices(self, like: Tensor) -> Tensor:
@@ -247,7 +188,7 @@ class OperatorProduct:
 
 
 class RowSelection(LinearOperator):
-    """The rows `chosen` (P, k) of a vector of length `long`, in that order, others at each point."""
+    """The rows `chosen` (P, k) of a vector of length `long`."""
 
     def __init__(self, chosen: Tensor, long: int) -> None:
         self.chosen, self.rows, self.columns = chosen, chosen.shape[1], long
@@ -324,7 +265,7 @@ def gram(operators: Sequence[LinearOperator], points: int) -> OperatorProduct:
 def depth_product(t: Transitions, non_square: NonSquare, generator: torch.Generator) -> OperatorProduct:
     """d h[t, l] / d h[t', l-1] at the points of t, or what stands for it between unequal widths.
 
-    That is a random sub-matrix, or M times its transpose. If all points are alike, there is one.
+    That is a random sub-matrix, or M times its transpose. One point, if all are alike.
     """
     operators = depth_operators(t)
     rows, columns, points = operators[-1].rows, operators[0].columns, len(t.x)

@@ -15,10 +15,11 @@ from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
 from neurolsc.initialisers import BySource, RateMatching, Relay
 from neurolsc.neurons import ALIFPositive, ScaledParameter, SpikingCell
 from neurolsc.stability.one_layer import recurrence_share
-from neurolsc.stability.transitions import depth_derivative, follow
+from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
 from neurolsc.validation import set_value
 from tests.initialisers.networks import NETWORKS, rates, spikes
+from tests.stability.dense import depth_derivative
 
 T, B, N = 30, 8, 40
 

@@ -14,9 +14,10 @@ from neurolsc.initialisers import LSC, LSCLyapunov, LSCSingular, Orthogonal, nam
 from neurolsc.initialisers.spectral import largest_exponent
 from neurolsc.neurons.cell import weight_matrices
 from neurolsc.stability import RELEASED
-from neurolsc.stability.transitions import depth_derivative, follow, time_derivative
+from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
 from tests.initialisers.networks import NETWORKS, rates, spikes
+from tests.stability.dense import depth_derivative, time_derivative
 
 
 @pytest.mark.slow

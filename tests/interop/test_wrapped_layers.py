@@ -23,15 +23,9 @@ from neurolsc import (
 )
 from neurolsc.interop import norse as in_norse
 from neurolsc.interop import snntorch as in_snntorch
-from neurolsc.stability.transitions import (
-    depth_derivative,
-    flat,
-    follow,
-    input_derivative_by_autograd,
-    time_derivative,
-    unflat,
-)
+from neurolsc.stability.transitions import flat, follow, unflat
 from tests.interop.layers import EVERY, N_IN, NORSE, SNNTORCH, TORCH, N, norse
+from tests.stability.dense import depth_derivative, input_derivative_by_autograd, time_derivative
 
 every = pytest.mark.parametrize("name", [name for name in EVERY if not name.endswith("-passed")])
 pytestmark = pytest.mark.filterwarnings("ignore::neurolsc.ForeignNeuronWarning")

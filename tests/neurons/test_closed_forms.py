@@ -9,15 +9,15 @@ from torch import Tensor
 from neurolsc import LIF, LRU, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network
 from neurolsc.neurons.derivatives import SpikingStep
 from neurolsc.neurons.isolated import IsolatedNeurons, _norm_below_one, isolated_radius
-from neurolsc.stability.transitions import (
+from neurolsc.stability.transitions import follow
+from tests.neurons.steps import RESETS
+from tests.stability.dense import (
     depth_factors,
-    follow,
     input_derivative_by_autograd,
     output_derivative_by_autograd,
     time_derivative,
     time_derivative_by_autograd,
 )
-from tests.neurons.steps import RESETS
 
 pytestmark = pytest.mark.usefixtures("float64")
 

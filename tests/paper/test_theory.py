@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 
 from examples.paper import Scale, find, reproduce
 from examples.paper.covariance import CovarianceFigure, Decay, PretrainedCovariance
@@ -90,7 +91,9 @@ def decay(
     r = torch.full((steps,), correlation, dtype=torch.float64)
     r[0] = 1.0
     c = r * covariance
-    return Decay("data", "LSTM", 0, samples, mean, theory.CovarianceDecay(c, r, theory.measured.pearson_p(r, samples)))
+    shape = samples / 2 - 1
+    p = torch.from_numpy(2 * stats.beta(shape, shape, loc=-1, scale=2).sf(r.abs().numpy()))
+    return Decay("data", "LSTM", 0, samples, mean, theory.CovarianceDecay(c, r, p))
 
 
 def test_figure_s2_reads_significance_at_distant_steps():

@@ -22,9 +22,9 @@ from neurolsc.datasets import SHD, SpikeLatencyMNIST, input_batches
 from neurolsc.neurons import LIF
 from neurolsc.neurons.derivatives import Matrices
 from neurolsc.stability.arnoldi import Radii, radii
-from neurolsc.stability.eigen import random_submatrix
 from neurolsc.stability.profile import depth_radius, time_radius
-from neurolsc.stability.transitions import OperatorProduct, Transitions, depth_factors, follow, time_derivative
+from neurolsc.stability.transitions import OperatorProduct, Transitions, follow
+from tests.stability.dense import depth_factors, random_submatrix, time_derivative
 
 KINDS = ("LIF", "ALIF+", "ALIF±", "ALIF positive", "no closed form", "matrix")
 CELLS = {"LIF": LIF, "ALIF+": ALIFPlus, "ALIF±": ALIFPlusMinus, "ALIF positive": ALIFPositive}

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from neurolsc import LIF, ALIFPlus, Network, wrap
-from neurolsc.neurons import Cell
 from neurolsc.stability import (
     activity,
     lyapunov_exponents,
@@ -19,9 +18,10 @@ from neurolsc.stability import (
     time_constants,
     usable_share,
 )
-from neurolsc.stability.transitions import depth_derivative, follow, time_derivative, time_derivative_by_autograd
-from neurolsc.surrogate import FastSigmoid, MultiGaussian, Rectangular
+from neurolsc.stability.transitions import follow
+from neurolsc.surrogate import MultiGaussian, Rectangular
 from neurolsc.tasks import Classification, cross_entropy
+from tests.stability.dense import depth_derivative, time_derivative, time_derivative_by_autograd
 from tests.stability.linear_cell import Linear
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -54,13 +54,12 @@ def test_of_a_long_run_they_are_the_logarithms_of_the_eigenvalues():
     values = torch.tensor([1.5, -1.0, 0.5, 0.1])
     basis = torch.eye(4) + 0.3 * torch.randn(4, 4)
     a = basis @ torch.diag(values) @ torch.linalg.inv(basis)
-    found = lyapunov_exponents(of_matrix(a), torch.zeros(400, 1, 4), count=3)[0, 0]
-    torch.testing.assert_close(found, values[:3].abs().log(), atol=0.02, rtol=0)
+    found = lyapunov_exponents(of_matrix(a), torch.zeros(200, 1, 4), count=3)[0, 0]
+    torch.testing.assert_close(found, values[:3].abs().log(), atol=0.04, rtol=0)
 
 
-@pytest.mark.parametrize("cell", [LIF, ALIFPlus])
-def test_one_exponent_is_the_growth_of_one_direction_through_the_product(cell: type[Cell], make_network, make_spikes):
-    network, x = make_network(cell, gain=3, tau_v=5.0), make_spikes(T=12, B=3)
+def test_one_exponent_is_the_growth_of_one_direction_through_the_product(make_network, make_spikes):
+    network, x = make_network(ALIFPlus, gain=3, tau_v=5.0), make_spikes(T=8, B=3)
     found = lyapunov_exponents(network, x, seed=3)
     for layer in range(2):
         steps = derivatives(network, x, layer)
@@ -76,19 +75,18 @@ def test_one_exponent_is_the_growth_of_one_direction_through_the_product(cell: t
 # ---- singular values
 
 
-@pytest.mark.parametrize(("cell", "width"), [(LIF, 20), (ALIFPlus, 20), (ALIFPlus, 60)])  # the last by products
-@pytest.mark.parametrize("layer_delay", [0, 1])
+@pytest.mark.parametrize(("cell", "width", "layer_delay"), [(LIF, 20, 0), (ALIFPlus, 60, 1)])  # the second by products
 def test_they_are_those_of_the_dense_derivatives(cell, width, layer_delay, make_network, make_spikes):
     network = make_network(cell, width=width, layer_delay=layer_delay, gain=3, tau_v=5.0)
     x = make_spikes(T=8, B=2)
-    time, depth = singular_values(network, x, tolerance=1e-3)
+    time, depth = singular_values(network, x)
     assert time.shape == depth.shape == (2, 8, 2)
     transitions, outputs = follow(network, x, torch.arange(8))
     for layer, t in enumerate(transitions):
         assert outputs[layer].any()
         for found, dense in ((time, time_derivative(t)), (depth, depth_derivative(t))):
             wanted = torch.linalg.matrix_norm(dense.detach(), 2).expand(16).view(8, 2)
-            torch.testing.assert_close(found[layer], wanted, rtol=1e-3, atol=1e-12)
+            torch.testing.assert_close(found[layer], wanted, rtol=0.01, atol=1e-12)
 
 
 def test_they_see_what_a_radius_does_not():
@@ -157,8 +155,6 @@ def test_signal_to_noise_is_that_of_the_formula():
     assert signal_to_noise(gradients) == pytest.approx(29.0)  # (4 + 25) / 1
     assert signal_to_noise(gradients[:1].expand(3, 2)) == math.inf
     assert math.isnan(signal_to_noise(torch.zeros(3, 2)))
-    with pytest.raises(ValueError, match=r"K >= 2 batches, got \(1, 2\)"):
-        signal_to_noise(gradients[:1])
 
 
 # ---- survival
@@ -186,8 +182,7 @@ def test_a_layer_that_is_dead_or_the_same_for_all_keeps_nothing():
 # ---- usable derivatives
 
 
-@pytest.mark.parametrize("spike", [FastSigmoid(), FastSigmoid(0.3, 20.0), Rectangular(), MultiGaussian()], ids=repr)
-@pytest.mark.parametrize("cell", [LIF, ALIFPlus])
+@pytest.mark.parametrize(("cell", "spike"), [(LIF, Rectangular()), (ALIFPlus, MultiGaussian())], ids=repr)
 def test_the_share_is_that_of_the_formula(cell, spike, make_network, make_spikes):
     network, x = make_network(cell, gain=3, spike=spike, tau_v=5.0), make_spikes()
     found = usable_share(network, x, threshold=0.2)
@@ -215,13 +210,6 @@ def test_spikes_that_are_a_state_of_their_own_are_asked_a_step_on():
     wanted = (slopes >= 0.3 * largest).double().mean().item()
     assert 0 < wanted < 1
     assert usable_share(network, x, threshold=0.3).item() == pytest.approx(wanted, abs=1e-6)
-
-
-def test_a_layer_that_does_not_spike_has_no_share():
-    network = wrap([nn.LSTM(5, 4), nn.Linear(4, 2)])
-    assert usable_share(network, torch.randn(3, 2, 5)).isnan().all()
-    with pytest.raises(ValueError, match="threshold must be above 0 and at most 1, got 2"):
-        usable_share(network, torch.randn(3, 2, 5), threshold=2)
 
 
 # ---- activity
@@ -252,10 +240,9 @@ def test_time_constants_say_whether_they_move(make_network):
     tau[:4] = 1e9
     cell.tau_theta = tau
     cell.log_tau_v.requires_grad_(False)
-    gradients = {"log_tau_theta": torch.full((16,), 0.5)}
-    voltage, threshold = time_constants(cell, gradients)
-    assert (voltage.name, voltage.fixed, voltage.trained, voltage.gradient) == ("tau_v", False, False, None)
-    assert (threshold.name, threshold.trained, threshold.stuck, threshold.gradient) == ("tau_theta", True, 0.25, 2.0)
+    voltage, threshold = time_constants(cell)
+    assert (voltage.name, voltage.fixed, voltage.trained) == ("tau_v", False, False)
+    assert (threshold.name, threshold.trained, threshold.stuck) == ("tau_theta", True, 0.25)
     assert threshold.decay == pytest.approx((12 * math.exp(-1 / 20) + 4) / 16)
 
 

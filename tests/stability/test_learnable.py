@@ -9,18 +9,16 @@ from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import MultiGaussian
 
-RESETS = [("zero", True), ("subtract", True), ("static", True)]
-
 
 class ALIFByAutograd(ALIFPlus):
     def closed_form(self) -> None:
         return None
 
 
-def layer(kind: type, reset: str, gradient: bool, spike: type) -> tuple:
+def layer(kind: type, reset: str, spike: type) -> tuple:
     """A firing layer, and its transitions at a few steps."""
     torch.manual_seed(3)
-    options = {"tau_v": 8.0, "reset": reset, "reset_gradient": gradient, "spike": spike(0.6, 1.3, learnable=True)}
+    options = {"tau_v": 8.0, "reset": reset, "reset_gradient": True, "spike": spike(0.6, 1.3, learnable=True)}
     cells = [kind(12, 10, **options), kind(10, 10, **options)]
     network = Network(cells, 2).double()
     with torch.no_grad():
@@ -33,11 +31,18 @@ def layer(kind: type, reset: str, gradient: bool, spike: type) -> tuple:
     return cells[1], transitions[1]
 
 
-@pytest.mark.parametrize("method", ["krylov", "exact"])
-@pytest.mark.parametrize(("reset", "gradient"), RESETS)
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFByAutograd])
-def test_gradients_by_dampening_and_sharpness_are_those_of_finite_differences(kind, reset, gradient, method):
-    cell, t = layer(kind, reset, gradient, MultiGaussian)
+@pytest.mark.parametrize(
+    ("kind", "reset", "method"),
+    [
+        (LIF, "zero", "krylov"),
+        (LIF, "static", "exact"),
+        (ALIFPlus, "subtract", "krylov"),
+        (ALIFPlus, "zero", "exact"),
+        (ALIFByAutograd, "static", "krylov"),
+    ],
+)
+def test_gradients_by_dampening_and_sharpness_are_those_of_finite_differences(kind, reset, method):
+    cell, t = layer(kind, reset, MultiGaussian)
 
     def means() -> tuple[torch.Tensor, torch.Tensor]:
         depth = depth_radius(t, 1, "submatrix", torch.Generator().manual_seed(0), method)

@@ -9,9 +9,9 @@ import snntorch as snn
 import torch
 from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, wrap
+from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
 from neurolsc.neurons import State
-from neurolsc.stability.one_layer import Bracket, bottom_up, bracket, recurrence_radius, recurrence_share, root
+from neurolsc.stability.one_layer import bottom_up, bracket, recurrence_radius, recurrence_share, settle
 from neurolsc.stability.transitions import follow
 
 T, B, N = 12, 5, 6
@@ -43,8 +43,7 @@ def same(a: State | None, b: State | None) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: ours(0), lambda: ours(1), theirs], ids=["no delay", "delay", "snntorch"])
-@pytest.mark.parametrize("change", [1.0, 0.5])
-def test_bottom_up_finds_the_points_of_the_whole_network_changed_on_the_way(make: Callable[[], Network], change: float):
+def test_bottom_up_finds_the_points_of_the_whole_network_changed_on_the_way(make: Callable[[], Network]):
     network, found, activity = make(), [], []
     for layer, (read, points) in enumerate(bottom_up(network, x(), SOME, TIMES)):
         before = follow(network, x()[:, SOME], TIMES)[0][layer]  # at its turn those below it have changed
@@ -54,7 +53,7 @@ def test_bottom_up_finds_the_points_of_the_whole_network_changed_on_the_way(make
         assert (points.cell, points.below) == (before.cell, before.below)
         activity.append(read.sum().item())
         found.append(points)
-        network.cells[layer].thresholds().scale(change)
+        network.cells[layer].thresholds().scale(0.5)
     assert len(found) == len(network.cells)
     assert min(activity) > 0
     after = follow(network, x()[:, SOME], TIMES)[0]
@@ -66,7 +65,7 @@ def test_bottom_up_finds_the_points_of_the_whole_network_changed_on_the_way(make
 # ---- recurrence
 
 
-@pytest.mark.parametrize("cell", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
+@pytest.mark.parametrize("cell", [LIF, ALIFPlusMinus])
 def test_the_recurrence_radius_is_that_of_the_weights_times_the_surrogate(cell, make_network, make_spikes, float64):
     network, x = make_network(cell, gain=4), make_spikes()
     transitions, spikes = follow(network, x, torch.tensor([5, 12, 19]))
@@ -110,33 +109,30 @@ def test_the_share_is_that_of_the_currents(cell, make_network, make_spikes, floa
 REACH = math.log(1e4)
 
 
-@pytest.mark.parametrize("at", [-9.0, -3.1, -0.01, 0.0, 0.2, 5.0, 9.1])
+@pytest.mark.parametrize("at", [-9.0, -0.01, 0.0, 0.2, 9.1])
 def test_bracket_holds_a_root_within_its_range(at):
-    low, high, a, b = bracket(lambda x: x - at, REACH)
+    low, high = bracket(lambda x: x - at, REACH)
     assert low <= at <= high
     assert (low < high) == (at != 0)
-    assert (a, b) == (low - at, high - at)
 
 
 CASES: dict[str, tuple[Callable[[float], float], float]] = {
     "line": (lambda x: 2 * x - 1, 0.5),
-    "power": (lambda x: (x - 0.7) ** 9, 0.7),
     "exponential": (lambda x: math.exp(5 * x) - 40, math.log(40) / 5),
-    "jump": (lambda x: math.copysign(1, x - 0.3), 0.3),
+    "jump": (lambda x: 1.0 if x > 0.3 else -2.0, 0.3),
     "flat": (lambda x: 0.01 * x - 0.001 if x < 0.9 else 100.0, 0.1),
-    "falls": (lambda x: 0.2 - x, 0.2),
-    "at an end": (lambda x: x + 1, -1.0),
+    "infinite": (lambda x: math.inf if x > 0.7 else x - 0.6, 0.6),
+    "the same everywhere": (lambda x: 1.0, 0.0),
+    "out of reach": (lambda x: x - 20, REACH),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("width", [1e-2, 1e-6])
-def test_root_is_found_within_one_step_more_than_bisection(name, width):
+def test_a_value_is_set_so_that_its_measure_is_nearest_to_the_target(name):
     function, at = CASES[name]
-    calls: list[float] = []
-    between = Bracket(-1.0, 2.0, function(-1.0), function(2.0))
-    found = root(lambda x: calls.append(x) or function(x), between, width=width, close=0.0)
-    assert len(calls) <= math.ceil(math.log2(3 / (2 * width))) + 1
-    assert found == pytest.approx(at, abs=2 * width) or name == "power"
-    assert abs(function(found)) == min(abs(function(x)) for x in [-1.0, 2.0, *calls])
-    assert all(-1 <= x <= 2 for x in calls)
+    values = [0.0]
+    found = settle(values.append, lambda: function(values[-1]) + 3, 3.0, reach=REACH, close=1e-9)
+    assert values[-1] == pytest.approx(at, abs=3e-4)
+    assert found == function(values[-1]) + 3
+    assert abs(found - 3) == pytest.approx(min(abs(function(x)) for x in values), abs=1e-9)
+    assert len(values) < 40 and all(-REACH <= x <= REACH for x in values)

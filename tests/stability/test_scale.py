@@ -10,21 +10,20 @@ from neurolsc import (
     GRU,
     LIF,
     LSTM,
-    RNN,
     ALIFLowPass,
     ALIFPlus,
     ALIFPlusMinus,
     Network,
-    TransitionRule,
     match_firing_rates,
     scale_to_radius,
 )
+from neurolsc.stability import rules
 from neurolsc.surrogate import FastSigmoid
 
 # ---- radii
 
 
-@pytest.mark.parametrize(("kind", "target"), [(LIF, 0.5), (ALIFPlus, 0.5), (ALIFPlus, 0.7), (ALIFPlusMinus, 0.7)])
+@pytest.mark.parametrize(("kind", "target"), [(LIF, 0.5), (ALIFPlusMinus, 0.7)])
 def test_reaches_the_target_in_one_sweep(kind, target, make_network, make_spikes):
     # inputs as wide as the state: no sub-matrix is drawn; a LIF threshold low enough to fire
     network = make_network(kind, **({"n_in": 16, "threshold": 0.1} if kind is LIF else {"n_in": 32}))
@@ -36,12 +35,11 @@ def test_reaches_the_target_in_one_sweep(kind, target, make_network, make_spikes
     assert result.steps == len(result.history)
 
 
-@pytest.mark.parametrize("target", [0.5, 1.0])
-@pytest.mark.parametrize("cell", [RNN, GRU, pytest.param(LSTM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("cell", "target"), [(GRU, 1.0), pytest.param(LSTM, 0.5, marks=pytest.mark.slow)])
 def test_both_radii_of_gated_cells_are_reached_though_each_scale_moves_both(cell, target, make_spikes):
     torch.manual_seed(1)
     network = Network([cell(24, 24), cell(24, 24)], 3)
-    x = make_spikes(T=30, B=32, N=24)
+    x = make_spikes(T=20, B=16, N=24)
     result = scale_to_radius(network, x, target=target, samples=8, steps=None, progress=False)
     missed = torch.cat((result.profile.time_mean, result.profile.depth_mean)) - target
     assert missed.abs().max() < 0.05, result
@@ -67,11 +65,11 @@ def test_weights_are_multiples_of_the_first_ones_and_decays_too(make_network, ma
         assert torch.equal(new.b_theta, old.b_theta)
 
 
-def test_a_target_out_of_reach_leaves_the_closest_scale_and_a_finding(make_network, make_spikes):
+def test_a_target_out_of_reach_leaves_the_closest_scale_and_a_finding(make_network, make_spikes, monkeypatch):
     # a silent surrogate and no decay above exp(-1/2): the radius cannot exceed 0.61
     network = make_network(spike=FastSigmoid(dampening=0.0), n_in=32)
-    rule = TransitionRule(longest=2.0)
-    result = scale_to_radius(network, make_spikes(N=32), target=0.9, rule=rule, progress=False)
+    monkeypatch.setattr(rules, "LONGEST", 2.0)
+    result = scale_to_radius(network, make_spikes(N=32), target=0.9, progress=False)
     assert not result.converged
     torch.testing.assert_close(result.profile.time_mean, torch.full((2,), 0.6065), rtol=0, atol=1e-3)
     assert all(p.isfinite().all() for p in network.parameters())
@@ -81,9 +79,8 @@ def test_a_target_out_of_reach_leaves_the_closest_scale_and_a_finding(make_netwo
 # ---- firing rates
 
 
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFPlusMinus, ALIFLowPass])
-@pytest.mark.parametrize("wanted", [(0.05, 0.02), (0.02, 0.1)])
-def test_reaches_the_rates_and_changes_thresholds_alone(kind, wanted, make_network, make_spikes):
+@pytest.mark.parametrize("kind", [LIF, ALIFPlus, ALIFLowPass])
+def test_reaches_the_rates_and_changes_thresholds_alone(kind, make_network, make_spikes, wanted=(0.02, 0.1)):
     network, x = make_network(kind, gain=2).double(), make_spikes().double()
     before = copy.deepcopy(network.state_dict())
     reached = match_firing_rates(network, x, wanted, tolerance=0.75)

@@ -6,20 +6,17 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
-from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, NetworkState, surrogate
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, Network, NetworkState, spectral_radius, surrogate
 from neurolsc.stability.profile import depth_radius
-from neurolsc.stability.transitions import (
-    Transitions,
+from neurolsc.stability.transitions import Transitions, draw_steps, flat, follow, unflat
+from tests.stability.dense import (
     depth_derivative,
     depth_factors,
-    draw_steps,
-    flat,
-    follow,
     input_derivative_by_autograd,
     output_derivative_by_autograd,
+    random_submatrix,
     time_derivative,
     time_derivative_by_autograd,
-    unflat,
 )
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -39,8 +36,7 @@ def points(network: Network, x: Tensor) -> list[Transitions]:
 
 
 @pytest.mark.parametrize("spike", SURROGATES, ids=lambda s: s.__name__)
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus])
-def test_closed_forms_of_every_surrogate_equal_autograd_and_torch_func(kind, spike, make_spikes):
+def test_closed_forms_of_every_surrogate_equal_autograd_and_torch_func(spike, make_spikes, kind=ALIFPlus):
     settings = {"spike": spike(0.7, 1.4), "reset_gradient": True, "tau_v": 2.0}
     network = Network([kind(8, 6, **settings), kind(6, 5, **settings)], 2)
     with torch.no_grad():
@@ -103,8 +99,7 @@ def test_both_ways_have_the_same_gradient_by_the_parameters(kind, make_network, 
 
 @pytest.mark.parametrize("opaque", [False, True], ids=["closed form", "autograd"])
 @pytest.mark.parametrize("non_square", ["submatrix", "singular"])
-@pytest.mark.parametrize("widths", [(30, 6, 9), (9, 6, 4), (12, 6, 6)])
-@pytest.mark.parametrize("kind", [LIF, ALIFPlus])
+@pytest.mark.parametrize(("kind", "widths"), [(LIF, (9, 6, 4)), (ALIFPlus, (30, 6, 9)), (ALIFPlus, (12, 6, 6))])
 def test_radii_through_depth_are_those_of_the_matrices_with_the_same_draws(
     kind, widths, non_square, opaque, make_spikes
 ):
@@ -113,14 +108,16 @@ def test_radii_through_depth_are_those_of_the_matrices_with_the_same_draws(
     n_in, first, second = widths
     network = Network([kind(n_in, first, spike=spike), kind(first, second, spike=spike)], 2)
     for layer, t in enumerate(follow(network, make_spikes(T=5, B=2, N=n_in), torch.arange(5))[0]):
-        exact, fast = (
-            depth_radius(t, layer, non_square, torch.Generator().manual_seed(3), method)
-            for method in ("exact", "krylov")
-        )
-        torch.testing.assert_close(fast.radius, exact.radius, rtol=1e-8, atol=1e-10)
-        gradients = [torch.autograd.grad(r.radius.sum(), t.cell.w_in)[0] for r in (fast, exact)]
+        found = depth_radius(t, layer, non_square, torch.Generator().manual_seed(3)).radius
+        m = depth_derivative(t).expand(10, -1, -1)
+        if t.non_square and non_square == "singular":
+            wanted = torch.linalg.matrix_norm(m, 2)
+        else:
+            wanted = spectral_radius(random_submatrix(m, torch.Generator().manual_seed(3)))
+        torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
+        gradients = [torch.autograd.grad(radius.sum(), t.cell.w_in)[0] for radius in (found, wanted)]
         torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-8)
-        assert exact.radius.any()
+        assert wanted.any()
 
 
 # ---- points
@@ -138,14 +135,12 @@ def test_points_are_ordered_by_step_and_sample_at_the_chosen_steps(make_network,
 
 
 def test_drawn_steps_are_one_of_each_stretch_and_every_step_can_be_drawn():
-    for total, count in ((10, 4), (300, 7), (5, 5)):
+    for total, count in ((10, 4), (5, 5)):
         drawn = set()
-        for seed in range(200):
+        for seed in range(60):
             steps = draw_steps(total, count, torch.Generator().manual_seed(seed)).tolist()
             assert all(i * total // count <= s < (i + 1) * total // count for i, s in enumerate(steps))
             drawn |= set(steps)
-        assert total == 300 or drawn == set(range(total))
+        assert drawn == set(range(total))
     with pytest.raises(ValueError, match="steps must be at most the 20 steps of the input, got 21"):
         draw_steps(20, 21, torch.Generator())
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
-        draw_steps(20, 0, torch.Generator())

@@ -1,0 +1,63 @@
+"""Derivatives of a step as matrices, in closed form and by autograd: what radii and products are compared with."""
+
+import torch
+from torch import Tensor
+
+from neurolsc.stability.transitions import Transitions, _output_below, _step, flat, jacobian
+
+
+def time_derivative(t: Transitions) -> Tensor:
+    """d h[t, l] / d h[t-1, l], shape (K B, S, S); in closed form where the cell has one."""
+    if known := t.cell.derivatives():
+        return sum(known.by_state(t.x, t.before).values(), t.x.new_zeros(()))
+    return time_derivative_by_autograd(t)
+
+
+def depth_factors(t: Transitions) -> tuple[Tensor, Tensor | None]:
+    """d h[t, l] / d x (K B or 1, S, n_in), and d x / d h below (K B, n_in, S_below).
+
+    The depth derivative is their product; for the first layer the second is None, and it is the first alone.
+    """
+    known = t.cell.derivatives()
+    by_input = known.by_input(t.x, t.before) if known else input_derivative_by_autograd(t)
+    if t.below is None:
+        return by_input, None
+    known = t.below.derivatives()
+    return by_input, known.of_output(t.state_below) if known else output_derivative_by_autograd(t)
+
+
+def depth_derivative(t: Transitions) -> Tensor:
+    """d h[t, l] / d h[t', l-1], shape (K B, S, S_below); of the first layer by its input, (K B or 1, S, n_in)."""
+    by_input, below = depth_factors(t)
+    return by_input if below is None else by_input @ below
+
+
+def time_derivative_by_autograd(t: Transitions) -> Tensor:
+    """d h[t, l] / d h[t-1, l] (K B, S, S) by autograd, for any cell."""
+    return jacobian(_step(t), flat(t.before), t.x)
+
+
+def input_derivative_by_autograd(t: Transitions) -> Tensor:
+    """d h[t] / d x (K B, S, n_in) by autograd."""
+    return jacobian(lambda x, h: _step(t)(h, x), t.x, flat(t.before))
+
+
+def output_derivative_by_autograd(t: Transitions) -> Tensor:
+    """d x / d h below (K B, n_in, S_below) by autograd."""
+    return jacobian(_output_below(t), flat(t.state_below))
+
+
+def random_submatrix(m: Tensor, generator: torch.Generator) -> Tensor:
+    """Square sub-matrices (..., k, k) of matrices (..., M, N): k = min(M, N) random lines of the longer side.
+
+    The choice is drawn for each matrix, by a generator on the CPU; square matrices stay as they are.
+
+    Source: the paper's released code, for derivatives between layers of unequal width; the text is silent.
+    """
+    rows, columns = m.shape[-2:]
+    if rows == columns:
+        return m
+    if rows > columns:
+        return random_submatrix(m.mT, generator).mT
+    chosen = torch.rand(*m.shape[:-2], columns, generator=generator).argsort(-1)[..., :rows].to(m.device)
+    return m.gather(-1, chosen.unsqueeze(-2).expand(*m.shape[:-1], rows))
