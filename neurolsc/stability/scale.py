@@ -149,7 +149,7 @@ def _scale_time(radius_at: Callable[[float], float], target: float, allowed: flo
             apart = near - abs(miss(log_scale))
             return apart if abs(apart) > near / 4 else 0.0
 
-        at = brentq(nearly, 0.0, at, xtol=1e-4)
+        at = float(brentq(nearly, 0.0, at, xtol=1e-4))  # type: ignore[arg-type]
     elif low < high:
         brentq(miss, low, high, xtol=1e-4)
         at = min(tried)[1]
