@@ -5,7 +5,6 @@ Takes two minutes.
 
 import json
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -14,8 +13,7 @@ from torch import nn
 from examples.paper.pictures import plot_covariances, plot_growth, plot_pascal, plot_paths
 from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate, theory, wrap
 from neurolsc.datasets import SHD, SpikeLatencyMNIST, input_batches
-from neurolsc.datasets.events import UNITS
-from neurolsc.plots import plot_surrogates, plot_utterances
+from neurolsc.plots import plot_raster, plot_surrogates
 from neurolsc.stability import singular_values
 
 TARGET, PAPER_STEPS, SEED = 0.5, 40, 0
@@ -32,13 +30,11 @@ def alif(width: int) -> Network:
 
 def draw_data() -> None:
     """Spoken digits."""
-    words = SHD.embedded("test")
-    labels = [words.names[label] for label in words.labels[:3]]
-    titles = [f'"{label}", speaker {speaker}' for label, speaker in zip(labels, words.speakers, strict=False)]
-    events = words.events(range(3))
-    spikes = [(events.times[a:b], events.units[a:b]) for a, b in pairwise(events.offsets)]
-    about = "Spoken digits, synthetic, in the package"
-    plot_utterances(spikes, titles, FOLDER / "spoken_digits.png", units=UNITS, title=about)
+    words = SHD.embedded("test", dt=1e-3, channels=700, repeat=1)
+    spikes = {}
+    for (x, label), speaker in zip((words[i] for i in range(3)), words.speakers, strict=False):
+        spikes[f'"{words.names[int(label)]}", speaker {speaker}'] = x
+    plot_raster(spikes, FOLDER / "spoken_digits.png", title="Spoken digits, synthetic, in the package; steps of 1 ms")
 
 
 def draw_surrogates() -> None:

@@ -28,7 +28,7 @@ WHOLE = Experiment(
     TrainSettings(epochs=1, batch_size=32, lr=0.01),
     StartSettings("Default"),
 )
-STARTED = replace(WHOLE, start=StartSettings("FourConditions((1, 2, 3)) + RateMatching(0.2123, tolerance=0)"))
+STARTED = replace(WHOLE, start=StartSettings("FourConditions + RateMatching(0.99)"))
 UNTRAINED = {"settings.toml", "network.safetensors"}
 RADII = {f"radii_{when}.{kind}" for when in ("before", "after") for kind in ("json", "png")} | {"pretraining.json"}
 TRAINED = {"history.csv", "history.json", "learning.png", "split.json"}
@@ -128,7 +128,7 @@ def test_a_start_comes_first_and_reports_what_it_did_not_reach(tmp_path):
     report = json.loads((tmp_path / "run/start.json").read_text())
     assert report["start"] == experiment.start.start and report["findings"] == lines and report["seconds"] > 0
     assert names(tmp_path / "run") == UNTRAINED | {"start.json"}
-    with pytest.raises(ValueError, match=r"unknown initialiser Lsuv; .* did you mean LSUV\?"):
+    with pytest.raises(ValueError, match=r"unknown name Lsuv; did you mean LSUV\?"):
         StartSettings("Lsuv")
 
 

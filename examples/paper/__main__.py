@@ -26,7 +26,6 @@ CLAIMS = Path(__file__).parents[2] / "benchmarks" / "results" / "claims.json"
 @click.option("--epochs", type=click.IntRange(1), help="Most epochs of a training. [default: that of the size]")
 @click.option("--seeds", type=click.IntRange(1), help="Seeds of every arm. [default: one, or the paper's four]")
 @click.option("--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
-@click.option("--retry", is_flag=True, help="Run trials again that ended in an error.")
 @click.option("--dry-run", is_flag=True, help="List the trials and run none.")
 def main(
     figure: str,
@@ -36,7 +35,6 @@ def main(
     epochs: int | None,
     seeds: int | None,
     workers: int,
-    retry: bool,
     dry_run: bool,
 ) -> None:
     """Train what a figure needs, draw it, and say in one line what of the claim was found.
@@ -61,7 +59,7 @@ def main(
             click.echo("\n".join([*(t.name for t in trials), f"{one.title}, size {size}: {len(trials)} trials"]))
             continue
         folder = out / one.name
-        click.echo(reproduce(one, folder, scale, Processes(workers), retry=retry))
+        click.echo(reproduce(one, folder, scale, Processes(workers)))
         found = json.loads((folder / "reading.json").read_text(encoding="utf-8"))
         claims[found["figure"]] = found["judged"]
         if figure == "all":

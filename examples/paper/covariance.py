@@ -64,11 +64,9 @@ class CovarianceFigure(Figure[list[Decay]]):
     start: ClassVar[str] = "Default"
 
     def datasets(self, scale: Scale) -> set[str]:
-        """Those of the tasks."""
         return {scale.data(task)["data"] for task in TASKS}
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> list[Decay]:
-        """Of the first layer, on every task."""
         return [self._decay(scale, task, cell) for task in TASKS for cell in CELLS]
 
     def _decay(self, scale: Scale, task: str, cell: str) -> Decay:
@@ -88,7 +86,6 @@ class CovarianceFigure(Figure[list[Decay]]):
         return Decay(data_settings.title, cell, step, sizes.shape[1], float(sizes.mean()), decay)
 
     def draw(self, found: list[Decay], out: Path) -> None:
-        """A row for every task."""
         rows: dict[str, dict[str, theory.CovarianceDecay]] = {}
         for d in found:
             rows.setdefault(d.data, {})[f"{d.cell}, with step {d.step}"] = d.decay
@@ -107,7 +104,6 @@ class CovarianceFigure(Figure[list[Decay]]):
         ]
 
     def notes(self) -> list[str]:
-        """Which step the others are compared with."""
         return ["steps are compared with the first at which samples differ, the paper's with step 0"]
 
 
@@ -118,11 +114,9 @@ class PretrainedCovariance(CovarianceFigure):
     start = "LSCSingular(1.0)"
 
     def judge(self, found: list[Decay]) -> list[Judgement]:
-        """As before, and whether the norms are 1."""
         near = Count(sum(abs(d.mean - 1) <= 0.05 for d in found), len(found))
         means = ", ".join(f"{d.cell} on {d.data} {d.mean:.3f}" for d in found)
         return [Judgement("mean 2-norms are 1", near.above(ALWAYS), f"{near}: {means}"), *super().judge(found)]
 
     def notes(self) -> list[str]:
-        """How the norms were set."""
         return [*super().notes(), "norms were set by scales of weights (LSCSingular), not by the paper's loop"]

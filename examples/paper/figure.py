@@ -14,7 +14,6 @@ from neurolsc.experiment.sweep import Pool
 from neurolsc.experiment.table import Row
 from neurolsc.io import write_csv, write_json, write_text
 from neurolsc.metrics import MetricSpec
-from neurolsc.validation import one_of, whole
 
 PICTURE = "figure.png"
 DIVERGED = "FloatingPointError"  # what the error of a training begins with whose loss became no number
@@ -39,15 +38,8 @@ class Scale:
     epochs: int | None = None  # most epochs of a training; None: those of the size
     seeds: int | None = None  # of every arm; None: one, or the paper's four
 
-    def __post_init__(self) -> None:
-        one_of("size", self.size, ("small", "paper"))
-        for name in ("epochs", "seeds"):
-            if (value := getattr(self, name)) is not None:
-                whole(name, value)
-
     @property
     def full(self) -> bool:
-        """True at the paper's own size."""
         return self.size == "paper"
 
     @property
@@ -60,15 +52,6 @@ class Scale:
         if self.root:
             return {"data": name, "root": str(Path(self.root) / name)}
         return {"data": "text" if name == "ptb" and not self.full else name}
-
-    def check(self, data: set[str]) -> None:
-        """Refuse data that need a root, where none is named."""
-        missing = sorted(data if self.full else data & set(WITHOUT_SAMPLE))
-        if missing and not self.root:
-            raise ValueError(
-                f"the package has no whole {', '.join(missing)}: name with --root a folder that holds a folder for each, "
-                "into which they are downloaded if missing."
-            )
 
 
 # ---------------------------------------------------------------- claims
@@ -94,11 +77,10 @@ class Count:
     total: int
 
     def above(self, share: float) -> bool | None:
-        """Whether it was so more often than in this share; None of nothing."""
+        """True if it was so more often than in this share; None of nothing."""
         return self.yes / self.total > share if self.total else None
 
     def judge(self, claim: str, share: float) -> Judgement:
-        """Whether it was so more often than in this share."""
         return Judgement(claim, self.above(share), str(self) if self.total else "no such pair")
 
     def __str__(self) -> str:
@@ -106,21 +88,6 @@ class Count:
 
 
 ALWAYS = 1 - 1e-9  # a share that only all exceed
-
-
-def sentence(title: str, judged: Sequence[Judgement], notes: Iterable[str] = ()) -> str:
-    """What was found of a figure, in one line.
-
-    Example:
-        >>> grows, falls = Judgement("it grows", True, "2"), Judgement("it falls", False, "none")
-        >>> sentence("Fig. 9", [grows, falls])
-        'Fig. 9: reproduced: it grows (2); not reproduced: it falls (none).'
-    """
-    parts = []
-    for words, holds in (("reproduced", True), ("not reproduced", False), ("undecided", None)):
-        if found := [str(one) for one in judged if one.holds is holds]:
-            parts.append(f"{words}: {', '.join(found)}")
-    return " ".join([f"{title}: {'; '.join(parts)}.", *(f"{note[0].upper()}{note[1:]}." for note in notes)])
 
 
 # ---------------------------------------------------------------- figures
@@ -136,7 +103,6 @@ class Result:
 
     @property
     def data_title(self) -> str:
-        """The name of its data set."""
         return self.grid.trials[0].data.title
 
     def score(self, row: Row, split: str) -> float | None:
@@ -205,29 +171,35 @@ def trials_of(figure: Figure, scale: Scale) -> list[Experiment]:
     return [trial for grid in figure.grids(scale) for trial in grid.trials]
 
 
-def reproduce(
-    figure: Figure, out: Path, scale: Scale, pool: Pool, *, retry: bool = False, progress: bool = True
-) -> str:
+def reproduce(figure: Figure, out: Path, scale: Scale, pool: Pool, *, progress: bool = True) -> str:
     """Run what a figure has to train, draw it, and say in one line what of the paper was found.
 
     Written are ``figure.png``, or the tables ``table.csv`` and ``table.md``, and that line as ``reading.txt``, with its
-    claims apart as ``reading.json``. Trials lie in ``trials``, a sweep for each data set; whatever stops them, the same
-    call goes on. ``retry`` runs those anew that ended in an error.
+    claims as ``reading.json``. Trials lie in ``trials``, a sweep for each data set; a stopped call goes on.
     """
-    grids, results = figure.grids(scale), []
-    scale.check(figure.datasets(scale))
+    data, results = figure.datasets(scale), []
+    missing = sorted(data if scale.full else data & set(WITHOUT_SAMPLE))
+    if missing and not scale.root:
+        raise ValueError(
+            f"the package has no whole {', '.join(missing)}: name with --root a folder that holds a folder for each, "
+            "into which they are downloaded if missing."
+        )
     out.mkdir(parents=True, exist_ok=True)
-    for grid in grids:
+    for grid in figure.grids(scale):
         folder = out / "trials" / grid.name
-        results.append(Result(grid, tuple(run_sweep(grid, folder, pool, retry=retry, progress=progress)), folder))
+        results.append(Result(grid, tuple(run_sweep(grid, folder, pool, progress=progress)), folder))
     found = figure.measure(scale, results)
     figure.draw(found, out)
     notes = figure.notes()
     if results:
         of_paper = "" if scale.full else f"; the paper's grid has {len(trials_of(figure, Scale('paper')))}"
         notes = [trained(results) + of_paper, *notes]
-    judged = figure.judge(found)
-    line = sentence(f"{figure.title}, size {scale.size}", judged, notes)
+    judged, parts = figure.judge(found), []
+    for words, holds in (("reproduced", True), ("not reproduced", False), ("undecided", None)):
+        if same := [str(one) for one in judged if one.holds is holds]:
+            parts.append(f"{words}: {', '.join(same)}")
+    found_out = f"{figure.title}, size {scale.size}: {'; '.join(parts)}."
+    line = " ".join([found_out, *(f"{note[0].upper()}{note[1:]}." for note in notes)])
     claims = [asdict(one) for one in judged]
     write_json(out / "reading.json", {"figure": figure.title, "size": scale.size, "judged": claims})
     write_text(out / "reading.txt", f"{line}\n")
@@ -238,12 +210,10 @@ def reproduce(
 
 
 def finite(values: Iterable[float]) -> list[float]:
-    """Those that are numbers."""
     return [v for v in values if math.isfinite(v)]
 
 
 def total(counts: Iterable[Count]) -> Count:
-    """Several counts as one."""
     counts = list(counts)
     return Count(sum(c.yes for c in counts), sum(c.total for c in counts))
 

@@ -23,7 +23,6 @@ from examples.paper.figure import (
 from neurolsc.experiment import Grid, make_grid
 from neurolsc.experiment.table import best_so_far, read_history
 from neurolsc.plots import plot_bands
-from neurolsc.plots.style import color
 
 STARTS = ("default", "LSC 1", "LSC 0.5", "LSC balanced")
 _SHOWN = 8  # how far above the lowest perplexity the picture reaches
@@ -61,25 +60,21 @@ class _LRU(Figure[Perplexities]):
     depths: ClassVar[list[dict[str, Any]]] = [{"layers": 3}, {"layers": 6}]
 
     def starts(self, scale: Scale) -> dict[str, str]:
-        """Names of the starts by what they are in the settings."""
         how = "rule='paper'" if scale.full else "method='scale'"
         texts = "Default", f"LSC(1.0, {how})", f"LSC(0.5, {how})", f"LSC('balanced', {how})"
         return dict(zip(texts, STARTS, strict=True))
 
     def fixed(self, scale: Scale) -> dict[str, Any]:
-        """What all trials share."""
         paper = {name: v for name, v in PAPER.items() if name != "clip_gradient"}
         return paper | {"cell": "LRU", "layer_delay": 0, "repeat": 1} | scale.data("ptb")
 
     def grids(self, scale: Scale) -> tuple[Grid, ...]:
-        """One."""
         grid = {"clip_gradient": [0.0, 1.0], "start": list(self.starts(scale)), "seed": scale.seed}
         name = f"{self.title.lower().replace('fig.', 'figure').replace(' ', '-')}"
         either = {"depth": self.depths}
         return (make_grid({"name": name, "fixed": self.fixed(scale), "grid": grid, "test": True, "either": either}),)
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> Perplexities:
-        """Perplexities by layers, clipping and start."""
         (result,) = results
         names = self.starts(scale)
         tables = []
@@ -128,7 +123,6 @@ class LRUCurves(_LRU):
         return super().fixed(scale) | (own if scale.full else small)
 
     def draw(self, found: Perplexities, out: Path) -> None:
-        """Validation perplexity over epochs, a panel for every depth."""
         panels: dict[str, dict[str, list[list[float]]]] = {}
         for row in found.result.rows:
             if row["error"] is None:
@@ -139,15 +133,10 @@ class LRUCurves(_LRU):
         lowest = min(
             (score for arms in panels.values() for runs in arms.values() for run in runs for score in run), default=1
         )
-        styles = {
-            start + clipped: {"color": color(number), "linestyle": dashes}
-            for number, start in enumerate(STARTS)
-            for clipped, dashes in (("", "-"), (", clipped", "--"))
-        }
         title = f"{self.title}: LRU on {found.result.data_title}, {trained([found.result])}"
         score = "validation perplexity\nof the best epoch so far"
         limits = 0.9 * lowest, _SHOWN * lowest
-        plot_bands(panels, out / PICTURE, score=score, share=False, log=True, limits=limits, styles=styles, title=title)
+        plot_bands(panels, out / PICTURE, score=score, share=False, log=True, limits=limits, title=title)
 
 
 class LRUTable(_LRU):
@@ -174,7 +163,6 @@ class LRUTable(_LRU):
         return super().fixed(scale) | tuned | sized | average
 
     def draw(self, found: Perplexities, out: Path) -> None:
-        """table.csv and table.md: means and deviations over seeds, and the paper's."""
         rows = []
         for (layers, clip), printed in _PRINTED.items():
             for start, theirs in zip(STARTS, printed, strict=True):
@@ -188,7 +176,6 @@ class LRUTable(_LRU):
         write_tables(rows, out)
 
     def notes(self) -> list[str]:
-        """What the paper does not have."""
         return ["weights are averaged over the second half of the epochs (SWA)"]
 
 
@@ -223,7 +210,6 @@ def _clipping(groups: dict[tuple[int, bool], dict[str, float]]) -> Judgement:
 
 
 def _factor(a: float, b: float) -> float:
-    """How far apart two are, as the size of the logarithm of their quotient."""
     return abs(math.log(a) - math.log(b)) if math.isfinite(a) and math.isfinite(b) else math.inf
 
 

@@ -18,16 +18,12 @@ from neurolsc.initialisers import named
 from neurolsc.network import Network
 from neurolsc.neurons import GRU
 
+_DECADES = 1 / math.log(10)
 Path2D = tuple[tuple[int, int], ...]  # points (step, layer), from the last ones down to the first
 
 
 def walks(steps: int, layers: int) -> list[Path2D]:
-    """All ways down a grid, of which every step goes back in time or down a layer.
-
-    Example:
-        >>> walks(1, 1)
-        [((1, 1), (0, 1), (0, 0)), ((1, 1), (1, 0), (0, 0))]
-    """
+    """All ways down a grid, of which every step goes back in time or down a layer."""
     found = []
     for back in combinations(range(steps + layers), steps):
         points = [(steps, layers)]
@@ -38,38 +34,23 @@ def walks(steps: int, layers: int) -> list[Path2D]:
     return found
 
 
-@dataclass(frozen=True)
-class Grids:
-    """Ways down grids."""
-
-    steps: int  # of the grid that is drawn
-    layers: int  # likewise
-    ways: list[Path2D]  # all ways down it
-    counts: list[tuple[int, int]]  # of every side up to these, by walking and by the binomial coefficient
-
-
-class GridFigure(Figure[Grids]):
+class GridFigure(Figure[dict[tuple[int, int], list[Path2D]]]):
     """Fig. 1 a."""
 
     name, title = "1a", "Fig. 1 a"
+    steps, layers = 5, 3  # of the grid that is drawn
 
-    def measure(self, scale: Scale, results: Sequence[Result]) -> Grids:
-        """Walk all ways of small grids."""
-        steps, layers = 5, 3
-        sides = [(t, n) for t in range(1, steps + 1) for n in range(1, layers + 1)]
-        counts = [(len(walks(t, n)), math.comb(t + n, n)) for t, n in sides]
-        return Grids(steps, layers, walks(steps, layers), counts)
+    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[tuple[int, int], list[Path2D]]:
+        return {(t, n): walks(t, n) for t in range(1, self.steps + 1) for n in range(1, self.layers + 1)}
 
-    def draw(self, found: Grids, out: Path) -> None:
-        """The grid, with three of the ways."""
-        ways = found.ways
+    def draw(self, found: dict[tuple[int, int], list[Path2D]], out: Path) -> None:
+        ways = found[self.steps, self.layers]
         chosen = {f"path {i + 1}": ways[at] for i, at in enumerate((0, len(ways) // 2, len(ways) - 1))}
-        title = f"{self.title}: 3 of {len(ways)} paths back through {found.steps} steps and {found.layers} layers"
-        plot_grid(chosen, out / PICTURE, steps=found.steps, layers=found.layers, title=title)
+        title = f"{self.title}: 3 of {len(ways)} paths back through {self.steps} steps and {self.layers} layers"
+        plot_grid(chosen, out / PICTURE, steps=self.steps, layers=self.layers, title=title)
 
-    def judge(self, found: Grids) -> list[Judgement]:
-        """Whether what was walked is the coefficient."""
-        right = Count(sum(a == b for a, b in found.counts), len(found.counts))
+    def judge(self, found: dict[tuple[int, int], list[Path2D]]) -> list[Judgement]:
+        right = Count(sum(len(ways) == math.comb(t + n, n) for (t, n), ways in found.items()), len(found))
         return [right.judge("walked paths are as many as the binomial coefficient", ALWAYS)]
 
 
@@ -85,7 +66,7 @@ class Growth:
 
     @property
     def degree(self) -> float:
-        """The power of the side that the number grows by at the end."""
+        """The power of the side by which the number grows at the end."""
         a, b = self.places[-2:].double().log()
         return float((self.logs[-1] - self.logs[-2]) / (b - a))
 
@@ -103,7 +84,6 @@ class PathsFigure(Figure[list[Growth]]):
     fixed = 5
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> list[Growth]:
-        """Over steps, over layers, and over both."""
         n, both, side = torch.arange(201), torch.arange(21), torch.tensor(self.fixed)
         found = []
         for title, over, places, steps, layers in (
@@ -116,7 +96,6 @@ class PathsFigure(Figure[list[Growth]]):
         return found
 
     def draw(self, found: list[Growth], out: Path) -> None:
-        """Three panels."""
         panels = {
             g.title: {"read at once (Lemma 2)": (g.places, g.logs), "a step late": (g.places, g.late)} for g in found
         }
@@ -127,21 +106,15 @@ class PathsFigure(Figure[list[Growth]]):
         *sides, both = found
         powers = [g.degree < self.fixed + 1e-6 and g.bend < 0.9 for g in sides]
         degrees = ", ".join(f"degree {g.degree:.2f} after {int(g.places[-1])} {g.over}" for g in sides)
+        decades = both.logs.diff()[-1] * _DECADES
+        grows = f"{decades:.2f} decades for each layer, {both.bend:.3f} of those half-way"
         return [
             Judgement("polynomial with one side fixed", all(powers), degrees),
-            Judgement(
-                "exponential with both",
-                abs(both.bend - 1) < 0.02,
-                f"{both.logs.diff()[-1] / torch.log(torch.tensor(10.0)):.2f} decades for each layer, "
-                f"{both.bend:.3f} of those half-way",
-            ),
+            Judgement("exponential with both", abs(both.bend - 1) < 0.02, grows),
         ]
 
 
 # ---------------------------------------------------------------- Fig. 1 c
-
-RADII = (0.5, 1.0)
-_DECADES = 1 / math.log(10)
 
 
 @dataclass(frozen=True)
@@ -168,34 +141,29 @@ def growth(logs: Tensor) -> float:
     return float((logs[:part].mean() - logs[-part:].mean()) * _DECADES)
 
 
-@dataclass(frozen=True)
 class PascalFigure(Figure[list[Derivative]]):
     """Fig. 1 c."""
 
     name, title = "1c", "Fig. 1 c"
-    width: int = 24  # of the GRU at the small size
-    samples: int = 6  # utterances that its derivative is taken of
 
     def datasets(self, scale: Scale) -> set[str]:
-        """Spoken digits."""
         return {"shd"}
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> list[Derivative]:
-        """Both networks with both radii."""
-        return [*(_pascal(radius) for radius in RADII), *(self._gru(scale, radius) for radius in RADII)]
+        return [*map(_pascal, (0.5, 1.0)), *(self._gru(scale, radius) for radius in (0.5, 1.0))]
 
     def _gru(self, scale: Scale, radius: float) -> Derivative:
         binned = {} if scale.full else {"dt": 0.02, "channels": 140, "repeat": 1}
         data = DataSettings(**scale.data("shd"), **binned).load("train")
         batches = input_batches(data, 32, seed=0)
-        width, layers = 117 if scale.full else self.width, 7
+        width, layers = 117 if scale.full else 24, 7
         torch.manual_seed(0)
         cells = [GRU(n_in, width) for n_in in (data.n_in, *[width] * (layers - 1))]
         network = Network(cells, nn.Identity(), layer_delay=0)
         less = "" if scale.full else ", max_steps=100, samples=2, steps=4"
         lsc = f"LSC({radius}, rule='paper'{less})"
         missed = len(named(lsc).apply(network, batches))
-        x = batches[0][:, : self.samples].to_dense().float().requires_grad_()
+        x = batches[0][:, :6].to_dense().float().requires_grad_()
         outputs = network.run(x).logits
         (gradient,) = torch.autograd.grad(outputs.sum(), x)
         logs = gradient.double().norm(dim=2).mean(1).log()
@@ -205,31 +173,20 @@ class PascalFigure(Figure[list[Derivative]]):
         )
 
     def draw(self, found: list[Derivative], out: Path) -> None:
-        """A column for every network and radius."""
         curves = {f"{d.network}, radii {d.radius:g}": (d.outputs, d.logs, d.bound) for d in found}
         plot_pascal(curves, out / PICTURE, title=f"{self.title}: outputs, and the derivative of their sum by the input")
 
     def judge(self, found: list[Derivative]) -> list[Judgement]:
-        """How the derivative grows back in time."""
         judged = []
         for name in dict.fromkeys(d.network for d in found):
             half, one = (d for d in found if d.network == name)
+            slow, fast = (f"{d.drift:+.1f} decades over half of the steps" for d in (half, one))
+            far = f"{growth(one.logs):+.1f} decades over all steps, paths {growth(one.bound):+.1f}"
+            grows, enough = one.drift > max(0.5, half.drift), growth(one.logs) > 0.75 * growth(one.bound)
             judged += [
-                Judgement(
-                    f"{name} at 0.5: the derivative stays through time",
-                    abs(half.drift) < 0.5,
-                    f"{half.drift:+.1f} decades over half of the steps",
-                ),
-                Judgement(
-                    f"{name} at 1: it grows backwards",
-                    one.drift > 0.5 and one.drift > half.drift,
-                    f"{one.drift:+.1f} decades over half of the steps",
-                ),
-                Judgement(
-                    f"{name} at 1: as far as the number of paths",
-                    growth(one.logs) > 0.75 * growth(one.bound),
-                    f"{growth(one.logs):+.1f} decades over all steps, paths {growth(one.bound):+.1f}",
-                ),
+                Judgement(f"{name} at 0.5: the derivative stays through time", abs(half.drift) < 0.5, slow),
+                Judgement(f"{name} at 1: it grows backwards", grows, fast),
+                Judgement(f"{name} at 1: as far as the number of paths", enough, far),
             ]
             if half.missed or one.missed:
                 missed = f"missed: {half.missed} radii at 0.5, {one.missed} at 1"
@@ -237,7 +194,6 @@ class PascalFigure(Figure[list[Derivative]]):
         return judged
 
     def notes(self) -> list[str]:
-        """Which bound is drawn."""
         return ["the bounds drawn are times the least constant under which they hold"]
 
 

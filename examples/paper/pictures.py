@@ -34,13 +34,7 @@ def plot_grid(
     layers: int,
     title: str = "",
 ) -> Figure:
-    """Draw a network as a grid of steps and layers, and gradients on their way back through it.
-
-    Args:
-        paths: by name the points (step, layer) of each, from the last step and layer downwards.
-        steps: last time step of the grid, whose first is 0.
-        layers: last layer, likewise.
-    """
+    """Draw a grid of steps and layers, and paths of a gradient back through it: points (step, layer), by name."""
     figure, ((ax,),) = panels(1, 1, figsize=(1.1 * steps + 1.6, 1.1 * layers + 1.4))
     for step in range(steps + 1):
         for layer in range(layers + 1):
@@ -74,16 +68,7 @@ def plot_rates(
     log: bool = False,
     title: str = "",
 ) -> Figure:
-    """Draw scores over learning rates: of every arm the mean, and each seed as a dot.
-
-    Args:
-        curves: by title of a panel, of every arm by name the scores of its seeds at each rate; a
-            rate without any leaves a gap.
-        score: what is drawn.
-        columns: panels in a row.
-        share: it lies between 0 and 1, and so does its axis.
-        log: the upward axis is logarithmic.
-    """
+    """Draw scores over learning rates, a panel for each title: of every arm the mean, and each seed as a dot."""
     styles = arm_styles(curves)
     rows, columns = -(-len(curves) // columns), min(columns, len(curves))
     figure, grid = panels(rows, columns, figsize=(3.9 * columns + 0.6, 3.1 * rows + 0.9), sharex=True)
@@ -116,24 +101,23 @@ def plot_starts(
     shares: Sequence[bool],
     title: str = "",
 ) -> Figure:
-    """Draw scores of cells, side by side for every start: bars of means, seeds as dots.
-
-    Args:
-        arms: by title of a panel, by cell, by start the scores of its seeds; none leaves a gap.
-        scores: what is drawn, a name for each panel.
-        shares: whether it lies between 0 and 1, for each panel; else its axis is logarithmic.
-    """
+    """Draw scores by panel, cell and start: bars of means, seeds as dots; log axes where scores are no shares."""
     starts = list(dict.fromkeys(start for cells in arms.values() for of in cells.values() for start in of))
     styles = {start: {"color": color(number)} for number, start in enumerate(starts)}
     widest = max(map(len, arms.values()))
     columns = min(2, len(arms))
-    rows = -(-len(arms) // columns)
-    size = ((1.2 * widest + 1.2) * columns + 0.6, 3.2 * rows + 0.9)
-    figure, grid = panels(rows, columns, figsize=(max(size[0], 6), size[1]))
+    rows, wide = -(-len(arms) // columns), 0.8 / len(styles)
+    figure, grid = panels(rows, columns, figsize=(max((1.2 * widest + 1.2) * columns + 0.6, 6), 3.2 * rows + 0.9))
     for ax in grid.flat[len(arms) :]:
         ax.set_visible(False)
     for ax, (name, cells), score, share in zip(grid.flat, arms.items(), scores, shares, strict=False):
-        _bars(ax, cells, styles)
+        for place, of in enumerate(cells.values()):
+            for number, (start, style) in enumerate(styles.items()):
+                if len(values := list(of.get(start, ()))):
+                    at = place + (number - (len(styles) - 1) / 2) * wide
+                    ax.bar(at, np.mean(values), width=0.92 * wide, alpha=0.75, **style)
+                    ax.plot([at] * len(values), values, ".", markersize=5, color="black", alpha=0.6)
+        ax.set_xticks(range(len(cells)), list(cells), fontsize="small")
         ax.set(title=name, ylabel=score)
         if share:
             ax.set_ylim(0, 1)
@@ -151,12 +135,9 @@ def plot_covariances(
     samples: int,
     title: str = "",
 ) -> Figure:
-    """Draw how sizes at every step go together with that at one step, a row for every data set.
+    """Draw covariance, correlation and p-value (T,) of sizes with those at one step, a row for every data set.
 
-    Args:
-        curves: by data set, by name covariance, correlation and p-value with that step, each (T,);
-            NaN is left out.
-        samples: their number; correlations within 2 / sqrt(samples) of 0 are shaded.
+    Correlations within 2 / sqrt(samples) of 0 are shaded.
     """
     heads = ("covariance", "correlation (shaded: of chance)", "p-value (dashed: 0.05)")
     figure, grid = panels(len(curves), 3, figsize=(12, 2.7 * len(curves) + 0.5))
@@ -177,17 +158,6 @@ def plot_covariances(
     return finish(figure, path, title)
 
 
-def _bars(ax: Axes, cells: Mapping[str, Mapping[str, Sequence[float]]], styles: dict[str, dict[str, Any]]) -> None:
-    wide = 0.8 / len(styles)
-    for place, of in enumerate(cells.values()):
-        for number, (start, style) in enumerate(styles.items()):
-            if len(values := list(of.get(start, ()))):
-                at = place + (number - (len(styles) - 1) / 2) * wide
-                ax.bar(at, np.mean(values), width=0.92 * wide, alpha=0.75, **style)
-                ax.plot([at] * len(values), values, ".", markersize=5, color="black", alpha=0.6)
-    ax.set_xticks(range(len(cells)), list(cells), fontsize="small")
-
-
 _DECADES = 1 / np.log(10)
 Curve = tuple[Any, Any]  # places and natural logarithms (N,) of each
 
@@ -202,14 +172,12 @@ def plot_paths(
     shared: bool = False,
     title: str = "",
 ) -> Figure:
-    """Draw numbers beyond all floats over the sides of the grid: straight is exponential.
+    """Draw numbers beyond all floats, by panel and name their places and natural logarithms.
 
     Args:
-        curves: by title of a panel, of every curve by name its places and natural logarithms;
-            ``-inf`` is left out. A panel with one curve has no legend.
-        over: what is along the axis of every panel.
+        over: label below each panel.
         counted: what the logarithms are of.
-        shared: whether all panels have the first one's upward axis.
+        shared: True for one upward axis.
     """
     figure, ((*axes,),) = panels(1, len(curves), figsize=(4.4 * len(curves) + 0.4, 3.4), sharey=shared)
     for ax, (name, drawn), label in zip(axes, curves.items(), over, strict=True):
@@ -219,8 +187,7 @@ def plot_paths(
         _logarithmic(ax)
         whole_steps(ax)
         ax.set(title=name, xlabel=label)
-        if len(drawn) > 1:
-            ax.legend(fontsize="small")
+        ax.legend(fontsize="small")
     axes[0].set_ylabel(counted)
     return finish(figure, path, title)
 
@@ -232,12 +199,7 @@ def plot_pascal(
     *,
     title: str = "",
 ) -> Figure:
-    """Draw what PascalRNNs send, and the derivative by the input with its bound, over time.
-
-    Args:
-        curves: by name of a network its outputs (T, B), and the natural logarithms of the
-            derivative of their sum by the input at each step (T,) and of its bound (T,).
-    """
+    """Draw outputs (T, B) of networks, and the logarithms of the derivative by the input (T,) and its bound (T,)."""
     figure, axes = panels(2, len(curves), figsize=(4.8 * len(curves) + 0.4, 5.6), sharex="col")
     for column, (name, (outputs, derivative, bound)) in enumerate(curves.items()):
         above, below = axes[:, column]
@@ -263,17 +225,18 @@ def plot_growth(
     *,
     title: str = "",
 ) -> Figure:
-    """Draw a change on its way forward and a gradient on its way back, of one or more networks.
+    """Draw a change on its way forward and a gradient on its way back, by name of a network.
 
     Args:
-        growths: by name of a network the norms of the difference of two runs, of its tangent and of
-            the gradient, each (L, T, B); means over samples are drawn, but where they are 0.
+        growths: norms of the difference of two runs, of its tangent and of the gradient, each (L, T, B); means over
+            samples are drawn.
     """
     figure, axes = panels(len(growths), 2, figsize=(9.6, 2.5 * len(growths) + 0.5), sharex=True, sharey="col")
     low, high = 0.0, 0.0
     for (forward, back), (name, norms) in zip(axes, growths.items(), strict=True):
-        difference, tangent, gradient = (_mean_logs(part) for part in norms)
-        low, high = min(low, *_ends(tangent)), max(high, *_ends(tangent), *_ends(difference))
+        means = (np.asarray(part, dtype=float).mean(-1) for part in norms)
+        difference, tangent, gradient = (np.log10(np.where(mean > 0, mean, np.nan)) for mean in means)
+        low, high = min(low, np.nanmin(tangent)), max(high, np.nanmax(tangent), np.nanmax(difference))
         for layer in range(len(tangent)):
             shade, steps = color(layer), np.arange(tangent.shape[1])
             forward.plot(steps, tangent[layer], color=shade, linewidth=1.7, label=f"layer {layer + 1}, tangent")
@@ -297,18 +260,6 @@ def _decades(logs: Any) -> np.ndarray:
     """Decimal logarithms of natural ones; what is no number leaves a gap."""
     values = np.asarray(logs, dtype=float) * _DECADES
     return np.where(np.isfinite(values), values, np.nan)
-
-
-def _mean_logs(norms: Any) -> np.ndarray:
-    """Decimal logarithms (L, T) of the means of norms (L, T, B) over samples; NaN where it is 0."""
-    mean = np.asarray(norms, dtype=float).mean(-1)
-    return np.log10(np.where(mean > 0, mean, np.nan))
-
-
-def _ends(values: np.ndarray) -> tuple[float, float]:
-    """The smallest and the largest number among them, 0 and 0 where there is none."""
-    some = values[np.isfinite(values)]
-    return (float(some.min()), float(some.max())) if some.size else (0.0, 0.0)
 
 
 def _logarithmic(ax: Axes) -> None:

@@ -59,7 +59,7 @@ _RATES = {"differentiable": (1e-2, 1e-3, 3.16e-4), "spiking": (1e-3, 1e-3, 1e-3)
 
 
 def network(name: str, task: str) -> dict[str, Any]:
-    """The settings of one of CELLS on one of TASKS: cell, width, and the learning rate of its kind."""
+    """Settings of one of CELLS on one of TASKS."""
     settings, at = dict(CELLS[name]), list(TASKS).index(task)
     if settings.get("activation") == "relu" and task == "ptb":
         settings["activation"] = "swish"  # App. H
@@ -123,12 +123,10 @@ class RecurrentFigure(Figure[Trained]):
     name, title = "3", "Fig. 3"
 
     def starts(self, scale: Scale) -> tuple[str, str, str]:
-        """None, 1, and 0.5."""
         how = "rule='paper'" + ("" if scale.full else ", max_steps=100, samples=2, steps=4")
         return "Default", f"LSC(1.0, {how})", f"LSC(0.5, {how})"
 
     def grids(self, scale: Scale) -> tuple[Grid, ...]:
-        """One for every task."""
         found = []
         for task in TASKS if scale.full else ("sl-mnist",):
             fixed = PAPER | TASKS[task] | scale.data(task) | {"epochs": scale.epochs or (1000 if scale.full else 5)}
@@ -147,11 +145,9 @@ class RecurrentFigure(Figure[Trained]):
         return tuple(found)
 
     def measure(self, scale: Scale, results: Sequence[Result]) -> Trained:
-        """All trials, whose starts are compared."""
         return Trained(tuple(results), *self.starts(scale))
 
     def draw(self, found: Trained, out: Path) -> None:
-        """A panel for every task and depth."""
         names = {found.none: "none", found.one: "LSC 1", found.half: "LSC 0.5"}
         panels: dict[str, dict[str, dict[str, list[float]]]] = {}
         scores, shares = [], []
@@ -192,11 +188,9 @@ class RecurrentFigure(Figure[Trained]):
 
 def _name(row: Row) -> str:
     """The cell as the paper calls it."""
-    activation = "relu" if row["activation"] == "swish" else row["activation"]
-    for name, cell in CELLS.items():
-        if row["cell"] == cell["cell"] and cell.get("activation", activation) == activation:
-            return name.replace("ReLU", "swish") if row["activation"] == "swish" else name
-    raise ValueError(f"there is no {row['cell']} with {row['activation']} in Fig. 3.")
+    if row["cell"] == "RNN":
+        return {"sigmoid": "RNN σ", "relu": "RNN ReLU", "swish": "RNN swish"}[row["activation"]]
+    return {cell["cell"]: name for name, cell in CELLS.items()}[row["cell"]]
 
 
 # ---------------------------------------------------------------- Table S1
@@ -233,7 +227,6 @@ class ParametersTable(Figure[list[Counted]]):
         return found + two
 
     def draw(self, found: list[Counted], out: Path) -> None:
-        """table.csv and table.md."""
         rows = [
             {"cell": c.cell, "task": c.task, "ours": c.ours, "paper": c.printed, "difference": c.ours - c.printed}
             for c in found
@@ -241,7 +234,6 @@ class ParametersTable(Figure[list[Counted]]):
         write_tables(rows, out)
 
     def judge(self, found: list[Counted]) -> list[Judgement]:
-        """Equal numbers, and comparable ones."""
         same = Count(sum(c.ours == c.printed for c in found), len(found))
         apart = [f"{c.cell} on {c.task} {c.ours - c.printed:+,}" for c in found if c.ours != c.printed]
         of_task = [[c.ours for c in found if c.task == task] for task in TASKS]

@@ -9,25 +9,23 @@ from torch import Tensor
 from neurolsc.diagnosis.measurements import Batch, Measurements, batch_first, copied, loss_after
 from neurolsc.diagnosis.report import (
     EXPLODING,
-    FROZEN,
     NEURONS,
     OFTEN,
     RARE,
     SATURATED,
     SCALE,
-    SYNCHRONOUS,
     TOO_FAST,
     VANISHING,
     Diagnosis,
     Trial,
 )
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import owner_of
+from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.spiking import Reset
 from neurolsc.stability import TransitionRule, match_firing_rates
 from neurolsc.stability.findings import DEAD
 from neurolsc.tasks import Classification, Task
-from neurolsc.validation import positive, set_value, stored_parameter, whole
+from neurolsc.validation import positive
 
 RATE = 0.15  # spikes per neuron and step to which thresholds are scaled, in the middle of rates that learn
 DEPTH = 0.5  # radius through depth to which input weights are scaled, in the middle of those that learn
@@ -45,32 +43,14 @@ class Cure:
 def _cure(name: str, layers: Sequence[int], network: Network, measured: Measurements) -> Cure | None:
     """The cure of a kind of fault in some layers, counted from 0; None where the package can try none."""
     cells = network.cells
-
-    def moved(layer: int, radius: str) -> list[str]:
-        """The weights of a layer that set a radius."""
-        scaled = cells[layer].scaled_parameters
-        return [a.parameter for a in scaled if (a.radius, a.through) == (radius, "value")]
-
     if name == TOO_FAST:
         return Cure("a tenth of the learning rate", lr=0.1)
     if name in (DEAD, SATURATED, SCALE, NEURONS):
         return _to_rates(layers, network, measured)
-    if name == SYNCHRONOUS:
-
-        def halve(network: Network, x: Tensor) -> None:
-            for i in layers:
-                for parameter in moved(i, "time"):
-                    owner, last = owner_of(network.cells[i], parameter)
-                    set_value(owner, last, getattr(owner, last) * 0.5)
-
-        known = any(moved(i, "time") for i in layers)
-        return Cure("what neurons of a layer send each other halved", halve) if known else None
     if name == EXPLODING:  # the reset detached where the radius is due to it; else all that sets the radius scaled
         resets = {i: reset for i in layers if isinstance(reset := getattr(cells[i], "reset", None), Reset)}
         by_reset = [i for i, r in resets.items() if r.gradient and measured.profile.main_term(i).name == "reset"]
-        others = [
-            i for i in layers if i not in by_reset and any(a.radius == "time" for a in cells[i].scaled_parameters)
-        ]
+        others = [i for i in layers if i not in by_reset and _moved(cells[i], "time")]
         factors = {i: min(1 / measured.profile.time_mean[i].item(), 0.95) for i in others}
         words = ["the reset detached"] if by_reset else []
         if factors:
@@ -85,7 +65,7 @@ def _cure(name: str, layers: Sequence[int], network: Network, measured: Measurem
 
         return Cure("; ".join(words), calm) if words else None
     if name == VANISHING:  # input weights up, then the thresholds to the rates of before, or to good ones
-        radii = {i: measured.profile.depth_mean[i].item() for i in layers if moved(i, "depth")}
+        radii = {i: measured.profile.depth_mean[i].item() for i in layers if _moved(cells[i], "depth")}
         factors = {i: DEPTH / radius for i, radius in radii.items() if radius > 1e-6}  # less is no radius at all
         rates = _to_rates((), network, measured)
 
@@ -97,26 +77,12 @@ def _cure(name: str, layers: Sequence[int], network: Network, measured: Measurem
 
         text = f"input weights scaled by {', '.join(f'{k:.3g}' for k in factors.values())}"
         return Cure(text if rates is None else f"{text}; {rates.words}", open_up) if factors else None
-    if name == FROZEN:
-        shortest, longest = 0.1, 1e4  # steps, of time constants that an optimizer can move
-
-        def free(network: Network, x: Tensor) -> None:
-            for cell in (network.cells[i] for i in layers):
-                thresholds = cell.thresholds()
-                rest = None if thresholds is None else thresholds.rest()
-                for scaled in cell.scaled_parameters:
-                    owner, last = owner_of(cell, scaled.parameter)
-                    parameter = stored_parameter(owner, last)
-                    if scaled.through == "value" or parameter is None:
-                        continue
-                    parameter.requires_grad_()
-                    if scaled.through == "decay":
-                        set_value(owner, last, getattr(owner, last).detach().clamp(shortest, longest))
-                if thresholds is not None and rest is not None:
-                    thresholds.set_rest(rest)
-
-        return Cure(f"time constants unfrozen, and within {shortest:g} to {longest:g} steps", free)
     return None
+
+
+def _moved(cell: Cell, radius: str) -> bool:
+    """True if the cell names a quantity that sets its radius."""
+    return any(scaled.radius == radius for scaled in cell.scaled_parameters)
 
 
 def _to_rates(layers: Sequence[int], network: Network, measured: Measurements) -> Cure | None:
@@ -153,8 +119,7 @@ def try_cures(
 
     Returns:
         A trial for every kind of fault that the package can do something about, of all layers that have it at once;
-        kinds with the same cure are one. A missing class is none of those, nor are swapped axes: there the batch is
-        turned before all trials.
+        kinds with the same cure are one. Where the axes are swapped the batch is turned before all trials.
 
     Raises:
         TypeError: if network is not one, or the batch is of another kind.
@@ -165,7 +130,6 @@ def try_cures(
     data = Batch.of(batch, as_network(network))
     if data.targets is None:
         raise ValueError("trials need targets: give the batch as (x, targets).")
-    whole("updates", updates)
     positive("lr", lr)
     data = data.turned() if batch_first(data) else data
 

@@ -1,7 +1,6 @@
 """The batch that a network is diagnosed with, what is measured on it layer by layer, and copies trained on it."""
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import Cell, weight_matrices
 from neurolsc.stability import (
     Activity,
     RadiusProfile,
@@ -44,7 +42,6 @@ class Batch:
 
     @classmethod
     def of(cls, batch: Tensor | Sequence[Tensor], network: Network) -> "Batch":
-        """A batch from x alone, or (x, targets), or (x, targets, mask)."""
         parts = tuple(batch) if isinstance(batch, tuple | list) else (tensor("x", batch),)
         if not 1 <= len(parts) <= 3 or not all(isinstance(part, Tensor) for part in parts):
             got = ", ".join(type(part).__name__ for part in parts)
@@ -56,11 +53,9 @@ class Batch:
         return cls(x, *more)
 
     def turned(self) -> "Batch":
-        """The batch with the first two axes of the input swapped."""
         return replace(self, x=self.x.transpose(0, 1))
 
     def part(self, start: int, stop: int) -> "Batch":
-        """Some of the samples."""
         targets = self.targets
         if targets is not None:
             targets = targets[start:stop] if targets.ndim == 1 else targets[:, start:stop]
@@ -78,47 +73,17 @@ class Batch:
 
 
 def batch_first(batch: Batch) -> str:
-    """Why the first two axes of an input seem to be swapped; empty if they do not.
-
-    Targets decide where steps and samples differ in number. Else time is the axis along which neighbours are alike:
-    below a :func:`roughness` of 0.7 an axis is time, above 0.9 it is samples, which are drawn apart and give 1; of many
-    groups and lines chance stays within 0.1. An input without any order in time, such as Poisson spikes at one rate,
-    says nothing.
-    """
-    steps, samples = batch.x.shape[:2]
-    if batch.targets is not None and steps != samples:
-        per_sample = batch.targets.ndim == 1
-        if tuple(batch.targets.shape[: 1 if per_sample else 2]) == ((steps,) if per_sample else (samples, steps)):
-            return f"there are {steps} targets, as many as x {tuple(batch.x.shape)} has steps"
+    """Why the first two axes of an input seem to be swapped: the number of targets; empty if they do not."""
+    (steps, samples), targets = batch.x.shape[:2], batch.targets
+    if targets is None or steps == samples:
         return ""
-    first, second = roughness(batch.x, 0), roughness(batch.x, 1)
-    if first > 0.9 and second < 0.7:
-        return f"neighbours are alike along its second axis (roughness {second:.2f}), not its first ({first:.2f})"
-    return ""
-
-
-def roughness(x: Tensor, axis: int) -> float:
-    r"""The ratio of von Neumann along an axis of an input (T, B, N).
-
-    .. math:: \eta = \frac{n}{n - 1} \frac{\sum_{i=1}^{n-1} (a_{i+1} - a_i)^2}
-        {2 \sum_{i=1}^{n} (a_i - \bar a)^2},
-
-    where a are the sums of 16 groups of neighbouring inputs (one input alone may fire once), and both sums run over all
-    groups and all lines along the axis. It is 1 on the average for values in any order, and falls to 0 for smooth ones.
-    NaN for fewer than 4 values, or where none changes.
-
-    Source: J. von Neumann, Annals of Mathematical Statistics 12 (1941).
-    """
-    length = x.shape[axis]
-    if length < 4:
-        return math.nan
-    sums = torch.stack([part.double().sum(2) for part in x.tensor_split(min(16, x.shape[2]), 2)])
-    rows = sums.movedim(axis + 1, 0)
-    spread = (rows - rows.mean(0)).square().sum()
-    return (length / (length - 1) * rows.diff(dim=0).square().sum() / (2 * spread)).item()
+    swapped = targets.shape == (steps,) if targets.ndim == 1 else targets.shape[:2] == (samples, steps)
+    return f"there are {steps} targets, as many as x {tuple(batch.x.shape)} has steps" if swapped else ""
 
 
 # ---------------------------------------------------------------- the measurements
+
+EPSILON = 1e-8  # of Adam, with which entries of the gradient are compared
 
 
 @dataclass(frozen=True)
@@ -148,8 +113,7 @@ class Measurements:
     # (L, T) norm of the gradient of the loss of a sample's last step by the state k steps back, mean over samples that
     # are so long; NaN where none is
     back: Tensor | None = None
-    classes: int | None = None  # of each sample's target; None where the targets are no classes
-    relays: bool = True  # whether Relay() takes these layers: they name input weights and voltage
+    classes: int | None = None  # of the targets; None where they are no classes
 
     def __repr__(self) -> str:
         return f"Measurements({len(self.layers)} layers, {'no ' if self.loss is None else ''}loss and gradients)"
@@ -162,7 +126,6 @@ def measure(
     *,
     samples: int,
     steps: int,
-    epsilon: float,
     seed: int,
     progress: bool | None = None,
 ) -> Measurements:
@@ -195,7 +158,7 @@ def measure(
         if len(whole := together(by_name[i])):
             of_gradient = {
                 "gradient": whole.norm().item(),
-                "below_epsilon": (whole.abs() < epsilon).double().mean().item(),
+                "below_epsilon": (whole.abs() < EPSILON).double().mean().item(),
                 "noise": signal_to_noise(torch.stack([together(p[i]) for p in pieces])) if pieces else None,
             }
         measured.append(
@@ -210,13 +173,10 @@ def measure(
                 **of_gradient,
             )
         )
-    relays = all(_may_relay(network.cells[i]) for i in network.spiking)
-    return Measurements(tuple(measured), profile, len(x), relays=relays, **of_loss)
+    return Measurements(tuple(measured), profile, len(x), **of_loss)
 
 
 def _gradients(network: Network, batch: Batch, task: Task) -> tuple[dict[str, Tensor], ...]:
-    """Of every layer the gradients of the loss of a batch, by name."""
-
     def loss(logits: Tensor) -> Tensor:
         return task.loss(logits, batch.targets, batch.mask)  # type: ignore[arg-type]
 
@@ -233,12 +193,6 @@ def _back(network: Network, batch: Batch, task: Task, targets: Tensor) -> Tensor
     there = at >= 0
     rows = norms.gather(1, at.clamp(min=0).expand_as(norms))
     return (rows * there).sum(2).cpu() / there.sum(1).cpu()
-
-
-def _may_relay(cell: Cell) -> bool:
-    below, own = weight_matrices(cell, "depth", inputs=True), weight_matrices(cell, "time")
-    flat = all(matrix.weights.ndim == 2 for matrix in (*below, *own))
-    return bool(below) and flat and cell.membrane() is not None and cell.thresholds() is not None
 
 
 # ---------------------------------------------------------------- copies and updates

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from neurolsc.diagnosis.measurements import Batch, Measurements, batch_first, copied, loss_after, measure
+from neurolsc.diagnosis.measurements import EPSILON, Batch, Measurements, batch_first, copied, loss_after, measure
 from neurolsc.display import Displayed, Table, or_dash
 from neurolsc.network import Network, as_network
 from neurolsc.stability.findings import DEAD, Finding, finite_distances, surrogate_fault
 from neurolsc.tasks import Classification, Task
-from neurolsc.validation import positive, whole
+from neurolsc.validation import positive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,33 +49,31 @@ def diagnose(
     labels: Tensor | None = None,
     history: Sequence[Mapping[str, Any]] = (),
     lr: float | None = None,
-    epsilon: float = 1e-8,
     samples: int = 8,
     steps: int = 16,
     seed: int = 0,
 ) -> "Diagnosis":
-    """Say what is wrong with a network that does not learn, or before it is to learn.
+    """Find what keeps a network from learning, before or after it is trained.
 
     Found are layers that are dead, saturated, synchronous or out of scale, gradients that explode through time or
     vanish through depth, time constants that are frozen or cannot move, missing classes, a learning rate that is too
     high, an input whose axes are swapped, and a surrogate whose derivative is NaN or infinite somewhere (all else is
-    then measured as if it were 0 there). A radius through time just below 1 is a memory and no fault.
+    then measured as if it were 0 there).
 
     Args:
         network: the network; it stays as it is. :func:`neurolsc.wrap` makes one of models of snnTorch, norse and
             PyTorch.
         batch: x (T, B, n_in), or (x, targets) or (x, targets, mask) as :func:`neurolsc.datasets.collate` makes them; a
-            few dozen samples are enough. What needs a loss is measured with targets only.
+            few dozen samples are enough. Loss and gradients need targets.
         task: the task of the network.
         labels: classes of more samples than the batch holds (n,), in which missing ones are sought; by default those of
             the batch.
         history: rows with ``train_loss``, an epoch each: ``TrainResult.history``.
         lr: learning rate; with one and fewer than three epochs of history, copies of the network are trained on the
             batch for 10 updates, at this rate, a tenth and a hundredth of it.
-        epsilon: of the optimizer, with which entries of the gradient are compared: 1e-8 in Adam.
         samples: number of samples of the batch at which derivatives are measured,
         steps: and of steps, drawn at random.
-        seed: of what is drawn.
+        seed: seed of the draw.
 
     Returns:
         The diagnosis, a sequence of its findings: empty where nothing was found.
@@ -89,10 +87,8 @@ def diagnose(
     learning rate that is tried twice as much.
     """
     as_network(network)
-    for name, value in (("samples", samples), ("steps", steps)):
-        whole(name, value)
-    for name, value in (("epsilon", epsilon), *((("lr", lr),) if lr is not None else ())):
-        positive(name, value)
+    if lr is not None:
+        positive("lr", lr)
     data, found = Batch.of(batch, network), list[Finding]()
     if turned := batch_first(data):  # all that follows is said of the input as it should be
         problem = "the input looks batch first, (B, T, n_in) in place of (T, B, n_in)"
@@ -101,7 +97,7 @@ def diagnose(
     unfit = [fault for layer, cell in enumerate(network.cells) if (fault := surrogate_fault(cell, layer))]
     if unfit:  # the rest is said of the network with other surrogates
         found, network = found + unfit, _finite(network)
-    measured = measure(network, data, task, samples=samples, steps=steps, epsilon=epsilon, seed=seed)
+    measured = measure(network, data, task, samples=samples, steps=steps, seed=seed)
     judged = len(history) >= 3  # long enough to say how a loss goes
     learnt = judged and history[-1]["train_loss"] < 0.9 * history[0]["train_loss"]
     found += layer_faults(network, measured, learnt=learnt)
@@ -113,7 +109,7 @@ def diagnose(
         rates = (lr, lr / 10, lr / 100)
         losses = {rate: loss_after(copied(network), data, task, rate, updates) for rate in rates}
     found += too_fast(history, updates, losses)
-    return Diagnosis(tuple(found), measured, epsilon)
+    return Diagnosis(tuple(found), measured)
 
 
 class _Clamped(nn.Module):
@@ -154,19 +150,16 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
     often, silent_below = BUSY if learnt else OFTEN, False
     for i, layer in enumerate(measured.layers):
         rate, dead, saturated, synchrony = layer.activity
-        fires = f"fires {rate:.2g} spikes per neuron and step"
         found: list[tuple[str, str, str, str]] = []  # name, problem, cause, cure
         if not network.cells[i].integrator and not math.isnan(rate):
+            fires, gets = f"fires {rate:.2g} spikes per neuron and step", "its thresholds are too {} for what it gets"
             if rate == 0:
                 cause = "the layer below is silent" if silent_below else "its thresholds lie above all that it gets"
                 found.append((DEAD, "never fires", cause, to_rate))
             elif rate > BUSY:
-                problem = f"fires {rate:.2f} spikes per neuron and step"
-                found.append((SATURATED, problem, "its thresholds lie below what it gets", to_rate))
-            elif rate < RARE:
-                found.append((SCALE, fires, "its thresholds are too high for what it gets", to_rate))
-            elif rate > often:
-                found.append((SCALE, fires, "its thresholds are too low for what it gets", to_rate))
+                found.append((SATURATED, fires, "its thresholds lie below what it gets", to_rate))
+            elif not RARE <= rate <= often:
+                found.append((SCALE, fires, gets.format("high" if rate < RARE else "low"), to_rate))
             elif saturated > 0.5:
                 problem = f"{saturated:.0%} of its neurons fire at nearly all steps"
                 found.append((SATURATED, problem, "their thresholds lie below what they get", to_rate))
@@ -202,10 +195,9 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
 
 
 def missing_classes(labels: Tensor, classes: int) -> Iterator[Finding]:
-    """Classes that no label (n,) names, where there are labels enough to decide.
+    """Classes that no label (n,) names, unless n labels drawn evenly leave one out with a chance of 1 %.
 
-    Of n labels drawn evenly from C classes some class is left out by chance with a probability of at most :math:`C (1 -
-    1/C)^n`, which has to be below 1 %.
+    The chance is at most :math:`C (1 - 1/C)^n`.
     """
     absent = (torch.bincount(labels.flatten().long().cpu(), minlength=classes) == 0).nonzero().flatten().tolist()
     if absent and classes * (1 - 1 / classes) ** labels.numel() < 0.01:
@@ -249,7 +241,7 @@ class Trial:
     before: float  # loss of the treated copy before its updates
     after: float  # and after them
     untreated: float  # loss of the untreated copy after as many
-    helped: bool  # whether the treated one ends lower by more than half a hundredth
+    helped: bool  # True if the treated one ends lower by more than half a hundredth
 
     def __str__(self) -> str:
         where = f" of layer {', '.join(map(str, self.layers))}" if self.layers else ""
@@ -257,29 +249,24 @@ class Trial:
         losses = f"loss {self.before:.4g} -> {self.after:.4g}, untreated {self.untreated:.4g}"
         return f"tried for {self.name}{where}: {self.cure}; {helped}: {losses}"
 
-    def __repr__(self) -> str:
-        return f"Trial({self})"
-
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Displayed, Sequence[Finding]):
-    """What :func:`neurolsc.diagnose` found: a sequence of findings, with the measurements.
+    """Findings of :func:`neurolsc.diagnose`, a sequence, with the measurements.
 
-    As text it is a table with a line per layer and the findings below: spikes per neuron and step,
-    shares of dead and saturated ("busy") neurons, synchrony, mean radii through time and depth, largest Lyapunov
-    exponent, largest singular values through time and depth, shares of usable derivatives and of the input that is
-    left; of the loss's gradient its norm, signal to noise, and the share of entries below the optimizer's epsilon.
+    As text it is a table with a line per layer, and the findings below: spikes per neuron and step, shares of dead and
+    saturated ("busy") neurons, synchrony, mean radii, largest Lyapunov exponent, largest singular values, shares of
+    usable derivatives and of the input that is left; norm and signal to noise of the loss's gradient, and the share of
+    its entries below Adam's epsilon.
 
     Attributes:
         findings: what is wrong.
         measurements: what was measured.
-        epsilon: the optimizer's, with which gradients were compared.
         trials: what :func:`neurolsc.try_cures` made of the findings.
     """
 
     findings: tuple[Finding, ...]
     measurements: Measurements
-    epsilon: float = 1e-8
     trials: tuple[Trial, ...] = ()
 
     def __len__(self) -> int:
@@ -302,17 +289,16 @@ class Diagnosis(Displayed, Sequence[Finding]):
         if low := [str(i) for i, layer in enumerate(layers, start=1) if (layer.below_epsilon or 0) > 0.5]:
             notes.append(
                 f"most of the gradient of layer {', '.join(low)} is below the optimizer's epsilon of "
-                f"{self.epsilon:g}; such entries move more slowly than by the learning rate"
+                f"{EPSILON:g}; such entries move more slowly than by the learning rate"
             )
         # Over the starts of the study this share goes with the score more closely than any other number: woken layers
         # lose it, and learn less: five of ALIF+ by 7 points than relays, ten of ALIF± by 13, ten of ALIF+ nothing at
         # all.
         lost = [str(i) for i, m in enumerate(layers, start=1) if m.survives < 0.05 and m.activity.rate > 0]
         if lost and layers[0].survives > 0.2:
-            cure = "; a network that starts as relays keeps it (initialisers.Relay)" if self.measurements.relays else ""
             notes.append(
-                f"of what tells samples apart {layers[0].survives:.0%} is left in layer 1, and less than 5% "
-                f"in layer {', '.join(lost)}{cure}"
+                f"of what tells samples apart {layers[0].survives:.0%} is left in layer 1, and less than 5% in layer "
+                f"{', '.join(lost)}; a network that starts as relays keeps it (initialisers.Relay)"
             )
         return tuple(f"note: {note}" for note in notes)
 
@@ -351,7 +337,6 @@ class Diagnosis(Displayed, Sequence[Finding]):
                 "notes": list(self.notes),
                 "loss": measured.loss,
                 "steps": measured.steps,
-                "epsilon": self.epsilon,
                 "layers": [asdict(layer) | {"activity": layer.activity._asdict()} for layer in measured.layers],
                 "radii": {name: profile[name] for name in ("time_mean", "depth_mean", "due_to")},
                 "gradient_back": None if back is None else back.tolist(),
@@ -385,13 +370,8 @@ class Diagnosis(Displayed, Sequence[Finding]):
                 "radius, depth": profile.depth_mean.tolist(),
                 "exp of the exponent": [math.exp(layer.exponent) for layer in layers],
             },
-            passed={
-                "usable derivatives": [layer.usable for layer in layers],
-                "input that is left": [layer.survives for layer in layers],
-            },
             back=None if back is None else back.numpy(),
             gradient=[layer.gradient for layer in layers] if known else None,  # type: ignore[misc]
-            noise=[m.noise for m in layers] if all(m.noise is not None for m in layers) else None,  # type: ignore[misc]
             findings=[*map(str, self.findings or ["nothing found"]), *map(str, self.trials)],
             title=title,
         )

@@ -42,7 +42,7 @@ def statistics(network: Network, experiment: Experiment) -> Row:
     """Radii, rates, and the measures of diagnose before the training, each by layer; ``start_...`` in the table."""
     batch = Batch.of(experiment.first_samples("train", SAMPLES), network)
     few, seed = batch.first(FEW), experiment.network.seed
-    how: dict[str, Any] = {"samples": FEW, "steps": TIMES, "epsilon": 1e-8, "seed": seed, "progress": False}
+    how: dict[str, Any] = {"samples": FEW, "steps": TIMES, "seed": seed, "progress": False}
     found = measure(network, batch, experiment.data.task, **how)
     with eval_mode(network), torch.no_grad():
         spikes = network.run(batch.x, mask=batch.mask).spikes

@@ -1,16 +1,24 @@
 """Ways to start: objects that set a network before it is trained, each with formula and source.
 
 `base` has what all share, chains, and their texts; `weights` starts by variance and the statistics of spikes (Default,
-Glorot, He, IKUN, LSUV, FluctuationDriven, ActivityPropagation); `spectral` by radii, exponents and singular values (LSC
-and its relatives, Orthogonal); `conditions` by four conditions of stability; `relay` at a firing rate (RateMatching,
-BySource, and Relay, whose upper layers pass on what they read).
+Glorot, He, IKUN, LSUV, FluctuationDriven, ActivityPropagation, FourConditions); `spectral` by radii, exponents and
+singular values (LSC and its relatives, Orthogonal); `relay` at a firing rate (RateMatching, BySource, and Relay, whose
+upper layers pass on what they read).
 """
 
 from neurolsc.initialisers.base import Chain, Initialiser, StartReport, named, register
-from neurolsc.initialisers.conditions import FourConditions
 from neurolsc.initialisers.relay import BySource, RateMatching, Relay
 from neurolsc.initialisers.spectral import LSC, LSCLyapunov, LSCSingular, Orthogonal
-from neurolsc.initialisers.weights import IKUN, LSUV, ActivityPropagation, Default, FluctuationDriven, Glorot, He
+from neurolsc.initialisers.weights import (
+    IKUN,
+    LSUV,
+    ActivityPropagation,
+    Default,
+    FluctuationDriven,
+    FourConditions,
+    Glorot,
+    He,
+)
 
 __all__ = [
     "IKUN",

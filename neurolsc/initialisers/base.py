@@ -6,17 +6,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Membrane, WeightMatrix, is_frozen, owner_of, weight_matrices
-from neurolsc.stability.findings import Finding, surrogate_fault
+from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, weight_matrices
+from neurolsc.stability.findings import Finding
 from neurolsc.stability.meter import input_of
 from neurolsc.stability.one_layer import steps
-from neurolsc.stability.scale import no_thresholds
 from neurolsc.validation import meant, set_value
 
 
@@ -42,8 +41,7 @@ class Initialiser(ABC):
     """A way to start: sets parameters of the cells of a network, in place.
 
     A subclass is a frozen dataclass whose fields are the numbers of the method. Frozen parameters
-    (``requires_grad=False``) stay, and so does the readout. What is drawn comes from the seed alone; torch's own
-    generator is not touched.
+    (``requires_grad=False``) and the readout stay. Draws come from the seed, not from torch's own generator.
 
     ``first + second`` applies both, in this order; ``str`` returns the text from which
     :func:`neurolsc.initialisers.named` makes an equal object.
@@ -57,7 +55,7 @@ class Initialiser(ABC):
             network: the network; :func:`neurolsc.wrap` makes one of other modules.
             inputs: batches x (T, B, n_in), or (x, labels), as :func:`neurolsc.datasets.input_batches` makes them. A
                 method that needs one takes the first; one that needs none takes an empty list.
-            seed: of what is drawn.
+            seed: seed of all draws.
 
         Returns:
             What could not be reached, and where; empty if all is well. Some return a :class:`StartReport`.
@@ -90,7 +88,7 @@ class Chain(Initialiser):
     parts: tuple[Initialiser, ...]
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Apply all parts; their findings and summaries, in the same order."""
+        """Apply all parts; return their findings and summaries, in the same order."""
         reports = [part.apply(network, inputs, seed=seed) for part in self.parts]
         summaries = [report.summary for report in reports if isinstance(report, StartReport) and report.summary]
         return StartReport([finding for report in reports for finding in report], "; then ".join(summaries))
@@ -123,7 +121,7 @@ def register(cls: I) -> I:
 
 
 def named(spec: str) -> Initialiser:
-    """The initialiser that a text names; nothing in it is executed.
+    """Parse the text of an initialiser; nothing in it is executed.
 
     Args:
         spec: a name, with numbers and words in brackets where it takes some, or several joined by ``+``: ``"Default"``,
@@ -133,43 +131,36 @@ def named(spec: str) -> Initialiser:
         ValueError: if it cannot be read, or the name is unknown; the message lists the known ones.
 
     Example:
-        >>> named("Orthogonal(inputs=True)+RateMatching(0.15)").parts
-        (Orthogonal(gain=1.0, inputs=True), RateMatching(rate=0.15, tolerance=0.1))
+        >>> named("Orthogonal+RateMatching(0.15)").parts
+        (Orthogonal(gain=1.0), RateMatching(rate=0.15))
     """
-    known = ", ".join(sorted(INITIALISERS))
     try:
-        parts = _read(ast.parse(spec.strip(), mode="eval").body)
+        return _make(ast.parse(spec.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
+        why = str(error).removesuffix(".")
         raise ValueError(
-            f"{spec[:80]!r} is no initialiser: write a name, with numbers or words in brackets, such as "
-            f"RateMatching(0.15), or several joined by +; known are {known}."
+            f"{spec[:80]!r} is no initialiser: {why}. Write a name, with numbers or words in brackets, such as "
+            f"RateMatching(0.15), or several joined by +; known are {', '.join(sorted(INITIALISERS))}."
         ) from error
-    made = []
-    for name, args, keywords in parts:
-        if name not in INITIALISERS:
-            raise ValueError(f"unknown initialiser {name[:80]}; known are {known}{meant(INITIALISERS, name)}")
-        try:
-            made.append(INITIALISERS[name](*args, **keywords))
-        except (TypeError, ValueError) as error:
-            takes = ", ".join(f.name for f in fields(INITIALISERS[name]))  # type: ignore[arg-type]
-            raise ValueError(f"{name} takes {takes or 'nothing'}: {error}") from error
-    return sum(made[1:], made[0])
 
 
-def _read(tree: ast.expr) -> list[tuple[str, list[Any], dict[str, Any]]]:
+def _make(tree: ast.expr) -> Initialiser:
     match tree:
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _read(left) + _read(right)
+            return _make(left) + _make(right)
         case ast.Name(id=name):
-            return [(name, [], {})]
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            words = {str(word.arg): ast.literal_eval(word.value) for word in keywords}
-            return [(name, [ast.literal_eval(arg) for arg in args], words)]
+            args, words = [], {}
+        case ast.Call(func=ast.Name(id=name)):
+            args = [ast.literal_eval(arg) for arg in tree.args]
+            words = {str(word.arg): ast.literal_eval(word.value) for word in tree.keywords}
         case _:
             raise SyntaxError("neither a name nor a call nor a sum")
+    if name not in INITIALISERS:
+        raise ValueError(f"unknown name {name[:80]}{meant(INITIALISERS, name)}")
+    return INITIALISERS[name](*args, **words)
 
 
-# ---------------------------------------------------------------- inputs, draws, faults
+# ---------------------------------------------------------------- inputs and draws
 
 
 def generator(seed: int, *place: object) -> torch.Generator:
@@ -182,13 +173,11 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
     """The first batch, in the network's dtype and on its device.
 
     Raises:
-        TypeError: if network is no network, or inputs is no sequence of tensors, or of tuples that begin with one.
+        TypeError: if network is no network, or the batch is neither a tensor nor a tuple that begins with one.
         ValueError: if there is none, or it does not fit the network.
     """
     n_in = as_network(network).n_in
-    if isinstance(inputs, Tensor) or not isinstance(inputs, Sequence):
-        raise TypeError(f"inputs must be a list of batches (T, B, n_in), got {type(inputs).__name__}: give [x].")
-    if not inputs:
+    if not len(inputs):
         raise ValueError("this initialiser needs at least one batch of inputs, got none.")
     x = input_of(inputs[0], 1)
     if x.shape[2] != n_in or 0 in x.shape:
@@ -198,36 +187,18 @@ def first_input(network: Network, inputs: Sequence[Tensor]) -> Tensor:
     return x.to(**network.dtype_and_device)
 
 
-def surrogate_faults(network: Network) -> list[Finding]:
-    """The layers whose surrogate has a derivative that is not finite everywhere."""
-    found = (surrogate_fault(network.cells[layer], layer) for layer in network.spiking)
-    return [finding for finding in found if finding is not None]
-
-
 # ---------------------------------------------------------------- layers
 
 Need = Literal["inputs", "recurrent", "membrane"]
 _LACKS: dict[Need, str] = {
-    "inputs": "names no input matrix among its scaled_parameters: put an nn.Linear before it, or use a start of "
-    "thresholds alone, RateMatching(0.15).",
-    "recurrent": "names no recurrent matrix among its scaled_parameters: use a start that needs none, such as "
-    "RateMatching(0.15), LSUV() or BySource().",
-    "membrane": "does not say what its voltage and threshold are: use a start of weights alone, Glorot(), Orthogonal() "
-    "or LSC(), or write its membrane().",
+    "inputs": "names no input matrix among its scaled_parameters: use RateMatching(0.15).",
+    "recurrent": "names no recurrent matrix among its scaled_parameters: use RateMatching(0.15) or LSUV().",
+    "membrane": "has no membrane(): use Glorot(), Orthogonal() or LSC().",
 }
 
 
 class Layer:
-    """A layer of a network.
-
-    Attributes:
-        index: its number, from 0.
-        cell: its cell.
-        name: its number and kind, for messages.
-        inputs: its input matrices.
-        recurrent: its recurrent matrices.
-        membrane: its voltage and threshold; None if the cell does not name them.
-    """
+    """A layer of a network."""
 
     def __init__(self, network: Network, index: int) -> None:
         self.index, self.cell = index, network.cells[index]
@@ -236,24 +207,13 @@ class Layer:
         self.name = f"layer {index + 1}, a {type(self.cell).__name__}{of},"
         self.inputs = weight_matrices(self.cell, "depth", inputs=True)
         self.recurrent = weight_matrices(self.cell, "time")
+        self.matrices = (*self.inputs, *self.recurrent)
         self.membrane: Membrane = self.cell.membrane()  # type: ignore[assignment]  # where it is read it is needed
 
     def require(self, *needs: Need) -> None:
         for need in needs:
             if not getattr(self, need):
                 raise TypeError(f"{self.name} {_LACKS[need]}")
-
-    def require_thresholds(self) -> None:
-        """Refuse a layer whose thresholds no rate may move."""
-        thresholds = self.cell.thresholds()
-        if thresholds is None:
-            raise TypeError(no_thresholds(self.name))
-        if any(is_frozen(self.cell, name) for name in thresholds.names):
-            raise ValueError(f"{self.name} has frozen thresholds, which no rate may move.")
-
-    @property
-    def matrices(self) -> tuple[WeightMatrix, ...]:
-        return (*self.inputs, *self.recurrent)
 
     def finding(self, problem: str, cure: str) -> Finding:
         return Finding(self.index + 1, problem, cure)
@@ -274,6 +234,15 @@ class Layer:
         with torch.no_grad():
             return self.membrane.thresholds(self.cell.initial_state(1))[0].double().cpu()
 
+    def surrogate_slope(self, distance: Tensor) -> Tensor:
+        """The derivative of the surrogate at distances from the threshold (P,), mean over neurons."""
+        with torch.enable_grad():
+            v = distance.unsqueeze(1).requires_grad_()
+            z = self.membrane.spike(v)
+            ones = torch.ones_like(z)
+            (slope,) = torch.autograd.grad(z, v, ones, materialize_grads=True, allow_unused=True)
+        return slope.squeeze(1) / z.shape[1]
+
     def voltages(self, read: Tensor) -> Tensor:
         """The voltage after every step of a run from rest on an input (T, B, n_in): (T, B, n_hidden)."""
         return torch.stack([self.membrane.voltage(after) for _, _, after in steps(self.cell, read)])
@@ -281,8 +250,8 @@ class Layer:
     def impulse_response(self, length: int) -> Tensor:
         r"""The voltage after an input current of 1 in the first step, without spikes (T, n_hidden).
 
-        It is measured, with a current of a thousandth of the lowest threshold through input matrices that are replaced
-        meanwhile by the mean over inputs. Of LIF and ALIF it is :math:`e^{-t/\tau_v}`.
+        Measured with a current of a thousandth of the lowest threshold, while input matrices are replaced by the mean
+        over inputs. Of LIF and ALIF it is :math:`e^{-t/\tau_v}`.
         """
         threshold = self.resting_threshold()
         size = 1e-3 * threshold[threshold > 0].amin().item() if (threshold > 0).any() else 1e-3
@@ -301,7 +270,7 @@ class Layer:
 
 
 def layers_of(network: Network, *needs: Need, integrators: bool = False) -> list[Layer]:
-    """The layers that spike, or all, each with what is needed.
+    """The layers that spike, or all, if each has the needs.
 
     Raises:
         TypeError: if network is no network, or a cell lacks a need.

@@ -20,16 +20,14 @@ from neurolsc.initialisers.base import (
     put,
     register,
     scaling,
-    surrogate_faults,
 )
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import WeightMatrix, weight_matrices
-from neurolsc.stability.findings import Finding
-from neurolsc.stability.one_layer import again, bottom_up, gradient_gain, rate, recurrence_share, scale_to_rate, settle
+from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
+from neurolsc.stability.findings import Finding, surrogate_fault
+from neurolsc.stability.one_layer import next_reads, rate, reads, scale_to_rate, settle, steps, without
 from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
-from neurolsc.stability.scale import match_firing_rates
-from neurolsc.stability.transitions import Transitions, draw_steps
-from neurolsc.validation import number, whole
+from neurolsc.stability.scale import match_firing_rates, no_thresholds
+from neurolsc.stability.transitions import Transitions, draw_steps, flat, stacked
 
 
 @register
@@ -41,36 +39,45 @@ class RateMatching(Initialiser):
         \frac{1}{TBN} \sum_{t,b,i} z_{t,b,i}(c_l) = r
 
     With an ALIF's whole threshold, :math:`b_\vartheta` and :math:`\beta`, see :func:`neurolsc.match_firing_rates`. A
-    rate that no scale from 1e-3 to 1e3 reaches is approached as near as it goes, and is a finding.
+    rate that no scale from 1e-3 to 1e3 reaches within a tenth is approached as near as it goes, and is a finding.
 
     Attributes:
         rate: r, spikes per neuron and step.
-        tolerance: how far a rate may be from it, as a share, without a finding.
 
     Source: ours.
     """
 
     rate: float
-    tolerance: float = 0.1
 
     def __post_init__(self) -> None:
-        number("tolerance", self.tolerance, zero_allowed=True)
-        if not number("rate", self.rate) < 1:
+        if not 0 < self.rate < 1:
             raise ValueError(f"rate must be spikes per neuron and step, in (0, 1), got {self.rate}.")
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Scale the thresholds on the first batch."""
         x = first_input(network, inputs)
         for layer in layers_of(network):
-            layer.require_thresholds()
+            _require_thresholds(layer)
         reached = match_firing_rates(network, x, [self.rate] * len(network.cells), tolerance=math.inf)
-        found = surrogate_faults(network)
+        found = _surrogate_faults(network)
         for layer, fires in enumerate(reached, start=1):
-            if abs(fires - self.rate) > self.tolerance * self.rate:
+            if abs(fires - self.rate) > 0.1 * self.rate:
                 problem = f"fires {fires:.3g} spikes per neuron and step, not {self.rate:g}"
                 jumps = "its rate moves in jumps; take a wider layer, or weaker recurrence"
                 found.append(Finding(layer, problem, jumps if fires else "raise its weights"))
         return tuple(found)
+
+
+def _require_thresholds(layer: Layer) -> None:
+    thresholds = layer.cell.thresholds()
+    if thresholds is None:
+        raise TypeError(no_thresholds(layer.name))
+    if any(is_frozen(layer.cell, name) for name in thresholds.names):
+        raise ValueError(f"{layer.name} has frozen thresholds, which no rate may move.")
+
+
+def _surrogate_faults(network: Network) -> list[Finding]:
+    found = (surrogate_fault(network.cells[layer], layer) for layer in network.spiking)
+    return [finding for finding in found if finding is not None]
 
 
 # ---------------------------------------------------------------- by source
@@ -78,30 +85,45 @@ class RateMatching(Initialiser):
 _REACH = 1e4  # largest factor of thresholds
 _SETTLED = 0.01  # of a radius, as a share
 _ROUNDS = 8  # most rounds for each layer
-_MISSED = {
-    "depth": (
-        "radius of the depth",
-        "no scale of w_in moves it: let the layer below fire, where its surrogate has a derivative",
-    ),
-    "recurrence": (
-        "recurrent current as a share of the input's",
-        "no smaller scale of the recurrence lowers it: set recurrence=0",
-    ),
-    "time": (
-        "radius through time",
-        "it is due to its leaks or thresholds: no scale of the recurrence brings it down",
-    ),
+_MISSED = {  # what is reported of a target that is missed
+    "depth": ("radius of the depth", "no scale of w_in moves it: let the layer below fire"),
+    "recurrence": ("recurrent current as a share of the input's", "set recurrence=0"),
+    "time": ("radius through time", "it is due to leaks or thresholds: no scale of the recurrence brings it down"),
     "rate": ("firing rate", "it moves in jumps: take a wider layer or a weaker recurrence"),
 }
+
+
+def recurrence_share(t: Transitions) -> float:
+    r"""How strongly recurrent spikes drive a layer, as a share of its input.
+
+    .. math:: \frac{\lVert g(x, z; W) - g(x, z; 0) \rVert}{\lVert g(x, z; W) - g(0, z; W) \rVert}
+
+    with g the step and norms over all points: of LIF and ALIF
+    :math:`\lVert W_{rec} z \rVert / \lVert W_{in} x \rVert`. 0 without recurrent synapses; infinite where the
+    input moves nothing.
+    """
+    with torch.no_grad():
+        z = t.cell.output(t.before)
+        step = flat(t.cell.update(t.x, z, t.before))
+        by_input = (step - flat(t.cell.update(torch.zeros_like(t.x), z, t.before))).norm().item()
+        with without(weight_matrices(t.cell, "time")):
+            by_spikes = (step - flat(t.cell.update(t.x, z, t.before))).norm().item()
+    return by_spikes / by_input if by_input else math.inf if by_spikes else 0.0
 
 
 class Points(NamedTuple):
     """A layer's input, and the points at which its derivatives are taken."""
 
     read: Tensor  # the input (T, B, n_in)
-    transitions: Transitions
+    transitions: Transitions  # states of the layer left out
     some: Tensor  # the samples
     times: Tensor  # the steps
+
+    def now(self, *, after: bool = False) -> Transitions:
+        """The points, with the states of the layer as it is now before (or after) the steps."""
+        wanted, run = set(self.times.tolist()), steps(self.transitions.cell, self.read[:, self.some])
+        states = [(before, then)[after] for i, (_, before, then) in enumerate(run) if i in wanted]
+        return self.transitions._replace(before=stacked(states))
 
 
 @register
@@ -115,15 +137,13 @@ class BySource(Initialiser):
 
     bottom up, by a scale of the input matrices, one of the recurrent matrices and one of the thresholds of each layer,
     in rounds, since each moves the other two. The radius through time of a spiking layer is mostly that of its leaks,
-    which are its memory and no instability: time constants stay as they are, for the task to set.
-
-    The derivative of the first layer by the input has no surrogate; its input matrix stays.
+    which are its memory and no instability: time constants stay. So does the input matrix of the first layer, whose
+    derivative by the input has no surrogate.
 
     Attributes:
         depth: wanted radius through depth of every layer but the first; 0: w_in stays.
         recurrence: c, a bound on the recurrent current as a share of the input current. Recurrent weights are only ever
-            scaled down. As snnTorch draws them, the recurrent current of a first layer is five times its input. 0: no
-            recurrence at the start.
+            scaled down. 0: no recurrence at the start.
         rate: spikes per neuron and step; 0: thresholds stay.
         time: bound on the mean radius through time; where it is above, the recurrence is scaled down until it is not.
         samples: samples of the first batch at which radii are taken.
@@ -140,41 +160,30 @@ class BySource(Initialiser):
     steps: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("depth", "recurrence", "rate"):
-            number(name, getattr(self, name), zero_allowed=True)
-        number("time", self.time)
-        if self.rate >= 1:
-            raise ValueError(f"rate must be spikes per neuron and step, below 1, got {self.rate}.")
-        for name in ("samples", "steps"):
-            whole(name, getattr(self, name))
+        if not 0 <= self.rate < 1:
+            raise ValueError(f"rate must be spikes per neuron and step, in [0, 1), got {self.rate}.")
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> StartReport:
         """Set all layers on the first batch; radii and rates that miss by 5 % are findings."""
-        x = first_input(network, inputs)
         for layer in layers_of(network, "inputs"):
-            self.check(layer)
-        return self.set_all(network, x, inputs, seed, lambda layer, points: self.set_layer(layer, points, seed), [])
-
-    def check(self, layer: Layer) -> None:
-        """Refuse a layer that cannot be set, before anything is changed."""
-        if self.rate:
-            layer.require_thresholds()
+            if self.rate:
+                _require_thresholds(layer)
+        return self.set_all(network, inputs, seed, lambda layer, points: self.set_layer(layer, points, seed), [])
 
     def set_all(
         self,
         network: Network,
-        x: Tensor,
         inputs: Sequence[Tensor],
         seed: int,
         set_layer: Callable[[Layer, Points], list[Finding]],
         relays: list[int],
     ) -> StartReport:
-        """Set layer after layer on x, and report rates and radii before and after on the last of the inputs.
+        """Set layer after layer on the first input, and report rates and radii before and after on the last one.
 
         Rates there are compared of the layers that have no other finding and are not among `relays`, counted from 1,
         to which `set_layer` may append.
         """
-        found, last = list[Finding](), first_input(network, inputs[-1:])
+        found, x, last = list[Finding](), first_input(network, inputs), first_input(network, inputs[-1:])
 
         def drawn(x: Tensor) -> tuple[Tensor, Tensor]:
             """Samples and steps of a batch."""
@@ -192,12 +201,19 @@ class BySource(Initialiser):
 
         with eval_mode(network), torch.no_grad():
             _, rates_before, radius_before = measured()
-            some, times = drawn(x)
-            for index, (read, transitions) in enumerate(bottom_up(network, x, some, times)):
+            (some, times), read, below = drawn(x), reads(network, x, 0), (None, None)
+            for index, cell in enumerate(network.cells):
+                at = Transitions(cell, read[times][:, some].flatten(0, 1), cell.initial_state(1), *below)
+                points = Points(read, at, some, times)
                 if index in network.spiking:
-                    found += set_layer(Layer(network, index), Points(read, transitions, some, times))
+                    found += set_layer(Layer(network, index), points)
+                if index + 1 < len(network.cells):  # which reads what the layer, as it is set now, sends
+                    below, read = (
+                        (cell, points.now(after=not network.layer_delay).before),
+                        next_reads(network, read, index),
+                    )
             rates, rates_after, radius_after = measured()
-        found = surrogate_faults(network) + found
+        found = _surrogate_faults(network) + found
         known = {finding.layer for finding in found} | set(relays)
         for index, fires in zip(network.spiking, rates, strict=True):
             if self.rate and index + 1 not in known and abs(fires / self.rate - 1) > 0.25:
@@ -216,7 +232,7 @@ class BySource(Initialiser):
         wanted = {name: target for name, (matrices, target) in moved.items() if matrices and target}
 
         def measure(name: str) -> float:
-            now = again(points.transitions, points.read[:, points.some], points.times)
+            now = points.now()
             if name == "recurrence":
                 return recurrence_share(now)
             if name == "time":
@@ -263,14 +279,28 @@ class BySource(Initialiser):
             reached["time"], wanted["time"] = max(measure("time"), self.time), self.time
         if self.rate:
             wanted["rate"] = self.rate
-        missed = [(name, target) for name, target in wanted.items() if abs(reached[name] / target - 1) > 0.05]
-        return [
-            layer.finding(f"{_MISSED[name][0]} {reached[name]:.3g}, not {target:g}", _MISSED[name][1])
-            for name, target in missed
-        ]
+        missed = [name for name, target in wanted.items() if abs(reached[name] / target - 1) > 0.05]
+        texts = {name: f"{_MISSED[name][0]} {reached[name]:.3g}, not {wanted[name]:g}" for name in missed}
+        return [layer.finding(texts[name], _MISSED[name][1]) for name in missed]
 
 
 # ---------------------------------------------------------------- relays
+
+
+def gradient_gain(cell: Cell, read: Tensor, generator: torch.Generator) -> float:
+    r"""By how much a gradient grows or shrinks on its way back through a layer, over a whole run.
+
+    .. math:: \frac{\lVert \partial (g \cdot z) / \partial x \rVert}{\lVert g \rVert}
+
+    with a random gradient g on all outputs z (T, B, n_hidden), and x the layer's input.
+    """
+    x = read.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        z = cell.run(x, cell.initial_state(x.shape[1]))[0]
+        g = torch.randn(z.shape, generator=generator, dtype=torch.float64).to(z)
+        (back,) = torch.autograd.grad((g * z).sum(), x)
+    return (back.norm() / g.norm()).item()
+
 
 _WHOLE = 0.95  # share of the spikes passed on below which a layer starts from its drawn weights instead
 _CLOSEST = 0.02  # least distance from the threshold at a spike of a relay, in thresholds
@@ -322,24 +352,22 @@ class Relay(Initialiser):
     drawn: int = 2
 
     def __post_init__(self) -> None:
-        self._lowest()  # refuses a rate or a radius
-        number("adaptation", self.adaptation)
-        whole("drawn", self.drawn)
+        self._lowest()  # refuses a rate
 
     def _lowest(self) -> BySource:
         return BySource(depth=0, recurrence=self.recurrence, rate=self.rate, time=self.time)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> StartReport:
         """Set all layers on the first batch; what is no relay, or is missed, is a finding."""
-        x, lowest, relays = first_input(network, inputs), self._lowest(), list[int]()
-        layers = layers_of(network, "inputs")
+        lowest, relays, layers = self._lowest(), list[int](), layers_of(network, "inputs")
         for layer in layers:
             if layer.index < self.drawn:
-                lowest.check(layer)
+                if self.rate:
+                    _require_thresholds(layer)
                 continue
             layer.require("membrane")
             if layer.cell.thresholds() is not None:  # of which a relay changes what spikes add
-                layer.require_thresholds()
+                _require_thresholds(layer)
             if any(matrix.weights.ndim > 2 for matrix in layer.matrices):
                 raise TypeError(f"{layer.name} is a convolution: a relay needs a matrix. Use RateMatching(0.15).")
 
@@ -366,7 +394,7 @@ class Relay(Initialiser):
             keeps = "nothing to do: it keeps its drawn weights and is woken"
             return [layer.finding(f"as a relay it would {lacks}", keeps), *missed]
 
-        report = lowest.set_all(network, x, inputs, seed, set_layer, relays)
+        report = lowest.set_all(network, inputs, seed, set_layer, relays)
         none = "; no relays" if any(layer.index >= self.drawn for layer in layers) else ""
         done = f"; relays: layer {', '.join(map(str, relays))}" if relays else none
         return StartReport(report, report.summary + done)
@@ -426,9 +454,7 @@ def _diagonal(matrix: WeightMatrix, values: Tensor) -> Tensor:
 
 def _margin(layer: Layer) -> float:
     """How far above the threshold, in thresholds, the surrogate passes a quarter of its most; at most 1."""
-    along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**layer.cell.dtype_and_device)[:, None, None]
-    with torch.enable_grad():
-        distance = (layer.resting_threshold().mean().to(along) * along).requires_grad_()
-        (slope,) = torch.autograd.grad(layer.membrane.spike(distance).sum(), distance)
-    passed = slope.flatten().nan_to_num(0, 0, 0).clamp(min=0)
-    return along.flatten()[passed >= 0.25 * passed.max()][-1].item()
+    along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**layer.cell.dtype_and_device)
+    slope = layer.surrogate_slope(layer.resting_threshold().mean().to(along) * along)
+    passed = slope.nan_to_num(0, 0, 0).clamp(min=0)
+    return along[passed >= 0.25 * passed.max()][-1].item()

@@ -1,4 +1,4 @@
-"""Weights by variance: as built, by fan, by the surrogate's slope, by voltages, by the statistics of spikes."""
+"""Weights by variance: as built, by fan, surrogate, voltages and statistics of spikes, and by four conditions."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ from neurolsc.initialisers.base import (
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.one_layer import rate, reads, settle
-from neurolsc.validation import number, one_of
+from neurolsc.surrogate import Surrogate
+from neurolsc.validation import log_name, one_of
 
 
 @register
@@ -34,7 +35,6 @@ class Default(Initialiser):
     """
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Change nothing."""
         as_network(network)
         return ()
 
@@ -56,11 +56,7 @@ class Glorot(Initialiser):
 
     gain: float = 1.0
 
-    def __post_init__(self) -> None:
-        number("gain", self.gain)
-
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Draw all input and recurrent matrices anew; inputs are not used."""
         for layer in layers_of(network, "inputs", integrators=True):
             for matrix in layer.matrices:
                 drawn = generator(seed, layer.index, matrix.name)
@@ -86,11 +82,7 @@ class He(Initialiser):
 
     gain: float = 1.0
 
-    def __post_init__(self) -> None:
-        number("gain", self.gain)
-
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Draw all input and recurrent matrices anew; inputs are not used."""
         for layer in layers_of(network, "inputs", integrators=True):
             for matrix in layer.matrices:
                 put(matrix, self.gain * (math.sqrt(2 / matrix.fan_in) * layer.normal(matrix, seed)))
@@ -121,27 +113,13 @@ class IKUN(Initialiser):
         one_of("version", self.version, ("v1", "v2"))
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Draw all input and recurrent matrices anew; inputs are not used."""
-        layers = layers_of(network, "membrane", "inputs")
-        slopes = [_mean_slope(layer) for layer in layers]
-        for layer, slope in zip(layers, slopes, strict=True):
+        for layer in layers_of(network, "membrane", "inputs"):
+            distance = torch.linspace(-1, 1, 2001, **layer.cell.dtype_and_device)
+            slope = layer.surrogate_slope(distance).abs().double().mean().item()
             for matrix in layer.matrices:
                 fan = matrix.fan_in + (matrix.fan_out if self.version == "v2" else 0)
                 put(matrix, layer.normal(matrix, seed) / math.sqrt(slope * fan))
         return ()
-
-
-def _mean_slope(layer: Layer) -> float:
-    """The mean of the surrogate's derivative within 1 of the threshold, over all neurons."""
-    with torch.enable_grad():
-        distance = torch.linspace(-1, 1, 2001, **layer.cell.dtype_and_device).unsqueeze(1).requires_grad_()
-        sent = layer.membrane.spike(distance)
-        ones = torch.ones_like(sent)
-        (slope,) = torch.autograd.grad(sent, distance, ones, materialize_grads=True, allow_unused=True)
-    mean = (slope.abs().double().mean() / sent.shape[1]).item()
-    if not mean > 0:
-        raise ValueError(f"{layer.name} has a surrogate without a derivative within 1 of its threshold.")
-    return mean
 
 
 @register
@@ -151,23 +129,17 @@ class LSUV(Initialiser):
 
     .. math:: W \leftarrow c_l\, Q, \quad \mathrm{Var}_{t,b,i}\, v_{t,b,i}(c_l) = s^2
 
-    with Q orthonormal rows or columns. One scale per layer is found for its input and recurrent matrices together, by
-    root finding: leaks, resets and spikes make the variance anything but proportional to the square of the scale. The
-    variance is over all steps, samples and neurons of the first batch. Ours is the run over time: the paper divides
-    the weights of feed-forward layers by the deviation of their outputs on one batch, a few times.
+    with Q orthonormal rows or columns. One scale per layer, of its input and recurrent matrices together, is found by
+    root finding; the variance is over all steps, samples and neurons of the first batch. Ours is the run over time: the
+    paper divides the weights of feed-forward layers by the deviation of their outputs on one batch, a few times.
 
     Attributes:
-        variance: the variance wanted.
-        orthonormal: start from orthonormal matrices, as the paper; else from the present ones.
+        variance: :math:`s^2`.
 
     Source: Mishkin & Matas, arXiv:1511.06422, algorithm 1.
     """
 
     variance: float = 1.0
-    orthonormal: bool = True
-
-    def __post_init__(self) -> None:
-        number("variance", self.variance)
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Set all layers on the first batch; a variance that misses by 5 % is a finding."""
@@ -176,7 +148,7 @@ class LSUV(Initialiser):
         with eval_mode(network):
             for layer in layers_of(network, "membrane", "inputs"):
                 read = reads(network, x, layer.index)
-                for matrix in layer.matrices if self.orthonormal else ():
+                for matrix in layer.matrices:
                     put(matrix, layer.orthogonal(matrix, seed))
 
                 def log_variance(layer: Layer = layer, read: Tensor = read) -> float:
@@ -222,18 +194,18 @@ class FluctuationDriven(Initialiser):
     alpha: float = 0.9
 
     def __post_init__(self) -> None:
-        number("sigma", self.sigma)
-        number("mu", abs(self.mu), zero_allowed=True)
-        if not number("alpha", self.alpha) <= 1:
+        if not 0 < self.alpha <= 1:
             raise ValueError(f"alpha must be in (0, 1], got {self.alpha}.")
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Draw all input and recurrent matrices anew, for the rates on the first batch."""
         x, found = first_input(network, inputs), list[Finding]()
         with eval_mode(network):
             for layer in layers_of(network, "membrane", "inputs"):
                 read = reads(network, x, layer.index)
-                found += self._set(layer, read, seed) if read.any() else [layer.finding(*READS_NOTHING)]
+                if read.any():
+                    found += self._set(layer, read, seed)
+                else:
+                    found.append(layer.finding("reads no spikes", "let the layer below fire"))
         return tuple(found)
 
     def _set(self, layer: Layer, read: Tensor, seed: int) -> list[Finding]:
@@ -266,9 +238,6 @@ class FluctuationDriven(Initialiser):
         return [layer.finding(problem, "lower mu, or raise sigma")] if short else []
 
 
-READS_NOTHING = "reads no spikes", "let the layer below fire"
-
-
 @register
 @dataclass(frozen=True)
 class ActivityPropagation(Initialiser):
@@ -286,7 +255,6 @@ class ActivityPropagation(Initialiser):
     """
 
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
-        """Draw all input and recurrent matrices anew; of the inputs the mean square is taken."""
         power = first_input(network, inputs).double().square().mean().item()
         layers = layers_of(network, "membrane", "inputs")
         if not power:
@@ -298,3 +266,108 @@ class ActivityPropagation(Initialiser):
                 put(matrix, layer.normal(matrix, seed) / math.sqrt(drive))
             power = fires
         return ()
+
+
+# ---------------------------------------------------------------- four conditions
+
+
+@register
+@dataclass(frozen=True)
+class FourConditions(Initialiser):
+    r"""Recurrent weights and dampening from four conditions of stability.
+
+    With n recurrent weights :math:`w` a neuron, leak :math:`\alpha`, inputs :math:`x`, and :math:`s = \gamma f(\omega(v
+    - \vartheta))`:
+
+    1.  The layer fires at a rate of 1/2, by the mean :math:`\bar w` of the recurrent weights. For a LIF with its reset
+        by subtraction the paper has :math:`n \bar w = (3 - 2\alpha) \vartheta`; here the mean is found by root finding
+        on the first batch, since thresholds here may move.
+    2.  Recurrence and input contribute the same variance to the current, by the variance of w:
+
+        .. math:: n \big(\tfrac12 \mathrm{Var}\, w + \tfrac14 \bar w^2\big) =
+            n_{in}\, \mathrm{E}[w_{in}^2]\, \mathrm{E}[x^2]
+
+        with recurrent spikes of mean 1/2; in the released code the left :math:`\frac12` is 1.
+
+    3.  The largest gradient neither grows nor shrinks, by the dampening:
+
+        .. math:: \alpha + \gamma f(0) \frac1n \sum_i \sum_j \max(w_{ij}, 0) = 1
+
+    4.  So does the variance of the gradient, :math:`\alpha^2 + n\, \mathrm{E}[w^2]\, \mathrm{E}[s^2] = 1`, by the
+        sharpness. With the dampening of condition 3, and many weights of a positive mean, the left is below 1 at every
+        sharpness, so that the sharpness stays.
+
+    Condition 3 leaves out the gradient through the reset and that from the layer above. The conditions are applied in
+    this order, layer by layer, bottom up, to cells with a surrogate of ours.
+
+    Source: Herranz-Celotti & Rouat, arXiv:2202.00282, conditions I to IV, and their released code.
+    """
+
+    def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
+        x, found, spikes = first_input(network, inputs), list[Finding](), list[Surrogate]()
+        layers = layers_of(network, "membrane", "inputs", "recurrent")
+        for layer in layers:
+            spike = next((part for part in layer.cell.modules() if isinstance(part, Surrogate)), None)
+            if spike is None or spike in spikes:
+                raise TypeError(f"{layer.name} needs a surrogate of neurolsc of its own, which no other layer has.")
+            spikes.append(spike)
+        with eval_mode(network), torch.no_grad():
+            for layer, spike in zip(layers, spikes, strict=True):
+                found += _set_weights(layer, reads(network, x, layer.index), seed)
+                found += _set_dampening(layer, spike)
+        return tuple(found)
+
+
+def _set_weights(layer: Layer, read: Tensor, seed: int) -> list[Finding]:
+    """Conditions 1 and 2, for a layer's input (T, B, n_in)."""
+    own, found = layer.recurrent, list[Finding]()
+    fan_in = sum(matrix.fan_in for matrix in own)
+    drawn = [layer.normal(matrix, seed) for matrix in own]
+    power = sum(m.fan_in * m.weights.double().square().mean().item() for m in layer.inputs)
+    from_input = read.double().square().mean().item() * power
+    unit, variance = layer.resting_threshold().mean().item() / fan_in, 0.0
+
+    def set_to(sums: float) -> None:
+        """Set the sum of a neuron's recurrent weights, in thresholds."""
+        nonlocal variance
+        variance = 2 * from_input / fan_in - (unit * sums) ** 2 / 2
+        for matrix, numbers in zip(own, drawn, strict=True):
+            put(matrix, unit * sums + math.sqrt(max(variance, 0.0)) * numbers)
+
+    fires = settle(set_to, lambda: rate(layer.cell, read), 0.5, reach=1024, close=0.005)
+    if not abs(fires - 0.5) <= 0.05:
+        problem = f"fires {fires:.3g} spikes per neuron and step, not 0.5"
+        cure = "its spikes feed on each other, and the rate jumps: raise its input weights"
+        found.append(layer.finding(problem, cure))
+    if variance < 0:
+        problem = "the mean recurrent weight alone makes more variance than the input"
+        found.append(layer.finding(problem, "raise its input weights"))
+    return found
+
+
+def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
+    """Condition 3; a frozen dampening stays."""
+    peak = float(spike.shape(torch.zeros(1, dtype=torch.float64)))
+    gain = peak * sum(m.weights.double().clamp(min=0).flatten(1).sum(1).cpu() for m in layer.recurrent).mean().item()
+    leak = _retained_share(layer)
+    if not (gain > 0 and leak < 1):
+        problem = "no dampening keeps its largest gradient at 1"
+        return [layer.finding(problem, "give it a leak below 1 and positive recurrent weights")]
+    dampening, fixed = (1 - leak) / gain, getattr(spike, "fixed_dampening", None)
+    if spike.learnable:
+        if (parameter := spike.get_parameter(log_name("dampening"))).requires_grad:
+            parameter.fill_(math.log(dampening))
+    elif isinstance(fixed, Tensor):
+        fixed.fill_(dampening)
+    else:
+        spike.fixed_dampening = dampening
+    return []
+
+
+def _retained_share(layer: Layer) -> float:
+    """The share of its voltage that a neuron at rest retains over a step, mean over neurons."""
+    cell, of, by = layer.cell, layer.membrane, -0.125
+    rest = cell.initial_state(1)
+    x, z = torch.zeros(1, cell.n_in, **cell.dtype_and_device), cell.output(rest)
+    lowered, as_is = (of.voltage(cell.update(x, z, state)) for state in (of.moved(rest, by), rest))
+    return ((lowered - as_is)[0].double() / by).mean().item()

@@ -135,7 +135,7 @@ class Diagnosing(_OnNetwork):
         input_shape: the same.
         every: epochs between two diagnoses.
         task: the loss at the batch's targets; None: nothing that needs a loss is measured.
-        settings: more arguments of :func:`neurolsc.diagnose`, such as ``samples`` or ``epsilon``.
+        settings: more arguments of :func:`neurolsc.diagnose`, such as ``samples``.
 
     Attributes:
         diagnoses: all that were made, by epochs done.

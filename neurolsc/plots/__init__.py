@@ -1,12 +1,8 @@
 """Every picture: arrays, numbers, names and colours in, a matplotlib figure out.
 
-With a path the figure is also written, whole or not at all, in the format of the suffix; an unknown format is a
-ValueError. A title stands above the whole figure. pyplot does not know a figure: there is nothing to close, and a
-notebook shows it once.
-
-- networks: radii, a diagnosis, an export, spikes, surrogates, utterances
-- curves: pre-training, training, sweeps
-- style: colours, and how a figure is saved
+With a path the figure is also written, whole or not at all, in the format of the suffix. pyplot does not know a figure:
+there is nothing to close, and a notebook shows it once. `networks` draws radii, a diagnosis, spikes and surrogates,
+`curves` pre-training, training and sweeps; `style` has the colours, and how a figure is saved.
 """
 
 from neurolsc.plots.curves import plot_bands, plot_learning_curves, plot_pretraining, plot_scores
@@ -15,7 +11,6 @@ from neurolsc.plots.networks import (
     plot_profile,
     plot_raster,
     plot_surrogates,
-    plot_utterances,
 )
 from neurolsc.plots.style import COLORS
 
@@ -29,5 +24,4 @@ __all__ = [
     "plot_raster",
     "plot_scores",
     "plot_surrogates",
-    "plot_utterances",
 ]

@@ -4,12 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
 
 from neurolsc.plots.style import (
-    Styles,
     Where,
     arm_styles,
     color,
@@ -19,7 +16,6 @@ from neurolsc.plots.style import (
     line_style,
     panels,
     styled,
-    target_line,
     whole_steps,
 )
 
@@ -42,7 +38,7 @@ def plot_pretraining(
 
     Args:
         history: one row per step: step, and time, depth and firing_rate with a number per layer.
-            Rows without depth are left out, rates that are None, and their panel where all are.
+            Rows without depth are left out, and the panel of rates where all are None.
         target: radii (time, depth) that were aimed at; None: that one was left as it was.
 
     Raises:
@@ -60,7 +56,7 @@ def plot_pretraining(
         for layer, values in enumerate(courses[key].T):
             ax.plot(steps, values, **line_style(layer), label=f"layer {layer + 1}", linewidth=1.6)
         if (aim := aims.get(key)) is not None:
-            target_line(ax, aim, "target")
+            ax.axhline(aim, color="black", linestyle="--", linewidth=1, label="target")
         ax.set(xlabel="pre-training step", title=what)
         from_zero(ax)
         whole_steps(ax)
@@ -86,8 +82,7 @@ def plot_learning_curves(
             with a number per layer; by the names of the trainings, of which a single one may be "".
         chance: the score of a guess.
         score: what the task calls it.
-        share: it lies between 0 and 1, and so does its axis; else the axis goes by factors, if the
-            score is positive.
+        share: True if it lies between 0 and 1; else its axis is logarithmic, if it is positive.
     """
     drawn = {
         "validation_loss": "Validation loss (mean over all steps)",
@@ -107,8 +102,6 @@ def plot_learning_curves(
         axes[1].set_ylim(0, 1)
     elif axes[1].dataLim.y0 > 0:  # a perplexity falls fast at first, then slowly
         axes[1].set_yscale("log")
-        axes[1].yaxis.set_major_formatter(LogFormatter())
-        axes[1].yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
     from_zero(axes[2])
     if chance is not None:
         axes[1].axhline(chance, color="black", linestyle=":", linewidth=1, label="chance")
@@ -118,9 +111,7 @@ def plot_learning_curves(
     return finish(figure, path, title)
 
 
-_Arms = Mapping[str, Mapping[float | str, Sequence[float]]]
 _ACROSS = 3  # panels in a row
-_FACTOR = 30  # between numbers that one axis shows well
 
 
 @styled
@@ -132,22 +123,19 @@ def plot_bands(
     share: bool = True,
     log: bool = False,
     limits: tuple[float, float] | None = None,
-    styles: Styles | None = None,
     title: str = "",
 ) -> Figure:
     """Draw scores over epochs: of every arm the mean of its runs, and a band, lowest to highest.
 
     Args:
         curves: by title of a panel, of every arm by name its runs; each has a score for every
-            epoch. A run that ended before others stays at its last score. An arm has
-            one style in all panels.
-        score: what is drawn.
-        share: it lies between 0 and 1, and so does its axis.
-        log: the upward axis is logarithmic.
-        limits: where it begins and ends; None: around all curves.
-        styles: colour and dashes of every arm; None: one after the other.
+            epoch. A run that ended before others stays at its last score.
+        score: label of the upward axis.
+        share: True if scores lie between 0 and 1.
+        log: True for a logarithmic upward axis.
+        limits: ends of the upward axis; None: around all curves.
     """
-    styles = arm_styles(curves) if styles is None else styles
+    styles = arm_styles(curves)
     rows, columns = -(-len(curves) // _ACROSS), min(len(curves), _ACROSS)
     size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * -(-len(styles) // columns))
     figure, grid = panels(rows, columns, figsize=size, sharex=True, sharey=True)
@@ -178,7 +166,7 @@ def plot_bands(
 
 @styled
 def plot_scores(
-    arms: _Arms,
+    arms: Mapping[str, Mapping[Any, Sequence[float]]],
     path: Where = None,
     *,
     over: str,
@@ -189,63 +177,37 @@ def plot_scores(
     """Draw scores over a setting: of every arm the mean over its runs, and every run as a dot.
 
     Args:
-        arms: by name, for every value of the setting the scores of its runs. Numbers within a
-            factor of 30 are placed as such, others side by side; where there are words, every value
-            has a row.
+        arms: by name, for every value of the setting the scores of its runs. Numbers stand side by side in their
+            order, with means in a line; where there are words, every value has a row, with a stroke at the mean.
         over: name of the setting.
-        score: what is drawn.
-        share: it lies between 0 and 1, and so does its axis.
+        score: label of the scores.
+        share: True if scores lie between 0 and 1.
     """
-    styles = arm_styles({"": arms})
-    values = list(dict.fromkeys(value for runs in arms.values() for value in runs))
+    styles, values = arm_styles({"": arms}), list(dict.fromkeys(value for runs in arms.values() for value in runs))
     words = any(isinstance(value, str) for value in values)
-    places = _places(values)
-    size = (8.5, 1.4 + 0.45 * len(places) + 0.25 * len(styles)) if words else (6.5, 4 + 0.25 * len(styles))
-    figure, ((ax,),) = panels(1, 1, figsize=size)
-    (_draw_rows if words else _draw_lines)(ax, arms, places, styles)
-    name_axis, name_scores, ticks = (
-        (ax.set_ylabel, ax.set_xlabel, ax.set_yticks) if words else (ax.set_xlabel, ax.set_ylabel, ax.set_xticks)
-    )
-    name_axis(over)
-    name_scores(score)
-    if share:
-        (ax.set_xlim if words else ax.set_ylim)(0, 1)
-    ticks(list(places.values()), [str(value) for value in places])
+    places = {value: place for place, value in enumerate(values if words else sorted(values))}
+    height = 1.4 + 0.45 * len(places) if words else 4
+    figure, ((ax,),) = panels(1, 1, figsize=(8.5 if words else 6.5, height + 0.25 * len(styles)))
+    for number, (name, runs) in enumerate(arms.items()):
+        style, shade = styles[name], styles[name]["color"]
+        shift = (0.5 if words else 0.1) / len(arms) * (number - (len(arms) - 1) / 2)  # or arms would hide each other
+        ordered = sorted(runs, key=lambda value: places[value])
+        at, means = [places[value] + shift for value in ordered], [np.mean(runs[value]) for value in ordered]
+        if words:
+            ax.plot(means, at, "|", markersize=14, markeredgewidth=2.2, color=shade)
+        else:
+            ax.plot(at, means, linewidth=1.7, **style)
+        for place, value in zip(at, ordered, strict=True):
+            across, scores = [place] * len(runs[value]), runs[value]
+            ax.plot(*((scores, across) if words else (across, scores)), ".", markersize=7, alpha=0.6, color=shade)
+    names = [str(value) for value in places]
     if words:
+        ax.set(xlabel=score, ylabel=over, xlim=(0, 1) if share else None)
+        ax.set_yticks(range(len(names)), names)
         ax.invert_yaxis()
         ax.grid(axis="x", alpha=0.3)
+    else:
+        ax.set(xlabel=over, ylabel=score, ylim=(0, 1) if share else None)
+        ax.set_xticks(range(len(names)), names)
     legend_below(figure, styles, 2)
     return finish(figure, path, title)
-
-
-def _draw_lines(ax: Axes, arms: _Arms, places: dict[float | str, float], styles: Styles) -> None:
-    """Means in a line along the numbers, runs as dots."""
-    spread = max(places.values()) - min(places.values()) or 1
-    for number, (name, runs) in enumerate(arms.items()):
-        # or runs of two arms would hide each other
-        shift = min(0.012, 0.1 / len(arms)) * spread * (number - (len(arms) - 1) / 2)
-        ordered = sorted(runs, key=lambda value: places[value])
-        at = [places[value] + shift for value in ordered]
-        ax.plot(at, [np.mean(runs[value]) for value in ordered], linewidth=1.7, **styles[name])
-        for x, value in zip(at, ordered, strict=True):
-            ax.plot([x] * len(runs[value]), runs[value], ".", markersize=6, alpha=0.6, color=styles[name]["color"])
-
-
-def _draw_rows(ax: Axes, arms: _Arms, places: dict[float | str, float], styles: Styles) -> None:
-    """A row for every word: a stroke at the mean, runs as dots; nothing lies between words."""
-    for number, (name, runs) in enumerate(arms.items()):
-        shift = 0.5 / len(arms) * (number - (len(arms) - 1) / 2)
-        for value, scores in runs.items():
-            y, color = places[value] + shift, styles[name]["color"]
-            ax.plot([np.mean(scores)], [y], "|", markersize=14, markeredgewidth=2.2, color=color)
-            ax.plot(scores, [y] * len(scores), ".", markersize=8, alpha=0.6, color=color)
-
-
-def _places(values: Sequence[float | str]) -> dict[float | str, float]:
-    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    if len(numbers) < len(values):
-        return {value: number for number, value in enumerate(values)}
-    ordered = sorted(numbers)
-    if ordered[0] > 0 and ordered[-1] / ordered[0] <= _FACTOR:
-        return {value: float(value) for value in numbers}
-    return {value: number for number, value in enumerate(ordered)}

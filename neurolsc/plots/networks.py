@@ -1,4 +1,4 @@
-"""Pictures of a network, of its export, and of the data that it reads: one page each."""
+"""Pictures of a network: radii, a diagnosis, an export, spikes, surrogates."""
 
 import math
 import textwrap
@@ -18,13 +18,11 @@ from neurolsc.plots.style import (
     line_style,
     panels,
     styled,
-    target_line,
 )
 
 _ACROSS = 3  # layers in a row of a legend
 Shares = Sequence[Mapping[str, float]]  # of every layer, which share each term has
 Series = Mapping[str, Sequence[float]]  # of each name a number per layer; NaN where there is none
-Spikes = tuple[np.ndarray, np.ndarray]  # times (n,), in seconds, and units (n,) of the spikes of an utterance
 
 
 @styled
@@ -72,7 +70,7 @@ def plot_profile(
                 steps, radius.mean(1), **line_style(layer), label=f"{name}: mean {radius.mean():.2f}", linewidth=1.6
             )
         if target is not None and (aim := target[direction]) is not None:
-            target_line(ax, aim, f"target {aim:.3g}")
+            ax.axhline(aim, color="black", linestyle="--", linewidth=1, label=f"target {aim:.3g}")
         ax.set(xlabel="time step", title=f"Radius {what}")
         from_zero(ax)
         # below: lines may run anywhere in the panel
@@ -89,7 +87,7 @@ def _plot_terms(ax: Axes, due_to: Shares, colors: Mapping[str, str], firing_rate
     layers = range(len(due_to))
     left = np.zeros(len(due_to))
     others = dict.fromkeys(name for shares in due_to for name in shares if name not in colors)
-    free = [shade for shade in COLORS if shade not in colors.values()] or list(COLORS)
+    free = [shade for shade in COLORS if shade not in colors.values()] or COLORS
     every = dict(colors) | {name: free[i % len(free)] for i, name in enumerate(others)}
     for name, its_color in every.items():
         added = [{term: max(value, 0.0) for term, value in terms.items()} for terms in due_to]
@@ -116,81 +114,53 @@ def plot_diagnosis(
     *,
     activity: Series,
     stretch: Series,
-    passed: Series,
     back: np.ndarray | None,
     gradient: Sequence[float] | None,
-    noise: Sequence[float] | None,
     findings: Sequence[str],
     title: str = "",
 ) -> Figure:
     """Draw what the layers do, what happens to gradients, and what was found.
 
     Args:
-        activity: shares of what neurons do.
+        activity: shares of neurons, or of steps, by name.
         stretch: factors by which a step multiplies gradients.
-        passed: shares of what gets through.
-        back: norm of the last step's gradient, by layer and steps back (L, T); None if not known.
-        gradient: its norm by the parameters of each layer; None if not known.
-        noise: its signal to noise; None if not known.
+        back: norm of the last step's gradient, by layer and steps back (L, T); None without targets.
+        gradient: its norm by the parameters of each layer; None without targets.
         findings: sentences below the picture.
     """
-    lines = [line for finding in findings for line in textwrap.wrap(finding, 180, subsequent_indent="    ")]
-    figure, axes = panels(2, 3, figsize=(13, 6.6 + 0.19 * len(lines)))
-    _lines(axes[0, 0], activity, "What the neurons do", "share")
-    _lines(axes[0, 1], stretch, "What a step multiplies", "factor")
-    axes[0, 1].axhline(1, color="black", linestyle="--", linewidth=1)
-    _lines(axes[0, 2], passed, "What gets through", "share")
-    _back(axes[1, 0], back)
-    _dots(axes[1, 1], gradient, "Gradient of the loss by the weights", "norm")
-    _dots(axes[1, 2], noise, "Its signal to noise between batches", "|mean|² / variance")
+    lines = [line for finding in findings for line in textwrap.wrap(finding, 140, subsequent_indent="    ")]
+    figure, axes = panels(2, 2, figsize=(10, 6.6 + 0.19 * len(lines)))
+    (does, factor), (course, norm) = axes
+    for ax, series in ((does, activity), (factor, stretch)):
+        for number, (name, values) in enumerate(series.items()):
+            layers = range(1, len(values) + 1)
+            ax.plot(layers, values, color=color(number), marker="o", markersize=4, linewidth=1.2, label=name)
+        low, high = ax.get_ylim()
+        ax.set_ylim(min(0, low), max(1.05, high))
+        ax.legend(fontsize="small")
+    does.set(title="What the neurons do", ylabel="share")
+    factor.set(title="What a step multiplies", ylabel="factor")
+    factor.axhline(1, color="black", linestyle="--", linewidth=1)
+    course.set(title="Gradient of the last step's loss, by the state", xlabel="steps back", ylabel="norm")
+    norm.set(title="Gradient of the loss by the weights", ylabel="norm")
+    count = len(next(iter(activity.values())))
+    for ax in (does, factor, norm):
+        ax.set_xlim(0.5, count + 0.5)
+        ax.set_xticks(range(1, count + 1), [f"layer {i}" for i in range(1, count + 1)])
+    if back is None or gradient is None:
+        for ax in (course, norm):
+            ax.text(0.5, 0.5, "needs targets", ha="center", va="center", transform=ax.transAxes, fontsize="small")
+    else:
+        for layer, (norms, whole) in enumerate(zip(back, gradient, strict=True)):
+            shown = np.where(norms > 0, norms, np.nan)
+            course.plot(range(len(norms)), shown, color=color(layer), linewidth=1.4, label=f"layer {layer + 1}")
+            norm.plot(layer + 1, whole if whole > 0 else np.nan, color=color(layer), marker="o", markersize=7)
+        for ax, known in ((course, back), (norm, np.array(gradient))):
+            if (known > 0).any():
+                ax.set_yscale("log")
+        course.legend(fontsize="small")
     figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="small", parse_math=False)
     return finish(figure, path, title)
-
-
-def _lines(ax: Axes, series: Series, title: str, unit: str) -> None:
-    """A line for each name over the layers."""
-    for number, (name, values) in enumerate(series.items()):
-        layers = range(1, len(values) + 1)
-        ax.plot(layers, values, color=color(number), marker="o", markersize=4, linewidth=1.2, label=name)
-    _layers(ax, len(next(iter(series.values()))))
-    ax.set(title=title, ylabel=unit)
-    low, high = ax.get_ylim()
-    ax.set_ylim(min(0, low), max(1.05, high))
-    ax.legend(fontsize="small", loc="best")
-
-
-def _back(ax: Axes, back: np.ndarray | None) -> None:
-    ax.set(title="Gradient of the last step's loss, by the state", xlabel="steps back", ylabel="norm")
-    if back is None:
-        _unknown(ax)
-        return
-    for layer, norms in enumerate(back):
-        shown = np.where(norms > 0, norms, np.nan)
-        ax.plot(range(len(norms)), shown, color=color(layer), linewidth=1.4, label=f"layer {layer + 1}")
-    if (back > 0).any():
-        ax.set_yscale("log")
-    ax.legend(fontsize="small", loc="best")
-
-
-def _dots(ax: Axes, values: Sequence[float] | None, title: str, unit: str) -> None:
-    ax.set(title=title, ylabel=unit)
-    if values is None:
-        _unknown(ax)
-        return
-    for number, value in enumerate(values):
-        ax.plot(number + 1, value if value > 0 else np.nan, color=color(number), marker="o", markersize=7)
-    _layers(ax, len(values))
-    if any(value > 0 for value in values):
-        ax.set_yscale("log")
-
-
-def _layers(ax: Axes, count: int) -> None:
-    ax.set_xlim(0.5, count + 0.5)
-    ax.set_xticks(range(1, count + 1), [f"layer {i}" for i in range(1, count + 1)])
-
-
-def _unknown(ax: Axes) -> None:
-    ax.text(0.5, 0.5, "needs targets", ha="center", va="center", transform=ax.transAxes, fontsize="small")
 
 
 @styled
@@ -245,34 +215,3 @@ def plot_surrogates(
         ax.set_xlabel("$v - \\vartheta$")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside lower center")
     return finish(figure, path, title)
-
-
-@styled
-def plot_utterances(
-    utterances: Sequence[Spikes], titles: Sequence[str], path: Where = None, *, units: int, title: str = ""
-) -> Figure:
-    """Draw the spikes of utterances, and the number of spikes of each unit.
-
-    Args:
-        utterances: their spikes.
-        titles: one for each utterance.
-        units: how many there are.
-    """
-    n = len(utterances)
-    figure, axes = panels(n, 2, figsize=(10, 2.6 * n), width_ratios=(4, 1), sharey=True, sharex="col")
-    for (left, right), what, spikes in zip(axes, titles, utterances, strict=True):
-        event_raster(left, spikes, what, units)
-        counts = np.bincount(spikes[1], minlength=units)
-        right.plot(counts, np.arange(units), color=COLORS[1], linewidth=0.8)
-    axes[-1, 0].set_xlabel("time (s)")
-    axes[-1, 1].set_xlabel("spikes of the unit")
-    axes[0, 0].invert_yaxis()
-    return finish(figure, path, title)
-
-
-def event_raster(ax: Axes, spikes: Spikes, title: str, units: int) -> None:
-    """Dots for the spikes of one utterance."""
-    times, at = spikes
-    ax.scatter(times.astype(np.float64), at, s=0.4, color=COLORS[0], linewidths=0)
-    ax.set_title(f"{title}: {len(times)} spikes", parse_math=False)  # it may be a name from a file
-    ax.set(ylabel="unit", xlim=(0, None), ylim=(0, units))

@@ -21,8 +21,7 @@ from neurolsc.io import atomic_write
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
 """Okabe and Ito's palette, which colour-blind readers can tell apart."""
 
-Where = str | PathLike[str] | None
-"""Where a picture is written to, in the format of its suffix; None: it is not written."""
+Where = str | PathLike[str] | None  # a file, in the format of its suffix; None: the picture is not written
 _LETTERS = 10  # of a title in an inch
 _DASHES = ("-", "--", ":", "-.")
 Styles = Mapping[str, dict[str, Any]]  # colour and dashes of every arm
@@ -70,11 +69,6 @@ def from_zero(ax: Axes) -> None:
 def whole_steps(ax: Axes) -> None:
     """Whole numbers below the axis."""
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def target_line(ax: Axes, value: float, label: str) -> None:
-    """A dashed line across, at a target."""
-    ax.axhline(value, color="black", linestyle="--", linewidth=1, label=label)
 
 
 def arm_styles(curves: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, State, Thresholds, WeightMatrix, owner_of, weight_matrices
 from neurolsc.stability.eigen import spectral_radius
-from neurolsc.stability.transitions import Transitions, flat, jacobian, stacked, unflat
+from neurolsc.stability.transitions import Transitions, flat, jacobian, unflat
 from neurolsc.surrogate import exact_values
 from neurolsc.validation import set_value
 
@@ -50,24 +50,6 @@ def _delayed(network: Network, below: Tensor, layer: int) -> Tensor:
     return torch.cat([first.unsqueeze(0), below[:-1]])
 
 
-def bottom_up(network: Network, x: Tensor, some: Tensor, times: Tensor) -> Iterator[tuple[Tensor, Transitions]]:
-    """Layer after layer its input and the points of its derivatives; each layer runs once.
-
-    A layer may be changed at its turn: the next one reads the output of the changed one. Of an input (T, B, n_in)
-    derivatives are taken at `some` samples and increasing `times`; yields the layer's input at all steps, and its
-    points as of :func:`neurolsc.stability.transitions.follow`.
-    """
-    wanted, read = set(times.tolist()), reads(network, x, 0)
-    below, state_below = None, None
-    for layer, cell in enumerate(network.cells):
-        points = Transitions(cell, read[times][:, some].flatten(0, 1), cell.initial_state(1), below, state_below)
-        yield read, again(points, read[:, some], times)
-        if layer + 1 < len(network.cells):
-            run = [(before, after) for i, (_, before, after) in enumerate(steps(cell, read[:, some])) if i in wanted]
-            below, state_below = cell, stacked([before if network.layer_delay else after for before, after in run])
-            read = next_reads(network, read, layer)
-
-
 def steps(cell: Cell, read: Tensor) -> Iterator[tuple[Tensor, State, State]]:
     """The run of a cell from rest: of every step its input, its state before and after."""
     with torch.no_grad():
@@ -82,28 +64,6 @@ def rate(cell: Cell, read: Tensor) -> float:
     """Spikes per neuron and step in a run from rest."""
     with torch.no_grad():
         return cell.run(read, cell.initial_state(read.shape[1]))[0].ne(0).double().mean().item()
-
-
-def gradient_gain(cell: Cell, read: Tensor, generator: torch.Generator) -> float:
-    r"""By how much a gradient grows or shrinks on its way back through a layer, over a whole run.
-
-    .. math:: \frac{\lVert \partial (g \cdot z) / \partial x \rVert}{\lVert g \rVert}
-
-    with a random gradient g on all outputs z (T, B, n_hidden), and x the layer's input.
-    """
-    x = read.detach().clone().requires_grad_()
-    with torch.enable_grad():
-        z = cell.run(x, cell.initial_state(x.shape[1]))[0]
-        g = torch.randn(z.shape, generator=generator, dtype=torch.float64).to(z)
-        (back,) = torch.autograd.grad((g * z).sum(), x)
-    return (back.norm() / g.norm()).item()
-
-
-def again(t: Transitions, read: Tensor, times: Tensor) -> Transitions:
-    """The points of a layer after it alone has changed, at the same steps (K,) of its input."""
-    wanted = set(times.tolist())
-    before = [state for i, (_, state, _) in enumerate(steps(t.cell, read)) if i in wanted]
-    return t._replace(before=stacked(before))
 
 
 def scale_to_rate(cell: Cell, thresholds: Thresholds, read: Tensor, wanted: float, *, reach: float) -> float:
@@ -140,25 +100,6 @@ def recurrence_radius(t: Transitions) -> Tensor:
     with without(matrices):
         rest = jacobian(step, z, t.x, flat(t.before)).detach()
     return spectral_radius(by_state @ (whole - rest))
-
-
-def recurrence_share(t: Transitions) -> float:
-    r"""How strongly recurrent spikes drive a layer, as a share of its input.
-
-    .. math:: \frac{\lVert g(x, z; W) - g(x, z; 0) \rVert}{\lVert g(x, z; W) - g(0, z; W) \rVert}
-
-    with g the step and norms over all points: of LIF and ALIF
-    :math:`\lVert W_{rec} z \rVert / \lVert W_{in} x \rVert`. 0 without recurrent synapses; infinite where the
-    input moves nothing.
-    """
-    matrices = weight_matrices(t.cell, "time")
-    with torch.no_grad():
-        z = t.cell.output(t.before)
-        step = flat(t.cell.update(t.x, z, t.before))
-        by_input = (step - flat(t.cell.update(torch.zeros_like(t.x), z, t.before))).norm().item()
-        with without(matrices):
-            by_spikes = (step - flat(t.cell.update(t.x, z, t.before))).norm().item()
-    return by_spikes / by_input if by_input else math.inf if by_spikes else 0.0
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neurolsc import LIF, ALIFPlus, Network, match_firing_rates
+from neurolsc import ALIFPlus, Network, match_firing_rates
 from neurolsc.datasets import SHD, SpikeLatencyMNIST, collate
 from neurolsc.datasets.batches import fetch
 from neurolsc.surrogate import FastSigmoid
@@ -99,5 +99,4 @@ def exploding() -> tuple[Network, Batch]:
 HEALTHY = {
     "images, 2 layers": ("mnist", 2, ALIFPlus),
     "digits, 5 layers": ("digits", 5, ALIFPlus),
-    "digits, 2 layers of LIF": ("digits", 2, LIF),
 }

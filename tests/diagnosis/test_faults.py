@@ -7,7 +7,7 @@ import torch
 
 import neurolsc
 from neurolsc import LIF, ALIFPlus, Network, diagnose, initialisers, try_cures
-from neurolsc.diagnosis.measurements import roughness
+from neurolsc.diagnosis.report import missing_classes
 from tests.diagnosis.networks import HEALTHY, PLANTS, batch, exploding, healthy
 
 
@@ -57,29 +57,25 @@ def test_a_reset_that_explodes_is_named_and_detaching_it_helps():
     assert all(cell.reset.gradient for cell in network.cells)  # the network itself stays
 
 
-@pytest.mark.slow
 def test_a_missing_class_is_named_where_there_are_labels_enough(digits):
-    network, (x, labels) = digits
     many = torch.arange(2000) % 20
     missing = many.masked_fill(many == 7, 8)
-    (finding,) = diagnose(network, (x, labels), labels=missing)
+    (finding,) = diagnose(*digits, labels=missing)
     assert (finding.layer, finding.name) == (None, "missing class")
     assert "class 7 is missing from 2000 labels" in finding.problem
-    assert not diagnose(network, (x, labels), labels=many)
-    assert not diagnose(network, (x, labels), labels=missing[:40])  # by chance 40 of 20 classes leave some out
+    assert not list(missing_classes(many, 20))
+    assert not list(missing_classes(missing[:40], 20))  # by chance 40 of 20 classes leave some out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lr", [0.1, 10.0])
-def test_a_learning_rate_that_is_too_high_is_named_and_a_lower_one_helps(lr, digits):
+def test_a_learning_rate_that_is_too_high_is_named_and_a_lower_one_helps(digits):
     network, data = digits
     weights = copy.deepcopy(network.state_dict())
-    (finding,) = diagnosis = diagnose(network, data, lr=lr)
+    (finding,) = diagnosis = diagnose(network, data, lr=0.1)
     assert (finding.layer, finding.name) == (None, "learning rate too high")
-    assert float(finding.cure.split()[-1]) <= lr / 10
-    if lr == 0.1:
-        (trial,) = try_cures(network, data, diagnosis, lr=lr)
-        assert trial.helped
+    assert float(finding.cure.split()[-1]) <= 0.01
+    (trial,) = try_cures(network, data, diagnosis, lr=0.1)
+    assert trial.helped
     assert all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
 
 
@@ -89,7 +85,6 @@ def test_a_learning_rate_that_is_too_high_is_named_and_a_lower_one_helps(lr, dig
     [
         ((3.0, 3.2, 3.1), None, ["learning rate too high"]),
         ((3.0, 2.9, 2.95), 1.0, []),  # three epochs are believed before a few updates
-        ((3.0, 2.9), 1.0, ["learning rate too high"]),
     ],
 )
 def test_a_history_says_whether_the_learning_rate_is_too_high(losses, lr, expected, digits):
@@ -106,32 +101,13 @@ def test_a_layer_that_fires_often_is_no_fault_of_a_network_that_learnt(digits):
         assert named(diagnose(network, digits[1], history=rows), 1) == expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("with_targets", [True, False])
-@pytest.mark.parametrize("data", ["digits", "mnist"])
-def test_an_input_that_is_batch_first_is_named_and_the_rest_is_said_of_it_turned(data, with_targets):
-    network, (x, labels) = healthy(data, 2)
-    turned = x.transpose(0, 1)
-    right = diagnose(network, (x, labels) if with_targets else x)
-    (finding,) = wrong = diagnose(network, (turned, labels) if with_targets else turned)
+def test_an_input_that_is_batch_first_is_named_and_the_rest_is_said_of_it_turned(digits):
+    network, (x, labels) = digits
+    right = diagnose(network, (x, labels))
+    (finding,) = wrong = diagnose(network, (x.transpose(0, 1), labels))
     assert (finding.name, finding.cure) == ("input batch first", "give x.transpose(0, 1)")
     torch.testing.assert_close(wrong.measurements.profile.time_mean, right.measurements.profile.time_mean)
     assert wrong.measurements.loss == right.measurements.loss
-
-
-@pytest.mark.slow
-def test_with_as_many_samples_as_steps_the_order_in_time_decides(digits):
-    x, labels = batch("digits", 50)
-    assert x.shape[:2] == (50, 50)
-    assert named(diagnose(digits[0], (x, labels)), None) == []
-    assert named(diagnose(digits[0], (x.transpose(0, 1), labels)), None) == ["input batch first"]
-
-
-def test_an_input_without_order_in_time_is_no_finding(digits):
-    x = (torch.rand(40, 30, 140) < 0.1).float()
-    assert named(diagnose(digits[0], x), None) == []
-    assert roughness(x, 0) == pytest.approx(1, abs=0.1)
-    assert roughness(torch.linspace(0, 1, 50).view(50, 1, 1).expand(50, 3, 8), 0) < 0.01
 
 
 def test_dead_layers_above_a_dead_one_dead_neurons_and_synchronous_ones():

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
 from neurolsc.initialisers import BySource, RateMatching, Relay
+from neurolsc.initialisers.relay import recurrence_share
 from neurolsc.neurons import ALIFPositive, ScaledParameter, SpikingCell
-from neurolsc.stability.one_layer import recurrence_share
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
 from neurolsc.validation import set_value
@@ -57,9 +57,16 @@ def test_a_rate_out_of_reach_is_a_finding_with_the_nearest():
 
 
 @pytest.mark.parametrize("cell", [LIF, ALIFPlus])
-@pytest.mark.slow
-def test_radii_and_rates_are_where_they_were_wanted(cell, make_network, short):
-    network = make_network(cell, n_in=40, width=32, layers=3)
+def test_the_share_of_the_recurrence_is_that_of_the_currents(cell, make_network, make_spikes, float64):
+    t = follow(make_network(cell, gain=4), make_spikes(), torch.tensor([5, 12, 19]))[0][1]
+    z = t.cell.output(t.before)
+    assert z.any() and t.x.any()
+    wanted = (z @ t.cell.w_rec.T).norm() / (t.x @ t.cell.w_in.T).norm()
+    assert recurrence_share(t) == pytest.approx(wanted.item())
+
+
+def test_radii_and_rates_are_where_they_were_wanted(make_network, short):
+    network = make_network(ALIFPlus, n_in=40, width=32, layers=3)
     taus = [c.tau_v.clone() for c in network.cells]
     for c in network.cells:
         set_value(c, "w_rec", 4 * c.w_rec.detach())  # so that the bound is reached from above
@@ -93,16 +100,16 @@ def test_recurrence_is_only_scaled_down_where_a_narrow_surrogate_passes_no_deriv
 def test_a_recurrence_is_no_more_than_the_bound_on_the_radius_through_time_allows(
     tau_v, bounded, make_network, make_spikes
 ):
-    x = make_spikes(T=60, B=8, N=40)
-    network, free = (make_network(LIF, n_in=40, width=32, tau_v=tau_v) for _ in range(2))
+    x = make_spikes(T=40, B=8, N=40)
+    network, free = (make_network(LIF, n_in=40, width=24, tau_v=tau_v) for _ in range(2))
     drawn = [cell.w_rec.clone() for cell in network.cells]
-    start = BySource(depth=0.4, recurrence=10.0, samples=8, steps=20)
+    start = BySource(depth=0.4, recurrence=10.0, samples=8, steps=14)
     assert start.apply(network, [x]) == ()
     assert replace(start, time=9.0).apply(free, [x]) == ()
     ours, theirs = (radius_profile(found, x) for found in (network, free))
     assert (ours.time_mean <= 1.03).all()
     assert (theirs.time_mean > 1.03).all() == bounded
-    transitions, spikes = follow(network, x, torch.arange(60))
+    transitions, spikes = follow(network, x, torch.arange(40))
     for t, before, layer in zip(transitions, drawn, spikes, strict=True):
         scale = (t.cell.w_rec / before).mean()
         torch.testing.assert_close(t.cell.w_rec, scale * before)
@@ -154,18 +161,10 @@ def test_the_first_input_matrix_stays_and_zero_leaves_what_is_not_wanted(make_ne
     assert torch.equal(network.cells[0].w_in, first) and not torch.equal(network.cells[1].w_in, w_in)
 
 
-def test_cells_without_thresholds_are_refused_before_anything_changes(short):
-    lstm = torch.nn.LSTM(40, 16)
-    before = lstm.weight_ih_l0.clone()
-    with pytest.raises(TypeError, match="does not say how its thresholds scale"):
-        BySource().apply(wrap([lstm, torch.nn.Linear(16, 2)]), [short])
-    assert torch.equal(lstm.weight_ih_l0, before)
-
-
 # ---- relays
 
 
-def deep(cell: type, layers: int = 5, delay: int = 0, **settings: object) -> Network:
+def deep(cell: type, layers: int = 4, delay: int = 0, **settings: object) -> Network:
     torch.manual_seed(0)
     cells = [cell(N if i == 0 else 16, 16, **settings) for i in range(layers)]
     return Network(cells, 3, layer_delay=delay).double()
@@ -175,9 +174,16 @@ def shifted(spikes: Tensor, delay: int) -> Tensor:
     return torch.cat([torch.zeros_like(spikes[:1]), spikes[:-1]]) if delay else spikes
 
 
-@pytest.mark.parametrize(("delay", "reset"), [(0, "subtract"), (1, "static"), (0, "zero")])
-@pytest.mark.parametrize(("cell", "tau_v"), [(LIF, 0.1), (LIF, 3.0), (ALIFPlusMinus, 0.7), (ALIFPositive, 0.7)])
-def test_relays_hand_on_every_spike(cell: type, tau_v: float, reset: str, delay: int, x: Tensor):
+@pytest.mark.parametrize(
+    ("cell", "tau_v", "reset", "delay"),
+    [
+        (LIF, 0.1, "subtract", 0),
+        (LIF, 3.0, "zero", 0),
+        (ALIFPlusMinus, 0.7, "static", 1),
+        (ALIFPositive, 0.7, "subtract", 0),
+    ],
+)
+def test_relays_pass_on_every_spike(cell: type, tau_v: float, reset: str, delay: int, x: Tensor):
     network = deep(cell, delay=delay, reset=reset, tau_v=tau_v)
     assert Relay(rate=0.2, adaptation=1e-9, drawn=1).apply(network, [x.double()]) == ()
     spikes = network.run(x.double()).spikes
@@ -186,8 +192,7 @@ def test_relays_hand_on_every_spike(cell: type, tau_v: float, reset: str, delay:
         assert torch.equal(layer, shifted(below, delay))
 
 
-@pytest.mark.parametrize("sharpness", [1.0, 25.0])
-@pytest.mark.parametrize("cell", [LIF, ALIFPlus])
+@pytest.mark.parametrize(("cell", "sharpness"), [(LIF, 25.0), (ALIFPlus, 1.0)])
 def test_spikes_are_where_the_surrogate_passes_a_quarter_and_the_gradient_comes_back(
     cell: type, sharpness: float, x: Tensor
 ):
@@ -210,15 +215,15 @@ def test_spikes_are_where_the_surrogate_passes_a_quarter_and_the_gradient_comes_
         torch.testing.assert_close(by_voltage, (theta + margin) * torch.diag_embed(slope), rtol=0.02, atol=1e-9)
 
 
-@pytest.mark.parametrize("drawn", [1, 2, 7])
-def test_the_lowest_layers_are_those_of_the_radii_by_source_and_the_others_hand_on(drawn: int, x: Tensor):
+@pytest.mark.parametrize("drawn", [1, 5])
+def test_the_lowest_layers_are_those_of_the_radii_by_source_and_the_others_pass_on(drawn: int, x: Tensor):
     ours, theirs = deep(LIF), deep(LIF)
     assert Relay(recurrence=0.1, drawn=drawn).apply(ours, [x.double()], seed=3) == ()
     BySource(depth=0, recurrence=0.1).apply(theirs, [x.double()], seed=3)
     for mine, other in zip(ours.cells[:drawn], theirs.cells, strict=False):
         assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
     spikes = ours.run(x.double()).spikes
-    assert [layer.mean().item() for layer in spikes] == pytest.approx(5 * [0.15], rel=0.05)
+    assert [layer.mean().item() for layer in spikes] == pytest.approx(4 * [0.15], rel=0.05)
     for below, layer in itertools.pairwise(spikes[drawn - 1 :]):
         assert torch.equal(layer, below)
     assert torch.equal(spikes[0], spikes[1]) == (drawn == 1)
@@ -238,18 +243,17 @@ def snntorch_network(kind: type = snn.RLeaky, beta: float = 0.3, **settings: obj
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     settings |= {"linear_features": 16} if kind is snn.RLeaky else {}
-    for i in range(4):
+    for i in range(3):
         layers += [nn.Linear(N if i == 0 else 16, 16), kind(beta, **settings)]
     return wrap([*layers, nn.Linear(16, 3)])
 
 
-@pytest.mark.parametrize("reset", ["subtract", "zero"])
-@pytest.mark.parametrize("kind", [snn.RLeaky, snn.Leaky])
-def test_layers_of_snntorch_hand_on_every_spike_with_and_without_recurrence(kind: type, reset: str, x: Tensor):
+@pytest.mark.parametrize(("kind", "reset"), [(snn.RLeaky, "zero"), (snn.Leaky, "subtract")])
+def test_layers_of_snntorch_pass_on_every_spike_with_and_without_recurrence(kind: type, reset: str, x: Tensor):
     network = snntorch_network(kind, 0.9, reset_mechanism=reset, learn_threshold=True)
     report = Relay(drawn=1).apply(network, [x])
     assert report == ()
-    assert "relays: layer 2, 3, 4" in report.summary
+    assert "relays: layer 2, 3" in report.summary
     spikes = network.run(x).spikes
     assert spikes[0].mean() > 0.1
     for below, layer in itertools.pairwise(spikes):
@@ -273,18 +277,18 @@ def test_the_report_is_of_a_batch_that_set_nothing(x: Tensor):
     network = deep(LIF, 3)
     report = Relay().apply(network, [x.double(), 0 * x.double()])
     missed = [f.layer for f in report if "fires 0 spikes per neuron and step on another batch" in f.problem]
-    assert missed == [1, 2]  # the third hands on what it reads
+    assert missed == [1, 2]  # the third passes on what it reads
     assert "-> 0," in report.summary
     assert str(report).splitlines()[0] == report.summary
 
 
 def test_a_layer_that_can_be_no_relay_starts_from_its_drawn_weights_at_the_rate(x: Tensor):
     torch.manual_seed(0)
-    layers = [norse.LIFRecurrent(N, 16), norse.LIFRecurrent(16, 16), norse.LIFRecurrent(16, 16)]
+    layers = [norse.LIFRecurrent(N, 16), norse.LIFRecurrent(16, 16)]
     drawn = [layer.input_weights.clone() for layer in layers]
     network = wrap(norse.SequentialState(*layers, nn.Linear(16, 3)))
     found = Relay(drawn=1).apply(network, [x])  # norse's synapses remember: a relay would repeat what it reads
-    assert {f.layer for f in found if "as a relay" in f.problem} == {2, 3}
+    assert {f.layer for f in found if "as a relay" in f.problem} == {2}
     for layer, weights, sent in zip(layers, drawn, network.run(x).spikes, strict=True):
         assert torch.equal(layer.input_weights, weights)
         assert sent.mean().item() == pytest.approx(0.15, rel=0.1)

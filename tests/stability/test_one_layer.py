@@ -1,4 +1,4 @@
-"""Layers run alone, against the whole network; the recurrence alone; and values set by their measure."""
+"""The recurrence alone; and values set by their measure."""
 
 import math
 from collections.abc import Callable
@@ -7,62 +7,11 @@ import norse
 import pytest
 import snntorch as snn
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
-from neurolsc.neurons import State
-from neurolsc.stability.one_layer import bottom_up, bracket, recurrence_radius, recurrence_share, settle
+from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, wrap
+from neurolsc.stability.one_layer import bracket, recurrence_radius, settle
 from neurolsc.stability.transitions import follow
-
-T, B, N = 12, 5, 6
-SOME, TIMES = torch.tensor([3, 0, 4]), torch.tensor([0, 4, 5, 11])
-
-
-def ours(delay: int) -> Network:
-    torch.manual_seed(0)
-    cells = [ALIFPlus(N, 8, tau_theta=5.0), LIF(8, 7, tau_v=3.0), ALIFPlus(7, 9)]
-    network = Network(cells, 3, layer_delay=delay).double()
-    for cell in network.cells:
-        cell.thresholds().scale(0.1)
-    return network
-
-
-def theirs() -> Network:
-    torch.manual_seed(0)
-    return wrap([nn.Linear(N, 8), snn.RLeaky(0.8, linear_features=8), nn.Linear(8, 7), snn.Leaky(0.9)]).double()
-
-
-def x() -> Tensor:
-    return torch.rand(T, B, N, generator=torch.Generator().manual_seed(1), dtype=torch.float64).round()
-
-
-def same(a: State | None, b: State | None) -> None:
-    assert (a is None) == (b is None)
-    for one, other in zip(a or (), b or (), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("make", [lambda: ours(0), lambda: ours(1), theirs], ids=["no delay", "delay", "snntorch"])
-def test_bottom_up_finds_the_points_of_the_whole_network_changed_on_the_way(make: Callable[[], Network]):
-    network, found, activity = make(), [], []
-    for layer, (read, points) in enumerate(bottom_up(network, x(), SOME, TIMES)):
-        before = follow(network, x()[:, SOME], TIMES)[0][layer]  # at its turn those below it have changed
-        torch.testing.assert_close(points.x, before.x, rtol=0, atol=0)
-        same(points.before, before.before)
-        same(points.state_below, before.state_below)
-        assert (points.cell, points.below) == (before.cell, before.below)
-        activity.append(read.sum().item())
-        found.append(points)
-        network.cells[layer].thresholds().scale(0.5)
-    assert len(found) == len(network.cells)
-    assert min(activity) > 0
-    after = follow(network, x()[:, SOME], TIMES)[0]
-    for now, then in zip(after, found, strict=True):
-        torch.testing.assert_close(then.x, now.x, rtol=0, atol=0)
-        same(then.state_below, now.state_below)
-
-
-# ---- recurrence
 
 
 @pytest.mark.parametrize("cell", [LIF, ALIFPlusMinus])
@@ -92,15 +41,6 @@ def test_without_recurrent_synapses_it_is_zero(make_spikes, float64):
     network = wrap([nn.Linear(30, 8), norse.torch.LIFCell(), nn.Linear(8, 2)])
     (t,), _ = follow(network, 5 * make_spikes(), torch.tensor([5, 12]))
     assert recurrence_radius(t).tolist() == [0] * 12
-
-
-@pytest.mark.parametrize("cell", [LIF, ALIFPlus])
-def test_the_share_is_that_of_the_currents(cell, make_network, make_spikes, float64):
-    t = follow(make_network(cell, gain=4), make_spikes(), torch.tensor([5, 12, 19]))[0][1]
-    z = t.cell.output(t.before)
-    assert z.any() and t.x.any()
-    wanted = (z @ t.cell.w_rec.T).norm() / (t.x @ t.cell.w_in.T).norm()
-    assert recurrence_share(t) == pytest.approx(wanted.item())
 
 
 # ---- roots
