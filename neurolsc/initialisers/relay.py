@@ -325,10 +325,9 @@ class Relay(Initialiser):
     most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1, 0.04 for snnTorch's ``fast_sigmoid(slope=25)``,
     which at a margin of 1 would pass 1/676 of the gradient.
 
-    The lowest layers keep their random weights, to code the input and to mix it. They fire at a given rate, and their
-    recurrence is bounded, as by :class:`BySource`. Resting thresholds of relays, where they can be set, are set to
-    their mean, and what spikes add to a threshold to a share of what it was: else the spikes of a series are not passed
-    on. A layer of another width than the one below reads its neurons in turn, some more than once or not all.
+    The lowest layers keep their random weights; they fire at a given rate, and their recurrence is bounded, as by
+    :class:`BySource`. Resting thresholds of relays, where these can be set, become their mean, and what spikes add to
+    a threshold to a share of what it was. A layer of another width than the one below reads its neurons in turn.
 
     A layer keeps its drawn weights, and is set as the lowest are, where as a relay it would pass on less than 95 % of
     its spikes (a neuron that remembers, such as norse's LIF), or pass back less than a tenth of the gradient and less

@@ -98,7 +98,7 @@ class IKUN(Initialiser):
         N\Big(0, \frac{\beta}{n_{in} + n_{out}}\Big), \quad
         \frac1\beta = \frac12 \int_{-1}^{1} \Big|\frac{dz}{dv}(v - \vartheta = u)\Big|\, du
 
-    The released code knows one surrogate and no recurrence; here the mean is that of each layer's surrogate, with its
+    The released code has one surrogate and no recurrence; here the mean is that of each layer's surrogate, with its
     dampening, and recurrent matrices get the variance of their own shape.
 
     Attributes:
@@ -168,8 +168,8 @@ class LSUV(Initialiser):
 class FluctuationDriven(Initialiser):
     r"""Weights under which spikes drive the voltage to a wanted mean and deviation in time.
 
-    Of independent Poisson spikes of rate :math:`\nu` through weights of mean :math:`\mu_w` and deviation
-    :math:`\sigma_w`, filtered by the neuron's :math:`\varepsilon(t)`, the voltage without threshold and reset has
+    Under independent Poisson spikes of rate :math:`\nu`, weights of mean :math:`\mu_w` and deviation
+    :math:`\sigma_w`, and the neuron's filter :math:`\varepsilon(t)`, the voltage without threshold and reset has
 
     .. math:: \mu_U = n \nu\, \bar\varepsilon\, \mu_w, \quad
         \sigma_U^2 = n \nu\, \hat\varepsilon\, (\sigma_w^2 + \mu_w^2), \quad
@@ -177,9 +177,8 @@ class FluctuationDriven(Initialiser):
 
     solved for the weights. With recurrence a share :math:`\alpha` of the variance comes from the inputs and the rest
     from the layer itself, while :math:`\mu_w` is the same for both. Measured, where the paper guesses one rate for all:
-    :math:`\nu` of what each layer reads, bottom up (of inputs that are not 0 or 1, their mean and mean square), and of
-    its own spikes, by drawing the same numbers for another rate until it fires at that; and the filter
-    :math:`\varepsilon`, as the response to a small current.
+    :math:`\nu` of each layer's input, bottom up (mean and mean square, if it is not binary), and of its own spikes, in
+    rounds; and :math:`\varepsilon`, as the response to a small current.
 
     Attributes:
         mu: :math:`\mu_U`, in resting thresholds of the neuron (the paper's threshold is 1).
@@ -246,10 +245,9 @@ class ActivityPropagation(Initialiser):
     .. math:: W_{ij} \sim N\Big(0, \frac{1}{n\, P(u > \vartheta)}\Big), \quad
         P(u > \vartheta) = \tfrac12 \mathrm{erfc}(\vartheta / \sqrt 2)
 
-    A spike is 1 with probability P, so that n of them through such weights have mean square 1; with :math:`u \sim N(0,
-    1)` below, it is the same above. The first layer reads data, so there P is the mean square of the first batch. Ours,
-    since the paper's layers have no recurrence: n P is the sum over the spikes from below and those of the layer
-    itself. Assumed, as in the paper: a voltage without memory and reset, thresholds at rest, and wide layers.
+    In the first layer P is the mean square of the first batch. Ours, as the paper has no recurrence: n P is
+    the sum over the spikes from below and those of the layer itself. Assumed, as in the paper: a voltage without memory
+    and reset, thresholds at rest, and wide layers.
 
     Source: Micheli, Booij, van Gemert & Tömen, arXiv:2410.00580 (the variance).
     """
@@ -348,19 +346,19 @@ def _set_weights(layer: Layer, read: Tensor, seed: int) -> list[Finding]:
 def _set_dampening(layer: Layer, spike: Surrogate) -> list[Finding]:
     """Condition 3; a frozen dampening stays."""
     peak = float(spike.shape(torch.zeros(1, dtype=torch.float64)))
-    gain = peak * sum(m.weights.double().clamp(min=0).flatten(1).sum(1).cpu() for m in layer.recurrent).mean().item()
-    leak = _retained_share(layer)
+    excitation = torch.stack([m.weights.double().clamp(min=0).flatten(1).sum(1) for m in layer.recurrent]).sum(0)
+    leak, gain = _retained_share(layer), peak * excitation.mean().item()
     if not (gain > 0 and leak < 1):
         problem = "no dampening keeps its largest gradient at 1"
         return [layer.finding(problem, "give it a leak below 1 and positive recurrent weights")]
-    dampening, fixed = (1 - leak) / gain, getattr(spike, "fixed_dampening", None)
+    dampening = (1 - leak) / gain
     if spike.learnable:
         if (parameter := spike.get_parameter(log_name("dampening"))).requires_grad:
             parameter.fill_(math.log(dampening))
-    elif isinstance(fixed, Tensor):
-        fixed.fill_(dampening)
+    elif isinstance(spike.fixed_dampening, Tensor):
+        spike.fixed_dampening.fill_(dampening)
     else:
-        spike.fixed_dampening = dampening
+        setattr(spike, "fixed_dampening", dampening)  # noqa: B010
     return []
 
 

@@ -47,11 +47,10 @@ def plot_profile(
         time: radii through time (L, K, B).
         depth: radii through depth (L, K, B); row 0 from the input.
         due_to: of every layer what each term contributes to the mean radius through time, by its name.
-        colors: of the terms, which are drawn in this order; one that is missing is drawn after
-            them in a colour of the palette.
+        colors: of the terms, in the order drawn; others follow, in colours of the palette.
         firing_rate: spikes per neuron and step of every layer; NaN where there are none.
         target: target radii (time, depth); None: that one was left as it was.
-        starred: which depth rows get a star in the legend; none by default.
+        starred: True for the depth rows with a star in the legend.
         notes: sentences below the picture.
     """
     count = len(due_to)
