@@ -97,7 +97,7 @@ def test_a_resumed_training_ends_in_the_same_bits(kind: str, tmp_path: Path):
 @pytest.mark.parametrize(
     "options",
     [{"shuffle": True, "generator": torch.Generator()}, {"num_workers": 1, "persistent_workers": True}],
-    ids=str,
+    ids=["generator", "worker"],
 )
 def test_a_loader_with_a_state_of_its_own_takes_no_checkpoint(options: Any, tmp_path: Path):
     loader = Loader(Patterns(6), **options)

@@ -90,7 +90,8 @@ class _LRU(Figure[Perplexities]):
         """By mean test perplexity of every depth, with and without clipping."""
         groups = {key: starts for key, starts in found.groups.items() if len(starts) == len(STARTS)}
         worst = Count(sum(max(g, key=lambda s: g[s]) == "LSC 1" for g in groups.values()), len(groups))
-        half = Count(sum(min(g, key=lambda s: g[s]) == "LSC 0.5" for g in groups.values()), len(groups))
+        best = {key: min(g, key=lambda s: g[s]) for key, g in groups.items()}
+        half = Count(sum(start == "LSC 0.5" for start in best.values()), len(groups))
         beaten = Count(sum(g["LSC 0.5"] < g["LSC 1"] for g in groups.values()), len(groups))
         radii, holds, numbers = found.radii, None, "it has not run"
         if radii is not None:
@@ -98,9 +99,9 @@ class _LRU(Figure[Perplexities]):
             holds = abs(middle - 0.525) < 0.05 and radii[0] > radii[1]
             numbers = f"{middle:.3f}: {radii[0]:.3f} through time, {radii[1]:.3f} from layer to layer; the paper 0.525"
         others = [
-            f"{min(g, key=lambda s: g[s])} with {layers} layers{', clipped' if clip else ''}"
-            for (layers, clip), g in groups.items()
-            if min(g, key=lambda s: g[s]) != "LSC 0.5"
+            f"{start} with {layers} layers{', clipped' if clip else ''}"
+            for (layers, clip), start in best.items()
+            if start != "LSC 0.5"
         ]
         return [
             beaten.judge("0.5 beats 1", ALWAYS),
@@ -118,9 +119,9 @@ class LRUCurves(_LRU):
 
     def fixed(self, scale: Scale) -> dict[str, Any]:
         """Width 128, a constant rate."""
-        own = {"width": 128, "words": 100, "lr": 1e-2, "batch_size": 32, "epochs": scale.epochs or 1000}
-        small = {"width": 32, "words": 50, "lr": 1e-2, "batch_size": 32, "epochs": scale.epochs or 20}
-        return super().fixed(scale) | (own if scale.full else small)
+        own = {"width": 128, "words": 100, "epochs": 1000} if scale.full else {"width": 32, "words": 50, "epochs": 20}
+        own |= {"epochs": scale.epochs or own["epochs"], "lr": 1e-2, "batch_size": 32}
+        return super().fixed(scale) | own
 
     def draw(self, found: Perplexities, out: Path) -> None:
         panels: dict[str, dict[str, list[list[float]]]] = {}
@@ -150,17 +151,12 @@ class LRUTable(_LRU):
 
     def fixed(self, scale: Scale) -> dict[str, Any]:
         """Width 256, a rate that falls to a tenth, words that are switched, averaged weights."""
-        own = {"width": 256, "words": 300, "batch_size": 64, "epochs": scale.epochs or 100}
-        small = {"width": 32, "words": 50, "batch_size": 32, "epochs": scale.epochs or 20}
-        tuned = {
-            "lr": 3e-2 if scale.full else 1e-2,
-            "schedule": "cosine-to-tenth",
-            "word_switch": 0.05,
-            "word_switch_epochs": 3,
-        }
-        sized = own if scale.full else small
-        average = {"average_from": max(sized["epochs"] // 2, 1)}
-        return super().fixed(scale) | tuned | sized | average
+        own = {"width": 256, "words": 300, "batch_size": 64, "epochs": 100, "lr": 3e-2}
+        if not scale.full:
+            own = {"width": 32, "words": 50, "batch_size": 32, "epochs": 20, "lr": 1e-2}
+        own["epochs"] = scale.epochs or own["epochs"]
+        own |= {"schedule": "cosine-to-tenth", "word_switch": 0.05, "word_switch_epochs": 3}
+        return super().fixed(scale) | own | {"average_from": max(own["epochs"] // 2, 1)}
 
     def draw(self, found: Perplexities, out: Path) -> None:
         rows = []
@@ -168,10 +164,8 @@ class LRUTable(_LRU):
             for start, theirs in zip(STARTS, printed, strict=True):
                 row: dict[str, Any] = {"layers": layers, "start": start, "clipped": "yes" if clip else "no"}
                 arm = (layers, float(clip), start)
-                row |= {
-                    f"{split} perplexity": _spread(getattr(found, split).get(arm, []))
-                    for split in ("validation", "test")
-                }
+                for split, means in (("validation", found.validation), ("test", found.test)):
+                    row[f"{split} perplexity"] = _spread(means.get(arm, []))
                 rows.append(row | {"paper, test": f"{theirs:.2f}"})
         write_tables(rows, out)
 

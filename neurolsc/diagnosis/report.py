@@ -1,5 +1,6 @@
 """The diagnosis: from a network and a batch to findings, as text, JSON and picture."""
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -322,26 +323,17 @@ class Diagnosis(Displayed, Sequence[Finding]):
         """Everything as JSON values; None where a number is not known."""
         measured = self.measurements
         profile, back = measured.profile.to_dict(), measured.back
-
-        def plain(node: Any) -> Any:  # None in place of numbers that JSON has not
-            if isinstance(node, dict):
-                return {key: plain(value) for key, value in node.items()}
-            if isinstance(node, list | tuple):
-                return [plain(value) for value in node]
-            return None if isinstance(node, float) and not math.isfinite(node) else node
-
-        return plain(
-            {
-                "findings": [asdict(finding) for finding in self.findings],
-                "trials": [asdict(trial) for trial in self.trials],
-                "notes": list(self.notes),
-                "loss": measured.loss,
-                "steps": measured.steps,
-                "layers": [asdict(layer) | {"activity": layer.activity._asdict()} for layer in measured.layers],
-                "radii": {name: profile[name] for name in ("time_mean", "depth_mean", "due_to")},
-                "gradient_back": None if back is None else back.tolist(),
-            }
-        )
+        values = {
+            "findings": [asdict(finding) for finding in self.findings],
+            "trials": [asdict(trial) for trial in self.trials],
+            "notes": self.notes,
+            "loss": measured.loss,
+            "steps": measured.steps,
+            "layers": [asdict(layer) | {"activity": layer.activity._asdict()} for layer in measured.layers],
+            "radii": {name: profile[name] for name in ("time_mean", "depth_mean", "due_to")},
+            "gradient_back": None if back is None else back.tolist(),
+        }
+        return json.loads(json.dumps(values), parse_constant=lambda name: None)  # JSON has no NaN
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
         """Draw the measurements on one page, findings below.
