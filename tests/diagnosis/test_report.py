@@ -101,7 +101,7 @@ def test_the_dictionary_is_json_and_the_picture_is_drawn(ill, diagnosis, tmp_pat
     assert trial["helped"] and trial["layers"] == [2]
     assert "tried for dead layer of layer 2" in str(found)
     figure = diagnosis.plot(tmp_path / "page.png")
-    assert len(figure.axes) == 6 and (tmp_path / "page.png").stat().st_size > 30_000
+    assert len(figure.axes) == 4 and (tmp_path / "page.png").stat().st_size > 30_000
     assert "layer 2: never fires" in figure._supxlabel.get_text()
 
 
