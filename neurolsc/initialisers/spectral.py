@@ -18,13 +18,13 @@ from neurolsc.stability.indicators import layer_exponents, singular_through_dept
 from neurolsc.stability.meter import pick
 from neurolsc.stability.one_layer import reads, settle, steps
 from neurolsc.stability.pretrain import PretrainResult, pretrain
-from neurolsc.stability.rules import PretrainOptions, TransitionRule
+from neurolsc.stability.rules import RELEASED, PretrainOptions, TransitionRule
 from neurolsc.stability.scale import OPTIONS, scale_to_radius
 from neurolsc.stability.transitions import Transitions, draw_steps, follow, stacked
 from neurolsc.validation import one_of, setting
 
 _REACH = math.log(1e4)
-Method = Literal["gradient", "scale"]
+Method = Literal["gradient", "released", "scale"]
 
 
 @register
@@ -36,14 +36,14 @@ class LSC(PretrainOptions, Initialiser):
         \quad \mathrm{E}\,\rho\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \rho_{depth}
 
     Attributes:
-        method: ``"gradient"``, the paper's loop (:func:`neurolsc.pretrain`), or ``"scale"``, root finding
-            (:func:`neurolsc.scale_to_radius`), which takes fewer options. All others are those of
-            :class:`~neurolsc.stability.PretrainOptions`.
+        method: ``"gradient"``, the paper's loop (:func:`neurolsc.pretrain`), ``"released"``, the loop of its released
+            code (:data:`neurolsc.stability.RELEASED`), or ``"scale"``, root finding (:func:`neurolsc.scale_to_radius`),
+            which takes fewer options. All others are those of :class:`~neurolsc.stability.PretrainOptions`.
 
     Source: arXiv:2308.12075, Sec. II-D and II-G; the method ``"scale"`` is ours.
     """
 
-    method: Method = setting("gradient", "the paper's loop, or root finding on layer scales")
+    method: Method = setting("gradient", "the paper's loop, that of its released code, or root finding on layer scales")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,6 +72,8 @@ class LSC(PretrainOptions, Initialiser):
         x, options = first_input(network, inputs), self._changed()
         if self.method == "scale":
             return scale_to_radius(network, x, seed=seed, progress=progress, **options)
+        if self.method == "released":
+            options = {**RELEASED, **options}
         return pretrain(network, inputs, seed=seed, checkpoint=checkpoint, progress=progress, **options)
 
 

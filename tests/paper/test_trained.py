@@ -233,10 +233,11 @@ def test_scores_are_drawn(name: str, tmp_path: Path):
 def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    figure, scale, left, of = find("4"), Scale(epochs=1), [3], Trial.of.__func__  # type: ignore[attr-defined]
-    narrow = {"width": 8, "batch_size": 256}
-    monkeypatch.setattr(Experiment, "from_settings", classmethod(_narrow(Experiment.from_settings.__func__, narrow)))
-    left = [3]
+    figure, scale, left = find("4"), Scale(epochs=1), [3]
+    narrow, of = {"width": 8, "batch_size": 256}, Experiment.from_settings.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        Experiment, "from_settings", classmethod(lambda cls, point, **more: of(cls, point | narrow, **more))
+    )
 
     class Impatient(Here):
         def start(self, job: Job) -> None:

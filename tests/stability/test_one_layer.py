@@ -9,7 +9,7 @@ import snntorch as snn
 import torch
 from torch import nn
 
-from neurolsc import LIF, ALIFLowPass, ALIFPlus, ALIFPlusMinus, wrap
+from neurolsc import LIF, ALIFPlusMinus, wrap
 from neurolsc.stability.one_layer import bracket, recurrence_radius, settle
 from neurolsc.stability.transitions import follow
 
