@@ -24,6 +24,27 @@ from torch import Tensor, nn
 
 from neurolsc.validation import whole
 
+__all__ = [
+    "SHARE",
+    "BatchMetric",
+    "MetricSpec",
+    "binary_losses",
+    "check_classes",
+    "class_losses",
+    "firing_rate",
+    "is_binary",
+    "mean_accuracy",
+    "mode_accuracy",
+    "mode_vote",
+    "nll",
+    "perplexity",
+    "share_without_vote",
+    "silent_steps",
+    "step_accuracy",
+    "step_overlap",
+    "synops",
+]
+
 
 class BatchMetric(NamedTuple):
     """A metric of one batch, with the numbers of its samples and of their steps in the mask."""

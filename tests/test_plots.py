@@ -143,7 +143,7 @@ def test_a_term_has_the_colour_of_its_cell_and_a_new_one_another_of_the_palette(
         starred=[True, False, False],
     )
     ax = figure.axes[2]
-    assert [text.get_text() for text in ax.texts] == ["no closed form"]
+    assert [text.get_text() for text in ax.texts] == ["not known"]
     assert figure.axes[1].lines[0].get_label().startswith("layer 1 (from the input)*: mean")
     names = ["layer 1: 0.1 spikes", "layer 2: 0.2 spikes", "layer 3"]
     assert [text.get_text() for text in ax.get_yticklabels()] == names
