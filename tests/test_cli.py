@@ -86,7 +86,7 @@ def test_settings_come_from_the_file_and_flags_win(tmp_path):
     [
         ("widht = 6", "settings.toml: unknown setting widht; known are cell, layers, width"),
         ("width = 'six'", "width must be int, got 'six'"),
-        ("cell = 'lfi'", "; did you mean LI? One of your own is known after"),
+        ("cell = 'lfi'", "; did you mean LI? Your own class is known after"),
         ("surrogate = 'Slow'", "unknown surrogate 'Slow'; known are Arctan, Exponential, FastSigmoid"),
         ("width = ", "settings.toml: not a TOML file"),
     ],
