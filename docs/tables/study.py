@@ -2,9 +2,11 @@
 
 import csv
 from collections.abc import Callable
-from statistics import mean, pstdev
+from statistics import mean, stdev
+from typing import Any
 
-from scipy.stats import spearmanr
+import numpy as np
+from scipy.stats import spearmanr, ttest_1samp
 
 from docs.tables.results import RESULTS, grouped, rows, table
 
@@ -55,14 +57,14 @@ def layers_of(row: dict[str, str], name: str) -> list[float]:
 
 
 def _scored(chosen: list[dict[str, str]], score: str = "mode_accuracy") -> str:
-    """Mean±deviation over seeds of a test score; the number of seeds where it is not four."""
+    """Mean±sample deviation over seeds of a test score; the number of seeds where it is not four."""
     found = [float(row[f"test_{score}"]) for row in _whole(chosen) if row.get(f"test_{score}")]
     if not found:
         return "-"
     share = score.endswith("accuracy")
     values = [(100 if share else 1) * value for value in found]
     form = ".1f" if share else ".2f"
-    text = f"{mean(values):{form}}" + (f"±{pstdev(values):{form}}" if len(values) > 1 else "")
+    text = f"{mean(values):{form}}" + (f"±{stdev(values):{form}}" if len(values) > 1 else "")
     if len(_whole(chosen)) < len(chosen):
         return f"{text} ({len(found)} of {len(chosen)})"
     return text if len(found) == 4 else f"{text} ({len(found)} seeds)"
@@ -137,6 +139,62 @@ def study_summary(*starts: str) -> list[str]:
 
 table(study_summary, "study-summary", *list(STARTS)[:4])
 table(study_summary, "study-lsc", *list(STARTS)[4:])
+
+
+# cells of the study's depths, with their sweep and the starts that are compared
+_CELLS = {
+    "ALIF±": ("cells", "Relay()", "RateMatching(0.15)"),
+    "ALIF+": ("depth", "Relay()", "RateMatching(0.15)"),
+    "LIF": ("lif", "Relay(rate=0.1)", "RateMatching(0.1)"),
+}
+
+
+def _compared() -> dict[tuple[str, str, str], Any]:
+    """Paired tests by cell, difference and depth, over the seeds that chose no rate."""
+    scores: dict[tuple[str, str, str], dict[str, float]] = {}
+    for cell, (sweep, *starts) in _CELLS.items():
+        for row in _whole(_trials(sweep)):
+            if row["chosen"] == "True" and row["start"] in starts and row["seed"] != "0":
+                kind = "relays" if row["start"] == starts[0] else "woken"
+                of_arm = scores.setdefault((cell, row["layers"], kind), {})
+                of_arm[row["seed"]] = 100 * float(row["test_mode_accuracy"])
+
+    def test(cell: str, n: str, m: str, other: str) -> Any:
+        pairs = scores[cell, n, "relays"], scores[cell, m, other]
+        return ttest_1samp([pairs[0][seed] - pairs[1][seed] for seed in pairs[1]], 0)
+
+    leads = {(cell, "relays - woken", n): test(cell, n, n, "woken") for n in ("2", "5", "10") for cell in _CELLS}
+    deeper = (("5", "2"), ("10", "5"))
+    return leads | {(cell, "relays", f"{n} - {m}"): test(cell, n, m, "relays") for n, m in deeper for cell in _CELLS}
+
+
+@table
+def study_leads() -> list[str]:
+    """Relays against woken networks, by depth and cell."""
+    tests = _compared()
+    body = []
+    for n in ("2", "5", "10"):
+        of_depth = [tests[cell, "relays - woken", n].confidence_interval(0.95) for cell in _CELLS]
+        body.append([n, *(f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f})" for low, high in of_depth)])
+    return rows(["layers", *_CELLS], body)
+
+
+@table
+def study_differences() -> list[str]:
+    """The same and depths of relays against each other, with p alone and after Holm's correction."""
+    tests, body = _compared(), []
+    for name, test, corrected in zip(tests, tests.values(), holm([t.pvalue for t in tests.values()]), strict=True):
+        low, high = test.confidence_interval(0.95)
+        p = f"{test.pvalue:.3f}", f"{corrected:.3f}"
+        body.append([", ".join(name) + " layers", f"{(low + high) / 2:+.1f}", f"{low:+.1f} to {high:+.1f}", *p])
+    return rows(["test, points", "mean", "95 % interval", "p", "p, Holm"], body)
+
+
+def holm(p: list[float]) -> list[float]:
+    """Holm's corrected p of a family of tests."""
+    order = np.argsort(p)
+    raised = np.maximum.accumulate(np.asarray(p)[order] * np.arange(len(p), 0, -1))
+    return np.minimum(raised, 1)[np.argsort(order)].tolist()
 
 
 @table

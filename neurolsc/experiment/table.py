@@ -8,7 +8,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, pstdev
+from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -216,14 +216,14 @@ def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]
 
 
 def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
-    """The arms (:func:`arms`) as a table in Markdown: mean ± deviation over seeds (divided by their number)."""
+    """The arms (:func:`arms`) as a table in Markdown: mean ± sample deviation over seeds."""
     score, share = f"validation_{grid.score}", grid.measure.share
     unit, named = ("%", "") if share else ("", f" {grid.score}")
 
     def spread(values: list[float], form: str) -> str:
         if len(values) < 2:
             return format(values[0], form) if values else ""
-        return f"{mean(values):{form}} ± {pstdev(values):{form}}"
+        return f"{mean(values):{form}} ± {stdev(values):{form}}"
 
     def scores(column: str) -> str:
         values = [100 * value if share else value for value in arm.values(column)]

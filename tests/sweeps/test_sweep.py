@@ -240,9 +240,9 @@ def test_the_line_of_an_arm_has_mean_and_deviation_over_its_seeds(tmp_path: Path
     header, line, *lines = [[c.strip() for c in row.strip("|").split("|")] for row in markdown(made, rows).splitlines()]
     assert set(line) == {"---"}
     assert header == ["layers", "seeds", "validation", "above 50%", "epochs to 80%", "rate at start"]
-    assert lines == [  # the deviation of 40, 50, 60, divided by their number: 8.165
-        ["5", "3", "50.0 ± 8.2 %", "2 of 3", "8 (1 of 3)", "0.01 to 0.25"],
-        ["2", "3 (1 failed)", "85.0 ± 5.0 %", "2 of 3", "never", "-"],
+    assert lines == [  # the sample deviation of 40, 50, 60
+        ["5", "3", "50.0 ± 10.0 %", "2 of 3", "8 (1 of 3)", "0.01 to 0.25"],
+        ["2", "3 (1 failed)", "85.0 ± 7.1 %", "2 of 3", "never", "-"],
     ]
 
 
