@@ -18,7 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the layers are those of the tests
 
-from tests.stability.promise import ALL, Worst, survey
+from tests.stability.promise import Worst, survey
 
 RESULTS = Path(__file__).parent / "results" / "radii_layers"
 
@@ -58,7 +58,7 @@ def worst(rows: list[Worst], count: int = 25) -> str:
 def main() -> None:
     """Check, print and write down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=ALL)
+    parser.add_argument("--layers", type=int, default=720)
     parser.add_argument("--start", type=int, default=0, help="number of the first layer")
     parser.add_argument("--gradient", action="store_true", help="all radii with a gradient, not every fifth layer's")
     parser.add_argument("--no-results", action="store_true", help="print only")
