@@ -99,7 +99,8 @@ class MetricSpec:
         return f"{value:.1%}" if self.share else f"{value:.4g}"
 
 
-SHARE = MetricSpec()  # of samples, such as an accuracy: between 0 and 1, higher is better
+SHARE = MetricSpec()
+"""A share of samples, such as an accuracy: between 0 and 1, higher is better."""
 
 
 # votes and accuracies

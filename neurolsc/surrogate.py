@@ -173,7 +173,9 @@ class MultiGaussian(Surrogate):
         (s\sigma)^2)
 
     Args:
-        dampening, sharpness, learnable: as in :class:`Surrogate`.
+        dampening: as in :class:`Surrogate`.
+        sharpness: likewise.
+        learnable: likewise.
         height: :math:`h`, the weight of the side lobes.
         scale: :math:`s`, how much wider they are.
         sigma: :math:`\sigma`, the deviation of the middle one.

@@ -160,7 +160,7 @@ class PascalFigure(Figure[list[Derivative]]):
         torch.manual_seed(0)
         cells = [GRU(n_in, width) for n_in in (data.n_in, *[width] * (layers - 1))]
         network = Network(cells, nn.Identity(), layer_delay=0)
-        less = "" if scale.full else ", max_steps=100, samples=2, steps=4"
+        less = "" if scale.full else ", max_steps=40, samples=2, steps=4"
         lsc = f"LSC({radius}, rule='paper'{less})"
         missed = len(named(lsc).apply(network, batches))
         x = batches[0][:, :6].to_dense().float().requires_grad_()

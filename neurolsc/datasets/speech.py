@@ -126,7 +126,9 @@ class SHD(BatchDataset):
         root: folder of shd_train.h5 and shd_test.h5, of these in a folder SHD, or of train.h5 and test.h5; if there is
             none of them SHD is downloaded into it. None: the sample in the package.
         split: ``"train"``, ``"validation"`` or ``"test"``.
-        by, share, seed: how validation is drawn (:func:`hold_out`).
+        by: how validation is drawn, ``"random"`` or ``"speaker"`` (:func:`hold_out`).
+        share: of the training utterances or speakers that go to validation.
+        seed: of that draw.
         **options: ``dt``, ``window``, ``channels``, ``binary`` and ``repeat``, as of :class:`Binning`, and ``augment``:
             changes of events, in this order, drawn from torch's random numbers, in :func:`neurolsc.train` from its
             seed, the epoch and the items.

@@ -233,7 +233,7 @@ def test_scores_are_drawn(name: str, tmp_path: Path):
 def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    figure, scale, left = find("4"), Scale(epochs=1), [3]
+    figure, scale, left = find("3"), Scale(epochs=1), [3]
     narrow, of = {"width": 8, "batch_size": 256}, Experiment.from_settings.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(
         Experiment, "from_settings", classmethod(lambda cls, point, **more: of(cls, point | narrow, **more))
@@ -252,6 +252,6 @@ def test_the_small_version_runs_from_trial_to_picture_and_goes_on_after_a_stop(
     pool = Here()
     line = reproduce(figure, tmp_path, scale, pool, progress=False)
     assert len(pool.jobs) == len(trials_of(figure, scale)) - 3
-    assert line.startswith("Fig. 4, size small: ")
+    assert line.startswith(f"{figure.title}, size small: ")
     assert f"the paper's grid has {len(trials_of(figure, Scale('paper')))}" in line
     assert (tmp_path / "figure.png").stat().st_size > 500
