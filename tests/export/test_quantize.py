@@ -168,7 +168,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         r"readout must be linear, got Sequential",
     ),
     "readout's bias": (lambda: Network([lif()], 2, readout_bias=True), r"readout has a bias"),
-    "bias beside subtraction": (lambda: Network([lif(bias=0.1)], N_OUT), r"layer 1: a bias .* need layer_delay=0"),
+    "bias with subtraction": (lambda: Network([lif(bias=0.1)], N_OUT), r"layer 1: a bias .* need layer_delay=0"),
 }
 
 
@@ -292,7 +292,7 @@ def test_the_gradient_through_integers_is_that_of_the_float_network_with_the_rou
 def test_training_it_lowers_the_loss_of_the_integers_and_the_trained_is_exported(tmp_path):
     torch.manual_seed(0)
     cell = LIF(N, 12, tau_v=3.0, reset="zero")
-    with torch.no_grad():  # large weights beside small ones: few units are left for most
+    with torch.no_grad():  # large weights and small ones: few units are left for most
         cell.w_in.mul_(0.5)
         cell.w_in[:, 0] += 3.0 * (-1) ** torch.arange(cell.n_hidden)
     network, data = Network([cell], CLASSES), Patterns(48)

@@ -264,7 +264,7 @@ def _as(t: Transitions, dtype: torch.dtype) -> Transitions:
 
 
 def _bare(number: int, draw: random.Random, family: str, n: int) -> Points:
-    """Recurrence beside leaks, as matrices."""
+    """Recurrence and leaks, as matrices."""
     n = draw.choice([n, 200, 300]) if number % 4 == 1 else n
     w, leak = weights(family, n), draw.choice([0.0, 0.5, 0.9, 0.99]) * torch.ones(n)
     if family == "block and leaks":
