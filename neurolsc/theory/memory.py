@@ -1,0 +1,455 @@
+r"""The curse of memory: how sensitive a leaky integrator is to its own memory, and what keeps that level.
+
+.. math:: h[t] = \lambda h[t-1] + x[t], \qquad |\lambda| < 1
+
+As λ tends to 1 the second moment of :math:`\mathrm{d}h/\mathrm{d}\lambda` grows like :math:`(1-\lambda)^{-3}`, and like
+the power -4 where inputs are constant, although nothing is unstable. An input scale :math:`\gamma(\lambda)` keeps h
+level, and a parameter ω that is fine-grained near 1 keeps :math:`\mathrm{d}h/\mathrm{d}\omega` level.
+
+The voltage and the threshold of spiking neurons are such integrators, with :math:`\lambda = e^{-1/\tau}`. So log τ,
+which this package trains, is the parameter of the LRU, :math:`e^{-e^{\omega}}`, and level under an input scale only.
+
+Source: Zucchet & Orvieto, arXiv:2405.21064. Of its eq. 34, 53, 57, 59, 81 to 83, 92 and 111 the right forms are used,
+which docs/theory.md lists.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from numpy.polynomial.legendre import leggauss
+from torch import Tensor
+
+from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.neurons.lru import linear_scan
+from neurolsc.validation import one_of, tensor, whole
+
+Number = float | complex | Tensor
+Correlation = float | Tensor
+"""Autocorrelation of real inputs, R(Δ): a number ρ for :math:`\\rho^{|\\Delta|}`, or a tensor of R(0), R(1), ... after
+whose end it is 0: (K,), or (K, N) where each of N eigenvalues has its own."""
+
+# ---- autocorrelations
+
+
+def autocorrelation(x: Tensor, lags: int, *, centred: bool = False, unbiased: bool = False) -> Tensor:
+    r"""Estimate the autocorrelation of inputs.
+
+    .. math:: \hat R(\Delta) = \frac{1}{T B} \sum_{b} \sum_{t=1}^{T-\Delta} x[t]_b\, x[t+\Delta]_b
+
+    It is positive semi-definite, as moments need it, and too small by the factor :math:`1 - \Delta/T`. The mean of
+    inputs is a part that does not decay; R is linear in the parts, and so are the moments.
+
+    Args:
+        x: inputs (T, B, N), real.
+        lags: the largest Δ, below T.
+        centred: subtract each unit's mean first.
+        unbiased: divide by the number of pairs, T - Δ, as eq. 75; by chance it may then be no autocorrelation.
+
+    Returns:
+        R(0) to R(lags) of each unit (lags + 1, N).
+
+    Source: arXiv:2405.21064, eq. 75.
+    """
+    if tensor("x", x).ndim != 3 or x.is_complex():
+        raise ValueError(f"x must be real, of shape (T, B, N), got {x.dtype}, {tuple(x.shape)}.")
+    steps = len(x)
+    if whole("lags", lags, at_least=0) >= steps:
+        raise ValueError(f"lags must be fewer than the {steps} steps, got {lags}.")
+    x = x.detach().double()
+    x = x - x.mean((0, 1)) if centred else x
+    power = torch.fft.rfft(x, n=2 * steps, dim=0).abs().square().mean(1)
+    found = torch.fft.irfft(power, n=2 * steps, dim=0)[: lags + 1] / steps
+    pairs = steps - torch.arange(lags + 1, dtype=found.dtype, device=found.device)
+    return found * (steps / pairs).unsqueeze(1) if unbiased else found
+
+
+def _checked(correlation: Correlation) -> float | Tensor:
+    """A correlation that is one; ValueError otherwise."""
+    if not isinstance(correlation, Tensor) or correlation.ndim == 0:
+        rho = float(correlation)
+        if not -1 <= rho <= 1:
+            raise ValueError(f"a correlation between steps must be in [-1, 1], got {rho}.")
+        return rho
+    if correlation.is_complex():
+        raise ValueError(f"an autocorrelation must be that of real inputs, got {correlation.dtype}.")
+    r = correlation.detach().double()
+    if not (r.isfinite().all() and (r[0] > 0).all()):
+        raise ValueError(f"an autocorrelation must be finite, with R(0) > 0, got R(0) = {r[0].min().item():g}.")
+    if (r.abs() > r[0] * (1 + 1e-6)).any():
+        raise ValueError(f"no |R(Δ)| of an autocorrelation exceeds R(0), got {(r.abs() / r[0]).max().item():g} R(0).")
+    spectrum = 2 * torch.fft.rfft(r, n=8 * len(r), dim=0).real - r[0]
+    if (spectrum < -1e-6 * r.abs().sum(0)).any():
+        raise ValueError(
+            f"an autocorrelation has no negative power at any frequency, got {spectrum.min().item():g}: it is 0 after "
+            f"the {len(r)} values, so give enough of them, or estimate it without unbiased=True."
+        )
+    return r
+
+
+def _inside(eigenvalue: Number) -> Tensor:
+    """Eigenvalues inside the unit circle, as a float or complex tensor; ValueError otherwise."""
+    if not isinstance(eigenvalue, Tensor):
+        eigenvalue = torch.tensor(
+            eigenvalue, dtype=torch.complex128 if isinstance(eigenvalue, complex) else torch.double
+        )
+    found = eigenvalue if eigenvalue.is_floating_point() or eigenvalue.is_complex() else eigenvalue.double()
+    outside = ~(found.abs() < 1)
+    if outside.any():
+        raise ValueError(f"an eigenvalue must have a modulus below 1, got {found[outside].flatten()[0].item()}.")
+    return found
+
+
+def _sums(eigenvalue: Tensor, r: float | Tensor) -> tuple[Tensor | float, Tensor, Tensor]:
+    r"""R(0), :math:`\sum_{\Delta \ge 1} \lambda^\Delta R(\Delta)`, and the same sum of Δ λ^Δ R(Δ)."""
+    if not isinstance(r, Tensor):
+        u = r * eigenvalue
+        return 1.0, u / (1 - u), u / (1 - u) ** 2
+    r = r.to(eigenvalue.device)
+    lags = torch.arange(1, len(r), device=r.device).view(-1, *[1] * eigenvalue.ndim)
+    inner = [1] * max(eigenvalue.ndim - r.ndim + 1, 0)
+    terms = eigenvalue**lags * r[1:].reshape(len(r) - 1, *inner, *r.shape[1:])
+    return r[0], terms.sum(0), (lags * terms).sum(0)
+
+
+# ---- second moments
+
+
+def state_covariance(first: Number, second: Number | None = None, *, correlation: Correlation = 0.0) -> Tensor:
+    r"""The mean product of the states of two integrators of the same input, in the long run.
+
+    .. math:: \mathrm{E}[h_\alpha h_\beta] = \sum_{n, m \ge 0} \alpha^n \beta^m R(n - m) = \frac{1}{1 - \alpha\beta}
+              \Big(R(0) + \sum_{\Delta \ge 1} (\alpha^\Delta + \beta^\Delta) R(\Delta)\Big)
+
+    Differentiable by both. With one argument it is :math:`\mathrm{E}|h|^2`, real.
+
+    Args:
+        first: α, real or complex, of modulus below 1; any shape.
+        second: β, broadcast with α; by default the conjugate of α.
+        correlation: of the input, ρ for ρ^|Δ| or R(0), R(1), ...
+
+    Raises:
+        ValueError: if a modulus is not below 1, or the correlation is that of no input.
+
+    Example:
+        >>> state_covariance(torch.tensor([0.9, 0.99])).tolist()
+        [5.263157844543457, 50.25125503540039]
+
+    Source: arXiv:2405.21064, Lemma 1, eq. 5 and 45.
+    """
+    r, a = _checked(correlation), _inside(first)
+    b = a.conj() if second is None else _inside(second)
+    start, one, _ = _sums(a, r)
+    _, other, _ = _sums(b, r)
+    found = (start + one + other) / (1 - a * b)
+    return found.real if second is None else found
+
+
+def sensitivity_covariance(first: Number, second: Number | None = None, *, correlation: Correlation = 0.0) -> Tensor:
+    r"""The mean product of the derivatives of two states by their own eigenvalues, in the long run.
+
+    .. math:: \mathrm{E}\Big[\frac{\mathrm{d}h_\alpha}{\mathrm{d}\alpha} \frac{\mathrm{d}h_\beta}{\mathrm{d}\beta}\Big]
+              = \frac{1 + \alpha\beta}{(1 - \alpha\beta)^3} \Big(R(0) + \sum_{\Delta \ge 1} (\alpha^\Delta +
+              \beta^\Delta) R(\Delta)\Big) + \frac{1}{(1 - \alpha\beta)^2} \sum_{\Delta \ge 1} \Delta (\alpha^\Delta +
+              \beta^\Delta) R(\Delta)
+
+    With one argument it is :math:`\mathrm{E}|\mathrm{d}h/\mathrm{d}\lambda|^2`, real; with two it is S of the Hessian,
+    eq. 134. Arguments and errors are those of :func:`state_covariance`.
+
+    Example:
+        >>> found = sensitivity_covariance(torch.tensor([0.9, 0.99], dtype=torch.float64), correlation=0.0)
+        >>> print(*(f"{value:.6g}" for value in found))
+        263.887 251263
+
+    Source: arXiv:2405.21064, Lemma 2, eq. 6; eq. 57 with :math:`(1 - |\lambda|^2)^3`.
+    """
+    r, a = _checked(correlation), _inside(first)
+    b = a.conj() if second is None else _inside(second)
+    start, one, one_slope = _sums(a, r)
+    _, other, other_slope = _sums(b, r)
+    ab = a * b
+    found = (1 + ab) / (1 - ab) ** 3 * (start + one + other) + (one_slope + other_slope) / (1 - ab) ** 2
+    return found.real if second is None else found
+
+
+def input_scale(eigenvalue: Number, *, correlation: Correlation = 0.0) -> Tensor:
+    r"""The factor γ of the input that gives the state a second moment of 1 in the long run.
+
+    .. math:: \gamma(\lambda) = \mathrm{E}\big[|h|^2\big]^{-1/2}, \qquad
+              \sqrt{1 - |\lambda|^2} \text{ of uncorrelated inputs}
+
+    On inputs of another correlation than that which it is made for, h is not level.
+
+    Source: arXiv:2405.21064, Sec. 3.1 (B.3.1 lacks the root).
+    """
+    return state_covariance(eigenvalue, correlation=correlation).rsqrt()
+
+
+def eigenvalue_hessian(eigenvalues: Tensor, into: Tensor, out: Tensor, *, correlation: Correlation = 0.0) -> Tensor:
+    r"""The Hessian, at its minimum 0, of the loss of a diagonal linear network by its eigenvalues.
+
+    .. math:: y[t] = \Re \sum_i c_i h_i[t], \quad h_i[t] = \lambda_i h_i[t-1] + b_i x[t], \quad L = \frac12 \mathrm{E}
+              (y - y^*)^2
+
+    With :math:`A_{ij} = b_i b_j c_i c_j S(\lambda_i, \lambda_j)` and :math:`B_{ij} = b_i \bar b_j c_i \bar c_j
+    S(\lambda_i, \bar\lambda_j)` it is, by real parts first and imaginary parts then,
+
+    .. math:: \frac12 \begin{pmatrix} \Re(A + B) & \Im(B - A) \\ -\Im(A + B) & \Re(B - A) \end{pmatrix}
+
+    Args:
+        eigenvalues: λ (n,), complex, of modulus below 1.
+        into: b (n,).
+        out: c (n,).
+        correlation: of the input, real.
+
+    Returns:
+        Symmetric (2 n, 2 n), real.
+
+    Source: arXiv:2405.21064, eq. 133 to 143.
+    """
+    scale = into * out
+    column, row = eigenvalues.unsqueeze(1), eigenvalues.unsqueeze(0)
+    a = scale.unsqueeze(1) * scale * sensitivity_covariance(column, row, correlation=correlation)
+    b = scale.unsqueeze(1) * scale.conj() * sensitivity_covariance(column, row.conj(), correlation=correlation)
+    top, bottom = torch.cat([(a + b).real, (b - a).imag], 1), torch.cat([-(a + b).imag, (b - a).real], 1)
+    return torch.cat([top, bottom]) / 2
+
+
+# ---- parametrisations
+
+
+class Magnitude(Protocol):
+    r"""A modulus ν below 1 as a function of a free real parameter ω.
+
+    The derivative of a state by ω has the second moment :math:`\nu'(\omega)^2\, \mathrm{E}|\mathrm{d}h /
+    \mathrm{d}\lambda|^2`, times γ² where inputs are scaled by γ, taken as a constant.
+    """
+
+    def value(self, free: Tensor) -> Tensor:
+        """ν(ω)."""
+        ...
+
+    def derivative(self, free: Tensor) -> Tensor:
+        """The derivative of ν by ω."""
+        ...
+
+    def inverse(self, modulus: Tensor) -> Tensor:
+        """The ω of a ν."""
+        ...
+
+
+@dataclass(frozen=True)
+class DoubleExponential:
+    r""":math:`\nu = e^{-e^\omega}`, that of the LRU; with :math:`\omega = -\log\tau` the decay of a time constant.
+
+    Under the scale :math:`\sqrt{1 - \nu^2}` the second moment tends to 1/2; without it grows as τ/4.
+
+    Source: arXiv:2405.21064, eq. 21.
+    """
+
+    def value(self, free: Tensor) -> Tensor:
+        return torch.exp(-torch.exp(free))
+
+    def derivative(self, free: Tensor) -> Tensor:
+        return -torch.exp(free - torch.exp(free))
+
+    def inverse(self, modulus: Tensor) -> Tensor:
+        return torch.log(-torch.log(modulus))
+
+
+@dataclass(frozen=True)
+class Tanh:
+    r""":math:`\nu = \tanh\omega`: under the scale :math:`\sqrt{1 - \nu^2}` the second moment is :math:`1 + \nu^2`.
+
+    It is 1 exactly where the dependence of the scale on ν counts, too (eq. 98).
+
+    Source: arXiv:2405.21064, eq. 84 and 108.
+    """
+
+    def value(self, free: Tensor) -> Tensor:
+        return torch.tanh(free)
+
+    def derivative(self, free: Tensor) -> Tensor:
+        return torch.cosh(free) ** -2
+
+    def inverse(self, modulus: Tensor) -> Tensor:
+        return torch.atanh(modulus)
+
+
+@dataclass(frozen=True)
+class RootTime:
+    r""":math:`\nu = e^{-1/\omega^2}`, so that :math:`\tau = \omega^2`: without a scale the second moment tends to 1."""
+
+    def value(self, free: Tensor) -> Tensor:
+        return torch.exp(-(free**-2))
+
+    def derivative(self, free: Tensor) -> Tensor:
+        return 2 * free**-3 * torch.exp(-(free**-2))
+
+    def inverse(self, modulus: Tensor) -> Tensor:
+        return (-torch.log(modulus)).rsqrt()
+
+
+@dataclass(frozen=True)
+class Level:
+    r"""The ν of which the second moment is 1 everywhere, for inputs of one correlation.
+
+    .. math:: \gamma(\nu)^2\, \nu'(\omega)^2\, \mathrm{E}\Big[\Big(\frac{\mathrm{d}h}{\mathrm{d}\lambda}\Big)^2\Big]
+              = 1, \qquad \omega = \int_0^\nu \gamma(u) \sqrt{S(u, u)}\, \mathrm{d}u
+
+    The integral is taken numerically, and inverted by bisection.
+
+    Attributes:
+        correlation: ρ of the inputs, in [-1, 1].
+        scaled: inputs are scaled by :func:`input_scale` of that correlation; else γ is 1.
+
+    Source: arXiv:2405.21064, Sec. 3.1.
+    """
+
+    correlation: float = 0.0
+    scaled: bool = True
+
+    def value(self, free: Tensor) -> Tensor:
+        low, high = torch.full_like(free, -18.0).double(), torch.full_like(free, 18.0).double()  # of artanh ν
+        for _ in range(64):
+            middle = (low + high) / 2
+            below = self._integral(middle) < free
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return torch.tanh((low + high) / 2).to(free.dtype)
+
+    def derivative(self, free: Tensor) -> Tensor:
+        return 1 / self._integrand(self.value(free))
+
+    def inverse(self, modulus: Tensor) -> Tensor:
+        return self._integral(torch.atanh(modulus.double())).to(modulus.dtype)
+
+    def _integrand(self, modulus: Tensor) -> Tensor:
+        root = sensitivity_covariance(modulus, correlation=self.correlation).sqrt()
+        return root * input_scale(modulus, correlation=self.correlation) if self.scaled else root
+
+    def _integral(self, end: Tensor) -> Tensor:
+        """ω of ν = tanh(end), by the rule of Gauss and Legendre in artanh ν."""
+        nodes, weights = (torch.as_tensor(part) for part in leggauss(96))
+        a = end.unsqueeze(-1) * (nodes + 1) / 2
+        u = torch.tanh(a).clamp(-1 + 1e-15, 1 - 1e-15)
+        return (weights * self._integrand(u) * torch.cosh(a) ** -2).sum(-1) * end / 2
+
+
+@dataclass(frozen=True)
+class Polar:
+    r""":math:`\lambda = \nu(\omega_\nu) e^{i\theta}`, a modulus and an angle.
+
+    The moments of the derivatives by the two parameters are
+
+    .. math:: \mathrm{E}\Big|\frac{\mathrm{d}h}{\mathrm{d}\omega_\nu}\Big|^2 = \nu'^2\, \mathrm{E}\Big|
+              \frac{\mathrm{d}h}{\mathrm{d}\lambda}\Big|^2, \qquad \mathrm{E}\Big|
+              \frac{\mathrm{d}h}{\mathrm{d}\omega_\theta}\Big|^2 = \nu^2 \theta'^2\, \mathrm{E}\Big|
+              \frac{\mathrm{d}h}{\mathrm{d}\lambda}\Big|^2
+
+    without the factor 1/4 of eq. 81 to 83. So an angle whose scale does not shrink with :math:`1 - \nu^2` is the more
+    sensitive the longer the memory; one that shrinks makes losses flat far from the minimum, and is hard to learn.
+
+    Attributes:
+        magnitude: of ν.
+        angle: ``"plain"``: θ = ω; ``"exponential"``, of the LRU: θ = exp ω (eq. 111 has log); ``"level"``:
+            :math:`\theta = \omega (1 - \nu^2) / (\nu \sqrt{1 + \nu^2})`, where ν counts as a constant.
+
+    Source: arXiv:2405.21064, eq. 80 to 83 and 107 to 112.
+    """
+
+    magnitude: Magnitude = Tanh()
+    angle: Literal["plain", "exponential", "level"] = "level"
+
+    def __post_init__(self) -> None:
+        one_of("angle", self.angle, ("plain", "exponential", "level"))
+
+    def value(self, free_modulus: Tensor, free_angle: Tensor) -> Tensor:
+        """λ, complex."""
+        nu = self.magnitude.value(free_modulus)
+        angle = free_angle.exp() if self.angle == "exponential" else free_angle * self._angle_scale(nu)
+        return torch.polar(nu, angle)
+
+    def derivatives(self, free_modulus: Tensor, free_angle: Tensor) -> tuple[Tensor, Tensor]:
+        """The derivatives of λ by the parameter of the modulus, and by that of the angle."""
+        nu, unit = self.magnitude.value(free_modulus), self.value(free_modulus, free_angle).sgn()
+        slope = free_angle.exp() if self.angle == "exponential" else self._angle_scale(nu)
+        return self.magnitude.derivative(free_modulus) * unit, 1j * nu * slope * unit
+
+    def inverse(self, eigenvalue: Tensor) -> tuple[Tensor, Tensor]:
+        """The parameters of λ; an exponential angle takes angles above 0."""
+        nu, angle = eigenvalue.abs(), eigenvalue.angle()
+        free = angle.log() if self.angle == "exponential" else angle / self._angle_scale(nu)
+        return self.magnitude.inverse(nu), free
+
+    def _angle_scale(self, nu: Tensor) -> Tensor:
+        nu = nu.detach()
+        return (1 - nu**2) / (nu * (1 + nu**2).sqrt()) if self.angle == "level" else torch.ones_like(nu)
+
+
+# ---- time constants of a network
+
+
+class TimeConstantSensitivity(NamedTuple):
+    """How far the state of each neuron of a layer moves with the logarithm of one of its time constants."""
+
+    layer: int
+    name: str  # of the time constant, such as tau_theta
+    tau: Tensor  # in steps (N,)
+    state: Tensor  # E[h²] over the run (N,)
+    measured: Tensor  # E[(dh / d log tau)²] over the run (N,)
+    stationary: Tensor  # the same by the closed form, of a run without an end (N,)
+
+
+def time_constant_sensitivity(network: Network, x: Tensor, *, lags: int = 200) -> list[TimeConstantSensitivity]:
+    r"""The sensitivity of voltages, thresholds and currents to the time constants of a network, on inputs.
+
+    With the variable h of a time constant, and the drive that makes it an integrator,
+
+    .. math:: u[t] = h[t] - \lambda h[t-1], \quad \lambda = e^{-1/\tau}, \qquad
+              \frac{\mathrm{d}h[t]}{\mathrm{d}\lambda} = \lambda \frac{\mathrm{d}h[t-1]}{\mathrm{d}\lambda} + h[t-1],
+              \qquad \frac{\mathrm{d}h}{\mathrm{d}\log\tau} = \frac{\lambda}{\tau} \frac{\mathrm{d}h}{\mathrm{d}\lambda}
+
+    The drive (input, recurrence, constant input and reset) is that of the run and counts as fixed: what a changed h
+    does to spikes, and these to it, is left out. A threshold that starts at its rest starts with the derivative of the
+    rest. The stationary moment is :func:`sensitivity_covariance` of the drive's mean, which has the correlation 1, and
+    of its centred :func:`autocorrelation`; where τ is longer than the run it is not reached.
+
+    Args:
+        network: the network; its parameters are not changed.
+        x: inputs (T, B, n_in).
+        lags: the largest of the drive's autocorrelation, at most T - 1.
+
+    Returns:
+        One entry for each time constant ``tau_h`` of a state variable ``h``, of each layer that has such.
+
+    Raises:
+        TypeError: if no layer has one.
+
+    Source: arXiv:2405.21064, eq. 6, carried to eq. 49 of arXiv:2308.12075.
+    """
+    with eval_mode(as_network(network)), torch.no_grad():
+        before = network.initial_states(x.shape[1]).layers if x.ndim == 3 else ()  # records says what is wrong
+        records = list(network.records(x))
+        found = []
+        for layer, cell in enumerate(network.cells):
+            states = [before[layer], *(record.after.layers[layer] for record in records)]
+            for scaled in cell.scaled_parameters:
+                variable = scaled.parameter.removeprefix("tau_")
+                if scaled.through != "decay" or not hasattr(states[0], variable):
+                    continue
+                tau = getattr(cell, scaled.parameter).double()
+                decay = torch.exp(-1 / tau)
+                h = torch.stack([getattr(state, variable) for state in states]).double()
+                slope = linear_scan(decay, h[:-1], h[0] / -torch.expm1(-1 / tau))
+                drive = h[1:] - decay * h[:-1]
+                centred = autocorrelation(drive, min(lags, len(x) - 1), centred=True)
+                still = centred[0] <= 1e-24 * drive.square().mean((0, 1))  # a constant drive has no other part
+                centred[0] += still
+                around = sensitivity_covariance(decay, correlation=centred).masked_fill(still, 0)
+                stationary = around + drive.mean((0, 1)).square() * (1 - decay) ** -4
+                by_log = (decay / tau).square()
+                moments = (h[1:].square().mean((0, 1)), by_log * slope.square().mean((0, 1)), by_log * stationary)
+                found.append(TimeConstantSensitivity(layer, scaled.parameter, tau, *moments))
+    if not found:
+        raise TypeError("no layer has a time constant tau_h of a state variable h, as LIF and ALIF have.")
+    return found

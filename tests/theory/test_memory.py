@@ -1,0 +1,306 @@
+"""The curse of memory: moments against numbers of the paper's formula, simulation and autograd."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from neurolsc import ALIFPlus, FeedForward, Network
+from neurolsc.neurons.lru import linear_scan
+from neurolsc.theory import (
+    DoubleExponential,
+    Level,
+    Polar,
+    RootTime,
+    Tanh,
+    autocorrelation,
+    eigenvalue_hessian,
+    input_scale,
+    sensitivity_covariance,
+    state_covariance,
+    time_constant_sensitivity,
+)
+
+pytestmark = pytest.mark.usefixtures("float64")
+SPIRAL = 0.9 * complex(math.cos(0.4), math.sin(0.4))
+
+# ---- moments
+
+
+@pytest.mark.parametrize(
+    ("eigenvalue", "rho", "state", "sensitivity"),
+    [
+        (0.9, 0.0, 5.263, 263.89),
+        (0.99, 0.0, 50.25, 251_262.6),
+        (0.99, 0.5, 148.76, 753_639.6),
+        (0.99, 0.9, 871.79, 4_737_807),
+    ],
+)
+def test_moments_of_geometric_autocorrelations(eigenvalue: float, rho: float, state: float, sensitivity: float):
+    assert state_covariance(eigenvalue, correlation=rho).item() == pytest.approx(state, rel=1e-4)
+    found = sensitivity_covariance(eigenvalue, correlation=rho).item()
+    a, u = eigenvalue**2, rho * eigenvalue
+    by_hand = (1 + a) * (1 + u) / ((1 - a) ** 3 * (1 - u)) + 2 * u / ((1 - a) ** 2 * (1 - u) ** 2)
+    assert found == pytest.approx(by_hand) == pytest.approx(sensitivity, rel=1e-4)
+
+
+def inputs(rho: float, steps: int, batch: int) -> Tensor:
+    """Gaussian inputs (T, B, 1) of the autocorrelation ρ^|Δ|."""
+    noise = torch.randn(steps, batch, 1) * (1 - rho**2) ** 0.5
+    return linear_scan(torch.tensor([rho]), noise, torch.randn(batch, 1))
+
+
+@pytest.mark.parametrize("eigenvalue", [0.9, -0.7, SPIRAL], ids=str)
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+def test_moments_are_those_of_a_simulation(eigenvalue: complex, rho: float):
+    steps, batch = 400, 4000
+    x = inputs(rho, steps, batch).to(torch.complex128)
+    decay, zero = torch.tensor([eigenvalue], dtype=torch.complex128), torch.zeros(batch, 1, dtype=torch.complex128)
+    h = linear_scan(decay, x, zero)
+    slope = linear_scan(decay, torch.cat([zero[None], h[:-1]]), zero)
+    for values, exact in ((h, state_covariance), (slope, sensitivity_covariance)):
+        last = values[-1].abs().square()  # after 400 steps at 0.9 what is left of the start is 1e-18
+        error = last.std().item() / batch**0.5
+        assert abs(last.mean().item() - exact(eigenvalue, correlation=rho).item()) < 3 * error
+
+
+def test_an_array_of_autocorrelations_gives_what_its_formula_gives():
+    rho, lags = 0.8, torch.arange(200)
+    for eigenvalue in (0.95, SPIRAL):
+        for moment in (state_covariance, sensitivity_covariance):
+            exact = moment(eigenvalue, correlation=rho)
+            torch.testing.assert_close(moment(eigenvalue, correlation=rho**lags), exact)
+    each = torch.stack([0.3**lags, 2 * 0.8**lags], 1)  # one for each eigenvalue
+    found = sensitivity_covariance(torch.tensor([0.9, 0.9]), correlation=each)
+    wanted = [sensitivity_covariance(0.9, correlation=0.3), 2 * sensitivity_covariance(0.9, correlation=0.8)]
+    torch.testing.assert_close(found, torch.stack(wanted))
+
+
+def test_two_eigenvalues_covary_as_the_double_sum():
+    a, b, rho, n = 0.6 + 0.3j, -0.4 + 0.5j, 0.7, torch.arange(150)
+    r = rho ** (n[:, None] - n).abs()
+    powers = [torch.tensor(z) ** n for z in (a, b)]
+    slopes = [n * torch.tensor(z) ** (n - 1) for z in (a, b)]
+    for (left, right), moment in ((powers, state_covariance), (slopes, sensitivity_covariance)):
+        torch.testing.assert_close(moment(a, b, correlation=rho), (left[:, None] * right * r).sum())
+
+
+@pytest.mark.parametrize(("rho", "slope"), [(0.0, -3), (0.5, -3), (0.9, -3), (1.0, -4)])
+def test_the_sensitivity_grows_with_the_third_power_of_the_memory_and_with_the_fourth_for_constant_inputs(rho, slope):
+    gap = torch.tensor([1e-4, 1e-5])
+    logs = sensitivity_covariance(1 - gap, correlation=rho).log()
+    assert (logs.diff() / gap.log().diff()).item() == pytest.approx(slope, abs=1e-3)
+
+
+def test_the_misprinted_eq_59_is_right_with_one_minus_rho_squared():
+    for rho in (0.0, 0.3, 0.9, 1.0):
+        a, b = SPIRAL, SPIRAL.conjugate()
+        ab, keep = (a * b).real, 1 - rho**2
+        top = keep * (1 + ab) + rho**2 * (1 - ab) ** 3 + rho * keep * ab * (rho * ab * (1 + ab) - 2 * (a + b).real)
+        exact = top / ((1 - ab) ** 3 * abs(1 - rho * a) ** 4)
+        assert sensitivity_covariance(SPIRAL, correlation=rho).item() == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("eigenvalue", [1.0, -1.2, 1j, math.nan])
+def test_eigenvalues_on_or_outside_the_unit_circle_are_refused(eigenvalue: complex):
+    for moment in (state_covariance, sensitivity_covariance, input_scale):
+        with pytest.raises(ValueError, match="an eigenvalue must have a modulus below 1, got"):
+            moment(eigenvalue)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([0.0, 0.0], r"R\(0\) > 0, got R\(0\) = 0"),
+        ([-1.0], r"R\(0\) > 0"),
+        ([1.0, math.nan], "finite"),
+        ([1.0, 0.2, -1.3], r"exceeds R\(0\), got 1.3 R\(0\)"),
+        ([1.0, 0.6], "no negative power at any frequency"),  # 1/2 is the most that one neighbour can have
+        ([1.0, 1j], "real inputs"),
+    ],
+)
+def test_what_is_no_autocorrelation_is_refused(values: list[complex], message: str):
+    with pytest.raises(ValueError, match=message):
+        state_covariance(0.5, correlation=torch.tensor(values))
+    assert state_covariance(0.5, correlation=torch.tensor([1.0, 0.5])) > 0
+    with pytest.raises(ValueError, match=r"in \[-1, 1\], got 1.5"):
+        state_covariance(0.5, correlation=1.5)
+
+
+# ---- estimates
+
+
+def test_estimated_autocorrelations_are_those_of_the_pairs():
+    x = inputs(0.6, 30, 5) + 1
+    for unbiased in (False, True):
+        found = autocorrelation(x, 4, unbiased=unbiased)
+        for lag in range(5):
+            pairs = (x[: 30 - lag] * x[lag:]).mean(1).sum(0)
+            torch.testing.assert_close(found[lag], pairs / (30 - lag if unbiased else 30))
+    torch.testing.assert_close(autocorrelation(x, 4, centred=True), autocorrelation(x - x.mean((0, 1)), 4))
+    with pytest.raises(ValueError, match="fewer than the 30 steps, got 30"):
+        autocorrelation(x, 30)
+    with pytest.raises(ValueError, match=r"real, of shape \(T, B, N\)"):
+        autocorrelation(x[0], 3)
+
+
+def test_moments_from_data_are_near_those_of_what_drew_them():
+    r = autocorrelation(inputs(0.5, 2000, 50), 60)[:, 0]
+    for moment in (state_covariance, sensitivity_covariance):
+        assert moment(0.9, correlation=r).item() == pytest.approx(moment(0.9, correlation=0.5).item(), rel=0.1)
+
+
+# ---- input scale and parametrisations
+
+MEMORIES = torch.tensor([0.9, 0.99, 0.999, 0.9999], dtype=torch.float64)
+
+
+def test_the_scale_for_uncorrelated_inputs_levels_the_state_of_these_only():
+    scale = input_scale(MEMORIES)
+    torch.testing.assert_close(scale, (1 - MEMORIES**2).sqrt())
+    level = scale**2 * state_covariance(MEMORIES)
+    torch.testing.assert_close(level, torch.ones(4))
+    for rho in (0.5, 0.9):
+        tilted = scale**2 * state_covariance(MEMORIES, correlation=rho)
+        assert tilted[-1] == pytest.approx((1 + rho) / (1 - rho), rel=1e-2) and tilted[-1] > 1.05 * tilted[0]
+        own = input_scale(MEMORIES, correlation=rho) ** 2 * state_covariance(MEMORIES, correlation=rho)
+        torch.testing.assert_close(own, torch.ones(4))
+    grows = scale**2 * state_covariance(MEMORIES, correlation=1.0)
+    assert grows[-1] > 900 * grows[0]
+
+
+@pytest.mark.parametrize(
+    "magnitude",
+    [DoubleExponential(), Tanh(), RootTime(), Level(), Level(scaled=False), Level(0.7)],
+    ids=repr,
+)
+def test_a_parametrisation_has_the_derivative_and_the_inverse_that_it_says(magnitude):
+    free = magnitude.inverse(MEMORIES)
+    torch.testing.assert_close(magnitude.value(free), MEMORIES, rtol=1e-12, atol=0)
+    step = 1e-5
+    numeric = (magnitude.value(free + step) - magnitude.value(free - step)) / (2 * step)
+    torch.testing.assert_close(magnitude.derivative(free), numeric, rtol=1e-3, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("magnitude", "scaled", "limit"),
+    [
+        (DoubleExponential(), True, 0.5),
+        (Tanh(), True, 2.0),
+        (RootTime(), False, 1.0),
+        (Level(), True, 1.0),
+        (Level(scaled=False), False, 1.0),
+    ],
+    ids=repr,
+)
+def test_the_sensitivity_is_level_as_memory_grows(magnitude, scaled: bool, limit: float):
+    def moment(nu: Tensor) -> Tensor:
+        found = magnitude.derivative(magnitude.inverse(nu)) ** 2 * sensitivity_covariance(nu)
+        return found * input_scale(nu) ** 2 if scaled else found
+
+    torch.testing.assert_close(moment(MEMORIES[1:]), torch.full((3,), limit), rtol=0.02, atol=0)
+    assert (moment(torch.linspace(0.1, 0.9999, 50)) < 1.001 * max(limit, 1)).all()
+    if isinstance(magnitude, DoubleExponential):  # a logarithm of tau alone does not do it
+        bare = magnitude.derivative(magnitude.inverse(MEMORIES)) ** 2 * sensitivity_covariance(MEMORIES)
+        assert bare[-1] == pytest.approx(1e4 / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize("angle", ["plain", "exponential", "level"])
+def test_of_a_polar_form_the_moments_are_those_of_the_gradient_without_a_quarter(angle):
+    polar, eigenvalue, steps, batch = Polar(Tanh(), angle), torch.tensor([SPIRAL]), 300, 3000
+    free = polar.inverse(eigenvalue)
+    torch.testing.assert_close(polar.value(*free), eigenvalue)
+    x, lags = torch.randn(steps, batch, dtype=torch.complex128), torch.arange(steps)
+
+    def kernel(modulus: Tensor, turn: Tensor) -> Tensor:
+        return torch.view_as_real(polar.value(modulus, turn) ** lags)
+
+    by_both = torch.autograd.functional.jacobian(kernel, free)
+    exact = sensitivity_covariance(SPIRAL)
+    for by_one, derivative in zip(by_both, polar.derivatives(*free), strict=True):
+        squares = (torch.view_as_complex(by_one.squeeze(-1)) @ x).abs().square()
+        wanted = (exact * derivative.abs() ** 2).item()
+        assert abs(squares.mean().item() - wanted) < 3 * squares.std().item() / batch**0.5
+    if angle == "level":
+        near = polar.inverse(torch.polar(MEMORIES, torch.full((4,), 0.3)))
+        moments = polar.derivatives(*near)[1].abs() ** 2 * sensitivity_covariance(MEMORIES) * input_scale(MEMORIES) ** 2
+        torch.testing.assert_close(moments, torch.ones(4))
+    with pytest.raises(ValueError, match="angle must be one of"):
+        Polar(angle="round")  # type: ignore[arg-type]
+
+
+# ---- the Hessian
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.6])
+def test_the_hessian_is_that_of_autograd(rho: float):
+    n, steps = 3, 250
+    eigenvalues = torch.polar(0.4 + 0.4 * torch.rand(n), 3 * torch.randn(n))
+    into, out = torch.randn(2, n, dtype=torch.complex128)
+    t = torch.arange(steps)
+    r = rho ** (t[:, None] - t).abs()
+
+    def kernel(parts: Tensor) -> Tensor:
+        return ((into * out) * torch.complex(parts[:n], parts[n:]) ** t.unsqueeze(1)).real.sum(1)
+
+    at = torch.cat([eigenvalues.real, eigenvalues.imag])
+
+    def loss(parts: Tensor) -> Tensor:
+        apart = kernel(parts) - kernel(at)
+        return apart @ r @ apart / 2
+
+    exact = torch.autograd.functional.hessian(loss, at)
+    torch.testing.assert_close(eigenvalue_hessian(eigenvalues, into, out, correlation=rho), exact, rtol=1e-6, atol=1e-8)
+
+
+# ---- time constants of networks
+
+
+def spiking(tau_theta: float, steps: int) -> tuple[Network, Tensor]:
+    cell = ALIFPlus(20, 12, tau_v=5.0, tau_theta=tau_theta)
+    with torch.no_grad():
+        cell.w_in.mul_(4)
+    return Network([cell], 2, layer_delay=0), (torch.rand(steps, 16, 20) < 0.1).double()
+
+
+def test_the_sensitivity_to_time_constants_is_that_of_autograd_with_the_drive_fixed():
+    network, x = spiking(30.0, 25)
+    assert 0.01 < network.run(x).spikes[0].mean() < 0.5
+    cell, z = network.cells[0], network.run(x).spikes[0].detach()
+    found = {entry.name: entry for entry in time_constant_sensitivity(network, x)}
+    assert set(found) == {"tau_v", "tau_theta"}
+
+    def thresholds(log_tau: Tensor) -> Tensor:
+        decay = torch.exp(-1 / log_tau.exp())
+        theta = (cell.b_theta.detach() / (1 - decay)).expand(16, -1)
+        steps = []
+        for before in [torch.zeros_like(z[0]), *z[:-1]]:
+            theta = decay * theta + cell.b_theta.detach() + cell.adaptation.detach() * before
+            steps.append(theta)
+        return torch.stack(steps)
+
+    at = cell.log_tau_theta.detach()
+    theta, slopes = torch.func.jvp(thresholds, (at,), (torch.ones_like(at),))  # neurons do not mix
+    torch.testing.assert_close(found["tau_theta"].measured, slopes.square().mean((0, 1)))
+    torch.testing.assert_close(found["tau_theta"].state, theta.square().mean((0, 1)))
+    torch.testing.assert_close(found["tau_theta"].tau, cell.tau_theta.detach())
+
+
+def test_over_long_runs_the_sensitivity_tends_to_the_closed_form():
+    network, x = spiking(30.0, 1500)
+    for entry in time_constant_sensitivity(network, x, lags=400):
+        assert (entry.tau < 100).all()
+        assert ((entry.measured / entry.stationary).log().abs() < 0.15).all()  # the start counts, too
+
+
+def test_of_a_silent_threshold_it_is_the_derivative_of_the_rest():
+    network, x = spiking(100.0, 40)
+    cell = network.cells[0]
+    (_, theta) = time_constant_sensitivity(network, 0 * x)
+    gap = 1 - cell.decay_theta
+    wanted = (cell.b_theta / gap**2 * cell.decay_theta / cell.tau_theta).detach() ** 2
+    torch.testing.assert_close(theta.stationary, wanted)
+    torch.testing.assert_close(theta.measured, wanted)
+    with pytest.raises(TypeError, match="no layer has a time constant"):
+        time_constant_sensitivity(Network([FeedForward(20, 3)], 2), x)
