@@ -4,9 +4,25 @@
 products (loops in `arnoldi_kernels`); `profile` radii over layers, steps and samples, and which terms they are due to;
 `one_layer` measures and sets a layer by itself; `indicators` measures more than radii; `findings` are faults and what
 to change. `pretrain` sets radii by the paper's algorithm: targets, criteria, multiplier rules and options are in
-`rules`, inputs and measurements in `meter`; `scale` sets them by scales alone, and firing rates too.
+`rules`, inputs and measurements in `meter`; `scale` sets them by scales alone, and firing rates too. `contraction`
+certifies, enforces and measures that a state is forgotten, and `truncation` how much context a model and its gradient
+then need.
 """
 
+from neurolsc.stability.contraction import (
+    Certificate,
+    RowBalls,
+    SpectralBall,
+    backward_norms,
+    certificate,
+    measured_rate,
+    parametrise,
+    project,
+    project_rows,
+    rescale_rows,
+    stable_sets,
+    surrogate_rate,
+)
 from neurolsc.stability.eigen import spectral_radius
 from neurolsc.stability.findings import Finding, TimeConstant, time_constants
 from neurolsc.stability.indicators import (
@@ -32,32 +48,58 @@ from neurolsc.stability.rules import (
     TransitionRule,
 )
 from neurolsc.stability.scale import match_firing_rates, scale_to_radius
+from neurolsc.stability.truncation import (
+    GradientBounds,
+    TruncationErrors,
+    gradient_bounds,
+    truncated_states,
+    truncation_errors,
+    unstable_gradient,
+)
 
 __all__ = [
     "RELEASED",
     "Activity",
+    "Certificate",
     "Criteria",
     "Finding",
+    "GradientBounds",
     "PaperRule",
     "PretrainOptions",
     "PretrainResult",
     "RadiusProfile",
     "RadiusTarget",
+    "RowBalls",
     "Rule",
+    "SpectralBall",
     "TimeConstant",
     "TransitionRule",
+    "TruncationErrors",
     "activity",
+    "backward_norms",
+    "certificate",
+    "gradient_bounds",
     "lyapunov_exponents",
     "match_firing_rates",
+    "measured_rate",
     "parameter_gradients",
+    "parametrise",
     "pretrain",
+    "project",
+    "project_rows",
     "radius_profile",
+    "rescale_rows",
     "scale_to_radius",
     "signal_to_noise",
     "singular_values",
     "spectral_radius",
+    "stable_sets",
     "state_gradients",
+    "surrogate_rate",
     "surviving_share",
     "time_constants",
+    "truncated_states",
+    "truncation_errors",
+    "unstable_gradient",
     "usable_share",
 ]

@@ -1,0 +1,495 @@
+r"""Contraction: cells that forget their state at a rate, certified, enforced and measured.
+
+A cell :math:`h[t] = \varphi(h[t-1], x[t])` is stable if for some :math:`\lambda < 1`, all states and all inputs
+
+.. math:: \|\varphi(h, x) - \varphi(h', x)\| \le \lambda\, \|h - h'\|.
+
+Then inputs and gradients fade as :math:`\lambda^k`, and k steps of context are enough (`truncation`).
+
+**Spikes.** No spiking cell is stable in this sense: two voltages as near as one likes on the two sides of the threshold
+differ after a step by the reset and by a column of the recurrent weights, so the step has no Lipschitz constant, and
+:func:`certificate` refuses it. Two things can be certified. While two runs fire the same spikes their thresholds
+approach each other as :math:`e^{-1/\tau_\vartheta}`, and their voltages as :math:`e^{-1/\tau_v}` but for the
+difference of the thresholds that a reset subtracts. And the backward pass is a product of transition derivatives M,
+which are bounded, for the surrogate is: :func:`surrogate_rate` bounds :math:`\|M\|_2` in every state,
+:func:`backward_norms` measures products of them on data.
+
+Source: J. Miller, M. Hardt, "Stable recurrent models", arXiv:1805.10369; the constants that it leaves out are ours.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.utils import parametrize
+
+from neurolsc.network import Network, as_network, eval_mode
+from neurolsc.neurons import LIF, LRU, LSTM, RNN, FeedForward
+from neurolsc.neurons.cell import Cell, step_of
+from neurolsc.neurons.derivatives import flat, unflat
+from neurolsc.neurons.spiking import ALIF
+from neurolsc.stability.arnoldi import radii, safe_sqrt
+from neurolsc.stability.transitions import follow, gram, time_operator
+from neurolsc.surrogate import MultiGaussian, in_two_methods
+from neurolsc.validation import number, whole
+
+SLOPES = {  # largest |a'| and |a''| of an activation; NaN: it has no second derivative
+    "relu": (1.0, math.nan),
+    "sigmoid": (1 / 4, math.sqrt(3) / 18),
+    "tanh": (1.0, 4 / math.sqrt(27)),
+    "swish": (1.09983933, 1 / 2),
+    "sine": (1.0, 1.0),
+    "cosine": (1.0, 1.0),
+    "linear": (1.0, 0.0),
+}
+
+
+# ---- certificates
+
+
+@dataclass(frozen=True)
+class Certificate:
+    r"""What is sure of a cell for all states that it can reach and all inputs up to a bound.
+
+    Attributes:
+        rate: :math:`\lambda`, the factor by which two states approach each other in a step, at most; a cell is
+            certified as stable where it is below 1.
+        by_input: :math:`L_x`, the Lipschitz constant in the input.
+        at_rest: :math:`\|\varphi(0, 0)\|`, which a bias makes.
+        input_bound: :math:`B_x`, the largest norm of an input.
+        norm: of states and inputs: 2, or ``inf`` for the largest entry.
+        states: how many variables the state has.
+    """
+
+    rate: float
+    by_input: float
+    at_rest: float
+    input_bound: float
+    norm: float
+    states: int
+
+    @property
+    def stable(self) -> bool:
+        return self.rate < 1
+
+    @property
+    def state_bound(self) -> float:
+        r"""The largest norm of a state, from 0: :math:`(L_x B_x + \|\varphi(0, 0)\|) / (1 - \lambda)`."""
+        if not self.stable:
+            raise ValueError(
+                f"a bound needs a stable system, whose rate is below 1, got {self.rate:.4g}: project its weights "
+                "(neurolsc.stability.project), or measure what it does on data (measured_rate)."
+            )
+        return (self.by_input * self.input_bound + self.at_rest) / (1 - self.rate)
+
+    @property
+    def iterations(self) -> int:
+        r"""The least r for which r steps contract in the 2-norm, too (Proposition 2).
+
+        For the largest entry of S variables r is above :math:`\log_{1/\lambda} \sqrt S`.
+        """
+        self.state_bound  # noqa: B018  refuses what is not stable
+        if self.norm == 2 or self.rate == 0:
+            return 1
+        return math.floor(math.log(self.states) / 2 / -math.log(self.rate)) + 1
+
+    def truncation_error(self, context: int) -> float:
+        r"""How far the state after the last k inputs alone is from that after all, at most (Lemma 1).
+
+        .. math:: \|h[t] - h^k[t]\| \le \lambda^k\, \frac{L_x B_x + \|\varphi(0, 0)\|}{1 - \lambda}
+        """
+        return self.rate ** whole("context", context, at_least=0) * self.state_bound
+
+    def context(self, tolerance: float, *, output_lipschitz: float = 1.0) -> int:
+        r"""The least k for which states, or outputs of a Lipschitz constant, are as near as a tolerance (Prop. 3)."""
+        ratio = number("output_lipschitz", output_lipschitz) * self.state_bound / number("tolerance", tolerance)
+        if ratio <= 1 or self.rate == 0:
+            return int(ratio > 1)
+        return math.ceil(math.log(ratio) / -math.log(self.rate))
+
+
+def certificate(cell: Cell, input_bound: float) -> Certificate:
+    r"""Certify how fast a cell forgets its state.
+
+    - **RNN**, with the linear system among them: :math:`\lambda = L_a \|W_{rec}\|_2` and :math:`L_x = L_a
+      \|W_{in}\|_2` with the largest slope :math:`L_a` of the activation; a feed-forward layer has rate 0.
+    - **LSTM**, in the largest entry of (h, c), with the rows' sums of absolute values :math:`\|W\|_\infty` and
+      :math:`f = \sigma(\|W_f\| + \|U_f\| B_x + \|b_f\|)`, W recurrent and U of the input:
+
+      .. math:: \lambda = f + \tfrac14 \|W_i\| + \|W_z\| + \frac{\|W_f\|}{4 (1 - f)} + \tfrac14 \|W_o\|
+
+      It is below 1 under the conditions of Proposition 2, and the proof, of which our copy of the source breaks off,
+      goes on so: by Lemma 4 :math:`\|c\| \le 1 / (1 - f)`, so the four terms but the last bound the change of c, and
+      :math:`\|o \tanh c - o' \tanh c'\| \le \|o - o'\| + \|c - c'\|` adds the last.
+    - **LRU**: :math:`\lambda = \max_i |\lambda_i|`, always below 1; its input is the output of its layer norm, which is
+      bounded whatever x is.
+
+    Args:
+        cell: the cell, started at 0; its parameters are not changed.
+        input_bound: :math:`B_x`, of the 2-norm of an input; for an LSTM, of its largest entry.
+
+    Raises:
+        TypeError: if nothing is certified of such a cell.
+        ValueError: if the bound is negative or not finite, or the slope of the activation is not known.
+
+    Source: arXiv:1805.10369, Sec. 2.2, Proposition 2, Lemma 4, App. A.2.
+    """
+    bound = number("input_bound", input_bound, zero_allowed=True)
+    kind, own = _kind(cell), cast("Any", cell)
+    slope = _slopes(cell)[0] if kind in (FeedForward, RNN) else 0.0
+    with torch.no_grad(), eval_mode(cell):
+        start, nothing = cell.initial_state(1), torch.zeros(1, cell.n_in, **cell.dtype_and_device)
+        after = flat(cell.update(nothing, cell.output(start), start)).double()
+        states = after.shape[1]
+        if kind is FeedForward or kind is RNN:
+            rate = slope * _two_norm(own.w_rec) if kind is RNN else 0.0
+            return Certificate(rate, slope * _two_norm(own.w_in), after.norm().item(), bound, 2.0, states)
+        if kind is LRU:
+            into = torch.cat([own.b_real, own.b_imag]) * own.gamma_log.exp().repeat(2).unsqueeze(1)
+            normed = math.sqrt(cell.n_hidden) * own.norm_weight.abs().max() + own.norm_bias.norm()
+            return Certificate(own.modulus.max().item(), _two_norm(into), 0.0, normed.item(), 2.0, states)
+        w_i, w_f, w_z, w_o = (_row_sum(w) for w in own.w_rec.chunk(4))
+        u_i, u_f, u_z, u_o = (_row_sum(u) for u in own.w_in.chunk(4))
+        b_f = own.bias.chunk(4)[1].abs().max().item()
+        left = max(torch.sigmoid(torch.tensor(-(w_f + u_f * bound + b_f), dtype=torch.float64)).item(), 1e-300)  # 1 - f
+        rate = 1 - left + w_i / 4 + w_z + w_f / (4 * left) + w_o / 4
+        by_input = u_i / 4 + u_z + u_f / (4 * left) + u_o / 4
+        return Certificate(rate, by_input, after.abs().max().item(), bound, math.inf, states)
+
+
+def surrogate_rate(cell: Cell) -> float:
+    r"""Bound the norm of a LIF's or ALIF's transition derivative in all states: what the backward pass contracts by.
+
+    .. math:: \|M\|_2 \le \max_i d_i + s_{\max}\, \|W_{rec}\|_2, \qquad
+              \|M\|_2 \le \max_i d_i + \sqrt2\, s_{\max} \left\|\begin{pmatrix} W_{rec} \\ \mathrm{diag}\,\beta
+              \end{pmatrix}\right\|_2
+
+    of a LIF and of an ALIF, with the decays d and the largest surrogate derivative :math:`s_{\max}`. Gradients fade
+    from step to step by at least this factor where it is below 1. A LIF of short time constants and weak recurrence
+    has such a certificate; an ALIF whose threshold decays slowly hardly ever does, and what holds on data is to be
+    measured (:func:`backward_norms`).
+
+    Raises:
+        TypeError: if the cell is neither, or the peak of its surrogate is not known.
+        ValueError: if a gradient passes the reset, whose size grows with the state; of a LIF that subtracts its
+            threshold it is certified.
+    """
+    kind = step_of(type(cell)) if isinstance(cell, Cell) else None
+    if not isinstance(cell, LIF | ALIF) or kind not in (LIF, ALIF) or not cell._defined_with_its_step("update"):
+        raise TypeError(f"surrogate_rate is of LIF and ALIF, got {type(cell).__name__}.")
+    spike, w_rec = cell.spike, cell.w_rec.detach().double()
+    with torch.no_grad():
+        if isinstance(spike, MultiGaussian):
+            width = spike.sigma * math.sqrt(2 * math.pi)
+            peak = torch.as_tensor(spike.dampening) * max(1 + spike.height, 2 * spike.height / spike.scale) / width
+        elif in_two_methods(spike) and type(spike).__module__ == "neurolsc.surrogate":
+            peak = spike.derivative(torch.zeros(1, dtype=torch.float64))  # their shapes are highest at 0
+        else:
+            raise TypeError(f"the largest derivative of the surrogate {type(spike).__name__} is not known.")
+        slope, decay = float(torch.as_tensor(peak).max()), cell.decay_v.max().item()
+        if cell.reset.gradient:
+            if isinstance(cell, ALIF) or cell.reset.name == "zero":
+                raise ValueError(
+                    f"the derivative of a {type(cell).__name__} grows with its state while a gradient passes its reset "
+                    f"({cell.reset.name!r}): take reset_gradient=False."
+                )
+            w_rec = w_rec - torch.diag(cell.theta.double())
+        if isinstance(cell, LIF):
+            return decay + slope * _two_norm(w_rec)
+        both = torch.cat([w_rec, torch.diag(cell.adaptation.double())])
+        return max(decay, cell.decay_theta.max().item()) + math.sqrt(2) * slope * _two_norm(both)
+
+
+def _kind(cell: Cell) -> type:
+    """The class among the certified ones whose very step a cell has."""
+    if isinstance(cell, Cell):
+        kind = step_of(type(cell))
+        if kind in (FeedForward, RNN, LSTM, LRU) and cell._defined_with_its_step("update"):
+            return kind
+        if cell.membrane() is not None:
+            raise TypeError(
+                f"a {type(cell).__name__} has no contraction certificate: a spike is a jump, so its step has no "
+                "Lipschitz constant. surrogate_rate and backward_norms are of its backward pass."
+            )
+    raise TypeError(f"certified are FeedForward, RNN, LSTM and LRU, got {type(cell).__name__}.")
+
+
+def _slopes(cell: Any) -> tuple[float, float]:
+    if cell.activation not in SLOPES:
+        raise ValueError(f"the largest slope is known of {', '.join(SLOPES)}, got the activation {cell.activation!r}.")
+    return SLOPES[cell.activation]
+
+
+def _two_norm(w: Tensor) -> float:
+    return torch.linalg.matrix_norm(w.detach().double(), 2).item()
+
+
+def _row_sum(w: Tensor) -> float:
+    return w.detach().double().abs().sum(1).max().item()
+
+
+# ---- projections
+
+
+def rescale_rows(w: Tensor, most: float | Tensor) -> Tensor:
+    """Scale every row down to a sum of absolute values of at most `most`, one number or one per row; the paper's.
+
+    Directions of rows stay. Not the nearest matrix under the bound, which is :func:`project_rows`.
+    """
+    rows = w.reshape(len(w), -1)
+    sums = rows.abs().sum(1)
+    over = sums > most
+    scale = torch.where(over, most, 1) / torch.where(over, sums, 1)
+    return (rows * scale.unsqueeze(1)).view_as(w)
+
+
+def project_rows(w: Tensor, most: float | Tensor) -> Tensor:
+    r"""The nearest matrix whose rows have sums of absolute values of at most `most`: the projection onto l1 balls.
+
+    Of each row the absolute values lose :math:`\theta = \max_j (a_1 + ... + a_j - c) / j` with these values a in
+    falling order and the bound c, if it is positive, and stop at 0.
+
+    Source: J. Duchi et al., "Efficient projections onto the l1-ball", ICML 2008.
+    """
+    rows = w.reshape(len(w), -1)
+    most = torch.as_tensor(most, dtype=w.dtype, device=w.device).reshape(-1, 1)
+    falling = rows.abs().sort(1, descending=True).values
+    count = torch.arange(1, rows.shape[1] + 1, dtype=w.dtype, device=w.device)
+    less = ((falling.cumsum(1) - most) / count).amax(1, keepdim=True).clamp(min=0)
+    return (rows.sign() * (rows.abs() - less).clamp(min=0)).view_as(w)
+
+
+class _Clip(torch.autograd.Function):
+    """Singular values of a square matrix clipped, with a derivative also where they are equal."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor, most: float) -> Tensor:
+        u, s, vh = torch.linalg.svd(w)
+        ctx.save_for_backward(u, s, vh)
+        ctx.most = most
+        return (u * s.clamp(max=most)) @ vh
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        u, s, vh = ctx.saved_tensors
+        clipped, inside = s.clamp(max=ctx.most), (s <= ctx.most).to(s)
+        gap, total = s.unsqueeze(1) - s, s.unsqueeze(1) + s
+        near = gap.abs() <= 8 * torch.finfo(s.dtype).eps * s[0]
+        # divided differences: of the clipped values, and of their continuation to -s
+        even = torch.where(
+            near, (inside.unsqueeze(1) + inside) / 2, (clipped.unsqueeze(1) - clipped) / gap.masked_fill(near, 1)
+        )
+        odd = torch.where(total > 0, (clipped.unsqueeze(1) + clipped) / total.masked_fill(total == 0, 1), 1)
+        inner = u.mT @ gradients[0] @ vh.mT
+        return u @ (even * (inner + inner.mT) + odd * (inner - inner.mT)) @ vh / 2, None
+
+
+class SpectralBall(nn.Module):
+    """Square matrices of 2-norm at most `most`, as a parametrisation: singular values are clipped.
+
+    It is the nearest matrix under the bound in the Frobenius norm, as :data:`TrainSettings.clip_spectrum` has it.
+    """
+
+    def __init__(self, most: float) -> None:
+        super().__init__()
+        self.most = number("most", most)
+
+    def forward(self, w: Tensor) -> Tensor:
+        if w.ndim != 2 or w.shape[0] != w.shape[1]:
+            raise ValueError(f"a spectral ball is of square matrices, got {tuple(w.shape)}.")
+        return _Clip.apply(w, self.most)  # type: ignore[no-any-return]
+
+
+class RowBalls(nn.Module):
+    """Rows of bounded sums of absolute values, as a parametrisation.
+
+    Args:
+        most: the bound of each row (rows,); ``inf`` leaves a row as it is.
+        exact: the nearest such matrix (:func:`project_rows`), else rows are rescaled (:func:`rescale_rows`).
+    """
+
+    most: Tensor
+
+    def __init__(self, most: Tensor, *, exact: bool = False) -> None:
+        super().__init__()
+        self.exact = exact
+        self.register_buffer("most", most)
+
+    def forward(self, w: Tensor) -> Tensor:
+        return (project_rows if self.exact else rescale_rows)(w, self.most.to(w))
+
+
+def stable_sets(
+    cell: Cell, input_bound: float, *, rate: float = 0.99, forget: float = 0.64, exact: bool = False
+) -> dict[str, SpectralBall | RowBalls]:
+    r"""Where the parameters of an RNN or LSTM have to lie for a rate of contraction, by their names.
+
+    An RNN: :math:`\|W_{rec}\|_2 \le \lambda / L_a`. An LSTM: Proposition 2, with the bounds on the recurrent weights
+    times :math:`\kappa = (\lambda - f) / (1 - f)`, so that :func:`certificate` is at most :math:`\lambda`; of the
+    forget gate :math:`\|U_f\| B_x` and :math:`\|b_f\|` share what :math:`\sigma^{-1}(f)` leaves to them.
+
+    Args:
+        cell: the cell.
+        input_bound: as in :func:`certificate`.
+        rate: :math:`\lambda`, in (0, 1).
+        forget: f, the largest value of an LSTM's forget gate, below the rate.
+        exact: project rows of an LSTM onto l1 balls instead of rescaling them.
+
+    Raises:
+        TypeError: if the cell is neither an RNN nor an LSTM.
+        ValueError: if rate or forget are out of range.
+    """
+    if not 0 < rate < 1:
+        raise ValueError(f"rate must be in (0, 1), got {rate}.")
+    kind = _kind(cell)
+    if kind is RNN:
+        return {"w_rec": SpectralBall(rate / _slopes(cell)[0])}
+    if kind is not LSTM:
+        raise TypeError(f"an RNN or an LSTM can be projected, got {type(cell).__name__}, which is stable as it is.")
+    bound = number("input_bound", input_bound, zero_allowed=True)
+    free = (rate - forget) * (1 - forget)  # of the recurrent weights of the forget gate
+    share = (math.log(forget / (1 - forget)) - free) / 2 if 0 < forget < rate else -1.0
+    if share <= 0:
+        raise ValueError(f"forget must be below the rate {rate} and leave its gate some input, got {forget}.")
+    n, rows, no_bound = cell.n_hidden, rate - forget, math.inf
+    limits = {
+        "w_rec": (rows, free, rows / 4, rows),  # of i, f, z and o
+        "w_in": (no_bound, share / bound if bound else no_bound, no_bound, no_bound),
+        "bias": (no_bound, share, no_bound, no_bound),
+    }
+    like = {"device": cell.dtype_and_device["device"], "dtype": torch.float64}
+    return {
+        name: RowBalls(torch.tensor(most, **like).repeat_interleave(n), exact=exact) for name, most in limits.items()
+    }
+
+
+def project(cell: Cell, input_bound: float, **options: Any) -> None:
+    """Project the parameters of an RNN or LSTM in place; after each step of an optimizer they are stable then.
+
+    Arguments are those of :func:`stable_sets`. ``optimizer.register_step_post_hook(lambda *_: project(cell, 1.0))``
+    does it after every step, also in :func:`neurolsc.train`, whose ``optimizer`` may be a function that makes one.
+    """
+    with torch.no_grad():
+        for name, ball in stable_sets(cell, input_bound, **options).items():
+            parameter = getattr(cell, name)
+            parameter.copy_(ball(parameter))
+
+
+def parametrise(cell: Cell, input_bound: float, **options: Any) -> None:
+    """Let the parameters of an RNN or LSTM be stable by ``torch.nn.utils.parametrize``, whatever an optimizer does.
+
+    Arguments are those of :func:`stable_sets`. Before the cell is saved take
+    ``torch.nn.utils.parametrize.remove_parametrizations(cell, name)`` for each name.
+    """
+    for name, ball in stable_sets(cell, input_bound, **options).items():
+        parametrize.register_parametrization(cell, name, ball)
+
+
+# ---- measured on data
+
+
+def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, ascent: int = 300, seed: int = 0) -> float:
+    r"""The largest rate of contraction found on data: that of r steps, by gradient ascent over reachable states.
+
+    .. math:: \lambda_r = \max_{h, h', t} \frac{\|\varphi^r(h) - \varphi^r(h')\|_2}{\|h - h'\|_2}, \qquad
+              \varphi^r(h) = \varphi(\cdot, x[t+r]) \circ \dots \circ \varphi(h, x[t+1])
+
+    Inputs are stretches of the data. States are reachable: each variable stays between the least and the largest value
+    that it has in the run on the data. Pairs of states start at two that the run visits, and Adam takes them up the
+    logarithm of the ratio. What is found is a lower bound of the largest one and below every certificate.
+
+    Args:
+        cell: a cell without spikes; it is copied, and the copy works in float64.
+        x: its input (T, B, n_in).
+        steps: r, at most T.
+        pairs: how many pairs of states.
+        ascent: how many steps of ascent.
+        seed: of the pairs and stretches that are drawn.
+
+    Raises:
+        TypeError: if the cell spikes: a pair on the two sides of a threshold has any ratio.
+        ValueError: if x does not fit, is shorter than r, or the state does not move.
+
+    Source: arXiv:1805.10369, Sec. 4.3; how it draws and what is reachable is ours, for our copy lacks its appendix.
+    """
+    if cell.membrane() is not None:
+        raise TypeError(f"measured_rate is of cells without spikes, got {type(cell).__name__}: take backward_norms.")
+    if x.ndim != 3 or x.shape[2] != cell.n_in or not 1 <= whole("steps", steps) <= len(x):
+        raise ValueError(f"x must have shape (T >= {steps}, B, {cell.n_in}), got {tuple(x.shape)}.")
+    cell = cell.copy().double().eval().requires_grad_(False)
+    x, generator = x.double(), torch.Generator().manual_seed(seed)
+    state, visited = cell.initial_state(x.shape[1]), []
+    like = type(state)(*(leaf[:1] for leaf in state))
+    for frame in x:
+        visited.append(flat(state))
+        state = cell.update(frame, cell.output(state), state)
+    visited.append(flat(state))
+    low, high = torch.stack(visited).flatten(0, 1).aminmax(dim=0)
+    width = high - low
+    if not width.any():
+        raise ValueError("the state of the cell does not move on these data: there are no two states to compare.")
+
+    def drawn(most: int) -> Tensor:
+        return torch.randint(most, (pairs,), generator=generator)
+
+    start, sample = drawn(len(x) - steps + 1), drawn(x.shape[1])
+    frames = x[start + torch.arange(steps).unsqueeze(1), sample]  # (r, pairs, n_in)
+    runs = torch.stack(visited)
+    first, second = runs[start, sample], runs[drawn(len(runs)), drawn(x.shape[1])]
+    place = torch.stack([first, second]).sub(low).div(width.masked_fill(width == 0, 1)).requires_grad_()
+    optimizer, best = torch.optim.Adam([place], lr=0.03), -math.inf
+    for _ in range(ascent + 1):
+        h = (low + place * width).flatten(0, 1)
+        before = (h[:pairs] - h[pairs:]).norm(dim=1)
+        for frame in frames:
+            now = unflat(h, like)
+            h = flat(cell.update(frame.repeat(2, 1), cell.output(now), now))
+        # a pair that has met has no ratio
+        apart = before > 1e-6 * width.norm()
+        ratio = ((h[:pairs] - h[pairs:]).norm(dim=1)[apart] / before[apart]).clamp(min=1e-300).log()
+        if not len(ratio):
+            break
+        best = max(best, ratio.max().item())
+        optimizer.zero_grad()
+        (-ratio.sum()).backward()
+        optimizer.step()
+        with torch.no_grad():
+            place.clamp_(0, 1)
+    return math.exp(best)
+
+
+def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:
+    r"""Norms of products of r transition derivatives of each layer along a run: what r steps do to a gradient.
+
+    .. math:: \lambda_{l,t} = \| M_{t+r-1,l} \cdots M_{t,l} \|_2, \qquad M_{t,l} = \partial h[t, l] / \partial h[t-1, l]
+
+    The data-dependent certificate of the backward pass, by surrogates where there are spikes: a gradient that comes
+    from within a layer fades, over a stretch of k steps, by :math:`(\max_t \lambda_{l,t})^{\lfloor k/r \rfloor}` or
+    faster if that is below 1. To 1 %, as :func:`neurolsc.stability.singular_values`.
+
+    Args:
+        network: the network; its parameters are not changed.
+        x: input (T, B, n_in).
+        steps: r, at most T.
+
+    Returns:
+        Norms (L, T - r + 1, B).
+
+    Raises:
+        TypeError: if network is not one.
+        ValueError: if x does not fit it, or is shorter than r.
+
+    Source: the iterated system is that of arXiv:1805.10369, Sec. 4.3; its backward pass by surrogates: ours.
+    """
+    if whole("steps", steps) > len(x):
+        raise ValueError(f"steps must be at most the {len(x)} steps of the input, got {steps}.")
+    count, batch, found = len(x) - steps + 1, x.shape[1], []
+    with eval_mode(as_network(network)), torch.no_grad():
+        for t in follow(network, x, torch.arange(len(x)))[0]:
+            chain = [time_operator(t.at(slice(s * batch, (s + count) * batch))) for s in range(steps)]
+            found.append(safe_sqrt(radii(gram(chain, count * batch), t.x).radius).view(count, batch))
+    return torch.stack(found)

@@ -1,0 +1,309 @@
+r"""Truncation: how many steps of context a model needs, and its gradient.
+
+Of a stable cell by the bounds of *Stable recurrent models*, with constants where the source has orders of magnitude;
+of any network, spiking ones first, as measured on data.
+
+Source: J. Miller, M. Hardt, "Stable recurrent models", arXiv:1805.10369, Sec. 3.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from neurolsc.display import Displayed, Table, or_dash
+from neurolsc.network import Network, NetworkState, as_network, eval_mode
+from neurolsc.neurons import RNN
+from neurolsc.neurons.cell import Cell, frozen
+from neurolsc.neurons.derivatives import flat
+from neurolsc.progress import progress_bar
+from neurolsc.stability.contraction import SLOPES, certificate
+from neurolsc.stability.indicators import Loss
+from neurolsc.validation import number, whole
+
+# ---- states and weights of a stable cell
+
+
+def truncated_states(cell: Cell, x: Tensor, context: int) -> Tensor:
+    r"""States of the truncated model: after each step those of a run over the last k inputs alone, from rest.
+
+    .. math:: h^k[t] = \varphi(h^k[t-1], x[t]), \qquad h^k[t-k] = 0
+
+    Args:
+        cell: the cell.
+        x: its input (T, B, n_in).
+        context: k; from T on these are the states of the full model.
+
+    Returns:
+        States (T, B, S), all variables side by side.
+
+    Source: arXiv:1805.10369, eq. 3.
+    """
+    steps, batch = x.shape[:2]
+    padding = x.new_zeros(min(whole("context", context, at_least=0), steps), batch, cell.n_in)
+    padded, state = torch.cat([padding, x]), cell.initial_state(steps * batch)
+    for i in range(len(padding)):
+        before_start = (torch.arange(steps) + i + 1 < len(padding)).repeat_interleave(batch)
+        after = cell.update(padded[i + 1 : i + 1 + steps].flatten(0, 1), cell.output(state), state)
+        state = frozen(after, state, ~before_start.to(x.device))
+    return flat(state).view(steps, batch, -1)
+
+
+@dataclass(frozen=True)
+class GradientBounds:
+    r"""How far truncation moves the gradient of a loss of the last state, and gradient descent.
+
+    They hold for all weights whose norms are at most those of the cell, and inputs up to the bound.
+
+    Attributes:
+        rate: :math:`\lambda` of the cell.
+        gamma: :math:`\gamma` of Lemma 2.
+        beta: :math:`\beta` of Lemma 3, the Lipschitz constant of the gradient in the weights.
+    """
+
+    rate: float
+    gamma: float
+    beta: float
+
+    def truncation(self, context: int) -> float:
+        r"""Lemma 2: :math:`\|\nabla p - \nabla p^k\| \le \gamma\, k\, \lambda^k`, for k of at least 1."""
+        return self.gamma * whole("context", context) * self.rate**context
+
+    def proximity(self, context: int, updates: int, *, lr: float = 1.0) -> float:
+        r"""Prop. 4: how far weights are apart after N updates of rates :math:`\alpha / i`, projected or not.
+
+        .. math:: \|w^N - w^N_k\| \le \alpha\, \gamma\, k\, \lambda^k\, N^{\alpha \beta + 1}
+        """
+        log = self._log_proximity(whole("context", context), whole("updates", updates), number("lr", lr))
+        return math.exp(log) if log < 700 else math.inf
+
+    def context(self, tolerance: float, updates: int, *, lr: float = 1.0) -> int:
+        """The least k from which on the weights stay within a tolerance (Prop. 4, Theorem 1)."""
+        wanted = math.log(number("tolerance", tolerance))
+        low = max(1, math.ceil(-1 / math.log(self.rate))) if self.rate else 1  # from here on k rate^k falls
+        if self._log_proximity(low, updates, lr) <= wanted:
+            return 1
+        high = 2 * low
+        while self._log_proximity(high, updates, lr) > wanted:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._log_proximity(middle, updates, lr) <= wanted else (middle, high)
+        return high
+
+    def _log_proximity(self, context: int, updates: int, lr: float) -> float:
+        factor = lr * self.gamma * context
+        if not factor or not self.rate:
+            return -math.inf
+        return math.log(factor) + context * math.log(self.rate) + (lr * self.beta + 1) * math.log(updates)
+
+
+def gradient_bounds(
+    cell: Cell, input_bound: float, *, loss_lipschitz: float = 1.0, loss_smoothness: float = 1.0
+) -> GradientBounds:
+    r"""Bound the change of gradients by truncation (Lemma 2) and by weights (Lemma 3), of a stable RNN.
+
+    The source leaves the constants to its appendix, which our copy lacks; these are derived anew. With a loss of the
+    last state with Lipschitz constants L of its value and P of its gradient; the largest state H; slope :math:`L_a` and
+    curvature S of the activation; and :math:`N = \sqrt{H^2 + B_x^2 + 1}`, the norm of what the weights multiply, the
+    step is :math:`L_w = L_a N`-Lipschitz in the weights, and its derivatives by h and w are Lipschitz with
+
+    .. math:: b_{hh} = S \|W\|^2, \qquad b_{hw} = S \|W\| N + L_a, \qquad b_{ww} = S N^2.
+
+    Summing the terms of the gradient over the steps back, with states apart by :math:`\lambda^i H` under truncation and
+    by :math:`E = L_w / (1 - \lambda)` for a unit of weights,
+
+    .. math::
+        \gamma &= \frac{L_w (L + P H)}{1 - \lambda} + \frac{L H}{\lambda} \Big(\frac{L_w b_{hh}}{1 - \lambda} +
+            b_{hw}\Big) \\
+        \beta &= \frac{P E L_w + L (b_{hw} E + b_{ww})}{1 - \lambda} +
+            \frac{L L_w (b_{hh} E + b_{hw})}{(1 - \lambda)^2}
+
+    Args:
+        cell: an RNN, linear or of a smooth activation.
+        input_bound: :math:`B_x`, of the 2-norm of an input.
+        loss_lipschitz: L.
+        loss_smoothness: P.
+
+    Raises:
+        TypeError: if the cell is not an RNN.
+        ValueError: if it is not stable, or its activation is not smooth.
+
+    Source: arXiv:1805.10369, Lemmas 2 and 3, App. A.2.1 (which bounds the curvature of tanh by 2, here it is
+    :math:`4 / \sqrt{27}`).
+    """
+    if not isinstance(cell, RNN):
+        raise TypeError(f"bounds of the gradient are of RNN, got {type(cell).__name__}.")
+    sure = certificate(cell, input_bound)
+    slope, curve = SLOPES[cell.activation]
+    if math.isnan(curve):
+        raise ValueError(f"bounds of the gradient need a smooth activation, got {cell.activation!r}.")
+    lipschitz, smooth = (
+        number(name, value, zero_allowed=True)
+        for name, value in (("loss_lipschitz", loss_lipschitz), ("loss_smoothness", loss_smoothness))
+    )
+    largest, left, weight = sure.state_bound, 1 - sure.rate, sure.rate / slope
+    read = math.sqrt(largest**2 + sure.input_bound**2 + 1)
+    by_w, hh, hw, ww = slope * read, curve * weight**2, curve * weight * read + slope, curve * read**2
+    apart = by_w / left
+    gamma = by_w * (lipschitz + smooth * largest) / left
+    gamma += lipschitz * largest / max(sure.rate, 1e-300) * (by_w * hh / left + hw)
+    beta = (smooth * apart * by_w + lipschitz * (hw * apart + ww)) / left
+    beta += lipschitz * by_w * (hh * apart + hw) / left**2
+    return GradientBounds(sure.rate, gamma, beta)
+
+
+def unstable_gradient(a: float, steps: int) -> float:
+    r"""Proposition 1: the gradient by a of a scalar system that learns the identity, which explodes for \|a\| > 1.
+
+    Of :math:`h_t = a h_{t-1} + 1` and the loss :math:`\frac12 (h_T - 1)^2`, whose minimum is a = 0,
+
+    .. math:: \Big(\sum_{t=0}^{T-1} a^t - 1\Big) \sum_{t=1}^{T-1} t\, a^{t-1}.
+
+    Gradient descent with rates 1 / i that starts outside of [-1, 1] diverges for large T; for T = 2 it does not.
+
+    Source: arXiv:1805.10369, eq. 6, as the sum that it is of, which holds at a = 1 too.
+    """
+    powers = torch.tensor(a, dtype=torch.float64) ** torch.arange(whole("steps", steps))
+    count = torch.arange(1, steps, dtype=torch.float64)
+    return ((powers.sum() - 1) * (count * powers[:-1]).sum()).item()
+
+
+# ---- measured on any network
+
+
+@dataclass(frozen=True, repr=False)
+class TruncationErrors(Displayed):
+    """Relative errors of the gradient of each layer by truncated backpropagation; by :func:`truncation_errors`.
+
+    Attributes:
+        window: errors (L, T) where the loss of each step goes back over k = 1 ... T steps; NaN of a layer without a
+            gradient.
+        chunks: errors (L, K) where the state is detached every k steps, k as in `sizes`.
+        sizes: lengths of chunks (K,), growing by about a tenth, the last T.
+        decay: mean norm of the gradient of the loss at step t + i by the input of step t, for i = 0 ... T - 1 (T,).
+    """
+
+    window: Tensor
+    chunks: Tensor
+    sizes: Tensor
+    decay: Tensor
+
+    def needed(self, tolerance: float = 0.01, *, chunks: bool = False) -> list[int | None]:
+        """For each layer the least k from which on the error is at most a tolerance; None without a gradient.
+
+        Of windows, or of `chunks` among the sizes.
+        """
+        errors = self.chunks if chunks else self.window
+        sizes = self.sizes if chunks else torch.arange(1, errors.shape[1] + 1)
+        number("tolerance", tolerance)
+        far = [int((row > tolerance).nonzero().max() + 1) if (row > tolerance).any() else 0 for row in errors]
+        return [None if row.isnan().any() else int(sizes[k]) for k, row in zip(far, errors, strict=True)]
+
+    def parts(self) -> list[str | Table]:
+        total = self.window.shape[1]
+        shown = [k for k in (1, 10, 100) if k < total]
+        rows = []
+        for i, (steps, chunk) in enumerate(zip(self.needed(), self.needed(chunks=True), strict=True)):
+            errors = (or_dash(self.window[i, k - 1].item(), ".1%") for k in shown)
+            rows.append((str(i + 1), or_dash(steps, "d"), or_dash(chunk, "d"), *errors))
+        head = ("layer", "steps back", "or chunks of", *(f"error at {k}" for k in shown))
+        return [f"truncated backpropagation: gradient within 1% of that over all {total} steps", Table(head, rows)]
+
+
+def truncation_errors(network: Network, x: Tensor, loss: Loss, *, progress: bool = False) -> TruncationErrors:
+    r"""How many steps of truncated backpropagation a network needs for its gradient, measured.
+
+    The gradient of a loss of all logits is a sum over pairs of a step s, at which a logit is read, and a step t before
+    it, at which a parameter w acts,
+
+    .. math:: \nabla_w = \sum_s \sum_{t \le s} G_{s,t}, \qquad
+              G_{s,t} = \frac{\partial L}{\partial o[s]} \frac{\partial o[s]}{\partial w[t]},
+
+    and truncation leaves some out: a window of k steps those with s - t >= k, as the truncated model of Lemma 2 does;
+    chunks of k steps, what a loop does that detaches the state every k steps, those with s and t in two chunks. Of
+    chunks the first steps go back over hardly any, so these have to be many windows long. Spiking networks have the
+    gradients of their surrogates.
+
+    Args:
+        network: the network; its parameters are not changed.
+        x: input (T, B, n_in), without padding.
+        loss: a number with a gradient, of the logits (T, B, C).
+        progress: show a progress bar.
+
+    Returns:
+        Errors of the parameters of each cell, and the decay of the gradient with distance.
+
+    Raises:
+        TypeError: if network is not one.
+        ValueError: if x does not fit it.
+
+    Cost: T backward passes, and memory for a few gradients of every step.
+
+    Source: arXiv:1805.10369, Lemma 2 and Fig. 3; windows and chunks: R. J. Williams, J. Peng, Neural Computation 2
+    (1990).
+    """
+    step = _Step(as_network(network))
+    x, _, _ = network._checked(x, None, None)
+    total, like = len(x), network.dtype_and_device
+    bar = progress_bar(total, desc="gradients", unit="step", shown=progress)
+    with eval_mode(network), torch.enable_grad(), bar:
+        x = x.detach().to(**like).requires_grad_()
+        # parameters of each step, which are differentiated apart, in the same memory
+        named, apart = dict(step.named_parameters()), []
+        for i in range(len(network.cells)):
+            own = [n for n, p in named.items() if n.startswith(f"network.cells.{i}.") and p.requires_grad]
+            apart.append({n: named[n].detach().expand(total, *named[n].shape).requires_grad_() for n in own})
+        every = {n: p.unbind(0) for own in apart for n, p in own.items()}
+        carried, outputs = None, []
+        for t, frame in enumerate(x.unbind(0)):
+            logits, carried = functional_call(step, {n: p[t] for n, p in every.items()}, (frame, carried))
+            outputs.append(logits)
+        logits = torch.stack(outputs).detach().requires_grad_()
+        (by_logits,) = torch.autograd.grad(loss(logits), logits)
+        sizes = torch.tensor(sorted({*(round(1.1**i) for i in range(1 + int(math.log(total, 1.1)))), total}))
+        widths = [sum(p[0].numel() for p in own.values()) for own in apart]
+        away = [torch.zeros(total, width, **like) for width in widths]  # sums of G over pairs of a distance
+        within = [torch.zeros(len(sizes), width, **like) for width in widths]  # over pairs of one chunk
+        decay = torch.zeros(total, **like)
+        for s in range(total):
+            leaves, keep = [x, *(p for own in apart for p in own.values())], s + 1 < total
+            by_x, *found = torch.autograd.grad(
+                outputs[s], leaves, by_logits[s], retain_graph=keep, materialize_grads=True
+            )
+            decay[: s + 1] += by_x[: s + 1].norm(dim=2).mean(1).flip(0)
+            place = 0
+            for i, own in enumerate(apart):
+                if own:
+                    part = torch.cat([g[: s + 1].flatten(1) for g in found[place : place + len(own)]], 1).flip(0)
+                    away[i][: s + 1] += part
+                    within[i] += part.cumsum(0)[s - s // sizes * sizes]  # from the first step of its chunk on
+                    place += len(own)
+            bar.update()
+        decay /= torch.arange(total, 0, -1, device=decay.device)
+    window, chunks = [], []
+    for far, near in zip(away, within, strict=True):
+        beyond = far.flip(0).cumsum(0).flip(0).norm(dim=1)  # of distances of k and more
+        window.append(torch.cat([beyond[1:], beyond.new_zeros(1)]) / near[-1].norm())
+        chunks.append((near - near[-1]).norm(dim=1) / near[-1].norm())
+    return TruncationErrors(torch.stack(window).cpu(), torch.stack(chunks).cpu(), sizes, decay.cpu())
+
+
+class _Step(nn.Module):
+    """One step of a network as the forward of a module, whose parameters can be others in each."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self, x: Tensor, carried: tuple[NetworkState, tuple[Tensor, ...]] | None
+    ) -> tuple[Tensor, tuple[NetworkState, tuple[Tensor, ...]]]:
+        if carried is None:
+            rest = self.network.initial_states(len(x))
+            carried = rest, tuple(c.output(h) for c, h in zip(self.network.cells, rest.layers, strict=True))
+        states, outputs = carried
+        record = self.network._record(x, outputs, states)
+        return self.network.readout(record.outputs[-1]), (record.after, record.outputs)
