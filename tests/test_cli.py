@@ -24,6 +24,7 @@ from neurolsc.experiment import (
     TrainSettings,
 )
 from neurolsc.neurons import cell as registry
+from neurolsc.stability import truncation_errors
 from neurolsc.training import TrainResult
 from tests.words import draw_words, write_words
 
@@ -143,6 +144,20 @@ def test_radii_measures_a_new_network_a_run_a_saved_one_and_what_a_start_leaves(
     assert 'start = "RateMatching(0.4)"' in (out / "settings.toml").read_text()
     assert len(json.loads((out / "profile.json").read_text())["time_mean"]) == 2
     assert (out / "profile.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("flags", [DIGITS, ["--data", "jsb"]], ids=["labels", "targets at each step"])
+def test_radii_says_how_many_steps_back_the_gradient_has_to_go(flags):
+    flags = ["--cell", "LIF", "--tau-v", "5", *SMALL, *flags, "--start", "RateMatching(0.2)", "--samples", "2"]
+    text = succeed("radii", *flags, "--times", "2", "--truncation")
+    data = DataSettings("shd", channels=70, dt=0.05, repeat=1) if "shd" in flags else DataSettings("jsb")
+    start = StartSettings("RateMatching(0.2)")
+    experiment = Experiment(NetworkSettings(cell="LIF", tau_v=5.0, width=8, layers=2), data, start=start)
+    x, (_, targets, *_) = experiment.first_inputs("train", 2), experiment.first_samples("train", 2)
+    targets = targets[: len(x)] if targets.ndim > 1 else targets
+    found = truncation_errors(experiment.begin()[0], x, lambda o: data.task.loss(o, targets))
+    assert all(1 < k < len(x) for k in found.needed())
+    assert str(found) in text
 
 
 @pytest.mark.slow

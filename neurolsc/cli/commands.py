@@ -23,7 +23,7 @@ from neurolsc.experiment.run import NETWORK, SETTINGS, read_settings, run_folder
 from neurolsc.experiment.table import TABLE
 from neurolsc.export import quantize
 from neurolsc.io import write_json, write_text
-from neurolsc.stability import radius_profile
+from neurolsc.stability import radius_profile, truncation_errors
 from neurolsc.tasks import metric_spec
 from neurolsc.validation import whole
 
@@ -98,8 +98,11 @@ def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path
 @options.settings(*OF_A_START)
 @click.option("--samples", default=4, show_default=True, help="Samples measured.")
 @click.option("--times", default=24, show_default=True, help="Time steps measured, drawn at random.")
+@click.option("--truncation", is_flag=True, help="Also measure how many steps back gradients have to go.")
 @click.option("--out", type=options.NEW_FOLDER, help="Folder for profile.json and profile.png; must not exist.")
-def radii(experiment: Experiment, saved: Path | None, samples: int, times: int, out: Path | None) -> None:
+def radii(
+    experiment: Experiment, saved: Path | None, samples: int, times: int, truncation: bool, out: Path | None
+) -> None:
     """Measure the radii of a new network, a run or a saved network.
 
     RUN is the folder of a finished run, a file of neurolsc.save, or the name of a trained network in the package.
@@ -109,6 +112,10 @@ def radii(experiment: Experiment, saved: Path | None, samples: int, times: int, 
     per layer: the mean radius through time and through depth, how much the layer fires, and which
     term holds the radius through time; of the cells in the package the leaks exp(-1/tau), the
     reset, the feedback of a spike on the threshold, or the recurrent weights.
+
+    With --truncation the gradient of the task's loss is taken apart, too: over how many steps
+    truncated backpropagation has to go back from each loss, or how many steps long the chunks
+    between two detached states have to be, until each layer's gradient is within 1 %.
     """
     source, seed = click.get_current_context().get_parameter_source, experiment.network.seed
     if saved is not None:
@@ -127,6 +134,10 @@ def radii(experiment: Experiment, saved: Path | None, samples: int, times: int, 
     click.echo(profile)
     for finding in diagnose_network(network, x, seed=seed):
         click.echo(finding)
+    if truncation:
+        _, targets, *_ = experiment.first_samples("train", samples)
+        targets = (targets[: len(x)] if targets.ndim > 1 else targets).to(network.dtype_and_device["device"])
+        click.echo(truncation_errors(network, x, lambda o: experiment.data.task.loss(o, targets), progress=True))
     if out is not None:
         with run_folder(out, experiment.settings) as folder:
             write_profile(profile, folder / "profile", experiment.title)
