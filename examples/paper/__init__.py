@@ -5,16 +5,28 @@
 `figure` is what all have: how large it is made, trials or none, numbers, a picture, and what of the claims was found;
 then `paths` (Fig. 1), `rates` (Fig. 2 and S1), `recurrent` (Fig. 3 and Table S1), `lru` (Fig. 4 and Table I),
 `covariance` (Fig. S2 and S3), and their `pictures`.
+
+Those of the curse of memory (arXiv:2405.21064), named ``memory-1`` and so on, are in `landscapes` (Fig. 1, 6, 7, 8 and
+10), `students` of a linear `teacher` (Fig. 3, 4 and 11) and `propagation` (Fig. 5, 14 and 15).
 """
 
 from typing import Any
 
 from examples.paper.covariance import CovarianceFigure, PretrainedCovariance
 from examples.paper.figure import Count, Figure, Judgement, Result, Scale, reproduce, trials_of
+from examples.paper.landscapes import (
+    AngleFigure,
+    ConcentrationFigure,
+    LandscapeFigure,
+    ParametrisationFigure,
+    SimilarityFigure,
+)
 from examples.paper.lru import LRUCurves, LRUTable
 from examples.paper.paths import GridFigure, PascalFigure, PathsFigure
+from examples.paper.propagation import GatedTheoryFigure, GatesFigure, PropagationFigure
 from examples.paper.rates import FeedForwardFigure, RatesFigure
 from examples.paper.recurrent import ParametersTable, RecurrentFigure
+from examples.paper.students import HeadsFigure, HessianFigure, StudentsFigure
 from neurolsc.validation import meant
 
 __all__ = ["FIGURES", "Count", "Figure", "Judgement", "Result", "Scale", "find", "reproduce", "trials_of"]
@@ -31,6 +43,17 @@ _ALL: tuple[Figure[Any], ...] = (
     CovarianceFigure(),
     PretrainedCovariance(),
     ParametersTable(),
+    LandscapeFigure(),
+    StudentsFigure(),
+    HessianFigure(),
+    PropagationFigure(),
+    ParametrisationFigure(),
+    AngleFigure(),
+    SimilarityFigure(),
+    ConcentrationFigure(),
+    HeadsFigure(),
+    GatesFigure(),
+    GatedTheoryFigure(),
 )
 FIGURES: dict[str, Figure[Any]] = {figure.name: figure for figure in _ALL}
 

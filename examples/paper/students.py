@@ -1,0 +1,257 @@
+"""Fig. 3, 4 and 11 of arXiv:2405.21064: students of a linear teacher, their Hessians, and how many heads they need."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+import torch
+from torch import Tensor
+
+from examples.paper.figure import PICTURE, Figure, Judgement, Result, Scale
+from examples.paper.teacher import Best, Parameters, Start, best_of, connected, diagonal, relative_loss, response, train
+from neurolsc.plots.style import color, finish, panels, styled
+
+MEMORY = 0.99  # of the teacher, where one is compared
+TEACHER = 10  # neurons
+RATES = [10 ** (e / 2) for e in range(-9, -1)]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large students are, and how long they learn."""
+
+    width: int = 32
+    iterations: int = 600
+    seeds: int = 2
+    rates: tuple[float, ...] = tuple(RATES[1:])
+
+
+PAPER_SIZE = Size(64, 10_000, 10, tuple(10 ** (e / 2) for e in range(-10, 0)))
+
+
+def size_of(scale: Scale) -> Size:
+    """The paper's or the small one, with the iterations and seeds of the command."""
+    one = PAPER_SIZE if scale.full else Size()
+    return Size(one.width, scale.epochs or one.iterations, scale.seeds or one.seeds, one.rates)
+
+
+def starts(kind: str, width: int, memory: float) -> list[Start]:
+    """How students of a kind start; of real ones from the teacher's moduli or from none (Table 1)."""
+    if kind in ("complex diagonal", "LRU"):
+        return [lambda seeds: diagonal(width, seeds, memory=memory, lru=kind == "LRU")]
+    heads = {"linear RNN": 1, "blocks of 2": width // 2}.get(kind) or int(kind.split()[0])
+    return [lambda seeds, m=m: connected(width, seeds, heads=heads, memory=m) for m in (memory, 0.0)]
+
+
+def compare(kinds: Sequence[str], memory: float, size: Size) -> dict[str, Best]:
+    """Students of each kind, of the same teachers, at their best rates."""
+    with torch.no_grad():
+        teachers = response(connected(TEACHER, list(range(size.seeds)), memory=memory))
+    return {k: best_of(starts(k, size.width, memory), teachers, list(size.rates), size.iterations) for k in kinds}
+
+
+class StudentsFigure(Figure[dict[float, dict[str, Best]]]):
+    """Fig. 3."""
+
+    name, title = "memory-3", "Memory, Fig. 3"
+    kinds = ("linear RNN", "blocks of 2", "complex diagonal", "LRU")
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[float, dict[str, Best]]:
+        memories = (0.32, 0.68, 0.84, 0.92, 0.96, 0.98) if scale.full else (0.32, 0.92)
+        found = {memory: compare(("linear RNN", "LRU"), memory, size_of(scale)) for memory in memories}
+        return found | {MEMORY: compare(self.kinds, MEMORY, size_of(scale))}
+
+    @styled
+    def draw(self, found: dict[float, dict[str, Best]], out: Path) -> None:
+        figure, ((left, right),) = panels(1, 2, figsize=(8.4, 3.4), sharey=True)
+        for i, kind in enumerate(("linear RNN", "LRU")):
+            left.plot(
+                [1 - m for m in found], [arms[kind].mean for arms in found.values()], "o-", color=color(i), label=kind
+            )
+            for memory, arms in found.items():
+                left.plot([1 - memory] * len(arms[kind].losses), arms[kind].losses, ".", color=color(i), alpha=0.5)
+        left.set(xscale="log", yscale="log", xlabel=r"$1 - \nu_0$ of the teacher", ylabel="relative loss", title="A")
+        left.invert_xaxis()
+        left.legend()
+        for i, arm in enumerate(found[MEMORY].values()):
+            right.bar(i, arm.mean, color=color(i), alpha=0.7)
+            right.plot([i] * len(arm.losses), arm.losses, ".", color="black", alpha=0.6)
+        right.set_xticks(range(len(found[MEMORY])), [kind.replace(" ", "\n") for kind in found[MEMORY]])
+        right.set_title(f"B: $\\nu_0$ = {MEMORY}")
+        finish(figure, out / PICTURE, f"{self.title}: students of a linear teacher")
+
+    def judge(self, found: dict[float, dict[str, Best]]) -> list[Judgement]:
+        """By geometric means over seeds."""
+        gaps = {m: arms["linear RNN"].mean / arms["LRU"].mean for m, arms in found.items()}
+        arms = {kind: arm.mean for kind, arm in found[MEMORY].items()}
+        losses = ", ".join(f"{kind} {loss:.2g}" for kind, loss in arms.items())
+        middle = math.sqrt(arms["linear RNN"] * arms["LRU"])
+        shown = ", ".join(f"{gap:.3g} at {memory}" for memory, gap in gaps.items())
+        return [
+            Judgement("the linear RNN's loss is at least 5 times the LRU's at 0.99", gaps[MEMORY] >= 5, f"{losses}"),
+            Judgement("the gap grows with memory", gaps[MEMORY] > gaps[min(gaps)], f"RNN by LRU {shown}"),
+            Judgement("blocks of 2 close most of it", arms["blocks of 2"] < middle, f"half way is {middle:.2g}"),
+        ]
+
+    def notes(self) -> list[str]:
+        return ["batches are replaced by the mean loss over uncorrelated inputs of 300 steps"]
+
+
+class HeadsFigure(Figure[dict[int, Best]]):
+    """Fig. 11."""
+
+    name, title = "memory-11", "Memory, Fig. 11"
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[int, Best]:
+        size = size_of(scale)
+        heads = [2**i for i in range(int(math.log2(size.width)))]
+        return {
+            n: arm for n, arm in zip(heads, compare([f"{n} heads" for n in heads], MEMORY, size).values(), strict=True)
+        }
+
+    @styled
+    def draw(self, found: dict[int, Best], out: Path) -> None:
+        figure, ((left, right),) = panels(1, 2, figsize=(8.4, 3.2))
+        left.plot(list(found), [arm.mean for arm in found.values()], "o-", color=color(0))
+        for heads, arm in found.items():
+            left.plot([heads] * len(arm.losses), arm.losses, ".", color=color(0), alpha=0.5)
+        left.set(yscale="log", ylabel="relative loss", title="A")
+        right.plot(list(found), [_middle_rate(arm) for arm in found.values()], "o-", color=color(1))
+        right.set(yscale="log", ylabel="Adam's effective rate by its rate", title="B: entries of A, median")
+        for ax in (left, right):
+            ax.set_xscale("log", base=2)
+            ax.set_xlabel("heads")
+        finish(figure, out / PICTURE, f"{self.title}: blocks of a linear RNN")
+
+    def judge(self, found: dict[int, Best]) -> list[Judgement]:
+        one, most = found[1], found[max(found)]
+        losses = ", ".join(f"{heads} {arm.mean:.2g}" for heads, arm in found.items())
+        rates = ", ".join(f"{heads} {_middle_rate(arm):.2g}" for heads, arm in found.items())
+        return [
+            Judgement("more heads learn better", most.mean < one.mean, losses),
+            Judgement("with more heads Adam takes larger steps", _middle_rate(most) > _middle_rate(one), rates),
+        ]
+
+
+def _middle_rate(arm: Best) -> float:
+    return arm.effective["a"].median().item() / arm.rate
+
+
+# ---------------------------------------------------------------- the Hessian
+
+
+def pair_of_networks(seed: int, pairs: int = 2, memory: float = MEMORY) -> tuple[Parameters, Parameters]:
+    """The same network twice, fully connected and complex diagonal; its eigenvalues are conjugate pairs."""
+    draw = torch.Generator().manual_seed(seed)
+    u, turn = torch.rand(2, pairs, generator=draw, dtype=torch.float64)
+    half = torch.polar(memory + (1 - memory) * u / 2, (0.1 + 0.8 * turn) * math.pi)
+    columns = torch.randn(2 * pairs, pairs, 2, generator=draw, dtype=torch.float64)
+    vectors = torch.view_as_complex(columns / columns.norm(dim=(0, 2), keepdim=True))
+    values, p = torch.cat([half, half.conj()]), torch.cat([vectors, vectors.conj()], 1)
+    inverse = torch.linalg.inv(p)
+    b, c, d = (torch.randn(n, generator=draw, dtype=torch.float64) for n in (2 * pairs, 2 * pairs, 1))
+    c = c / (2 * pairs) ** 0.5
+    real = {"a": (p @ torch.diag(values) @ inverse).real.unsqueeze(0), "b": b, "c": c, "d": d}
+    into, out = inverse @ b.to(p.dtype), c.to(p.dtype) @ p
+    turned = {"re": values.real, "im": values.imag, "b": torch.view_as_real(into), "c": torch.view_as_real(out), "d": d}
+    return tuple({name: value.unsqueeze(0) for name, value in one.items()} for one in (real, turned))  # type: ignore[return-value]
+
+
+def hessian(p: Parameters) -> Tensor:
+    """The Hessian (P, P) of the relative loss of a network that is its own teacher."""
+    wanted, sizes = response(p), [value.numel() for value in p.values()]
+
+    def loss(flat: Tensor) -> Tensor:
+        parts = flat.split(sizes)
+        one = {name: part.view_as(value) for (name, value), part in zip(p.items(), parts, strict=True)}
+        return relative_loss(response(one), wanted).sum() / 2
+
+    return torch.autograd.functional.hessian(loss, torch.cat([value.flatten() for value in p.values()]), vectorize=True)
+
+
+def participation(h: Tensor, count: int = 8) -> Tensor:
+    """Over how many coordinates each of the top eigenvectors spreads (count,): 1 / sum of fourth powers.
+
+    The response of 4 neurons has 8 degrees of freedom and D's; of all else the curvature is 0.
+    """
+    return torch.linalg.eigh(h).eigenvectors[:, -count:].flip(1).pow(4).sum(0).reciprocal()
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Hessians of pairs of networks, Adam's rates, and the curvature of LRUs by parameter."""
+
+    hessians: list[tuple[Tensor, Tensor]]  # fully connected, complex diagonal
+    spread: tuple[float, float]  # mean participation of the top 8 eigenvectors
+    rates: tuple[Tensor, Tensor]  # effective by nominal rates of recurrent parameters after training
+    lru: tuple[float, float]  # mean curvature by the parameter of the modulus, and by that of the angle
+
+
+class HessianFigure(Figure[Curvature]):
+    """Fig. 4 and 9."""
+
+    name, title = "memory-4", "Memory, Fig. 4"
+    rate = 1e-3
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> Curvature:
+        size, draws = size_of(scale), 20 if scale.full else 6
+        found = [tuple(hessian(p) for p in pair_of_networks(seed)) for seed in range(draws)]
+        spread = tuple(mean(participation(pair[i]).mean().item() for pair in found) for i in (0, 1))
+        seeds = list(range(size.seeds))
+        with torch.no_grad():
+            teachers = response(connected(TEACHER, seeds, memory=MEMORY))
+        rates = []
+        for kind, names in (("linear RNN", ("a",)), ("complex diagonal", ("re", "im"))):
+            start = starts(kind, size.width, MEMORY)[-1](seeds)
+            nominal = torch.full((size.seeds,), self.rate)
+            effective = train(start, teachers, nominal, size.iterations, cosine=False).effective
+            rates.append(torch.cat([effective[name].flatten() for name in names]) / self.rate)
+        curved = []
+        for seed in range(draws):
+            p = {k: v.double() for k, v in diagonal(4, [seed], memory=MEMORY, lru=True).items()}
+            names = [name for name, value in p.items() for _ in range(value.numel())]
+            diagonals = hessian(p).diagonal().tolist()
+            curved.append([mean(h for h, n in zip(diagonals, names, strict=True) if n == w) for w in ("nu", "theta")])
+        lru = tuple(median(one[i] for one in curved) for i in (0, 1))
+        return Curvature(found, spread, (rates[0], rates[1]), lru)  # type: ignore[arg-type]
+
+    @styled
+    def draw(self, found: Curvature, out: Path) -> None:
+        figure, axes = panels(2, 3, figsize=(10.5, 6))
+        for row, (h, name) in enumerate(zip(found.hessians[0], ("fully connected", "complex diagonal"), strict=True)):
+            values, vectors = torch.linalg.eigh(h)
+            bound = h.abs().max().item()
+            axes[row, 0].imshow(h.abs().clamp(min=1e-6 * bound).log10().numpy(), cmap="magma")
+            axes[row, 0].set_title(f"{name}: log10 |Hessian|")
+            axes[row, 1].imshow(vectors[:, -10:].flip(1).abs().numpy(), cmap="magma", vmin=0, vmax=1, aspect="auto")
+            axes[row, 1].set(title="its top eigenvectors", xlabel="eigenvector", ylabel="parameter")
+            axes[0, 2].plot(values.flip(0).clamp(min=1e-8), "o", markersize=3, color=color(row), label=name)
+        axes[0, 2].set(yscale="log", title="eigenvalues")
+        axes[0, 2].legend(fontsize="small")
+        for i, (rates, name) in enumerate(zip(found.rates, ("fully connected", "complex diagonal"), strict=True)):
+            logs = rates.log10()
+            axes[1, 2].hist(logs[logs.isfinite()].numpy(), bins=30, alpha=0.6, color=color(i), density=True, label=name)
+        axes[1, 2].set(
+            title="Adam's effective rates by its rate", xlabel="log10, recurrent parameters", ylabel="density"
+        )
+        finish(figure, out / PICTURE, f"{self.title}: the Hessian at the optimum, and Adam")
+
+    def judge(self, found: Curvature) -> list[Judgement]:
+        largest = [median(torch.linalg.eigvalsh(pair[i])[-1].item() for pair in found.hessians) for i in (0, 1)]
+        alike = 0.1 < largest[0] / largest[1] < 10
+        middle = [rates.median().item() for rates in found.rates]
+        spread = f"{found.spread[0]:.1f} and {found.spread[1]:.1f} of 25 coordinates"
+        return [
+            Judgement("largest eigenvalues are alike", alike, f"medians {largest[0]:.2g}, diagonal {largest[1]:.2g}"),
+            Judgement("the diagonal's eigenvectors are concentrated", found.spread[1] < found.spread[0], spread),
+            Judgement(
+                "Adam takes larger steps there", middle[1] > middle[0], f"{middle[1]:.3g} against {middle[0]:.3g}"
+            ),
+            Judgement(
+                "in the LRU the angle is what explodes",
+                found.lru[1] > 10 * found.lru[0],
+                f"curvature by angle {found.lru[1]:.2g}, by modulus {found.lru[0]:.2g}",
+            ),
+        ]

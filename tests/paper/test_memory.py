@@ -1,0 +1,186 @@
+"""Figures of the curse of memory: what is computed, and what is found at the small size."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from examples.paper import Scale, find, reproduce
+from examples.paper.figure import Judgement
+from examples.paper.landscapes import SimilarityFigure, loss
+from examples.paper.propagation import DECAY, SLOW, WHITE, Deep, GatedTheoryFigure, sentences
+from examples.paper.students import (
+    RATES,
+    HeadsFigure,
+    Size,
+    StudentsFigure,
+    compare,
+    hessian,
+    pair_of_networks,
+    participation,
+)
+from examples.paper.teacher import Best, connected, diagonal, relative_loss, response, train
+from neurolsc import theory
+from neurolsc.neurons.lru import linear_scan
+from tests.sweeps.grids import Here
+
+
+def made(name: str, out: Path) -> str:
+    line = reproduce(find(name), out, Scale(), Here(), progress=False)
+    assert (out / "figure.png").stat().st_size > 5000
+    return line
+
+
+@pytest.mark.parametrize("name", ["memory-1", "memory-6", "memory-8", "memory-10", "memory-15"])
+def test_figures_without_a_training_are_reproduced(name: str, tmp_path: Path):
+    line = made(name, tmp_path)
+    assert ": reproduced: " in line and "not reproduced" not in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["memory-4", "memory-5", "memory-7", "memory-11", "memory-14"])
+def test_figures_with_small_trainings_are_reproduced(name: str, tmp_path: Path):
+    line = made(name, tmp_path)
+    assert ": reproduced: " in line and "not reproduced" not in line
+
+
+# ---- the teacher and its students
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        connected(4, [0, 1], memory=0.9),
+        connected(4, [0, 1], heads=2, memory=0.9),
+        diagonal(4, [0, 1], memory=0.9),
+        diagonal(4, [0, 1], memory=0.9, lru=True),
+    ],
+    ids=["connected", "blocks", "diagonal", "lru"],
+)
+def test_a_response_is_that_of_the_recurrence(parameters: dict[str, Tensor]):
+    steps, p = 40, {name: value[1].double() for name, value in parameters.items()}
+    if "a" in p:
+        matrix, into, out = torch.block_diag(*p["a"]), p["b"], p["c"]
+    else:
+        lru = "nu" in p
+        z = torch.polar((-p["nu"].exp()).exp(), p["theta"].exp()) if lru else torch.complex(p["re"], p["im"])
+        matrix = torch.diag(z)
+        into, out = torch.view_as_complex(p["b"]), torch.view_as_complex(p["c"])
+        into = into * p["gamma"].exp() if lru else into
+        assert (z.abs() >= 0.9 - 1e-6).all() and (z.abs() < 1).all()
+    h, found = into, []
+    for _ in range(steps):
+        found.append((out @ h).real)
+        h = matrix @ h
+    found[0] = found[0] + p["d"][0]
+    torch.testing.assert_close(response(parameters, steps)[1].double(), torch.stack(found), rtol=1e-3, atol=1e-4)
+
+
+def test_eigenvalues_of_a_teacher_have_the_moduli_asked_for():
+    values = torch.linalg.eigvals(connected(10, [0, 1, 2], memory=0.95)["a"].double())
+    assert (values.abs() > 0.95 - 1e-4).all() and (values.abs() < 1).all()
+
+
+def test_the_relative_loss_is_that_of_runs_on_uncorrelated_inputs():
+    student, teacher = torch.randn(2, 30), torch.randn(2, 30)
+    x = torch.randn(20_000, 30)
+    errors, power = torch.zeros(2), torch.zeros(2)
+    for t in range(30):
+        past = x[:, : t + 1].flip(1)
+        errors += (past @ (student - teacher)[:, : t + 1].T).square().mean(0)
+        power += (past @ teacher[:, : t + 1].T).square().mean(0)
+    torch.testing.assert_close(relative_loss(student, teacher), errors / power, rtol=0.03, atol=0)
+
+
+def test_each_student_is_trained_as_torchs_adam_would_at_its_rate():
+    start, wanted = diagonal(3, [0, 1], memory=0.5), response(connected(4, [0, 1], memory=0.5), 20)
+    rates = torch.tensor([0.01, 0.1])
+    found = train(start, wanted, rates, 15, cosine=False)
+    for i, rate in enumerate(rates.tolist()):
+        own = {name: nn.Parameter(value[i : i + 1].clone()) for name, value in start.items()}
+        adam = torch.optim.Adam(own.values(), rate)
+        for _ in range(15):
+            adam.zero_grad()
+            (relative_loss(response(own, 20), wanted[i : i + 1]).sum() / 2).backward()
+            adam.step()
+        for name, value in own.items():
+            torch.testing.assert_close(found.parameters[name][i : i + 1], value.detach(), rtol=1e-3, atol=1e-5)
+
+
+def test_a_linear_rnn_learns_long_memories_far_worse_than_an_lru():
+    size = Size(width=16, iterations=300, seeds=2, rates=tuple(RATES[3:8]))
+    found = compare(("linear RNN", "LRU"), 0.99, size)
+    assert found["linear RNN"].mean > 5 * found["LRU"].mean
+    assert found["linear RNN"].mean < 1
+
+
+def test_the_same_network_has_a_sparser_hessian_when_it_is_diagonal():
+    spread = []
+    for seed in range(4):
+        real, turned = pair_of_networks(seed)
+        torch.testing.assert_close(response(real), response(turned))
+        both = [hessian(p) for p in (real, turned)]
+        for h in both:
+            values = torch.linalg.eigvalsh(h)
+            assert len(h) == 25 and (values[:-9].abs() < 1e-9 * values[-1]).all() and values[-8] > 1e-4
+        spread.append([participation(h).mean() for h in both])
+    dense, sparse = torch.tensor(spread).mean(0)
+    assert sparse < 0.8 * dense
+
+
+def test_fig_3_and_11_read_losses():
+    def arm(loss: float, rate: float = 1.0) -> Best:
+        return Best(0.1, [loss, loss], {"a": torch.full((2, 3), rate)})
+
+    kinds = dict(zip(StudentsFigure.kinds, (0.1, 1e-4, 1e-5, 1e-5), strict=True))
+    far = {kind: arm(loss) for kind, loss in kinds.items()}
+    near = {"linear RNN": arm(2e-5), "LRU": arm(1e-5)}
+    assert [j.holds for j in StudentsFigure().judge({0.3: near, 0.99: far})] == [True, True, True]
+    far["linear RNN"], far["blocks of 2"] = arm(4e-5), arm(1e-2)
+    assert [j.holds for j in StudentsFigure().judge({0.3: near, 0.99: far})][::2] == [False, False]
+    assert [j.holds for j in HeadsFigure().judge({1: arm(0.1, 1.0), 2: arm(0.2, 0.5)})] == [False, False]
+
+
+# ---- landscapes and propagation
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_loss_of_one_integrator_is_that_of_a_simulation(scaled: bool):
+    student, teacher = (torch.tensor([z], dtype=torch.complex128) for z in (0.7 + 0.4j, 0.85 + 0j))
+    x = torch.randn(300, 5000, 1, dtype=torch.float64).to(torch.complex128)
+    zero = torch.zeros_like(x[0])
+    h = [linear_scan(z, x * (theory.input_scale(z) if scaled else 1), zero)[-1] for z in (student, teacher)]
+    apart = (h[0] - h[1]).abs().square() / 2
+    assert abs(apart.mean() - loss(student, teacher, scaled=scaled)) < 3 * apart.std() / 5000**0.5
+
+
+def test_fig_8_tells_a_peak_elsewhere():
+    flat = torch.ones_like(SimilarityFigure.plane().real)
+    assert [j.holds for j in SimilarityFigure().judge({0.0: flat, 0.99: flat, 1.0: flat})] == [False, False]
+
+
+def test_inputs_have_the_autocorrelation_of_the_papers_sentences():
+    found = theory.autocorrelation(sentences(2000, 16, 64), 20, unbiased=True).mean(1)
+    wanted = SLOW * DECAY ** torch.arange(21.0)
+    wanted[0] += WHITE
+    torch.testing.assert_close(found.float(), wanted, rtol=0.15, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["cRNN", "LRU", "GRU", "cRNN, layer norm"])
+def test_deep_networks_do_not_see_what_comes(kind: str):
+    torch.manual_seed(0)
+    network, x = Deep(kind, 8, 0.9), sentences(12, 2, 8)
+    later = x.clone()
+    later[8:] += 1
+    (one, states), (other, _) = network(x), network(later)
+    torch.testing.assert_close(one[:8], other[:8])
+    assert not torch.allclose(one[8:], other[8:])
+    assert len(states) == 4 and all(h.shape == (12, 2, 8) for h in states)
+
+
+def test_the_closed_form_of_fig_15_is_that_of_constant_gates(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(GatedTheoryFigure, "closed", lambda self, memory: (1.0, 1.0))
+    wrong = {kind: {0.9: (torch.tensor(1.0), torch.tensor(2.0))} for kind in ("constant gates", "gates")}
+    assert [j.holds for j in GatedTheoryFigure().judge(wrong)] == [False, False, True]
+    assert isinstance(GatedTheoryFigure().judge(wrong)[0], Judgement)
