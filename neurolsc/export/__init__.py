@@ -1,12 +1,11 @@
 """Trained networks for neuromorphic chips, and the proof that both spike alike.
 
 - ``fixed_point.py``: Loihi's integer neurons, CUBA and ATRLIF;
-- ``neurons.py``: each neuron that can be exported, in these integers;
+- ``wrapped.py``: what can be exported, networks of other libraries in our cells, and the chip's delay between layers;
 - ``quantize.py``: networks in integers, back in floats, and trained through their rounding;
 - ``netx.py``: Lava's files, written and read; ``nir.py``: graphs of NIR, written and read;
 - ``report.py``: errors, activity and resources of an export;
-- ``verify.py``: a file's golden samples replayed, and simulators (``simulator.py``) run on it;
-- ``wrapped.py``: networks of other libraries in our cells, and the chip's delay between layers.
+- ``verify.py``: a file's golden samples replayed, and simulators (``simulator.py``) run on it.
 """
 
 from neurolsc.export.fixed_point import AtrlifLayer, CubaLayer, Extremes, IntegerLayer

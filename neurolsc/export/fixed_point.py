@@ -28,9 +28,8 @@ Source: Lava 0.10.0, ``proc/lif/models.py`` and ``proc/atrlif/models.py`` (model
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
 __all__ = ["AtrlifLayer", "CubaLayer", "Extremes", "IntegerLayer", "IntegerStep", "IntegratorLayer", "integer_steps"]
@@ -43,14 +42,12 @@ NEVER = 2**17 - 1  # the largest threshold, in weight units
 Spike = Callable[[Tensor], Tensor]  # 1 where its argument is positive, else 0; a surrogate has a derivative as well
 
 
-class CubaState(NamedTuple):
-    u: Tensor  # current after a step (B, M)
-    v: Tensor  # voltage, 0 after a spike
+class IntegerState(NamedTuple):
+    """State after a step, each (B, M)."""
 
-
-class AtrlifState(NamedTuple):
-    v: Tensor  # voltage after a step (B, M)
-    theta: Tensor  # threshold
+    u: Tensor  # current; 0 of ATRLIF
+    v: Tensor  # voltage, of CUBA 0 after a spike
+    theta: Tensor  # threshold, of CUBA constant
 
 
 class StepValues(NamedTuple):  # integers of a step before they wrap or are clipped
@@ -65,7 +62,7 @@ class IntegerStep(NamedTuple):
     """One step of all layers, first layer first."""
 
     spikes: tuple[Tensor, ...]  # (B, M) each; voltages of an integrator
-    states: tuple[Any, ...]  # after the step
+    states: tuple[IntegerState, ...]  # after the step
     values: tuple[StepValues, ...]
 
 
@@ -74,6 +71,7 @@ class IntegerLayer(ABC):
     """A layer of M neurons with N inputs. Tensors are float64 and hold integers, but for `unit`."""
 
     kind: ClassVar[str]  # the neuron's name in files
+    variables: ClassVar[tuple[str, ...]]  # of the state, that change
     weight: Tensor  # (M, N), mantissas: a value is its mantissa times 2 to the exponent
     weight_rec: Tensor | None  # (M, M), mantissas; None without recurrence
     bias: Tensor  # (M,), per step
@@ -91,12 +89,13 @@ class IntegerLayer(ABC):
         """Number of neurons M."""
         return self.weight.shape[0]
 
-    @abstractmethod
-    def initial_state(self, batch: int) -> Any:
+    def initial_state(self, batch: int) -> IntegerState:
         """The state at rest."""
+        zero = self.weight.new_zeros(batch, self.size)
+        return IntegerState(zero, zero, (UNIT * self.threshold).expand(batch, -1))
 
     @abstractmethod
-    def step(self, drive: Tensor, state: Any, spike: Spike) -> tuple[Tensor, Any, StepValues]:
+    def step(self, drive: Tensor, state: IntegerState, spike: Spike) -> tuple[Tensor, IntegerState, StepValues]:
         """One time step: spikes, the state after it, and the integers on the way."""
 
     def drive(self, below: Tensor, own: Tensor) -> Tensor:
@@ -113,27 +112,24 @@ class CubaLayer(IntegerLayer):
     """
 
     kind = "CUBA"
+    variables = ("u", "v")
     i_decay: Tensor  # (M,), 1 to 4096
 
-    def initial_state(self, batch: int) -> CubaState:
-        zero = self.weight.new_zeros(batch, self.size)
-        return CubaState(zero, zero)
-
-    def step(self, drive: Tensor, state: CubaState, spike: Spike) -> tuple[Tensor, CubaState, StepValues]:
+    def step(self, drive: Tensor, state: IntegerState, spike: Spike) -> tuple[Tensor, IntegerState, StepValues]:
         raw_u = decay(state.u, self.i_decay) + UNIT * drive
         u = wrap(raw_u)
         raw_v = decay(state.v, self.v_decay) + u + UNIT * self.bias
         v = clip(raw_v)
         distance = v - UNIT * self.threshold
         z = spike(distance / self.unit)
-        return z, CubaState(u, v * (1 - z.detach())), StepValues(drive, raw_u, raw_v, None, distance)
+        return z, state._replace(u=u, v=v * (1 - z.detach())), StepValues(drive, raw_u, raw_v, None, distance)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class IntegratorLayer(CubaLayer):
     """A readout: CUBA neurons that never fire and send their voltage in place of spikes."""
 
-    def step(self, drive: Tensor, state: CubaState, spike: Spike) -> tuple[Tensor, CubaState, StepValues]:
+    def step(self, drive: Tensor, state: IntegerState, spike: Spike) -> tuple[Tensor, IntegerState, StepValues]:
         _, after, values = super().step(drive, state, spike)
         return after.v, after, values
 
@@ -146,6 +142,7 @@ class AtrlifLayer(IntegerLayer):
     """
 
     kind = "ALIF"
+    variables = ("v", "theta")
     weight_rec: Tensor
     theta_decay: Tensor  # (M,), 1 to 4095
     theta_step: Tensor  # (M,), rise at a spike, weight units; one value for all neurons
@@ -153,21 +150,21 @@ class AtrlifLayer(IntegerLayer):
     bias_exp: int
     reset_exp: int
 
-    def initial_state(self, batch: int) -> AtrlifState:
-        theta = (UNIT * self.threshold).expand(batch, -1)
-        return AtrlifState(torch.zeros_like(theta), theta)
-
     def drive(self, below: Tensor, own: Tensor) -> Tensor:
         return super().drive(below, own) - own.detach() * self.reset * 2**self.reset_exp
 
-    def step(self, drive: Tensor, state: AtrlifState, spike: Spike) -> tuple[Tensor, AtrlifState, StepValues]:
+    def step(self, drive: Tensor, state: IntegerState, spike: Spike) -> tuple[Tensor, IntegerState, StepValues]:
         raw_v = decay(state.v, self.v_decay) + UNIT * drive + self.bias * 2**self.bias_exp
         v = clip(raw_v)
         rest = UNIT * self.threshold
         theta = decay(state.theta - rest, self.theta_decay) + rest
         distance = v - theta
         z = spike((distance + 0.5) / self.unit)  # fires at equality as well: between integers a half more
-        return z, AtrlifState(v, theta + UNIT * self.theta_step * z), StepValues(drive, None, raw_v, theta, distance)
+        return (
+            z,
+            state._replace(v=v, theta=theta + UNIT * self.theta_step * z),
+            StepValues(drive, None, raw_v, theta, distance),
+        )
 
 
 def integer_steps(
@@ -217,20 +214,16 @@ class Extremes:
     u: int = 0  # current, in state units (limit 2^23)
     v: int = 0  # voltage, in state units
     theta: int = 0  # threshold, in state units
-    wraps: int = 0  # currents that left 24 bits and came back with the other sign
-    saturations: int = 0  # voltages or thresholds that reached the end of 24 bits
-    large_inputs: int = 0  # inputs of 32768 weight units or more
+    overflows: int = 0  # currents that wrap, voltages and thresholds that are clipped, inputs of 32768 units or more
     ties: int = 0  # voltages equal to the threshold: ALIF fires, CUBA and the float network do not
 
     @staticmethod
     def of(step: StepValues) -> "Extremes":
-        return Extremes(
-            *(0 if x is None else int(x.abs().max()) for x in step[:4]),
-            wraps=0 if step.u is None else int(((step.u > LIMIT) | (step.u <= -LIMIT)).sum()),
-            saturations=sum(int((s.abs() >= LIMIT).sum()) for s in (step.v, step.theta) if s is not None),
-            large_inputs=int((UNIT * step.drive.abs() >= INPUT_LIMIT).sum()),
-            ties=int((step.distance == 0).sum()),
-        )
+        overflows = (UNIT * step.drive.abs() >= INPUT_LIMIT).sum()
+        for state in (step.u, step.v, step.theta):
+            overflows += 0 if state is None else (state.abs() >= LIMIT).sum()
+        peaks = (0 if x is None else int(x.abs().max()) for x in step[:4])
+        return Extremes(*peaks, overflows=int(overflows), ties=int((step.distance == 0).sum()))
 
     def __or__(self, other: "Extremes") -> "Extremes":
         """Extremes of both together."""

@@ -18,18 +18,16 @@ Source: Pedersen et al., Nature Communications 15, 8122 (2024), for the primitiv
 """
 
 import io
-from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from neurolsc.export.neurons import exported_kind
-from neurolsc.export.wrapped import NO_MEMORY, from_wrapped, integrates
+from neurolsc.export.wrapped import NO_MEMORY, exportable, exported_kind
 from neurolsc.hdf5 import HDF5
 from neurolsc.io import atomic_write, check_finite, refusing
 from neurolsc.network import Network
@@ -42,7 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = ["from_nir", "to_nir"]
 
-DECAYS = ("decay_v", "decay_i", "decay_theta")
+ALIF_EDGES = {
+    *(("input", "membrane"), ("membrane", "threshold"), ("threshold", "adaptation"), ("adaptation", "threshold")),
+    *(("threshold", "w_rec"), ("w_rec", "membrane"), ("threshold", "output")),
+}
 CLOSE = 1e-6  # relative; other programs store float32
 COPIES = 24  # bytes of memory of a weight while a layer is made: as float64 twice, as float32 twice
 
@@ -69,9 +70,6 @@ def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: flo
         path: a file to write, usually ``*.nir``; written whole or not at all.
         dt: seconds per time step. snnTorch's reader supposes 1e-4.
 
-    Returns:
-        The graph.
-
     Raises:
         TypeError: if a layer or the readout cannot be exported.
         ValueError: if something cannot be expressed; the message names the layer and the number.
@@ -86,23 +84,22 @@ def to_nir(network: Network, path: str | PathLike[str] | None = None, *, dt: flo
     """
     nir = load_nir()
     dt = number("dt", dt)
-    network = from_wrapped(network)
-    leaky = integrates(network)
-    check_finite(network.state_dict())
+    network = exportable(network)
     nodes: dict[str, Any] = {"input": nir.Input(np.array([network.n_in]))}
     edges: list[tuple[str, str]] = []
     source = "input"
+    cell: Any
     for i, cell in enumerate(network.cells, start=1):
-        word, neuron, recurrent = _nodes(f"layer {i}", cell, dt, network.layer_delay)
-        name = f"{word}_{i}"
-        nodes |= {f"w_in_{i}": _linear(cell.w_in, cell.b_v), name: neuron}  # type: ignore[arg-type]
+        name, neurons, loop = _neurons(f"layer {i}", cell, dt, network.layer_delay)
+        name = f"{name}_{i}"
+        nodes |= {f"w_in_{i}": _linear(cell.w_in, cell.b_v), name: neurons}
         edges += [(source, f"w_in_{i}"), (f"w_in_{i}", name)]
-        if recurrent is not None:
-            nodes[f"w_rec_{i}"] = recurrent
+        if loop is not None:
+            nodes[f"w_rec_{i}"] = loop
             # before the edge to the next layer: norse takes the node that it reaches last for the output
             edges += [(name, f"w_rec_{i}"), (f"w_rec_{i}", name)]
         source = name
-    if not leaky:
+    if not network.cells[-1].integrator:
         readout: Any = network.readout
         nodes["readout"] = _linear(readout.weight, readout.bias)
         edges.append((source, "readout"))
@@ -127,37 +124,23 @@ def _linear(weight: Tensor, bias: Tensor | None = None) -> Any:
     return nir.Linear(_array(weight)) if bias is None or not bias.any() else nir.Affine(_array(weight), _array(bias))
 
 
-def _nodes(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any, Any]:
-    """The name of a cell's neurons, their node or sub-graph, and that of their recurrent weights if there is one."""
-    nir, kind = load_nir(), exported_kind(layer, cell)
-    reset = "none" if kind is LI else cell.reset.name
-    if kind is ALIF and reset != "static":
-        raise ValueError(
-            f"{layer}: NIR cannot express an ALIF with reset={reset!r}, as its nodes reset to a constant: "
-            'train with reset="static".'
-        )
-    if kind is CubaLIF and reset != "zero":
-        raise ValueError(f'{layer}: NIR resets a voltage to a constant; a CubaLIF needs reset="zero", got {reset!r}.')
+def _neurons(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any, Any]:
+    """The name of a cell's neurons, their node or sub-graph, and the node of a LIF's recurrent weights, if any."""
+    nir, kind = load_nir(), exported_kind(cell)
     steps: dict[str, np.ndarray] = {}  # time constants of NIR in steps, 1 / (1 - a)
     for name in ("v", "i", "theta"):
-        if (decay := getattr(cell, f"decay_{name}", None)) is None:
-            continue
-        if (decay == 1).any():
-            longest = getattr(cell, f"tau_{name}").max()
-            raise ValueError(f"{layer}: tau_{name} reaches {longest:.3g} steps, a decay of 1 in {decay.dtype}.")
-        steps[name] = 1 / (1 - _array(decay).astype(np.float64))
-    theta = torch.ones(1) if kind is LI else cell.theta_rest if kind is ALIF else cell.theta
-    if not (theta > 0).all():
-        raise ValueError(f"{layer}: thresholds must be positive, got {theta.min():.4g}.")
+        if (decay := getattr(cell, f"decay_{name}", None)) is not None:
+            if (decay == 1).any():
+                longest = getattr(cell, f"tau_{name}").max()
+                raise ValueError(f"{layer}: tau_{name} reaches {longest:.3g} steps, a decay of 1 in {decay.dtype}.")
+            steps[name] = 1 / (1 - _array(decay).astype(np.float64))
     if layer_delay and cell.b_v.any():
         raise ValueError(
             f"{layer}: its bias (up to {cell.b_v.abs().max():.4g}) acts before the delayed input arrives, and NIR's "
             "readers have no latency between layers: use layer_delay=0, or no bias."
         )
     noted: dict[str, Any] = {name: _array(value) for name, value in cell.state_dict().items() if value.ndim == 1}
-    noted |= {"cell": type(cell).__name__, "reset": reset}
-    if kind is not LI:
-        noted["diagonal"] = _array(cell.w_rec.diagonal())
+    noted["cell"] = type(cell).__name__
     metadata = {"neurolsc": noted}
     membrane, one, zero = steps["v"], np.ones_like(steps["v"]), np.zeros_like(steps["v"])
     if kind is LI:
@@ -165,6 +148,8 @@ def _nodes(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any
         if (steps["i"] == 1).all():
             return "li", nir.LI(tau=dt * membrane, **rest), None
         return "li", nir.CubaLI(tau_mem=dt * membrane, tau_syn=dt * steps["i"], w_in=steps["i"], **rest), None
+    theta, reset = cell.theta_rest if kind is ALIF else cell.theta, cell.reset.name
+    noted |= {"reset": reset, "diagonal": _array(cell.w_rec.diagonal())}
     loop = None
     if reset != "zero" or cell.w_rec.any():
         loop = _linear(cell.w_rec if reset == "zero" else cell.w_rec - torch.diag(theta))
@@ -178,10 +163,7 @@ def _nodes(layer: str, cell: Any, dt: float, layer_delay: int) -> tuple[str, Any
             "w_rec": loop,
             "output": nir.Output(size),
         }
-        edges = [("input", "membrane"), ("membrane", "threshold"), ("threshold", "output")]
-        edges += [("threshold", "adaptation"), ("adaptation", "threshold")]
-        edges += [("threshold", "w_rec"), ("w_rec", "membrane")]
-        return "alif", nir.NIRGraph(nodes, edges, metadata=metadata), None
+        return "alif", nir.NIRGraph(nodes, sorted(ALIF_EDGES), metadata=metadata), None
     current = steps.get("i", one)
     if reset != "zero":  # the voltage is the node's current
         current, membrane = membrane, one
@@ -204,11 +186,9 @@ def from_nir(
     """Make a network of a graph of NIR.
 
     A graph of :func:`to_nir` comes back with every parameter and ``layer_delay``, in its dtype. Of other programs'
-    graphs, chains of ``Linear`` or ``Affine`` and ``LIF`` or ``CubaLIF`` nodes can be read, each with its own
-    recurrence, and an ``LI`` or ``CubaLI`` at the end, by their Euler steps of dt seconds; layers then read the one
-    below in the same step.
-
-    Without a readout in the graph it is the identity, as after an LI.
+    graphs, chains of ``Linear`` or ``Affine`` and ``LIF``, ``CubaLIF``, ``LI`` or ``CubaLI`` nodes can be read, those
+    that fire each with its own recurrence, by their Euler steps of dt seconds; layers then read the one below in the
+    same step. Without a readout in the graph it is the identity.
 
     Args:
         source: the graph, or the file that holds it.
@@ -257,140 +237,7 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         raise ValueError(f"the graph was written with dt = {written:g} s, got dt = {dt:g} s.")
     if layer_delay is None:
         layer_delay = 1 if int(about.get("layer_delay", 0)) else 0
-    layers, last = _chain(graph)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        cells = [_cell(layer, written, memory) for layer in layers]
-        top = cells[-1]
-        weight = np.eye(top.n_hidden) if last is None else np.asarray(last.weight)
-        if weight.ndim != 2 or weight.shape[1] != top.n_hidden:
-            raise ValueError(f"the weights of the readout have shape {weight.shape}, wanted (classes, {top.n_hidden}).")
-        bias = None if last is None else getattr(last, "bias", None)
-        dtype = top.dtype_and_device["dtype"]
-        readout = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=dtype)
-        readout.weight.copy_(torch.tensor(weight))
-        if bias is not None:
-            readout.bias.copy_(torch.tensor(bias))
-        network = Network(cells, readout.requires_grad_(not top.integrator), layer_delay=layer_delay)
-    check_finite(network.state_dict())
-    return network
-
-
-class _Layer(NamedTuple):
-    name: str  # of the neurons, with the names of the graphs around them before dots
-    weight: Any  # Linear or Affine
-    neuron: Any  # the first node of the neurons
-    parts: list[Any]  # of an ALIF the nodes after the first one, adaptation and threshold
-    recurrent: Any | None  # Linear or Affine
-    about: dict[str, Any]  # our metadata
-
-
-def _notes(node: Any) -> dict[str, Any]:
-    found = node.metadata.get("neurolsc", {})
-    return found if isinstance(found, dict) else {}
-
-
-def _cell(layer: _Layer, dt: float, memory: Any) -> Any:
-    """The cell that computes the nodes' Euler steps of dt seconds."""
-    node, about, weight = layer.neuron, layer.about, np.asarray(layer.weight.weight)
-    n, n_in = weight.shape
-    if memory is not None:
-        memory.take(COPIES * n * (n + n_in), f"the weights of {layer.name}")
-    named = f"node {layer.name} ({type(node).__name__})"
-
-    def values(node: Any, name: str) -> np.ndarray:  # (n,); one number stands for all neurons
-        value = np.asarray(getattr(node, name), dtype=np.float64)
-        if value.size != 1 and value.shape != (n,):
-            raise ValueError(f"{name} of a {type(node).__name__} has shape {value.shape}, wanted {(n,)}.")
-        return np.broadcast_to(value.reshape(()) if value.size == 1 else value, (n,))
-
-    def lost_share(node: Any, name: str) -> np.ndarray:  # of a state in a step, dt / tau, in (0, 1]
-        tau = values(node, name)
-        with np.errstate(divide="ignore"):
-            lost = dt / tau
-        if not ((lost > 0) & (lost <= 1 + CLOSE)).all():
-            raise ValueError(
-                f"{named}: {name} must be at least dt = {dt:g} s and finite, got {tau.min():g} to {tau.max():g} s."
-            )
-        return np.minimum(lost, 1)
-
-    def time_constant(lost: np.ndarray) -> Tensor:  # in steps
-        with np.errstate(divide="ignore"):
-            return torch.tensor(np.maximum(-1 / np.log1p(-lost), NO_MEMORY))
-
-    for each in (node, *layer.parts):
-        for name in ("v_leak", "v_reset"):
-            if hasattr(each, name) and not np.allclose(value := values(each, name), 0):
-                raise ValueError(f"{named}: {name} must be 0, as our cells have it, got {value[value != 0][0]:g}.")
-    if layer.parts and hasattr(node, "tau_syn"):
-        raise ValueError(f"{named} sends a voltage: it can only stand before the output.")
-    lost = lost_share(node, "tau_mem" if hasattr(node, "tau_mem") else "tau")
-    lost_i = lost_share(node, "tau_syn") if hasattr(node, "tau_syn") else np.ones(n)
-    gain = lost * lost_i * values(node, "r")
-    if hasattr(node, "w_in"):
-        gain = gain * values(node, "w_in")
-    integrator = not layer.parts and not hasattr(node, "v_threshold")
-    adaptation, threshold = layer.parts or (None, None)
-    cell: Any
-    if layer.parts:
-        known: Any = CELLS.get(str(about.get("cell")), ALIFPlus)  # what is trained differs between them
-        cell = (known if step_of(known) is ALIF else ALIFPlus)(n_in, n, reset="static")
-    elif integrator:
-        if layer.recurrent is not None:
-            raise ValueError(f"{named} is the readout, and reads itself.")
-        cell = LI(n_in, n)
-    else:
-        reset = str(about.get("reset", "zero"))
-        in_current, in_voltage = np.allclose(lost, 1, rtol=CLOSE), np.allclose(lost_i, 1, rtol=CLOSE)
-        if in_current and (not in_voltage or reset != "zero"):
-            cell, lost = LIF(n_in, n, reset="static" if reset == "static" else "subtract"), lost_i
-        else:
-            cell = (LIF if in_voltage else CubaLIF)(n_in, n, reset="zero")
-    cell = cell.to(torch.float64 if weight.dtype == np.float64 else torch.float32)
-    cell.tau_v = time_constant(lost)
-    if hasattr(cell, "tau_i"):
-        cell.tau_i = time_constant(lost_i)
-    if layer.parts:
-        lost_theta = lost_share(adaptation, "tau")
-        cell.tau_theta = time_constant(lost_theta)
-        set_value(cell, "adaptation", torch.tensor(-lost_theta * values(adaptation, "r")))
-        cell.theta_rest = torch.tensor(values(threshold, "threshold"))
-    elif not integrator:
-        cell.theta.copy_(torch.tensor(values(node, "v_threshold")))
-
-    rows = np.ones((n, 1)) if np.allclose(gain, 1, rtol=CLOSE, atol=0) else gain[:, None]
-    cell.w_in.copy_(torch.tensor(weight * rows))
-    biased = [each for each in (layer.weight, layer.recurrent) if getattr(each, "bias", None) is not None]
-    cell.b_v.copy_(torch.tensor(rows[:, 0] * sum((values(each, "bias") for each in biased), np.zeros(n))))
-    exact = cell.copy()  # with the parameters in our metadata, unless the graph was changed since
-    exact.load_state_dict(
-        {name: torch.as_tensor(about[name]) for name in cell.state_dict() if name in about}, strict=False
-    )
-    few = 8 * torch.finfo(cell.w_in.dtype).eps
-    names = [name for name in ("b_v", "theta", "theta_rest", "adaptation", *DECAYS) if hasattr(cell, name)]
-    if all(torch.allclose(getattr(exact, name), getattr(cell, name), rtol=few, atol=few) for name in names):
-        cell = exact
-    if integrator:
-        return cell
-    theta = cell.theta_rest if layer.parts else cell.theta
-    if not (theta > 0).all():
-        raise ValueError(f"node {layer.name}: thresholds must be positive, got {theta.min():g}.")
-    loop = np.zeros((n, n)) if layer.recurrent is None else np.asarray(layer.recurrent.weight)
-    if loop.shape != (n, n):
-        raise ValueError(f"the recurrent weights of {layer.name} have shape {loop.shape}, wanted {(n, n)}.")
-    cell.w_rec.copy_(torch.tensor(loop * rows))
-    if cell.reset.name != "zero":  # take the reset out of the recurrent weights
-        diagonal = cell.w_rec.diagonal()
-        noted = torch.as_tensor(about.get("diagonal", np.full(n, np.nan)), dtype=theta.dtype)
-        diagonal.copy_(torch.where(noted - theta == diagonal, noted, diagonal + theta))
-    return cell
-
-
-def _chain(graph: Any) -> tuple[list[_Layer], Any]:
-    """Layers from the input to the output, and the readout's node, None if there is none."""
-    nir = load_nir()
-    nodes: dict[str, Any] = {}
-    abouts: dict[str, dict[str, Any]] = {}
-    edges: set[tuple[str, str]] = set()
+    nodes, edges = graph.nodes, {(a, b) for a, b in graph.edges}
     seen: set[str] = set()
 
     def before(name: str) -> set[str]:
@@ -399,26 +246,7 @@ def _chain(graph: Any) -> tuple[list[_Layer], Any]:
     def after(name: str) -> set[str]:
         return {b for a, b in edges if a == name}
 
-    def flatten(graph: Any, prefix: str, about: dict[str, Any]) -> list[list[str]]:  # its inputs, and its outputs
-        inner: dict[str, list[list[str]]] = {}
-        for name, node in graph.nodes.items():
-            if isinstance(node, nir.NIRGraph):
-                inner[name] = flatten(node, f"{prefix}{name}.", _notes(node))
-            else:
-                nodes[prefix + name], abouts[prefix + name] = node, _notes(node) or about
-        for a, b in graph.edges:
-            sources = inner[a][1] if a in inner else [prefix + a]
-            targets = inner[b][0] if b in inner else [prefix + b]
-            edges.update((source, target) for source in sources for target in targets)
-        for name in (name for ends in inner.values() for end in ends for name in end):
-            joined = {(a, b) for a in before(name) for b in after(name)}  # what reached it reaches what it led to
-            edges.difference_update([edge for edge in edges if name in edge])
-            edges.update(joined)
-            del nodes[name]
-        kinds = (nir.Input, nir.Output)
-        return [[prefix + name for name, node in graph.nodes.items() if isinstance(node, kind)] for kind in kinds]
-
-    def pick(where: str, names: Iterable[str], *kinds: str) -> str:
+    def one(where: str, names: set[str], *kinds: str) -> str:
         found = sorted(names)
         if len(found) != 1 or type(nodes.get(found[0])).__name__ not in kinds or found[0] in seen:
             got = ", ".join(f"{name} ({type(nodes.get(name)).__name__})" for name in found) or "nothing"
@@ -426,33 +254,131 @@ def _chain(graph: Any) -> tuple[list[_Layer], Any]:
         seen.add(found[0])
         return found[0]
 
-    inputs, outputs = flatten(graph, "", {})
-    source, output = pick("in the graph", inputs, "Input"), pick("in the graph", outputs, "Output")
-    layers: list[_Layer] = []
-    onward, readout = after(source), None
-    while onward != {output}:
-        weight = pick(f"after {source}", onward, "Linear", "Affine")
-        if (onward := after(weight)) == {output}:
-            readout = nodes[weight]
-            break
-        name = pick(f"after {weight}", onward, "LIF", "CubaLIF", "LI", "CubaLI")
-        source, recurrent, loops = name, None, []
-        if type(nodes[name]).__name__ in ("LI", "CubaLI") and after(name) != {output}:
-            source = pick(f"after {name}", after(name), "Threshold")
-            loops.append((pick(f"before {source}", before(source) - {name}, "LI"), source, source))
-        parts = [nodes[each] for loop in loops for each in loop[:2]]
-        if others := before(name) - {weight}:
-            recurrent = pick(f"before {name}", others, "Linear", "Affine")
-            loops.append((recurrent, source, name))
-        for middle, start, end in loops:
-            if (before(middle), after(middle)) != ({start}, {end}):
-                raise ValueError(f"{middle} must lead from {start} to {end} alone: only chains of layers can be read.")
-        onward = after(source) - {loop[0] for loop in loops}
-        layers.append(
-            _Layer(name, nodes[weight], nodes[name], parts, nodes[recurrent] if recurrent else None, abouts[name])
-        )
-    if left := sorted(nodes.keys() - seen):
-        raise ValueError(f"node {left[0]} ({type(nodes[left[0]]).__name__}) is on no way from the input to the output.")
-    if not layers:
-        raise ValueError("the graph has no layer of neurons.")
-    return layers, readout
+    ends = [{name for name, node in nodes.items() if type(node).__name__ == kind} for kind in ("Input", "Output")]
+    source, output = one("in the graph", ends[0], "Input"), one("in the graph", ends[1], "Output")
+    onward, cells, last = after(source), [], None
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        while onward != {output}:
+            weight = one(f"after {source}", onward, "Linear", "Affine")
+            if (onward := after(weight)) == {output}:
+                last = nodes[weight]
+                break
+            source = one(f"after {weight}", onward, "LIF", "CubaLIF", "LI", "CubaLI", "NIRGraph")
+            loop = before(source) - {weight}
+            if loop and {*before(one(f"before {source}", loop, "Linear", "Affine")), *after(*loop)} != {source}:
+                raise ValueError(f"{min(loop)} must lead from {source} to itself: only chains of layers can be read.")
+            onward = after(source) - loop
+            recurrent = nodes[min(loop)] if loop else None
+            cells.append(_cell(source, nodes[weight], nodes[source], recurrent, written, memory))
+        if left := sorted(nodes.keys() - seen):
+            raise ValueError(
+                f"node {left[0]} ({type(nodes[left[0]]).__name__}) is on no way from the input to the output."
+            )
+        if not cells:
+            raise ValueError("the graph has no layer of neurons.")
+        n, dtype = cells[-1].n_hidden, cells[-1].dtype_and_device["dtype"]
+        matrix = np.eye(n) if last is None else np.asarray(last.weight)
+        if matrix.ndim != 2 or matrix.shape[1] != n:
+            raise ValueError(f"the weights of the readout have shape {matrix.shape}, wanted (classes, {n}).")
+        bias = getattr(last, "bias", None)
+        readout = nn.Linear(n, len(matrix), bias=bias is not None, dtype=dtype)
+        readout.weight.copy_(torch.tensor(matrix))
+        if bias is not None:
+            readout.bias.copy_(torch.tensor(bias))
+        network = Network(cells, readout.requires_grad_(not cells[-1].integrator), layer_delay=layer_delay)
+    check_finite(network.state_dict())
+    return network
+
+
+def _notes(node: Any) -> dict[str, Any]:
+    found = node.metadata.get("neurolsc", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _cell(name: str, weight: Any, node: Any, recurrent: Any | None, dt: float, memory: Any) -> Any:
+    """The cell that computes Euler steps of dt seconds of a node, or of the sub-graph of an ALIF."""
+    inner, about, w_in = getattr(node, "nodes", {}), _notes(node), np.asarray(weight.weight)
+    if inner:
+        if {(a, b) for a, b in node.edges} != ALIF_EDGES:
+            raise ValueError(f"node {name} is a graph, of which only an ALIF of neurolsc can be read.")
+        node, recurrent = inner["membrane"], inner["w_rec"]
+    n, n_in = w_in.shape
+    if memory is not None:
+        memory.take(COPIES * n * (n + n_in), f"the weights of {name}")
+    named = f"node {name} ({type(node).__name__})"
+
+    def values(node: Any, key: str) -> np.ndarray:  # (n,); one number stands for all neurons
+        value = np.asarray(getattr(node, key), dtype=np.float64)
+        if value.size != 1 and value.shape != (n,):
+            raise ValueError(f"{named}: {key} has shape {value.shape}, wanted {(n,)}.")
+        return np.broadcast_to(value.reshape(()) if value.size == 1 else value, (n,))
+
+    def lost_share(node: Any, key: str) -> np.ndarray:  # of a state in a step, dt / tau, in (0, 1]
+        with np.errstate(divide="ignore"):
+            lost = dt / values(node, key)
+        if not ((lost > 0) & (lost <= 1 + CLOSE)).all():
+            shortest = getattr(node, key).min()
+            raise ValueError(f"{named}: {key} must be at least dt = {dt:g} s and finite, got {shortest:g} s.")
+        return np.minimum(lost, 1)
+
+    def time_constant(lost: np.ndarray) -> Tensor:  # in steps
+        with np.errstate(divide="ignore"):
+            return torch.tensor(np.maximum(-1 / np.log1p(-lost), NO_MEMORY))
+
+    for each in (node, *inner.values()):
+        for key in ("v_leak", "v_reset"):
+            if hasattr(each, key) and not np.allclose(value := values(each, key), 0):
+                raise ValueError(f"{named}: {key} must be 0, as our cells have it, got {value[value != 0][0]:g}.")
+    lost = lost_share(node, "tau_mem" if hasattr(node, "tau_mem") else "tau")
+    lost_i = lost_share(node, "tau_syn") if hasattr(node, "tau_syn") else np.ones(n)
+    gain = lost * lost_i * values(node, "r")
+    if hasattr(node, "w_in"):
+        gain = gain * values(node, "w_in")
+    reset, integrator = str(about.get("reset", "zero")), not inner and not hasattr(node, "v_threshold")
+    in_current, in_voltage = np.allclose(lost, 1, rtol=CLOSE), np.allclose(lost_i, 1, rtol=CLOSE)
+    cell: Any
+    if inner:
+        known: Any = CELLS.get(str(about.get("cell")), ALIFPlus)  # what is trained differs between them
+        cell = (known if step_of(known) is ALIF else ALIFPlus)(n_in, n, reset="static")
+    elif integrator:
+        cell = LI(n_in, n)
+    elif in_current and (not in_voltage or reset != "zero"):
+        cell, lost = LIF(n_in, n, reset="static" if reset == "static" else "subtract"), lost_i
+    else:
+        cell = (LIF if in_voltage else CubaLIF)(n_in, n, reset="zero")
+    cell = cell.to(torch.float64 if w_in.dtype == np.float64 else torch.float32)
+    cell.tau_v = time_constant(lost)
+    if hasattr(cell, "tau_i"):
+        cell.tau_i = time_constant(lost_i)
+    if inner:
+        lost_theta = lost_share(inner["adaptation"], "tau")
+        cell.tau_theta = time_constant(lost_theta)
+        set_value(cell, "adaptation", torch.tensor(-lost_theta * values(inner["adaptation"], "r")))
+        cell.theta_rest = torch.tensor(values(inner["threshold"], "threshold"))
+    elif not integrator:
+        cell.theta.copy_(torch.tensor(values(node, "v_threshold")))
+    rows = np.ones((n, 1)) if np.allclose(gain, 1, rtol=CLOSE, atol=0) else gain[:, None]
+    cell.w_in.copy_(torch.tensor(w_in * rows))
+    biased = [each for each in (weight, recurrent) if getattr(each, "bias", None) is not None]
+    cell.b_v.copy_(torch.tensor(rows[:, 0] * sum((values(each, "bias") for each in biased), np.zeros(n))))
+
+    exact = cell.copy()  # with the parameters in our metadata, unless the graph was changed since
+    exact.load_state_dict({key: torch.as_tensor(about[key]) for key in cell.state_dict() if key in about}, strict=False)
+    few = 8 * torch.finfo(cell.w_in.dtype).eps
+    keys = ("b_v", "theta", "theta_rest", "adaptation", "decay_v", "decay_i", "decay_theta")
+    pairs = [(getattr(exact, key), getattr(cell, key)) for key in keys if hasattr(cell, key)]
+    if all(torch.allclose(a, b, rtol=few, atol=few) for a, b in pairs):
+        cell = exact
+    if recurrent is None:
+        loop = np.zeros((n, n))
+    elif integrator:
+        raise ValueError(f"{named} reads itself, as no integrator of ours does.")
+    elif (loop := np.asarray(recurrent.weight)).shape != (n, n):
+        raise ValueError(f"the recurrent weights of {name} have shape {loop.shape}, wanted {(n, n)}.")
+    if not integrator:
+        cell.w_rec.copy_(torch.tensor(loop * rows))
+        if cell.reset.name != "zero":  # take the reset out of the recurrent weights
+            theta, diagonal = cell.theta_rest if inner else cell.theta, cell.w_rec.diagonal()
+            noted = torch.as_tensor(about.get("diagonal", np.full(n, np.nan)), dtype=theta.dtype)
+            diagonal.copy_(torch.where(noted - theta == diagonal, noted, diagonal + theta))
+    return cell

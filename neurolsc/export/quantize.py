@@ -1,10 +1,15 @@
-"""Networks in Loihi's integers: quantised, run, back in floats, trained through rounding."""
+"""Networks in Loihi's integers: quantised, run, back in floats, trained through rounding.
+
+LIF with reset to zero has its voltage in CUBA's voltage; with reset by subtraction in CUBA's *current*, and the reset
+is a synapse of -1 to itself. CubaLIF is CUBA, ALIF with a static reset is ATRLIF, LI is CUBA that never fires. Rows of
+weights are divided by their neuron's threshold (ALIF: by its step of adaptation), which changes nothing.
+"""
 
 import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,22 +18,27 @@ from torch.nn.functional import pad
 from neurolsc.display import shapes
 from neurolsc.export.fixed_point import (
     LIMIT,
+    NEVER,
     UNIT,
     AtrlifLayer,
+    CubaLayer,
     Extremes,
     IntegerLayer,
     IntegratorLayer,
     integer_steps,
 )
-from neurolsc.export.neurons import W_MAX, check_matrix, even, integers, largest
-from neurolsc.export.wrapped import delayed, from_wrapped, integrates
-from neurolsc.io import check_finite
+from neurolsc.export.wrapped import delayed, exportable, exported_kind
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, Run
-from neurolsc.neurons import LIF
+from neurolsc.neurons import ALIF, LI, LIF, CubaLIF
 from neurolsc.validation import set_value
 
-__all__ = ["IntegerRun", "QuantizationAware", "QuantizedNetwork", "dequantize", "fitted", "quantize"]
+__all__ = ["IntegerRun", "QuantizationAware", "QuantizedNetwork", "dequantize", "quantize"]
+
+W_MAX = 254  # the largest weight: 8 signed bits times 2
+LONGEST = 4095 / 4096  # the largest share of a state that a step retains, a time constant of 4096 steps
+COARSE = 62  # fewest weight units per threshold of a LIF; with half as many rounding decides what fires
+COARSE_ALIF, PLENTY = 16, 256  # of an ALIF, whose weights have an exponent; and the most that are of use
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,7 @@ class QuantizedNetwork:
         """Number of inputs."""
         return self.layers[0].weight.shape[1]
 
+    @torch.no_grad()
     def run(self, x: Tensor) -> IntegerRun:
         """Run over time.
 
@@ -81,16 +92,19 @@ class QuantizedNetwork:
         """
         out: list[tuple[Tensor, ...]] = []
         extremes = [Extremes()] * len(self.layers)
-        with torch.no_grad():
-            for step in integer_steps(self.layers, self.padded(x)):
-                out.append(step.spikes)
-                extremes = [so_far | Extremes.of(now) for so_far, now in zip(extremes, step.values, strict=True)]
-            spikes = [torch.stack(layer) for layer in zip(*out, strict=True)]
-            logits = self.logits(spikes[-1])
+        for step in integer_steps(self.layers, self.padded(x)):
+            out.append(step.spikes)
+            extremes = [so_far | Extremes.of(now) for so_far, now in zip(extremes, step.values, strict=True)]
+        spikes = [torch.stack(layer) for layer in zip(*out, strict=True)]
+        logits = self.logits(spikes[-1])
         if not self.integrates:
             total = UNIT * logits.cumsum(0).abs()
-            extremes.append(Extremes(v=int(total.max()), wraps=int((total >= LIMIT).sum())))
-        return IntegerRun(self.on_time(logits, self.latency), self.cropped(spikes), tuple(extremes))
+            extremes.append(Extremes(v=int(total.max()), overflows=int((total >= LIMIT).sum())))
+        own = tuple(
+            self.on_time(layer, i if self.latency else 0)[:, :, : layer.shape[2] - extra]
+            for i, (layer, extra) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1)
+        )
+        return IntegerRun(self.on_time(logits, self.latency), own, tuple(extremes))
 
     def padded(self, x: Tensor) -> Tensor:
         """The input of :meth:`run` as the layers read it: float64, dense, with blank steps after it."""
@@ -108,13 +122,6 @@ class QuantizedNetwork:
     def on_time(self, values: Tensor, late: int) -> Tensor:
         """The steps of (T, ...) that belong to the input, of values `late` steps late."""
         return values[late : len(values) + late - self.latency]
-
-    def cropped(self, spikes: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Spikes (T, B, M) on time, without bias neurons."""
-        return tuple(
-            self.on_time(layer, i if self.latency else 0)[:, :, : layer.shape[2] - extra]
-            for i, (layer, extra) in enumerate(zip(spikes, self.bias_neurons, strict=True), start=1)
-        )
 
 
 def quantize(network: Network, calibration: Tensor | None = None, *, force: bool = False) -> QuantizedNetwork:
@@ -144,74 +151,244 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
         True
     """
     if calibration is None:
-        return rounded(network, force=force)
-    found = fitted(network, calibration, force=force)
-    for i, e in enumerate(found.run.extremes[: len(found.network.layers)], start=1):
-        if e.large_inputs + e.wraps + e.saturations:
+        return _rounded(network, force)
+    halvings, quantized, extremes = _fitted(network, calibration, force)
+    for i, e in enumerate(extremes[: len(halvings)], start=1):
+        if e.overflows:
             raise ValueError(
-                f"layer {i}: on the calibration data {e.large_inputs} inputs of a step exceed 32767 units (up to {e.drive}), "
-                f"{e.wraps} currents leave 24 bits (up to {e.u}) and {e.saturations} voltages or thresholds (up to "
-                f"{max(e.v, e.theta)}): train with smaller weights or fewer spikes."
+                f"layer {i}: on the calibration data {e.overflows} integers overflow; the largest input of a step is {e.drive} "
+                f"units (of 32767), current {e.u}, voltage {e.v}, threshold {e.theta} (of 2^23 = {LIMIT} each): train with "
+                "smaller weights or fewer spikes."
             )
-    sums = found.run.extremes[-1]
-    if not found.network.integrates and sums.wraps:
-        scale = found.network.readout_scale * LIMIT / 2 / sums.v
-        return rounded(network, force=force, halvings=found.halvings, readout_scale=scale)
-    return found.network
+    if not quantized.integrates and extremes[-1].overflows:
+        return _rounded(network, force, halvings, readout_scale=quantized.readout_scale * LIMIT / 2 / extremes[-1].v)
+    return quantized
 
 
-def rounded(
-    network: Network,
-    *,
-    force: bool = False,
-    halvings: Sequence[int] | None = None,
-    readout_scale: float = math.inf,
+@torch.no_grad()
+def _fitted(
+    network: Network, calibration: Tensor, force: bool
+) -> tuple[tuple[int, ...], QuantizedNetwork, tuple[Extremes, ...]]:
+    """Halvings of the units of each layer (only ALIF and LI have a choice), the integers, and their extremes."""
+    halvings = (0,) * len(network.cells)
+    quantized = _rounded(network, force)
+    while True:
+        extremes = quantized.run(calibration).extremes
+        reaches = [max(e.reach, 0.5) for e in extremes[: len(halvings)]]
+        trial = tuple(h + math.ceil(math.log2(2 * r)) for h, r in zip(halvings, reaches, strict=True))
+        coarser = _rounded(network, force, trial)
+        changed = [not torch.equal(a.unit, b.unit) for a, b in zip(quantized.layers, coarser.layers, strict=True)]
+        if not any(changed):
+            return halvings, quantized, extremes
+        halvings = tuple(t if c else h for h, t, c in zip(halvings, trial, changed, strict=True))
+        quantized = coarser
+
+
+def _rounded(
+    network: Network, force: bool, halvings: Sequence[int] | None = None, readout_scale: float = math.inf
 ) -> QuantizedNetwork:
-    """The integers of a network whose layers have so many halvings of their units, and whose readout this scale."""
-    own = from_wrapped(network)
-    network = delayed(own)
-    leaky = integrates(network)
-    if getattr(network.readout, "bias", None) is not None:
+    own = exportable(network)
+    chip = delayed(own)
+    if getattr(chip.readout, "bias", None) is not None:
         raise ValueError("the readout has a bias, which a sum of spikes cannot hold: train with readout_bias=False.")
-    check_finite(network.state_dict())
-    halvings = halvings or [0] * len(network.cells)
-    layers = [
-        integers(f"layer {i}", cell, force, halved)
-        for i, (cell, halved) in enumerate(zip(network.cells, halvings, strict=True), start=1)
-    ]
-    if leaky:
-        scale, readout = layers[-1].unit[0].item(), layers[-1].weight.new_zeros(0, network.n_out)
+    layers: list[IntegerLayer] = []
+    cell: Any
+    for i, (cell, halved) in enumerate(zip(chip.cells, halvings or [0] * len(chip.cells), strict=True), start=1):
+        name, kind = f"layer {i}", exported_kind(cell)
+        if kind is ALIF:
+            layers.append(_alif(name, cell, force, halved))
+        else:
+            layers.append(_li(name, cell, halved) if kind is LI else _lif(name, cell, force))
+        check_matrix(name, layers[-1].weight, layers[-1].weight_rec)
+    if chip.cells[-1].integrator:
+        scale, readout = layers[-1].unit[0].item(), layers[-1].weight.new_zeros(0, chip.n_out)
     else:
-        w = network.readout.get_parameter("weight").double()
+        w = chip.readout.get_parameter("weight").double()
         scale = min(readout_scale, W_MAX / largest("the readout", w))
         readout = even(w * scale)
         check_matrix("the readout", readout)
     bias_neurons = tuple(layer.size - cell.n_hidden for layer, cell in zip(layers, own.cells, strict=True))
-    latency = 0 if own.layer_delay else len(layers)
-    return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, latency)
+    return QuantizedNetwork(tuple(layers), readout, scale, bias_neurons, 0 if own.layer_delay else len(layers))
 
 
-class Fitted(NamedTuple):
-    network: QuantizedNetwork
-    run: IntegerRun  # on the calibration data
-    halvings: tuple[int, ...]  # of the units of each layer; only an ALIF or LI has a choice
+# rounding, through which gradients pass
 
 
-@torch.no_grad()
-def fitted(network: Network, calibration: Tensor, *, force: bool = False) -> Fitted:
-    """The integers whose units are halved until half of the bits are enough, or nothing is left to halve."""
-    halvings = (0,) * len(network.cells)
-    quantized = rounded(network, force=force)
-    while True:
-        run = quantized.run(calibration)
-        reaches = [max(e.reach, 0.5) for e in run.extremes[: len(halvings)]]
-        trial = tuple(h + math.ceil(math.log2(2 * r)) for h, r in zip(halvings, reaches, strict=True))
-        coarser = rounded(network, force=force, halvings=trial)
-        changed = [not torch.equal(a.unit, b.unit) for a, b in zip(quantized.layers, coarser.layers, strict=True)]
-        if not any(changed):
-            return Fitted(quantized, run, halvings)
-        halvings = tuple(t if c else h for h, t, c in zip(halvings, trial, changed, strict=True))
-        quantized = coarser
+def nearest(x: Tensor) -> Tensor:
+    return x + (x.round() - x).detach()
+
+
+def even(x: Tensor) -> Tensor:
+    return x + (2 * (x / 2).round() - x).detach()
+
+
+def decay_bits(name: str, what: str, cell: Any) -> Tensor:
+    """The 12-bit decay 4096 (1 - retention) of a cell's ``tau_v``, ``tau_i`` or ``tau_theta``."""
+    tau = getattr(cell, what)
+    retention = torch.exp(-1 / tau.double())
+    if (retention > LONGEST).any():
+        raise ValueError(f"{name}: {what} is {tau.max():g} steps, but a decay has 12 bits, for at most 4096 steps.")
+    return nearest(4096 * (1 - retention)).clamp(min=1)
+
+
+def largest(name: str, *weights: Tensor) -> float:
+    peak = max(w.detach().abs().max().item() for w in weights)
+    if not peak:
+        raise ValueError(f"{name}: all weights are zero.")
+    return peak
+
+
+def check_matrix(name: str, *weights: Tensor | None) -> None:
+    """Refuse integer matrices of one synapse memory that readers would change."""
+    low = min(int(w.min()) for w in weights if w is not None)
+    if all(int(w.max()) <= 0 for w in weights if w is not None) and (-low).bit_count() == 1:
+        raise ValueError(
+            f"{name}: no weight is positive and the smallest is {low}, a power of 2, which readers change."
+        )
+
+
+def _exponent(value: float, limit: int) -> int:  # the fewest bits to shift a value right to lie within a limit
+    return max(0, math.ceil(math.log2(value / limit))) if value else 0
+
+
+def _check_units(name: str, units: int, fewest: int) -> None:
+    """Refuse thresholds that exceed 17 bits, or so low that rounding decides what fires."""
+    if units > NEVER:
+        raise ValueError(f"{name}: a threshold of {units} weight units exceeds 17 bits: its weights are too small.")
+    if units < fewest:
+        raise ValueError(
+            f"{name}: large weights leave {units} weight units per threshold, wanted {fewest} or more: train with smaller "
+            "weights, or give force=True."
+        )
+
+
+def _bias(name: str, cell: Any, scale: Tensor | float, retained: Tensor | None = None) -> Tensor:
+    """The native bias, which acts on CUBA's voltage: a current that retains a share of itself cannot have one."""
+    bias = nearest(cell.b_v.double() * scale)
+    if retained is not None and bias[retained > 1e-6].any():
+        raise ValueError(
+            f"{name}: a bias needs a LIF with reset to zero, an ALIF, or layer_delay=0, where a neuron of its own brings it."
+        )
+    if (bias < -4096).any() or (bias > 4095).any():
+        worst = bias.detach()[bias.detach().abs().argmax()]
+        raise ValueError(f"{name}: a bias of {worst:.0f} weight units does not fit 13 bits (-4096 to 4095).")
+    return bias
+
+
+# cells in integers
+
+
+def _lif(name: str, cell: LIF, force: bool) -> CubaLayer:
+    """LIF, CubaLIF with reset to zero."""
+    theta, subtracts = cell.theta.double(), cell.reset.name != "zero"
+    w_in, w_rec = (w.double() / theta.unsqueeze(1) for w in (cell.w_in, cell.w_rec))
+    leak = decay_bits(name, "tau_v", cell)
+    if isinstance(cell, CubaLIF):
+        retained, i_decay, v_decay = cell.decay_i, decay_bits(name, "tau_i", cell), leak.clamp(max=4095)
+    elif subtracts:
+        retained, i_decay, v_decay = cell.decay_v, leak, torch.full_like(leak, 4095)
+        w_rec = w_rec - torch.eye(len(theta)).to(w_rec)
+    else:
+        retained, i_decay, v_decay = None, torch.full_like(leak, 4096), leak.clamp(max=4095)
+    scale = math.floor(W_MAX / largest(name, w_in, w_rec))
+    if subtracts:
+        scale -= scale % 2
+        scale -= 2 * (scale.bit_count() == 1)  # one-sign matrices down to a power of 2 are where readers go wrong
+    _check_units(name, scale, 1 if force else COARSE)
+    return CubaLayer(
+        weight=even(w_in * scale),
+        weight_rec=even(w_rec * scale) if w_rec.any() else None,
+        bias=_bias(name, cell, scale / theta, retained),
+        i_decay=i_decay,
+        v_decay=v_decay,
+        threshold=torch.full_like(leak, scale),
+        unit=UNIT * scale / theta,
+    )
+
+
+def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
+    """ALIF with static reset and positive adaptation.
+
+    The chip has one step of the threshold per layer, before the decay; ours comes after it.
+    """
+    if not (cell.adaptation > 0).all():
+        raise ValueError(
+            f"{name}: adaptation must be positive everywhere, got {cell.adaptation.min():g}: a threshold that falls can "
+            "never stop its neuron from firing. Train neurolsc.ALIFPositive (--cell ALIFPositive), whose is positive."
+        )
+    rest = cell.theta_rest.double()
+    step = cell.adaptation.double() / cell.decay_theta.double().clamp(min=1 / 4096)
+    rows = 1 / step.detach()
+    w_in, w_rec = cell.w_in.double() * rows.unsqueeze(1), cell.w_rec.double() * rows.unsqueeze(1)
+
+    # Weight units per step of adaptation: the fewest that are fine enough. They are a power of 2
+    # times the larger matrix's full range, of which the lowest threshold has enough, and the
+    # smaller matrix its own full range, unless the highest threshold has plenty before, or leaves
+    # 17 bits. Then halved `halvings` times, but never to less than that full range or enough units
+    # for the step.
+    peaks = [largest(name, w_in), w_rec.detach().abs().max().item()]
+    low, high = (rest.detach() * rows).min().item(), (rest.detach() * rows).max().item()
+    full = W_MAX / max(peaks)
+    wanted = max(COARSE_ALIF / low, min(W_MAX / min(peak for peak in peaks if peak), PLENTY / high))
+    doublings = min(math.ceil(math.log2(wanted / full)), math.floor(math.log2(NEVER / high / full)))
+    fewest = min(doublings, math.ceil(math.log2(COARSE_ALIF / full)))
+    scale = math.floor(full * 2 ** max(0, fewest, doublings - halvings))
+    if scale < 1:
+        raise ValueError(
+            f"{name}: the step of the threshold rounds to 0: the adaptation is too small for the weights; "
+            "train from a start that leaves it, such as BySource()."
+        )
+    weight_exp, rec_exp = (_exponent(peak * scale, W_MAX) for peak in peaks)
+    threshold = rest * rows * scale
+    for units in (threshold.min(), threshold.max()):
+        enough = 1 if force else max(1, COARSE_ALIF >> halvings)
+        _check_units(name, max(round(units.item()), halvings > 0), enough)
+    reset_exp = _exponent(threshold.max().item(), 255)  # 8 bits, as all resets of a layer have one sign
+    reset = nearest(threshold / 2**reset_exp).clamp(min=1)
+    if (reset * 2**reset_exp - threshold > (threshold + scale) / 2).any():  # against the threshold after a spike
+        raise ValueError(
+            f"{name}: resting thresholds, in steps of adaptation, reach from {threshold.min() / scale:g} to "
+            f"{threshold.max() / scale:g}: too far apart for the 8 bits of the reset."
+        )
+    bias = UNIT * cell.b_v.double() * rows * scale
+    largest_bias = bias.abs().max().item()
+    bias_exp = _exponent(largest_bias, 4095)
+    if bias_exp > 7:
+        raise ValueError(f"{name}: a bias of {largest_bias:.0f} state units does not fit 13 bits shifted by 7.")
+    return AtrlifLayer(
+        weight=even(w_in * scale / 2**weight_exp),
+        weight_rec=even(w_rec * scale / 2**rec_exp),
+        bias=nearest(bias / 2**bias_exp),
+        v_decay=decay_bits(name, "tau_v", cell).clamp(max=4095),
+        theta_decay=decay_bits(name, "tau_theta", cell).clamp(max=4095),
+        threshold=nearest(threshold).clamp(min=1),
+        theta_step=nearest(step * rows * scale),
+        reset=reset,
+        weight_exp=weight_exp,
+        weight_rec_exp=rec_exp,
+        bias_exp=bias_exp,
+        reset_exp=reset_exp,
+        unit=UNIT * scale * rows,
+    )
+
+
+def _li(name: str, cell: LI, halvings: int) -> IntegratorLayer:
+    """A leaky integrator as the readout; its rows have one scale: their voltages are compared."""
+    weight = cell.w_in.double()
+    scale = W_MAX / largest(name, weight) / 2**halvings
+    v_decay = decay_bits(name, "tau_v", cell)
+    return IntegratorLayer(
+        weight=nearest(weight * scale) if halvings else even(weight * scale),  # odd ones fit up to 127
+        weight_rec=None,
+        bias=_bias(name, cell, scale, cell.decay_i),
+        i_decay=decay_bits(name, "tau_i", cell),
+        v_decay=v_decay.clamp(max=4095),
+        threshold=torch.full_like(v_decay, NEVER),
+        unit=torch.full_like(v_decay, UNIT * scale),
+    )
+
+
+# back to floats, and training
 
 
 @torch.no_grad()
@@ -223,30 +400,21 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
     Args:
         network: what was quantised.
         quantized: its integers.
-
-    Example:
-        >>> from neurolsc import LIF
-        >>> network = Network([LIF(3, 2, reset="zero")], n_out=2)
-        >>> rounded = dequantize(network, quantize(network))
-        >>> bool((rounded.cells[0].w_in - network.cells[0].w_in).abs().max() < 0.01)
-        True
     """
 
     def time_constant(decay: Tensor) -> Tensor:  # in steps; 0.05 (e^-20 is left after one) for 4096
         return -1 / (1 - decay / 4096).clamp(min=2e-9).log()
 
-    made = copy.deepcopy(delayed(from_wrapped(network))).double()
+    made = copy.deepcopy(delayed(exportable(network))).double()
     cell: Any
     layer: Any
     for cell, layer in zip(made.cells, quantized.layers, strict=True):
-        rec = layer.weight_rec
         scale = layer.unit / UNIT
-        rows = scale.unsqueeze(1)
-        in_current = isinstance(cell, LIF) and cell.reset.name != "zero"  # the voltage is CUBA's current
-        cell.tau_v = time_constant(layer.i_decay if in_current else layer.v_decay)
-        cell.w_in.copy_(layer.weight * 2**layer.weight_exp / rows)
-        if rec is not None:
-            cell.w_rec.copy_(rec * 2**layer.weight_rec_exp / rows)
+        subtracts = isinstance(cell, LIF) and cell.reset.name != "zero"  # the voltage is CUBA's current
+        cell.tau_v = time_constant(layer.i_decay if subtracts else layer.v_decay)
+        cell.w_in.copy_(layer.weight * 2**layer.weight_exp / scale.unsqueeze(1))
+        if layer.weight_rec is not None:
+            cell.w_rec.copy_(layer.weight_rec * 2**layer.weight_rec_exp / scale.unsqueeze(1))
         if isinstance(layer, AtrlifLayer):
             cell.b_v.copy_(layer.bias * 2**layer.bias_exp / layer.unit)
             cell.tau_theta = time_constant(layer.theta_decay)
@@ -258,7 +426,7 @@ def dequantize(network: Network, quantized: QuantizedNetwork) -> Network:
             cell.tau_i = time_constant(layer.i_decay)
         if isinstance(cell, LIF):
             cell.theta.copy_(layer.threshold / scale)
-        if in_current and rec is not None:
+        if subtracts:
             cell.w_rec.add_(torch.diag(cell.theta))
     if not quantized.integrates:
         made.readout.get_parameter("weight").copy_(quantized.readout / quantized.readout_scale)
@@ -281,27 +449,19 @@ class QuantizationAware(Network):
     Raises:
         ValueError: as :func:`quantize`; also when training has moved a parameter out of what can be expressed.
         TypeError: likewise.
-
-    Example:
-        >>> from neurolsc import LIF
-        >>> network = Network([LIF(3, 2, reset="zero")], n_out=2)
-        >>> QuantizationAware(network)(torch.ones(5, 1, 3)).sum().backward()
-        >>> network.cells[0].w_in.grad.shape
-        torch.Size([2, 3])
     """
 
     def __init__(self, network: Network, calibration: Tensor | None = None, *, force: bool = False) -> None:
         if network.layer_delay != 1:
             raise ValueError(
                 "the network has layer_delay=0, and its form for the chip is a copy: train QuantizationAware(delayed("
-                "from_wrapped(network))), both of neurolsc.export."
+                "network)), of neurolsc.export."
             )
         nn.Module.__init__(self)
         self.cells, self.readout, self.layer_delay = network.cells, network.readout, network.layer_delay
-        self.n_out = network.n_out
-        self.force = force
-        rounded(network, force=force)  # refuses what cannot be expressed
-        self.halvings = None if calibration is None else fitted(network, calibration, force=force).halvings
+        self.n_out, self.force = network.n_out, force
+        _rounded(network, force)  # refuses what cannot be expressed
+        self.halvings = None if calibration is None else _fitted(network, calibration, force)[0]
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
         """Run over time in integers, from rest.
@@ -319,9 +479,10 @@ class QuantizationAware(Network):
         """
         if states is not None or mask is not None:
             raise ValueError("an integer run starts at rest and has no mask.")
-        quantized = rounded(self, force=self.force, halvings=self.halvings)
+        quantized = _rounded(self, self.force, self.halvings)
         surrogates = [getattr(cell, "spike", torch.zeros_like) for cell in self.cells]  # an LI has none
         steps = integer_steps(quantized.layers, quantized.padded(x), surrogates)
         spikes = [torch.stack(layer) for layer in zip(*(step.spikes for step in steps), strict=True)]
-        logits = quantized.on_time(quantized.logits(spikes[-1]) / quantized.readout_scale, quantized.latency)
-        return Run(logits, quantized.cropped(spikes), self.initial_states(x.shape[1]))
+        return Run(
+            quantized.logits(spikes[-1]) / quantized.readout_scale, tuple(spikes), self.initial_states(x.shape[1])
+        )

@@ -12,29 +12,36 @@ from torch import Tensor
 
 from neurolsc import metrics
 from neurolsc.display import Displayed, Table
-from neurolsc.export.fixed_point import NEVER, AtrlifLayer, Extremes, IntegerLayer
-from neurolsc.export.neurons import exported_kind
+from neurolsc.export.fixed_point import NEVER, Extremes
 from neurolsc.export.quantize import QuantizedNetwork, dequantize
-from neurolsc.export.wrapped import delayed, from_wrapped
+from neurolsc.export.wrapped import delayed, exported_kind
 from neurolsc.io import write_json
 from neurolsc.network import Network
-from neurolsc.neurons import ALIF, LI, CubaLIF
+from neurolsc.neurons import ALIF, LI, LIF, CubaLIF
 
 __all__ = ["Decisions", "ExportReport", "LayerActivity", "LayerReport", "make_report"]
+
+BECOMES = {
+    (LIF, "zero"): "LIF, reset to zero: CUBA",
+    (LIF, "subtract"): "LIF, reset by subtraction: CUBA, voltage in u",
+    (LIF, "static"): "LIF, reset by subtraction: CUBA, voltage in u",
+    (CubaLIF, "zero"): "CubaLIF, reset to zero: CUBA, current in u and voltage in v",
+    (ALIF, "static"): "ALIF, static reset: ALIF (ATRLIF)",
+    (LI, "none"): "LI: CUBA that never fires, its voltage is read",
+}
 
 
 @dataclass(frozen=True)
 class LayerReport:
-    """A layer's integers against its floats, and its resources. Ranges are (smallest, largest)."""
+    """A layer's integers against its floats, and its resources."""
 
     neuron: str  # what it was and what it became
     neurons: int  # on the chip, one that stands for a bias included
-    threshold: tuple[int, int]  # weight units, at rest
+    threshold: tuple[int, int]  # smallest and largest at rest, weight units
     weight_error_max: float  # of input and recurrent weights, in thresholds
     weight_error_rms: float
     rounded_to_zero: float  # share of weights that were not zero and are now
     threshold_error: float  # largest, as a share of the threshold
-    reset_error: float  # likewise, of what a spike subtracts from the voltage
     decay_error: float  # largest difference of the share of the voltage that a step retains
     synapse_bits: int
     cores: int  # at 1024 neurons, 4096 axons and 2^20 bits each
@@ -76,34 +83,20 @@ class ExportReport(Displayed):
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
     def to_json(self, path: str | PathLike[str]) -> None:
-        """Write all of it as JSON.
-
-        Raises:
-            OSError: if the file cannot be written.
-        """
+        """Write all of it as JSON; an OSError if the file cannot be written."""
         write_json(path, self.to_dict())
 
     def parts(self) -> list[str | Table]:
         """A table of the layers, and a line for each finding."""
-
-        def span(low: int, high: int) -> str:
-            return "none" if low == NEVER else str(low) if low == high else f"{low} to {high}"
-
         head = ("layer", "neurons", "cores", "synapse kB", "units/threshold", "weight error max, rms", "rounded to 0")
-        rows = [
-            (
-                str(i),
-                str(layer.neurons),
-                str(layer.cores),
-                f"{layer.synapse_bits / 8192:.0f}",
-                span(*layer.threshold),
-                f"{layer.weight_error_max:.4f}, {layer.weight_error_rms:.5f}",
-                f"{layer.rounded_to_zero:.1%}",
-                f"{layer.threshold_error:.4f}, {layer.reset_error:.4f}, {layer.decay_error:.5f}",
-            )
-            for i, layer in enumerate(self.layers, start=1)
-        ]
-        lines: list[str | Table] = [Table((*head, "threshold, reset, decay error"), rows)]
+        rows = []
+        for i, layer in enumerate(self.layers, start=1):
+            low, high = layer.threshold
+            units = "none" if low == NEVER else str(low) if low == high else f"{low} to {high}"
+            errors = f"{layer.weight_error_max:.4f}, {layer.weight_error_rms:.5f}", f"{layer.rounded_to_zero:.1%}"
+            sizes = (str(i), str(layer.neurons), str(layer.cores), f"{layer.synapse_bits / 8192:.0f}")
+            rows.append((*sizes, units, *errors, f"{layer.threshold_error:.4f}, {layer.decay_error:.5f}"))
+        lines: list[str | Table] = [Table((*head, "threshold, decay error"), rows)]
         lines += [f"layer {i}: {layer.neuron}" for i, layer in enumerate(self.layers, start=1)]
         lines += [
             f"layer {i}: rate {a.rate_float:.4f} float, {a.rate_integer:.4f} integer; {a.agreement:.2%} of spikes equal; "
@@ -119,64 +112,49 @@ class ExportReport(Displayed):
         return [*lines, *self.remarks]
 
 
+@torch.no_grad()
 def make_report(
     network: Network, quantized: QuantizedNetwork, calibration: Tensor | None, labels: Tensor | None
 ) -> ExportReport:
     """Compare a network with its integers, on samples (T, B, n_in) and their labels (B,) if there are any."""
-    own = from_wrapped(network)
-    network, rounded = delayed(own), dequantize(own, quantized)
-    layers = tuple(map(_layer, network.cells, rounded.cells, quantized.layers))
+    layers = []
+    cell: Any
+    near: Any
+    cells = (delayed(network).cells, dequantize(network, quantized).cells)
+    for cell, near, layer in zip(*cells, quantized.layers, strict=True):
+        kind: Any = exported_kind(cell)
+        name = "theta_rest" if kind is ALIF else "theta"  # of an LI neither
+        theta, rounded = (getattr(c, name, torch.ones(layer.size)).double() for c in (cell, near))
+        pairs = [(getattr(cell, w).double(), getattr(near, w)) for w in ("w_in", "w_rec") if hasattr(cell, w)]
+        error = torch.cat([((b - a) / theta.unsqueeze(1)).flatten() for a, b in pairs])
+        lost = torch.cat([((a != 0) & (b.abs() < 1e-12)).flatten() for a, b in pairs])
+        m, n = layer.weight.shape
+        fan_in = n + (0 if layer.weight_rec is None else m)
+        bits = fan_in * m * 9
+        layers.append(
+            LayerReport(
+                neuron=BECOMES[kind, "none" if kind is LI else cell.reset.name],
+                neurons=m,
+                threshold=(int(layer.threshold.min()), int(layer.threshold.max())),
+                weight_error_max=error.abs().max().item(),
+                weight_error_rms=error.square().mean().sqrt().item(),
+                rounded_to_zero=lost.double().mean().item(),
+                threshold_error=(rounded / theta - 1).abs().max().item(),
+                decay_error=(near.decay_v - cell.decay_v).abs().max().item(),
+                synapse_bits=bits,
+                cores=max(math.ceil(m / 1024), math.ceil(fan_in / 4096), math.ceil(bits / 2**20)),
+            )
+        )
+    report = ExportReport(tuple(layers), quantized.readout_scale)
     if calibration is None:
-        return ExportReport(layers, quantized.readout_scale)
-    run = quantized.run(calibration)
-    with torch.no_grad():
-        exact = own.run(calibration)
-    activity = []
+        return report
+    exact, run, activity = network.run(calibration), quantized.run(calibration), []
     for i in network.spiking:
         a, b = exact.spikes[i], run.spikes[i]
-        rate_float, rate_integer = (z.double().mean().item() for z in (a, b))
-        activity.append(LayerActivity(rate_float, rate_integer, (a == b).double().mean().item(), run.extremes[i]))
+        rates = a.double().mean().item(), b.double().mean().item()
+        activity.append(LayerActivity(*rates, (a == b).double().mean().item(), run.extremes[i]))
     logits = (exact.logits, run.logits)
     votes, others = map(metrics.mode_vote, logits)
     scores = (None, None) if labels is None else (metrics.mode_accuracy(each, labels) for each in logits)
     decisions = Decisions(len(votes), (votes == others).double().mean().item(), *scores)
-    return ExportReport(layers, quantized.readout_scale, tuple(activity), run.extremes[-1], decisions)
-
-
-@torch.no_grad()
-def _layer(cell: Any, rounded: Any, layer: IntegerLayer) -> LayerReport:
-    kind, reset_error = exported_kind("", cell), 0.0
-    if kind is ALIF:
-        neuron, theta, theta_int = "ALIF, static reset: ALIF (ATRLIF)", cell.theta_rest.double(), rounded.theta_rest
-    elif kind is LI:
-        neuron, theta = "LI: CUBA that never fires, its voltage is read", torch.ones_like(cell.b_v)
-        theta_int = theta
-    else:
-        theta, theta_int = cell.theta.double(), rounded.theta
-        in_voltage = cell.reset.name == "zero"
-        neuron = "LIF, reset to zero: CUBA" if in_voltage else "LIF, reset by subtraction: CUBA, voltage in u"
-        if kind is CubaLIF:
-            neuron = "CubaLIF, reset to zero: CUBA, current in u and voltage in v"
-    if isinstance(layer, AtrlifLayer):
-        reset = layer.reset * 2**layer.reset_exp / layer.threshold * theta_int
-        reset_error = ((reset - theta) / theta).abs().max().item()
-
-    pairs = [(getattr(cell, w).double(), getattr(rounded, w)) for w in ("w_in", "w_rec") if hasattr(cell, w)]
-    error = torch.cat([((b - a) / theta.unsqueeze(1)).flatten() for a, b in pairs])
-    lost = torch.cat([((a != 0) & (b.abs() < 1e-12)).flatten() for a, b in pairs])
-    m, n = layer.weight.shape
-    fan_in = n + (0 if layer.weight_rec is None else m)
-    bits = fan_in * m * 9
-    return LayerReport(
-        neuron=neuron,
-        neurons=m,
-        threshold=(int(layer.threshold.min()), int(layer.threshold.max())),
-        weight_error_max=error.abs().max().item(),
-        weight_error_rms=error.square().mean().sqrt().item(),
-        rounded_to_zero=lost.double().mean().item(),
-        threshold_error=((theta_int - theta) / theta).abs().max().item(),
-        reset_error=reset_error,
-        decay_error=(rounded.decay_v - cell.decay_v).abs().max().item(),
-        synapse_bits=bits,
-        cores=max(math.ceil(m / 1024), math.ceil(fan_in / 4096), math.ceil(bits / 2**20)),
-    )
+    return dataclasses.replace(report, activity=tuple(activity), readout=run.extremes[-1], decisions=decisions)

@@ -1,12 +1,11 @@
 """Step an exported file in Lava's bit-accurate simulator, or in nengo-loihi's emulator of Loihi 1.
 
-A script for the Python of the simulator's environment, and for nobody else::
+A script for the Python of the simulator's environment, which imports nothing of this package, nor torch::
 
-    python -I simulator.py Lava|nengo-loihi FILE.net INPUT.npz OUTPUT.npz [FILE.net INPUT.npz OUTPUT.npz ...]
+    python -I simulator.py Lava|nengo-loihi FILE.net INPUT.npz OUTPUT.npz
 
 INPUT holds ``spikes`` (T, B, N), 0 or 1. OUTPUT gets, for each layer i from 1, ``spikes_i`` (T, B, M) and the states
-after each step, ``u_i`` or ``theta_i`` and ``v_i``, and ``versions``; nengo-loihi has no readout. Imports nothing of
-this package, nor torch.
+after each step, ``u_i`` or ``theta_i`` and ``v_i``, and ``versions``; nengo-loihi has no readout.
 """
 
 # pyright: reportMissingImports=false
@@ -55,72 +54,64 @@ def prepare_lava() -> None:
     logging.disable(logging.WARNING)
 
 
-class AlifBlock:
+def alif_block(group: Any) -> Any:
     """An ALIF layer, for which NetX has no reader: ATRLIF neurons and their synapses."""
+    from lava.proc.atrlif.process import ATRLIF
+    from lava.proc.dense.process import Dense
 
-    def __init__(self, group: Any) -> None:
-        from lava.proc.atrlif.process import ATRLIF
-        from lava.proc.dense.process import Dense
-
-        def value(name: str) -> Any:
-            return group[name][()]
-
-        m = int(np.prod(value("shape")))
-        self.synapse = Dense(weights=value("weight").astype(int), weight_exp=int(value("weightExp")))
-        self.recurrence = Dense(weights=value("weight_rec").astype(int), weight_exp=int(value("weightRecExp")))
-        reset = np.diag(np.broadcast_to(value("neuron/resetMant"), (m,))).astype(int)
-        self.reset = Dense(weights=-reset, weight_exp=int(value("neuron/resetExp")))
-        self.neuron = ATRLIF(
-            shape=(m,),
-            delta_i=(value("neuron/iDecay") - 1) / 4096,
-            delta_v=value("neuron/vDecay") / 4096,
-            delta_theta=value("neuron/thDecay") / 4096,
-            delta_r=value("neuron/refDecay") / 4096,
-            theta=value("neuron/vThMant"),
-            theta_0=value("neuron/vThMant"),
-            theta_step=int(value("neuron/vThStep")),
-            bias_mant=value("bias").astype(int) if "bias" in group else 0,
-            bias_exp=int(value("biasExp")) if "bias" in group else 0,
-        )
-        self.inp = self.synapse.s_in
-        self.out = self.neuron.s_out
-        self.synapse.a_out.connect(self.neuron.a_in)
-        for loop in (self.recurrence, self.reset):
-            self.neuron.s_out.connect(loop.s_in)
-            loop.a_out.connect(self.neuron.a_in)
-
-
-def build_in_lava(path: str) -> tuple[Any, list[Any]]:
-    """The process to run, and the layers, first layer first; NetX builds all that it can."""
-    from lava.lib.dl.netx import hdf5
-    from lava.lib.dl.netx.utils import NetDict
-
-    with h5py.File(path, "r") as opened:
-        file: Any = opened
-        groups = [file["layer"][str(i)] for i in range(1, len(file["layer"]))]
-        adaptive = [group["neuron/type"][()] == b"ALIF" if "neuron" in group else False for group in groups]
-        if not any(adaptive):
-            net = hdf5.Network(path)
-            return net, list(net.layers)
-        layers = [
-            AlifBlock(group) if adapts else hdf5.Network.create_dense(NetDict(f=group), rec="weight_rec" in group)[0]
-            for group, adapts in zip(groups, adaptive, strict=True)
-        ]
-        for below, above in itertools.pairwise(layers):
-            below.out.connect(above.inp)
-        return layers[0].neuron, layers
+    value = {name: group[name][()] for name in group if name != "neuron"}
+    value |= {name: entry[()] for name, entry in group["neuron"].items()}
+    m, biased = int(np.prod(value["shape"])), "bias" in group
+    synapse = Dense(weights=value["weight"].astype(int), weight_exp=int(value["weightExp"]))
+    recurrence = Dense(weights=value["weight_rec"].astype(int), weight_exp=int(value["weightRecExp"]))
+    reset = np.diag(np.broadcast_to(value["resetMant"], (m,))).astype(int)
+    neuron = ATRLIF(
+        shape=(m,),
+        delta_i=(value["iDecay"] - 1) / 4096,
+        delta_v=value["vDecay"] / 4096,
+        delta_theta=value["thDecay"] / 4096,
+        delta_r=value["refDecay"] / 4096,
+        theta=value["vThMant"],
+        theta_0=value["vThMant"],
+        theta_step=int(value["vThStep"]),
+        bias_mant=value["bias"].astype(int) if biased else 0,
+        bias_exp=int(value["biasExp"]) if biased else 0,
+    )
+    synapse.a_out.connect(neuron.a_in)
+    for loop in (recurrence, Dense(weights=-reset, weight_exp=int(value["resetExp"]))):
+        neuron.s_out.connect(loop.s_in)
+        loop.a_out.connect(neuron.a_in)
+    return types.SimpleNamespace(inp=synapse.s_in, out=neuron.s_out, neuron=neuron, variables=("theta", "v"))
 
 
 def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
-    """One sample (T, N): spikes (T, M) and states (T, M) of every layer."""
+    """One sample (T, N): spikes (T, M) and states (T, M) of every layer; NetX builds all that it can."""
+    from lava.lib.dl.netx import hdf5
+    from lava.lib.dl.netx.utils import NetDict
     from lava.magma.core.run_conditions import RunSteps
     from lava.magma.core.run_configs import Loihi2SimCfg
     from lava.proc.io.sink import RingBuffer as Sink
     from lava.proc.io.source import RingBuffer as Source
     from lava.proc.monitor.process import Monitor
 
+    with h5py.File(path, "r") as opened:
+        file: Any = opened
+        groups = [file["layer"][str(i)] for i in range(1, len(file["layer"]))]
+        adaptive = [group["neuron/type"][()] == b"ALIF" if "neuron" in group else False for group in groups]
+        if any(adaptive):
+            layers: list[Any] = [
+                alif_block(group)
+                if adapts
+                else hdf5.Network.create_dense(NetDict(f=group), rec="weight_rec" in group)[0]
+                for group, adapts in zip(groups, adaptive, strict=True)
+            ]
+            for below, above in itertools.pairwise(layers):
+                below.out.connect(above.inp)
+            process = layers[0].neuron
+        else:
+            process = hdf5.Network(path)
+            layers = list(process.layers)
     steps = len(spikes)
-    process, layers = build_in_lava(path)
     source = Source(data=spikes.T.astype(int))
     source.s_out.connect(layers[0].inp)
     sinks, monitors = [], {}
@@ -128,10 +119,9 @@ def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
         sink = Sink(shape=layer.out.shape, buffer=steps)
         layer.out.connect(sink.a_in)
         sinks.append(sink)
-        for name in ("theta", "v") if isinstance(layer, AlifBlock) else ("u", "v"):
-            monitor = Monitor()
+        for name in getattr(layer, "variables", ("u", "v")):
+            monitors[f"{name}_{i}"] = monitor = Monitor()
             monitor.probe(getattr(layer.neuron, name), steps)
-            monitors[f"{name}_{i}"] = monitor
     process.run(condition=RunSteps(num_steps=steps), run_cfg=Loihi2SimCfg(select_tag="fixed_pt"))
     try:
         result = {f"spikes_{i}": sink.data.get().T.astype(np.uint8) for i, sink in enumerate(sinks, start=1)}
@@ -148,25 +138,21 @@ def run_in_lava(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
 # where its discretisation would put its own.
 
 
-def connect(source: Any, target: Any, weight: "np.ndarray[Any, Any]") -> None:
-    """Synapses (M, N) of a block, and the axons that reach them."""
-    from nengo_loihi.block import Axon, Synapse
-
-    synapse = Synapse(weight.shape[1])
-    synapse.set_weights(np.ascontiguousarray(weight.T, dtype=np.float32))
-    synapse.weights = [UNIT * np.rint(row).astype(np.int32) for row in synapse.weights]
-    target.add_synapse(synapse)
-    axon = Axon(weight.shape[1])
-    axon.target = synapse
-    axon.set_compartment_axon_map(np.arange(weight.shape[1]))
-    source.add_axon(axon)
-
-
 def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     """One sample (T, N): spikes (T, M) and states (T, M) of every layer that has neurons."""
-    from nengo_loihi.block import LoihiBlock
+    from nengo_loihi.block import Axon, LoihiBlock, Synapse
     from nengo_loihi.emulator import EmulatorInterface
     from nengo_loihi.inputs import SpikeInput
+
+    def connect(source: Any, target: Any, weight: "np.ndarray[Any, Any]") -> None:  # (M, N)
+        synapse = Synapse(weight.shape[1])
+        synapse.set_weights(np.ascontiguousarray(weight.T, dtype=np.float32))
+        synapse.weights = [UNIT * np.rint(row).astype(np.int32) for row in synapse.weights]
+        target.add_synapse(synapse)
+        axon = Axon(weight.shape[1])
+        axon.target = synapse
+        axon.set_compartment_axon_map(np.arange(weight.shape[1]))
+        source.add_axon(axon)
 
     source: Any = SpikeInput(spikes.shape[1])
     for t, frame in enumerate(spikes, start=1):
@@ -179,16 +165,14 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
             if "neuron" not in group:
                 continue
             m = int(np.prod(group["shape"][()]))
-            names = {"decay_u": "neuron/iDecay", "decay_v": "neuron/vDecay", "vth": "neuron/vThMant", "bias": "bias"}
-            vectors = {
-                name: np.broadcast_to(group[place][()] if place in group else 0, (m,)).astype(np.int32)
-                for name, place in names.items()
-            }
+            decay_u, decay_v, threshold, bias = (
+                np.broadcast_to(group[place][()] if place in group else 0, (m,)).astype(np.int32)
+                for place in ("neuron/iDecay", "neuron/vDecay", "neuron/vThMant", "bias")
+            )
             block = LoihiBlock(m)
             compartment = block.compartment
-            compartment.decay_u = vectors["decay_u"] - 1  # the chip adds 1
-            compartment.decay_v = vectors["decay_v"]
-            compartment.vth, compartment.bias = UNIT * vectors["vth"], UNIT * vectors["bias"]
+            compartment.decay_u, compartment.decay_v = decay_u - 1, decay_v  # the chip adds 1 to the first
+            compartment.vth, compartment.bias = UNIT * threshold, UNIT * bias
             compartment.refract_delay[:] = 1
             compartment.vmin, compartment.vmax = -LIMIT, LIMIT
             compartment.scale_u = compartment.scale_v = False
@@ -208,8 +192,8 @@ def run_in_nengo(path: str, spikes: "np.ndarray[Any, Any]") -> Arrays:
     return {name: np.stack(steps) for name, steps in seen.items()}
 
 
-def main(simulator: str, *paths: str) -> None:
-    """Run all samples of all files, one after the other."""
+def main(simulator: str, path: str, source: str, target: str) -> None:
+    """Run all samples, one after the other."""
     warnings.simplefilter("ignore")
     if simulator == "Lava":
         prepare_lava()  # before anything of Lava is imported
@@ -217,14 +201,14 @@ def main(simulator: str, *paths: str) -> None:
         "Lava": (run_in_lava, ("lava-nc", "lava-dl", "numpy")),
         "nengo-loihi": (run_in_nengo, ("nengo-loihi", "nengo", "numpy")),
     }[simulator]
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
-    versions.append(f"Python {sys.version.split()[0]}")
-    for path, source, target in zip(paths[::3], paths[1::3], paths[2::3], strict=True):
-        with np.load(source, allow_pickle=False) as file:
-            spikes = file["spikes"]
-        runs = [run(path, spikes[:, b]) for b in range(spikes.shape[1])]
-        stacked = {name: np.stack([one[name] for one in runs], axis=1) for name in runs[0]}
-        np.savez(target, allow_pickle=False, versions=np.array(versions), **stacked)
+    versions = [
+        *(f"{name} {importlib.metadata.version(name)}" for name in packages),
+        f"Python {sys.version.split()[0]}",
+    ]
+    with np.load(source, allow_pickle=False) as file:
+        runs = [run(path, sample) for sample in file["spikes"].swapaxes(0, 1)]
+    stacked = {name: np.stack([one[name] for one in runs], axis=1) for name in runs[0]}
+    np.savez(target, allow_pickle=False, versions=np.array(versions), **stacked)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,18 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from neurolsc.display import Displayed
-from neurolsc.export.fixed_point import LIMIT, UNIT, AtrlifLayer, clip, integer_steps
-from neurolsc.export.netx import Golden, read_with_golden, replay
+from neurolsc.export.fixed_point import LIMIT, UNIT, AtrlifLayer, clip
+from neurolsc.export.netx import read_with_golden, replay
 from neurolsc.export.quantize import QuantizedNetwork
 
 __all__ = ["LayerAgreement", "Verification", "find_python", "simulate", "verify"]
@@ -33,14 +32,14 @@ PER_SAMPLE = 60.0  # seconds of a simulator for a sample, and once for its start
 
 @dataclass(frozen=True)
 class LayerAgreement:
-    """Agreement of a layer's spikes in two runs."""
+    """Agreement of a layer with its integers, which read the spikes of the layer below that a file or simulator has."""
 
-    spikes: int  # of the run that is compared with
+    spikes: int  # in the file or simulator
     agreement: float  # share of (step, sample, neuron) triples with the same spike
     # the same of the states after each step; of golden samples the share of (step, sample) with the
     # same sum of states
     state_agreement: float
-    first_difference: int | None = None  # first step with another spike (golden: or state)
+    first_difference: int | None = None  # first step with another spike or state
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,7 +54,7 @@ class Verification(Displayed):
     # share of (step, sample, class) with the same logit, in Lava the same sum of logits so far, or
     # the same state of an integrator
     readout_agreement: float
-    readout_difference: int | None = None  # first step at which a logit of a golden sample differs
+    readout_difference: int | None = None  # first step at which it differs
     simulated: bool = True  # False where only the golden samples were replayed
     others: tuple["Verification", ...] = ()  # of the golden samples and further simulators
     not_run: tuple[str, ...] = ()  # simulators that did not run, and why
@@ -103,99 +102,67 @@ def verify(path: str | PathLike[str], spikes: Tensor | None = None) -> Verificat
         RuntimeError: if it fails; with its output.
     """
     quantized, golden = read_with_golden(path)
-    replayed = [] if golden is None else [_replayed(quantized, golden)]
-    if spikes is None:
-        if not replayed:
-            raise ValueError(f"{fspath(path)} holds no golden samples, and there are no spikes to run in Lava.")
-        return replayed[0]
-    x = quantized.padded(spikes)
     runs, not_run = [], []
+    if spikes is None and not golden:
+        raise ValueError(f"{fspath(path)} holds no golden samples, and there are no spikes to run in Lava.")
     adaptive = [i for i, layer in enumerate(quantized.layers, start=1) if isinstance(layer, AtrlifLayer)]
-    for name in SIMULATORS:
-        if name == "nengo-loihi" and adaptive:
-            reason = f"layer {adaptive[0]} is an ALIF, and a compartment of Loihi 1 has a fixed threshold."
-            not_run.append(f"{name}: not run: {reason}")
-            continue
+    for name in SIMULATORS if spikes is not None else ():
+        x = quantized.padded(spikes)  # type: ignore[arg-type]
         try:
-            runs.append(_compared(quantized, x, simulate(name, [(path, x)])[0]))
+            if name == "nengo-loihi" and adaptive:
+                raise RuntimeError(
+                    f"layer {adaptive[0]} is an ALIF, and a compartment of Loihi 1 has a fixed threshold."
+                )
+            result = simulate(name, path, x)
         except (FileNotFoundError, TimeoutError, RuntimeError) as error:
             if name == "Lava" and not isinstance(error, FileNotFoundError):
                 raise
             not_run.append(f"{name}: not run: {error}")
-    if not runs and not replayed:
+        else:
+            found = {key: torch.from_numpy(value) for key, value in result.items() if key != "versions"}
+            runs.append(_compared(quantized, found | {"spikes_0": x}, tuple(map(str, result["versions"]))))
+    if golden:
+        replayed = _compared(quantized, golden, ("golden samples through the integers of the file",))
+        runs.append(replace(replayed, simulated=False))
+    if not runs:
         raise FileNotFoundError("; ".join(not_run))
-    first, *others = [*runs, *replayed]
-    return replace(first, others=tuple(others), not_run=tuple(not_run))
+    return replace(runs[0], others=tuple(runs[1:]), not_run=tuple(not_run))
 
 
-def _replayed(quantized: QuantizedNetwork, golden: Golden) -> Verification:
-    """The golden samples through integers, each layer alone."""
-    below = [z.double() for z in golden.spikes]
-    sent = [*below[1:], golden.readout]  # the last one by an integrator
-    layers, z, same_states = [], torch.empty(0), torch.empty(0)
-    for layer, x, wanted, states in zip(quantized.layers, below, sent, golden.states, strict=False):
-        ((z,), (sums,)) = replay([layer], x)
-        same_spikes, same_states = z == wanted, sums == states
-        first = first_step(~same_spikes.all(2) | ~same_states)
-        shares = same_spikes.double().mean().item(), same_states.double().mean().item()
-        layers.append(LayerAgreement(int(wanted.sum()), *shares, first))
-    logits = quantized.logits(z if quantized.integrates else below[-1])
-    same = logits == golden.readout
-    if quantized.integrates:
-        layers.pop()
-        same &= same_states.unsqueeze(2)
-    return Verification(
-        tuple(layers),
-        steps=len(same) - quantized.latency,
-        samples=same.shape[1],
-        tools=("golden samples through the integers of the file",),
-        logits=quantized.on_time(logits, quantized.latency),
-        readout_agreement=same.double().mean().item(),
-        readout_difference=first_step(~same),
-        simulated=False,
-    )
+def _compared(quantized: QuantizedNetwork, found: dict[str, Tensor], tools: tuple[str, ...]) -> Verification:
+    """Spikes, states and readout of a file or a simulator, by name, against each layer alone and the readout."""
 
+    def first(same: Tensor) -> int | None:  # step of (T, ...) at which something differs
+        steps = (~same.flatten(1).all(1)).nonzero()
+        return int(steps[0]) if len(steps) else None
 
-def _compared(quantized: QuantizedNetwork, x: Tensor, result: dict[str, Any]) -> Verification:
-    """A simulator's result against the steps of the integers."""
-    with torch.no_grad():
-        steps = list(integer_steps(quantized.layers, x))
-    count = len(quantized.layers)
-    layers, z, theirs = [], torch.empty(0), torch.empty(0)
-    for i in range(count):
-        states, z = [step.states[i] for step in steps], torch.stack([step.spikes[i] for step in steps])
-        equal = [
-            torch.stack([getattr(state, name) for state in states]) == torch.from_numpy(result[f"{name}_{i + 1}"])
-            for name in states[0]._fields
-        ]
-        integrates = quantized.integrates and i == count - 1
-        theirs = torch.from_numpy(result[f"v_{i + 1}" if integrates else f"spikes_{i + 1}"])
-        shares = (z == theirs).double().mean().item(), min(same.double().mean().item() for same in equal)
-        layers.append(LayerAgreement(int(z.sum()), *shares, first_step(z != theirs)))
-    logits = quantized.logits(theirs.double())
-    if quantized.integrates:
-        readout_agreement = layers.pop().state_agreement
-    else:
-        same = logits == quantized.logits(z)
-        if f"v_{count + 1}" in result:  # Lava's readout adds up, and reads the last layer one step late
+    layers, count = [], len(quantized.layers)
+    logits, same = torch.empty(0), torch.empty(0)
+    for i, layer in enumerate(quantized.layers, start=1):
+        ((z, values),) = replay([layer], found[f"spikes_{i - 1}"].double())
+        states = {f"{name}_{i}": value for name, value in values.items()}
+        states[f"states_{i}"] = torch.stack([*values.values()]).sum((0, 3))
+        same_states = torch.stack([value == found[name] for name, value in states.items() if name in found]).all(0)
+        if i == count and quantized.integrates:
+            logits = found["readout" if "readout" in found else f"v_{i}"].double()
+            same = (z == logits) & same_states.view(*z.shape[:2], -1)
+            continue
+        same = z == found[f"spikes_{i}"]
+        difference = first(same.all(2) & same_states.view(*z.shape[:2], -1).all(2))
+        shares = same.double().mean().item(), same_states.double().mean().item()
+        layers.append(LayerAgreement(int(found[f"spikes_{i}"].sum()), *shares, difference))
+    if not quantized.integrates:
+        logits = quantized.logits(found[f"spikes_{count}"].double())
+        same = torch.ones_like(logits, dtype=torch.bool)  # of nengo-loihi, which has no readout
+        if "readout" in found:
+            same = logits == found["readout"]
+        elif f"v_{count + 1}" in found:  # Lava's readout adds up, and reads the last layer one step late
             expected = UNIT * (logits.cumsum(0) - logits)
             inside = (expected - 1 + LIMIT) % (2 * LIMIT) + 1 - LIMIT  # a sum may wrap more than once
-            same = clip(inside) == torch.from_numpy(result[f"v_{count + 1}"])
-        readout_agreement = same.double().mean().item()
-    return Verification(
-        tuple(layers),
-        steps=len(logits) - quantized.latency,
-        samples=logits.shape[1],
-        tools=tuple(str(tool) for tool in result["versions"]),
-        logits=quantized.on_time(logits, quantized.latency),
-        readout_agreement=readout_agreement,
-    )
-
-
-def first_step(differs: Tensor) -> int | None:
-    """The first step of (T, ...) at which something differs; None if nothing does."""
-    steps = differs.flatten(1).any(1).nonzero()
-    return int(steps[0]) if len(steps) else None
+            same = clip(inside) == found[f"v_{count + 1}"]
+    steps, samples = logits.shape[0] - quantized.latency, logits.shape[1]
+    on_time = quantized.on_time(logits, quantized.latency)
+    return Verification(tuple(layers), steps, samples, tools, on_time, same.double().mean().item(), first(same))
 
 
 def find_python(name: SimulatorName) -> Path:
@@ -211,17 +178,15 @@ def find_python(name: SimulatorName) -> Path:
     return Path(found).absolute()
 
 
-def simulate(name: SimulatorName, jobs: Sequence[tuple[str | PathLike[str], Tensor]]) -> list[dict[str, np.ndarray]]:
-    """Run files in one process of a simulator on x (T, B, n_in) each; the arrays that it wrote.
+def simulate(name: SimulatorName, path: str | PathLike[str], x: Tensor) -> dict[str, np.ndarray]:
+    """Run a file in a process of a simulator on x (T, B, n_in); the arrays that it wrote.
 
     When the time is up, the process and all that it started are killed.
     """
-    timeout = PER_SAMPLE * (1 + sum(x.shape[1] for _, x in jobs))
-    command: list[str | PathLike[str]] = [find_python(name), "-I", Path(__file__).with_name("simulator.py"), name]
+    timeout, script = PER_SAMPLE * (1 + x.shape[1]), Path(__file__).with_name("simulator.py")
     with tempfile.TemporaryDirectory() as folder:
-        for i, (path, x) in enumerate(jobs):
-            np.savez(Path(folder, f"in_{i}.npz"), allow_pickle=False, spikes=x.numpy().astype(np.uint8))
-            command += [Path(path).absolute(), f"in_{i}.npz", f"out_{i}.npz"]
+        np.savez(Path(folder, "in.npz"), allow_pickle=False, spikes=x.numpy().astype(np.uint8))
+        command = [find_python(name), "-I", script, name, Path(path).absolute(), "in.npz", "out.npz"]
         # a session of its own, because a failing model leaves Lava's processes waiting for ever
         with (
             Path(folder, "log").open("w+b") as log,
@@ -230,15 +195,12 @@ def simulate(name: SimulatorName, jobs: Sequence[tuple[str | PathLike[str], Tens
             try:
                 child.wait(timeout)
             except subprocess.TimeoutExpired:
-                raise TimeoutError(f"{name} did not finish {fspath(jobs[0][0])} in {timeout:g} s.") from None
+                raise TimeoutError(f"{name} did not finish {fspath(path)} in {timeout:g} s.") from None
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
         if child.returncode != 0:
             text = Path(folder, "log").read_text(errors="replace")
-            raise RuntimeError(f"{name} failed on {fspath(jobs[0][0])}:\n{text[-2000:]}")
-        results = []
-        for i in range(len(jobs)):
-            with np.load(Path(folder, f"out_{i}.npz"), allow_pickle=False) as file:
-                results.append(dict(file))
-        return results
+            raise RuntimeError(f"{name} failed on {fspath(path)}:\n{text[-2000:]}")
+        with np.load(Path(folder, "out.npz"), allow_pickle=False) as file:
+            return dict(file)

@@ -1,4 +1,4 @@
-"""Networks of snnTorch, norse and spikingjelly in our own cells, and a step of delay per layer.
+"""What can be exported: LIF, CubaLIF, ALIF and LI; networks of snnTorch, norse and spikingjelly in these cells.
 
 What each library computes in a step, with z the spikes and I the layer's input:
 
@@ -20,17 +20,64 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import pad
 
-from neurolsc.export.neurons import exported_kind
 from neurolsc.interop.foreign import ForeignCell
-from neurolsc.io import CONVERTERS
+from neurolsc.io import CONVERTERS, check_finite
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons import LI, LIF, Cell, CubaLIF
+from neurolsc.neurons import ALIF, LI, LIF, Cell, CubaLIF
+from neurolsc.neurons.cell import NO_STEP, step_of
 
-__all__ = ["delayed", "from_wrapped", "integrates"]
+__all__ = ["delayed", "exportable", "exported_kind", "from_wrapped"]
 
+EXPORTED = (LIF, CubaLIF, ALIF, LI)
 AFFINE = (nn.Linear, nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.BatchNorm1d)  # affine after training
 NO_MEMORY = 1e-3  # a time constant in steps of which exp(-1/tau) is 0
 FIRES = 1.04  # input of a bias neuron in each step, in thresholds: above 1 even after rounding
+
+
+def exported_kind(cell: Cell) -> type[Cell] | None:
+    """LIF, CubaLIF, ALIF or LI: the class that defines the cell's step; None if it is another."""
+    step = step_of(type(cell))
+    own = any(hasattr(type(cell), name) and name not in NO_STEP for name in vars(cell))
+    return step if step in EXPORTED and not own else None
+
+
+def exportable(network: Network) -> Network:
+    """The network in our own cells, if a chip and NIR have its neurons and its readout.
+
+    Raises:
+        TypeError: if a layer or the readout has no counterpart.
+        ValueError: if a number or a setting has none. Both name the layer.
+    """
+    network = from_wrapped(network)
+    check_finite(network.state_dict())
+    cell: Any
+    for i, cell in enumerate(network.cells, start=1):
+        kind = exported_kind(cell)
+        if kind is None:
+            own = "".join(f", whose step is not that of {k.__name__}" for k in EXPORTED if isinstance(cell, k))
+            names = ", ".join(k.__name__ for k in EXPORTED)
+            raise TypeError(f"layer {i} is a {type(cell).__name__}{own}; only {names} can be exported.")
+        if kind is LI:
+            if i == 1 or i < len(network.cells):
+                raise TypeError(f"layer {i} is an integrator, which sends no spikes: it must be the last of several.")
+            continue
+        wanted = {LIF: cell.reset.name, CubaLIF: "zero", ALIF: "static"}[kind]
+        if cell.reset.name != wanted:
+            name = f"{kind.__name__} with reset={cell.reset.name!r}"
+            raise ValueError(f"layer {i}: {name} has no counterpart; train with reset={wanted!r}.")
+        theta = cell.theta_rest if kind is ALIF else cell.theta
+        if not (theta > 0).all():
+            cure = " Train neurolsc.ALIFPositive in place of ALIF+ or ALIF±." if kind is ALIF else ""
+            raise ValueError(f"layer {i}: thresholds must be positive, got {theta.min():g}.{cure}")
+    readout: Any = network.readout
+    if not network.cells[-1].integrator:
+        if not isinstance(readout, nn.Linear):
+            raise TypeError(f"the readout must be linear, got {type(readout).__name__}.")
+    elif not isinstance(readout, nn.Identity):
+        weight = getattr(readout, "weight", torch.zeros(1, 1))
+        if not torch.equal(weight, torch.eye(*weight.shape).to(weight)) or readout.bias is not None:
+            raise TypeError(f"after an integrator the readout must be the identity, got {readout}.")
+    return network
 
 
 class _Neurons(NamedTuple):
@@ -77,18 +124,11 @@ def from_wrapped(network: Network) -> Network:
 
 def _saved(network: Network) -> Network:
     """The network as :func:`neurolsc.save` writes it."""
-    instead = "A file cannot describe this model: keep its weights with torch.save(model.state_dict(), path)."
-    for i, cell in enumerate(network.cells, start=1):
-        layer: Any = cell.layer if isinstance(cell, ForeignCell) else None
-        if not getattr(layer, "reset_delay", True) and getattr(layer, "reset_mechanism", "") == "subtract":
-            raise TypeError(
-                f"layer {i}: with reset_delay=False a reset by subtraction is ours only while no membrane passes twice its "
-                f"threshold. {instead} Where none does, save neurolsc.export.from_wrapped(network)."
-            )
     try:
         return from_wrapped(network)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{error} {instead}") from error
+        cure = "A file cannot describe this model: keep its weights with torch.save(model.state_dict(), path)."
+        raise TypeError(f"{error} {cure}") from error
 
 
 CONVERTERS.append(_saved)
@@ -104,8 +144,6 @@ def _cell(name: str, cell: Cell) -> Cell:
         raise TypeError(f"{name} is a {library} {kind}, which has no counterpart: use LIF or ALIF of neurolsc.")
     weight, bias = _affine(f"before {name}", cell.before, cell.input_shape, **like)
     name = f"{name} ({library} {kind})"
-    if cell.integrator and getattr(layer, "reset_mechanism", "none") != "none":
-        raise ValueError(f'{name}: its membrane is read, and its spikes reset it: train with reset_mechanism="none".')
     neurons = read(name, layer, cell.integrator)
     own = getattr(layer, "input_weights", getattr(cell, "w_in", None))
     if own is not None:
@@ -126,23 +164,16 @@ def _cell(name: str, cell: Cell) -> Cell:
     for what, decay in (("v", neurons.decay_v), ("i", neurons.decay_i)):
         if hasattr(made, f"tau_{what}"):
             retained = each(0.0 if decay is None else decay).double()
-            wrong = (retained < 0) | (retained >= 1)
-            if wrong.any():
-                raise ValueError(
-                    f"{name}: a state retains {retained[wrong][0]:g} of itself in a step, wanted 0 to < 1."
-                )
+            if not ((retained >= 0) & (retained < 1)).all():
+                raise ValueError(f"{name}: a state retains {retained.max():g} of itself in a step, wanted 0 to < 1.")
             setattr(made, f"tau_{what}", (-1 / retained.log()).clamp(min=NO_MEMORY).to(gain.dtype))
-    if isinstance(made, LI):
-        return made
-    theta = each(neurons.threshold)
-    if neurons.fires_at_threshold:
-        theta = torch.nextafter(theta, torch.zeros_like(theta))
-    if not (theta > 0).all():
-        raise ValueError(f"{name}: thresholds must be positive, got {theta.min():g}.")
-    w_rec = torch.as_tensor(neurons.w_rec).detach().to(**like)
-    w_rec = w_rec if w_rec.ndim == 2 else torch.diag(each(w_rec))  # of one to one connections
-    made.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(each(neurons.cancelled) * theta))
-    made.theta.copy_(theta)
+    if not isinstance(made, LI):
+        theta = each(neurons.threshold)
+        theta = torch.nextafter(theta, torch.zeros_like(theta)) if neurons.fires_at_threshold else theta
+        w_rec = torch.as_tensor(neurons.w_rec).detach().to(**like)
+        w_rec = w_rec if w_rec.ndim == 2 else torch.diag(each(w_rec))
+        made.w_rec.copy_(w_rec * gain.unsqueeze(1) + torch.diag(each(neurons.cancelled) * theta))
+        made.theta.copy_(theta)
     return made
 
 
@@ -162,58 +193,51 @@ def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -
 
 def _snntorch(name: str, layer: Any, integrator: bool) -> _Neurons:
     """Leaky, RLeaky and Synaptic of snnTorch."""
-    kind = type(layer).__name__
-    if kind not in ("Leaky", "RLeaky", "Synaptic"):
-        raise TypeError(f"{name} has no counterpart: use Leaky, RLeaky or Synaptic.")
-    if (layer.graded_spikes_factor != 1).any():
-        raise ValueError(f"{name}: its spikes are graded by {layer.graded_spikes_factor}, wanted 1.")
-    for setting in ("inhibition", "state_quant"):
-        if getattr(layer, setting):
-            raise ValueError(f"{name}: {setting} has no counterpart: train without it.")
-    recurrent = getattr(layer, "recurrent", None)
-    if isinstance(recurrent, nn.Conv2d):
-        raise TypeError(f"{name}: its recurrence is a convolution; use linear_features=.")
+    kind, reset, recurrent = type(layer).__name__, layer.reset_mechanism, getattr(layer, "recurrent", None)
+    if kind not in ("Leaky", "RLeaky", "Synaptic") or isinstance(recurrent, nn.Conv2d):
+        raise TypeError(f"{name} has no counterpart: use Leaky, RLeaky with linear_features= or Synaptic.")
+    if (layer.graded_spikes_factor != 1).any() or layer.inhibition or layer.state_quant:
+        raise ValueError(f"{name}: graded spikes, inhibition and state_quant have no counterpart: train without them.")
     w_rec, bias = getattr(recurrent, "weight", getattr(recurrent, "V", 0.0)), getattr(recurrent, "bias", None)
-    reset, current = layer.reset_mechanism, kind == "Synaptic"
-    decay = layer.beta.detach().clamp(0, 1)
-    decay_i = layer.alpha.detach().clamp(0, 1) if current else None
+    decay_i = layer.alpha.detach().clamp(0, 1) if kind == "Synaptic" else None
+    neurons = _Neurons(layer.beta.detach().clamp(0, 1), layer.threshold, "none", decay_i, w_rec=w_rec, bias=bias)
     if integrator:
-        return _Neurons(decay, layer.threshold, "none", decay_i)
-    if reset == "zero" and kind != "Leaky" and layer.reset_delay:
+        if reset != "none":
+            raise ValueError(
+                f'{name}: its membrane is read, and its spikes reset it: train with reset_mechanism="none".'
+            )
+        return neurons
+    if reset == "zero":
+        if kind != "Leaky" and layer.reset_delay:
+            raise ValueError(
+                f'{name}: reset_mechanism="zero" with reset_delay=True drops the input of the step after a spike, which '
+                "no chip does: train with reset_delay=False."
+            )
+        return neurons._replace(reset="zero")
+    if kind == "Synaptic":
         raise ValueError(
-            f'{name}: reset_mechanism="zero" with reset_delay=True drops the input of the step after a spike, which no chip '
-            "does: train with reset_delay=False."
+            f'{name}: with a current of its own a chip resets the voltage to zero: train with reset_mechanism="zero" and '
+            "reset_delay=False, or use Leaky."
         )
-    if reset != "zero" and current:
-        raise ValueError(
-            f'{name}: reset_mechanism="{reset}" with a current of its own has no counterpart: a chip resets a voltage to zero, '
-            'train with reset_mechanism="zero" and reset_delay=False, or use Leaky.'
-        )
-    cancelled: Tensor | float = 1.0 if reset == "none" else 0.0
     if reset == "subtract" and not layer.reset_delay:
-        cancelled = 1 - decay  # it leaks from the step of the spike on
-    ours = "zero" if reset == "zero" else "subtract"
-    return _Neurons(decay, layer.threshold, ours, decay_i, w_rec=w_rec, bias=bias, cancelled=cancelled)
+        raise ValueError(f"{name}: it subtracts twice from a high membrane: train with reset_delay=True.")
+    return neurons._replace(reset="subtract", cancelled=float(reset == "none"))
 
 
 def _norse(name: str, layer: Any, integrator: bool) -> _Neurons:
     """LIF, LIFRecurrent, LIFBox and the integrators of norse."""
-    kind = type(layer).__name__.removesuffix("Cell")
+    kind, p = type(layer).__name__.removesuffix("Cell"), layer.p
     if not integrator and kind not in ("LIF", "LIFRecurrent", "LIFBox"):
         raise TypeError(f"{name} has no counterpart: use LIF, LIFRecurrent, LIFBox, or LI as the last layer.")
-    p = layer.p
-    leak = torch.as_tensor(p.v_leak)
+    leak, rest = torch.as_tensor(p.v_leak), torch.as_tensor(0.0 if integrator else p.v_reset)
+    if (leak != rest).any():
+        raise ValueError(
+            f"{name}: v_leak is {leak}, wanted {rest}, {'0' if integrator else 'its v_reset'}, as on a chip."
+        )
     gain = (layer.dt * torch.as_tensor(p.tau_mem_inv)).double()  # a share of 1 - gain in float32 is another
     decay_i = None if kind.endswith("Box") else 1 - (layer.dt * torch.as_tensor(p.tau_syn_inv)).double()
     if integrator:
-        if leak.any():
-            raise ValueError(f"{name}: its v_leak is {leak}: a chip leaks to 0, train with v_leak=0.")
         return _Neurons(1 - gain, torch.ones(()), "none", decay_i, gain)
-    v_reset = torch.as_tensor(p.v_reset)
-    if (leak != v_reset).any():
-        raise ValueError(
-            f"{name}: v_reset is {v_reset} and v_leak {leak}: a chip resets to rest, train with both equal."
-        )
     return _Neurons(1 - gain, p.v_th - leak, "zero", decay_i, gain, getattr(layer, "recurrent_weights", 0.0))
 
 
@@ -236,29 +260,8 @@ def _spikingjelly(name: str, layer: Any, integrator: bool) -> _Neurons:
     )
 
 
-def integrates(network: Network) -> bool:
-    """True if the readout is a leaky integrator: the last cell, with nothing after it.
-
-    Raises:
-        TypeError: if an integrator is followed by something, or the readout is not linear.
-    """
-    for i, cell in enumerate(network.cells, start=1):
-        if cell.integrator and (i == 1 or i < len(network.cells)):
-            raise TypeError(f"layer {i} is an integrator, which sends no spikes: it can only be the last of several.")
-    readout: Any = network.readout
-    if not network.cells[-1].integrator:
-        if not isinstance(readout, nn.Linear):
-            raise TypeError(f"the readout must be linear, got {type(readout).__name__}.")
-        return False
-    weight = getattr(readout, "weight", torch.zeros(1, 1))
-    identity = torch.equal(weight, torch.eye(*weight.shape).to(weight)) and getattr(readout, "bias", None) is None
-    if not isinstance(readout, nn.Identity) and not identity:
-        raise TypeError(f"after an integrator the readout must be the identity, got {readout}.")
-    return True
-
-
 def delayed(network: Network) -> Network:
-    """The same network with ``layer_delay=1``: layer l, counted from 1, spikes l steps later.
+    """The same network in our own cells with ``layer_delay=1``: layer l, counted from 1, spikes l steps later.
 
     Its logits come as many steps later as it has layers, an LI included. Biases must not act before the input arrives:
     if there are any, each layer gets one neuron more, the last, whose synapses are the biases. It fires in every step
@@ -266,54 +269,52 @@ def delayed(network: Network) -> Network:
     second such neuron, which the first one wakes.
 
     Args:
-        network: LIF and CubaLIF layers (without biases any), and a linear readout or an LI.
+        network: what :func:`quantize` accepts, biases of LIF and CubaLIF only. With ``layer_delay=1`` it is returned as
+            it is.
 
     Raises:
-        TypeError: if there are biases and a layer is another cell, or the readout is not linear.
+        TypeError: if a layer or the readout cannot be exported, or there are biases and a layer is an ALIF.
+        ValueError: if a number or a setting cannot.
     """
-    leaky = integrates(network)
     if network.layer_delay:
         return network
-    cells: list[Any] = [cell.copy() for cell in network.cells]
-    readout: Any = copy.deepcopy(network.readout)
-    tail = cells.pop() if leaky else None
-    weight, bias = (readout.weight, readout.bias) if tail is None else (tail.w_in, tail.b_v)
-    bias = torch.zeros(1) if bias is None else bias
+    network = exportable(network)
+    like, cells = network.dtype_and_device, [cell.copy() for cell in network.cells]
+    tail: Any = cells.pop() if network.cells[-1].integrator else None
+    old: Any = network.readout if tail is None else tail
+    weight, bias = (old.weight, old.bias) if tail is None else (old.w_in, old.b_v)
+    bias, count = torch.zeros(1) if bias is None else bias, 0
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        if bias.any() or any(cell.b_v.any() for cell in cells if hasattr(cell, "b_v")):
-            count = [1] * (len(cells) - 1) + [1 + (leaky and bool(bias.any()))]
-            cells = [_with_bias_neurons(f"layer {i + 1}", cell, i > 0, count[i]) for i, cell in enumerate(cells)]
-            weight = pad(weight, (0, count[-1]))
+        if bias.any() or any(cell.get_buffer("b_v").any() for cell in cells):
+            for i, old in enumerate(cells):
+                kind: Any = exported_kind(old)
+                if kind is ALIF:
+                    raise TypeError(f"layer {i + 1} is an ALIF: only biases of LIF and CubaLIF layers can be delayed.")
+                n, zero, woken = old.n_hidden, old.reset.name == "zero", i > 0
+                count = 1 + (tail is not None and i == len(cells) - 1 and bool(bias.any()))
+                made = kind(old.n_in + woken, n + count, reset="zero" if zero else "subtract").to(**like)
+                for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
+                    matrix.zero_()
+                    matrix[:n, : before.shape[1]] = before
+                made.w_rec[:n, n] = old.b_v
+                made.w_rec[n:, n:] = torch.eye(count) * (not zero)  # which cancels the reset
+                made.w_rec[n + 1 :, n] = FIRES
+                made.b_v.zero_()
+                if woken:
+                    made.w_in[n, -1] = FIRES
+                else:
+                    made.b_v[n] = FIRES
+                made.theta.copy_(pad(old.theta, (0, count), value=1.0))
+                made.spike = old.spike
+                for tau in ("tau_v", "tau_i") if kind is CubaLIF else ("tau_v",):
+                    setattr(made, tau, pad(getattr(old, tau), (0, count), value=NO_MEMORY))
+                cells[i] = made
+            weight = pad(weight, (0, count))
             weight[:, -1] = bias
-        if tail is not None:
-            tail.n_in, tail.w_in = weight.shape[1], nn.Parameter(weight)
-            tail.b_v.zero_()
-            return Network([*cells, tail], readout, layer_delay=1)
-        plain = nn.Linear(weight.shape[1], network.n_out, bias=False, **network.dtype_and_device)
-        plain.weight.copy_(weight)
-        return Network(cells, plain, layer_delay=1)
-
-
-def _with_bias_neurons(name: str, cell: Cell, wider: bool, count: int) -> Cell:
-    """A cell with `count` neurons more; if `wider`, the one of the layer below wakes the first."""
-    kind: Any = exported_kind(name, cell)
-    if kind not in (LIF, CubaLIF):
-        raise TypeError(f"{name} is a {type(cell).__name__}: only biases of LIF and CubaLIF layers can be delayed.")
-    old: Any = cell
-    n, like, zero = cell.n_hidden, cell.dtype_and_device, old.reset.name == "zero"
-    made: Any = kind(cell.n_in + wider, n + count, reset="zero" if zero else "subtract").to(**like)
-    for matrix, before in ((made.w_in, old.w_in), (made.w_rec, old.w_rec)):
-        matrix.zero_()
-        matrix[:n, : before.shape[1]] = before
-    made.w_rec[:n, n] = old.b_v
-    if wider:
-        made.w_in[n, -1] = FIRES
-    made.w_rec[n:, n:] = torch.eye(count) * (not zero)  # which cancels the reset
-    made.w_rec[n + 1 :, n] = FIRES  # the second is woken by the first
-    made.b_v.zero_()
-    made.b_v[n] = 0.0 if wider else FIRES
-    made.theta.copy_(torch.cat((old.theta, torch.ones(count, **like))))
-    made.spike = old.spike
-    for tau in ("tau_v", "tau_i") if kind is CubaLIF else ("tau_v",):
-        setattr(made, tau, torch.cat((getattr(old, tau), torch.full((count,), NO_MEMORY, **like))))
-    return made
+        if tail is None:
+            readout = nn.Linear(weight.shape[1], network.n_out, bias=False, **like)
+            readout.weight.copy_(weight)
+            return Network(cells, readout, layer_delay=1)
+        tail.n_in, tail.w_in = weight.shape[1], nn.Parameter(weight)
+        tail.b_v.zero_()
+        return Network([*cells, tail], copy.deepcopy(network.readout), layer_delay=1)

@@ -36,11 +36,9 @@ def alif(
 
 MADE = {
     "subtract": lambda: [lif(), lif(WIDTH, 16, recurrent=False)],
-    "zero": lambda: [lif(reset="zero"), lif(WIDTH, 16, recurrent=False, reset="zero")],
+    "zero": lambda: [lif(reset="zero", bias=0.1), lif(WIDTH, 16, recurrent=False, reset="zero")],
     "bias, subtract": lambda: [lif(bias=0.1), lif(WIDTH, 16, bias=0.2)],
-    "bias, zero": lambda: [lif(bias=0.1, reset="zero")],
-    "ALIF": lambda: [alif(bias=0.02), alif(WIDTH, 16)],
-    "ALIF below LIF": lambda: [alif(kind=ALIFPositive), lif(WIDTH, 16)],
+    "ALIF": lambda: [alif(bias=0.02), alif(WIDTH, 16, kind=ALIFPositive), lif(16, 16)],
 }
 KINDS = tuple(MADE)
 

@@ -121,11 +121,9 @@ def test_at_the_threshold_cuba_does_not_fire_and_an_alif_does():
 
 
 def test_wraps_saturations_and_large_inputs_are_counted():
-    growing = cuba(2.0**15, 2.0**17 - 1, decays=(0.0, 4095.0))  # u grows by 2^21 a step
-    last = list(integer_steps([growing], torch.ones(6, 1, 1, dtype=torch.float64)))[-1].states[0]
-    found = run(growing, 6)[1]
-    assert (found.u, found.wraps, last.u.item()) == (5 * 2**21, 1, 5 * 2**21 - 2**24)
-    found = run(cuba(2.0**15, 2.0**17 - 1), 8)[1]
-    assert found.large_inputs == 7
-    assert found.saturations == 1  # 4 x 2^21 = 2^23 is out of range; clipped it is above the threshold, v starts again
-    assert run(cuba(2.0**15 - 1, 2.0**17 - 1), 2)[1].large_inputs == 0
+    growing = cuba(2.0**15 - 1, 2.0**17 - 1, decays=(0.0, 4095.0))  # u grows by almost 2^21 a step
+    last = list(integer_steps([growing], torch.ones(7, 1, 1, dtype=torch.float64)))[-1].states[0]
+    found, step = run(growing, 7)[1], 64 * (2**15 - 1)
+    assert (found.drive, found.u, found.overflows) == (2**15 - 1, 5 * step, 2)  # a voltage is clipped, a current wraps
+    assert last.u.item() == 6 * step - 2**24
+    assert run(cuba(2.0**15, 2.0**17 - 1), 8)[1].overflows == 7 + 1  # inputs; and 4 x 2^21 = 2^23 is clipped

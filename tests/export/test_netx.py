@@ -122,8 +122,9 @@ def test_a_changed_integer_is_found_in_its_layer_at_its_first_step(kind, layer, 
     change(path, f"layer/{layer}/{name}", by)
     found = verify(path)
     assert not found.exact
-    assert found.layers[2 - layer].agreement == 1
-    assert [lay.state_agreement == 1 for lay in found.layers] == [i != layer for i in (1, 2)]
+    others = [lay for i, lay in enumerate(found.layers, start=1) if i != layer]
+    assert all(lay.agreement == lay.state_agreement == 1 for lay in others)
+    assert found.layers[layer - 1].state_agreement < 1
     # the layers below are as they were, so that a run of the whole file first differs there, too
     after = read_netx(path).run(X).spikes[layer - 1]
     spiked = (before != after).flatten(1).any(1).nonzero() + late
@@ -214,9 +215,9 @@ def test_a_readout_whose_sum_would_leave_24_bits_is_made_coarser(tmp_path):
     with torch.no_grad():
         network.readout.weight.fill_(1.0)
     x = spikes(220, 1, rate=0.5)
-    assert quantize(network).run(x).extremes[-1].wraps > 0
+    assert quantize(network).run(x).extremes[-1].overflows > 0
     report = to_netx(network, tmp_path / "a.net", x)
     assert report.readout is not None
-    assert report.readout.wraps == 0
+    assert report.readout.overflows == 0
     assert 0.45 * 2**23 < report.readout.v < 0.55 * 2**23
     assert read_netx(tmp_path / "a.net").readout_scale == report.readout_scale

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, wrap
+from neurolsc import LIF, ALIFPlusMinus, Network, wrap
 from neurolsc.export import from_nir, to_nir
-from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, alif, lif, make, spikes
+from tests.export.networks import KINDS, N_IN, N_OUT, WIDTH, lif, make, spikes
 
 DT = 1e-4
 STEPS = 100
@@ -90,7 +90,7 @@ def euler(state: np.ndarray, tau: np.ndarray, r: np.ndarray, drive: np.ndarray) 
     return state + DT / tau * (r * drive - state)
 
 
-@pytest.mark.parametrize("kind", ["subtract", "bias, zero", "ALIF"])
+@pytest.mark.parametrize("kind", ["subtract", "zero", "ALIF"])
 def test_euler_steps_of_the_nodes_fire_as_the_network_does(kind):
     a = network(kind, 0, torch.float64)
     nodes: Any = to_nir(a, dt=DT).nodes
@@ -118,19 +118,25 @@ def test_euler_steps_of_the_nodes_fire_as_the_network_does(kind):
 
 
 def test_numbers_changed_in_the_graph_win_over_what_was_noted():
-    a = network("ALIF below LIF", 1, torch.float64)
+    a = network("ALIF", 1, torch.float64)
     graph: Any = to_nir(a, dt=DT)
-    graph.nodes["lif_2"].tau_syn = graph.nodes["lif_2"].tau_syn * 2
-    graph.nodes["lif_2"].w_in = graph.nodes["lif_2"].w_in * 2
-    graph.nodes["w_rec_2"].weight[0, 0] += 0.25
+    graph.nodes["lif_3"].tau_syn = graph.nodes["lif_3"].tau_syn * 2
+    graph.nodes["lif_3"].w_in = graph.nodes["lif_3"].w_in * 2
+    graph.nodes["w_rec_3"].weight[0, 0] += 0.25
     inner = graph.nodes["alif_1"].nodes
     inner["adaptation"].r = inner["adaptation"].r * 3
     inner["threshold"].threshold = inner["threshold"].threshold * 1.5
     b = from_nir(graph)
-    torch.testing.assert_close(1 - b.cells[1].decay_v, (1 - a.cells[1].decay_v) / 2)
-    torch.testing.assert_close(b.cells[1].w_rec[0, 0], a.cells[1].w_rec[0, 0] + 0.25)
+    torch.testing.assert_close(1 - b.cells[2].decay_v, (1 - a.cells[2].decay_v) / 2)
+    torch.testing.assert_close(b.cells[2].w_rec[0, 0], a.cells[2].w_rec[0, 0] + 0.25)
     torch.testing.assert_close(b.cells[0].adaptation, a.cells[0].adaptation * 3)
     torch.testing.assert_close(b.cells[0].theta_rest, a.cells[0].theta_rest * 1.5)
+    inner["adaptation"].v_leak = np.full(WIDTH, 0.25)
+    with pytest.raises(ValueError, match=r"node alif_1 \(LI\): v_leak must be 0, .* got 0\.25"):
+        from_nir(graph)
+    graph.nodes["alif_1"].edges.append(("w_rec", "threshold"))
+    with pytest.raises(ValueError, match=r"node alif_1 is a graph"):
+        from_nir(graph)
 
 
 # refusals of to_nir
@@ -146,11 +152,7 @@ def changed(cell: Any, **values: float) -> Any:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda: ALIFPlus(WIDTH, 16), r"layer 2: NIR cannot express an ALIF with reset='subtract'.*static"),
         (lambda: wrap(nn.GRU(WIDTH, 16)).cells[0], r"layer 2 is a torch GRU, which has no counterpart"),
-        (lambda: changed(lif(WIDTH, 16), w_in=math.nan), r"cells\.1\.w_in must be finite, got nan"),
-        (lambda: changed(lif(WIDTH, 16), theta=-0.5), r"layer 2: thresholds must be positive, got -0\.5"),
-        (lambda: changed(alif(WIDTH, 16), b_theta=-1.0), r"layer 2: thresholds must be positive, got -"),
         (lambda: lif(WIDTH, 16, bias=0.1), r"layer 2: its bias \(up to 0\.15\).*layer_delay=0"),
         (lambda: changed(lif(WIDTH, 16), log_tau_v=math.log(1e9)), r"layer 2: tau_v reaches 1e\+09 steps"),
     ],
@@ -163,10 +165,10 @@ def test_networks_that_nir_cannot_express_are_refused_by_layer_and_number(made, 
 
 def test_a_step_without_length_and_a_missing_nir_are_named(monkeypatch):
     with pytest.raises(ValueError, match="dt must be positive"):
-        to_nir(make("zero"), dt=0.0)
+        to_nir(make("subtract"), dt=0.0)
     monkeypatch.setitem(sys.modules, "nir", None)  # as if it were not installed
     with pytest.raises(ImportError, match=r"pip install 'nir>=1\.0\.7'"):
-        to_nir(make("zero"), dt=DT)
+        to_nir(make("subtract"), dt=DT)
 
 
 # refusals of from_nir
@@ -200,23 +202,21 @@ def linear(rows: int = 2, columns: int = 3, value: float = 1.0) -> nir.Linear:
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        (lambda: chain(linear(), neurons(nir.IF)), r"one LIF or CubaLIF or LI or CubaLI after 0, got 1 \(IF\)"),
+        (lambda: chain(linear(), neurons(nir.IF)), r"one LIF or CubaLIF or .* after 0, got 1 \(IF\)"),
         (lambda: chain(linear(), neurons(v_reset=-0.5)), r"node 1 \(LIF\): v_reset must be 0, .* got -0\.5"),
         (
             lambda: chain(linear(), neurons(tau=5e-5)),
             r"node 1 \(LIF\): tau must be at least dt = 0\.0001 s .* got 5e-05",
         ),
         (lambda: chain(linear()), r"has no layer of neurons"),
-        (lambda: chain(linear(), neurons(nir.LI), linear(2, 2)), r"one Threshold after 1, got 2 \(Linear\)"),
         (
             lambda: chain(linear(), neurons(), linear(2, 2), neurons(), edges=[("1", "3")]),
             r"wanted one Linear or Affine after 1, got 2 \(Linear\), 3 \(LIF\): only chains",
         ),
         (lambda: chain(linear(3, 3), neurons(n=3), edges=[("1", "0")]), r"(0|1).*only chains"),
-        (lambda: chain(linear(), neurons(v_threshold=0.0)), r"node 1: thresholds must be positive, got 0"),
         (lambda: chain(linear(value=math.nan), neurons()), r"cells\.0\.w_in must be finite, got nan"),
         (lambda: chain(linear(), neurons(), linear(2, 7)), r"readout have shape \(2, 7\), wanted \(classes, 2\)"),
-        (lambda: chain(linear(5, 3), neurons()), r"v_leak of a LIF has shape \(2,\), wanted \(5,\)"),
+        (lambda: chain(linear(5, 3), neurons()), r"v_leak has shape \(2,\), wanted \(5,\)"),
     ],
 )
 def test_a_graph_that_is_none_of_our_networks_is_refused_by_node_and_type(graph, message):
@@ -224,25 +224,18 @@ def test_a_graph_that_is_none_of_our_networks_is_refused_by_node_and_type(graph,
         from_nir(graph(), dt=DT)
 
 
-def test_an_alif_whose_integrators_rest_elsewhere_is_refused():
-    graph: Any = to_nir(make("ALIF below LIF"), dt=DT)
-    graph.nodes["alif_1"].nodes["adaptation"].v_leak = np.full(WIDTH, 0.25)
-    with pytest.raises(ValueError, match=r"node alif_1\.membrane \(LI\): v_leak must be 0, .* got 0\.25"):
-        from_nir(graph)
-
-
 def test_the_step_must_be_known_and_one():
     with pytest.raises(ValueError, match="does not say how long a step is: give dt"):
         from_nir(chain(linear(), neurons()))
     with pytest.raises(ValueError, match=r"written with dt = 0\.0001 s, got dt = 0\.001 s"):
-        from_nir(to_nir(make("zero"), dt=DT), dt=1e-3)
+        from_nir(to_nir(make("subtract"), dt=DT), dt=1e-3)
 
 
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "a.nir"
     with pytest.raises(FileNotFoundError):
         from_nir(path)
-    to_nir(make("zero"), path, dt=DT)
+    to_nir(make("subtract"), path, dt=DT)
     for data in (b"a text", path.read_bytes()[:3000]):
         path.write_bytes(data)
         with pytest.raises(ValueError, match=r"a\.nir: damaged"):

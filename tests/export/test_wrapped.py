@@ -20,8 +20,6 @@ from neurolsc.export import (
     quantize,
     to_netx,
     to_nir,
-    verify,
-    write_netx,
 )
 from tests.export.networks import spikes
 
@@ -155,19 +153,6 @@ def test_a_file_holds_it_and_comes_back(name, tmp_path):
     assert from_nir(tmp_path / "a.nir", layer_delay=1).layer_delay == 1
 
 
-@pytest.mark.slow
-def test_lava_and_nengo_loihi_make_every_spike_of_the_integers(simulate_at_once, tmp_path):
-    x, files = spikes(STEPS, 1, N_IN, rate=0.3), [tmp_path / f"{i}.net" for i in range(len(FILES))]
-    for name, path in zip(FILES, files, strict=True):
-        write_netx(quantize(wrap(MODELS[name]())), path)
-    simulate_at_once([(path, x) for path in files])
-    for path in files:
-        found = verify(path, x)
-        assert all(layer.spikes > 20 for layer in found.layers)
-        assert found.exact
-        assert any(tool.startswith("lava-nc") for tool in found.tools)
-
-
 def test_a_batch_norm_before_a_layer_is_folded_into_its_weights():
     torch.manual_seed(0)
     norm: Any = nn.BatchNorm1d(WIDTH).double()
@@ -202,23 +187,29 @@ def one(*parts: nn.Module) -> Any:
     [
         (lambda: one(rleaky(reset_mechanism="zero")), r"layer 1 .*train with reset_delay=False"),
         (lambda: one(snn.Leaky(beta=1.0)), r"layer 1 .*a state retains 1 of itself"),
-        (lambda: one(snn.Leaky(beta=0.9, graded_spikes_factor=2.0)), r"layer 1 .*spikes are graded by 2\.0, wanted 1"),
+        (
+            lambda: one(snn.Leaky(beta=0.9, graded_spikes_factor=2.0)),
+            r"layer 1 .*graded spikes, .* have no counterpart",
+        ),
         (
             lambda: one(snn.RSynaptic(alpha=0.8, beta=0.9, linear_features=WIDTH)),
-            r"layer 1 \(snntorch RSynaptic\) has no counterpart: use Leaky, RLeaky or Synaptic",
+            r"layer 1 \(snntorch RSynaptic\) has no counterpart: use Leaky, RLeaky .* or Synaptic",
         ),
         (lambda: one(neuron.IFNode()), r"layer 1 .*use LIFNode or ParametricLIFNode, which leak"),
         (
             lambda: one(norse.LIFCell(norse.LIFParameters(v_reset=torch.tensor(0.5)))),
-            r"layer 1 .*v_reset is 0\.5 and v_leak 0",
+            r"layer 1 .*v_leak is 0\.0, wanted 0\.5, its v_reset",
         ),
         (lambda: one(nn.ReLU(), leaky()), r"before layer 1: ReLU cannot be exported"),
         (lambda: lif_and(norse.LICell(), nn.Linear(4, 3)), "after an integrator the readout must be the identity"),
         (
             lambda: lif_and(norse.LICell(), nn.Linear(4, 3), norse.LICell()),
-            "layer 2 is an integrator, .* it can only be the last",
+            "layer 2 is an integrator, .* it must be the last",
         ),
-        (lambda: lif_and(norse.LICell(norse.LIParameters(v_leak=torch.tensor(0.5)))), r"layer 2 .*its v_leak is 0\.5"),
+        (
+            lambda: lif_and(norse.LICell(norse.LIParameters(v_leak=torch.tensor(0.5)))),
+            r"layer 2 .*v_leak is 0\.5, wanted 0",
+        ),
         (
             lambda: wrap([nn.Linear(N_IN, WIDTH), snn.Leaky(beta=0.9)], output="membrane"),
             r'layer 1 .*train with reset_mechanism="none"',
@@ -234,7 +225,7 @@ def test_layers_without_counterpart_are_refused_by_name(made, message):
     ("neuron", "message"),
     [
         (lambda: snn.Synaptic(alpha=0.8, beta=0.9), 'layer 1 .*train with reset_mechanism="zero"'),
-        (lambda: snn.Leaky(beta=0.9, reset_delay=False), r"layer 1: .*save neurolsc\.export\.from_wrapped\(network\)"),
+        (lambda: snn.Leaky(beta=0.9, reset_delay=False), "layer 1 .*train with reset_delay=True"),
     ],
 )
 def test_save_refuses_models_that_it_cannot_describe_and_names_torch_save(neuron, message, tmp_path):
@@ -258,9 +249,9 @@ def test_an_integrator_with_a_long_memory_gets_the_scale_that_its_sums_leave(tmp
     report = to_netx(network, tmp_path / "a.net", x)
     assert report.readout is not None
     assert 0.2 < report.readout.reach <= 0.5
-    with pytest.raises(ValueError, match=r"delayed\(from_wrapped\(network\)\)"):
+    with pytest.raises(ValueError, match=r"delayed\(network\)"):
         QuantizationAware(network)
-    ours = delayed(from_wrapped(network))
+    ours = delayed(network)
     run = QuantizationAware(ours, x).run(x)
     run.logits.sum().backward()
     assert ours.cells[-1].get_parameter("w_in").grad.any()  # type: ignore[union-attr]
