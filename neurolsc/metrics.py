@@ -285,7 +285,8 @@ def check_classes(targets: Tensor, logits: Tensor, *, per_step: bool = False) ->
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise TypeError(f"{name} must be integers, got {targets.dtype}.")
     if targets.shape != wanted:
-        raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(targets.shape)}.")
+        first = "; x is batch first: give x.transpose(0, 1)" if targets.shape == logits.shape[:1] else ""
+        raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(targets.shape)}{first}.")
     bad = targets[(targets < 0) | (targets >= classes)]
     if len(bad):
         raise ValueError(f"{name} must lie in 0 ... {classes - 1}, as there are {classes} logits, got {bad[0]}.")

@@ -63,11 +63,12 @@ net = Net()
 # %% [markdown]
 # ## Wrap it
 #
-# `wrap` returns a `Network` over the *same* parameters. Each cell shows which parameters move which
+# `wrap` returns a `Network` over the *same* parameters. With an example input it follows `forward`
+# and compares what comes out. Each cell shows which parameters move which
 # [radius](1_first_network.md).
 
 # %%
-network = neurolsc.wrap(net)
+network = neurolsc.wrap(net, x)
 assert torch.equal(network(x), net(x))
 print(*(cell.extra_repr() for cell in network.cells), sep="\n")
 

@@ -138,8 +138,9 @@ def named(spec: str) -> Initialiser:
         return _make(ast.parse(spec.strip(), mode="eval").body)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         why = str(error).removesuffix(".")
+        why += "" if why.endswith("?") else "."
         raise ValueError(
-            f"{spec[:80]!r} is no initialiser: {why}. Write a name, with numbers or words in brackets, such as "
+            f"{spec[:80]!r} is no initialiser: {why} Write a name, with numbers or words in brackets, such as "
             f"RateMatching(0.15), or several joined by +; known are {', '.join(sorted(INITIALISERS))}."
         ) from error
 

@@ -23,7 +23,7 @@ from neurolsc.initialisers.base import (
 )
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
-from neurolsc.stability.findings import Finding, surrogate_fault
+from neurolsc.stability.findings import NO_SURROGATE, Finding, surrogate_fault
 from neurolsc.stability.one_layer import next_reads, rate, reads, scale_to_rate, settle, steps, without
 from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
 from neurolsc.stability.scale import match_firing_rates, no_thresholds
@@ -184,6 +184,9 @@ class BySource(Initialiser):
         to which `set_layer` may append.
         """
         found, x, last = list[Finding](), first_input(network, inputs), first_input(network, inputs[-1:])
+        for fault in _surrogate_faults(network):
+            if fault.name == NO_SURROGATE:
+                raise ValueError(str(fault))
 
         def drawn(x: Tensor) -> tuple[Tensor, Tensor]:
             """Samples and steps of a batch."""

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -92,6 +93,14 @@ def wrap(
         raise ValueError(
             "there is no recurrent layer to wrap: none of snnTorch, norse, spikingjelly, neurolsc or torch.nn's RNN, GRU, LSTM."
         )
+    if run is None and isinstance(module, nn.Module) and not isinstance(module, nn.Sequential):
+        for below, part in pairwise(parts):
+            own = hasattr(part, "input_weights") or _library(part) in (None, "torch", "neurolsc")
+            if _library(below) and not own:
+                raise ValueError(
+                    f"in the order of definition no module is between a {type(below).__name__} and a {type(part).__name__}: "
+                    "pass an example of the model's input, wrap(net, x), which shows the order of use."
+                )
     if len(set(layers)) < len(layers):
         raise ValueError("a recurrent layer occurs twice: its two uses would share a hidden state.")
     if input_shape is not None:
@@ -379,7 +388,8 @@ def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
     if isinstance(size, int | Tensor):
         return (int(size),)
     raise ValueError(
-        f"the shape of an input is not known from {type(first).__name__}; pass input_shape, such as 784 or (1, 28, 28)."
+        f"the shape of an input is not known from {type(first).__name__}; pass an example of the model's input, "
+        "wrap(net, x), or input_shape, such as 784 or (1, 28, 28)."
     )
 
 

@@ -126,6 +126,11 @@ class Cell(nn.Module, ABC):
     integrator: bool = False
     input_matrices: tuple[str, ...] = ()
 
+    def __new__(cls, *args: Any, **settings: Any) -> "Cell":
+        if "beta" in settings and cls.__module__.startswith("neurolsc.neurons."):
+            raise TypeError(f"{cls.__name__} takes no beta: of snnTorch's, a decay, give tau_v = -1 / math.log(beta).")
+        return super().__new__(cls)
+
     def __init__(self, n_in: int, n_hidden: int) -> None:
         super().__init__()
         self.n_in = whole("n_in", n_in)

@@ -9,7 +9,7 @@ from torch import Tensor
 from neurolsc.neurons.cell import Cell
 from neurolsc.validation import stored_parameter
 
-DEAD, NOT_FINITE = "dead layer", "surrogate not finite"
+DEAD, NOT_FINITE, NO_SURROGATE = "dead layer", "surrogate not finite", "no surrogate"
 REACH = 20.0  # thresholds from the threshold up to which the derivative of a surrogate has to be finite
 # Change of a decay per change of log tau below which float32 does not see the steps of an optimizer: a hundred of 1e-3
 # move a decay near 1 by less than its resolution, 1.2e-7.
@@ -36,11 +36,19 @@ class Finding:
 
 
 def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
-    """The finding of a layer (from 0) whose surrogate has a NaN or infinite derivative near the threshold, else None.
+    """The finding of a layer (from 0) whose spikes have no derivative, or a NaN or infinite one near the threshold.
 
     A single voltage there makes the gradient of every weight NaN, at any learning rate: snnTorch's
     ``sigmoid(slope=25)`` does so from 3.5 below the threshold on, in float32.
     """
+    membrane = cell.membrane()
+    if membrane is not None:
+        v = getattr(cell.initial_state(1), membrane.name).detach().requires_grad_()
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            derivative = membrane.spike(v).requires_grad
+        if not derivative:
+            problem, cause = "its spikes have no derivative", "its spike function is no surrogate"
+            return Finding(layer + 1, problem, "use fast_sigmoid or atan", cause, NO_SURROGATE)
     low, high = finite_distances(cell)
     distance, side = min((-low, "below"), (high, "above"))
     if distance == math.inf:

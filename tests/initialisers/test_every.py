@@ -1,5 +1,6 @@
 """What holds of every initialiser: seeds, frozen parameters, dtypes, modes, other libraries, refusals, texts."""
 
+import copy
 from dataclasses import dataclass
 
 import pytest
@@ -18,6 +19,7 @@ from neurolsc.initialisers import (
     Initialiser,
     Orthogonal,
     RateMatching,
+    Relay,
     named,
     register,
 )
@@ -183,6 +185,12 @@ def test_a_surrogate_whose_derivative_is_not_finite_is_a_finding(make_spikes):
     faults = [f for f in found if "derivative of its surrogate is not finite" in f.problem]
     assert faults and all("use fast_sigmoid or atan" in str(f) for f in faults)
     assert not any("surrogate" in f.problem for f in start.apply(network(snntorch.surrogate.atan()), [x]))
+    without = network(lambda v: (v > 0).float())
+    assert [f.layer for f in start.apply(without, [x]) if f.problem == "its spikes have no derivative"] == [1, 2]
+    before = copy.deepcopy(without.state_dict())
+    with pytest.raises(ValueError, match=r"layer 1: its spikes have no derivative .*use fast_sigmoid or atan"):
+        Relay().apply(without, [x])
+    assert all(torch.equal(value, before[name]) for name, value in without.state_dict().items())
 
 
 # ---- texts
@@ -216,7 +224,7 @@ def test_a_chain_is_flat_and_its_text_shows_what_is_not_the_default():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("LSVU", "unknown name LSVU; did you mean LSUV.* known are .*LSUV"),
+        ("LSVU", r"unknown name LSVU; did you mean LSUV\? Write .* known are .*LSUV"),
         ("LSUV(varience=1)", "unexpected keyword argument 'varience'"),
         ("RateMatching(2)", r"rate must be .* in \(0, 1\), got 2"),
         ("LSC(rule='mine')", "rule must be one of 'default', "),

@@ -116,7 +116,7 @@ class Counting(nn.Module):
     [
         (lambda: [nn.Linear(3, 3), torch.relu], TypeError, "wrap takes a module or a list of modules"),
         (lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()), ValueError, "no recurrent layer"),
-        (lambda: [nn.Conv2d(1, 2, 3), snn.Leaky(0.9)], ValueError, "pass input_shape"),
+        (lambda: [nn.Conv2d(1, 2, 3), snn.Leaky(0.9)], ValueError, r"wrap\(net, x\), or input_shape"),
         (lambda: [fc := nn.Linear(3, 3), lif := snn.Leaky(0.9), fc, lif], ValueError, "occurs twice"),
         (lambda: [nn.Linear(3, 3), Counting(), snn.Leaky(0.9)], TypeError, "Counting: .*keeps a state"),
         (

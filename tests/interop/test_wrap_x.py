@@ -38,6 +38,8 @@ def steps() -> torch.Tensor:
 
 
 def test_neurons_before_their_linears_are_put_in_the_order_of_use():
+    with pytest.raises(ValueError, match=r"no module is between a Leaky and a Leaky: .*wrap\(net, x\)"):
+        wrap(Net(), input_shape=N_IN)  # in the order of definition
     net, x = Net().eval(), steps()
     network = wrap(net, x)
     assert [cell.layer for cell in network.cells] == [net.lif1, net.lif2]

@@ -154,6 +154,7 @@ def test_recurrence_may_start_orthogonal():
         (ALIFPlus, {"adaptation": torch.ones(2)}, r"adaptation must be one number, got a tensor of shape \(2,\)"),
         (LIF, {"reset": "hard"}, "reset must be one of 'subtract'"),
         (LIF, {"recurrent_init": "he"}, "recurrent_init must be one of 'glorot'"),
+        (ALIFPlus, {"beta": 0.9}, r"ALIFPlus takes no beta: .* give tau_v = -1 / math\.log\(beta\)"),
     ],
 )
 def test_arguments_are_refused_with_what_was_wanted(kind, bad, message):
