@@ -10,7 +10,7 @@ from neurolsc.neurons.cell import Cell
 from neurolsc.validation import stored_parameter
 
 DEAD, NOT_FINITE, NO_SURROGATE = "dead layer", "surrogate not finite", "no surrogate"
-REACH = 20.0  # thresholds from the threshold up to which the derivative of a surrogate has to be finite
+REACH = 20.0  # thresholds, of at least 1, from the threshold up to which the derivative of a surrogate has to be finite
 # Change of a decay per change of log tau below which float32 does not see the steps of an optimizer: a hundred of 1e-3
 # move a decay near 1 by less than its resolution, 1.2e-7.
 STUCK = 1e-6
@@ -61,14 +61,15 @@ def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
 def finite_distances(cell: Cell) -> tuple[float, float]:
     """The range of v - theta in which the derivative of a cell's surrogate is finite, by bisection.
 
-    An end is infinite where the derivative is finite up to 20 thresholds, or the cell does not name its voltage.
+    An end is infinite where the derivative is finite up to 20 thresholds (of at least 1), or the cell does not name its
+    voltage.
     """
     membrane = cell.membrane()
     if membrane is None:
         return -math.inf, math.inf
     rest = cell.initial_state(1)
     voltage = getattr(rest, membrane.name).detach()
-    threshold = membrane.thresholds(rest).detach().abs().max().item() or 1.0
+    threshold = max(membrane.thresholds(rest).detach().abs().max().item(), 1.0)
 
     def finite(distance: float) -> bool:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):

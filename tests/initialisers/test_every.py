@@ -182,8 +182,9 @@ def test_a_surrogate_whose_derivative_is_not_finite_is_a_finding(make_spikes):
 
     x, start = make_spikes(T=12, B=8, N=20).float(), RateMatching(0.15)
     found = start.apply(network(snntorch.surrogate.sigmoid(slope=25)), [x])
+    found += start.apply(network(snntorch.surrogate.sigmoid(slope=5)), [x])  # of thresholds below 1
     faults = [f for f in found if "derivative of its surrogate is not finite" in f.problem]
-    assert faults and all("use fast_sigmoid or atan" in str(f) for f in faults)
+    assert len(faults) == 4 and all("use fast_sigmoid or atan" in str(f) for f in faults)
     assert not any("surrogate" in f.problem for f in start.apply(network(snntorch.surrogate.atan()), [x]))
     without = network(lambda v: (v > 0).float())
     assert [f.layer for f in start.apply(without, [x]) if f.problem == "its spikes have no derivative"] == [1, 2]
