@@ -32,7 +32,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["AtrlifLayer", "CubaLayer", "Extremes", "IntegerLayer", "IntegerStep", "IntegratorLayer", "integer_steps"]
+__all__ = ["AtrlifLayer", "CubaLayer", "Extremes", "IntegerLayer", "IntegerStep", "integer_steps"]
 
 UNIT = 64  # state units per weight unit
 LIMIT = 2**23  # a state stays below this in modulus
@@ -108,12 +108,14 @@ class IntegerLayer(ABC):
 class CubaLayer(IntegerLayer):
     """Neurons with a current, and a voltage that is reset to zero. The bias is in weight units.
 
-    With v_decay 4095 the current is the voltage of a LIF with reset by subtraction.
+    With v_decay 4095 the current is the voltage of a LIF with reset by subtraction. An integrator, a readout, never
+    fires and sends its voltage in place of spikes.
     """
 
     kind = "CUBA"
     variables = ("u", "v")
     i_decay: Tensor  # (M,), 1 to 4096
+    integrates: bool = False
 
     def step(self, drive: Tensor, state: IntegerState, spike: Spike) -> tuple[Tensor, IntegerState, StepValues]:
         raw_u = decay(state.u, self.i_decay) + UNIT * drive
@@ -122,16 +124,8 @@ class CubaLayer(IntegerLayer):
         v = clip(raw_v)
         distance = v - UNIT * self.threshold
         z = spike(distance / self.unit)
-        return z, state._replace(u=u, v=v * (1 - z.detach())), StepValues(drive, raw_u, raw_v, None, distance)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class IntegratorLayer(CubaLayer):
-    """A readout: CUBA neurons that never fire and send their voltage in place of spikes."""
-
-    def step(self, drive: Tensor, state: IntegerState, spike: Spike) -> tuple[Tensor, IntegerState, StepValues]:
-        _, after, values = super().step(drive, state, spike)
-        return after.v, after, values
+        after = state._replace(u=u, v=v * (1 - z.detach()))
+        return after.v if self.integrates else z, after, StepValues(drive, raw_u, raw_v, None, distance)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

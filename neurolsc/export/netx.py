@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neurolsc.export.fixed_point import UNIT, AtrlifLayer, CubaLayer, IntegerLayer, IntegratorLayer, integer_steps
+from neurolsc.export.fixed_point import UNIT, AtrlifLayer, CubaLayer, IntegerLayer, integer_steps
 from neurolsc.export.quantize import QuantizedNetwork, quantize
 from neurolsc.export.report import ExportReport, make_report
 from neurolsc.export.wrapped import from_wrapped
@@ -31,18 +31,16 @@ __all__ = ["read_netx", "replay", "to_netx", "write_netx"]
 FORMAT = 3
 GOLDEN_SAMPLES = 4  # calibration samples of which a file holds input and spikes
 
-# entries of a layer's group in a file: path -> field, and those that are constant
-ENTRIES = {"neuron/vDecay": "v_decay", "neuron/vThMant": "threshold"}
-CONSTANTS: dict[str, int] = {"neuron/refDelay": 1, "neuron/gradedSpike": False}
-KINDS: dict[str, tuple[type[IntegerLayer], dict[str, str], dict[str, int]]] = {
-    "CUBA": (CubaLayer, ENTRIES | {"neuron/iDecay": "i_decay"}, CONSTANTS),
+# entries of a layer's group in a file: path -> field, or a constant
+ENTRIES = {"neuron/refDelay": 1, "neuron/gradedSpike": False, "neuron/vDecay": "v_decay", "neuron/vThMant": "threshold"}
+KINDS: dict[str, tuple[type[IntegerLayer], dict[str, str | int]]] = {
+    "CUBA": (CubaLayer, ENTRIES | {"neuron/iDecay": "i_decay"}),
     "ALIF": (
         AtrlifLayer,
         ENTRIES
         | {"weightExp": "weight_exp", "weightRecExp": "weight_rec_exp", "biasExp": "bias_exp"}
-        | {"neuron/thDecay": "theta_decay", "neuron/vThStep": "theta_step"}
-        | {"neuron/resetMant": "reset", "neuron/resetExp": "reset_exp"},
-        CONSTANTS | {"neuron/iDecay": 4096, "neuron/refDecay": 4096},
+        | {"neuron/iDecay": 4096, "neuron/refDecay": 4096, "neuron/thDecay": "theta_decay"}
+        | {"neuron/vThStep": "theta_step", "neuron/resetMant": "reset", "neuron/resetExp": "reset_exp"},
     ),
 }
 
@@ -84,15 +82,6 @@ def to_netx(
             the layer and the number.
         TypeError: if a layer or the readout cannot be exported.
         OSError: if the file cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> from neurolsc import LIF
-        >>> network = Network([LIF(30, 8, reset="zero")], n_out=4)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     report = to_netx(network, f"{folder}/digits.net")
-        >>> report.layers[0].cores
-        1
     """
     own, x = copy.deepcopy(from_wrapped(network)).cpu(), None if calibration is None else calibration.cpu()
     quantized = quantize(own, x, force=force)
@@ -123,26 +112,6 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
         ValueError: if the samples do not fit.
         OSError: if the file cannot be written.
     """
-
-    def matrices(weight: Tensor, weight_rec: Tensor | None) -> dict[str, Any]:
-        m, n = weight.shape
-        kind = b"dense" if weight_rec is None else b"dense_rec"
-        entries = {"type": np.array([kind], "S10"), "shape": np.array([m]), "inFeatures": n, "outFeatures": m}
-        found = {"weight": weight} | ({} if weight_rec is None else {"weight_rec": weight_rec})
-        return entries | {name: w.detach().numpy().astype(np.float32) for name, w in found.items()}
-
-    def short(values: Tensor | int) -> Any:  # one number where all are equal
-        whole = np.asarray(values.detach() if isinstance(values, Tensor) else values).astype(np.int32)
-        return int(whole.flat[0]) if (whole == whole.flat[0]).all() else whole
-
-    groups: list[dict[str, Any]] = [{"type": np.array([b"input"], "S10"), "shape": np.array([quantized.n_in])}]
-    for layer in quantized.layers:
-        _, entries, constants = KINDS[layer.kind]
-        group = matrices(layer.weight, layer.weight_rec) | constants | {"neuron/type": np.bytes_(layer.kind)}
-        group |= {name: short(getattr(layer, attribute)) for name, attribute in entries.items()}
-        groups.append(group | ({"bias": layer.bias.detach().numpy().astype(np.int32)} if layer.bias.any() else {}))
-    if not quantized.integrates:
-        groups.append(matrices(quantized.readout, None))
     samples: dict[str, np.ndarray] = {}
     if golden is not None:
         x = quantized.padded(golden)
@@ -150,18 +119,34 @@ def write_netx(quantized: QuantizedNetwork, path: str | PathLike[str], *, golden
         for i, (z, states) in enumerate(replay(quantized.layers, x), start=1):
             spikes.append(z)
             samples[f"states_{i}"] = torch.stack([*states.values()]).sum((0, 3)).numpy().astype(np.int64)
-        samples["readout"] = quantized.logits(z).detach().numpy().astype(np.int32)
+        samples["readout"] = quantized.logits(z).numpy().astype(np.int32)
         for i, z in enumerate(spikes[: len(spikes) - quantized.integrates]):
             samples[f"spikes_{i}"] = np.packbits(z.numpy().astype(np.uint8), axis=2)
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
-        for i, group in enumerate(groups):
-            for name, value in group.items():
-                file[f"layer/{i}/{name}"] = value
+        file["layer/0/type"], file["layer/0/shape"] = np.array([b"input"], "S10"), np.array([quantized.n_in])
+        for i, layer in enumerate((*quantized.layers, *(() if quantized.integrates else (None,))), start=1):
+            group = file.create_group(f"layer/{i}")
+            weight, weight_rec = (layer.weight, layer.weight_rec) if layer else (quantized.readout, None)
+            group["type"] = np.array([b"dense" if weight_rec is None else b"dense_rec"], "S10")
+            group["shape"], group["outFeatures"], group["inFeatures"] = np.array([len(weight)]), *weight.shape
+            group["weight"] = weight.numpy().astype(np.float32)
+            if weight_rec is not None:
+                group["weight_rec"] = weight_rec.numpy().astype(np.float32)
+            if layer is None:
+                continue
+            if layer.bias.any():
+                group["bias"] = layer.bias.numpy().astype(np.int32)
+            group["neuron/type"] = np.bytes_(layer.kind)
+            for name, entry in KINDS[layer.kind][1].items():
+                if isinstance(entry, str):
+                    whole = np.asarray(getattr(layer, entry)).astype(np.int32)
+                    group[name] = int(whole.flat[0]) if (whole == whole.flat[0]).all() else whole
+                else:
+                    group[name] = entry
+            file[f"neurolsc/scale_{i}"] = (layer.unit / UNIT).numpy()
         file["simulation/Ts"] = 1
         file["simulation/tSample"] = len(samples["readout"]) if samples else 1 + quantized.latency
-        for i, layer in enumerate(quantized.layers, start=1):
-            file[f"neurolsc/scale_{i}"] = (layer.unit / UNIT).detach().numpy()
         notes = {"format": FORMAT} | {k: getattr(quantized, k) for k in ("latency", "bias_neurons", "readout_scale")}
         file["neurolsc"].attrs.update(notes)
         for name, values in samples.items():
@@ -209,17 +194,18 @@ def read_with_golden(path: str | PathLike[str]) -> tuple[QuantizedNetwork, dict[
         layers: list[IntegerLayer] = []
         for i in range(1, count + 1):
             at, has = f"layer/{i}", file.group(f"layer/{i}")
-            kind, entries, _ = KINDS[file.values(f"{at}/neuron/type", 0, "SO").decode()]
+            kind, entries = KINDS[file.values(f"{at}/neuron/type", 0, "SO").decode()]
             weight = numbers(f"{at}/weight", None, sizes[-1])
             m = len(weight)
             read: dict[str, Any] = {}
-            for name, attribute in entries.items():
-                exponent = attribute.endswith("exp")
-                value = numbers(f"{at}/{name}", *(() if exponent else (m,)))
-                read[attribute] = int(value) if exponent else value
+            for name, field in entries.items():
+                if isinstance(field, str):
+                    exponent = field.endswith("exp")
+                    value = numbers(f"{at}/{name}", *(() if exponent else (m,)))
+                    read[field] = int(value) if exponent else value
             scale = np.broadcast_to(file.values(f"neurolsc/scale_{i}", kinds="f"), (m,))
             if integrates and i == count:
-                kind = IntegratorLayer
+                read["integrates"] = True
             layers.append(
                 kind(
                     weight=weight,

@@ -24,7 +24,6 @@ from neurolsc.export.fixed_point import (
     CubaLayer,
     Extremes,
     IntegerLayer,
-    IntegratorLayer,
     integer_steps,
 )
 from neurolsc.export.wrapped import delayed, exportable, exported_kind
@@ -73,7 +72,7 @@ class QuantizedNetwork:
     @property
     def integrates(self) -> bool:
         """True if the last layer is an integrator."""
-        return isinstance(self.layers[-1], IntegratorLayer)
+        return getattr(self.layers[-1], "integrates", False)
 
     @property
     def n_in(self) -> int:
@@ -124,6 +123,7 @@ class QuantizedNetwork:
         return values[late : len(values) + late - self.latency]
 
 
+@torch.no_grad()
 def quantize(network: Network, calibration: Tensor | None = None, *, force: bool = False) -> QuantizedNetwork:
     """Turn a network into integers.
 
@@ -137,7 +137,7 @@ def quantize(network: Network, calibration: Tensor | None = None, *, force: bool
         force: accept fewer than 62 weight units per threshold.
 
     Returns:
-        The integers; without calibration data with a gradient to the network's parameters.
+        The integers.
 
     Raises:
         TypeError: if a layer cannot be exported, or the readout is neither linear nor an LI.
@@ -372,18 +372,19 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
     )
 
 
-def _li(name: str, cell: LI, halvings: int) -> IntegratorLayer:
+def _li(name: str, cell: LI, halvings: int) -> CubaLayer:
     """A leaky integrator as the readout; its rows have one scale: their voltages are compared."""
     weight = cell.w_in.double()
     scale = W_MAX / largest(name, weight) / 2**halvings
     v_decay = decay_bits(name, "tau_v", cell)
-    return IntegratorLayer(
+    return CubaLayer(
         weight=nearest(weight * scale) if halvings else even(weight * scale),  # odd ones fit up to 127
         weight_rec=None,
         bias=_bias(name, cell, scale, cell.decay_i),
         i_decay=decay_bits(name, "tau_i", cell),
         v_decay=v_decay.clamp(max=4095),
         threshold=torch.full_like(v_decay, NEVER),
+        integrates=True,
         unit=torch.full_like(v_decay, UNIT * scale),
     )
 
@@ -464,15 +465,10 @@ class QuantizationAware(Network):
         self.halvings = None if calibration is None else _fitted(network, calibration, force)[0]
 
     def run(self, x: Tensor, states: NetworkState | None = None, *, mask: Tensor | None = None) -> Run:
-        """Run over time in integers, from rest.
-
-        Args:
-            x: input spikes (T, B, n_in), 0 or 1.
-            states: must be None.
-            mask: must be None.
+        """Run over time in integers, from rest, on spikes x (T, B, n_in), 0 or 1.
 
         Returns:
-            Logits in float units, spikes without bias neurons, and the state at rest.
+            Logits in float units, spikes, and the state at rest.
 
         Raises:
             ValueError: if x is not 0 or 1, or there is a state or mask.
