@@ -29,7 +29,7 @@ from neurolsc.export.fixed_point import (
 from neurolsc.export.wrapped import delayed, exportable, exported_kind
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, Run
-from neurolsc.neurons import ALIF, LI, LIF, CubaLIF
+from neurolsc.neurons import ALIF, LI, LIF
 from neurolsc.validation import set_value
 
 __all__ = ["IntegerRun", "QuantizationAware", "QuantizedNetwork", "dequantize", "quantize"]
@@ -195,10 +195,7 @@ def _rounded(
     cell: Any
     for i, (cell, halved) in enumerate(zip(chip.cells, halvings or [0] * len(chip.cells), strict=True), start=1):
         name, kind = f"layer {i}", exported_kind(cell)
-        if kind is ALIF:
-            layers.append(_alif(name, cell, force, halved))
-        else:
-            layers.append(_li(name, cell, halved) if kind is LI else _lif(name, cell, force))
+        layers.append((_alif if kind is ALIF else _cuba)(name, cell, force, halved))
         check_matrix(name, layers[-1].weight, layers[-1].weight_rec)
     if chip.cells[-1].integrator:
         scale, readout = layers[-1].unit[0].item(), layers[-1].weight.new_zeros(0, chip.n_out)
@@ -262,46 +259,48 @@ def _check_units(name: str, units: int, fewest: int) -> None:
         )
 
 
-def _bias(name: str, cell: Any, scale: Tensor | float, retained: Tensor | None = None) -> Tensor:
-    """The native bias, which acts on CUBA's voltage: a current that retains a share of itself cannot have one."""
-    bias = nearest(cell.b_v.double() * scale)
-    if retained is not None and bias[retained > 1e-6].any():
+# cells in integers
+
+
+def _cuba(name: str, cell: Any, force: bool, halvings: int) -> CubaLayer:
+    """LIF, CubaLIF with reset to zero, and LI, all of whose rows have one scale: their voltages are compared."""
+    integrates, leak = isinstance(cell, LI), decay_bits(name, "tau_v", cell)
+    theta = torch.ones_like(leak) if integrates else cell.theta.double()
+    w_in = cell.w_in.double() / theta.unsqueeze(1)
+    w_rec = w_in.new_zeros(len(w_in), len(w_in)) if integrates else cell.w_rec.double() / theta.unsqueeze(1)
+    # the bias acts on CUBA's voltage: a current that retains a share of itself cannot have one
+    retained, i_decay, v_decay = torch.zeros_like(leak), torch.full_like(leak, 4096), leak.clamp(max=4095)
+    subtracts = not integrates and cell.reset.name != "zero"
+    if subtracts:
+        retained, i_decay, v_decay = cell.decay_v, leak, torch.full_like(leak, 4095)
+        w_rec = w_rec - torch.eye(len(theta)).to(w_rec)
+    elif hasattr(cell, "tau_i"):
+        retained, i_decay = cell.decay_i, decay_bits(name, "tau_i", cell)
+    scale: Any = W_MAX / largest(name, w_in, w_rec)
+    if integrates:
+        scale /= 2**halvings
+    else:
+        scale = math.floor(scale)
+        if subtracts:
+            scale -= scale % 2
+            scale -= 2 * (scale.bit_count() == 1)  # one-sign matrices down to a power of 2 are where readers go wrong
+        _check_units(name, scale, 1 if force else COARSE)
+    bias = nearest(cell.b_v.double() * scale / theta)
+    if bias[retained > 1e-6].any():
         raise ValueError(
             f"{name}: a bias needs a LIF with reset to zero, an ALIF, or layer_delay=0, where a neuron of its own brings it."
         )
     if (bias < -4096).any() or (bias > 4095).any():
         worst = bias.detach()[bias.detach().abs().argmax()]
         raise ValueError(f"{name}: a bias of {worst:.0f} weight units does not fit 13 bits (-4096 to 4095).")
-    return bias
-
-
-# cells in integers
-
-
-def _lif(name: str, cell: LIF, force: bool) -> CubaLayer:
-    """LIF, CubaLIF with reset to zero."""
-    theta, subtracts = cell.theta.double(), cell.reset.name != "zero"
-    w_in, w_rec = (w.double() / theta.unsqueeze(1) for w in (cell.w_in, cell.w_rec))
-    leak = decay_bits(name, "tau_v", cell)
-    if isinstance(cell, CubaLIF):
-        retained, i_decay, v_decay = cell.decay_i, decay_bits(name, "tau_i", cell), leak.clamp(max=4095)
-    elif subtracts:
-        retained, i_decay, v_decay = cell.decay_v, leak, torch.full_like(leak, 4095)
-        w_rec = w_rec - torch.eye(len(theta)).to(w_rec)
-    else:
-        retained, i_decay, v_decay = None, torch.full_like(leak, 4096), leak.clamp(max=4095)
-    scale = math.floor(W_MAX / largest(name, w_in, w_rec))
-    if subtracts:
-        scale -= scale % 2
-        scale -= 2 * (scale.bit_count() == 1)  # one-sign matrices down to a power of 2 are where readers go wrong
-    _check_units(name, scale, 1 if force else COARSE)
     return CubaLayer(
-        weight=even(w_in * scale),
+        weight=nearest(w_in * scale) if integrates and halvings else even(w_in * scale),  # odd ones fit up to 127
         weight_rec=even(w_rec * scale) if w_rec.any() else None,
-        bias=_bias(name, cell, scale / theta, retained),
+        bias=bias,
         i_decay=i_decay,
         v_decay=v_decay,
-        threshold=torch.full_like(leak, scale),
+        threshold=torch.full_like(leak, NEVER if integrates else scale),
+        integrates=integrates,
         unit=UNIT * scale / theta,
     )
 
@@ -369,23 +368,6 @@ def _alif(name: str, cell: ALIF, force: bool, halvings: int) -> AtrlifLayer:
         bias_exp=bias_exp,
         reset_exp=reset_exp,
         unit=UNIT * scale * rows,
-    )
-
-
-def _li(name: str, cell: LI, halvings: int) -> CubaLayer:
-    """A leaky integrator as the readout; its rows have one scale: their voltages are compared."""
-    weight = cell.w_in.double()
-    scale = W_MAX / largest(name, weight) / 2**halvings
-    v_decay = decay_bits(name, "tau_v", cell)
-    return CubaLayer(
-        weight=nearest(weight * scale) if halvings else even(weight * scale),  # odd ones fit up to 127
-        weight_rec=None,
-        bias=_bias(name, cell, scale, cell.decay_i),
-        i_decay=decay_bits(name, "tau_i", cell),
-        v_decay=v_decay.clamp(max=4095),
-        threshold=torch.full_like(v_decay, NEVER),
-        integrates=True,
-        unit=torch.full_like(v_decay, UNIT * scale),
     )
 
 

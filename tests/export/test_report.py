@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from neurolsc import LIF, ALIFPlus, Network, metrics
-from neurolsc.export import dequantize, quantize, to_netx
+from neurolsc import LIF, Network, metrics
+from neurolsc.export import quantize, to_netx
 from neurolsc.export.report import make_report
 from tests.export.networks import in_steps, make, spikes
 
@@ -50,21 +50,10 @@ def test_a_threshold_that_is_rounded_up_or_down_is_off_by_the_same(rest):
     assert layer.threshold_error == pytest.approx(0.08 / rest, rel=0.02)  # 5.08 units a step, of which 5 are made
 
 
-@pytest.mark.parametrize("kind", ["subtract", "zero", "ALIF"])
-def test_errors_are_the_largest_over_the_neurons_and_on_data_it_says_what_both_networks_did(kind):
-    network, x, labels = make(kind), spikes(), torch.tensor([0, 1, 2])
+def test_on_data_it_says_what_both_networks_did():
+    network, x, labels = make("ALIF"), spikes(), torch.tensor([0, 1, 2])
     quantized = quantize(network)
-    report, rounded = make_report(network, quantized, x, labels), dequantize(network, quantized)
-    for cell, other, found in zip(network.cells, rounded.cells, report.layers, strict=True):
-        theta, theta_int = (
-            (c.theta_rest if isinstance(c, ALIFPlus) else c.get_buffer("theta")).double() for c in (cell, other)
-        )
-        off = {name: getattr(other, name) - getattr(cell, name) for name in ("decay_v", "w_in", "w_rec")}
-        assert found.threshold_error == pytest.approx((theta_int / theta - 1).abs().max().item(), rel=1e-3, abs=1e-7)
-        assert found.decay_error == pytest.approx(off["decay_v"].abs().max().item(), rel=1e-3, abs=1e-7)
-        weights = torch.cat((off["w_in"], off["w_rec"]), 1) / theta.unsqueeze(1)
-        assert found.weight_error_max == pytest.approx(weights.abs().max().item(), rel=1e-3)
-        assert found.weight_error_rms == pytest.approx(weights.square().mean().sqrt().item(), rel=1e-3)
+    report = make_report(network, quantized, x, labels)
     exact, integer = network.run(x), quantized.run(x)
     assert report.activity is not None
     assert report.decisions is not None

@@ -81,32 +81,28 @@ def test_equal_spikes_states_and_sums_are_exact(kind, fake):
     assert found.not_run == (f"nengo-loihi: not run: {reason}",)
 
 
-def test_one_spike_that_differs_is_found_at_its_layer_and_step(fake):
-    output, _, path = fake(make("zero"))
-    flipped = output["spikes_2"]
-    flipped[7, 1, 3] ^= 1
-    found = verify(path, X)
-    assert not found.exact
-    below, layer = found.layers
-    assert (below.agreement, below.first_difference) == (1, None)
-    assert (layer.first_difference, layer.state_agreement) == (7, 1)
-    assert layer.agreement == pytest.approx(1 - 1 / flipped.size, abs=1e-12)
-    assert f"layer 2: {layer.spikes} spikes, {layer.agreement:.4%} equal; states 100.0000% equal, first" in str(found)
-    assert not torch.equal(found.logits, read_netx(path).run(X).logits)  # the simulator's, and ours
-
-
 @pytest.mark.parametrize(
-    ("kind", "state"),
-    [("zero", "u_1"), ("zero", "v_1"), ("ALIF", "theta_1"), ("zero", "v_3")],
+    ("kind", "what"),
+    [("zero", "spikes_2"), ("zero", "u_2"), ("zero", "v_2"), ("ALIF", "theta_2"), ("zero", "v_3")],
 )
-def test_one_state_or_sum_that_differs_is_found(kind, state, fake):
+def test_one_spike_state_or_sum_that_differs_is_found_at_its_layer_and_step(kind, what, fake):
     output, _, path = fake(make(kind))
-    output[state][5, 0, 2] += 64
-    found = verify(path, X)
+    changed = output[what]
+    changed[7, 1, 3] ^= 1
+    found, share = verify(path, X), pytest.approx(1 - 1 / changed.size, abs=1e-12)
     assert not found.exact
-    assert found.layers[0].agreement == 1
-    share = found.readout_agreement if state == "v_3" else found.layers[0].state_agreement
-    assert share == pytest.approx(1 - 1 / output[state].size, abs=1e-12)
+    below, layer = found.layers[:2]
+    assert (below.agreement, below.state_agreement, below.first_difference) == (1, 1, None)
+    if what == "v_3":
+        assert (layer.first_difference, found.readout_agreement, found.readout_difference) == (None, share, 7)
+        return
+    shares = (share, 1) if what == "spikes_2" else (1, share)
+    assert (layer.agreement, layer.state_agreement, layer.first_difference) == (*shares, 7)
+    assert f"layer 2: {layer.spikes} spikes, {layer.agreement:.4%} equal; states {layer.state_agreement:.4%}" in str(
+        found
+    )
+    if what == "spikes_2":
+        assert not torch.equal(found.logits, read_netx(path).run(X).logits)  # the simulator's, and ours
 
 
 def test_sums_that_wrap_more_than_once_are_followed(fake):
