@@ -262,29 +262,23 @@ def test_an_integrator_with_a_long_memory_gets_the_scale_that_its_sums_leave(tmp
 
 @pytest.mark.parametrize("kind", [nir.LI, nir.CubaLI])
 def test_an_integrator_of_another_program_is_read_as_its_euler_step(kind):
-    like = {"r": np.array([3.0, 5.0]), "v_leak": np.zeros(2)}
+    tau, tau_syn, r, w_in = np.array([1e-2, 2e-2]), np.array([5e-3, 4e-3]), np.array([3.0, 5.0]), np.array([2.0, 4.0])
     if kind is nir.LI:
-        node = kind(tau=np.array([1e-2, 2e-2]), **like)
+        node, tau_syn, w_in = nir.LI(tau, r, np.zeros(2)), np.full(2, 1e-3), np.ones(2)  # a current that is the input
     else:
-        node = kind(tau_mem=np.array([1e-2, 2e-2]), tau_syn=np.array([5e-3, 4e-3]), w_in=np.array([2.0, 4.0]), **like)
-    ones = np.ones(3)
+        node = nir.CubaLI(tau_syn, tau, r, np.zeros(2), w_in=w_in)
+    ones, weight = np.ones(3), np.linspace(-1, 1, 6).reshape(2, 3)
     lif = nir.LIF(tau=2e-3 * ones, r=2 * ones, v_leak=0 * ones, v_threshold=0.5 * ones, v_reset=0 * ones)
-    weight = np.linspace(-1, 1, 6).reshape(2, 3)
-    nodes = {"input": nir.Input(np.array([3])), "a": nir.Linear(np.eye(3)), "lif": lif, "b": nir.Linear(weight)}
-    nodes |= {"li": node, "output": nir.Output(np.array([2]))}
+    parts = [nir.Input(np.array([3])), nir.Linear(np.eye(3)), lif, nir.Linear(weight), node, nir.Output(np.array([2]))]
+    nodes = dict(zip("abcdef", parts, strict=True))
     network = from_nir(nir.NIRGraph(nodes, [*itertools.pairwise(nodes)]), dt=1e-3)
     with torch.no_grad():
         run = network.run(spikes(STEPS, 2, 3, rate=0.5).double())
-    i, v, expected = torch.zeros(2, 2), torch.zeros(2, 2), []
     assert run.spikes[0].sum() > 20
-    for z in run.spikes[0]:
-        if kind is nir.LI:
-            i = z @ torch.tensor(weight).T
-        else:  # as norse steps a current: what arrives acts at once
-            lost = 1e-3 / torch.tensor(node.tau_syn)
-            i = (1 - lost) * i + lost * torch.tensor(node.w_in) * (z @ torch.tensor(weight).T)
-        lost = 1e-3 / torch.tensor(getattr(node, "tau" if kind is nir.LI else "tau_mem"))
-        v = (1 - lost) * v + lost * torch.tensor(node.r) * i
+    i, v, expected = np.zeros((2, 2)), np.zeros((2, 2)), []
+    for z in run.spikes[0].numpy():  # as norse steps a current: what arrives acts at once
+        i = i + 1e-3 / tau_syn * (w_in * (z @ weight.T) - i)
+        v = v + 1e-3 / tau * (r * i - v)
         expected.append(v)
-    torch.testing.assert_close(run.logits, torch.stack(expected))
+    torch.testing.assert_close(run.logits, torch.tensor(np.array(expected)))
     assert not network.readout.weight.requires_grad
