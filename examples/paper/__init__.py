@@ -1,4 +1,4 @@
-"""The paper's figures and tables, small on the data in the package, or as printed.
+"""The figures and tables of the paper and of its neighbours, small on the data in the package, or as printed.
 
 ``python -m examples.paper 2 --out runs/figure-2`` from the repository makes Fig. 2.
 
@@ -8,6 +8,9 @@ then `paths` (Fig. 1), `rates` (Fig. 2 and S1), `recurrent` (Fig. 3 and Table S1
 
 Those of the curse of memory (arXiv:2405.21064), named ``memory-1`` and so on, are in `landscapes` (Fig. 1, 6, 7, 8 and
 10), `students` of a linear `teacher` (Fig. 3, 4 and 11) and `propagation` (Fig. 5, 14 and 15).
+
+Those of stable recurrent models (arXiv:1805.10369), named ``stable-1`` and so on, are in `stable` (Table 1, Fig. 2, 3
+and 5, Lemma 1, and the truncation of spiking networks).
 """
 
 from typing import Any
@@ -27,6 +30,14 @@ from examples.paper.propagation import GatedTheoryFigure, GatesFigure, Propagati
 from examples.paper.rates import FeedForwardFigure, RatesFigure
 from examples.paper.recurrent import ParametersTable, RecurrentFigure
 from examples.paper.students import HeadsFigure, HessianFigure, StudentsFigure
+from examples.paper.stable import (
+    DecayFigure,
+    LemmaFigure,
+    PriceFigure,
+    ProximityFigure,
+    SpikesFigure,
+    StableTable,
+)
 from neurolsc.validation import meant
 
 __all__ = ["FIGURES", "Count", "Figure", "Judgement", "Result", "Scale", "find", "reproduce", "trials_of"]
@@ -54,6 +65,12 @@ _ALL: tuple[Figure[Any], ...] = (
     HeadsFigure(),
     GatesFigure(),
     GatedTheoryFigure(),
+    StableTable(),
+    PriceFigure(),
+    DecayFigure(),
+    ProximityFigure(),
+    LemmaFigure(),
+    SpikesFigure(),
 )
 FIGURES: dict[str, Figure[Any]] = {figure.name: figure for figure in _ALL}
 

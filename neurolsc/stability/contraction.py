@@ -441,7 +441,7 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
     runs = torch.stack(visited)
     first, second = runs[start, sample], runs[drawn(len(runs)), drawn(x.shape[1])]
     place = torch.stack([first, second]).sub(low).div(width.masked_fill(width == 0, 1)).requires_grad_()
-    optimizer, best = torch.optim.Adam([place], lr=0.03), -math.inf
+    optimizer, best = torch.optim.Adam([place], lr=0.03), 0.0
     for _ in range(ascent + 1):
         h = (low + place * width).flatten(0, 1)
         before = (h[:pairs] - h[pairs:]).norm(dim=1)
@@ -450,16 +450,16 @@ def measured_rate(cell: Cell, x: Tensor, *, steps: int = 1, pairs: int = 32, asc
             h = flat(cell.update(frame.repeat(2, 1), cell.output(now), now))
         # a pair that has met has no ratio
         apart = before > 1e-6 * width.norm()
-        ratio = ((h[:pairs] - h[pairs:]).norm(dim=1)[apart] / before[apart]).clamp(min=1e-300).log()
-        if not len(ratio):
+        ratio = (h[:pairs] - h[pairs:]).norm(dim=1)[apart] / before[apart]
+        best = max(best, ratio.max().item() if len(ratio) else 0.0)
+        if best == 0:  # all states have met
             break
-        best = max(best, ratio.max().item())
         optimizer.zero_grad()
-        (-ratio.sum()).backward()
+        (-ratio.clamp(min=1e-300).log().sum()).backward()
         optimizer.step()
         with torch.no_grad():
             place.clamp_(0, 1)
-    return math.exp(best)
+    return best
 
 
 def backward_norms(network: Network, x: Tensor, *, steps: int = 1) -> Tensor:

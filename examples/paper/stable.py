@@ -1,0 +1,488 @@
+"""Stable recurrent models (arXiv:1805.10369): its Table 1 and Fig. 2, 3 and 5 on chorales, Lemma 1, and spikes.
+
+Plain SGD, one recurrent layer, unconstrained or projected after every update, as in the source, which chooses learning
+rates for the unconstrained model alone. Its appendix is not in our copy: widths, rates and batches are ours.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+from examples.paper.figure import ALWAYS, PICTURE, Count, Figure, Judgement, Result, Scale, write_tables
+from neurolsc import LRU, LSTM, RNN, Cell, Network, evaluate, load, train
+from neurolsc.datasets import collate
+from neurolsc.datasets.batches import BatchDataset
+from neurolsc.experiment.config import DataSettings, NetworkSettings
+from neurolsc.initialisers import named
+from neurolsc.plots.style import color, finish, line_style, panels, styled
+from neurolsc.stability import (
+    backward_norms,
+    certificate,
+    measured_rate,
+    project,
+    truncated_states,
+    truncation_errors,
+)
+from neurolsc.tasks import BinaryPerStep, Classification
+
+PRINTED = {"RNN": 8.9, "LSTM": 8.5}  # Table 1, stable and unstable alike
+RATES = {"RNN": 0.1, "LSTM": 1.0}  # learning rates of SGD, the best of three of the unconstrained models on validation
+EPOCHS = {"RNN": 50, "LSTM": 30}
+TASK = BinaryPerStep()
+LARGEST = {"RNN": 88**0.5, "LSTM": 1.0}  # norm of an input of 88 keys, and its largest entry
+
+
+def chorales(scale: Scale) -> dict[str, BatchDataset]:
+    settings = DataSettings(**scale.data("jsb"))
+    return {split: settings.load(split) for split in ("train", "validation", "test")}
+
+
+def drawn(kind: str, width: int, seed: int) -> tuple[Network, Cell]:
+    torch.manual_seed(seed)
+    cell = RNN(88, width, activation="tanh") if kind == "RNN" else LSTM(88, width)
+    return Network([cell], 88, layer_delay=0, readout_bias=True), cell
+
+
+def trained(
+    kind: str, parts: Mapping[str, Any], scale: Scale, *, stable: bool = False, seed: int = 0, batch_size: int = 8
+) -> tuple[Network, Cell]:
+    """A network of one layer after its training by plain SGD, projected after every update or not."""
+    network, cell = drawn(kind, 128 if scale.full else 16, seed)
+
+    def optimizer(parameters: Any, lr: float) -> Optimizer:
+        sgd = SGD(parameters, lr)
+        if stable:
+            project(cell, LARGEST[kind])
+            sgd.register_step_post_hook(lambda *_: project(cell, LARGEST[kind]))
+        return sgd
+
+    how: dict[str, Any] = {"by_gain": False, "schedule": "constant", "centralize": False, "clip_gradient": 5.0}
+    how |= {"epochs": scale.epochs or (EPOCHS[kind] if scale.full else 4), "lr": RATES[kind], "optimizer": optimizer}
+    how |= {"batch_size": batch_size, "seed": seed, "progress": False}
+    train(network, parts["train"], parts["validation"], task=TASK, **how)
+    return network, cell
+
+
+def batch_of(data: BatchDataset, count: int, steps: int) -> tuple[Tensor, Tensor]:
+    """The first so many steps of pieces that have as many."""
+    pieces = [(x[:steps], y[:steps]) for x, y in map(data.__getitem__, range(len(data))) if len(x) >= steps]
+    return collate(pieces[:count])[:2]
+
+
+@styled
+def plot_lines(
+    lines: Sequence[Mapping[str, tuple[Any, Any]]], path: Path, *, axes: Sequence[dict[str, Any]], title: str
+) -> None:
+    """Draw panels of lines, by name x and y."""
+    figure, ((*columns,),) = panels(1, len(lines), figsize=(4.8 * len(lines) + 0.6, 3.8))
+    for ax, named_lines, settings in zip(columns, lines, axes, strict=True):
+        for number, (name, (x, y)) in enumerate(named_lines.items()):
+            ax.plot(np.asarray(x), np.asarray(y), marker=".", linewidth=1.7, label=name, **line_style(number))
+        ax.set(**settings)
+        if settings.get("xscale") == "log":
+            ax.set_xticks(x := sorted({value for x, _ in named_lines.values() for value in x}), [f"{v:g}" for v in x])
+            ax.minorticks_off()
+        ax.legend(fontsize="small")
+    finish(figure, path, title)
+
+
+# ---------------------------------------------------------------- Table 1
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A line of the table."""
+
+    kind: str
+    stable: bool
+    nll: tuple[float, ...]  # on the test set, of every seed
+    rate: float  # certified, the largest of the seeds
+
+
+class StableTable(Figure[list[Scores]]):
+    """The row of Table 1 on JSB chorales."""
+
+    name, title = "stable-1", "Stable models, Table 1"
+
+    def datasets(self, scale: Scale) -> set[str]:
+        return {"jsb"}
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Scores]:
+        parts, found = chorales(scale), []
+        for kind in PRINTED:
+            for stable in (False, True):
+                runs = [trained(kind, parts, scale, stable=stable, seed=seed) for seed in scale.seed]
+                nll = tuple(evaluate(network, parts["test"], task=TASK).measures["nll"] for network, _ in runs)
+                rate = max(certificate(cell, LARGEST[kind]).rate for _, cell in runs)
+                found.append(Scores(kind, stable, nll, rate))
+        return found
+
+    def draw(self, found: list[Scores], out: Path) -> None:
+        rows = []
+        for s in found:
+            spread = f" ± {stdev(s.nll):.2f}" if len(s.nll) > 1 else ""
+            sort = "stable" if s.stable else "unstable"
+            row = {"model": s.kind, "": sort, "nll": f"{mean(s.nll):.2f}{spread}", "paper": PRINTED[s.kind]}
+            rows.append(row | {"seeds": len(s.nll), "certified rate": f"{s.rate:.3g}"})
+        write_tables(rows, out)
+
+    def judge(self, found: list[Scores]) -> list[Judgement]:
+        means = {(s.kind, s.stable): mean(s.nll) for s in found}
+        judged = []
+        for kind, printed in PRINTED.items():
+            free, stable = means[kind, False], means[kind, True]
+            shown = f"{free:.2f} and {stable:.2f}"
+            judged.append(Judgement(f"{kind}: a stable model is as good, to 0.1", stable < free + 0.1, shown))
+            near = abs(free - printed) <= 0.15 and abs(stable - printed) <= 0.15
+            judged.append(Judgement(f"{kind}: both are at the printed {printed}", near, shown))
+        sure = [s.rate < 1 for s in found if s.stable]
+        return [*judged, Count(sum(sure), len(sure)).judge("projected models are certified", ALWAYS)]
+
+
+# ---------------------------------------------------------------- Fig. 2
+
+
+@dataclass(frozen=True)
+class Price:
+    """Rates of iterated models, and what unconstrained ones gain by short contexts."""
+
+    iterated: dict[str, dict[int, float]]  # by model, r and the measured rate of r steps
+    by_context: dict[int, tuple[float, float]]  # by k the test score and the measured rate of one step
+
+
+class PriceFigure(Figure[Price]):
+    """Fig. 2: (a) the iterated models on data, (b) the price of stability against k."""
+
+    name, title = "stable-2", "Stable models, Fig. 2"
+    context: tuple[int, ...] = (2, 4, 8, 16, 32)
+
+    def datasets(self, scale: Scale) -> set[str]:
+        return {"jsb"}
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> Price:
+        parts = chorales(scale)
+        x, _ = batch_of(parts["test"], 8, 40)
+        ascent = {"ascent": 300 if scale.full else 40, "pairs": 32 if scale.full else 8}
+        iterated: dict[str, dict[int, float]] = {}
+        for kind in PRINTED:
+            _, cell = trained(kind, parts, scale)
+            iterated[kind] = {r: measured_rate(cell, x.float(), steps=r, **ascent) for r in (1, 2, 4, 8, 16, 32)}
+        by_context = {}
+        for k in self.context:
+            # of every piece the stretches of k steps, each from rest, as many steps in an update as ever
+            short = {s: stretches(parts[s], k) for s in ("train", "validation")}
+            network, cell = trained("RNN", short, scale, batch_size=8 * 60 // k)
+            x_all, y, *mask = collate([parts["test"][i] for i in range(len(parts["test"]))])
+            with torch.no_grad():
+                states = truncated_states(cell, x_all.float(), k)
+                score = TASK.measures(network.readout(states[..., : cell.n_hidden]), y, *mask)["nll"]
+            by_context[k] = (score, measured_rate(cell, x.float(), **ascent))
+        return Price(iterated, by_context)
+
+    def draw(self, found: Price, out: Path) -> None:
+        rates = {kind: (list(rate), list(rate.values())) for kind, rate in found.iterated.items()}
+        k = list(found.by_context)
+        score, rate = zip(*found.by_context.values(), strict=True)
+        log = {"xscale": "log"}
+        plot_lines(
+            [rates, {"test": (k, score)}, {"one step": (k, rate)}],
+            out / PICTURE,
+            axes=[
+                log
+                | {
+                    "title": "a) iterated, on data",
+                    "xlabel": "steps r",
+                    "ylabel": "measured rate",
+                    "yscale": "log",
+                    "ylim": (1e-6, None),
+                },
+                log | {"title": "b) truncated RNNs", "xlabel": "context k", "ylabel": "nll"},
+                log | {"title": "their rate on data", "xlabel": "context k", "ylabel": "measured rate"},
+            ],
+            title=f"{self.title}: the price of stability on chorales",
+        )
+
+    def judge(self, found: Price) -> list[Judgement]:
+        judged = []
+        for kind, rates in found.iterated.items():
+            first = next((r for r, rate in rates.items() if rate < 1), None)
+            shown = f"{rates[1]:.2f} at r = 1, {rates[32]:.2g} at 32; below 1 from r = {first}"
+            judged.append(Judgement(f"the iterated {kind} is stable on data", rates[32] < 1, shown))
+        (short, far), (long, near) = found.by_context[self.context[0]], found.by_context[self.context[-1]]
+        scores, rates = (
+            f"{a:.2f} at {self.context[0]}, {b:.2f} at {self.context[-1]}" for a, b in ((short, long), (far, near))
+        )
+        return [
+            *judged,
+            Judgement("the rate falls as the context grows", near < far, rates),
+            Judgement("short contexts do better", short < long, scores),
+        ]
+
+    def notes(self) -> list[str]:
+        return ["(a) is of chorales, the paper's of characters"]
+
+
+def stretches(data: BatchDataset, steps: int) -> list[tuple[Tensor, Tensor]]:
+    pairs = map(data.__getitem__, range(len(data)))
+    return [(x[i : i + steps], y[i : i + steps]) for x, y in pairs for i in range(0, len(x), steps)]  # type: ignore[index]
+
+
+# ---------------------------------------------------------------- Fig. 3
+
+
+class DecayFigure(Figure[dict[str, Tensor]]):
+    """Fig. 3: gradients by inputs at a distance, as drawn and trained."""
+
+    name, title = "stable-3", "Stable models, Fig. 3"
+
+    def datasets(self, scale: Scale) -> set[str]:
+        return {"jsb"}
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[str, Tensor]:
+        parts, found = chorales(scale), {}
+        x, y = batch_of(parts["test"], 8, 40)
+        for kind in PRINTED:
+            first, _ = drawn(kind, 128 if scale.full else 16, 0)
+            networks = {"drawn": first, "trained": trained(kind, parts, scale)[0]}
+            networks["stable"] = trained(kind, parts, scale, stable=True)[0]
+            for name, network in networks.items():
+                found[f"{kind}, {name}"] = truncation_errors(network, x, lambda o: TASK.loss(o, y)).decay
+        return found
+
+    def draw(self, found: dict[str, Tensor], out: Path) -> None:
+        lines = [
+            {name: (range(len(d)), d / d[0]) for name, d in found.items() if name.startswith(kind)} for kind in PRINTED
+        ]
+        axes = [{"xlabel": "steps between input and loss", "yscale": "log", "title": kind} for kind in PRINTED]
+        axes[0]["ylabel"] = "gradient by the input"
+        plot_lines(lines, out / PICTURE, axes=axes, title=f"{self.title}: gradients fade with distance, chorales")
+
+    def judge(self, found: dict[str, Tensor]) -> list[Judgement]:
+        after = {name: float(d[10] / d[0]) for name, d in found.items()}
+        shown = ", ".join(f"{name} {share:.1e}" for name, share in after.items())
+        free = [share < 0.1 for name, share in after.items() if not name.endswith("stable")]
+        slower = after["LSTM, trained"] > after["RNN, trained"]
+        return [
+            Judgement("gradients of unstable models vanish, to a tenth after 10 steps", all(free), shown),
+            Judgement("those of the LSTM more slowly", slower, "trained, as above"),
+        ]
+
+
+# ---------------------------------------------------------------- Fig. 5
+
+
+class ProximityFigure(Figure[dict[int, list[float]]]):
+    """Fig. 5: how far truncated and full training part."""
+
+    name, title = "stable-5", "Stable models, Fig. 5"
+    contexts = (1, 2, 5, 10, 20)
+
+    def datasets(self, scale: Scale) -> set[str]:
+        return {"jsb"}
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> dict[int, list[float]]:
+        steps, updates, width = (40, 60, 64) if scale.full else (24, 8, 8)
+        x, y = batch_of(chorales(scale)["train"], 8 if scale.full else 2, steps)
+        courses = {}
+        for k in (*self.contexts, steps):
+            network, cell = drawn("RNN", width, 0)
+            optimizer, courses[k] = SGD(network.parameters(), 0.01), []
+            for _ in range(updates):
+                optimizer.zero_grad()
+                TASK.loss(network.readout(truncated_states(cell, x.float(), k)), y).backward()
+                torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+                optimizer.step()
+                courses[k].append(cell.w_rec.detach().clone())
+        full = courses.pop(steps)
+        return {k: [(a - b).norm().item() for a, b in zip(course, full, strict=True)] for k, course in courses.items()}
+
+    def draw(self, found: dict[int, list[float]], out: Path) -> None:
+        lines = {f"k = {k}": (range(1, len(d) + 1), d) for k, d in found.items()}
+        axes = [{"xlabel": "updates", "ylabel": "distance of recurrent weights", "yscale": "log"}]
+        plot_lines([lines], out / PICTURE, axes=axes, title=f"{self.title}: full and truncated training of an RNN")
+
+    def judge(self, found: dict[int, list[float]]) -> list[Judgement]:
+        ends = [d[-1] for d in found.values()]
+        shown = ", ".join(f"{end:.2g} at k = {k}" for k, end in zip(found, ends, strict=True))
+        falls = all(a > b for a, b in pairwise(ends))
+        return [Judgement("the longer the context, the nearer the weights", falls, shown)]
+
+
+# ---------------------------------------------------------------- Lemma 1
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """The error of truncation of one cell, and the bound on it, by context."""
+
+    kind: str
+    rate: float
+    error: list[float]
+    bound: list[float]
+
+
+class LemmaFigure(Figure[list[Truncated]]):
+    """Lemma 1 in a grid of 20 cells."""
+
+    name, title = "stable-lemma", "Stable models, Lemma 1"
+    contexts = (1, 2, 4, 8, 16, 32)
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Truncated]:
+        found, width = [], 64 if scale.full else 8
+        for kind in ("linear", "tanh", "relu", "LSTM", "LRU"):
+            for rate in (0.5, 0.7, 0.9, 0.97):
+                torch.manual_seed(len(found))
+                cell: Any = LRU(4, width) if kind == "LRU" else LSTM(4, width)
+                if kind == "LRU":
+                    cell.modulus = cell.modulus.clamp(max=rate)
+                else:
+                    cell = cell if kind == "LSTM" else RNN(4, width, activation=kind)
+                    project(cell, 1.0, rate=max(rate, 0.66) if kind == "LSTM" else rate)
+                cell = cell.double().eval()
+                x = torch.randn(64, 8, 4, dtype=torch.float64)
+                x = x / (x.abs().amax(2, keepdim=True) if kind == "LSTM" else x.norm(dim=2, keepdim=True))
+                sure, full = certificate(cell, 1.0), truncated_states(cell, x, len(x))
+                errors = [
+                    (full - truncated_states(cell, x, k)).norm(p=sure.norm, dim=2).max().item() for k in self.contexts
+                ]
+                found.append(Truncated(kind, sure.rate, errors, [sure.truncation_error(k) for k in self.contexts]))
+        return found
+
+    def draw(self, found: list[Truncated], out: Path) -> None:
+        _plot_bounds(found, out / PICTURE, f"{self.title}: error of the state from the last inputs alone, 20 cells")
+
+    def judge(self, found: list[Truncated]) -> list[Judgement]:
+        right = Count(sum(all(e <= b for e, b in zip(t.error, t.bound, strict=True)) for t in found), len(found))
+        shares = sorted(e / b for t in found for e, b in zip(t.error, t.bound, strict=True) if b)
+        shown = f"{right}; error over bound {shares[0]:.1e} to {shares[-1]:.2g}, median {shares[len(shares) // 2]:.1e}"
+        return [Judgement("no cell exceeds the bound", right.above(ALWAYS), shown)]
+
+
+@styled
+def _plot_bounds(found: list[Truncated], path: Path, title: str) -> None:
+    figure, ((ax,),) = panels(1, 1, figsize=(5.6, 4.6))
+    for number, kind in enumerate(dict.fromkeys(t.kind for t in found)):
+        for i, t in enumerate(one for one in found if one.kind == kind):
+            ax.plot(t.bound, t.error, ".-", color=color(number), linewidth=0.8, label=None if i else kind)
+    bounds = [b for t in found for b in t.bound]
+    ends = [min(bounds), max(bounds)]
+    ax.plot(ends, ends, color="black", linewidth=1, label="error = bound")
+    ax.set(xscale="log", yscale="log", xlabel="bound", ylabel="error")
+    ax.legend(fontsize="small")
+    finish(figure, path, title)
+
+
+# ---------------------------------------------------------------- spikes
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far back the gradients of a spiking network have to go."""
+
+    name: str  # cell, and how it started
+    tau: float | None  # its time constants in steps; None of a trained network
+    steps: list[int | None]  # windows for a gradient within 1 %, by layer
+    chunks: list[int | None]
+    total: int  # steps of the run
+    norm: float  # the largest of a product of 10 transition derivatives
+    rate: float  # spikes per neuron and step
+
+
+STARTS = {"woken": "RateMatching(0.1)", "radius 0.5": "LSC(0.5, method='scale')"}
+
+
+class SpikesFigure(Figure[list[Reach]]):
+    """How many steps of truncated backpropagation a spiking network needs, by time constant and start; ours."""
+
+    name, title = "stable-spikes", "Truncation of spiking networks"
+
+    def measure(self, scale: Scale, results: Sequence[Result]) -> list[Reach]:
+        binned: dict[str, Any] = {"dt": 0.02, "channels": 140, "repeat": 1}
+        if scale.full:
+            binned |= {"dt": 0.01}
+        data = DataSettings("shd", **binned).load("train")
+        batches = [collate([data[i] for i in range(16)])[0]]
+        x, labels, *_ = collate([data[i] for i in range(4)])
+        found, width = [], 64 if scale.full else 12
+        for cell in ("LIF", "ALIFPlus"):
+            for start, text in STARTS.items():
+                for tau in (2.0, 5.0, 10.0, 20.0, 50.0) if scale.full else (2.0, 20.0):
+                    slow: dict[str, Any] = {"tau_theta": 2 * tau, "b_theta": 0.5 / tau} if cell == "ALIFPlus" else {}
+                    settings = NetworkSettings(cell=cell, width=width, layers=2, tau_v=tau, **slow)
+                    network = settings.build(data.n_in, data.n_classes)
+                    named(text).apply(network, batches, seed=0)
+                    found.append(reach(f"{cell}, {start}", tau, network, x, labels))
+        chip = DataSettings("shd", dt=0.02, channels=140, repeat=1, binary=True).load("train")
+        x, labels, *_ = collate([chip[i] for i in range(4)])
+        return [*found, reach("spoken-digits-alif, trained", None, load("spoken-digits-alif"), x, labels)]
+
+    def draw(self, found: list[Reach], out: Path) -> None:
+        rows = [
+            {
+                "network": r.name,
+                "tau": r.tau or "-",
+                "steps back for 1 %": shown(r.steps),
+                "chunks for 1 %": shown(r.chunks),
+                "of": r.total,
+                "norm of 10 steps": f"{r.norm:.2g}",
+                "spikes/step": f"{r.rate:.3f}",
+            }
+            for r in found
+        ]
+        write_tables(rows, out)
+        names = dict.fromkeys(r.name for r in found if r.tau)
+        lines = {
+            n: ([r.tau for r in found if r.name == n], [max(k or 0 for k in r.steps) for r in found if r.name == n])
+            for n in names
+        }
+        top = max(r.total for r in found)
+        axes = [{"xscale": "log", "xlabel": "time constant in steps", "ylabel": "steps back for 1 %", "ylim": (0, top)}]
+        plot_lines([lines], out / PICTURE, axes=axes, title=f"{self.title} of {top} steps, spoken digits")
+
+    def judge(self, found: list[Reach]) -> list[Judgement]:
+        longest = {(r.name, r.tau): max(k or 0 for k in r.steps) for r in found}
+        taus = [r.tau for r in found if r.tau]
+        low, high = min(taus), max(taus)
+        judged = []
+        for cell in ("LIF", "ALIFPlus"):
+            ends = {s: (longest[f"{cell}, {s}", low], longest[f"{cell}, {s}", high]) for s in STARTS}
+            text = ", ".join(f"{s} {a} and {b}" for s, (a, b) in ends.items())
+            grows = all(a < b for a, b in ends.values())
+            claim = f"{cell}: time constants of {high:g} steps need a longer window than of {low:g}"
+            judged.append(Judgement(claim, grows, text))
+            fewer = Count(
+                sum(longest[f"{cell}, radius 0.5", t] < longest[f"{cell}, woken", t] for t in dict.fromkeys(taus)),
+                len(dict.fromkeys(taus)),
+            )
+            judged.append(fewer.judge(f"{cell}: at a radius of 0.5 the window is shorter", ALWAYS))
+        last = found[-1]
+        text = f"{shown(last.steps)} of {last.total} steps, chunks of {shown(last.chunks)}"
+        return [
+            *judged,
+            Judgement("a trained network could be truncated", max(k or 0 for k in last.steps) < last.total / 2, text),
+        ]
+
+    def notes(self) -> list[str]:
+        return [
+            "not of the paper: steps are back from each loss, one a step; a radius of 0.5 shortens time constants, too"
+        ]
+
+
+def reach(name: str, tau: float | None, network: Network, x: Tensor, labels: Tensor) -> Reach:
+    errors = truncation_errors(network, x, lambda o: Classification().loss(o, labels))
+    with torch.no_grad():
+        rate = mean(z.mean().item() for z in network.run(x).spikes)
+    norm = backward_norms(network, x, steps=10).max().item()
+    return Reach(name, tau, errors.needed(), errors.needed(chunks=True), len(x), norm, rate)
+
+
+def shown(steps: Sequence[int | None]) -> str:
+    return ", ".join("-" if k is None else str(k) for k in steps)
