@@ -29,7 +29,6 @@ from examples.paper.paths import GridFigure, PascalFigure, PathsFigure
 from examples.paper.propagation import GatedTheoryFigure, GatesFigure, PropagationFigure
 from examples.paper.rates import FeedForwardFigure, RatesFigure
 from examples.paper.recurrent import ParametersTable, RecurrentFigure
-from examples.paper.students import HeadsFigure, HessianFigure, StudentsFigure
 from examples.paper.stable import (
     DecayFigure,
     LemmaFigure,
@@ -38,6 +37,7 @@ from examples.paper.stable import (
     SpikesFigure,
     StableTable,
 )
+from examples.paper.students import HeadsFigure, HessianFigure, StudentsFigure
 from neurolsc.validation import meant
 
 __all__ = ["FIGURES", "Count", "Figure", "Judgement", "Result", "Scale", "find", "reproduce", "trials_of"]
