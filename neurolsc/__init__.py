@@ -1,6 +1,6 @@
 """Deep recurrent spiking networks made trainable: local stability is set before training."""
 
-from neurolsc import datasets, export, initialisers, metrics, schedule, surrogate, tasks, theory
+from neurolsc import datasets, export, initialisers, metrics, surrogate, tasks, theory
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.interop.foreign import ForeignNeuronWarning
 from neurolsc.interop.wrap import wrap
@@ -82,7 +82,6 @@ __all__ = [
     "register",
     "save",
     "scale_to_radius",
-    "schedule",
     "spectral_radius",
     "surrogate",
     "tasks",

@@ -1,5 +1,6 @@
-"""Results as lines and tables of text."""
+"""Results as lines and tables of text, and progress bars."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,9 @@ from itertools import groupby
 from typing import Any
 
 from torch import Tensor
+from tqdm.auto import tqdm
+
+LOG_INTERVAL = 10.0  # seconds between two states of a bar that goes to a file or a pipe
 
 
 @dataclass(frozen=True)
@@ -70,3 +74,15 @@ def counted(values: Iterable[Any]) -> list[tuple[Any, int]]:
 def state_repr(self: Any) -> str:
     """The ``__repr__`` of a cell's state, a named tuple: the shapes of its tensors (B, ...)."""
     return f"{type(self).__name__}({shapes('B', **self._asdict())})"
+
+
+def progress_bar(total: float | None, *, desc: str, unit: str, shown: bool = True, **options: Any) -> tqdm:
+    """A bar of tqdm on standard error, in a log renewed every ten seconds.
+
+    ``TQDM_DISABLE=1`` in the environment hides all; options are tqdm's, such as ``initial`` or ``delay``.
+    """
+    if not sys.stderr.isatty():
+        options.setdefault("mininterval", LOG_INTERVAL)
+    if not shown:  # unset, TQDM_DISABLE decides
+        options["disable"] = True
+    return tqdm(total=total, desc=desc, unit=unit, **options)

@@ -9,12 +9,15 @@ import contextlib
 import csv
 import errno
 import glob
+import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,9 +28,10 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.data import DataLoader, Subset
 
 from neurolsc.network import Embedding, Network, Tied, as_network
-from neurolsc.neurons.cell import CELLS, SURROGATES
+from neurolsc.neurons.cell import CELLS, SURROGATES, Cell
 
 FORMAT = 3
 TRAINED = Path(__file__).parent / "trained"
@@ -176,7 +180,7 @@ def check_finite(tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{clean(name)} must be finite, got {value[~value.isfinite()][0].item()}.")
 
 
-# trees, such as the state of an optimizer
+# checkpoints: trees such as the state of an optimizer, and what a run depends on, by name
 
 
 def write_tree(path: str | PathLike[str], tree: object) -> None:
@@ -191,6 +195,86 @@ def read_tree(path: str | PathLike[str]) -> Any:
     data = Path(path).read_bytes()
     with refusing(path, "damaged or not a checkpoint"):
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
+def network_fingerprint(network: Network) -> dict[str, Any]:
+    """What a network is besides its weights: cells, resets, surrogates, shapes and dtypes."""
+    found: dict[str, Any] = {"layer_delay": network.layer_delay}
+    for i, cell in enumerate(network.cells, start=1):
+        config: dict[str, Any] = {"cell": _repr(cell)}
+        if type(cell).config is not Cell.config:
+            with contextlib.suppress(TypeError, ValueError):  # else a file cannot describe it
+                config = {"cell": type(cell).__name__} | cell.config()
+        spike = config.get("spike")
+        if isinstance(spike, dict) and spike.get("learnable"):  # its numbers are weights
+            config["spike"] = {name: value for name, value in spike.items() if name not in ("dampening", "sharpness")}
+        found |= {f"{name} of layer {i}": value for name, value in config.items()}
+    if not isinstance(network.readout, nn.Linear):
+        found["readout"] = _repr(network.readout)
+    return found | {name: f"{tuple(value.shape)} {value.dtype}" for name, value in network.state_dict().items()}
+
+
+def data_fingerprint(name: str, data: Any) -> dict[str, Any]:
+    """Length and public attributes of data: texts, numbers, dataclasses, and digests of arrays; no item is read."""
+    found: dict[str, Any] = {}
+    if isinstance(data, DataLoader):
+        found |= {f"{name}.{key}": getattr(data, key) for key in ("batch_size", "drop_last")}
+        found[f"{name}.sampler"] = type(data.sampler).__name__
+        return found | data_fingerprint(name, data.dataset)
+    if not hasattr(data, "__getitem__"):
+        return found
+    if isinstance(data, list | tuple):
+        return {f"items of {name}": _digest(data)}
+    if hasattr(data, "__len__"):
+        found[f"length of {name}"] = len(data)
+    if isinstance(data, Subset):
+        found[f"{name}.indices"] = _digest(list(data.indices))
+        return found | data_fingerprint(f"{name}.dataset", data.dataset)
+    for key, value in getattr(data, "__dict__", {}).items():
+        parts = value if isinstance(value, tuple) else (value,)
+        if key.startswith("_"):
+            continue
+        if isinstance(value, str | int | float):
+            found[f"{name}.{key}"] = value
+        elif all(is_dataclass(part) for part in parts):
+            found[f"{name}.{key}"] = _repr(value)
+        elif all(isinstance(part, Tensor | np.ndarray) for part in parts):
+            found[f"{name}.{key}"] = _digest(value)
+    return found
+
+
+def _digest(value: Any) -> str:
+    """Shape and dtype, or length, and a hash of the content."""
+    sha = hashlib.sha256()
+
+    def take(value: Any) -> None:
+        if isinstance(value, Tensor):
+            sha.update(f"{tuple(value.shape)} {value.dtype}".encode())
+            sha.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            sha.update(np.ascontiguousarray(value).data)
+        elif isinstance(value, list | tuple) and not all(isinstance(v, int) for v in value):
+            for item in value:
+                take(item)
+        else:
+            sha.update(repr(value.tolist() if isinstance(value, np.ndarray) else value).encode())
+
+    take(value)
+    about = f"{len(value)} items" if isinstance(value, list | tuple) else f"{tuple(value.shape)} {value.dtype}"
+    return f"{about}, sha256 {sha.hexdigest()[:12]}"
+
+
+def _repr(value: object) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # addresses differ in every process
+
+
+def differences(
+    before: dict[str, Any], now: dict[str, Any], form: str = "{name} was {before!r}, is now {now!r}"
+) -> str:
+    """The first four entries that differ, by name with both values, and how many more."""
+    names = [name for name in now | before if before.get(name) != now.get(name)]
+    parts = [form.format(name=name, before=before.get(name), now=now.get(name)) for name in names[:4]]
+    return "; ".join(parts + ([f"and {len(names) - 4} more"] if len(names) > 4 else []))
 
 
 # whole-or-nothing writing, and the lock of a path
@@ -234,9 +318,20 @@ def write_json(path: str | PathLike[str], content: object) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
+def spread(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a table in which a list is a column for each item: name_1, name_2, ..."""
+    return {
+        column: item
+        for name, value in row.items()
+        for column, item in (
+            [(f"{name}_{i}", v) for i, v in enumerate(value, start=1)] if isinstance(value, list) else [(name, value)]
+        )
+    }
+
+
 def write_csv(path: str | PathLike[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows as CSV, whole or not at all; columns that a row lacks are empty."""
-    rows, text = list(rows), io.StringIO()
+    """Write rows as CSV, whole or not at all; columns that a row lacks are empty, those of lists are numbered."""
+    rows, text = [spread(row) for row in rows], io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

@@ -7,9 +7,9 @@ import neurolsc
 
 ROOT = Path(neurolsc.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("validation", "display", "progress", "surrogate"),
+    ("validation", "display", "surrogate"),
     ("neurons",),
-    ("network", "io", "metrics", "schedule", "tasks", "plots"),
+    ("network", "io", "metrics", "tasks", "plots"),
     ("hdf5",),
     ("datasets",),
     ("training",),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neurolsc import LIF, Network, pretrain, radius_profile, scale_to_radius, train
-from neurolsc.progress import progress_bar
+from neurolsc.display import progress_bar
 
 
 @pytest.mark.parametrize("shown", [True, False])

@@ -107,7 +107,7 @@ def test_a_training_that_stopped_early_goes_on_with_more_patience(tmp_path: Path
     [
         ({"seed": 1}, "seed = 0, now it is 1"),
         ({"task": ClassPerStep()}, r"task = Classification\(last=None\), now it is ClassPerStep"),
-        ({"average_from": 2}, r"average_from = 0, now it is 2|not the checkpoint of a training"),
+        ({"clip_spectrum": 2.0}, r"clip_spectrum = 0\.0, now it is 2\.0"),
         ({"network": small_network().double()}, r"torch\.float32, now it is .*float64"),
         ({"network": Network([LIF(N, 8)], CLASSES, layer_delay=0)}, "layer_delay = 1, now it is 0"),
     ],

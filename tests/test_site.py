@@ -22,7 +22,6 @@ PUBLIC = [
     "neurolsc.datasets",
     "neurolsc.tasks",
     "neurolsc.training",
-    "neurolsc.schedule",
     "neurolsc.metrics",
     "neurolsc.experiment",
     "neurolsc.export",

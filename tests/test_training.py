@@ -4,7 +4,6 @@ import itertools
 import math
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,30 +107,6 @@ def test_the_best_weights_are_restored_and_the_patience_ends_the_training():
     assert same_bits(weights(network), seen[result.best_epoch - 1][1])
     assert not same_bits(weights(network), seen[-1][1])
     assert evaluate(network, DATA["validation"], batch_size=8).loss == min(losses)
-
-
-def test_weights_are_averaged_over_epochs_while_the_training_goes_on(tmp_path: Path):
-    seen: list[dict[str, Tensor]] = []
-
-    def trained(epochs: int, **more: Any) -> tuple[Network, TrainResult]:
-        network = small_network()
-        noting = lambda _: seen.append(weights(network))  # noqa: E731
-        return network, train(network, **DATA, epochs=epochs, **QUIET, **more, on_epoch=noting)
-
-    network, result = trained(5, average_from=3)
-    assert result.best_epoch > 3
-    averaged = seen[2 : result.best_epoch]
-    wanted = {name: torch.stack([epoch[name] for epoch in averaged]).mean(0) for name in seen[0]}
-    torch.testing.assert_close(weights(network), wanted)
-    assert not same_bits(weights(network), averaged[-1])
-    assert evaluate(network, DATA["validation"], batch_size=8).loss == result.best["validation_loss"]
-    plain = list(seen)
-    seen.clear()
-    trained(5)
-    assert all(same_bits(a, b) for a, b in zip(plain, seen, strict=True))  # the training itself is the same
-    trained(4, average_from=3, checkpoint=tmp_path / "state")
-    again, _ = trained(5, average_from=3, checkpoint=tmp_path / "state")
-    assert same_bits(weights(again), weights(network))
 
 
 @pytest.mark.parametrize(("epochs", "best"), [(0, "before the training"), (3, "epoch")])

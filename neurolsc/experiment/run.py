@@ -36,14 +36,13 @@ from neurolsc.experiment.config import (
     setting_names,
 )
 from neurolsc.initialisers import StartReport, named
-from neurolsc.io import lock_file, locked, read_toml, remove_temporaries, save, write_json, write_text
+from neurolsc.io import differences, lock_file, locked, read_toml, remove_temporaries, save, write_json, write_text
 from neurolsc.network import Network
 from neurolsc.neurons.cell import CELLS, Cell
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
 from neurolsc.stability.findings import Finding
 from neurolsc.tasks import Classification
 from neurolsc.training import Scores, TrainResult, evaluate, train
-from neurolsc.training.fingerprint import differences
 from neurolsc.validation import usable_device
 
 SETTINGS, NETWORK, UNFINISHED = "settings.toml", "network.safetensors", ".partial"

@@ -22,6 +22,7 @@ import tomli_w
 import torch
 from tqdm import tqdm
 
+from neurolsc.display import progress_bar
 from neurolsc.experiment.grid import Grid, read_grid
 from neurolsc.experiment.run import UNFINISHED, Experiment, Stopped, score
 from neurolsc.experiment.table import (
@@ -36,7 +37,6 @@ from neurolsc.experiment.table import (
 )
 from neurolsc.io import locked, write_csv, write_json, write_text
 from neurolsc.network import Network
-from neurolsc.progress import progress_bar
 from neurolsc.validation import usable_device, whole
 
 Outcome = Literal["over", "busy", "died"]  # finished or failed; used by another process; without a worker

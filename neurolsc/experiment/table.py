@@ -17,12 +17,11 @@ import neurolsc
 from neurolsc import metrics
 from neurolsc.diagnosis.measurements import Batch, measure
 from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment
-from neurolsc.io import read_tree, refusing
+from neurolsc.io import differences, read_tree, refusing
 from neurolsc.network import Network, eval_mode
 from neurolsc.stability.one_layer import recurrence_radius
 from neurolsc.stability.transitions import draw_steps, follow
 from neurolsc.tasks import metric_spec
-from neurolsc.training.fingerprint import differences
 
 if TYPE_CHECKING:
     from neurolsc.experiment.grid import Grid

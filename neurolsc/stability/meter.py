@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from neurolsc.io import network_fingerprint
 from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network
 from neurolsc.stability.profile import RadiusProfile, depth_radius, radius_profile, time_radius
 from neurolsc.stability.rules import LayerRadii, PretrainOptions, RadiusTarget, as_rule
 from neurolsc.stability.transitions import draw_steps, follow
-from neurolsc.training.fingerprint import network_fingerprint
 
 # Time steps of a closer measurement in those of a step: radii differ more along a run than among samples.
 CLOSER = 4

@@ -25,15 +25,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from neurolsc.display import Displayed, Table
-from neurolsc.io import locked, read_tree, write_tree
+from neurolsc.display import Displayed, Table, progress_bar
+from neurolsc.io import data_fingerprint, differences, locked, read_tree, write_tree
 from neurolsc.network import Network, as_network, eval_mode
-from neurolsc.progress import progress_bar
 from neurolsc.stability.findings import DEAD, Finding
 from neurolsc.stability.meter import InputStream, Meter, standard_error
 from neurolsc.stability.profile import RadiusProfile
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, errors, radius_target
-from neurolsc.training.fingerprint import data_fingerprint, differences
 from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import whole
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from neurolsc.display import Displayed, Table, or_dash
+from neurolsc.display import LOG_INTERVAL, Displayed, Table, or_dash, progress_bar
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.cell import weight_matrices
 from neurolsc.neurons.derivatives import LinearOperator, StepMap, Term
-from neurolsc.progress import LOG_INTERVAL, progress_bar
 from neurolsc.stability.arnoldi import (
     DENSE_BELOW,
     METHODS,

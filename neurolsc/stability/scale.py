@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neurolsc.display import progress_bar
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.cell import Cell, Thresholds
-from neurolsc.progress import progress_bar
 from neurolsc.stability.meter import CLOSER, InputStream, Meter, pick
 from neurolsc.stability.one_layer import bracket, next_reads, reads, scale_to_rate
 from neurolsc.stability.pretrain import PretrainResult, conclude

@@ -1,5 +1,6 @@
 """The training loop: settings, updates, early stopping, and checkpoints that survive a kill."""
 
+import copy
 import hashlib
 import math
 import re
@@ -11,31 +12,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from neurolsc.datasets.batches import drawn_from
-from neurolsc.display import Displayed, Table
-from neurolsc.io import check_finite, locked, read_tree, refusing, write_csv, write_json, write_tree
+from neurolsc.display import Displayed, Table, progress_bar
+from neurolsc.io import (
+    check_finite,
+    data_fingerprint,
+    differences,
+    locked,
+    network_fingerprint,
+    read_tree,
+    refusing,
+    write_csv,
+    write_json,
+    write_tree,
+)
 from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
 from neurolsc.network import Network, as_network
-from neurolsc.progress import progress_bar
-from neurolsc.schedule import Constant, Cosine, FromTorch, Schedule
 from neurolsc.tasks import Classification, Task, metric_spec
 from neurolsc.training.evaluation import Data, batches, carried, evaluate, rates, size, unpack
-from neurolsc.training.fingerprint import data_fingerprint, differences, network_fingerprint
-from neurolsc.training.optim import adabelief_lookahead, bound_weights, condition_gradients, parameter_groups
+from neurolsc.training.optim import (
+    Cosine,
+    FromTorch,
+    Schedule,
+    adabelief_lookahead,
+    bound_weights,
+    condition_gradients,
+    parameter_groups,
+)
 from neurolsc.validation import number, one_of, positive, setting, whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["PAPER", "Row", "TrainResult", "TrainSettings", "train"]
-
-SCHEDULES: dict[str, Schedule] = {"constant": Constant(), "cosine": Cosine(), "cosine-to-tenth": Cosine(0.0, end=0.1)}
+CONSTANT = Cosine(0.0, end=1.0)
+SCHEDULES: dict[str, Schedule] = {"constant": CONSTANT, "cosine": Cosine(), "cosine-to-tenth": Cosine(0.0, end=0.1)}
 OPTIMIZERS = {"adam": torch.optim.Adam, "adabelief-lookahead": adabelief_lookahead}
 PAPER: dict[str, Any] = {
     "batch_size": 256,
@@ -57,8 +71,8 @@ class TrainSettings:
     """The training.
 
     These are the keywords of :func:`train`, the flags of ``neurolsc train``, and the names in grids and in a run's
-    settings.toml. From Python, ``schedule`` may also be a :class:`neurolsc.schedule.Schedule` or
-    :class:`neurolsc.schedule.FromTorch`, and ``optimizer`` a function that makes one from parameters, or groups of
+    settings.toml. From Python, ``schedule`` may also be a :data:`neurolsc.training.Schedule` or
+    :class:`neurolsc.training.FromTorch`, and ``optimizer`` a function that makes one from parameters, or groups of
     them, and a learning rate.
 
     Raises:
@@ -77,9 +91,6 @@ class TrainSettings:
         "course of the learning rate over all epochs: it stays, rises for 5 % of them and falls to 0, or falls to a "
         "tenth",
     )
-    average_from: int = setting(
-        0, "epoch from which on the mean of the weights over epochs is scored and saved; 0: never"
-    )
     patience: int = setting(10, "stop after this many epochs without a better validation loss")
     optimizer: Literal["adabelief-lookahead", "adam"] | Callable[[Iterable[Any], float], Optimizer] = setting(
         "adam", "Adam, or AdaBelief in Lookahead (the paper's)"
@@ -92,7 +103,6 @@ class TrainSettings:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience"):
             whole(name, getattr(self, name))
-        whole("average_from", self.average_from, at_least=0)
         positive("lr", self.lr)
         for name in ("clip_gradient", "clip_spectrum", "clip_weight"):
             number(name, getattr(self, name), zero_allowed=True)
@@ -176,11 +186,7 @@ class TrainResult(Displayed):
 
     def to_csv(self, path: str | PathLike[str]) -> None:
         """Write the history as a table; rates of layers are firing_rate_1, firing_rate_2, ..."""
-        rows = []
-        for row in self.history:
-            layers = {f"firing_rate_{i}": rate for i, rate in enumerate(row["firing_rate"], start=1)}
-            rows.append({key: value for key, value in row.items() if key != "firing_rate"} | layers)
-        write_csv(path, rows)
+        write_csv(path, self.history)
 
 
 def train(
@@ -223,7 +229,7 @@ def train(
             The network then has the weights of its best epoch, or those before the first.
         BlockingIOError: if another process trains with the checkpoint.
 
-    Source: arXiv:2308.12075, Sec. II-G; weights averaged over epochs: arXiv:1803.05407.
+    Source: arXiv:2308.12075, Sec. II-G.
     """
     how = TrainSettings(**settings)
     as_network(network)
@@ -238,9 +244,8 @@ def train(
     optimizer = make(parameter_groups(network, how.lr, by_gain=how.by_gain), how.lr)
     scheduler: Any = schedule.make(optimizer) if isinstance(schedule, FromTorch) else None
     full_rates = [group["lr"] for group in optimizer.param_groups]
-    average = AveragedModel(network) if how.average_from else None
     history: list[Row] = []
-    best_epoch, best = 0, _weights(network)
+    best_epoch, best = 0, copy.deepcopy(network.state_dict())
 
     def diverged(what: str, cure: str = f"lower the learning rate (now {how.lr:g})") -> FloatingPointError:
         network.load_state_dict(best)
@@ -258,25 +263,29 @@ def train(
             "history": history,
             "optimizer": optimizer.state_dict(),
             "full_rates": full_rates,
-            "average": None if average is None else average.state_dict(),
             "scheduler": None if scheduler is None else scheduler.state_dict(),
         }
 
     with locked(checkpoint):
         fingerprint: dict[str, Any] = {}
         if checkpoint is not None:
-            same = ("batch_size", "lr", "by_gain", "average_from")
-            same += ("clip_gradient", "centralize", "clip_spectrum", "clip_weight")
-            fingerprint = {name: getattr(how, name) for name in same}
+            free = ("epochs", "patience", "schedule", "optimizer")
+            fingerprint = {name: value for name, value in vars(how).items() if name not in free}
             fingerprint |= {"optimizer": type(optimizer).__name__, "schedule": repr(schedule)}
             fingerprint |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
             for name, data in (("training", training), ("validation", validation)):
-                _check_resumable(name, data)
+                if isinstance(data, DataLoader):  # whose random numbers no checkpoint could hold
+                    parts = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
+                    if data.persistent_workers or any(getattr(part, "generator", None) is not None for part in parts):
+                        raise ValueError(
+                            f"{name} is a DataLoader with a generator of its own or persistent workers: leave these "
+                            "out, and its random numbers follow from (seed, epoch); or train without checkpoint."
+                        )
                 fingerprint |= data_fingerprint(name, data)
             if isinstance(schedule, FromTorch):  # its rates at first depend on the weights, by their gains
                 kind, first = type(scheduler).__name__, repr(scheduler.state_dict())
                 fingerprint["schedule"] = f"{kind}, every {schedule.every}, {re.sub(RATES, '', first)}"
-            elif schedule != Constant():
+            elif schedule != CONSTANT:
                 fingerprint["epochs"] = how.epochs  # the next learning rate depends on it
             if Path(checkpoint).exists():
                 saved = read_tree(checkpoint)
@@ -290,7 +299,7 @@ def train(
                     for part in ("best", "network"):  # both have to fit
                         check_finite(saved[part])
                         network.load_state_dict(saved[part])
-                    for part, value in (("optimizer", optimizer), ("average", average), ("scheduler", scheduler)):
+                    for part, value in (("optimizer", optimizer), ("scheduler", scheduler)):
                         if value is not None:
                             value.load_state_dict(saved[part])
                     history, best, best_epoch = saved["history"], saved["best"], saved["best_epoch"]
@@ -352,12 +361,8 @@ def train(
                 if not math.isfinite(score):
                     raise diverged(f"the {task.score} is {score} in epoch {epoch}")
 
-                scored: Any = network
-                if average is not None and epoch >= how.average_from:
-                    average.update_parameters(network)
-                    scored = average.module
                 try:
-                    scores = evaluate(scored, validation, task=task, batch_size=how.batch_size)
+                    scores = evaluate(network, validation, task=task, batch_size=how.batch_size)
                 except FloatingPointError as error:
                     raise diverged(f"the validation loss is not finite in epoch {epoch}") from error
                 shown = metric.text(scores.measures[task.score])
@@ -369,7 +374,7 @@ def train(
             row |= {name: getattr(scores, name) for name in ("share_without_vote", "firing_rate", "silent_steps")}
             row |= {"synops": scores.synops, "seconds": time.perf_counter() - started}
             if not history or scores.loss < history[best_epoch - 1]["validation_loss"]:
-                best_epoch, best = epoch, _weights(scored)
+                best_epoch, best = epoch, copy.deepcopy(network.state_dict())
             history.append(row)
             if isinstance(scheduler, ReduceLROnPlateau):
                 scheduler.step(scores.loss)
@@ -381,19 +386,3 @@ def train(
                 on_epoch(history)
     network.load_state_dict(best)
     return TrainResult(history, best_epoch, len(history) - best_epoch >= how.patience, metric)
-
-
-def _weights(network: Network) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in network.state_dict().items()}
-
-
-def _check_resumable(name: str, data: Data) -> None:
-    """Refuse loaders whose order, or whose random changes, a resumed training could not repeat."""
-    if not isinstance(data, DataLoader):
-        return
-    parts = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
-    if data.persistent_workers or any(getattr(part, "generator", None) is not None for part in parts):
-        raise ValueError(
-            f"{name} is a DataLoader with a generator of its own or persistent workers, whose random numbers no checkpoint "
-            "holds: leave them out, and they follow from (seed, epoch); or train without checkpoint."
-        )

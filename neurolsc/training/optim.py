@@ -1,26 +1,21 @@
-"""Updates of a training: the paper's optimizer, learning rates of parameters, gradients, bounds."""
+"""Updates of a training: optimizer, learning rates of parameters and over epochs, gradients, bounds."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from neurolsc.network import Network
 from neurolsc.neurons.cell import Cell, weight_matrices
-from neurolsc.validation import positive
+from neurolsc.validation import number, one_of, positive
 
 if TYPE_CHECKING:
     from pytorch_optimizer import Lookahead
-
-__all__ = [
-    "adabelief_lookahead",
-    "bound_weights",
-    "clip_singular_values",
-    "clip_weights",
-    "condition_gradients",
-    "parameter_groups",
-]
 
 
 def adabelief_lookahead(
@@ -73,6 +68,76 @@ def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict
     plain = [p for p in network.parameters() if id(p) not in gains]
     scaled = [{"params": [p], "lr": lr / gains[id(p)]} for p in network.parameters() if id(p) in gains]
     return [{"params": plain, "lr": lr}, *scaled]
+
+
+# ---- learning rates over a training
+
+Schedule = Callable[[float], float]
+"""The factor of the learning rate by the share of all epochs that is done, 0 to 1.
+
+Its ``repr`` is compared when a training goes on from a checkpoint: make it a dataclass.
+"""
+
+
+@dataclass(frozen=True)
+class Cosine:
+    r"""A linear rise to the learning rate, then half a cosine down to a share of it; constant for an end of 1.
+
+    .. math:: f(s) = \begin{cases} s / w & s < w \\
+        e + \tfrac{1 - e}{2} \big(1 + \cos \pi \tfrac{s - w}{1 - w}\big) & s \ge w \end{cases}
+
+    Attributes:
+        warmup: w, the share of the training in which it rises, in [0, 1).
+        end: e, the share of the learning rate at the end, in [0, 1].
+
+    Source: Loshchilov & Hutter, arXiv:1608.03983, eq. 5 (one period); Goyal et al., arXiv:1706.02677, Sec. 2.2 (the
+    warm-up); with w = 0 and e = 0.1: arXiv:2308.12075v2, App. H.
+    """
+
+    warmup: float = 0.05
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not number("warmup", self.warmup, zero_allowed=True) < 1:
+            raise ValueError(f"warmup must be a share of the training, in [0, 1), got {self.warmup}.")
+        if not number("end", self.end, zero_allowed=True) <= 1:
+            raise ValueError(f"end must be a share of the learning rate, in [0, 1], got {self.end}.")
+
+    def __call__(self, done: float) -> float:
+        if done < self.warmup:
+            return done / self.warmup
+        fall = 0.5 * (1 + math.cos(math.pi * (done - self.warmup) / (1 - self.warmup)))
+        return self.end + (1 - self.end) * fall
+
+
+@dataclass(frozen=True)
+class FromTorch:
+    """A scheduler of ``torch.optim.lr_scheduler``.
+
+    A checkpoint holds its ``state_dict``; functions in it, such as those of ``LambdaLR``, are not compared.
+    ``ReduceLROnPlateau`` gets the validation loss. ``OneCycleLR`` and ``CyclicLR`` set equal rates for all parameters:
+    use ``by_gain=False``.
+
+    Attributes:
+        make: makes the scheduler from the optimizer.
+        every: step it after every ``"epoch"`` or every ``"update"``.
+
+    Example:
+        >>> from torch.optim.lr_scheduler import StepLR
+        >>> course = FromTorch(lambda optimizer: StepLR(optimizer, step_size=10))
+    """
+
+    make: Callable[[Optimizer], LRScheduler]
+    every: Literal["epoch", "update"] = "epoch"
+
+    def __post_init__(self) -> None:
+        if not callable(self.make):
+            got = type(self.make).__name__
+            raise TypeError(f"make must make a scheduler from an optimizer, got {got}: lambda o: StepLR(o, 10).")
+        one_of("every", self.every, ("epoch", "update"))
+
+
+# ---- before and after the optimizer's step
 
 
 def condition_gradients(network: Network, *, centralize: bool, clip: float) -> Tensor:

@@ -15,8 +15,8 @@ from neurolsc.datasets import JSBChorales, MNISTPixels, ReleasedEncoding, SpikeL
 from neurolsc.datasets.text import read_words
 from neurolsc.experiment import Experiment, draw, markdown, read_grid, run_sweep
 from neurolsc.experiment.config import DataSettings, NetworkSettings
+from neurolsc.io import data_fingerprint
 from neurolsc.tasks import BinaryPerStep
-from neurolsc.training.fingerprint import data_fingerprint
 from tests.sweeps.grids import Here, write_grid
 
 QUICK = ("--width", "8", "--layers", "1", "--epochs", "2", "--start", "Default")
