@@ -90,10 +90,6 @@ class MetricSpec:
         """True if a value is strictly better than another."""
         return value < other if self.lower_is_better else value > other
 
-    def reaches(self, value: float, bound: float) -> bool:
-        """True if a value is at least as good as a bound."""
-        return not self.better(bound, value)
-
     def text(self, value: float) -> str:
         """A value as text."""
         return f"{value:.1%}" if self.share else f"{value:.4g}"

@@ -157,10 +157,8 @@ def test_means_of_batches_are_weighted_by_samples_or_by_steps(batches: list[Batc
     assert MetricSpec(of_steps=True, geometric=True).mean(batches) == pytest.approx(product)
 
 
-def test_which_value_is_better_and_which_reaches_a_bound():
+def test_which_value_is_better():
     low, high = MetricSpec(lower_is_better=True, share=False), MetricSpec()
     assert low.better(1.0, 2.0) and high.better(2.0, 1.0)
     assert not low.better(1.0, 1.0) and not high.better(1.0, 1.0)
-    assert low.reaches(1.0, 1.0) and low.reaches(0.5, 1.0) and not low.reaches(1.5, 1.0)
-    assert high.reaches(1.0, 1.0) and high.reaches(1.5, 1.0) and not high.reaches(0.5, 1.0)
     assert (low.text(8.90312), high.text(0.5)) == ("8.903", "50.0%")

@@ -27,7 +27,7 @@ GRID: dict[str, Any] = {
         {"start": "Relay()", "lr": 1e-2},
         {"start": "Relay(recurrence=0, rate=0.1, drawn=1)", "lr": 2e-3, "cell": "LIF", "tau_v": 50.0, "shift": 1},
     ],
-    "table": {"budgets": [3, 6]},
+    "budgets": [3, 6],
 }
 REPORT = """# neurolsc demo
 

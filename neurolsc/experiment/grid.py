@@ -1,10 +1,6 @@
-"""The grid file of a sweep: its trials, and how one setting is chosen for each arm.
-
-A trial is an :class:`neurolsc.experiment.Experiment`.
-"""
+"""The grid file of a sweep: its trials, and how one setting is chosen for each arm."""
 
 import itertools
-import math
 import re
 from collections import ChainMap
 from collections.abc import Mapping
@@ -17,11 +13,9 @@ from typing import Any
 from neurolsc.experiment.config import check_names, setting_names
 from neurolsc.experiment.run import Experiment
 from neurolsc.io import clean, read_toml
-from neurolsc.metrics import SHARE, MetricSpec
+from neurolsc.metrics import MetricSpec
 from neurolsc.tasks import metric_spec
 from neurolsc.validation import one_of
-
-LOSS = "validation_loss"
 
 
 @dataclass(frozen=True)
@@ -31,7 +25,7 @@ class Choice:
     setting: str
     by: str  # validation_loss, or a measure of the task, such as validation_mode_accuracy
     seeds: tuple[int, ...]
-    measure: MetricSpec = SHARE  # of `by`, if it is no loss
+    lower_is_better: bool
 
     def best(self, scores: Mapping[Experiment, float | None]) -> Any:
         """The best value of the setting, the first of equals; None if every value has a failed trial (score None)."""
@@ -39,7 +33,7 @@ class Choice:
         for trial, score in scores.items():
             by_value.setdefault(trial.settings[self.setting], []).append(score)
         means = {value: fmean(found) for value, found in by_value.items() if None not in found}  # type: ignore[arg-type]
-        sign = -1 if self.by == LOSS or self.measure.lower_is_better else 1
+        sign = -1 if self.lower_is_better else 1
         return max(means, key=lambda value: sign * means[value], default=None)
 
 
@@ -55,8 +49,6 @@ class Grid:
         test: score chosen trials on the test set.
         choice: of a setting for each arm; None: all trials are run.
         budgets: epochs after which the score so far is a column of the table.
-        reach: validation score whose first epoch is a column; None: none.
-        learns: validation score that a trial must beat at its best epoch to count as learning; None: none.
     """
 
     name: str
@@ -66,8 +58,6 @@ class Grid:
     test: bool
     choice: Choice | None = None
     budgets: tuple[int, ...] = (10, 20, 40)
-    reach: float | None = 0.8
-    learns: float | None = 0.5
 
     def __repr__(self) -> str:
         return f"Grid({self.name}: {self.total} trials over {', '.join(self.varied) or 'nothing'})"
@@ -147,8 +137,8 @@ def read_grid(path: str | PathLike[str]) -> Grid:
 
     Tables of the file: ``[fixed]``, settings that all trials share; ``[grid]``, lists of values; ``[[either]]`` or
     ``[[either.NAME]]``, alternatives of several settings at once; ``[choose]``, a setting to be chosen for each arm
-    (``setting``, ``by``, ``seeds``); ``[table]``, columns about learning curves (``budgets``, ``reach``, ``learns``).
-    Keys: ``name``, and ``test``: score chosen trials on the test set, by default if there is a ``[choose]``.
+    (``setting``, ``by``, ``seeds``). Keys: ``name``; ``test``: score chosen trials on the test set, by default if
+    there is a ``[choose]``; ``budgets``: epochs after which the score is a column of the table.
 
     Raises:
         ValueError: if the file cannot be read, or is no grid; the message names the file.
@@ -167,14 +157,15 @@ def make_grid(content: dict[str, Any]) -> Grid:
         if not right:
             raise ValueError(f"{what}, got {clean(repr(value))}.")
 
-    check_names(content, ("name", "fixed", "grid", "either", "choose", "table", "test"), "key")
+    check_names(content, ("name", "fixed", "grid", "either", "choose", "test", "budgets"), "key")
     name, test = content.get("name", "sweep"), content.get("test", "choose" in content)
-    require(
-        re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name) is not None, "name must be a text that can be a folder's", name
-    )
+    fits = re.fullmatch(r"[\w.=, -]*\w[\w.=, -]*", name) is not None
+    require(fits, "name must be a text that can be a folder's", name)
     require(isinstance(test, bool), "test must be true or false", test)
-    fixed, either = content.get("fixed", {}), content.get("either", [])
-    factors = []
+    budgets = content.get("budgets", Grid.budgets)
+    good = all(type(n) is int and n > 0 for n in budgets)
+    require(good, "budgets must be a list of numbers of epochs", budgets)
+    fixed, either, factors = content.get("fixed", {}), content.get("either", []), []
     for setting, values in content.get("grid", {}).items():
         good = isinstance(values, list) and bool(values)
         require(good, f"grid: {clean(setting)} must be a list of at least one value", values)
@@ -184,32 +175,22 @@ def make_grid(content: dict[str, Any]) -> Grid:
     if twice := {name for one, other in itertools.combinations(places, 2) for name in one & other}:
         raise ValueError(f"{', '.join(sorted(twice))}: more than once in fixed, grid and either.")
 
-    grid = Grid(name, content, fixed, tuple(factors), test)
+    grid = Grid(name, content, fixed, tuple(factors), test, budgets=tuple(budgets))
     scores = dict.fromkeys(trial.data.task.score for trial in grid.trials)
     if len(scores) > 1:
         raise ValueError(f"all trials of a sweep must have one score, got tasks with {', '.join(scores)}.")
     if len(set(grid.trials)) < len(grid.trials):
         raise ValueError("two points of the grid are the same trial: a value or an alternative stands there twice.")
-
-    choice = None
-    if choose := content.get("choose", {}):
-        check_names(choose, ("setting", "by", "seeds"), "key of [choose]")
-        setting, task = choose.get("setting"), grid.trials[0].data.task
-        varies = setting != "seed" and setting in grid.varied
-        require(varies, "choose: setting must be one that varies, but not the seed", setting)
-        measures = (*(f"validation_{measure}" for measure in task.kinds), LOSS)
-        by = one_of("choose: by", choose.get("by", f"validation_{task.score}"), measures)
-        known = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
-        seeds = choose.get("seeds", known[:1])
-        require(bool(seeds) and set(seeds) <= set(known), f"choose: seeds must be a list of {known}", seeds)
-        choice = Choice(setting, by, tuple(seeds), metric_spec(task, by.removeprefix("validation_")))
-
-    table, share = content.get("table", {}), grid.measure.share
-    check_names(table, ("budgets", "reach", "learns"), "key of [table]")
-    columns = {"budgets": grid.budgets} | ({} if share else {"reach": None, "learns": None}) | table
-    good = all(type(n) is int and n > 0 for n in columns["budgets"])
-    require(good, "table: budgets must be a list of numbers of epochs", columns["budgets"])
-    for key, bound in columns.items():
-        good = key == "budgets" or bound is None or 0 <= bound <= (1 if share else math.inf)
-        require(good, f"table: {key} must be {'a share from 0 to 1' if share else 'a number from 0'}", bound)
-    return replace(grid, choice=choice, **columns | {"budgets": tuple(columns["budgets"])})
+    if not (choose := content.get("choose", {})):
+        return grid
+    check_names(choose, ("setting", "by", "seeds"), "key of [choose]")
+    setting, task = choose.get("setting"), grid.trials[0].data.task
+    varies = setting != "seed" and setting in grid.varied
+    require(varies, "choose: setting must be one that varies, but not the seed", setting)
+    lower = {f"validation_{name}": metric_spec(task, name).lower_is_better for name in task.kinds}
+    lower["validation_loss"] = True
+    by = one_of("choose: by", choose.get("by", f"validation_{task.score}"), tuple(lower))
+    known = list(dict.fromkeys(trial.settings["seed"] for trial in grid.trials))
+    seeds = choose.get("seeds", known[:1])
+    require(bool(seeds) and set(seeds) <= set(known), f"choose: seeds must be a list of {known}", seeds)
+    return replace(grid, choice=Choice(setting, by, tuple(seeds), lower[by]))

@@ -13,10 +13,11 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import tomli_w
 import torch
@@ -25,21 +26,11 @@ from tqdm import tqdm
 from neurolsc.display import progress_bar
 from neurolsc.experiment.grid import Grid, read_grid
 from neurolsc.experiment.run import UNFINISHED, Experiment, Stopped, score
-from neurolsc.experiment.table import (
-    BEFORE,
-    FAILED,
-    TABLE,
-    TEST,
-    Row,
-    environment,
-    make_row,
-    statistics,
-)
+from neurolsc.experiment.table import BEFORE, FAILED, TABLE, TEST, Row, environment, make_row, statistics
 from neurolsc.io import locked, write_csv, write_json, write_text
 from neurolsc.network import Network
 from neurolsc.validation import usable_device, whole
 
-Outcome = Literal["over", "busy", "died"]  # finished or failed; used by another process; without a worker
 GRID = "grid.toml"
 DEATHS = 3  # of workers over one trial, until it counts as failed
 REST = 2.0  # seconds until a trial is tried again that another process runs
@@ -67,8 +58,11 @@ class Job:
         """True if nothing is left to be done."""
         return (self.folder / TEST if self.test else self.folder).exists() or self.failure.exists()
 
-    def run(self) -> Outcome:
-        """Run the trial from its last checkpoint on; an error that comes from its settings is noted and ends it."""
+    def run(self) -> bool:
+        """Run the trial from its last checkpoint on; False if another process is at work on it.
+
+        An error that comes from its settings is noted, and ends it.
+        """
         usable_device(self.device)  # a missing device is no fault of the trial
         try:
             if not self.folder.exists():
@@ -85,12 +79,12 @@ class Job:
                     if not (self.folder / TEST).exists():
                         score(self.folder, "test", device=self.device)
         except BlockingIOError:
-            return "busy"
+            return False
         except FileExistsError:
-            return "over" if self.is_over() else "busy"
+            return self.is_over()
         except EXPECTED as error:
             self.fail(f"{type(error).__name__}: {error}")
-        return "over"
+        return True
 
     def fail(self, error: str) -> None:
         """Note an error, which ends the trial."""
@@ -112,50 +106,39 @@ class Processes:
     def __init__(self, workers: int) -> None:
         self.size = whole("workers", workers)
         # an executor for each worker: the death of a process breaks its whole executor
-        self.idle: list[concurrent.futures.ProcessPoolExecutor] = []
-        self.jobs: dict[concurrent.futures.Future[Outcome], tuple[Job, concurrent.futures.ProcessPoolExecutor]] = {}
+        self.executors: dict[ProcessPoolExecutor, Future[bool]] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for _job, executor in self.jobs.values():
-            for process in (executor._processes or {}).values():  # terminate_workers() from Python 3.14 on
-                process.terminate()
-        for executor in [*self.idle, *(executor for _job, executor in self.jobs.values())]:
+        for executor, future in self.executors.items():
+            for process in () if future.done() else (executor._processes or {}).values():
+                process.terminate()  # terminate_workers() from Python 3.14 on
             executor.shutdown(cancel_futures=True)
-        self.idle.clear()
-        self.jobs.clear()
+        self.executors.clear()
 
-    def has_room(self) -> bool:
-        return len(self.jobs) < self.size
-
-    def start(self, job: Job) -> None:
-        if not self.idle:
-            spawn = multiprocessing.get_context("spawn")
-            self.idle.append(concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn, initializer=_become_worker))
-        executor, before = self.idle.pop(), dict(os.environ)
+    def submit(self, job: Job) -> Future[bool] | None:
+        """The future of a job, False if another process is at work on it; None while all workers are busy."""
+        ended = {executor: future for executor, future in self.executors.items() if future.done()}
+        alive = [executor for executor, future in ended.items() if future.exception() is None]
+        self.executors = {e: f for e, f in self.executors.items() if e not in ended or e in alive}
+        if not alive and len(self.executors) == self.size:
+            return None
+        spawn = multiprocessing.get_context("spawn")
+        executor = alive[0] if alive else ProcessPoolExecutor(1, mp_context=spawn, initializer=_become_worker)
+        before = dict(os.environ)
         os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="Agg")  # read by a new process when it imports torch
         try:
-            self.jobs[executor.submit(job.run)] = job, executor
+            self.executors[executor] = executor.submit(job.run)
         finally:
             os.environ.clear()
             os.environ.update(before)
+        return self.executors[executor]
 
-    def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """The jobs that ended; waits so long at most for one, and raises an error of a job."""
-        if not self.jobs:
-            time.sleep(seconds)
-        done, _ = concurrent.futures.wait(self.jobs, seconds, concurrent.futures.FIRST_COMPLETED)
-        ended: list[tuple[Job, Outcome]] = []
-        for future in done:
-            job, executor = self.jobs.pop(future)
-            try:
-                ended.append((job, future.result()))
-                self.idle.append(executor)
-            except BrokenProcessPool:
-                ended.append((job, "died"))
-        return ended
+    def died(self, error: BaseException) -> bool:
+        """True if the error of a future says that its worker died."""
+        return isinstance(error, BrokenProcessPool)
 
 
 def _become_worker() -> None:
@@ -184,7 +167,7 @@ class RayTasks:
         except ImportError as error:
             raise ImportError("sweeps on a cluster need Ray: pip install 'ray>=2.40,<3'.") from error
         self.address, self.ours = address, False
-        self.jobs: dict[Any, Job] = {}
+        self.futures: list[Any] = []
 
     def __enter__(self) -> Self:
         if not self.ray.is_initialized():
@@ -195,36 +178,24 @@ class RayTasks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for reference in self.jobs:
-            self.ray.cancel(reference, force=True)
-        self.jobs.clear()
+        for future in self.futures:
+            if not future.done():
+                self.ray.cancel(future.object_ref, force=True)
+        self.futures.clear()
         if self.ours:
             self.ray.shutdown()
 
-    def has_room(self) -> bool:
-        return True  # Ray queues jobs
-
-    def start(self, job: Job) -> None:
+    def submit(self, job: Job) -> Future[bool]:  # Ray queues jobs
         task = self.task.options(num_gpus=int(job.device.startswith("cuda")))
-        self.jobs[task.remote(job, str(Path.cwd()))] = job
+        self.futures.append(task.remote(job, str(Path.cwd())).future())
+        return self.futures[-1]
 
-    def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        if not self.jobs:
-            time.sleep(seconds)
-            return []
-        ended: list[tuple[Job, Outcome]] = []
-        for reference in self.ray.wait(list(self.jobs), timeout=seconds)[0]:
-            job = self.jobs.pop(reference)
-            try:
-                ended.append((job, self.ray.get(reference)))
-            except self.ray.exceptions.RayTaskError:  # raised by the job itself
-                raise
-            except self.ray.exceptions.RayError:
-                ended.append((job, "died"))
-        return ended
+    def died(self, error: BaseException) -> bool:
+        errors = self.ray.exceptions
+        return isinstance(error, errors.RayError) and not isinstance(error, errors.RayTaskError)  # raised by the job
 
 
-def _run_on_node(job: Job, where: str) -> Outcome:
+def _run_on_node(job: Job, where: str) -> bool:
     if os.path.isdir(where):
         os.chdir(where)
         sys.path.append(where)  # for settings such as cell = "module:Class"
@@ -264,10 +235,10 @@ def run_sweep(
     for trial in grid.trials if retry else ():
         while (row := make_row(trial, folder, grid)) is not None and row["error"] is not None:
             Job(trial, folder, False).forget()
-    state = _Sweep(grid, folder, device)
+    state = _State(grid, folder, device)
     state.update()
     write_csv(folder / TABLE, state.table())
-    at_work: set[Job] = set()
+    at_work: dict[Future[bool], Job] = {}
     resting: dict[Job, float] = {}
     deaths: Counter[Job] = Counter()
     # the time left is reckoned from the trials of this call
@@ -276,17 +247,23 @@ def run_sweep(
         with bar, pool:
             while jobs := state.jobs():
                 for job in jobs:
-                    if job not in at_work and resting.get(job, 0) < time.monotonic() and pool.has_room():
-                        pool.start(job)
-                        at_work.add(job)
-                for job, outcome in pool.wait(REST):
-                    at_work.remove(job)
-                    if outcome == "busy":
+                    if job in at_work.values() or resting.get(job, 0) > time.monotonic():
+                        continue
+                    if (future := pool.submit(job)) is None:
+                        break
+                    at_work[future] = job
+                if not at_work:
+                    time.sleep(REST)
+                for future in concurrent.futures.wait(at_work, REST, concurrent.futures.FIRST_COMPLETED).done:
+                    job, error = at_work.pop(future), future.exception()
+                    if error is None and not future.result():
                         resting[job] = time.monotonic() + REST
-                    elif outcome == "died":
+                    elif error is not None and pool.died(error):
                         deaths[job] += 1
                         if deaths[job] == DEATHS:
                             job.fail(f"its worker died {DEATHS} times: it was killed, or had too little memory.")
+                    elif error is not None:
+                        raise error
                 before = len(state.rows)
                 if state.update():
                     bar.update(len(state.rows) - before)
@@ -302,12 +279,12 @@ def read_sweep(folder: Path) -> tuple[Grid, list[Row]]:
     """A sweep's grid, and its table of the trials that are over; ``ValueError`` if the folder holds no sweep."""
     if not (folder / GRID).exists():
         raise ValueError(f"{folder} is not the folder of a sweep: it has no {GRID}.")
-    state = _Sweep(read_grid(folder / GRID), folder)
+    state = _State(read_grid(folder / GRID), folder)
     state.update()
     return state.grid, state.table()
 
 
-class _Sweep:
+class _State:
     """The rows of the trials that are over, and which jobs that leaves."""
 
     def __init__(self, grid: Grid, folder: Path, device: str = "cpu") -> None:

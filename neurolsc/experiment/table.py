@@ -131,11 +131,6 @@ def _measured(trial: Experiment, folder: Path, grid: "Grid") -> Row:
             row |= {f"lowest_{score}": min(scores)} if kind.lower_is_better else {f"highest_{score}": max(scores)}
             budgets = [n for n in grid.budgets if n <= trial.settings["epochs"]]
             row |= {f"after_{n}_{score}": so_far[:n][-1][score] for n in budgets}
-            if grid.reach is not None:
-                reached = (epoch["epoch"] for epoch in history if kind.reaches(epoch[score], grid.reach))
-                row["epochs_to_reach"] = next(reached, None)
-            if grid.learns is not None:
-                row["learns"] = kind.better(best[score], grid.learns)
             row["train_seconds"] = sum(epoch["seconds"] for epoch in history)
     if (folder / TEST).exists():
         test = _read(folder / TEST)
@@ -228,9 +223,6 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         values = [100 * value if share else value for value in arm.values(column)]
         return f"{spread(values, '.1f' if share else '.4g')} {unit}".strip() if values else ""
 
-    def bound(value: float) -> str:
-        return f"{value:.0%}" if share else f"{value:g}"
-
     lines = []
     for arm in arms(grid, rows, by):
         line = {name: shown(value) for name, value in arm.settings.items()}
@@ -241,14 +233,7 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         line["seeds"] = f"{count} ({failed} failed)" if failed else str(count)
         line |= {f"after {n} epochs": scores(f"after_{n}_{score}") for n in grid.budgets}
         line |= {f"validation{named}": scores(score), f"test{named}": scores(f"test_{grid.score}")}
-        if grid.learns is not None:
-            side = "below" if grid.measure.lower_is_better else "above"
-            line[f"{side} {bound(grid.learns)}"] = f"{sum(arm.values('learns')):.0f} of {count}"
         line["best epoch"] = spread(arm.values("best_epoch"), ".0f")
-        if grid.reach is not None:
-            epochs = arm.values("epochs_to_reach")
-            part = f" ({len(epochs)} of {count})" if len(epochs) < count else ""
-            line[f"epochs to {bound(grid.reach)}"] = spread(epochs, ".0f") + part if epochs else "never"
         line["rate at start"], line["at end"] = arm.layers("start_firing_rate"), arm.layers("end_firing_rate")
         line["radius through time"] = arm.layers("start_time_radius")
         line["through depth"] = arm.layers("start_depth_radius")

@@ -101,7 +101,7 @@ SWEEP: dict[str, Any] = {
     "fixed": {"data": "jsb", "width": 6, "layers": 1, "epochs": 2, "start": "Default", "batch_size": 15},
     "grid": {"lr": [1e-3, 5e-2], "seed": [0, 1]},
     "choose": {"setting": "lr", "seeds": [0]},
-    "table": {"budgets": [1], "reach": 60.9, "learns": 60.5},
+    "budgets": [1],
 }
 
 
@@ -118,10 +118,8 @@ def test_a_sweep_chooses_the_lower_where_lower_is_better(tmp_path):
     chosen = first[5e-2]
     assert chosen["lowest_validation_nll"] <= chosen["after_1_validation_nll"]
     assert chosen["test_nll"] is not None and chosen["test_step_overlap"] is not None
-    assert chosen["epochs_to_reach"] is not None and first[1e-3]["epochs_to_reach"] is None
-    assert (chosen["learns"], first[1e-3]["learns"]) == (True, False)
     table = markdown(grid, rows)
-    assert "validation nll" in table and "below 60.5" in table and "epochs to 60.9" in table and "%" not in table
+    assert "validation nll" in table and "%" not in table
     for path in draw(grid, rows, tmp_path / "sweep"):
         assert path.stat().st_size > 10_000
 
@@ -130,7 +128,6 @@ def test_a_sweep_chooses_the_lower_where_lower_is_better(tmp_path):
     ("change", "message"),
     [
         ({"choose": {"setting": "lr", "by": "validation_mode_accuracy"}}, "choose: by must be one of 'validation_nll'"),
-        ({"table": {"reach": -1}}, "table: reach must be a number from 0, got -1"),
         (
             {"fixed": {}, "grid": {"lr": [1.0], "data": ["jsb", "sl-mnist"]}},
             "must have one score, got tasks with nll, mode",

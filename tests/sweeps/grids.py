@@ -1,12 +1,13 @@
 """Small sweeps, and workers for them without processes."""
 
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Self
 
 import tomli_w
 
 from neurolsc.experiment import Grid, read_grid
-from neurolsc.experiment.sweep import Job, Outcome
+from neurolsc.experiment.sweep import Job
 
 FIXED = {"data": "shd", "dt": 0.05, "channels": 70, "repeat": 1, "width": 6, "epochs": 2, "batch_size": 32, "lr": 0.01}
 WITHOUT_RATE = {name: value for name, value in FIXED.items() if name != "lr"}
@@ -36,13 +37,16 @@ def finished(sweep: Path) -> dict[str, int]:
     return {file.parent.name: file.stat().st_mtime_ns for file in files}
 
 
-class Here:
-    """A pool that runs each job at once and records it; its first outcomes may be prescribed."""
+class Death(Exception):
+    """What a future raises whose worker died."""
 
-    def __init__(self, outcomes: list[Outcome] | None = None) -> None:
+
+class Here:
+    """A pool that runs each job at once and records it; its first outcomes may be prescribed: a result, or a death."""
+
+    def __init__(self, outcomes: list[bool | Death] | None = None) -> None:
         self.jobs: list[Job] = []
-        self.outcomes = outcomes
-        self.ended: list[tuple[Job, Outcome]] = []
+        self.outcomes = outcomes or []
 
     def __enter__(self) -> Self:
         return self
@@ -50,13 +54,15 @@ class Here:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def has_room(self) -> bool:
-        return not self.ended
-
-    def start(self, job: Job) -> None:
+    def submit(self, job: Job) -> Future[bool]:
         self.jobs.append(job)
-        self.ended.append((job, self.outcomes.pop(0) if self.outcomes else job.run()))
+        outcome = self.outcomes.pop(0) if self.outcomes else job.run()
+        future: Future[bool] = Future()
+        if isinstance(outcome, Death):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+        return future
 
-    def wait(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        ended, self.ended = self.ended, []
-        return ended
+    def died(self, error: BaseException) -> bool:
+        return isinstance(error, Death)

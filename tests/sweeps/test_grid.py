@@ -52,7 +52,7 @@ def test_a_trial_is_named_by_what_differs_from_the_defaults_alone():
 @pytest.mark.parametrize(("by", "best"), [("validation_mode_accuracy", 1e-2), ("validation_loss", 1e-3)])
 def test_the_second_stage_is_of_the_best_value_of_each_arm(tmp_path: Path, by: str, best: float):
     made = grid(tmp_path, **(CHOOSING | {"choose": {"setting": "lr", "by": by, "seeds": [4]}}))
-    assert (made.choice, made.test, made.arm_settings) == (Choice("lr", by, (4,)), True, ("layers",))
+    assert (made.choice, made.test, made.arm_settings) == (Choice("lr", by, (4,), by == "validation_loss"), True, ("layers",))
     first = made.wanted({})
     assert {t.settings["seed"] for t in first} == {4}
     assert (len(first), any(first.values())) == (4, False)
@@ -99,7 +99,7 @@ RATE = {"lr": [1.0]}
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"fixd": {}, "grid": {"lr": [1]}}, "unknown key fixd; known are name, fixed, grid, either, choose, table, te"),
+        ({"fixd": {}, "grid": {"lr": [1]}}, "unknown key fixd; known are name, fixed, grid, either, choose, test, bu"),
         ({"fixed": {"widht": 8}}, "start; did you mean width?"),
         ({"grid": {"lr": [0.1, -1.0]}}, "lr must be positive and finite, got -1"),
         ({"grid": {"lr": []}}, "grid: lr must be a list of at least one value, got []"),
@@ -109,8 +109,7 @@ RATE = {"lr": [1.0]}
         ({"name": "a/b"}, "name must be a text that can be a folder's, got 'a/b'"),
         ({"grid": {"seed": [1]}, "choose": {"setting": "seed"}}, "choose: setting must be one that varies"),
         ({"grid": RATE, "choose": {"setting": "lr", "seeds": [4]}}, "choose: seeds must be a list of [0], got [4]"),
-        ({"table": {"budgets": [0]}}, "table: budgets must be a list of numbers of epochs, got [0]"),
-        ({"table": {"reach": 80}}, "table: reach must be a share from 0 to 1, got 80"),
+        ({"budgets": [0]}, "budgets must be a list of numbers of epochs, got [0]"),
     ],
 )
 def test_a_bad_grid_is_refused_by_name(tmp_path: Path, content: dict, words: str):

@@ -25,7 +25,7 @@ from neurolsc.experiment import (
 from neurolsc.experiment.sweep import DEATHS, Job
 from neurolsc.experiment.table import visible
 from neurolsc.io import locked
-from tests.sweeps.grids import CHOOSING, FIXED, PAIR, SMALL, WITHOUT_RATE, Here, finished, grid, write_grid
+from tests.sweeps.grids import CHOOSING, FIXED, PAIR, SMALL, WITHOUT_RATE, Death, Here, finished, grid, write_grid
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -40,7 +40,7 @@ def call(*words: str | Path) -> Result:
 
 
 def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
-    content = SMALL | {"grid": {"layers": [1, 2]}, "table": {"budgets": [1, 2, 3], "reach": 0.0, "learns": 0.0}}
+    content = SMALL | {"grid": {"layers": [1, 2]}, "budgets": [1, 2, 3]}
     rows = sweep(tmp_path / "s", pool := Here(), **content)
     assert [row["layers"] for row in rows] == [1, 2]
     assert len(pool.jobs) == 2
@@ -53,7 +53,6 @@ def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
         assert row["after_1_validation_mode_accuracy"] == history[0]["validation_mode_accuracy"]
         assert row["after_2_validation_mode_accuracy"] == best["validation_mode_accuracy"]
         assert "after_3_validation_mode_accuracy" not in row  # the training was to take two
-        assert row["epochs_to_reach"] == 1
         assert row["end_firing_rate_1"] == best["firing_rate"][0] > 0.01
         assert 0 < row["start_time_radius_1"] < 1.5
         assert ("start_depth_radius_2" in row) is (row["layers"] == 2)
@@ -189,30 +188,28 @@ def test_a_trial_of_another_process_is_waited_for(tmp_path: Path, monkeypatch):
     (tmp_path / "s").mkdir()
     job = Job(grid(tmp_path, **PAIR).trials[0], tmp_path / "s", False)
     with locked(job.folder):
-        assert (job.run(), job.is_over()) == ("busy", False)
+        assert (job.run(), job.is_over()) == (False, False)
         with pytest.raises(BlockingIOError):
             job.forget()
-    rows = sweep(tmp_path / "s", pool := Here(["busy", "busy"]), **PAIR)
+    rows = sweep(tmp_path / "s", pool := Here([False, False]), **PAIR)
     assert [row["error"] for row in rows] == [None] * 2
     assert len(pool.jobs) == 4
 
 
-@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_but_not_for_ever(tmp_path: Path):
-    rows = sweep(tmp_path / "s", pool := Here(["died"] * (DEATHS - 1)), **PAIR)
-    assert [row["error"] for row in rows] == [None] * 2
-    assert len(pool.jobs) == 2 + DEATHS - 1
-    rows = sweep(tmp_path / "t", Here(["died"] * DEATHS), **PAIR)
-    assert rows[0]["error"] == f"its worker died {DEATHS} times: it was killed, or had too little memory."
-    assert [row["error"] for row in rows[1:]] == [None]
+    for deaths in (DEATHS - 1, DEATHS):
+        (row,) = sweep(tmp_path / f"{deaths}", pool := Here([Death()] * deaths), **PAIR | {"grid": {"layers": [1]}})
+        assert len(pool.jobs) == DEATHS
+        assert (row["error"] is None) is (deaths < DEATHS)
+    assert row["error"] == f"its worker died {DEATHS} times: it was killed, or had too little memory."
 
 
 def test_ctrl_c_reports_how_far_the_sweep_came(tmp_path: Path):
     class Interrupted(Here):
-        def start(self, job: Job) -> None:
+        def submit(self, job: Job) -> Any:
             if len(self.jobs) == 1:
                 raise KeyboardInterrupt
-            super().start(job)
+            return super().submit(job)
 
     with pytest.raises(Stopped, match=re.escape(f"1 of 2 trials are over, in {tmp_path / 's'}")):
         sweep(tmp_path / "s", Interrupted(), **PAIR)
@@ -233,16 +230,16 @@ def rows_of(made: Grid, accuracy: Any = lambda settings: 0.5, **more: Any) -> li
 
 def test_the_line_of_an_arm_has_mean_and_deviation_over_its_seeds(tmp_path: Path):
     made = grid(tmp_path, grid={"layers": [5, 2], "seed": [0, 1, 2]})
-    rows = rows_of(made, lambda s: {5: 0.4, 2: 0.8}[s["layers"]] + 0.1 * s["seed"], learns=True, epochs_to_reach=None)
-    rows[0] |= {"epochs_to_reach": 8, "learns": False, "start_firing_rate_1": 0.25, "start_firing_rate_2": 0.01}
+    rows = rows_of(made, lambda s: {5: 0.4, 2: 0.8}[s["layers"]] + 0.1 * s["seed"])
+    rows[0] |= {"start_firing_rate_1": 0.25, "start_firing_rate_2": 0.01}
     rows[-1] |= {"error": "FloatingPointError: the loss is nan"}
     assert [arm.name for arm in arms(made, rows)] == ["layers 5", "layers 2"]  # as in the file
     header, line, *lines = [[c.strip() for c in row.strip("|").split("|")] for row in markdown(made, rows).splitlines()]
     assert set(line) == {"---"}
-    assert header == ["layers", "seeds", "validation", "above 50%", "epochs to 80%", "rate at start"]
+    assert header == ["layers", "seeds", "validation", "rate at start"]
     assert lines == [  # the sample deviation of 40, 50, 60
-        ["5", "3", "50.0 ± 10.0 %", "2 of 3", "8 (1 of 3)", "0.01 to 0.25"],
-        ["2", "3 (1 failed)", "85.0 ± 7.1 %", "2 of 3", "never", "-"],
+        ["5", "3", "50.0 ± 10.0 %", "0.01 to 0.25"],
+        ["2", "3 (1 failed)", "85.0 ± 7.1 %", "-"],
     ]
 
 
