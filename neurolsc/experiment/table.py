@@ -17,7 +17,7 @@ import neurolsc
 from neurolsc import metrics
 from neurolsc.diagnosis.measurements import Batch, measure
 from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment
-from neurolsc.io import differences, read_tree, refusing
+from neurolsc.io import differences, read_tree, refusing, spread
 from neurolsc.network import Network, eval_mode
 from neurolsc.stability.one_layer import recurrence_radius
 from neurolsc.stability.transitions import draw_steps, follow
@@ -32,7 +32,6 @@ BEFORE, TEST = "before_training.json", "test.json"
 FAILED = ".failed.json"  # end of the name of the note that a trial failed
 SAMPLES = 32  # training samples, for rates
 FEW, TIMES = 4, 8  # samples, and time steps drawn at random, for derivatives
-PATHS = ("root", "weights")
 
 # measured while a trial runs
 
@@ -40,9 +39,8 @@ PATHS = ("root", "weights")
 def statistics(network: Network, experiment: Experiment) -> Row:
     """Radii, rates, and the measures of diagnose before the training, each by layer; ``start_...`` in the table."""
     batch = Batch.of(experiment.first_samples("train", SAMPLES), network)
-    few, seed = batch.first(FEW), experiment.network.seed
-    how: dict[str, Any] = {"samples": FEW, "steps": TIMES, "seed": seed, "progress": False}
-    found = measure(network, batch, experiment.data.task, **how)
+    few, seed, task = batch.first(FEW), experiment.network.seed, experiment.data.task
+    found = measure(network, batch, task, samples=FEW, steps=TIMES, seed=seed, progress=False)
     with eval_mode(network), torch.no_grad():
         spikes = network.run(batch.x, mask=batch.mask).spikes
         times = draw_steps(len(few), min(TIMES, len(few)), torch.Generator().manual_seed(seed))
@@ -63,15 +61,14 @@ def statistics(network: Network, experiment: Experiment) -> Row:
 
 def environment(device: str = "cpu") -> Row:
     """Versions, and the kinds of machine and device, without their names."""
+    gpu = device.startswith("cuda") and torch.cuda.is_available()
     return {
         "neurolsc": neurolsc.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "system": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
-        "device": torch.cuda.get_device_name(device)
-        if device.startswith("cuda") and torch.cuda.is_available()
-        else device,
+        "device": torch.cuda.get_device_name(device) if gpu else device,
     }
 
 
@@ -80,15 +77,12 @@ def environment(device: str = "cpu") -> Row:
 
 def visible(trial: Experiment) -> Row:
     """The settings of a trial; of paths the last name alone."""
-    return {name: Path(value).name if name in PATHS else value for name, value in trial.settings.items()}
+    return {name: Path(value).name if name in ("root", "weights") else value for name, value in trial.settings.items()}
 
 
 def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
-    """The row of a trial that is over, without lists; None of another.
-
-    That of a failed trial holds the error, and the measurements until then.
-    """
-    folder, failure = sweep / trial.name, sweep / (trial.name + FAILED)
+    """The row of a trial that is over, of a failed one with its error and what was measured until then; else None."""
+    folder, failure, task = sweep / trial.name, sweep / (trial.name + FAILED), trial.data.task
     row: Row = {"trial": trial.name, "finished": folder.exists(), "error": None}
     if not row["finished"] and not failure.exists():
         return None
@@ -97,46 +91,38 @@ def make_row(trial: Experiment, sweep: Path, grid: "Grid") -> Row | None:
         if failure.exists():
             note = _read(failure)
             row["error"], found = note["error"], note["environment"]
-        if row["finished"] and (changed := differences(Experiment.of(folder).settings, trial.settings)):
+        if not row["finished"]:
+            folder = sweep / (trial.name + UNFINISHED)
+        elif changed := differences(Experiment.of(folder).settings, trial.settings):
             raise ValueError(
                 f"{folder.name} was run when defaults were others ({changed}): write these settings into the grid file, "
                 "or run it anew by --retry."
             )
-        found |= _measured(trial, folder if row["finished"] else sweep / (trial.name + UNFINISHED), grid)
+        before = _read(folder / BEFORE) if (folder / BEFORE).exists() else {}
+        starts = [file for name in ("start.json", "pretraining.json") if (file := folder / name).exists()]
+        found |= before.get("environment", {}) | {"start_seconds": sum(_read(file)["seconds"] for file in starts)}
+        found |= {f"start_{name}": value for name, value in before.get("statistics", {}).items()}
+        if history := read_history(folder):
+            with refusing(folder, "damaged: its history is not that of a training"):
+                so_far, score, kind = best_so_far(history), f"validation_{task.score}", metric_spec(task, task.score)
+                best, scores = so_far[-1], [epoch[score] for epoch in history]
+                found |= {"epochs_run": len(history), "best_epoch": best["epoch"], "train_loss": best["train_loss"]}
+                found |= {f"validation_{name}": best[f"validation_{name}"] for name in ("loss", *task.kinds)}
+                found |= {f"end_{n}": best[n] for n in ("share_without_vote", "firing_rate", "silent_steps", "synops")}
+                found |= {f"lowest_{score}": min(scores)} if kind.lower_is_better else {f"highest_{score}": max(scores)}
+                budgets = [n for n in grid.budgets if n <= trial.settings["epochs"]]
+                found |= {f"after_{n}_{score}": so_far[:n][-1][score] for n in budgets}
+                found["train_seconds"] = sum(epoch["seconds"] for epoch in history)
+        if (folder / TEST).exists():
+            test, names = _read(folder / TEST), ("loss", *task.kinds, "share_without_vote", "silent_steps", "synops")
+            found |= {f"test_{name}": test.get(name) for name in names}
     except (ValueError, OSError) as error:
         row["error"] = row["error"] or f"{type(error).__name__}: {error}"
     if row["error"] is not None:  # names in the place of paths of this machine
         row["error"] = row["error"].replace(f"{sweep}{os.sep}", "")
         if root := trial.data.root:
             row["error"] = row["error"].replace(root, Path(root).name)
-    row |= visible(trial)
-    for name, value in found.items():  # a list has a column for each layer
-        row |= {f"{name}_{i}": v for i, v in enumerate(value, start=1)} if isinstance(value, list) else {name: value}
-    return row
-
-
-def _measured(trial: Experiment, folder: Path, grid: "Grid") -> Row:
-    task = trial.data.task
-    before = _read(folder / BEFORE) if (folder / BEFORE).exists() else {}
-    starts = [file for name in ("start.json", "pretraining.json") if (file := folder / name).exists()]
-    row = before.get("environment", {}) | {"start_seconds": sum(_read(file)["seconds"] for file in starts)}
-    row |= {f"start_{name}": value for name, value in before.get("statistics", {}).items()}
-    if history := read_history(folder):
-        with refusing(folder, "damaged: its history is not that of a training"):
-            so_far, score, kind = best_so_far(history), f"validation_{task.score}", metric_spec(task, task.score)
-            best, scores = so_far[-1], [epoch[score] for epoch in history]
-            row |= {"epochs_run": len(history), "best_epoch": best["epoch"], "train_loss": best["train_loss"]}
-            row |= {f"validation_{name}": best[f"validation_{name}"] for name in ("loss", *task.kinds)}
-            row |= {f"end_{n}": best[n] for n in ("share_without_vote", "firing_rate", "silent_steps", "synops")}
-            row |= {f"lowest_{score}": min(scores)} if kind.lower_is_better else {f"highest_{score}": max(scores)}
-            budgets = [n for n in grid.budgets if n <= trial.settings["epochs"]]
-            row |= {f"after_{n}_{score}": so_far[:n][-1][score] for n in budgets}
-            row["train_seconds"] = sum(epoch["seconds"] for epoch in history)
-    if (folder / TEST).exists():
-        test = _read(folder / TEST)
-        names = ("loss", *task.kinds, "share_without_vote", "silent_steps", "synops")
-        row |= {f"test_{name}": test.get(name) for name in names}
-    return row
+    return row | visible(trial) | spread(found)
 
 
 def read_history(folder: Path) -> list[Row]:
@@ -180,13 +166,6 @@ class Arm:
         """A column, of the finished trials that have it."""
         return [row[column] for row in self.finished if row.get(column) is not None]
 
-    def layers(self, column: str) -> str:
-        """Lowest and highest layer of a column, each a mean over trials."""
-        means = []
-        while values := self.values(f"{column}_{len(means) + 1}"):
-            means.append(mean(values))
-        return " to ".join(dict.fromkeys(f"{value:.2g}" for value in (min(means), max(means)))) if means else ""
-
 
 def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]:
     """The chosen trials, grouped by settings, in the order of the grid.
@@ -212,16 +191,21 @@ def arms(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> list[Arm]
 def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
     """The arms (:func:`arms`) as a table in Markdown: mean ± sample deviation over seeds."""
     score, share = f"validation_{grid.score}", grid.measure.share
-    unit, named = ("%", "") if share else ("", f" {grid.score}")
 
-    def spread(values: list[float], form: str) -> str:
-        if len(values) < 2:
-            return format(values[0], form) if values else ""
-        return f"{mean(values):{form}} ± {stdev(values):{form}}"
+    def over_seeds(column: str, form: str, factor: float = 1) -> str:
+        values = [factor * value for value in arm.values(column)]
+        deviation = f" ± {stdev(values):{form}}" if len(values) > 1 else ""
+        return f"{mean(values):{form}}{deviation}" if values else ""
 
     def scores(column: str) -> str:
-        values = [100 * value if share else value for value in arm.values(column)]
-        return f"{spread(values, '.1f' if share else '.4g')} {unit}".strip() if values else ""
+        text = over_seeds(column, ".1f", 100) if share else over_seeds(column, ".4g")
+        return f"{text} %" if share and text else text
+
+    def layers(column: str) -> str:  # lowest and highest layer, each a mean over trials
+        means = []
+        while values := arm.values(f"{column}_{len(means) + 1}"):
+            means.append(mean(values))
+        return " to ".join(dict.fromkeys(f"{value:.2g}" for value in (min(means), max(means)))) if means else ""
 
     lines = []
     for arm in arms(grid, rows, by):
@@ -229,16 +213,15 @@ def markdown(grid: "Grid", rows: Iterable[Row], by: Sequence[str] = ()) -> str:
         if grid.choice is not None:
             chosen = grid.choice.setting
             line[f"{chosen} (chosen)"] = ", ".join(dict.fromkeys(shown(row[chosen]) for row in arm.rows))
-        count, failed = len(arm.rows), len(arm.rows) - len(arm.finished)
-        line["seeds"] = f"{count} ({failed} failed)" if failed else str(count)
+        failed = len(arm.rows) - len(arm.finished)
+        line["seeds"] = f"{len(arm.rows)} ({failed} failed)" if failed else str(len(arm.rows))
         line |= {f"after {n} epochs": scores(f"after_{n}_{score}") for n in grid.budgets}
+        named = "" if share else f" {grid.score}"
         line |= {f"validation{named}": scores(score), f"test{named}": scores(f"test_{grid.score}")}
-        line["best epoch"] = spread(arm.values("best_epoch"), ".0f")
-        line["rate at start"], line["at end"] = arm.layers("start_firing_rate"), arm.layers("end_firing_rate")
-        line["radius through time"] = arm.layers("start_time_radius")
-        line["through depth"] = arm.layers("start_depth_radius")
-        line["start, s"] = spread(arm.values("start_seconds"), ".3g")
-        line["training, s"] = spread(arm.values("train_seconds"), ".3g")
+        line["best epoch"] = over_seeds("best_epoch", ".0f")
+        line["rate at start"], line["at end"] = layers("start_firing_rate"), layers("end_firing_rate")
+        line["radius through time"], line["through depth"] = layers("start_time_radius"), layers("start_depth_radius")
+        line["start, s"], line["training, s"] = over_seeds("start_seconds", ".3g"), over_seeds("train_seconds", ".3g")
         lines.append(line)
     titles = [title for title in lines[0] if any(line[title] for line in lines)] if lines else []
     cells = [titles, ["---"] * len(titles), *([line[title] or "-" for title in titles] for line in lines)]
@@ -253,8 +236,7 @@ def shown(value: Any) -> str:
 def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None) -> list[Path]:
     """Draw learning.png and scores.png into the folder of a sweep; return their paths.
 
-    Scores are those of the epoch with the lowest validation loss so far. Failed trials are left out. Of a measure that
-    is no share the curves are shown where they lie after a quarter of the epochs.
+    Scores are those of the epoch with the lowest validation loss so far. Failed trials are left out.
 
     Args:
         grid: the grid of the sweep.
@@ -287,14 +269,9 @@ def draw(grid: "Grid", rows: Iterable[Row], sweep: Path, over: str | None = None
     settings = grid.trials[0].settings
     common = [f"{name} {shown(settings[name])}" for name in ("cell", "layers", "width") if name not in grid.varied]
     common += [] if {"data", "root"} & set(grid.varied) else [grid.trials[0].data.title]
-    title, limits = f"{grid.name}: {', '.join(common)}", None
-    if not share:
-        runs = [run for by_name in panels.values() for part in by_name.values() for run in part]
-        late = [value for run in runs for value in run[len(run) // 4 :]]
-        margin = 0.05 * (max(late) - min(late)) or 0.05 * abs(max(late)) or 1.0
-        limits = min(late) - margin, max(late) + margin
-    paths, score = [sweep / "learning.png", sweep / "scores.png"], column.replace("_", " ")
+    title, score = f"{grid.name}: {', '.join(common)}", column.replace("_", " ")
+    paths = [sweep / "learning.png", sweep / "scores.png"]
     bands, best = f"{title}; bands from lowest to highest seed", f"{score}\nof the best epoch so far"
-    plot_bands(panels, paths[0], score=best, share=share, limits=limits, title=bands)
+    plot_bands(panels, paths[0], score=best, share=share, log=not share, title=bands)
     plot_scores(scores, paths[1], over=over, score=score, share=share, title=title)
     return paths

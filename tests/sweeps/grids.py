@@ -37,14 +37,14 @@ def finished(sweep: Path) -> dict[str, int]:
     return {file.parent.name: file.stat().st_mtime_ns for file in files}
 
 
-class Death(Exception):
+class DeathError(Exception):
     """What a future raises whose worker died."""
 
 
 class Here:
     """A pool that runs each job at once and records it; its first outcomes may be prescribed: a result, or a death."""
 
-    def __init__(self, outcomes: list[bool | Death] | None = None) -> None:
+    def __init__(self, outcomes: list[bool | DeathError] | None = None) -> None:
         self.jobs: list[Job] = []
         self.outcomes = outcomes or []
 
@@ -58,11 +58,11 @@ class Here:
         self.jobs.append(job)
         outcome = self.outcomes.pop(0) if self.outcomes else job.run()
         future: Future[bool] = Future()
-        if isinstance(outcome, Death):
+        if isinstance(outcome, DeathError):
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
         return future
 
     def died(self, error: BaseException) -> bool:
-        return isinstance(error, Death)
+        return isinstance(error, DeathError)

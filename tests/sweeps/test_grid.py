@@ -52,7 +52,11 @@ def test_a_trial_is_named_by_what_differs_from_the_defaults_alone():
 @pytest.mark.parametrize(("by", "best"), [("validation_mode_accuracy", 1e-2), ("validation_loss", 1e-3)])
 def test_the_second_stage_is_of_the_best_value_of_each_arm(tmp_path: Path, by: str, best: float):
     made = grid(tmp_path, **(CHOOSING | {"choose": {"setting": "lr", "by": by, "seeds": [4]}}))
-    assert (made.choice, made.test, made.arm_settings) == (Choice("lr", by, (4,), by == "validation_loss"), True, ("layers",))
+    assert (made.choice, made.test, made.arm_settings) == (
+        Choice("lr", by, (4,), by == "validation_loss"),
+        True,
+        ("layers",),
+    )
     first = made.wanted({})
     assert {t.settings["seed"] for t in first} == {4}
     assert (len(first), any(first.values())) == (4, False)

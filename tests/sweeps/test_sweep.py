@@ -25,7 +25,7 @@ from neurolsc.experiment import (
 from neurolsc.experiment.sweep import DEATHS, Job
 from neurolsc.experiment.table import visible
 from neurolsc.io import locked
-from tests.sweeps.grids import CHOOSING, FIXED, PAIR, SMALL, WITHOUT_RATE, Death, Here, finished, grid, write_grid
+from tests.sweeps.grids import CHOOSING, FIXED, PAIR, SMALL, WITHOUT_RATE, DeathError, Here, finished, grid, write_grid
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -198,7 +198,7 @@ def test_a_trial_of_another_process_is_waited_for(tmp_path: Path, monkeypatch):
 
 def test_a_worker_that_dies_is_replaced_but_not_for_ever(tmp_path: Path):
     for deaths in (DEATHS - 1, DEATHS):
-        (row,) = sweep(tmp_path / f"{deaths}", pool := Here([Death()] * deaths), **PAIR | {"grid": {"layers": [1]}})
+        (row,) = sweep(tmp_path / f"{deaths}", pool := Here([DeathError()] * deaths), **PAIR | {"grid": {"layers": [1]}})
         assert len(pool.jobs) == DEATHS
         assert (row["error"] is None) is (deaths < DEATHS)
     assert row["error"] == f"its worker died {DEATHS} times: it was killed, or had too little memory."
