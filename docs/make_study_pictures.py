@@ -7,7 +7,7 @@ import matplotlib as mpl
 from matplotlib.lines import Line2D
 
 from docs.tables.study import STARTS, chosen_of, layers_of, rank_of, speech_of_one
-from neurolsc.plots.style import COLORS, STYLE, finish, panels
+from neurolsc.plots import COLORS, STYLE, finish, panels
 
 PICTURES = Path(__file__).parent / "pictures"
 NEURONS = {"ALIFPlus": ("ALIF+", "depth"), "ALIFPlusMinus": ("ALIF±", "cells"), "LIF": ("LIF", "lif")}

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from neurolsc import RadiusProfile, plots, radius_profile
-from neurolsc.plots.style import line_style
+from neurolsc.plots import line_style
 
 STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
 

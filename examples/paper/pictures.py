@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from neurolsc.plots.style import (
+from neurolsc.plots import (
     Where,
     arm_styles,
     color,

@@ -198,7 +198,9 @@ def test_a_trial_of_another_process_is_waited_for(tmp_path: Path, monkeypatch):
 
 def test_a_worker_that_dies_is_replaced_but_not_for_ever(tmp_path: Path):
     for deaths in (DEATHS - 1, DEATHS):
-        (row,) = sweep(tmp_path / f"{deaths}", pool := Here([DeathError()] * deaths), **PAIR | {"grid": {"layers": [1]}})
+        (row,) = sweep(
+            tmp_path / f"{deaths}", pool := Here([DeathError()] * deaths), **PAIR | {"grid": {"layers": [1]}}
+        )
         assert len(pool.jobs) == DEATHS
         assert (row["error"] is None) is (deaths < DEATHS)
     assert row["error"] == f"its worker died {DEATHS} times: it was killed, or had too little memory."
@@ -271,7 +273,7 @@ def test_table_and_figure_of_a_sweep(tmp_path: Path, monkeypatch):
     result = call("figure", tmp_path / "s", "--over", "width")
     assert "over must be a setting that varies from arm to arm, layers, got 'width'" in result.output
     titles: list[str] = []
-    monkeypatch.setattr("neurolsc.plots.curves.finish", lambda figure, path, title: titles.append(title))
+    monkeypatch.setattr("neurolsc.plots.finish", lambda figure, path, title: titles.append(title))
     draw(made, rows, tmp_path / "s")
     about = f"small: cell ALIFPlus, width 6, {made.trials[0].data.title}"
     assert titles == [f"{about}; bands from lowest to highest seed", about]

@@ -1,0 +1,505 @@
+"""Every picture: arrays, numbers, names and colours in, a matplotlib figure out.
+
+With a path the figure is also written, whole or not at all, in the format of the suffix. pyplot does not know a figure:
+there is nothing to close, and a notebook shows it once.
+"""
+
+import functools
+import io
+import math
+import os
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, ParamSpec
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from neurolsc.io import atomic_write
+
+__all__ = [
+    "COLORS",
+    "plot_bands",
+    "plot_diagnosis",
+    "plot_learning_curves",
+    "plot_pretraining",
+    "plot_profile",
+    "plot_raster",
+    "plot_scores",
+    "plot_surrogates",
+]
+
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart."""
+
+Where = str | PathLike[str] | None  # a file, in the format of its suffix; None: the picture is not written
+Styles = Mapping[str, dict[str, Any]]  # colour and dashes of every arm
+P = ParamSpec("P")
+
+STYLE: Any = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": "medium",
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "text.usetex": False,
+    "figure.dpi": 110,
+    "savefig.dpi": 115,
+}
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """A function that draws in our style and leaves matplotlib's settings as they were."""
+
+    @functools.wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with mpl.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+def color(number: int) -> str:
+    """One of the palette, again from the start after its end."""
+    return COLORS[number % len(COLORS)]
+
+
+def line_style(number: int) -> dict[str, str]:
+    """A colour of the palette, with other dashes in its second and third round."""
+    return {"color": color(number), "linestyle": ("-", "--", ":", "-.")[number // len(COLORS) % 4]}
+
+
+def from_zero(ax: Axes) -> None:
+    """Start the upward axis at zero, with space above the highest line, if there is one."""
+    top = 1.08 * ax.dataLim.y1
+    ax.set_ylim(0, top if math.isfinite(top) and top else None)
+
+
+def whole_steps(ax: Axes) -> None:
+    """Whole numbers below the axis."""
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def arm_styles(curves: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, Any]]:
+    """A style for every arm, the same in all panels that have it."""
+    names = dict.fromkeys(name for arms in curves.values() for name in arms)
+    return {name: line_style(number) for number, name in enumerate(names)}
+
+
+def legend_below(figure: Figure, styles: Styles, columns: int, *, linewidth: float = 1.7) -> None:
+    """The arms of all panels, below them."""
+    handles = [Line2D([], [], linewidth=linewidth, **style) for style in styles.values()]
+    figure.legend(handles, list(styles), loc="outside lower center", ncols=columns, fontsize="small")
+
+
+class Picture(Figure):
+    """A figure that pyplot does not know: there is none to close, and a notebook shows it once."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", bbox_inches="tight")
+        return file.getvalue()
+
+
+def panels(rows: int, columns: int, *, figsize: tuple[float, float], **settings: Any) -> tuple[Figure, np.ndarray]:
+    """A figure, inches wide and high, and its axes (rows, columns); settings are matplotlib's."""
+    figure = Picture(figsize=figsize, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **settings)
+
+
+def finish(figure: Figure, path: Where, title: str) -> Figure:
+    """Give a figure its title, and write it whole or not at all if there is a path."""
+    if title:
+        lines = textwrap.fill(title, round(10 * figure.get_figwidth()))
+        figure.suptitle(lines, x=0.01, ha="left", fontsize="large", parse_math=False)
+    if path is not None:
+        kind = os.path.splitext(path)[1].removeprefix(".") or None
+        atomic_write(path, lambda file: figure.savefig(file, format=kind, bbox_inches="tight"))
+    return figure
+
+
+# ---- networks: radii, a diagnosis, spikes, surrogates
+
+_ACROSS = 3  # panels, or layers of a legend, in a row
+Series = Mapping[str, Sequence[float]]  # of each name a number per layer; NaN where there is none
+
+
+@styled
+def plot_profile(
+    path: Where = None,
+    *,
+    steps: ArrayLike,
+    time: ArrayLike,
+    depth: ArrayLike,
+    due_to: Sequence[Mapping[str, float]],
+    colors: Mapping[str, str],
+    firing_rate: Sequence[float],
+    target: tuple[float | None, float | None] | None = None,
+    starred: Sequence[bool] = (),
+    notes: Sequence[str] = (),
+    title: str = "",
+) -> Figure:
+    """Draw radii of each layer over time in both directions, and what those through time are due to.
+
+    Args:
+        steps: the steps (K,).
+        time: radii through time (L, K, B).
+        depth: radii through depth (L, K, B); row 0 from the input.
+        due_to: of every layer what each term contributes to the mean radius through time, by its name.
+        colors: of the terms, in the order drawn; others follow, in colours of the palette.
+        firing_rate: spikes per neuron and step of every layer; NaN where there are none.
+        target: target radii (time, depth); None: that one was left as it was.
+        starred: True for the depth rows with a star in the legend.
+        notes: sentences below the picture.
+    """
+    count = len(due_to)
+    size = (13, 3.8 + 0.2 * max(0, -(-(count + 1) // _ACROSS) - 1))
+    figure, ((*axes,),) = panels(1, 3, figsize=size, width_ratios=(1, 1, 0.28))
+    titles = (
+        "through time, $\\partial h_{t,l}/\\partial h_{t-1,l}$",
+        "through depth, $\\partial h_{l}/\\partial h_{l-1}$",
+    )
+    for direction, (ax, radii, what) in enumerate(zip(axes, (time, depth), titles, strict=False)):
+        for layer, radius in enumerate(np.asarray(radii)):
+            name = f"layer {layer + 1}" + (" (from the input)" if direction and not layer else "")
+            name += "*" if direction and any(starred[layer : layer + 1]) else ""
+            ax.fill_between(steps, radius.min(1), radius.max(1), color=color(layer), alpha=0.15, linewidth=0)
+            ax.plot(
+                steps, radius.mean(1), **line_style(layer), label=f"{name}: mean {radius.mean():.2f}", linewidth=1.6
+            )
+        if target is not None and (aim := target[direction]) is not None:
+            ax.axhline(aim, color="black", linestyle="--", linewidth=1, label=f"target {aim:.3g}")
+        ax.set(xlabel="time step", title=f"Radius {what}")
+        from_zero(ax)
+        # below: lines may run anywhere in the panel
+        ax.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=_ACROSS, columnspacing=1)
+    axes[0].set_ylabel("spectral radius")
+
+    ax, left = axes[2], np.zeros(count)  # what the radius through time is due to
+    others = dict.fromkeys(name for shares in due_to for name in shares if name not in colors)
+    free = [shade for shade in COLORS if shade not in colors.values()] or COLORS
+    added = [{term: max(value, 0.0) for term, value in terms.items()} for terms in due_to]
+    for name, shade in (dict(colors) | {name: free[i % len(free)] for i, name in enumerate(others)}).items():
+        shares = np.array([terms.get(name, 0.0) / (sum(terms.values()) or 1) for terms in added])
+        if shares.any():
+            ax.barh(range(count), shares, left=left, color=shade, label=name, height=0.5)
+            left += shares
+    for layer in range(count):
+        if not due_to[layer]:
+            ax.text(0.5, layer, "not known", ha="center", va="center", fontsize="small")
+    rates = enumerate(firing_rate, start=1)
+    names = [f"layer {i}" if math.isnan(rate) else f"layer {i}: {rate:.2g} spikes" for i, rate in rates]
+    ax.set_yticks(range(count), names, fontsize="small")
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 1), xlabel="share")
+    ax.set_title("Radius through time due to", loc="right")
+    if any(due_to):
+        ax.legend(ncols=2, fontsize="small", loc="upper right", bbox_to_anchor=(1.05, -0.16), columnspacing=1)
+    lines = "Line: mean over samples. Band: smallest to largest."
+    notes = [lines, "Right: spikes per neuron and step, shares of what adds to the mean radius.", *notes]
+    figure.supxlabel("   ".join(notes), x=0.04, ha="left", fontsize="small")
+    return finish(figure, path, title)
+
+
+@styled
+def plot_diagnosis(
+    path: Where = None,
+    *,
+    activity: Series,
+    stretch: Series,
+    back: np.ndarray | None,
+    gradient: Sequence[float] | None,
+    findings: Sequence[str],
+    title: str = "",
+) -> Figure:
+    """Draw what the layers do, what happens to gradients, and what was found.
+
+    Args:
+        activity: shares of neurons, or of steps, by name.
+        stretch: factors by which a step multiplies gradients.
+        back: norm of the last step's gradient, by layer and steps back (L, T); None without targets.
+        gradient: its norm by the parameters of each layer; None without targets.
+        findings: sentences below the picture.
+    """
+    lines = [line for finding in findings for line in textwrap.wrap(finding, 140, subsequent_indent="    ")]
+    figure, axes = panels(2, 2, figsize=(10, 6.6 + 0.19 * len(lines)))
+    (does, factor), (course, norm) = axes
+    for ax, series in ((does, activity), (factor, stretch)):
+        for number, (name, values) in enumerate(series.items()):
+            layers = range(1, len(values) + 1)
+            ax.plot(layers, values, color=color(number), marker="o", markersize=4, linewidth=1.2, label=name)
+        low, high = ax.get_ylim()
+        ax.set_ylim(min(0, low), max(1.05, high))
+        ax.legend(fontsize="small")
+    does.set(title="What the neurons do", ylabel="share")
+    factor.set(title="What a step multiplies", ylabel="factor")
+    factor.axhline(1, color="black", linestyle="--", linewidth=1)
+    course.set(title="Gradient of the last step's loss, by the state", xlabel="steps back", ylabel="norm")
+    norm.set(title="Gradient of the loss by the weights", ylabel="norm")
+    count = len(next(iter(activity.values())))
+    for ax in (does, factor, norm):
+        ax.set_xlim(0.5, count + 0.5)
+        ax.set_xticks(range(1, count + 1), [f"layer {i}" for i in range(1, count + 1)])
+    if back is None or gradient is None:
+        for ax in (course, norm):
+            ax.text(0.5, 0.5, "needs targets", ha="center", va="center", transform=ax.transAxes, fontsize="small")
+    else:
+        for layer, (norms, whole) in enumerate(zip(back, gradient, strict=True)):
+            shown = np.where(norms > 0, norms, np.nan)
+            course.plot(range(len(norms)), shown, color=color(layer), linewidth=1.4, label=f"layer {layer + 1}")
+            norm.plot(layer + 1, whole if whole > 0 else np.nan, color=color(layer), marker="o", markersize=7)
+        for ax, known in ((course, back), (norm, np.array(gradient))):
+            if (known > 0).any():
+                ax.set_yscale("log")
+        course.legend(fontsize="small")
+    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize="small", parse_math=False)
+    return finish(figure, path, title)
+
+
+@styled
+def plot_raster(
+    spikes: Mapping[str, ArrayLike],
+    path: Where = None,
+    *,
+    label: str = "",
+    decision: str = "",
+    title: str = "",
+) -> Figure:
+    """Draw the spikes of one sample, one panel per layer, each in a colour of its own.
+
+    Args:
+        spikes: of the input and each layer (T, N), under what stands above its panel.
+        label: what the sample is.
+        decision: what the network takes it for.
+    """
+    layers = {name: np.asarray(layer) for name, layer in spikes.items()}
+    figure, axes = panels(len(layers), 1, figsize=(9, 1.9 * len(layers)), sharex=True)
+    for number, (ax, (name, layer)) in enumerate(zip(axes[:, 0], layers.items(), strict=True)):
+        step, neuron = layer.nonzero()
+        ax.scatter(step, neuron, s=3, color=color(number - 1) if number else "black", linewidths=0)
+        rate = np.count_nonzero(layer) / layer.size
+        ax.set(title=f"{name}: {rate:.4f} spikes per neuron and step", ylim=(-1, layer.shape[1]))
+        ax.set_ylabel("neuron")
+    axes[-1, 0].set(xlabel="time step", xlim=(-1, max(map(len, layers.values()))))
+    sample = [f"label {label}" if label else "", f"the network says {decision}" if decision else ""]
+    return finish(figure, path, "; ".join(filter(None, (", ".join(filter(None, sample)), title))))
+
+
+@styled
+def plot_surrogates(
+    v: ArrayLike, curves: Mapping[str, tuple[ArrayLike, ArrayLike]], path: Where = None, *, title: str = ""
+) -> Figure:
+    """Draw the derivative of each surrogate, and the smooth step behind it.
+
+    Args:
+        v: distances to the threshold (n,).
+        curves: derivative (n,) and primitive (n,) of each surrogate, by its name.
+    """
+    rows = (len(curves) + 3) // 4
+    figure, axes = panels(rows, 4, figsize=(12, 2.5 * rows), sharex=True, sharey=True)
+    for ax in axes.flat[len(curves) :]:
+        ax.remove()
+    for ax, (name, (derivative, primitive)) in zip(axes.flat, curves.items(), strict=False):
+        ax.axvline(0, color="#cccccc", linewidth=1)
+        ax.plot(v, derivative, color=COLORS[0], label="derivative given to the spike")
+        ax.plot(v, primitive, color=COLORS[1], linestyle="--", label="smooth step it belongs to")
+        ax.set_title(name)
+    for ax in axes[-1]:
+        ax.set_xlabel("$v - \\vartheta$")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside lower center")
+    return finish(figure, path, title)
+
+
+# ---- curves: pre-training over steps, trainings over epochs, arms of a sweep over a setting
+
+
+@styled
+def plot_pretraining(
+    history: Sequence[dict[str, Any]],
+    target: tuple[float | None, float | None] | None,
+    path: Where = None,
+    *,
+    title: str = "",
+) -> Figure:
+    """Draw the mean radii and the firing rates of every layer over the pre-training steps.
+
+    Args:
+        history: one row per step: step, and time, depth and firing_rate with a number per layer.
+            Rows without depth are left out, and the panel of rates where all are None.
+        target: radii (time, depth) that were aimed at; None: that one was left as it was.
+
+    Raises:
+        ValueError: if no row has a depth.
+    """
+    rows = [row for row in history if "depth" in row]
+    if not rows:
+        raise ValueError("only the history of pretrain can be drawn over steps.")
+    every = {"time": "Mean radius through time", "depth": "Mean radius through depth"}
+    every["firing_rate"] = "Spikes per neuron and step"
+    steps = [row["step"] for row in rows]
+    aims = {} if target is None else dict(zip(every, target, strict=False))
+    courses = {key: np.array([row[key] for row in rows], dtype=float) for key in every}  # None is NaN
+    drawn = {key: what for key, what in every.items() if not np.isnan(courses[key]).all()}
+    figure, ((*axes,),) = panels(1, len(drawn), figsize=(4.3 * len(drawn) + 0.1, 3.4))
+    for ax, (key, what) in zip(axes, drawn.items(), strict=True):
+        for layer, values in enumerate(courses[key].T):
+            ax.plot(steps, values, **line_style(layer), label=f"layer {layer + 1}", linewidth=1.6)
+        if (aim := aims.get(key)) is not None:
+            ax.axhline(aim, color="black", linestyle="--", linewidth=1, label="target")
+        ax.set(xlabel="pre-training step", title=what)
+        from_zero(ax)
+        whole_steps(ax)
+    lines = {line.get_label(): line for ax in axes for line in ax.lines}
+    figure.legend(lines.values(), lines, loc="outside lower center", ncols=min(len(lines), 8), fontsize="small")
+    return finish(figure, path, title)
+
+
+@styled
+def plot_learning_curves(
+    histories: Mapping[str, Sequence[dict[str, Any]]],
+    path: Where = None,
+    *,
+    chance: float | None = None,
+    score: str = "mode_accuracy",
+    share: bool = True,
+    title: str = "",
+) -> Figure:
+    """Draw validation loss, score and the last layer's firing rate of trainings over epochs.
+
+    Args:
+        histories: one row per epoch: epoch, validation_loss, validation_<score>, and firing_rate
+            with a number per layer; by the names of the trainings, of which a single one may be "".
+        chance: the score of a guess.
+        score: what the task calls it.
+        share: True if it lies between 0 and 1; else its axis is logarithmic, if it is positive.
+    """
+    drawn = {
+        "validation_loss": "Validation loss (mean over all steps)",
+        f"validation_{score}": f"Validation {score.replace('_', ' ')}",
+        "firing_rate": "Spikes per neuron and step, last layer",
+    }
+    figure, ((*axes,),) = panels(1, 3, figsize=(13, 3.9))
+    for number, (name, history) in enumerate(histories.items()):
+        epochs = [row["epoch"] for row in history]
+        for ax, key in zip(axes, drawn, strict=True):
+            values = [row[key][-1] if isinstance(row[key], list) else row[key] for row in history]
+            ax.plot(epochs, values, color=color(number), label=name, marker=".", linewidth=1.6)
+    for ax, panel in zip(axes, drawn.values(), strict=True):
+        ax.set(xlabel="epoch", title=panel)
+        whole_steps(ax)
+    if share:
+        axes[1].set_ylim(0, 1)
+    elif axes[1].dataLim.y0 > 0:  # a perplexity falls fast at first, then slowly
+        axes[1].set_yscale("log")
+    from_zero(axes[2])
+    if chance is not None:
+        axes[1].axhline(chance, color="black", linestyle=":", linewidth=1, label="chance")
+    # below the panels: curves may run anywhere in them
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), fontsize="small")
+    return finish(figure, path, title)
+
+
+@styled
+def plot_bands(
+    curves: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
+    path: Where = None,
+    *,
+    score: str,
+    share: bool = True,
+    log: bool = False,
+    limits: tuple[float, float] | None = None,
+    title: str = "",
+) -> Figure:
+    """Draw scores over epochs: of every arm the mean of its runs, and a band, lowest to highest.
+
+    Args:
+        curves: by title of a panel, of every arm by name its runs; each has a score for every
+            epoch. A run that ended before others stays at its last score.
+        score: label of the upward axis.
+        share: True if scores lie between 0 and 1.
+        log: True for a logarithmic upward axis.
+        limits: ends of the upward axis; None: around all curves.
+    """
+    styles = arm_styles(curves)
+    rows, columns = -(-len(curves) // _ACROSS), min(len(curves), _ACROSS)
+    size = (4.4 * columns + 0.4, 3.6 * rows + 0.3 * -(-len(styles) // columns))
+    figure, grid = panels(rows, columns, figsize=size, sharex=True, sharey=True)
+    axes = grid.flatten()
+    for ax in axes[len(curves) :]:
+        ax.set_visible(False)
+    for ax, (name, arms) in zip(axes, curves.items(), strict=False):
+        ax.set(title=name, xlabel="epoch")
+        if share:
+            ax.set_ylim(0, 1)
+        if log:
+            ax.set_yscale("log")
+        if limits is not None:
+            ax.set_ylim(*limits)
+        ax.tick_params(labelbottom=True)
+        whole_steps(ax)
+        for arm, runs in arms.items():
+            longest = max(map(len, runs))
+            values = np.array([[*run, *[run[-1]] * (longest - len(run))] for run in runs])
+            epochs = np.arange(1, longest + 1)
+            ax.plot(epochs, values.mean(0), linewidth=1.7, **styles[arm])
+            ax.fill_between(epochs, values.min(0), values.max(0), color=styles[arm]["color"], alpha=0.15, linewidth=0)
+    for row in grid:
+        row[0].set_ylabel(score)
+    legend_below(figure, styles, columns)
+    return finish(figure, path, title)
+
+
+@styled
+def plot_scores(
+    arms: Mapping[str, Mapping[Any, Sequence[float]]],
+    path: Where = None,
+    *,
+    over: str,
+    score: str,
+    share: bool = True,
+    title: str = "",
+) -> Figure:
+    """Draw scores over a setting: of every arm the mean over its runs, and every run as a dot.
+
+    Args:
+        arms: by name, for every value of the setting the scores of its runs. Numbers stand side by side in their
+            order, with means in a line; where there are words, every value has a row, with a stroke at the mean.
+        over: name of the setting.
+        score: label of the scores.
+        share: True if scores lie between 0 and 1.
+    """
+    styles, values = arm_styles({"": arms}), list(dict.fromkeys(value for runs in arms.values() for value in runs))
+    words = any(isinstance(value, str) for value in values)
+    places = {value: place for place, value in enumerate(values if words else sorted(values))}
+    height = 1.4 + 0.45 * len(places) if words else 4
+    figure, ((ax,),) = panels(1, 1, figsize=(8.5 if words else 6.5, height + 0.25 * len(styles)))
+    for number, (name, runs) in enumerate(arms.items()):
+        style, shade = styles[name], styles[name]["color"]
+        shift = (0.5 if words else 0.1) / len(arms) * (number - (len(arms) - 1) / 2)  # or arms would hide each other
+        ordered = sorted(runs, key=lambda value: places[value])
+        at, means = [places[value] + shift for value in ordered], [np.mean(runs[value]) for value in ordered]
+        if words:
+            ax.plot(means, at, "|", markersize=14, markeredgewidth=2.2, color=shade)
+        else:
+            ax.plot(at, means, linewidth=1.7, **style)
+        for place, value in zip(at, ordered, strict=True):
+            across, scores = [place] * len(runs[value]), runs[value]
+            ax.plot(*((scores, across) if words else (across, scores)), ".", markersize=7, alpha=0.6, color=shade)
+    names = [str(value) for value in places]
+    if words:
+        ax.set(xlabel=score, ylabel=over, xlim=(0, 1) if share else None)
+        ax.set_yticks(range(len(names)), names)
+        ax.invert_yaxis()
+        ax.grid(axis="x", alpha=0.3)
+    else:
+        ax.set(xlabel=over, ylabel=score, ylim=(0, 1) if share else None)
+        ax.set_xticks(range(len(names)), names)
+    legend_below(figure, styles, 2)
+    return finish(figure, path, title)
