@@ -126,7 +126,7 @@ def test_trains_resumes_and_evaluates(dtype, tmp_path: Path):
     gpu, path = both()[1].to(dtype), tmp_path / "checkpoint"
     again = copy.deepcopy(gpu)
     training, validation = Set(64), Set()
-    how = {"lr": 1e-2, "batch_size": 16, "schedule": neurolsc.schedule.Constant(), "progress": False}
+    how = {"lr": 1e-2, "batch_size": 16, "schedule": "constant", "progress": False}
     whole = train(gpu, training, validation, epochs=4, **how)
     train(again, training, validation, epochs=2, checkpoint=path, **how)
     assert whole.history[-1]["train_loss"] < whole.history[0]["train_loss"]

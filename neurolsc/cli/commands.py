@@ -27,24 +27,16 @@ from neurolsc.stability import radius_profile, truncation_errors
 from neurolsc.tasks import metric_spec
 from neurolsc.validation import whole
 
-INTERRUPTED = 130  # exit code of a command that Ctrl-C has ended
-
 
 class _Group(click.Group):
     """Turns errors of the package into one line, and leaves others to Python."""
-
-    def make_context(self, info_name: str | None, args: list[str], *others: Any, **more: Any) -> click.Context:
-        words = shlex.join(["neurolsc", *args])
-        context = super().make_context(info_name, args, *others, **more)
-        context.obj = words
-        return context
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except Stopped as error:
-            click.echo(f"\nStopped; {error}. To go on:\n\n  {ctx.obj}", err=True)
-            ctx.exit(INTERRUPTED)
+            click.echo(f"\nStopped; {error}. To go on:\n\n  {shlex.join(['neurolsc', *sys.argv[1:]])}", err=True)
+            ctx.exit(130)
         except (ValueError, TypeError, FloatingPointError, OSError, ImportError) as error:
             line = str(traceback.extract_tb(error.__traceback__)[-1].line)
             if isinstance(error, TypeError) and not line.startswith("raise "):
@@ -149,11 +141,11 @@ def radii(
 def pretrain(experiment: Experiment, out: Path) -> None:
     """Set the radii of a network by pre-training, and save it.
 
-    The folder gets network.safetensors, the radii before and after (JSON and pictures) and the
-    course of pre-training. A target that is not reached is reported with the reason; the best
-    network is saved all the same. If this is stopped, the same command goes on where it was.
+    The folder gets network.safetensors, the radii before and after (JSON and pictures) and the course of pre-training.
+    A target that is not reached is reported with the reason, and the best network is saved. If this is stopped, the
+    same command goes on where it was.
     """
-    if not experiment.sets_radii:
+    if experiment.lsc is None:
         raise click.UsageError("pretrain needs a --target: a number such as 0.5, or balanced.")
     experiment.run(out, say=click.echo)
     click.echo(f"written to {out}")
@@ -168,9 +160,8 @@ def train(experiment: Experiment, chip: str | None, out: Path) -> None:
 
     First --start sets it, then its radii are set if a --target is given. The loss is that of the task (for labels
     cross-entropy at every time step); training stops early on the validation loss. The folder gets network.safetensors
-    (the best epoch), history.csv and .json, and the learning curves. The test set is not opened: neurolsc evaluate does
-    that. If this is stopped, the same command goes on where it was. If the loss becomes NaN, the network of the best
-    epoch is left in the folder of the unfinished run.
+    (the best epoch), history.csv and .json, and the learning curves. If this is stopped, the same command goes on where
+    it was. If the loss becomes NaN, the network of the best epoch is left in the folder of the unfinished run.
     """
     if chip is not None:
         try:
@@ -270,10 +261,8 @@ def sweep(grid: Path, out: Path | None, workers: int, device: str, ray: str | No
 def table(sweep: Path, by: tuple[str, ...]) -> None:
     """Print a sweep as a table, and write it as table.md.
 
-    A line for each combination of settings but the seed: mean ± deviation over seeds.
-
-    Of a grid with [choose] the chosen trials are counted alone. While the sweep goes on the table
-    is that of the trials that are over.
+    A line for each combination of settings but the seed: mean ± deviation over seeds. Of a grid with [choose] the
+    chosen trials are counted alone. While the sweep goes on the table is that of the trials that are over.
     """
     grid, rows = experiments.read_sweep(sweep)
     text = experiments.markdown(grid, rows, by)
@@ -291,10 +280,9 @@ def table(sweep: Path, by: tuple[str, ...]) -> None:
     "--over", help="The setting along the axis, and of the panels. [default: layers, or the first that varies]"
 )
 def figure(sweep: Path, over: str | None) -> None:
-    """Draw learning curves and scores of a sweep.
+    """Draw learning curves and scores of a sweep, as learning.png and scores.png in its folder.
 
-    A curve for each combination of settings but the seed. Bands and bars reach from the lowest to
-    the highest seed. The pictures are learning.png and scores.png in the sweep's folder.
+    A curve for each combination of settings but the seed; bands reach from the lowest to the highest seed.
     """
     grid, rows = experiments.read_sweep(sweep)
     for path in experiments.draw(grid, rows, sweep, over):

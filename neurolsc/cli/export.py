@@ -7,7 +7,6 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from torch import Tensor
 
 from neurolsc.cli import options
 from neurolsc.experiment import Experiment, load_network
@@ -63,13 +62,10 @@ def export(
     """Export the network of a finished run, or a saved one, for neuromorphic chips.
 
     netx: the network becomes integers, written as network.net for Lava, with a report (report.json, .txt) of what that
-    changed on validation samples of the run. The test set is not opened. With --fine-tune the network is first trained
-    through its integers on the run's training samples, at a fifth of its learning rate, and saved as
-    network.safetensors. With --verify Lava's own simulator runs the file, compared spike by spike, if its environment
-    is there (make lava-env); the golden samples in the file are replayed without it. If this is stopped, the same
-    command goes on where it was.
-
-    nir: the network is written as network.nir.
+    changed on validation samples of the run. With --fine-tune it is first trained through its integers on the run's
+    training samples, at a fifth of its learning rate, and saved as network.safetensors. With --verify Lava's own
+    simulator runs the file, compared spike by spike, if it is there (make lava-env). If this is stopped, the same
+    command goes on where it was. nir: the network is written as network.nir.
 
     A FILE has no data: of netx its samples come from --inputs; without them overflows are not looked for.
     """
@@ -100,7 +96,13 @@ def export(
             raise ValueError(f"an input of the run is {x.max()}, exported networks take 0 or 1: train with --binary.")
         settings |= {"samples": x.shape[1], "fine_tune": fine_tune or 0}
     elif inputs is not None:
-        x = _read_samples(inputs, network.n_in)
+        wanted = f"{inputs} must be an .npy file of spikes, 0 or 1, of shape (T, B, {network.n_in})"
+        try:
+            x = torch.from_numpy(np.load(inputs, allow_pickle=False).astype(np.float32))
+        except (ValueError, EOFError, AttributeError) as error:  # the last of an .npz file
+            raise ValueError(f"{wanted}.") from error
+        if x.ndim != 3 or x.shape[2] != network.n_in or not x.numel() or not is_binary(x):
+            raise ValueError(f"{wanted}, got {tuple(x.shape)}.")
         settings["inputs"] = str(inputs)
     elif simulate:
         raise click.UsageError("--verify runs samples, and a file of a network has none: give --inputs.")
@@ -121,15 +123,3 @@ def export(
                 raise click.ClickException(str(error)) from error
         write_text(folder / "report.txt", f"{text}\n")
     click.echo(f"{text}\nwritten to {out}")
-
-
-def _read_samples(path: Path, n_in: int) -> Tensor:
-    """Samples (T, B, n_in), 0 or 1, of an .npy file."""
-    wanted = f"{path} must be an .npy file of spikes, 0 or 1, of shape (T, B, {n_in})"
-    try:
-        x = torch.from_numpy(np.load(path, allow_pickle=False).astype(np.float32))
-    except (ValueError, EOFError, AttributeError) as error:  # the last of an .npz file
-        raise ValueError(f"{wanted}.") from error
-    if x.ndim != 3 or x.shape[2] != n_in or not x.numel() or not is_binary(x):
-        raise ValueError(f"{wanted}, got {tuple(x.shape)}.")
-    return x

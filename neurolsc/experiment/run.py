@@ -16,14 +16,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 import torch
 from torch import Tensor
 
 from neurolsc.datasets import Pixels, Words, collate, input_batches
-from neurolsc.datasets.batches import fetch
+from neurolsc.datasets.batches import Split, fetch
 from neurolsc.diagnosis import Diagnosis, diagnose, try_cures
 from neurolsc.experiment.config import (
     PARTS,
@@ -35,7 +35,7 @@ from neurolsc.experiment.config import (
     make,
     setting_names,
 )
-from neurolsc.initialisers import StartReport, named
+from neurolsc.initialisers import LSC, StartReport, named
 from neurolsc.io import differences, lock_file, locked, read_toml, remove_temporaries, save, write_json, write_text
 from neurolsc.network import Network
 from neurolsc.neurons.cell import CELLS, Cell
@@ -47,7 +47,6 @@ from neurolsc.validation import usable_device
 
 SETTINGS, NETWORK, UNFINISHED = "settings.toml", "network.safetensors", ".partial"
 START, PRETRAINING, TRAINING = CHECKPOINTS = ("start.checkpoint", "pretrain.checkpoint", "train.checkpoint")
-READABLE = 80  # characters of an experiment's name before its digest
 Say = Callable[[object], object]
 
 
@@ -59,10 +58,9 @@ class Stopped(KeyboardInterrupt):
 def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[Path]:
     """Make a folder to work in, which gets its final name once the work is done.
 
-    Until then its files lie in ``<path>.partial``, which one process alone uses; it yields that folder, and removes
-    checkpoints in it at the end. If the folder exists, from a run that was stopped, the new run goes on from its
-    checkpoints, provided that its settings are the same. A run that fails before it has a checkpoint or a network
-    leaves nothing.
+    Until then it is ``<path>.partial``, which one process alone uses; it yields that folder, and removes checkpoints in
+    it at the end. If the folder exists, from a run that was stopped, the new run goes on from its checkpoints, provided
+    that its settings are the same. A run that fails before it has a checkpoint or a network leaves nothing.
 
     Args:
         path: folder of the finished run.
@@ -75,36 +73,23 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
         Stopped: for a KeyboardInterrupt after which the run can go on.
     """
     final = Path(path)
-    partial, exists = final.with_name(final.name + UNFINISHED), f"{final} exists already; choose another folder."
+    partial = final.with_name(final.name + UNFINISHED)
     if final.name.endswith(UNFINISHED):
         raise ValueError(f"{final} would be the name of an unfinished run: leave out {UNFINISHED}.")
-
-    def tidy() -> None:
-        for name in CHECKPOINTS:
-            lock_file(final / name).unlink(missing_ok=True)
-            (final / name).unlink(missing_ok=True)
-        remove_temporaries(final)
-
-    if final.exists():
-        if lock_file(final).exists() or any((final / name).exists() for name in CHECKPOINTS):
-            with contextlib.suppress(OSError), locked(final):  # its process was killed after the renaming below
-                tidy()
-        raise FileExistsError(exists)
     final.parent.mkdir(parents=True, exist_ok=True)
     with locked(final):
-        if final.exists():  # finished since the check above
-            raise FileExistsError(exists)
+        if final.exists():
+            raise FileExistsError(f"{final} exists already; choose another folder.")
         fresh, written = not partial.exists(), partial / SETTINGS
         partial.mkdir(exist_ok=True)
         remove_temporaries(partial)
-        changed = differences(read_toml(written), settings) if written.exists() else ""
-        if changed:
+        if not written.exists():
+            write_text(written, tomli_w.dumps(settings))
+        elif changed := differences(read_toml(written), settings):
             raise ValueError(
                 f"{partial} holds an unfinished run with other settings ({changed}). Use the same settings to "
                 "go on, another folder, or remove it."
             )
-        if not written.exists():
-            write_text(written, tomli_w.dumps(settings))
         try:
             yield partial
         except BaseException as error:
@@ -119,8 +104,10 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
             elif isinstance(error, KeyboardInterrupt):
                 raise Stopped(f"its checkpoints are in {partial}") from error
             raise
+        for name in CHECKPOINTS:
+            lock_file(partial / name).unlink(missing_ok=True)
+            (partial / name).unlink(missing_ok=True)
         os.replace(partial, final)
-        tidy()
 
 
 def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
@@ -197,13 +184,13 @@ class Experiment:
         digest = hashlib.sha256(tomli_w.dumps(dict(sorted(odd.items()))).encode()).hexdigest()[:12]
         hidden = {*setting_names(["data"]), "weights"} - {"data"}
         words = ",".join(f"{name}={value}" for name, value in odd.items() if name not in hidden)
-        readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", words)[:READABLE].strip("-,.=")
+        readable = re.sub(r"[^A-Za-z0-9.=,_-]+", "-", words)[:80].strip("-,.=")
         return f"{readable}-{digest}" if readable else digest
 
     @property
-    def sets_radii(self) -> bool:
-        """True if radii are set to a target."""
-        return self.pretraining is not None and self.pretraining.lsc is not None
+    def lsc(self) -> LSC | None:
+        """What sets the radii to a target; None: nothing."""
+        return None if self.pretraining is None else self.pretraining.lsc
 
     @property
     def initialiser(self) -> str:
@@ -220,7 +207,7 @@ class Experiment:
             return "Relay()"  # building the network raises
         named = cell.thresholds is not Cell.thresholds and cell.membrane is not Cell.membrane
         has_inputs = any(parameter.radius == "depth" for parameter in cell.scaled_parameters)
-        return "Relay()" if named and has_inputs and not self.sets_radii and not self.network.weights else "Default"
+        return "Relay()" if named and has_inputs and self.lsc is None and not self.network.weights else "Default"
 
     @property
     def title(self) -> str:
@@ -257,19 +244,20 @@ class Experiment:
         network = self.build()
         if self.initialiser == "Default":
             return network, ()
-        return network, named(self.initialiser).apply(network, self._input_batches(), seed=self.network.seed)
+        return network, named(self.initialiser).apply(network, self.input_batches(), seed=self.network.seed)
 
-    def first_samples(self, split: Literal["train", "validation"], count: int) -> tuple[Tensor, ...]:
+    def first_samples(self, split: Split, count: int) -> tuple[Tensor, ...]:
         """The first samples of a split: x (T, B, n_in), labels (B,), a mask if lengths differ."""
         dataset = self.data.load(split)
         return collate(fetch(dataset, range(min(count, len(dataset)))))
 
-    def first_inputs(self, split: Literal["train", "validation"], count: int) -> Tensor:
+    def first_inputs(self, split: Split, count: int) -> Tensor:
         """Their inputs x, cut to the length of the shortest."""
         x, _, *mask = self.first_samples(split, count)
         return x[: int(mask[0].sum(0).min())] if mask else x
 
-    def _input_batches(self) -> list[Tensor]:
+    def input_batches(self) -> list[Tensor]:
+        """Batches of inputs on which a start and the radii are set."""
         return input_batches(self.data.load("train"), 32, seed=self.network.seed)
 
     def run(
@@ -282,10 +270,8 @@ class Experiment:
     ) -> Outcome:
         """Build the network, start it, set its radii, train it, and save all of that in a folder.
 
-        A run that was stopped goes on: :func:`neurolsc.experiment.run.run_folder`.
-
         Args:
-            out: the folder; must not exist.
+            out: the folder; must not exist. A run that was stopped goes on.
             say: called with each finding of the start, and with the result of pre-training.
             before_training: called with the network and the folder of the unfinished run.
             progress: show bars.
@@ -318,14 +304,14 @@ class Experiment:
                 say(finding)
 
             # The radii.
-            if self.pretraining is not None and (lsc := self.pretraining.lsc) is not None:
+            if self.pretraining is not None and (lsc := self.lsc) is not None:
                 if not (folder / "radii_before.json").exists():  # else this goes on after a stop
                     x = self.first_inputs("train", self.pretraining.pretrain_samples)
                     steps = min(self.pretraining.pretrain_times, x.shape[0])
                     before = radius_profile(network, x, steps=steps, seed=seed, progress=None if progress else False)
                     write_profile(before, folder / "radii_before", f"{self.title}, before pre-training")
                 how: dict[str, Any] = {"checkpoint": folder / PRETRAINING, "progress": progress}
-                pretraining = lsc.run(network, self._input_batches(), seed=seed, **how)
+                pretraining = lsc.run(network, self.input_batches(), seed=seed, **how)
                 write_profile(pretraining.profile, folder / "radii_after", f"{self.title}, after pre-training")
                 content = {name: getattr(pretraining, name) for name in ("converged", "steps", "seconds", "history")}
                 content["findings"] = [str(finding) for finding in pretraining.findings]
@@ -348,7 +334,7 @@ class Experiment:
                     raise FloatingPointError(f"{error} They are saved in {folder / NETWORK}.") from error
                 training.to_csv(folder / "history.csv")
                 training.to_json(folder / "history.json")
-                radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.sets_radii else ""
+                radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.lsc else ""
                 chance = 1 / network.n_out if isinstance(task, Classification) else None
                 title = f"{self.title}, start {self.initialiser}{radii}"
                 training.plot(folder / "learning.png", chance=chance, title=title)
@@ -361,9 +347,7 @@ def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
     return Experiment.of(run).network.load(Path(run) / NETWORK).to(usable_device(device))
 
 
-def score(
-    run: str | PathLike[str], split: Literal["test", "validation"], *, batch_size: int = 256, device: str = "cpu"
-) -> Scores:
+def score(run: str | PathLike[str], split: Split, *, batch_size: int = 256, device: str = "cpu") -> Scores:
     """Score a finished run, and write the scores into its folder; ``ValueError`` if it is not that of one."""
     settings, network = Experiment.of(run).data, load_network(run, device=device)
     scores = evaluate(network, settings.load(split), task=settings.task, batch_size=batch_size)

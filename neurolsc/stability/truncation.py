@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from neurolsc.display import Displayed, Table, or_dash
+from neurolsc.display import Displayed, Table, or_dash, progress_bar
 from neurolsc.network import Network, NetworkState, as_network, eval_mode
 from neurolsc.neurons import RNN
 from neurolsc.neurons.cell import Cell, frozen
 from neurolsc.neurons.derivatives import flat
-from neurolsc.progress import progress_bar
 from neurolsc.stability.contraction import SLOPES, certificate
 from neurolsc.stability.indicators import Loss
 from neurolsc.validation import number, whole

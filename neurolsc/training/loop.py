@@ -275,8 +275,8 @@ def train(
             fingerprint |= {"task": repr(task), "seed": seed} | network_fingerprint(network)
             for name, data in (("training", training), ("validation", validation)):
                 if isinstance(data, DataLoader):  # whose random numbers no checkpoint could hold
-                    parts = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
-                    if data.persistent_workers or any(getattr(part, "generator", None) is not None for part in parts):
+                    drawing = (data, data.sampler, data.batch_sampler, getattr(data.batch_sampler, "sampler", None))
+                    if data.persistent_workers or any(getattr(one, "generator", None) is not None for one in drawing):
                         raise ValueError(
                             f"{name} is a DataLoader with a generator of its own or persistent workers: leave these "
                             "out, and its random numbers follow from (seed, epoch); or train without checkpoint."
