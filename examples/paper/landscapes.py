@@ -11,7 +11,7 @@ from torch import Tensor
 
 from examples.paper.figure import PICTURE, Figure, Judgement, Result, Scale
 from neurolsc import theory
-from neurolsc.plots.style import color, finish, panels, styled
+from neurolsc.plots import color, finish, panels, styled
 
 MEMORIES = (0.9, 0.99, 0.999)
 ANGLE = math.pi / 100  # of the teacher in Fig. 6 and 7

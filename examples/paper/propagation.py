@@ -14,7 +14,7 @@ from torch.nn.functional import gelu, glu
 from examples.paper.figure import PICTURE, Figure, Judgement, Result, Scale
 from neurolsc import theory
 from neurolsc.neurons.lru import linear_scan
-from neurolsc.plots.style import color, finish, line_style, panels, styled
+from neurolsc.plots import color, finish, line_style, panels, styled
 
 WHITE, SLOW, DECAY = 0.332, 0.044, 0.997  # Fig. 12: R(Δ) of embedded sentences is WHITE δ + SLOW DECAY^|Δ|
 KINDS = ("cRNN", "LRU", "GRU", "cRNN, layer norm")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from examples.paper.figure import PICTURE, Figure, Judgement, Result, Scale
 from examples.paper.teacher import Best, Parameters, Start, best_of, connected, diagonal, relative_loss, response, train
-from neurolsc.plots.style import color, finish, panels, styled
+from neurolsc.plots import color, finish, panels, styled
 
 MEMORY = 0.99  # of the teacher, where one is compared
 TEACHER = 10  # neurons
