@@ -22,7 +22,7 @@ from neurolsc.datasets import collate
 from neurolsc.datasets.batches import BatchDataset
 from neurolsc.experiment.config import DataSettings, NetworkSettings
 from neurolsc.initialisers import named
-from neurolsc.plots.style import color, finish, line_style, panels, styled
+from neurolsc.plots import color, finish, line_style, panels, styled
 from neurolsc.stability import (
     backward_norms,
     certificate,
