@@ -73,7 +73,7 @@ class Starting(_OnNetwork):
         seed: of what the start draws.
 
     Attributes:
-        findings: what the start missed, printed as well; None before it.
+        findings: what the start missed, printed with its summary; None before it.
 
     Example:
         >>> Trainer(callbacks=[Starting(Relay(), "net", batch_first=True)])  # doctest: +SKIP
@@ -107,8 +107,8 @@ class Starting(_OnNetwork):
         self._inputs = [x for x, *_ in islice(self.batches(trainer, pl_module), self.count)]
         if trainer.global_step == 0:
             self.findings = self.start_by.apply(network, self._inputs, seed=self.seed)
-            for finding in self.findings:
-                pl_module.print(finding)
+            for line in filter(None, (getattr(self.findings, "summary", ""), *self.findings)):
+                pl_module.print(line)
         self.log_at_once(trainer, self._radii(network))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from neurolsc import LIF, Network, radius_profile, wrap
-from neurolsc.initialisers import LSC, RateMatching, Relay
+from neurolsc.initialisers import LSC, Relay
 from neurolsc.interop.lightning import Diagnosing, Starting
 from neurolsc.tasks import cross_entropy
 
@@ -79,14 +79,15 @@ def test_the_callback_pretrains_before_the_first_epoch_and_logs_radii(tmp_path):
     assert trainer.callback_metrics["radius_time_1"] == pytest.approx(float(logged[-1]["radius_time_1"]))
 
 
-def test_any_start_is_applied_before_the_first_epoch_to_the_users_own_layers(tmp_path):
+def test_any_start_is_applied_before_the_first_epoch_to_the_users_own_layers(tmp_path, capsys):
     torch.manual_seed(0)
     model = OfSnnTorch()
-    callback = Starting(RateMatching(0.15), "net", batch_first=True)
+    callback = Starting(Relay(), "net", batch_first=True)
     trainer = fit(model, callback, tmp_path, max_epochs=1, enable_checkpointing=False)
     profile = radius_profile(wrap(model.net), torch.randn(10, 64, 6))
     assert profile.firing_rate.tolist() == pytest.approx([0.15, 0.15], abs=0.03)
     assert callback.findings == ()
+    assert "spikes per neuron and step" in capsys.readouterr().out
     assert len([row for row in rows(trainer) if row["radius_time_2"]]) == 2
     with pytest.raises(TypeError, match="start must be an initialiser, such as Relay"):
         Starting("Relay()", "net")
