@@ -143,14 +143,13 @@ class LogParameter:
 
     def __set__(self, module: nn.Module, value: Tensor | float) -> None:
         log = positive(self.name, value).log()
-        parameter = module._parameters.get(self.log_name)
-        if parameter is None:
+        stored = getattr(module, self.log_name, None)
+        if stored is None:
             module.register_parameter(self.log_name, nn.Parameter(log))
             return
-        if log.ndim and log.shape != parameter.shape:
-            raise ValueError(f"{self.name} has shape {tuple(parameter.shape)}, got {tuple(log.shape)}.")
-        with torch.no_grad():
-            parameter.copy_(log)
+        if log.ndim and log.shape != stored.shape:
+            raise ValueError(f"{self.name} has shape {tuple(stored.shape)}, got {tuple(log.shape)}.")
+        set_value(module, self.log_name, log.to(stored).expand_as(stored))
 
 
 def set_value(module: nn.Module, name: str, value: Tensor) -> None:

@@ -18,10 +18,12 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 from numpy.polynomial.legendre import leggauss
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.lru import linear_scan
+from neurolsc.neurons.spiking import ALIF, LIF, SpikingCell
 from neurolsc.validation import one_of, tensor, whole
 
 Number = float | complex | Tensor
@@ -132,8 +134,8 @@ def state_covariance(first: Number, second: Number | None = None, *, correlation
         ValueError: if a modulus is not below 1, or the correlation is that of no input.
 
     Example:
-        >>> state_covariance(torch.tensor([0.9, 0.99])).tolist()
-        [5.263157844543457, 50.25125503540039]
+        >>> print(*(f"{value:.4g}" for value in state_covariance(torch.tensor([0.9, 0.99], dtype=torch.float64))))
+        5.263 50.25
 
     Source: arXiv:2405.21064, Lemma 1, eq. 5 and 45.
     """
@@ -453,3 +455,78 @@ def time_constant_sensitivity(network: Network, x: Tensor, *, lags: int = 200) -
     if not found:
         raise TypeError("no layer has a time constant tau_h of a state variable h, as LIF and ALIF have.")
     return found
+
+
+_FED = {"tau_v": ("w_in", "w_rec"), "tau_theta": ("b_theta", "adaptation")}  # what an integrator reads comes through
+InputScale = Literal["variance", "mean"]
+
+
+def level_time_constants(network: Network, *, scale: InputScale | None = "variance") -> None:
+    r"""Train the time constants of LIF and ALIF layers, and what these integrate, at a level sensitivity.
+
+    The network computes the same as before; only what is trained changes. ``"variance"`` and ``"mean"`` train log τ as
+    before, and w_in, w_rec, b_theta and adaptation as multiples of an input scale that follows τ:
+
+    .. math:: \gamma = \sqrt{1 - \lambda^2} \text{ (variance)}, \qquad \gamma = 1 - \lambda \text{ (mean)}, \qquad
+              \lambda = e^{-1/\tau}
+
+    One keeps the state's variance when τ moves, of uncorrelated inputs; the other its mean, and so a threshold's rest.
+    None leaves inputs as they are and trains :math:`\sqrt\tau` (:class:`RootTime`).
+
+    They are parametrisations of :mod:`torch.nn.utils.parametrize` on the cells. :func:`plain_time_constants` takes them
+    away, as saving and exports need.
+
+    Raises:
+        TypeError: if a layer is no LIF or ALIF that trains these parameters as they are.
+
+    Source: arXiv:2405.21064, Sec. 3.1, carried to eq. 49 of arXiv:2308.12075.
+    """
+    for i, cell in enumerate(as_network(network).cells):
+        fed = {tau: names for tau, names in _FED.items() if hasattr(cell, tau)}
+        names = [name for parts in fed.values() for name in parts]
+        if not isinstance(cell, LIF | ALIF) or not all(name in cell._parameters for name in names):
+            raise TypeError(f"layer {i + 1} must be a LIF or ALIF with its own parameters, got {type(cell).__name__}.")
+    if scale is not None:
+        one_of("scale", scale, ("variance", "mean"))
+    for cell in network.cells:
+        for tau, names in _FED.items():
+            if hasattr(cell, tau) and scale is None:
+                parametrize.register_parametrization(cell, f"log_{tau}", _Root())
+            for name in names if hasattr(cell, tau) and scale is not None else ():
+                parametrize.register_parametrization(cell, name, _Scaled(cell, tau, scale))  # type: ignore[arg-type]
+
+
+def plain_time_constants(network: Network) -> None:
+    """Undo :func:`level_time_constants`: the same values, trained as the cells have them."""
+    for cell in as_network(network).cells:
+        for name in list(getattr(cell, "parametrizations", ())):
+            if isinstance(cell.parametrizations[name][0], _Root | _Scaled):  # type: ignore[index, union-attr]
+                parametrize.remove_parametrizations(cell, name)
+
+
+class _Root(nn.Module):
+    """The logarithm of τ = ω²."""
+
+    def forward(self, root: Tensor) -> Tensor:
+        return 2 * root.abs().log()
+
+    def right_inverse(self, log: Tensor) -> Tensor:
+        return torch.exp(log / 2)
+
+
+class _Scaled(nn.Module):
+    """What a neuron's integrator reads, in units of its input scale."""
+
+    def __init__(self, cell: SpikingCell, tau: str, scale: InputScale) -> None:
+        super().__init__()
+        self.cell, self.tau, self.scale = [cell], tau, scale  # in a list: its parameters are no part of this
+
+    def _units(self, like: Tensor) -> Tensor:
+        gap = -torch.expm1((-2 if self.scale == "variance" else -1) / getattr(self.cell[0], self.tau))
+        return (gap.sqrt() if self.scale == "variance" else gap).view(-1, *[1] * (like.ndim - 1))
+
+    def forward(self, free: Tensor) -> Tensor:
+        return free * self._units(free)
+
+    def right_inverse(self, value: Tensor) -> Tensor:
+        return value / self._units(value).detach()

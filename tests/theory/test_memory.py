@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from neurolsc import ALIFPlus, FeedForward, Network
+from neurolsc import GRU, LIF, ALIFPlus, FeedForward, Network, save
 from neurolsc.neurons.lru import linear_scan
 from neurolsc.theory import (
     DoubleExponential,
@@ -17,6 +17,8 @@ from neurolsc.theory import (
     autocorrelation,
     eigenvalue_hessian,
     input_scale,
+    level_time_constants,
+    plain_time_constants,
     sensitivity_covariance,
     state_covariance,
     time_constant_sensitivity,
@@ -304,3 +306,65 @@ def test_of_a_silent_threshold_it_is_the_derivative_of_the_rest():
     torch.testing.assert_close(theta.measured, wanted)
     with pytest.raises(TypeError, match="no layer has a time constant"):
         time_constant_sensitivity(Network([FeedForward(20, 3)], 2), x)
+
+
+# ---- level time constants
+
+
+@pytest.mark.parametrize("scale", [None, "variance", "mean"])
+def test_level_time_constants_change_what_is_trained_and_nothing_else(scale, tmp_path):
+    network, x = spiking(100.0, 40)
+    network = Network([*network.cells, LIF(12, 8, tau_v=20.0, threshold=0.2)], 2)
+    before, values = network.run(x), {name: p.detach().clone() for name, p in network.named_parameters()}
+    assert before.spikes[1].any()
+    level_time_constants(network, scale=scale)
+    after = network.run(x)
+    assert torch.equal(after.spikes[1], before.spikes[1])
+    assert set(values) != {name for name, _ in network.named_parameters()}
+    assert network.cells[0]._defined_with_its_step("run_at_once")  # as fast as before
+    after.logits.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+    plain_time_constants(network)
+    for name, p in network.named_parameters():
+        torch.testing.assert_close(p.detach(), values[name])
+    assert type(network.cells[0]) is ALIFPlus
+    save(network, tmp_path / "network.safetensors")
+
+
+@pytest.mark.parametrize(("scale", "power"), [("variance", 0.5), ("mean", 0.0)])
+def test_an_input_scale_follows_tau(scale, power: float):
+    network, _ = spiking(100.0, 1)
+    cell = network.cells[0]
+    level_time_constants(network, scale=scale)
+    rest, weight = cell.theta_rest.detach(), cell.w_in.detach()
+    decay = cell.decay_theta.detach()
+    cell.tau_theta = 10 * cell.tau_theta.detach()
+    grown = (1 - decay) / (1 - cell.decay_theta.detach())
+    if scale == "variance":
+        grown = grown * ((1 + cell.decay_theta.detach()) / (1 + decay))
+    torch.testing.assert_close(cell.theta_rest.detach(), rest * grown**power)
+    torch.testing.assert_close(cell.w_in.detach(), weight)  # follows the voltage's
+    cell.tau_v = 1e6 * torch.ones(12)
+    assert (cell.w_in.detach().abs() < 4e-3 * weight.abs()).all()
+
+
+def test_the_free_parameter_without_a_scale_is_the_root_of_tau():
+    network, x = spiking(100.0, 30)
+    cell, tau = network.cells[0], network.cells[0].tau_theta.detach().clone()
+    network.run(x).logits.square().sum().backward()
+    by_log = cell.log_tau_theta.grad.clone()
+    level_time_constants(network, scale=None)
+    root = cell.parametrizations.log_tau_theta.original
+    torch.testing.assert_close(root.detach(), tau.sqrt())
+    root.grad = None
+    network.run(x).logits.square().sum().backward()
+    torch.testing.assert_close(root.grad, by_log * 2 / tau.sqrt())
+    cell.tau_theta = torch.tensor(50.0)
+    torch.testing.assert_close(root.detach(), torch.full((12,), 50.0).sqrt())
+
+
+def test_only_cells_with_leaky_states_have_level_time_constants():
+    with pytest.raises(TypeError, match="layer 2 must be a LIF or ALIF with its own parameters, got GRU"):
+        level_time_constants(Network([LIF(4, 3), GRU(3, 3)], 2))
+    with pytest.raises(ValueError, match="scale must be one of"):
+        level_time_constants(Network([LIF(4, 3)], 2), scale="all")  # type: ignore[arg-type]
