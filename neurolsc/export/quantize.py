@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from neurolsc.display import shapes
@@ -190,7 +190,10 @@ def _rounded(
     own = exportable(network)
     chip = delayed(own)
     if getattr(chip.readout, "bias", None) is not None:
-        raise ValueError("the readout has a bias, which a sum of spikes cannot hold: train with readout_bias=False.")
+        raise ValueError(
+            "the readout has a bias, which a sum of spikes cannot hold: train with readout_bias=False, or export the network "
+            "with layer_delay=0."
+        )
     layers: list[IntegerLayer] = []
     cell: Any
     for i, (cell, halved) in enumerate(zip(chip.cells, halvings or [0] * len(chip.cells), strict=True), start=1):
@@ -440,9 +443,8 @@ class QuantizationAware(Network):
                 "the network has layer_delay=0, and its form for the chip is a copy: train QuantizationAware(delayed("
                 "network)), of neurolsc.export."
             )
-        nn.Module.__init__(self)
-        self.cells, self.readout, self.layer_delay = network.cells, network.readout, network.layer_delay
-        self.n_out, self.force = network.n_out, force
+        super().__init__(network.cells, network.readout)
+        self.force = force
         _rounded(network, force)  # refuses what cannot be expressed
         self.halvings = None if calibration is None else _fitted(network, calibration, force)[0]
 

@@ -179,7 +179,9 @@ def _cell(name: str, cell: Cell) -> Cell:
 
 def _affine(name: str, module: nn.Module, shape: tuple[int, ...], **like: Any) -> tuple[Tensor, Tensor]:
     """Matrix and bias of modules, found by passing unit vectors through them in float64."""
-    for part in module.modules():
+    for path, part in module.named_modules():
+        if "parametrizations" in path.split("."):  # such as weight_norm: what they compute is a weight
+            continue
         if not isinstance(part, AFFINE) and not list(part.children()) and not isinstance(part, nn.Sequential):
             known = ", ".join(kind.__name__ for kind in AFFINE)
             raise TypeError(f"{name}: {type(part).__name__} cannot be exported; a layer's weights are dense: {known}.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import chain
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -126,7 +126,7 @@ class Cell(nn.Module, ABC):
     integrator: bool = False
     input_matrices: tuple[str, ...] = ()
 
-    def __new__(cls, *args: Any, **settings: Any) -> "Cell":
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
         if "beta" in settings and cls.__module__.startswith("neurolsc.neurons."):
             raise TypeError(f"{cls.__name__} takes no beta: of snnTorch's, a decay, give tau_v = -1 / math.log(beta).")
         return super().__new__(cls)

@@ -285,6 +285,7 @@ def test_training_it_lowers_the_loss_of_the_integers_and_the_trained_is_exported
         cell.w_in[:, 0] += 3.0 * (-1) ** torch.arange(cell.n_hidden)
     network, data = Network([cell], CLASSES), Patterns(48)
     aware = QuantizationAware(network)
+    assert repr(aware).startswith(f"QuantizationAware(\n  {N} -> 12 -> {CLASSES}")
     before = evaluate(aware, data)
     train(aware, data, data, epochs=4, **(QUIET | {"lr": 2e-2}))
     after = evaluate(aware, data)

@@ -153,12 +153,12 @@ def test_a_file_holds_it_and_comes_back(name, tmp_path):
     assert from_nir(tmp_path / "a.nir", layer_delay=1).layer_delay == 1
 
 
-def test_a_batch_norm_before_a_layer_is_folded_into_its_weights():
+def test_a_batch_norm_and_a_weight_norm_before_a_layer_are_folded_into_its_weights():
     torch.manual_seed(0)
     norm: Any = nn.BatchNorm1d(WIDTH).double()
     for values, low, high in ((norm.running_var, 0.5, 2), (norm.running_mean, -0.5, 0.5), (norm.bias.data, -0.5, 0.5)):
         values.uniform_(low, high)
-    linear = nn.Linear(N_IN, WIDTH).double()
+    linear = nn.utils.parametrizations.weight_norm(nn.Linear(N_IN, WIDTH)).double()
     model = nn.Sequential(linear, norm, leaky().double(), nn.Linear(WIDTH, 4).double()).eval()
     cell: Any = from_wrapped(wrap(model)).cells[0]
     x = torch.rand(7, N_IN, dtype=torch.float64)
