@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from examples.paper.figure import PICTURE, Scale
+from examples.paper.landscapes import LandscapeFigure
 from examples.paper.pictures import plot_covariances, plot_growth, plot_pascal, plot_paths
 from neurolsc import ALIFPlus, Network, PaperRule, TransitionRule, pretrain, radius_profile, surrogate, theory, wrap
 from neurolsc.datasets import SHD, SpikeLatencyMNIST, input_batches
@@ -151,5 +153,12 @@ def draw_growth_and_covariance(width: int = 48, changed: int = 25, one_step: int
     plot_covariances({f"with step {one_step}": covariances}, path, samples=x.shape[1], title=DIGITS)
 
 
-for draw in (draw_data, draw_surrogates, draw_method, draw_paths, draw_pascal, draw_growth_and_covariance):
+def draw_memory() -> None:
+    """Fig. 1 of arXiv:2405.21064: sensitivity and losses of one integrator."""
+    figure = LandscapeFigure()
+    figure.draw(figure.measure(Scale(), []), FOLDER)
+    (FOLDER / PICTURE).rename(FOLDER / "theory_memory.png")
+
+
+for draw in (draw_data, draw_surrogates, draw_method, draw_paths, draw_pascal, draw_growth_and_covariance, draw_memory):
     draw()

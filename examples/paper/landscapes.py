@@ -216,7 +216,7 @@ class AngleFigure(Figure[Paths]):
         teacher = torch.tensor(found.teacher, dtype=torch.complex128)
         surface = loss(grid, teacher, scaled=True)
         for ax, (name, way) in zip(axes[0], found.ways.items(), strict=True):
-            ax.pcolormesh(turns, gaps, surface, cmap="Blues_r", shading="auto", rasterized=True)
+            ax.pcolormesh(turns.numpy(), gaps.numpy(), surface.numpy(), cmap="Blues_r", shading="auto", rasterized=True)
             ax.plot(way.angle(), 1 - way.abs(), ".", color="black", markersize=1.5)
             ax.plot(teacher.angle(), 1 - teacher.abs(), "*", color=color(1), markersize=12)
             ax.set(

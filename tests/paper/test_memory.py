@@ -21,6 +21,8 @@ from examples.paper.students import (
     participation,
 )
 from examples.paper.teacher import Best, connected, diagonal, relative_loss, response, train
+from examples.paper.time_constants import ARMS, Found, Run, TimeConstantsFigure, cues, network, sensitivities, steepness
+from examples.paper.time_constants import train as train_spiking
 from neurolsc import theory
 from neurolsc.neurons.lru import linear_scan
 from tests.sweeps.grids import Here
@@ -184,3 +186,67 @@ def test_the_closed_form_of_fig_15_is_that_of_constant_gates(monkeypatch: pytest
     wrong = {kind: {0.9: (torch.tensor(1.0), torch.tensor(2.0))} for kind in ("constant gates", "gates")}
     assert [j.holds for j in GatedTheoryFigure().judge(wrong)] == [False, False, True]
     assert isinstance(GatedTheoryFigure().judge(wrong)[0], Judgement)
+
+
+# ---- time constants of spiking networks
+
+
+def test_all_arms_start_as_the_same_network():
+    x, labels = cues(8, 20, torch.Generator().manual_seed(0))
+    assert x.shape == (60, 8, 50) and set(labels.tolist()) <= set(range(4))
+    shown = x[:20].view(20, 8, 5, 10).mean((0, 3))
+    assert (shown.argmax(1) == labels).all() and (x[-20:].view(20, 8, 5, 10).mean((0, 3)).argmax(1) == 4).all()
+    runs = {arm: network(arm, 0, 16).run(3 * x) for arm in ARMS}
+    assert runs["log tau"].spikes[0].any()
+    for run in runs.values():
+        assert torch.equal(run.spikes[0], runs["log tau"].spikes[0])
+
+
+@pytest.mark.parametrize("arm", [arm for arm in ARMS if "gain" not in arm])
+def test_sensitivities_of_thresholds_are_those_of_what_an_arm_trains(arm: str):
+    made, x = network(arm, 0, 12), 3 * cues(4, 20, torch.Generator().manual_seed(0))[0]
+    found = sensitivities(network("log tau", 0, 12), x)[arm]
+    cell, z = made.cells[0], made.run(x).spikes[0].detach()
+    stored = {name: p for name, p in made.named_parameters() if "tau_theta" in name}
+    ((name, free),) = stored.items()
+    others = {n: p.detach() for n, p in made.named_parameters() if n != name}
+
+    class Thresholds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.made = made
+
+        def forward(self) -> Tensor:
+            theta, steps = cell.theta_rest.expand(4, -1), []
+            for before in [torch.zeros_like(z[0]), *z[:-1]]:
+                theta = cell.decay_theta * theta + cell.b_theta + cell.adaptation * before
+                steps.append(theta)
+            return torch.stack(steps)
+
+    def thresholds(value: Tensor) -> Tensor:
+        given = {f"made.{n}": p for n, p in (others | {name: value}).items()}
+        return torch.func.functional_call(Thresholds(), given, ())
+
+    _, slopes = torch.func.jvp(thresholds, (free.detach(),), (torch.ones_like(free),))
+    torch.testing.assert_close(found.float(), slopes.square().mean((0, 1)), rtol=2e-3, atol=1e-6)
+
+
+def test_an_arm_trains_its_time_constants():
+    run = train_spiking("log tau, scaled by mean", "Adam", 3e-3, 0, width=8, updates=10, delay=20)
+    assert len(run.curve) == 1 and 0 <= run.curve[0] <= 1
+    assert 0 < run.moved < 0.1 and 0 < run.rate < 1
+
+
+def test_the_spiking_result_is_read_in_standard_errors():
+    tau = torch.logspace(1, 3, 8)
+    assert steepness(tau, tau**2) == pytest.approx(2)
+    moments = dict.fromkeys(ARMS, torch.ones(8)) | {"decay": tau**2}
+
+    def arm(*scores: float) -> tuple[float, list[Run]]:
+        return 0.1, [Run([score, score], 0.1, 0.0) for score in scores]
+
+    level, better = arm(0.5, 0.6, 0.4), arm(0.6, 0.72, 0.5)
+    arms = dict.fromkeys(ARMS, level) | {"log tau, scaled by mean": better}
+    judged = TimeConstantsFigure().judge(Found(tau, moments, {"Adam": arms}, 20))
+    assert [one.holds for one in judged] == [True, True, True, True, False, False]
+    assert judged[2].found == "+0.107 ± 0.007"
