@@ -2,7 +2,7 @@
 # # 2. Your network of snnTorch or norse
 #
 # After this page you can measure, diagnose and start a network that you wrote in snnTorch or norse.
-# Lightning has [callbacks](../interop.md#lightning).
+# Lightning has a [callback](../interop.md#lightning).
 
 # %%
 import warnings

@@ -22,6 +22,11 @@ class ForeignNeuronWarning(UserWarning):
     """A wrapped layer whose derivatives are not what its user may expect."""
 
 
+def warn_of(text: str) -> None:
+    """Warn of a layer, in the constructor of its cell."""
+    warnings.warn(text, ForeignNeuronWarning, stacklevel=5)  # of the call of wrap
+
+
 @cache
 def state_class(*names: str) -> type[Any]:
     """The NamedTuple of a layer's state variables."""
@@ -62,31 +67,21 @@ class ForeignCell(Cell):
     Attributes:
         output_shape: shape of one sample of the output.
         reset_gradient: True if the layer's reset carries gradient; None without a reset.
-
-    Warns:
-        ForeignNeuronWarning: if the next state depends neither on the state nor on the input.
     """
 
     layer: Any
     reset_gradient: bool | None = None
 
     def __init__(
-        self,
-        layer: nn.Module,
-        before: Iterable[nn.Module],
-        input_shape: tuple[int, ...],
-        scaled: Iterable[ScaledParameter],
+        self, layer: nn.Module, before: list[nn.Module], input_shape: tuple[int, ...], scaled: Iterable[ScaledParameter]
     ) -> None:
         super().__init__(math.prod(input_shape), 1)  # the width comes out of a first state
-        self.layer = layer
-        self.before = nn.Sequential(*before)
-        self.input_shape = tuple(input_shape)
+        self.layer, self.before, self.input_shape = layer, nn.Sequential(*before), input_shape
         self.scaled_parameters = self.paper_scaled_parameters = tuple(scaled)
         with torch.no_grad(), eval_mode(self):
             self.current_shape = tuple(self.current(torch.zeros(1, self.n_in, **self.dtype_and_device)).shape[1:])
             self.output_shape = tuple(self.emitted(self.initial_state(1)).shape[1:])
         self.n_hidden = math.prod(self.output_shape)
-        self._warn_of_cut_derivatives()
 
     @abstractmethod
     def start(self, current: Tensor) -> State:
@@ -127,31 +122,8 @@ class ForeignCell(Cell):
             text += f", {radius}: {', '.join(names) or 'nothing'}"
         return text
 
-    def _warn_of_cut_derivatives(self) -> None:
-        # one product with a random vector shows whether a matrix is zero, at the cost of a single backward pass
-        generator = torch.Generator().manual_seed(0)
 
-        def random(like: Tensor) -> Tensor:
-            return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
-
-        with torch.enable_grad(), eval_mode(self):
-            start = self.initial_state(1)
-            state = type(start)(*((leaf + 0.1 * random(leaf)).detach().requires_grad_() for leaf in start))
-            x = random(torch.empty(1, self.n_in, **self.dtype_and_device)).requires_grad_()
-            after = self.update(x, self.output(state), state)
-            product = torch.stack([(leaf * random(leaf)).sum() for leaf in after]).sum()
-            by_x, *by_state = torch.autograd.grad(product, (x, *state), allow_unused=True, materialize_grads=True)
-        for what, gradients in (("state", by_state), ("input", [by_x])):
-            if not any(g.any() for g in gradients):
-                warnings.warn(
-                    f"{type(self.layer).__name__}: the derivative of the next state by the {what} is identically zero (as in an "
-                    "SLSTM whose hidden_size is not its input_size); no pre-training can move its radius.",
-                    ForeignNeuronWarning,
-                    stacklevel=4,
-                )
-
-
-def weight_before(before: Iterable[nn.Module]) -> list[ScaledParameter]:
+def weight_before(before: list[nn.Module]) -> list[ScaledParameter]:
     """The nearest weight before a layer, if any, which scales the radius through depth."""
     kinds = nn.Linear | nn.modules.conv._ConvNd
     names = [name for name, module in nn.Sequential(*before).named_modules() if isinstance(module, kinds)]
@@ -166,7 +138,7 @@ class PrecededCell(ForeignCell):
 
     layer: Cell
 
-    def __init__(self, layer: Cell, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
+    def __init__(self, layer: Cell, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
         scaled = (dataclasses.replace(s, parameter=f"layer.{s.parameter}") for s in layer.scaled_parameters)
         super().__init__(layer, before, input_shape, scaled)
         self.integrator = layer.integrator
@@ -193,7 +165,7 @@ class PrecededCell(ForeignCell):
 class TorchCell(ForeignCell):
     """One layer of ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM`` (whose parameters' names end in ``"_l0"``, ...), or a cell."""
 
-    def __init__(self, layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...], suffix: str = "") -> None:
+    def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...], suffix: str = "") -> None:
         self.suffix = suffix
         self.kind = type(layer).__name__.removesuffix("Cell").lower()
         scaled = [
@@ -239,19 +211,14 @@ class TorchCell(ForeignCell):
         return state.h
 
 
-def torch_cells(layer: nn.Module, before: list[nn.Module], input_shape: tuple[int, ...]) -> list[Cell]:
+def torch_cells(layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> list[Cell]:
     """The cells of a recurrent module of PyTorch, one per layer; TypeError if it cannot be wrapped."""
-    name = type(layer).__name__
     if type(layer) in (nn.RNNCell, nn.GRUCell, nn.LSTMCell):
         return [TorchCell(layer, before, input_shape)]
-    if not isinstance(layer, nn.RNNBase) or type(layer) not in (nn.RNN, nn.GRU, nn.LSTM):
-        raise TypeError(f"a {name} cannot be wrapped: only torch.nn's own RNN, GRU, LSTM and their cells.")
-    if layer.bidirectional or layer.proj_size:
-        setting = (
-            f"proj_size={layer.proj_size}"
-            if layer.proj_size
-            else "bidirectional=True, of which half runs back in time,"
+    if type(layer) not in (nn.RNN, nn.GRU, nn.LSTM) or layer.bidirectional or layer.proj_size:
+        raise TypeError(
+            f"{layer} cannot be wrapped: only torch.nn's own RNN, GRU, LSTM without proj_size and bidirectional=True (of "
+            "which half runs back in time), and their cells."
         )
-        raise TypeError(f"an {name} with {setting} cannot be wrapped, only without.")
     upper = [TorchCell(layer, [], (layer.hidden_size,), f"_l{k}") for k in range(1, layer.num_layers)]
     return [TorchCell(layer, before, input_shape, "_l0"), *upper]

@@ -1,42 +1,40 @@
-r"""LIF, ALIF+ and ALIF± as recurrent modules of norse: one step (``...Cell``) or a whole sequence.
+r"""LIF, ALIF+ and ALIF± as recurrent modules of norse, and norse's neurons as our cells.
 
-Each *is* our cell of the same neuron, so the same object goes into norse's ``SequentialState`` and, for radii and
-pre-training, into :class:`neurolsc.Network`. Numbers are given in norse's words: rates per second and a step of ``dt``
-seconds. norse's steps are Euler steps, so a rate gives the decay
+Ours take one step (``...Cell``) or a whole sequence. Each *is* our cell of the same neuron, so the same object goes
+into norse's ``SequentialState`` and, for radii and pre-training, into :class:`neurolsc.Network`. Numbers are given in
+norse's words: rates per second and a step of ``dt`` seconds. norse's steps are Euler steps, so a rate gives the decay
 
 .. math:: e^{-1/\tau} = 1 - \mathrm{dt} \cdot \mathrm{tau\_inv}
 
 and from there on the cell counts in steps. There is no synaptic current: an input reaches the voltage in its own step.
 
+norse resets a voltage in the step that fires, so the spike is no function of what is left of it: in a wrapped layer it
+stays in the state. Time constants and thresholds lie in NamedTuples that norse neither registers nor saves; a wrapped
+layer adds those that it moves to its own state_dict.
+
 Source: arXiv:2308.12075, eq. 49; the surface is that of norse 1.1.
 """
 
-import dataclasses
+import copy
+import re
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
-from neurolsc.neurons.cell import ScaledParameter
+from neurolsc.interop.foreign import ForeignCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 from neurolsc.neurons.spiking import ResetName, Spike, SpikingCell
 from neurolsc.validation import number, positive
 
 try:
-    import norse.torch  # noqa: F401  a missing package is named here, not in the first network
+    from norse.torch.functional.threshold import threshold
 except ImportError as error:
     raise ImportError("neurolsc.interop.norse needs norse: pip install 'norse>=1.1'.") from error
 
-__all__ = [
-    "ALIFPlusMinusRecurrent",
-    "ALIFPlusMinusRecurrentCell",
-    "ALIFPlusRecurrent",
-    "ALIFPlusRecurrentCell",
-    "ALIFRecurrentState",
-    "LIFRecurrent",
-    "LIFRecurrentCell",
-    "LIFRecurrentState",
-]
+# ---- our cells as modules of norse
 
 WEIGHTS = {"w_in": "input_weights", "w_rec": "recurrent_weights"}  # our names and norse's
 
@@ -54,10 +52,6 @@ class ALIFRecurrentState(NamedTuple):
     z: Tensor  # spikes of the last step (..., hidden_size)
     v: Tensor  # membrane potential (..., hidden_size)
     theta: Tensor  # dynamic threshold (..., hidden_size)
-
-
-def _renamed(scaled: tuple[ScaledParameter, ...]) -> tuple[ScaledParameter, ...]:
-    return tuple(dataclasses.replace(s, parameter=WEIGHTS.get(s.parameter, s.parameter)) for s in scaled)
 
 
 class _Recurrent(SpikingCell):
@@ -88,6 +82,9 @@ class _Recurrent(SpikingCell):
         self.recurrent_synapses = hidden_size - (not autapses)
         for ours, theirs in WEIGHTS.items():
             self.register_parameter(theirs, self._parameters.pop(ours))
+        for which in ("scaled_parameters", "paper_scaled_parameters"):
+            scaled = (replace(s, parameter=WEIGHTS.get(s.parameter, s.parameter)) for s in getattr(self, which))
+            setattr(self, which, tuple(scaled))
         absent = None if autapses else torch.eye(hidden_size, dtype=torch.bool)
         self.register_buffer("absent", absent, persistent=False)
         with torch.no_grad():
@@ -189,8 +186,6 @@ class LIFRecurrentCell(_Recurrent, neurons.LIF):
     """
 
     state_class = LIFRecurrentState
-    scaled_parameters = _renamed(neurons.LIF.scaled_parameters)
-    paper_scaled_parameters = _renamed(neurons.LIF.paper_scaled_parameters)
 
     def __init__(self, input_size: int, hidden_size: int, *, v_th: float = 1.0, **settings: Any) -> None:
         super().__init__(input_size, hidden_size, **settings)
@@ -211,8 +206,6 @@ class _ALIFRecurrentCell(_Recurrent, neurons.ALIF):
     """One step of recurrent neurons with an adaptive threshold, for norse."""
 
     state_class = ALIFRecurrentState
-    scaled_parameters = _renamed(neurons.ALIF.scaled_parameters)
-    paper_scaled_parameters = _renamed(neurons.ALIF.paper_scaled_parameters)
 
     def __init__(
         self,
@@ -271,3 +264,133 @@ class ALIFPlusMinusRecurrentCell(_ALIFRecurrentCell, neurons.ALIFPlusMinus):
 
 class ALIFPlusMinusRecurrent(_OverTime, ALIFPlusMinusRecurrentCell):
     """A sequence through :class:`ALIFPlusMinusRecurrentCell`, as :class:`LIFRecurrent` runs it."""
+
+
+# ---- norse's layers as our cells
+
+WRAPPED = re.compile("(LIF|LIFBox|LSNN|IAF|LI|LIBox)(Recurrent)?(Cell)?")
+# norse's rates in 1/s, and the name of the decay that belongs to each: a step retains the share 1 - dt tau_inv
+RATES = {"tau_mem_inv": "decay_mem", "tau_syn_inv": "decay_syn", "tau_adapt_inv": "decay_adapt"}
+
+
+class NeuronParameter:
+    """A value of a layer's neuron parameters p; of a rate tau_inv the share 1 - dt tau_inv that a step retains."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, cell: Any, owner: type | None = None) -> Any:
+        if cell is None:
+            return self
+        value = torch.as_tensor(getattr(cell.layer.p, self.name))
+        return 1 - cell.layer.dt * value if self.name in RATES else value
+
+    def __set__(self, cell: Any, value: Tensor) -> None:
+        _set(cell.layer, self.name, (1 - value) / cell.layer.dt if self.name in RATES else value)
+
+
+def _set(layer: Any, name: str, value: Tensor) -> None:
+    before = getattr(layer.p, name)
+    if isinstance(before, nn.Parameter):
+        with torch.no_grad():
+            before.copy_(value)
+    else:  # a new tensor: norse's own defaults are shared by all layers of the process
+        layer.p = layer.p._replace(**{name: value.detach().clone()})
+
+
+class NorseCell(ForeignCell):
+    """A layer of norse: a cell, or a layer with time, which takes one step at a time.
+
+    Raises:
+        TypeError: if it cannot be wrapped.
+    """
+
+    decay_mem = NeuronParameter("tau_mem_inv")
+    decay_syn = NeuronParameter("tau_syn_inv")
+    decay_adapt = NeuronParameter("tau_adapt_inv")
+    v_th = NeuronParameter("v_th")
+    beta = NeuronParameter("beta")
+
+    def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
+        name, own = type(layer).__name__, type(layer).__module__.startswith("norse.")
+        if not own or not WRAPPED.fullmatch(name):
+            why = "it takes its weights with every call" if name == "LIFCorrelation" else "its step is not known"
+            raise TypeError(f"norse's {name} cannot be wrapped: {why}.")
+        if "adjoint" in getattr(getattr(layer, "activation", None), "__name__", ""):
+            raise TypeError(
+                f"norse's {name} with adjoint cannot be wrapped: its backward is not the step's derivative."
+            )
+        p, kind = layer.p, name.removesuffix("Cell")
+        rate = torch.as_tensor(getattr(p, "tau_adapt_inv", 1.0)).max().item()
+        if rate * layer.dt < 1e-5:
+            warn_of(
+                f"{name}: at tau_adapt_inv = {rate:g} and dt = {layer.dt:g} the adaptation never decays (norse's default "
+                "is 800 s), which holds the radius through time at 1."
+            )
+        self.has_time, self.integrator = kind == name, kind in ("LI", "LIBox")
+        self.reset_gradient = None if self.integrator else kind not in ("LIFRecurrent", "LSNNRecurrent")
+        self.rates = [rate for rate in RATES if hasattr(p, rate)]
+        # none where a factor does not raise it
+        usable = hasattr(p, "v_th") and bool((torch.as_tensor(p.v_th) > 0).all())
+        self.threshold_names = tuple(n for n in ("v_th", "beta") if usable and hasattr(p, n))
+        start = _start(layer, torch.zeros(1, 1, 1))
+        self.state_of_layer = type(start)  # a NamedTuple, with z in recurrent layers
+        self.sent = "v" if self.integrator else "z" if "z" in start._fields else "sent"
+        self.state = state_class(*dict.fromkeys((*start._fields, self.sent)))
+        recurrent = hasattr(layer, "recurrent_weights")
+        scaled = [ScaledParameter("layer.input_weights", "depth")] if recurrent else weight_before(before)
+        if kind.startswith("LSNN"):  # an input reaches only the current within a step: no radius follows its weights
+            self.input_matrices, scaled = tuple(each.parameter for each in scaled), []
+        scaled += [ScaledParameter("layer.recurrent_weights", "time")] * recurrent
+        scaled += (ScaledParameter(RATES[rate], "time", through="share") for rate in self.rates)
+        super().__init__(layer, before, input_shape, scaled)
+
+    def thresholds(self) -> Thresholds | None:
+        """v_th, and beta of an LSNN; None where v_th is not positive."""
+        return Thresholds(self, self.threshold_names) if self.threshold_names else None
+
+    def membrane(self) -> Membrane | None:
+        """Its v, which a spike has reset already; the threshold is v_th, or b of an LSNN."""
+
+        def theta(state: State) -> Tensor:
+            return state.b if "b" in state._fields else self.v_th
+
+        def spike(distance: Tensor) -> Tensor:
+            return threshold(distance, self.layer.p.method, torch.as_tensor(self.layer.p.alpha))  # type: ignore[arg-type]
+
+        return Membrane("v", theta, spike) if self.threshold_names else None
+
+    def start(self, current: Tensor) -> State:
+        """The layer's own start, every variable (B, ...) in the dtype of the parameters."""
+        hidden = getattr(self.layer, "hidden_size", None)
+        shape = current.shape if hidden is None else (len(current), int(hidden))
+        leaves = [*_start(self.layer, current[None] if self.has_time else current), torch.zeros(())]
+        like = self.dtype_and_device
+        return self.state(
+            *(leaf.detach().to(**like).expand(shape).clone() for leaf in leaves[: len(self.state._fields)])
+        )
+
+    def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        state = state if self.integrator else state._replace(**{self.sent: z})  # so that recurrence is seen apart
+        before = self.state_of_layer(*state[: len(self.state_of_layer._fields)])
+        with borrowed(self.layer, record_states=False):
+            sent, after = self.layer.forward(current[None] if self.has_time else current, before)
+        leaves = [*after, sent[0] if self.has_time else sent]
+        return self.state(*leaves[: len(state)])
+
+    def emitted(self, state: State) -> Tensor:
+        return getattr(state, self.sent)
+
+    def get_extra_state(self) -> Tensor:
+        """The rates and thresholds that may be moved, stacked."""
+        values = [torch.as_tensor(getattr(self.layer.p, n)).detach() for n in (*self.rates, *self.threshold_names)]
+        return torch.stack(torch.broadcast_tensors(*values)) if values else torch.empty(0)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        for name, value in zip((*self.rates, *self.threshold_names), state, strict=True):
+            _set(self.layer, name, value)
+
+
+def _start(layer: Any, current: Tensor) -> Any:
+    with torch.no_grad(), borrowed(layer, p=copy.deepcopy(layer.p)):  # some starts mark shared parameters as learnable
+        return layer.state_fallback(current)

@@ -1,6 +1,6 @@
-r"""LIF, ALIF+ and ALIF± as neurons of snnTorch.
+r"""LIF, ALIF+ and ALIF± as neurons of snnTorch, and snnTorch's neurons as our cells.
 
-They take a current of their own width (the input weights are the ``nn.Linear`` before them) and return ``spk, mem`` or
+Ours take a current of their own width (the input weights are the ``nn.Linear`` before them) and return ``spk, mem`` or
 ``spk, thr, mem``. With the decay ``beta``, the resting threshold ``threshold`` and a hidden ``recurrent.weight``,
 
 .. math::
@@ -13,6 +13,10 @@ They take a current of their own width (the input weights are the ``nn.Linear`` 
 which is eq. 49 of the paper in snnTorch's words; the LIF has the fixed threshold alone, as ``snntorch.RLeaky`` does. As
 in snnTorch, a reset to zero also drops the input of its step.
 
+In a wrapped layer of snnTorch the spike is a function of the membrane, spk = H(mem - threshold), and so is no state of
+its own: inside a step it is computed anew, with its surrogate. Only with ``reset_delay=False`` the membrane has been
+reset since, and the spike stays in the state.
+
 Source: arXiv:2308.12075, eq. 49; the surface is that of snntorch 1.0.
 """
 
@@ -22,6 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc import neurons
+from neurolsc.interop.foreign import ForeignCell, borrowed, state_class, warn_of, weight_before
+from neurolsc.neurons.cell import Membrane, ScaledParameter, State, Thresholds
 from neurolsc.neurons.spiking import Reset, Spike, spike_function
 from neurolsc.surrogate import Arctan
 from neurolsc.validation import positive, whole
@@ -45,18 +51,17 @@ class LIF(snn.RLeaky):
         threshold: the threshold, positive; a number or (linear_features,).
         spike_grad: surrogate, ours or snnTorch's; None means ``snntorch.surrogate.atan(2.0)``.
         init_hidden: store the states between calls and return the spikes alone.
-        learn_beta: train beta.
-        learn_threshold: train the threshold.
+        learn_beta: train beta; likewise learn_threshold and learn_graded_spikes_factor.
         learn_recurrent: train ``recurrent.weight`` (linear_features, linear_features); entry [i, j] leads from j to i.
         reset_mechanism: ``"subtract"``, ``"zero"`` or ``"none"``; it may be set later.
         output: with init_hidden, return the states too.
         graded_spikes_factor: factor of a spike where it leaves, not zero.
-        learn_graded_spikes_factor: train that factor.
         reset_gradient: let a gradient through the reset. False detaches the whole term threshold · spk (snnTorch
             detaches the spike in it alone); spikes are equal either way.
 
     Raises:
-        TypeError: if linear_features is missing, or states are given with ``init_hidden=True``.
+        TypeError: if linear_features is missing; at a call, if not all states are passed, or any with
+            ``init_hidden=True``.
         ValueError: if the threshold is not positive or a name is unknown; at a call, if a state has another shape than
             the input.
 
@@ -114,12 +119,10 @@ class LIF(snn.RLeaky):
         self.linear_features = n
         self.reset_gradient = reset_gradient
         self.recurrent = nn.Linear(n, n, bias=False)
-        weight = nn.init.xavier_uniform_(torch.empty(n, n))
         del self.recurrent.weight
-        _register(self.recurrent, "weight", weight, learn_recurrent)
+        _register(self.recurrent, "weight", nn.init.xavier_uniform_(torch.empty(n, n)), learn_recurrent)
         for name in self.states:
-            self.register_buffer(name, torch.zeros(0), persistent=False)
-        self._at_rest = True  # the buffers hold what a run will start from, not yet of the input's shape
+            self.register_buffer(name, torch.zeros(0), persistent=False)  # empty at rest
 
     def rest(self, like: Tensor) -> tuple[Tensor, ...]:
         """The initial states, like an input and with the parameters' gradients."""
@@ -141,42 +144,38 @@ class LIF(snn.RLeaky):
         """The spikes at a distance mem - threshold, of its dtype (snnTorch's surrogates return float32)."""
         return self.spike_grad(distance).to(distance.dtype) * self.graded_spikes_factor
 
-    def _call(self, input_: Tensor, *given: Tensor | None) -> Tensor | tuple[Tensor, ...]:
-        """A step from the states passed, else those of the last call, else those at rest.
+    def forward(  # type: ignore[override]
+        self, input_: Tensor, *passed: Tensor | None, **named: Tensor | None
+    ) -> Tensor | tuple[Tensor, ...]:
+        """One step of a current (..., linear_features), from states as they are returned.
 
-        As in snnTorch, an input of another shape than that of the last call starts from rest.
+        By default these are those of the last call; as in snnTorch, an input of another shape starts from rest.
         """
-        if self.init_hidden and any(state is not None for state in given):
-            raise TypeError(f"with init_hidden=True, {type(self).__name__} keeps its states and takes one argument.")
-        stored = [getattr(self, name) for name in self.states]
-        fresh = self._at_rest or any(state.shape != input_.shape for state in stored)
-        start = list(self.rest(input_) if fresh else stored)
-        for place, (name, state) in enumerate(zip(self.states, given, strict=True)):
-            # what reset_mem returned may come back as an argument: it stands for any shape
-            if state is None or (self._at_rest and state is stored[place]):
+        if len(passed) not in (0, len(self.states)) or not named.keys() <= set(self.states):
+            raise TypeError(
+                f"the states of {type(self).__name__} are passed as layer(input_, {', '.join(self.states)})."
+            )
+        states = dict(zip(self.states, passed, strict=False)) | named
+        if self.init_hidden and any(state is not None for state in states.values()):
+            raise TypeError(f"with init_hidden=True, {type(self).__name__} stores its states and takes one argument.")
+        start = {name: getattr(self, name) for name in self.states}
+        if any(state.shape != input_.shape for state in start.values()):
+            start = dict(zip(self.states, self.rest(input_), strict=True))
+        for name, state in states.items():
+            if state is None or not state.numel():  # the second: what reset_mem returned
                 continue
             if state.shape != input_.shape:
                 raise ValueError(f"{name} must have the input's shape {tuple(input_.shape)}, got {tuple(state.shape)}.")
-            start[place] = state
-        after = self.step(input_, *start)
+            start[name] = state
+        after = self.step(input_, **start)
         for name, state in zip(self.states, after, strict=True):
             setattr(self, name, state)
-        self._at_rest = False
         return after[0] if self.init_hidden and not self.output else after
 
-    def forward(
-        self, input_: Tensor, spk: Tensor | None = None, mem: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, ...]:
-        """One step of a current (..., linear_features); states default to the last ones."""
-        return self._call(input_, spk, mem)
-
     def reset_mem(self) -> tuple[Tensor, ...]:  # type: ignore[override]
-        """Put all states to rest and return them, detached, in output order."""
-        if self.spk.numel():
-            with torch.no_grad():
-                for name, state in zip(self.states, self.rest(self.spk), strict=True):
-                    setattr(self, name, state)
-        self._at_rest = True
+        """Put all states to rest and return them, in output order: empty until the next call."""
+        for name in self.states:
+            setattr(self, name, getattr(self, name).detach().new_zeros(0))
         return tuple(getattr(self, name) for name in self.states)
 
     def init_rleaky(self) -> tuple[Tensor, Tensor]:
@@ -235,18 +234,6 @@ class _ALIF(LIF):
         thr = thr + self.adaptation * (spk / self.graded_spikes_factor)
         return self.emit(mem - thr), thr, mem
 
-    def forward(  # type: ignore[override]
-        self, input_: Tensor, spk: Tensor | None = None, thr: Tensor | None = None, mem: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, ...]:
-        """One step of a current (..., linear_features); states default to the last ones.
-
-        Raises:
-            TypeError: for spk without mem, as Leaky and RLeaky are called.
-        """
-        if spk is not None and mem is None:
-            raise TypeError(f"{type(self).__name__} has three states: spk, thr, mem = layer(input_, spk, thr, mem).")
-        return self._call(input_, spk, thr, mem)
-
 
 class ALIFPlus(_ALIF):
     r"""ALIF+ for snnTorch: a spike raises its neuron's threshold, which carries a gradient.
@@ -261,7 +248,7 @@ class ALIFPlus(_ALIF):
         **settings: those of :class:`LIF`.
 
     Raises:
-        TypeError: as a :class:`LIF`, and at a call with spk and without mem.
+        TypeError: as a :class:`LIF`.
         ValueError: as a :class:`LIF`, and if tau_theta is not positive.
 
     Example:
@@ -310,3 +297,101 @@ def _register(module: nn.Module, name: str, value: Tensor, learn: bool) -> None:
         module.register_parameter(name, nn.Parameter(value))
     else:
         module.register_buffer(name, value)
+
+
+# the layers that are wrapped, and their state variables without the spikes
+VARIABLES = {
+    **{"Leaky": ("mem",), "RLeaky": ("mem",), "Synaptic": ("syn", "mem"), "RSynaptic": ("syn", "mem")},
+    **{"Alpha": ("syn_exc", "syn_inh", "mem"), "SLSTM": ("syn", "mem")},
+}
+
+
+class SnnTorchCell(ForeignCell):
+    """A layer of snnTorch, or one of ours for snnTorch, whose resting threshold no time constant moves.
+
+    A layer whose membrane is read sends its mem, resets as ever, and is an integrator
+    (:attr:`neurolsc.Cell.integrator`); the `last` layer of a network is one if nothing resets it.
+
+    Raises:
+        TypeError: if it cannot be wrapped.
+    """
+
+    def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...], *, last: bool) -> None:
+        kind, name = type(layer), type(layer).__name__
+        self.ours = kind in (LIF, ALIFPlus, ALIFPlusMinus)
+        if not self.ours and (kind.__module__.partition(".")[0] != "snntorch" or name not in VARIABLES):
+            raise TypeError(
+                f"snnTorch's {name} cannot be wrapped: only {', '.join(VARIABLES)} themselves are. A subclass may step "
+                "otherwise, and a layer that computes a whole sequence at once has no state per step."
+            )
+        if getattr(layer, "inhibition", False):
+            raise TypeError(
+                f"snnTorch's {name} with inhibition cannot be wrapped: its neurons are no longer independent."
+            )
+        if name == "SLSTM" and layer.hidden_size != layer.input_size:
+            warn_of(
+                "SLSTM: the derivative of the next state by the state is identically zero where hidden_size is not "
+                "input_size: snnTorch starts each step from zero, and no pre-training can move that."
+            )
+        if getattr(layer.spike_grad, "__qualname__", "").startswith("triangular."):
+            warn_of(
+                f"{name}: the derivative of snnTorch's triangular surrogate is +1 below the threshold, -1 above it."
+            )
+        unreset = layer.reset_mechanism == "none"
+        self.integrator = last and unreset and name in ("Leaky", "Synaptic") and (layer.output or not layer.init_hidden)
+        self.spike_is_state = not getattr(layer, "reset_delay", True)
+        names = layer.states[1:] if self.ours else VARIABLES[name]
+        self.state = state_class(*names, *(["spk"] if self.spike_is_state else []))
+        self.reset_gradient = None if unreset else layer.reset_gradient if self.ours else self.spike_is_state
+        if name == "SLSTM":
+            weights, scaled = ["lstm_cell.weight_hh"], [ScaledParameter("layer.lstm_cell.weight_ih", "depth")]
+        else:
+            own = getattr(getattr(layer, "recurrent", None), "_parameters", {})
+            weights, scaled = [f"recurrent.{name}" for name in ("weight", "V") if name in own], weight_before(before)
+        decays = [name for name in ("alpha", "beta") if hasattr(layer, name)]
+        scaled += [ScaledParameter(f"layer.{name}", "time", through="share") for name in decays]
+        scaled += [ScaledParameter(f"layer.{name}", "time") for name in weights]
+        if "thr" in names:
+            scaled.append(ScaledParameter("layer.adaptation", "time"))
+            scaled.append(ScaledParameter("layer.tau_theta", "time", through="decay"))
+        super().__init__(layer, before, input_shape, scaled)
+
+    def thresholds(self) -> Thresholds | None:
+        """The (resting) threshold, and the adaptation; None where the threshold is not positive."""
+        names = ("threshold", "adaptation") if "thr" in self.state._fields else ("threshold",)
+        usable = not self.integrator and bool((self.layer.threshold > 0).all())
+        return Thresholds(self.layer, names) if usable else None
+
+    def membrane(self) -> Membrane | None:
+        """Its mem, as it was before the reset of the next step."""
+        return None if self.integrator else Membrane("mem", self._threshold_in, self._spike)
+
+    def _threshold_in(self, state: State) -> Tensor:
+        return state.thr if "thr" in state._fields else self.layer.threshold
+
+    def _spike(self, distance: Tensor) -> Tensor:
+        return self.layer.spike_grad(distance).to(distance.dtype) * self.layer.graded_spikes_factor
+
+    def start(self, current: Tensor) -> State:
+        """All zero, but the threshold of our ALIF at its resting value."""
+        if self.ours:
+            return self.state(*self.layer.rest(current)[1:])
+        shape = (len(current), self.layer.hidden_size) if hasattr(self.layer, "hidden_size") else current.shape
+        return self.state(*(current.new_zeros(shape) for _ in self.state._fields))
+
+    def advance(self, current: Tensor, z: Tensor, state: State) -> State:
+        values, spike = state._asdict(), self.layer.spike_grad
+        if "spk" in self.layer._buffers:  # the recurrent ones read it
+            values["spk"] = self.spikes(state) if self.integrator else z
+        if not isinstance(spike, nn.Module):  # snnTorch's surrogates return float32
+            values["spike_grad"] = lambda v: spike(v).to(v.dtype)
+        with borrowed(self.layer, **values, init_hidden=True, output=False):
+            spk = self.layer.forward(current)  # not a call of the layer: hooks of its user must not see this step
+            return self.state(*(spk if name == "spk" else getattr(self.layer, name) for name in self.state._fields))
+
+    def emitted(self, state: State) -> Tensor:
+        return state.mem if self.integrator else self.spikes(state)
+
+    def spikes(self, state: State) -> Tensor:
+        """The spikes of a state."""
+        return state.spk if self.spike_is_state else self._spike(state.mem - self._threshold_in(state))

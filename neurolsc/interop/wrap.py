@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -10,21 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from neurolsc.interop.foreign import ForeignCell, PrecededCell, borrowed, torch_cells
-from neurolsc.interop.wrap_spikingjelly import is_dropout, spikingjelly_cell, step_of
+from neurolsc.interop.spikingjelly import SpikingJellyCell, is_dropout, step_of
 from neurolsc.network import Network, eval_mode
-from neurolsc.neurons.cell import Cell
+from neurolsc.neurons.cell import Cell, dtype_and_device
 from neurolsc.validation import one_of, tensor
 
-
-class Tail(nn.Sequential):
-    """The modules after the last recurrent layer, as a readout of its flat output."""
-
-    def __init__(self, modules: Iterable[nn.Module], shape: tuple[int, ...]) -> None:
-        super().__init__(*modules)
-        self.shape = shape
-
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input.view(-1, *self.shape)).flatten(1)
+NO_LAYER = (
+    "there is no recurrent layer of snnTorch, norse, spikingjelly, neurolsc or torch.nn (RNN, GRU, LSTM) to wrap."
+)
 
 
 def wrap(
@@ -82,17 +75,13 @@ def wrap(
         raise TypeError(f"wrap takes a module or a list of modules, got {module!r}.")
     if output is not None:
         one_of("output", output, ("spikes", "membrane"))
-    run = None
-    if x is not None:
-        if not isinstance(module, nn.Module):
-            raise TypeError("x is for a model whose forward takes it, got a list of modules.")
-        run = _Run(module, tensor("x", x))
+    if x is not None and not isinstance(module, nn.Module):
+        raise TypeError("x is for a model whose forward takes it, got a list of modules.")
+    run = None if x is None else _Run(module, tensor("x", x))  # type: ignore[arg-type]
     parts = list(_parts(modules)) if run is None else run.parts
     layers = [part for part in parts if _library(part)]
     if not layers:
-        raise ValueError(
-            "there is no recurrent layer to wrap: none of snnTorch, norse, spikingjelly, neurolsc or torch.nn's RNN, GRU, LSTM."
-        )
+        raise ValueError(NO_LAYER)
     if run is None and isinstance(module, nn.Module) and not isinstance(module, nn.Sequential):
         for below, part in pairwise(parts):
             own = hasattr(part, "input_weights") or _library(part) in (None, "torch", "neurolsc")
@@ -110,20 +99,29 @@ def wrap(
     by_layer = run is None and output is None  # the last layer alone decides whether its membrane is read
     cells: list[Cell] = []
     before: list[nn.Module] = []
-    for part in parts:
-        if not _library(part):
-            before.append(step_of(part))
-            continue
-        with _fitting(parts, run, part):
+    part = None
+    try:
+        for part in parts:
+            if not _library(part):
+                before.append(step_of(part))
+                continue
             _refuse_state(before, shape)
             added = _cells(part, before, shape, last=by_layer and part is parts[-1])
-        if run is not None:
-            run.compare(part, added)
-        cells += added
-        shape, before = getattr(cells[-1], "output_shape", (cells[-1].n_hidden,)), []
-    with _fitting(parts, run, None):
+            if run is not None:
+                run.compare(part, added)
+            cells += added
+            shape, before = getattr(cells[-1], "output_shape", (cells[-1].n_hidden,)), []
+        part = None
         _refuse_state(before, shape)
-        network = Network(cells, Tail(before, shape), layer_delay=0)
+        network = Network(cells, nn.Sequential(nn.Unflatten(1, shape), *before, nn.Flatten()), layer_delay=0)
+    except RuntimeError as error:  # of shapes
+        if run is not None:
+            raise run.refusal(part) from error
+        order = ", ".join(type(part).__name__ for part in parts)
+        raise ValueError(
+            f"the modules do not fit in the order {order} ({error}). Pass an example of the model's input, wrap(net, x), "
+            "or those that a step goes through as a list, in the order of their use: wrap([fc1, lif1, fc2, lif2])."
+        ) from error
     last: Any = cells[-1]
     has_mem = not before and _library(layers[-1]) == "snntorch" and last.membrane() is not None
     returned = run.returned_by(network, has_mem) if run is not None else "spikes"
@@ -154,8 +152,7 @@ class _Run:
         self.returned, uses = self._follow(model)
         layers = dict.fromkeys(use.module for use in uses if _library(use.module))
         if not layers:
-            known = "snnTorch, norse, spikingjelly or PyTorch"
-            raise ValueError(f"{type(model).__name__}'s forward calls no recurrent layer of {known}.")
+            raise ValueError(NO_LAYER)
         self.calls = {
             layer: _Use(
                 layer, *(_by_step(layer, t) for t in zip(*(u[1:] for u in uses if u.module is layer), strict=True))
@@ -210,9 +207,8 @@ class _Run:
             uses.append(_Use(module, read.clone(), sent, passed))
             return out
 
-        devices = [self.x.device] if self.x.device.type == "cuda" else []
         with ExitStack() as stack:
-            for context in (eval_mode(model), torch.no_grad(), torch.random.fork_rng(devices=devices)):
+            for context in (eval_mode(model), torch.no_grad(), torch.random.fork_rng(devices=[])):
                 stack.enter_context(context)
             module: Any
             for module in model.modules():
@@ -244,8 +240,7 @@ class _Run:
                 sent, _ = cell.run(sent, cell.initial_state(self.batch))
         if _differ(call.sent.flatten(2), sent):
             raise ValueError(
-                f"{self.names[layer]} sends values {_range(call.sent)}, and its own steps from rest {_range(sent)}: forward "
-                "sets or changes its state."
+                f"{self.names[layer]} sends something else than its own steps from rest: forward sets or changes its state."
             )
         self.below = call.passed
 
@@ -327,10 +322,6 @@ def _differ(came: Tensor, wanted: Tensor) -> bool:
     return (~near).double().mean().item() > 1e-4
 
 
-def _range(values: Tensor) -> str:
-    return f"from {values.min().item():.3g} to {values.max().item():.3g}"
-
-
 def _parts(modules: Iterable[nn.Module], *, nested: bool = False) -> Iterator[nn.Module]:
     """The recurrent layers and the largest modules without one in them, in order; nested: all in those as well."""
     for module in modules:
@@ -367,15 +358,15 @@ def _library(module: nn.Module) -> str | None:
 def _cells(layer: nn.Module, before: list[nn.Module], shape: tuple[int, ...], *, last: bool) -> list[Cell]:
     match _library(layer):
         case "snntorch":
-            from neurolsc.interop.wrap_snntorch import snntorch_cell  # which imports snnTorch
+            from neurolsc.interop.snntorch import SnnTorchCell  # which imports snnTorch
 
-            return [snntorch_cell(layer, before, shape, last=last)]
+            return [SnnTorchCell(layer, before, shape, last=last)]
         case "norse":
-            from neurolsc.interop.wrap_norse import norse_cell
+            from neurolsc.interop.norse import NorseCell
 
-            return [norse_cell(layer, before, shape)]
+            return [NorseCell(layer, before, shape)]
         case "spikingjelly":
-            return [spikingjelly_cell(layer, before, shape)]
+            return [SpikingJellyCell(layer, before, shape)]
         case "torch":
             return torch_cells(layer, before, shape)
     cell: Any = layer  # ours, with its closed form unless there are modules before it
@@ -394,29 +385,10 @@ def _first_shape(parts: list[nn.Module]) -> tuple[int, ...]:
 
 
 def _refuse_state(modules: list[nn.Module], shape: tuple[int, ...]) -> None:
-    """Refuse a module not of torch.nn whose second output differs from the first, or is no tensor."""
-    unknown = [type(m).__name__ for m in modules if not type(m).__module__.startswith("torch.nn.")]
+    """Refuse modules whose second output differs from the first."""
     chain = nn.Sequential(*modules)
-    like = next(chain.parameters(), torch.empty(0))
-    x = torch.ones(1, *shape, dtype=like.dtype, device=like.device)
+    x = torch.ones(1, *shape, **dtype_and_device(chain))
     with torch.no_grad(), eval_mode(chain):
-        if unknown and not (isinstance(first := chain(x), Tensor) and torch.equal(first, chain(x))):
-            names = ", ".join(unknown)
-            raise TypeError(
-                f"{names}: one of these keeps a state or does not return one tensor, and cannot be wrapped."
-            )
-
-
-@contextmanager
-def _fitting(parts: list[nn.Module], run: _Run | None, layer: nn.Module | None) -> Iterator[None]:
-    """Turn an error of shapes into one that says which modules do not fit."""
-    try:
-        yield
-    except RuntimeError as error:
-        if run is not None:
-            raise run.refusal(layer) from error
-        order = ", ".join(type(part).__name__ for part in parts)
-        raise ValueError(
-            f"the modules do not fit in the order {order} ({error}). Pass an example of the model's input, wrap(net, x), "
-            "or those that a step goes through as a list, in the order of their use: wrap([fc1, lif1, fc2, lif2])."
-        ) from error
+        if not torch.equal(chain(x), chain(x)):
+            names = ", ".join(type(m).__name__ for m in modules)
+            raise TypeError(f"{names}: one of these has a state, and cannot be wrapped.")

@@ -168,7 +168,6 @@ def test_the_filter_and_the_leak_are_measured_and_leave_no_trace():
         assert _retained_share(Layer(NETWORKS["snntorch"](), 0)) == pytest.approx(0.8, rel=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore::neurolsc.interop.foreign.ForeignNeuronWarning")  # without memory, on purpose
 def test_activity_passes_through_ten_layers_at_a_variance_of_one():
     """Memoryless neurons without reset, as the paper has them: all layers fire at P(u > 1)."""
     torch.manual_seed(0)

@@ -11,6 +11,8 @@ with warnings.catch_warnings():
     import norse.torch as norse
 import snntorch as snn
 
+from neurolsc.interop import snntorch as in_snntorch
+
 N_IN, N = 7, 5
 
 
@@ -31,6 +33,8 @@ def snntorch_layers(hidden: bool) -> dict[str, tuple[Callable[[], list[nn.Module
         "Synaptic": (lambda: [fc(), snn.Synaptic(0.9, 0.8, **k)], (N_IN,)),
         "RSynaptic": (lambda: [fc(), snn.RSynaptic(0.9, 0.8, linear_features=N, **k)], (N_IN,)),
         "Alpha": (lambda: [fc(), snn.Alpha(0.9, 0.8, **k)], (N_IN,)),
+        "ALIF": (lambda: [fc(), in_snntorch.ALIFPlus(0.9, N, threshold=0.3, **k)], (N_IN,)),  # ours
+        "LIF-zero": (lambda: [fc(), in_snntorch.LIF(0.9, N, reset_mechanism="zero", **k)], (N_IN,)),
         "SLSTM": (lambda: [snn.SLSTM(N, N, threshold=0.05, **k)], (N,)),
     }
 

@@ -48,18 +48,10 @@ class Straight(nn.Module):
 
 
 THEIRS = {  # every factory of snnTorch whose result can be called; LSO's raises, triangular's derivative is wrong
-    "straight_through_estimator": theirs.straight_through_estimator(),
-    "fast_sigmoid": theirs.fast_sigmoid(slope=5),
-    "atan": theirs.atan(alpha=2.0),
-    "heaviside": theirs.heaviside(),
-    "sigmoid": theirs.sigmoid(slope=5),
-    "spike_rate_escape": theirs.spike_rate_escape(beta=1, slope=5),
+    **{name: getattr(theirs, name)() for name in ("straight_through_estimator", "fast_sigmoid", "atan", "heaviside")},
+    **{name: getattr(theirs, name)() for name in ("sigmoid", "spike_rate_escape", "SSO", "SFS")},
     "custom_surrogate": theirs.custom_surrogate(lambda x, gradient, spikes: gradient / (1 + x**2)),
-    "SSO": theirs.SSO(mean=0, variance=0.2),
-    "SFS": theirs.SFS(slope=5, B=1),
-    **{
-        f"norse {m}": (lambda x, m=m: threshold(x, m, 2.0)) for m in ("super", "triangle", "tanh", "circ", "heavi_erfc")
-    },
+    **{m: (lambda x, m=m: threshold(x, m, 2.0)) for m in ("super", "triangle", "tanh", "circ", "heavi_erfc")},  # norse
     "nn.Module": Straight(),
 }
 

@@ -2,51 +2,53 @@
 
 import pytest
 import snntorch as snn
-import snntorch.utils
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax, max_pool2d, relu
 from torch.testing import assert_close
 
 from neurolsc import pretrain, radius_profile, wrap
 from neurolsc.initialisers import RateMatching
 from neurolsc.interop import norse as in_norse
 from neurolsc.interop import snntorch as in_snntorch
-from neurolsc.surrogate import FastSigmoid
 from tests.interop.layers import SNNTORCH, norse
 
+STEPS, BATCH, N_IN = 20, 5, 7
 
-class Tutorial(nn.Module):
-    """The network of snnTorch's tutorials."""
 
-    def __init__(self, width: int = 12) -> None:
+class Net(nn.Module):
+    """The network of snnTorch's tutorials, with places to change."""
+
+    def __init__(self, change=lambda spk: spk, end=lambda out: out, begin=lambda x: x, **leaky) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(7, width)
-        self.lif1 = snn.Leaky(beta=0.9)
-        self.fc2 = nn.Linear(width, width)
-        self.lif2 = snn.Leaky(beta=0.9)
+        self.fc1, self.lif1 = nn.Linear(N_IN, 12), snn.Leaky(beta=0.9, **leaky)
+        self.fc2, self.lif2 = nn.Linear(12, 12, bias=False), snn.Leaky(beta=0.8, **leaky)
+        self.drop = nn.Dropout(0.5)
+        self.change, self.end, self.begin = change, end, begin
 
     def forward(self, x):
         mem1, mem2 = self.lif1.init_leaky(), self.lif2.init_leaky()
-        record = []
-        for step in x:
-            spk1, mem1 = self.lif1(self.fc1(step), mem1)
-            spk2, mem2 = self.lif2(self.fc2(spk1), mem2)
-            record.append(spk2)
-        return torch.stack(record)
+        spks, mems = [], []
+        for step in self.begin(x):
+            spk1, mem1 = self.lif1(self.drop(self.fc1(step)), mem1)
+            spk2, mem2 = self.lif2(self.drop(self.change(self.fc2(self.drop(spk1)))), mem2)
+            spks.append(spk2)
+            mems.append(mem2)
+        return self.end((torch.stack(spks), torch.stack(mems)))
 
 
-def test_a_tutorial_network_computes_the_same_wrapped_bit_for_bit():
-    net, x = Tutorial(), 3 * torch.rand(20, 5, 7)
-    logits = wrap(net)(x)
-    assert logits.any()
-    assert torch.equal(logits, net(x))
+def steps() -> Tensor:
+    return 3 * torch.rand(STEPS, BATCH, N_IN)
+
+
+# ---------------------------------------------------------------- without x: the order of definition, or a list
 
 
 def test_a_norse_network_computes_the_same_wrapped_bit_for_bit():
     cells = norse.SequentialState(
         nn.Linear(7, 9), norse.LIFCell(), norse.LIFRecurrentCell(9, 6), nn.Linear(6, 4), norse.LICell()
     )
-    x, state, outputs = 30 * torch.rand(20, 5, 7), None, []
+    x, state, outputs = 10 * steps(), None, []
     for step in x:
         out, state = cells(step, state)
         outputs.append(out)
@@ -59,7 +61,7 @@ def test_a_norse_network_computes_the_same_wrapped_bit_for_bit():
 def test_a_membrane_that_is_read_is_that_of_the_librarys_loop_and_no_start_sets_its_layer(kind):
     fc, lif, *tail = nn.Linear(7, 7), snn.Leaky(beta=0.9, init_hidden=True), *SNNTORCH[f"{kind}-hidden"][0]()
     nn.init.uniform_(tail[0].weight, 0, 1)
-    network, x, mems, fired = wrap([fc, lif, *tail], output="membrane"), 3 * torch.rand(20, 5, 7), [], 0
+    network, x, mems, fired = wrap([fc, lif, *tail], output="membrane"), steps(), [], 0
     for step in x:
         fired += tail[1](tail[0](lif(fc(step)))).sum()
         mems.append(tail[1].mem)
@@ -76,18 +78,6 @@ def test_a_membrane_that_is_read_is_that_of_the_librarys_loop_and_no_start_sets_
 def test_a_membrane_where_there_is_none_to_read_is_refused(end):
     with pytest.raises(ValueError, match=rf"has a mem at the very end, got {type(end).__name__}"):
         wrap([nn.Linear(7, 12), snn.Leaky(0.9), end], output="membrane")
-
-
-def test_pretraining_the_network_changes_the_model_and_leaves_its_readout():
-    net, x = Tutorial(24), 3 * torch.rand(20, 16, 7)
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    result = pretrain(wrap(net), [x], target=0.5, max_steps=60, progress=False)
-    assert result.converged
-    assert result.profile.firing_rate.min() > 0
-    changed = {k for k, v in net.state_dict().items() if not torch.equal(v, before[k])}
-    assert changed == {"fc1.weight", "lif1.beta", "fc2.weight", "lif2.beta"}
-    profile = radius_profile(wrap(net), x)  # of the model, wrapped anew
-    assert_close(profile.time_mean, torch.full((2,), 0.5), atol=0.02, rtol=0)
 
 
 def test_radii_are_those_of_the_evaluated_network_and_its_modes_stay():
@@ -118,7 +108,7 @@ class Counting(nn.Module):
         (lambda: nn.Sequential(nn.Linear(3, 3), nn.ReLU()), ValueError, "no recurrent layer"),
         (lambda: [nn.Conv2d(1, 2, 3), snn.Leaky(0.9)], ValueError, r"wrap\(net, x\), or input_shape"),
         (lambda: [fc := nn.Linear(3, 3), lif := snn.Leaky(0.9), fc, lif], ValueError, "occurs twice"),
-        (lambda: [nn.Linear(3, 3), Counting(), snn.Leaky(0.9)], TypeError, "Counting: .*keeps a state"),
+        (lambda: [nn.Linear(3, 3), Counting(), snn.Leaky(0.9)], TypeError, "Counting: .*has a state"),
         (
             lambda: [nn.Linear(3, 4), snn.Leaky(0.9), nn.Linear(3, 3)],
             ValueError,
@@ -131,58 +121,10 @@ def test_what_cannot_be_wrapped_is_refused_by_name(modules, error, message):
         wrap(modules())
 
 
-def test_modules_of_ones_own_without_state_are_taken():
-    class Scale(nn.Module):
-        def forward(self, x):
-            return 3 * x
-
-    lstm, out = nn.LSTM(7, 6), nn.Linear(6, 4)
-    x = torch.rand(5, 3, 7)
-    assert_close(wrap([Scale(), lstm, out], input_shape=7)(x), out(lstm(3 * x)[0]))
-
-
-# ---------------------------------------------------------------- our own layers in their networks
-
-
-LAYERS = {"LIF": in_snntorch.LIF, "ALIF+": in_snntorch.ALIFPlus}
-
-
-def spikes() -> torch.Tensor:
-    return (torch.rand(12, 6, 20, generator=torch.Generator().manual_seed(0)) < 0.3).to(torch.get_default_dtype())
-
-
-def stack(kind: str, **settings: object) -> nn.Sequential:
-    settings = {"beta": 0.8, "linear_features": 16, "threshold": 0.3, "init_hidden": True} | settings
-    layers = [LAYERS[kind](**settings) for _ in "ab"]
-    return nn.Sequential(nn.Linear(20, 16), layers[0], nn.Linear(16, 16), layers[1], nn.Linear(16, 3))
-
-
-@pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("mechanism", ["subtract", "zero", "none"])
-def test_a_wrapped_snntorch_network_of_our_layers_computes_what_it_computes(kind, mechanism):
-    net, x = stack(kind, reset_mechanism=mechanism), spikes()
-    expected = torch.stack([net(frame) for frame in x])
-    states = {name: buffer.clone() for name, buffer in net.named_buffers()}
-    run = wrap(net).run(x)
-    assert torch.equal(run.logits, expected)
-    assert all(layer.any() for layer in run.spikes)
-    assert all(torch.equal(buffer, states[name]) for name, buffer in net.named_buffers())  # hidden states stay
-
-
-def test_our_layers_in_a_snntorch_network_are_pretrained_in_place():
-    net = stack("ALIF+", spike_grad=FastSigmoid())
-    before = {name: p.detach().clone() for name, p in net.named_parameters()}
-    result = pretrain(wrap(net), [spikes()], target=0.5, max_steps=3, samples=2, steps=4, progress=False)
-    assert (result.profile.firing_rate > 0).all()
-    changed = {name for name, p in net.named_parameters() if not torch.equal(p, before[name])}
-    assert {"0.weight", "1.recurrent.weight", "2.weight", "3.recurrent.weight"} <= changed
-    assert not {"4.weight", "4.bias", "0.bias"} & changed
-
-
 def test_a_cell_of_ours_is_taken_as_it_is_and_modules_before_it_belong_to_it():
-    cell, plain, out = in_norse.ALIFPlusRecurrentCell(20, 16, v_th=0.3), nn.Linear(20, 20), nn.Linear(16, 3)
+    cell, plain, out = in_norse.ALIFPlusRecurrentCell(N_IN, 16, v_th=0.3), nn.Linear(N_IN, N_IN), nn.Linear(16, 3)
     assert wrap([cell, out]).cells[0] is cell
-    network, x, state, logits = wrap([nn.Flatten(), plain, cell, out]), spikes(), None, []
+    network, x, state, logits = wrap([nn.Flatten(), plain, cell, out]), steps(), None, []
     for frame in x:
         z, state = cell(plain(frame), state)
         logits.append(out(z))
@@ -196,15 +138,213 @@ def test_a_cell_of_ours_is_taken_as_it_is_and_modules_before_it_belong_to_it():
 
 
 def test_layers_of_all_makes_stand_in_one_network():
-    modules = [
-        nn.Linear(20, 16),
+    views = (
         in_snntorch.ALIFPlus(beta=0.8, linear_features=16, threshold=0.3),
         in_norse.LIFRecurrentCell(16, 12, v_th=0.3),
-        nn.Linear(12, 8),
-        snn.Leaky(beta=0.8, threshold=0.3),
-        nn.LSTM(8, 6),
-    ]
-    network = wrap(modules)
-    assert len(network.cells) == 4
-    profile = radius_profile(network, spikes(), steps=4)
+    )
+    modules = [nn.Linear(N_IN, 16), *views, nn.Linear(12, 8), snn.Leaky(beta=0.8, threshold=0.3), nn.LSTM(8, 6)]
+    profile = radius_profile(wrap(modules), steps(), steps=4)
+    assert len(profile.time_mean) == 4
     assert profile.time.isfinite().all() and (profile.time_mean > 0).all()
+
+
+# ---------------------------------------------------------------- with x: the order of use, compared with the model
+
+
+def test_without_x_the_order_is_that_of_definition_and_with_x_that_of_use():
+    net, x = Net().eval(), steps()
+    defined = wrap(net)
+    net._modules = {name: net._modules[name] for name in ("lif1", "lif2", "fc2", "fc1", "drop")}
+    with pytest.raises(ValueError, match=r"no module is between a Leaky and a Leaky: .*wrap\(net, x\)"):
+        wrap(net, input_shape=N_IN)
+    for network in (defined, wrap(net, x)):
+        assert [cell.layer for cell in network.cells] == [net.lif1, net.lif2]
+        run = network.eval().run(x)
+        assert all(z.any() for z in run.spikes)
+        assert torch.equal(run.logits, net(x)[0])
+
+
+@pytest.mark.parametrize("threshold", [1.0, 100.0], ids=["firing", "silent"])
+def test_a_function_in_forward_is_an_error_that_names_the_place(threshold):
+    place = (
+        r"between lif1 \(Leaky\) and lif2 \(Leaky\) .* drop \(Dropout\), fc2 \(Linear\), drop .*Let it call a module"
+    )
+    with pytest.raises(ValueError, match=place):
+        wrap(Net(relu, threshold=threshold), steps())
+
+
+class Loop(Net):
+    """A network with another step."""
+
+    def __init__(self, step, mem: float = 0.0) -> None:
+        super().__init__()
+        self.step, self.mem = step, mem
+
+    def forward(self, x):
+        mem1, mem2, out = torch.full((BATCH, 12), self.mem), torch.zeros(BATCH, 12), []
+        for now in x:
+            spk, mem1, mem2 = self.step(self, now, mem1, mem2)
+            out.append(spk)
+        return torch.stack(out)
+
+
+def skip(net, x, mem1, mem2):
+    spk1, mem1 = net.lif1(net.fc1(x), mem1)
+    spk2, mem2 = net.lif2(net.fc2(spk1) + spk1, mem2)
+    return spk2, mem1, mem2
+
+
+def twice(net, x, mem1, mem2):
+    spk, mem1 = net.lif1(net.fc1(x), mem1)
+    spk, mem1 = net.lif1(net.fc2(spk), mem1)
+    return *net.lif2(spk, mem2), mem1
+
+
+def in_place(net, x, mem1, mem2):
+    spk, mem1 = net.lif1(net.fc1(x), mem1)
+    spk *= 2
+    spk, mem2 = net.lif2(net.fc2(spk), mem2)
+    return spk, mem1, mem2
+
+
+def one_layer(net, x, mem1, mem2):
+    return *net.lif1(net.fc1(x), mem1), mem2
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (lambda: Loop(skip), r"between lif1 \(Leaky\) and lif2 \(Leaky\) .*fc2 .*a sum of two layers"),
+        (lambda: Loop(in_place), r"between lif1 \(Leaky\) and lif2 .*fc2"),
+        (lambda: Loop(twice), r"between the input and lif1 \(Leaky\) .*use every layer once in a step"),
+        (lambda: Loop(one_layer, mem=5.0), r"lif1 \(Leaky\) sends something else .*forward sets or changes its state"),
+        (
+            lambda: Net(begin=lambda x: (torch.rand_like(x) < x).float()),
+            r"between the input and lif1 \(Leaky\) .*fc1 .*encoding in spikes",
+        ),
+        (
+            lambda: Net(end=lambda out: log_softmax(out[1].sum(0), -1)),
+            r"between lif2 \(Leaky\) and what forward returns \(\(5, 12\)\): .*nn.LogSoftmax",
+        ),
+    ],
+)
+def test_what_a_network_of_layers_cannot_do_is_refused_by_name(net, message):
+    with pytest.raises(ValueError, match=message):
+        wrap(net(), steps())
+
+
+@pytest.mark.parametrize(
+    ("end", "way"),
+    [
+        (lambda out: out[0].sum(0), "spikes"),
+        (lambda out: {"mem": list(out[1]), "spk": out[0]}, "membrane"),
+        (lambda out: out[1].amax(0), "membrane"),
+        (lambda out: out[1].transpose(0, 1), "membrane"),
+    ],
+)
+def test_the_output_is_what_the_model_returns_first_spikes_or_membrane(end, way):
+    net, x = Net(end=end).eval(), steps()
+    network = wrap(net, x).eval()
+    assert network.spiking == ((0,) if way == "membrane" else (0, 1))
+    net.end = lambda out: out
+    spikes, mems = net(x)
+    assert spikes.any()
+    assert_close(network(x), spikes if way == "spikes" else mems)
+
+
+class Images(nn.Module):
+    """snnTorch's tutorial 6 with a view in forward, and as it is with its pooling as a function."""
+
+    def __init__(self, pool) -> None:
+        super().__init__()
+        self.conv1, self.lif1 = nn.Conv2d(1, 3, 3), snn.Leaky(beta=0.5)
+        self.conv2, self.lif2 = nn.Conv2d(3, 5, 3), snn.Leaky(beta=0.5)
+        self.fc, self.lif3 = nn.Linear(20, 4), snn.Leaky(beta=0.5)
+        self.pool = pool
+
+    def forward(self, x):
+        mem1, mem2, mem3, out = self.lif1.init_leaky(), self.lif2.init_leaky(), self.lif3.init_leaky(), []
+        for _ in range(STEPS):
+            spk1, mem1 = self.lif1(self.pool(self.conv1(x)), mem1)
+            spk2, mem2 = self.lif2(self.pool(self.conv2(spk1)), mem2)
+            _, mem3 = self.lif3(self.fc(spk2.view(len(x), -1)), mem3)
+            out.append(mem3)
+        return torch.stack(out)
+
+
+def image(x: Tensor) -> Tensor:
+    return x.flatten(1).expand(STEPS, -1, -1)
+
+
+def test_a_view_is_followed_and_a_module_may_be_used_behind_several_layers():
+    net, x = Images(nn.MaxPool2d(2)), 9 * torch.rand(BATCH, 1, 14, 14)
+    run = wrap(net, x).run(image(x))
+    assert run.spikes[0].any() and run.spikes[1].any()
+    assert_close(run.logits, net(x))
+    with pytest.raises(ValueError, match=r"between the input and lif1 \(Leaky\) .* conv1 \(Conv2d\)\."):
+        wrap(Images(lambda x: max_pool2d(x, 2)), x)
+
+
+class AtOnce(Net):
+    """A Linear over all steps at once, layer after layer."""
+
+    def forward(self, x):
+        below = x
+        for fc, lif in ((self.fc1, self.lif1), (self.fc2, self.lif2)):
+            mem, out = lif.init_leaky(), []
+            for current in fc(below):
+                spk, mem = lif(current, mem)
+                out.append(spk)
+            below = torch.stack(out)
+        return (below,)
+
+
+@pytest.mark.parametrize(
+    ("net", "x", "ours"),
+    [
+        (lambda: Net(begin=image), 3 * torch.rand(BATCH, 1, N_IN), image),
+        (lambda: Net(begin=lambda x: x.transpose(0, 1)), steps().transpose(0, 1), lambda x: x.transpose(0, 1)),
+        (AtOnce, steps(), lambda x: x),
+    ],
+    ids=["the same in all steps", "batch first", "Linear over all steps"],
+)
+def test_an_input_may_be_the_same_in_all_steps_or_batch_first_or_pass_a_linear_at_once(net, x, ours):
+    net = net().eval()
+    network = wrap(net, x).eval()
+    assert network.n_in == N_IN
+    out = network(ours(x))
+    assert out.any()
+    assert torch.equal(out, net(x)[0])
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_torch_layer_reads_time_where_it_says(batch_first):
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out, self.lstm = nn.Linear(6, 4), nn.LSTM(N_IN, 6, num_layers=2, batch_first=batch_first, dropout=0.3)
+
+        def forward(self, x):
+            return self.out(self.lstm(x)[0])
+
+    def turned(x):
+        return x.transpose(0, 1) if batch_first else x
+
+    net, x = Model().eval(), steps()
+    assert_close(wrap(net, turned(x)).eval()(x), turned(net(turned(x))))
+
+
+def test_nothing_of_the_model_is_changed():
+    leaky, norm = snn.Leaky(beta=0.9, init_hidden=True), nn.BatchNorm1d(9)
+    net, x = nn.Sequential(nn.Linear(N_IN, 9), norm, nn.Dropout(0.5), leaky, nn.Linear(9, 4)), steps()[0]
+    net(x)
+    mem, running, rng = leaky.mem, norm.running_mean.clone(), torch.get_rng_state()
+    assert len(wrap(net, x).cells) == 1
+    assert leaky.mem is mem
+    assert all(m.training for m in net.modules())
+    assert torch.equal(norm.running_mean, running)
+    assert torch.equal(torch.get_rng_state(), rng)
+    broken = Net(lambda x: x.no_such_thing)
+    with pytest.raises(AttributeError):
+        wrap(broken, steps())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in (*net.modules(), *broken.modules()))

@@ -42,29 +42,37 @@ class Columns:
 
 
 class SpikingJellyCell(ForeignCell):
-    """A neuron of spikingjelly, or a LinearRecurrentContainer around one."""
+    """A neuron of spikingjelly, or a LinearRecurrentContainer around one.
+
+    Raises:
+        TypeError: if it cannot be wrapped.
+        ValueError: if its threshold is not above the voltage to which it is reset.
+    """
 
     w_in, w_rec = Columns(own=False), Columns(own=True)
 
-    def __init__(self, layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> None:
+    def __init__(self, layer: Any, before: list[nn.Module], input_shape: tuple[int, ...]) -> None:
         self.recurrent = hasattr(layer, "rc")
-        self.reset_gradient = not _node(layer).detach_reset
-        before = list(before)
+        node = layer.sub_module if self.recurrent else layer
+        kind = type(node).__name__
+        if kind not in NODES or not type(node).__module__.startswith("spikingjelly.activation_based."):
+            raise TypeError(
+                f"spikingjelly's {kind} cannot be wrapped: only {', '.join(NODES)} are, alone or in a "
+                "LinearRecurrentContainer."
+            )
+        self.rest = node.v_reset or 0.0
+        if node.v_threshold <= self.rest:
+            raise ValueError(f"{kind}: v_threshold must be above rest, got {node.v_threshold}, v_reset={node.v_reset}.")
+        self.reset_gradient = not node.detach_reset
         joint = [ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time")]
         scaled = joint if self.recurrent else weight_before(before)
-        if type(_node(layer)).__name__ != "IFNode":
-            scaled.append(ScaledParameter("decay", "time", through="share"))
+        scaled += [ScaledParameter("decay", "time", through="share")] * (kind != "IFNode")
         super().__init__(layer, before, input_shape, scaled)
 
     @property
     def node(self) -> Any:
         """The neuron itself."""
-        return _node(self.layer)
-
-    @property
-    def rest(self) -> float:
-        """The voltage at rest."""
-        return self.node.v_reset or 0.0
+        return self.layer.sub_module if self.recurrent else self.layer
 
     def pretrained(self) -> Iterable[nn.Parameter]:
         yield from super().pretrained()
@@ -129,7 +137,7 @@ class SpikingJellyCell(ForeignCell):
 
 
 class OneStep(nn.Sequential):
-    """A module of a network in multi-step mode, given one step at a time."""
+    """A module of a network in multi-step mode, on one step at a time."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input[None])[0]
@@ -147,25 +155,3 @@ def step_of(module: Any) -> nn.Module:
     parts = [m for m in module.modules() if hasattr(m, "supported_step_mode") and not isinstance(m, nn.Linear)]
     multi = any(getattr(part, "_step_mode", part.supported_step_mode()[0]) == "m" for part in parts)
     return OneStep(module) if multi else module
-
-
-def spikingjelly_cell(layer: Any, before: Iterable[nn.Module], input_shape: tuple[int, ...]) -> SpikingJellyCell:
-    """The cell of a neuron of spikingjelly, or of a LinearRecurrentContainer.
-
-    Raises:
-        TypeError: if it cannot be wrapped; the message says why.
-        ValueError: if its threshold is not above the voltage to which it is reset.
-    """
-    node = _node(layer)
-    kind = type(node).__name__
-    if kind not in NODES or not type(node).__module__.startswith("spikingjelly.activation_based."):
-        raise TypeError(
-            f"spikingjelly's {kind} cannot be wrapped: only {', '.join(NODES)} are, alone or in a LinearRecurrentContainer."
-        )
-    if node.v_threshold <= (node.v_reset or 0.0):
-        raise ValueError(f"{kind}: v_threshold must be above rest, got {node.v_threshold} and v_reset={node.v_reset}.")
-    return SpikingJellyCell(layer, before, input_shape)
-
-
-def _node(layer: Any) -> Any:
-    return layer.sub_module if hasattr(layer, "rc") else layer
