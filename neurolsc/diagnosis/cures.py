@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -20,7 +21,6 @@ from neurolsc.diagnosis.report import (
     Trial,
 )
 from neurolsc.network import Network, as_network
-from neurolsc.neurons.cell import Cell
 from neurolsc.neurons.spiking import Reset
 from neurolsc.stability import TransitionRule, match_firing_rates
 from neurolsc.stability.findings import DEAD
@@ -31,8 +31,7 @@ RATE = 0.15  # spikes per neuron and step to which thresholds are scaled, in the
 DEPTH = 0.5  # radius through depth to which input weights are scaled, in the middle of those that learn
 
 
-@dataclass(frozen=True)
-class Cure:
+class Cure(NamedTuple):
     """What is done about a fault."""
 
     words: str
@@ -42,20 +41,29 @@ class Cure:
 
 def _cure(name: str, layers: Sequence[int], network: Network, measured: Measurements) -> Cure | None:
     """The cure of a kind of fault in some layers, counted from 0; None where the package can try none."""
-    cells = network.cells
+    cells, profile, rates = network.cells, measured.profile, None
+
+    def movable(radius: str) -> list[int]:
+        return [i for i in layers if any(scaled.radius == radius for scaled in cells[i].scaled_parameters)]
+
+    if all(cells[i].thresholds() is not None for i in network.spiking) and network.spiking:
+        # of all layers, as what one fires another reads: good rates for those named and those out of scale
+        named = layers if name in (DEAD, SATURATED, SCALE, NEURONS) else ()
+        fires = [layer.activity.rate for layer in measured.layers]
+        wanted = [RATE if i in named or rate < RARE or rate > OFTEN else rate for i, rate in enumerate(fires)]
+        words = f"thresholds scaled to rates of {', '.join(f'{wanted[i]:.2g}' for i in network.spiking)}"
+        rates = Cure(words, lambda network, x: match_firing_rates(network, x, wanted, tolerance=math.inf))
+    if name in (DEAD, SATURATED, SCALE, NEURONS):
+        return rates
     if name == TOO_FAST:
         return Cure("a tenth of the learning rate", lr=0.1)
-    if name in (DEAD, SATURATED, SCALE, NEURONS):
-        return _to_rates(layers, network, measured)
     if name == EXPLODING:  # the reset detached where the radius is due to it; else all that sets the radius scaled
         resets = {i: reset for i in layers if isinstance(reset := getattr(cells[i], "reset", None), Reset)}
-        by_reset = [i for i, r in resets.items() if r.gradient and measured.profile.main_term(i).name == "reset"]
-        others = [i for i in layers if i not in by_reset and _moved(cells[i], "time")]
-        factors = {i: min(1 / measured.profile.time_mean[i].item(), 0.95) for i in others}
-        words = ["the reset detached"] if by_reset else []
-        if factors:
-            scaled = ", ".join(f"{factor:.2f}" for factor in factors.values())
-            words.append(f"all that the radius through time follows scaled by {scaled}")
+        by_reset = [i for i, r in resets.items() if r.gradient and profile.main_term(i).name == "reset"]
+        factors = {i: min(1 / profile.time_mean[i].item(), 0.95) for i in movable("time") if i not in by_reset}
+        scaled = ", ".join(f"{factor:.2f}" for factor in factors.values())
+        words = ["the reset detached"] * bool(by_reset)
+        words += [f"all that the radius through time follows scaled by {scaled}"] * bool(factors)
 
         def calm(network: Network, x: Tensor) -> None:
             for i in by_reset:
@@ -65,9 +73,9 @@ def _cure(name: str, layers: Sequence[int], network: Network, measured: Measurem
 
         return Cure("; ".join(words), calm) if words else None
     if name == VANISHING:  # input weights up, then the thresholds to the rates of before, or to good ones
-        radii = {i: measured.profile.depth_mean[i].item() for i in layers if _moved(cells[i], "depth")}
+        radii = {i: profile.depth_mean[i].item() for i in movable("depth")}
         factors = {i: DEPTH / radius for i, radius in radii.items() if radius > 1e-6}  # less is no radius at all
-        rates = _to_rates((), network, measured)
+        text = f"input weights scaled by {', '.join(f'{k:.3g}' for k in factors.values())}"
 
         def open_up(network: Network, x: Tensor) -> None:
             for i, factor in factors.items():
@@ -75,24 +83,8 @@ def _cure(name: str, layers: Sequence[int], network: Network, measured: Measurem
             if rates is not None:
                 rates.treat(network, x)
 
-        text = f"input weights scaled by {', '.join(f'{k:.3g}' for k in factors.values())}"
         return Cure(text if rates is None else f"{text}; {rates.words}", open_up) if factors else None
     return None
-
-
-def _moved(cell: Cell, radius: str) -> bool:
-    """True if the cell names a quantity that sets its radius."""
-    return any(scaled.radius == radius for scaled in cell.scaled_parameters)
-
-
-def _to_rates(layers: Sequence[int], network: Network, measured: Measurements) -> Cure | None:
-    """Thresholds of all layers, as what one fires another reads."""
-    if not network.spiking or any(network.cells[i].thresholds() is None for i in network.spiking):
-        return None
-    found = [layer.activity.rate for layer in measured.layers]
-    wanted = [RATE if i in layers or rate < RARE or rate > OFTEN else rate for i, rate in enumerate(found)]
-    words = f"thresholds scaled to rates of {', '.join(f'{wanted[i]:.2g}' for i in network.spiking)}"
-    return Cure(words, lambda network, x: match_firing_rates(network, x, wanted, tolerance=math.inf))
 
 
 def try_cures(
@@ -138,8 +130,7 @@ def try_cures(
 
     cures: dict[str, tuple[Cure, list[str]]] = {}
     for name in dict.fromkeys(finding.name for finding in diagnosis):
-        cure = _cure(name, [layer - 1 for layer in layers_of([name])], network, diagnosis.measurements)
-        if cure is not None:
+        if cure := _cure(name, [layer - 1 for layer in layers_of([name])], network, diagnosis.measurements):
             cures.setdefault(cure.words, (cure, []))[1].append(name)
     if not cures:
         return ()

@@ -29,7 +29,7 @@ from neurolsc.tasks import Classification, Task
 from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import tensor
 
-# ---------------------------------------------------------------- the batch
+# ---- the batch
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def batch_first(batch: Batch) -> str:
     return f"there are {steps} targets, as many as x {tuple(batch.x.shape)} has steps" if swapped else ""
 
 
-# ---------------------------------------------------------------- the measurements
+# ---- the measurements
 
 EPSILON = 1e-8  # of Adam, with which entries of the gradient are compared
 
@@ -141,15 +141,21 @@ def measure(
     by_name: Sequence[dict[str, Tensor]] = [{} for _ in layers]
     pieces: list[Sequence[dict[str, Tensor]]] = []
     of_loss: dict[str, Any] = {}
-    if batch.targets is not None:
+    if (targets := batch.targets) is not None:
         by_name = _gradients(network, batch, task)
         count = min(8, batch.x.shape[1])  # pieces of the batch, whose gradients are compared
         size = batch.x.shape[1] // count
         if count > 1:
             pieces = [_gradients(network, batch.part(k * size, (k + 1) * size), task) for k in range(count)]
+        # the gradient of the last steps' loss, by steps back
+        at_step, end = torch.arange(len(batch.x), device=batch.x.device).unsqueeze(1), batch.lengths() - 1
+        norms = state_gradients(network, batch.x, lambda logits: task.loss(logits, targets, at_step == end))
+        at = end - at_step  # the step that lies k back, of each sample
+        there = at >= 0
+        rows = batch.x.shape[1] * norms.gather(1, at.clamp(min=0).expand_as(norms))  # the loss is a mean over samples
         of_loss = {
-            "loss": task.loss(run.logits, batch.targets, batch.mask).item(),
-            "back": _back(network, batch, task, batch.targets),
+            "loss": task.loss(run.logits, targets, batch.mask).item(),
+            "back": (rows * there).sum(2).cpu() / there.sum(1).cpu(),
             "classes": network.n_out if isinstance(task, Classification) else None,
         }
     measured = []
@@ -183,19 +189,7 @@ def _gradients(network: Network, batch: Batch, task: Task) -> tuple[dict[str, Te
     return parameter_gradients(network, batch.x, loss, mask=batch.mask)[:-1]
 
 
-def _back(network: Network, batch: Batch, task: Task, targets: Tensor) -> Tensor:
-    """The gradient of the last steps' loss, by steps back (L, T), mean over samples."""
-    total, samples = batch.x.shape[:2]
-    steps, end = torch.arange(total, device=batch.x.device).unsqueeze(1), batch.lengths() - 1
-    norms = state_gradients(network, batch.x, lambda logits: task.loss(logits, targets, steps == end))
-    norms = norms * samples  # the loss is a mean over samples
-    at = end - steps  # the step that lies k back, of each sample
-    there = at >= 0
-    rows = norms.gather(1, at.clamp(min=0).expand_as(norms))
-    return (rows * there).sum(2).cpu() / there.sum(1).cpu()
-
-
-# ---------------------------------------------------------------- copies and updates
+# ---- copies and updates
 
 
 def copied(network: Network) -> Network:

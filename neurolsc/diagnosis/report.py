@@ -56,10 +56,8 @@ def diagnose(
 ) -> "Diagnosis":
     """Find what keeps a network from learning, before or after it is trained.
 
-    Found are layers that are dead, saturated, synchronous or out of scale, gradients that explode through time or
-    vanish through depth, time constants that are frozen or cannot move, missing classes, a learning rate that is too
-    high, an input whose axes are swapped, and a surrogate whose derivative is NaN or infinite somewhere (all else is
-    then measured as if it were 0 there).
+    All faults and their conditions are in `docs/diagnose.md`. Where the derivative of a surrogate is NaN or infinite,
+    the rest is measured as if it were 0 there.
 
     Args:
         network: the network; it stays as it is. :func:`neurolsc.wrap` makes one of models of snnTorch, norse and
@@ -151,47 +149,50 @@ def layer_faults(network: Network, measured: Measurements, *, learnt: bool) -> I
     often, silent_below = BUSY if learnt else OFTEN, False
     for i, layer in enumerate(measured.layers):
         rate, dead, saturated, synchrony = layer.activity
-        found: list[tuple[str, str, str, str]] = []  # name, problem, cause, cure
+
+        def fault(name: str, problem: str, cause: str, cure: str = to_rate, i: int = i) -> Finding:
+            return Finding(i + 1, problem, cure, cause, name)
+
         if not network.cells[i].integrator and not math.isnan(rate):
             fires, gets = f"fires {rate:.2g} spikes per neuron and step", "its thresholds are too {} for what it gets"
             if rate == 0:
                 cause = "the layer below is silent" if silent_below else "its thresholds lie above all that it gets"
-                found.append((DEAD, "never fires", cause, to_rate))
+                yield fault(DEAD, "never fires", cause)
             elif rate > BUSY:
-                found.append((SATURATED, fires, "its thresholds lie below what it gets", to_rate))
+                yield fault(SATURATED, fires, "its thresholds lie below what it gets")
             elif not RARE <= rate <= often:
-                found.append((SCALE, fires, gets.format("high" if rate < RARE else "low"), to_rate))
+                yield fault(SCALE, fires, gets.format("high" if rate < RARE else "low"))
             elif saturated > 0.5:
                 problem = f"{saturated:.0%} of its neurons fire at nearly all steps"
-                found.append((SATURATED, problem, "their thresholds lie below what they get", to_rate))
+                yield fault(SATURATED, problem, "their thresholds lie below what they get")
             elif dead > MOST_DEAD:
                 problem = f"{dead:.0%} of its neurons never fire"
-                found.append((NEURONS, problem, "their thresholds lie above all that they get", to_rate))
+                yield fault(NEURONS, problem, "their thresholds lie above all that they get")
             if synchrony > COMMON and rate > 0:
                 problem = f"its neurons fire together, {synchrony:.0%} of their variance is common"
                 cause = "one drive or their own recurrence moves them all"
-                found.append((SYNCHRONOUS, problem, cause, "halve the recurrent weights"))
+                yield fault(SYNCHRONOUS, problem, cause, "halve the recurrent weights")
         if not learnt and layer.exponent * measured.steps > TENFOLD:
             term, radius = measured.profile.main_term(i), measured.profile.time_mean[i].item()
             less = "scale w_rec down: no leak is above 1 by itself" if term.name == "leak" else term.too_large
             problem = f"gradients grow {math.exp(min(layer.exponent, 700)):.2f}-fold at every step back in time"
-            found.append((EXPLODING, problem, f"mean radius {radius:.2f}, due to the {term.name}", less))
+            yield fault(EXPLODING, problem, f"mean radius {radius:.2f}, due to the {term.name}", less)
         if i and not silent_below and layer.singular_depth < LITTLE:
-            depth = layer.singular_depth
-            problem = f"lets no gradient through to the layer below, largest singular value {depth:.2g}"
+            small = layer.singular_depth
+            problem = f"lets no gradient through to the layer below, largest singular value {small:.2g}"
             cause = "its input weights are small, or spikes below have hardly a derivative"
             cure = "scale w_in up to a radius of 0.5 through depth, and the thresholds to the rate"
-            found.append((VANISHING, problem, cause, cure))
-        for c in layer.constants:
-            if not c.fixed and not c.trained:
+            yield fault(VANISHING, problem, cause, cure)
+        for c in (c for c in layer.constants if not c.fixed):
+            if not c.trained:
                 cure = f"unfreeze it: {c.name} is to have requires_grad=True"
-                found.append((FROZEN, f"{c.name} is frozen", "its requires_grad is False", cure))
-            elif not c.fixed and c.stuck > MOST_STUCK:
-                cause = f"a decay of {c.decay:.6g} has no derivative left"
-                cure = f"set {c.name} to between 0.1 and 1e4 steps"
-                found.append((FROZEN, f"no step of an optimizer can move {c.name}", cause, cure))
-        for name, problem, cause, cure in found:
-            yield Finding(i + 1, problem, cure, cause, name)
+                yield fault(FROZEN, f"{c.name} is frozen", "its requires_grad is False", cure)
+            elif c.stuck > MOST_STUCK:
+                cause, cure = (
+                    f"a decay of {c.decay:.6g} has no derivative left",
+                    f"set {c.name} to between 0.1 and 1e4 steps",
+                )
+                yield fault(FROZEN, f"no step of an optimizer can move {c.name}", cause, cure)
         silent_below = rate == 0
 
 
@@ -253,12 +254,7 @@ class Trial:
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Displayed, Sequence[Finding]):
-    """Findings of :func:`neurolsc.diagnose`, a sequence, with the measurements.
-
-    As text it is a table with a line per layer, and the findings below: spikes per neuron and step, shares of dead and
-    saturated ("busy") neurons, synchrony, mean radii, largest Lyapunov exponent, largest singular values, shares of
-    usable derivatives and of the input that is left; norm and signal to noise of the loss's gradient, and the share of
-    its entries below Adam's epsilon.
+    """Findings of :func:`neurolsc.diagnose`, a sequence, with the measurements; as text a line per layer and findings.
 
     Attributes:
         findings: what is wrong.
@@ -336,19 +332,11 @@ class Diagnosis(Displayed, Sequence[Finding]):
         return json.loads(json.dumps(values), parse_constant=lambda name: None)  # JSON has no NaN
 
     def plot(self, path: str | PathLike[str] | None = None, *, title: str = "") -> "Figure":
-        """Draw the measurements on one page, findings below.
-
-        Args:
-            path: a file to write as well, whose suffix chooses the format.
-            title: of the whole.
-
-        Returns:
-            The figure, which a notebook shows.
-        """
+        """Draw the measurements on one page, findings below; write it to a file, whose suffix chooses the format."""
         from neurolsc.plots import plot_diagnosis  # matplotlib is slow to import and few runs draw
 
-        layers, profile = self.measurements.layers, self.measurements.profile
-        back, known = self.measurements.back, all(layer.gradient is not None for layer in layers)
+        layers, profile, back = self.measurements.layers, self.measurements.profile, self.measurements.back
+        known = all(layer.gradient is not None for layer in layers)
         return plot_diagnosis(
             path,
             activity={

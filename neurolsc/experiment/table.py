@@ -19,7 +19,7 @@ from neurolsc.diagnosis.measurements import Batch, measure
 from neurolsc.experiment.run import TRAINING, UNFINISHED, Experiment
 from neurolsc.io import differences, read_tree, refusing, spread
 from neurolsc.network import Network, eval_mode
-from neurolsc.stability.one_layer import recurrence_radius
+from neurolsc.stability.indicators import recurrence_radius
 from neurolsc.stability.transitions import draw_steps, follow
 from neurolsc.tasks import metric_spec
 

@@ -4,7 +4,7 @@ import ast
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Literal, TypeVar
 
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from neurolsc.network import Network, as_network
 from neurolsc.neurons.cell import Membrane, WeightMatrix, owner_of, weight_matrices
 from neurolsc.stability.findings import Finding
-from neurolsc.stability.meter import input_of
-from neurolsc.stability.one_layer import steps
+from neurolsc.stability.pretrain import input_of
+from neurolsc.stability.scale import reads, steps
 from neurolsc.validation import meant, set_value
 
 
@@ -235,15 +235,6 @@ class Layer:
         with torch.no_grad():
             return self.membrane.thresholds(self.cell.initial_state(1))[0].double().cpu()
 
-    def surrogate_slope(self, distance: Tensor) -> Tensor:
-        """The derivative of the surrogate at distances from the threshold (P,), mean over neurons."""
-        with torch.enable_grad():
-            v = distance.unsqueeze(1).requires_grad_()
-            z = self.membrane.spike(v)
-            ones = torch.ones_like(z)
-            (slope,) = torch.autograd.grad(z, v, ones, materialize_grads=True, allow_unused=True)
-        return slope.squeeze(1) / z.shape[1]
-
     def voltages(self, read: Tensor) -> Tensor:
         """The voltage after every step of a run from rest on an input (T, B, n_in): (T, B, n_hidden)."""
         return torch.stack([self.membrane.voltage(after) for _, _, after in steps(self.cell, read)])
@@ -281,6 +272,12 @@ def layers_of(network: Network, *needs: Need, integrators: bool = False) -> list
     for layer in layers:
         layer.require(*needs)
     return layers
+
+
+def bottom_up(network: Network, x: Tensor, layers: Sequence[Layer]) -> Iterator[tuple[Layer, Tensor]]:
+    """Layers with their inputs (T, B, n_in) in a run on x, sent by the layers below as they are by then set."""
+    chosen = {layer.index: layer for layer in layers}
+    return ((chosen[i], read) for i, read in enumerate(reads(network, x)) if i in chosen)
 
 
 def put(where: WeightMatrix, weights: Tensor) -> None:

@@ -23,11 +23,10 @@ from neurolsc.initialisers.base import (
 )
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell, WeightMatrix, is_frozen, weight_matrices
-from neurolsc.stability.findings import NO_SURROGATE, Finding, surrogate_fault
-from neurolsc.stability.one_layer import next_reads, rate, reads, scale_to_rate, settle, steps, without
+from neurolsc.stability.findings import NO_SURROGATE, Finding, surrogate_fault, surrogate_slope
 from neurolsc.stability.profile import depth_radius, radius_profile, time_radius
-from neurolsc.stability.scale import match_firing_rates, no_thresholds
-from neurolsc.stability.transitions import Transitions, draw_steps, flat, stacked
+from neurolsc.stability.scale import match_firing_rates, no_thresholds, rate, reads, scale_to_rate, settle, steps
+from neurolsc.stability.transitions import Transitions, draw_steps, flat, stacked, without
 
 
 @register
@@ -94,13 +93,11 @@ _MISSED = {  # what is reported of a target that is missed
 
 
 def recurrence_share(t: Transitions) -> float:
-    r"""How strongly recurrent spikes drive a layer, as a share of its input.
+    r"""The recurrent current as a share of the input's, with g the step and norms over all points.
 
     .. math:: \frac{\lVert g(x, z; W) - g(x, z; 0) \rVert}{\lVert g(x, z; W) - g(0, z; W) \rVert}
 
-    with g the step and norms over all points: of LIF and ALIF
-    :math:`\lVert W_{rec} z \rVert / \lVert W_{in} x \rVert`. 0 without recurrent synapses; infinite where the
-    input moves nothing.
+    0 without recurrent synapses; infinite where the input moves nothing.
     """
     with torch.no_grad():
         z = t.cell.output(t.before)
@@ -135,10 +132,9 @@ class BySource(Initialiser):
         \quad \lVert W_{rec, l}\, z_l \rVert \le c\, \lVert W_{in, l}\, z_{l-1} \rVert,
         \quad \mathrm{E}\, z_l = r
 
-    bottom up, by a scale of the input matrices, one of the recurrent matrices and one of the thresholds of each layer,
-    in rounds, since each moves the other two. The radius through time of a spiking layer is mostly that of its leaks,
-    which are its memory and no instability: time constants stay. So does the input matrix of the first layer, whose
-    derivative by the input has no surrogate.
+    bottom up, by scales of the input matrices, the recurrent matrices and the thresholds of each layer, in rounds. The
+    radius through time of a spiking layer is mostly that of its leaks, which are its memory and no instability: time
+    constants stay. So does the input matrix of the first layer, whose derivative by the input has no surrogate.
 
     Attributes:
         depth: wanted radius through depth of every layer but the first; 0: w_in stays.
@@ -180,16 +176,14 @@ class BySource(Initialiser):
     ) -> StartReport:
         """Set layer after layer on the first input, and report rates and radii before and after on the last one.
 
-        Rates there are compared of the layers that have no other finding and are not among `relays`, counted from 1,
-        to which `set_layer` may append.
+        `set_layer` may append to `relays`, layers counted from 1, whose rates there are no findings.
         """
         found, x, last = list[Finding](), first_input(network, inputs), first_input(network, inputs[-1:])
         for fault in _surrogate_faults(network):
             if fault.name == NO_SURROGATE:
                 raise ValueError(str(fault))
 
-        def drawn(x: Tensor) -> tuple[Tensor, Tensor]:
-            """Samples and steps of a batch."""
+        def drawn(x: Tensor) -> tuple[Tensor, Tensor]:  # samples and steps of a batch
             draw = generator(seed, "points")
             some = torch.randperm(x.shape[1], generator=draw)[: self.samples].to(x.device)
             return some, draw_steps(x.shape[0], min(self.steps, x.shape[0]), draw)
@@ -204,17 +198,14 @@ class BySource(Initialiser):
 
         with eval_mode(network), torch.no_grad():
             _, rates_before, radius_before = measured()
-            (some, times), read, below = drawn(x), reads(network, x, 0), (None, None)
-            for index, cell in enumerate(network.cells):
+            (some, times), below = drawn(x), (None, None)
+            for index, (cell, read) in enumerate(zip(network.cells, reads(network, x), strict=True)):
                 at = Transitions(cell, read[times][:, some].flatten(0, 1), cell.initial_state(1), *below)
                 points = Points(read, at, some, times)
                 if index in network.spiking:
                     found += set_layer(Layer(network, index), points)
-                if index + 1 < len(network.cells):  # which reads what the layer, as it is set now, sends
-                    below, read = (
-                        (cell, points.now(after=not network.layer_delay).before),
-                        next_reads(network, read, index),
-                    )
+                if index + 1 < len(network.cells):
+                    below = cell, points.now(after=not network.layer_delay).before
             rates, rates_after, radius_after = measured()
         found = _surrogate_faults(network) + found
         known = {finding.layer for finding in found} | set(relays)
@@ -291,12 +282,7 @@ class BySource(Initialiser):
 
 
 def gradient_gain(cell: Cell, read: Tensor, generator: torch.Generator) -> float:
-    r"""By how much a gradient grows or shrinks on its way back through a layer, over a whole run.
-
-    .. math:: \frac{\lVert \partial (g \cdot z) / \partial x \rVert}{\lVert g \rVert}
-
-    with a random gradient g on all outputs z (T, B, n_hidden), and x the layer's input.
-    """
+    """The norm of a random gradient on all outputs of a run, taken back to the input, over its norm at the outputs."""
     x = read.detach().clone().requires_grad_()
     with torch.enable_grad():
         z = cell.run(x, cell.initial_state(x.shape[1]))[0]
@@ -319,22 +305,18 @@ class Relay(Initialiser):
 
     .. math:: v[t, l] = (1 + m_l)\, \vartheta_l\, z[t', l-1], \quad z[t, l] = z[t', l-1]
 
-    where r is the voltage that a neuron without recurrence has left one step after its spike, if it reads nothing: of a
-    leaky neuron whose reset subtracts the threshold, :math:`((1 + m) e^{-1/\tau_v} - 1)\, \vartheta`. A neuron without
-    recurrent weights gets the m that leaves nothing, :math:`m = e^{1/\tau_v} - 1`. :math:`W_{in}` is divided by the
-    share of a current that a voltage takes, such as spikingjelly's :math:`1/\tau`. Biases of relays are 0.
+    where r is the voltage that a neuron without recurrence has left one step after its spike, if it reads nothing. A
+    neuron without recurrent weights gets the m that leaves nothing. :math:`W_{in}` is divided by the share of a current
+    that a voltage takes. Biases of relays are 0. The margin m is the distance, in thresholds, at which the surrogate's
+    derivative is a quarter of its largest, at most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1.
 
-    The margin m is the distance, in thresholds, at which the surrogate's derivative is a quarter of its largest, at
-    most 1: 1 for a fast sigmoid of sharpness 1 and a threshold of 1, 0.04 for snnTorch's ``fast_sigmoid(slope=25)``,
-    which at a margin of 1 would pass 1/676 of the gradient.
+    The lowest layers keep their random weights, at a rate and with a bounded recurrence, as by :class:`BySource`.
+    Resting thresholds of relays, where these can be set, become their mean, and what spikes add to a threshold a share
+    of what it was. A layer of another width than the one below reads its neurons in turn.
 
-    The lowest layers keep their random weights; they fire at a given rate, and their recurrence is bounded, as by
-    :class:`BySource`. Resting thresholds of relays, where these can be set, become their mean, and what spikes add to
-    a threshold to a share of what it was. A layer of another width than the one below reads its neurons in turn.
-
-    A layer keeps its drawn weights, and is set as the lowest are, where as a relay it would pass on less than 95 % of
-    its spikes (a neuron that remembers, such as norse's LIF), or pass back less than a tenth of the gradient and less
-    than half of what its drawn weights pass (a leaky neuron without recurrence under a narrow surrogate).
+    A layer is set as the lowest are where as a relay it would pass on less than 95 % of its spikes (a neuron that
+    remembers, such as norse's LIF), or pass back less than a tenth of the gradient and less than half of what its drawn
+    weights pass (a leaky neuron without recurrence under a narrow surrogate).
 
     Attributes:
         rate: spikes per neuron and step; 0: the thresholds of the lowest layers stay.
@@ -457,6 +439,6 @@ def _diagonal(matrix: WeightMatrix, values: Tensor) -> Tensor:
 def _margin(layer: Layer) -> float:
     """How far above the threshold, in thresholds, the surrogate passes a quarter of its most; at most 1."""
     along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**layer.cell.dtype_and_device)
-    slope = layer.surrogate_slope(layer.resting_threshold().mean().to(along) * along)
+    slope = surrogate_slope(layer.membrane, layer.resting_threshold().mean().to(along) * along)
     passed = slope.nan_to_num(0, 0, 0).clamp(min=0)
     return along[passed >= 0.25 * passed.max()][-1].item()

@@ -10,16 +10,14 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from neurolsc.initialisers.base import Initialiser, first_input, generator, layers_of, put, register, scaling
+from neurolsc.initialisers.base import Initialiser, bottom_up, first_input, generator, layers_of, put, register, scaling
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell
 from neurolsc.stability.findings import Finding
 from neurolsc.stability.indicators import layer_exponents, singular_through_depth, singular_through_time
-from neurolsc.stability.meter import pick
-from neurolsc.stability.one_layer import reads, settle, steps
 from neurolsc.stability.pretrain import PretrainResult, pretrain
 from neurolsc.stability.rules import RELEASED, PretrainOptions, TransitionRule
-from neurolsc.stability.scale import OPTIONS, scale_to_radius
+from neurolsc.stability.scale import OPTIONS, scale_to_radius, settle, steps
 from neurolsc.stability.transitions import Transitions, draw_steps, follow, stacked
 from neurolsc.validation import one_of, setting
 
@@ -85,9 +83,7 @@ class LSCSingular(Initialiser):
     .. math:: \mathrm{E}\,\sigma_{max}\Big(\frac{\partial h[t, l]}{\partial h[t-1, l]}\Big) =
         \mathrm{E}\,\sigma_{max}\Big(\frac{\partial h[t, l]}{\partial h[t', l-1]}\Big) = \sigma
 
-    The singular value bounds what one step can do to a gradient; the radius is what many equal steps do. Two scales a
-    layer, bottom up, as in :func:`neurolsc.scale_to_radius`: through depth of the input matrices, through time of all
-    entries of the derivative, while the resting threshold stays (:class:`neurolsc.TransitionRule`).
+    Two scales a layer, bottom up, as in :func:`neurolsc.scale_to_radius`, while the resting threshold stays.
 
     Attributes:
         target: sigma, through time and depth.
@@ -104,7 +100,7 @@ class LSCSingular(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Scale all layers on some points of the first batch; misses of 5 % are findings."""
         x = first_input(network, inputs)
-        x = pick(x, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples])
+        x = x[:, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples]]
         at = draw_steps(x.shape[0], min(self.steps, x.shape[0]), generator(seed, "steps"))
         rule, close, found = TransitionRule(hold_threshold=True), 0.01, []
 
@@ -161,10 +157,9 @@ class LSCLyapunov(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         """Scale the recurrence of all layers; an exponent that misses by 0.01 is a finding."""
         x, found = first_input(network, inputs), []
-        x = pick(x, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples])
+        x = x[:, torch.randperm(x.shape[1], generator=generator(seed, "samples"))[: self.samples]]
         with eval_mode(network):
-            for layer in layers_of(network, "recurrent"):
-                read = reads(network, x, layer.index)
+            for layer, read in bottom_up(network, x, layers_of(network, "recurrent")):
 
                 def exponent(cell: Cell = layer.cell, read: Tensor = read) -> float:
                     return largest_exponent(cell, read, seed).mean().item()

@@ -11,6 +11,7 @@ from torch import Tensor
 from neurolsc.initialisers.base import (
     Initialiser,
     Layer,
+    bottom_up,
     by_neuron,
     first_input,
     generator,
@@ -20,8 +21,8 @@ from neurolsc.initialisers.base import (
     scaling,
 )
 from neurolsc.network import Network, as_network, eval_mode
-from neurolsc.stability.findings import Finding
-from neurolsc.stability.one_layer import rate, reads, settle
+from neurolsc.stability.findings import Finding, surrogate_slope
+from neurolsc.stability.scale import rate, settle
 from neurolsc.surrogate import Surrogate
 from neurolsc.validation import log_name, one_of
 
@@ -115,7 +116,7 @@ class IKUN(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         for layer in layers_of(network, "membrane", "inputs"):
             distance = torch.linspace(-1, 1, 2001, **layer.cell.dtype_and_device)
-            slope = layer.surrogate_slope(distance).abs().double().mean().item()
+            slope = surrogate_slope(layer.membrane, distance).abs().double().mean().item()
             for matrix in layer.matrices:
                 fan = matrix.fan_in + (matrix.fan_out if self.version == "v2" else 0)
                 put(matrix, layer.normal(matrix, seed) / math.sqrt(slope * fan))
@@ -129,9 +130,8 @@ class LSUV(Initialiser):
 
     .. math:: W \leftarrow c_l\, Q, \quad \mathrm{Var}_{t,b,i}\, v_{t,b,i}(c_l) = s^2
 
-    with Q orthonormal rows or columns. One scale per layer, of its input and recurrent matrices together, is found by
-    root finding; the variance is over all steps, samples and neurons of the first batch. Ours is the run over time: the
-    paper divides the weights of feed-forward layers by the deviation of their outputs on one batch, a few times.
+    with Q orthonormal rows or columns. One scale per layer, of its input and recurrent matrices together, is found as a
+    root. Ours is the run over time.
 
     Attributes:
         variance: :math:`s^2`.
@@ -146,8 +146,7 @@ class LSUV(Initialiser):
         x, found = first_input(network, inputs), []
         target, reach, least = math.log(self.variance), math.log(1e4), 1e-30
         with eval_mode(network):
-            for layer in layers_of(network, "membrane", "inputs"):
-                read = reads(network, x, layer.index)
+            for layer, read in bottom_up(network, x, layers_of(network, "membrane", "inputs")):
                 for matrix in layer.matrices:
                     put(matrix, layer.orthogonal(matrix, seed))
 
@@ -176,9 +175,8 @@ class FluctuationDriven(Initialiser):
         \bar\varepsilon = \sum_t \varepsilon(t), \quad \hat\varepsilon = \sum_t \varepsilon(t)^2,
 
     solved for the weights. With recurrence a share :math:`\alpha` of the variance comes from the inputs and the rest
-    from the layer itself, while :math:`\mu_w` is the same for both. Measured, where the paper guesses one rate for all:
-    :math:`\nu` of each layer's input, bottom up (mean and mean square, if it is not binary), and of its own spikes, in
-    rounds; and :math:`\varepsilon`, as the response to a small current.
+    from the layer itself, while :math:`\mu_w` is the same for both. Rates and :math:`\varepsilon` are measured, bottom
+    up, that of the layer's own spikes in rounds.
 
     Attributes:
         mu: :math:`\mu_U`, in resting thresholds of the neuron (the paper's threshold is 1).
@@ -199,8 +197,7 @@ class FluctuationDriven(Initialiser):
     def apply(self, network: Network, inputs: Sequence[Tensor], *, seed: int = 0) -> tuple[Finding, ...]:
         x, found = first_input(network, inputs), list[Finding]()
         with eval_mode(network):
-            for layer in layers_of(network, "membrane", "inputs"):
-                read = reads(network, x, layer.index)
+            for layer, read in bottom_up(network, x, layers_of(network, "membrane", "inputs")):
                 if read.any():
                     found += self._set(layer, read, seed)
                 else:
@@ -245,9 +242,8 @@ class ActivityPropagation(Initialiser):
     .. math:: W_{ij} \sim N\Big(0, \frac{1}{n\, P(u > \vartheta)}\Big), \quad
         P(u > \vartheta) = \tfrac12 \mathrm{erfc}(\vartheta / \sqrt 2)
 
-    In the first layer P is the mean square of the first batch. Ours, as the paper has no recurrence: n P is
-    the sum over the spikes from below and those of the layer itself. Assumed, as in the paper: a voltage without memory
-    and reset, thresholds at rest, and wide layers.
+    In the first layer P is the mean square of the first batch; with recurrence n P is the sum over both sources.
+    Assumed: a voltage without memory and reset, thresholds at rest, and wide layers.
 
     Source: Micheli, Booij, van Gemert & Tömen, arXiv:2410.00580 (the variance).
     """
@@ -277,15 +273,12 @@ class FourConditions(Initialiser):
     With n recurrent weights :math:`w` a neuron, leak :math:`\alpha`, inputs :math:`x`, and :math:`s = \gamma f(\omega(v
     - \vartheta))`:
 
-    1.  The layer fires at a rate of 1/2, by the mean :math:`\bar w` of the recurrent weights. For a LIF with its reset
-        by subtraction the paper has :math:`n \bar w = (3 - 2\alpha) \vartheta`; here the mean is found by root finding
-        on the first batch, since thresholds here may move.
+    1.  The layer fires at a rate of 1/2, by the mean :math:`\bar w` of the recurrent weights, found as a root on the
+        first batch.
     2.  Recurrence and input contribute the same variance to the current, by the variance of w:
 
         .. math:: n \big(\tfrac12 \mathrm{Var}\, w + \tfrac14 \bar w^2\big) =
             n_{in}\, \mathrm{E}[w_{in}^2]\, \mathrm{E}[x^2]
-
-        with recurrent spikes of mean 1/2; in the released code the left :math:`\frac12` is 1.
 
     3.  The largest gradient neither grows nor shrinks, by the dampening:
 
@@ -295,8 +288,7 @@ class FourConditions(Initialiser):
         sharpness. With the dampening of condition 3, and many weights of a positive mean, the left is below 1 at every
         sharpness, so that the sharpness stays.
 
-    Condition 3 leaves out the gradient through the reset and that from the layer above. The conditions are applied in
-    this order, layer by layer, bottom up, to cells with a surrogate of ours.
+    Applied in this order, layer by layer, bottom up, to cells with a surrogate of ours.
 
     Source: Herranz-Celotti & Rouat, arXiv:2202.00282, conditions I to IV, and their released code.
     """
@@ -310,8 +302,8 @@ class FourConditions(Initialiser):
                 raise TypeError(f"{layer.name} needs a surrogate of neurolsc of its own, which no other layer has.")
             spikes.append(spike)
         with eval_mode(network), torch.no_grad():
-            for layer, spike in zip(layers, spikes, strict=True):
-                found += _set_weights(layer, reads(network, x, layer.index), seed)
+            for (layer, read), spike in zip(bottom_up(network, x, layers), spikes, strict=True):
+                found += _set_weights(layer, read, seed)
                 found += _set_dampening(layer, spike)
         return tuple(found)
 

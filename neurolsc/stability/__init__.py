@@ -2,11 +2,10 @@
 
 `transitions` has the derivatives along a run, as matrices and as products; `eigen` the radii of matrices, `arnoldi` of
 products (loops in `arnoldi_kernels`); `profile` radii over layers, steps and samples, and which terms they are due to;
-`one_layer` measures and sets a layer by itself; `indicators` measures more than radii; `findings` are faults and what
-to change. `pretrain` sets radii by the paper's algorithm: targets, criteria, multiplier rules and options are in
-`rules`, inputs and measurements in `meter`; `scale` sets them by scales alone, and firing rates too. `contraction`
-certifies, enforces and measures that a state is forgotten, and `truncation` how much context a model and its gradient
-then need.
+`indicators` measures more than radii; `findings` are faults and what a cell alone shows. `pretrain` is the paper's
+algorithm, with targets, criteria, multiplier rules and options in `rules`; `scale` sets radii and firing rates by
+scales alone. `contraction` certifies, enforces and measures that a state is forgotten, and `truncation` how much
+context a model and its gradient then need.
 """
 
 from neurolsc.stability.contraction import (

@@ -143,8 +143,7 @@ def leading_pairs(operator: OperatorProduct, like: Tensor) -> Pairs:
 
 def safe_sqrt(radius: Tensor) -> Tensor:
     """The square root, whose gradient at 0 is 0."""
-    positive = radius > 0
-    return torch.where(positive, torch.where(positive, radius, 1).sqrt(), 0)
+    return torch.where(radius > 0, torch.where(radius > 0, radius, 1).sqrt(), 0)
 
 
 def points_with_bases(like: Tensor, size: int) -> int:
@@ -352,26 +351,13 @@ def excluded(h: Tensor, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 def kernel(h: Tensor, at: Tensor) -> Tensor:
     """K_j (P, m + 1, k) of all j up to m at complex numbers (P, k), from H (P, m + 1, m)."""
-    columns = h.mT.contiguous()
-    (p, steps), k = columns.shape[:2], at.shape[1]
-    if _compiled(h):
-        from neurolsc.stability import arnoldi_kernels
+    from neurolsc.stability import arnoldi_kernels  # the import of Numba takes half a second
 
-        size = columns.new_empty(p, steps + 1, k)
-        real, imaginary = at.real.contiguous().numpy(), at.imag.contiguous().numpy()
-        arnoldi_kernels.kernel(columns.numpy(), real, imaginary, size.numpy())
-    else:
-        along, across = torch.cat((at.real, at.real), 1), torch.cat((-at.imag, at.imag), 1)
-        phi = columns.new_zeros(p, steps + 1, 2 * k)  # real parts, then imaginary ones
-        phi[:, 0, :k] = 1
-        for j in range(steps):
-            now = phi[:, j]
-            new = along * now + across * now.roll(k, 1)
-            new -= (columns[:, j : j + 1, : j + 1] @ phi[:, : j + 1]).squeeze(1)
-            torch.div(new, columns[:, j, j + 1].unsqueeze(1), out=phi[:, j + 1])
-        parts = phi.square_().cumsum(1)
-        size = parts[..., :k] + parts[..., k:]
-    return size.nan_to_num_(1e30, 1e30)  # the basis holds all of the start
+    kind = torch.promote_types(h.dtype, torch.float32)
+    columns, real, imaginary = (part.to("cpu", kind).contiguous() for part in (h.mT, at.real, at.imag))
+    size = columns.new_empty(len(columns), columns.shape[1] + 1, at.shape[1])
+    arnoldi_kernels.kernel(columns.numpy(), real.numpy(), imaginary.numpy(), size.numpy())
+    return size.nan_to_num_(1e30, 1e30).to(h)  # the basis holds all of the start
 
 
 # ---- gradients

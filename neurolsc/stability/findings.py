@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from neurolsc.neurons.cell import Cell
+from neurolsc.neurons.cell import Cell, Membrane, owner_of
 from neurolsc.validation import stored_parameter
 
 DEAD, NOT_FINITE, NO_SURROGATE = "dead layer", "surrogate not finite", "no surrogate"
@@ -59,7 +59,7 @@ def surrogate_fault(cell: Cell, layer: int) -> Finding | None:
 
 
 def finite_distances(cell: Cell) -> tuple[float, float]:
-    """The range of v - theta in which the derivative of a cell's surrogate is finite, by bisection.
+    """The range of v - theta in which the derivative of a cell's surrogate is finite, in steps of 0.002 thresholds.
 
     An end is infinite where the derivative is finite up to 20 thresholds (of at least 1), or the cell does not name its
     voltage.
@@ -67,26 +67,23 @@ def finite_distances(cell: Cell) -> tuple[float, float]:
     membrane = cell.membrane()
     if membrane is None:
         return -math.inf, math.inf
-    rest = cell.initial_state(1)
-    voltage = getattr(rest, membrane.name).detach()
-    threshold = max(membrane.thresholds(rest).detach().abs().max().item(), 1.0)
+    threshold = membrane.thresholds(cell.initial_state(1)).detach().abs().max().clamp(min=1.0)
+    distance = threshold * torch.linspace(-REACH, REACH, 20_001, **cell.dtype_and_device)
+    bad = distance[surrogate_slope(membrane, distance).isfinite().logical_not() & distance.isfinite()]
+    below, above = bad[bad < 0], bad[bad > 0]
+    return below.max().item() if len(below) else -math.inf, above.min().item() if len(above) else math.inf
 
-    def finite(distance: float) -> bool:
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            v = torch.full_like(voltage, distance).requires_grad_()
-            z: Tensor = membrane.spike(v)
-            return not z.requires_grad or bool(torch.autograd.grad(z.sum(), v)[0].isfinite().all())
 
-    def end(side: float) -> float:
-        good, bad = 0.0, side * REACH * threshold
-        if not math.isfinite(threshold) or finite(bad):
-            return side * math.inf
-        for _ in range(24):
-            middle = (good + bad) / 2
-            good, bad = (middle, bad) if finite(middle) else (good, middle)
-        return good
-
-    return end(-1.0), end(1.0)
+def surrogate_slope(membrane: Membrane, distance: Tensor) -> Tensor:
+    """The derivative of a surrogate at distances from the threshold (P,), mean over neurons."""
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        v = distance.unsqueeze(1).requires_grad_()
+        z = membrane.spike(v)
+        if not z.requires_grad:
+            return torch.zeros_like(distance)
+        ones = torch.ones_like(z)
+        (slope,) = torch.autograd.grad(z, v, ones, materialize_grads=True, allow_unused=True)
+    return slope.squeeze(1) / z.shape[1]
 
 
 @dataclass(frozen=True)
@@ -115,8 +112,7 @@ def time_constants(cell: Cell) -> tuple[TimeConstant, ...]:
     for scaled in cell.scaled_parameters:
         if scaled.through == "value":
             continue
-        path, _, name = scaled.parameter.rpartition(".")
-        owner = cell.get_submodule(path)
+        owner, name = owner_of(cell, scaled.parameter)
         value = torch.as_tensor(getattr(owner, name)).detach().double()
         decay = torch.exp(-1 / value) if scaled.through == "decay" else value
         moves = decay / value if scaled.through == "decay" else torch.ones_like(value)

@@ -11,10 +11,21 @@ from torch import Tensor
 
 from neurolsc.metrics import is_binary
 from neurolsc.network import Network, NetworkState, as_network, eval_mode
-from neurolsc.neurons.cell import State
-from neurolsc.neurons.derivatives import LinearOperator
+from neurolsc.neurons.cell import State, weight_matrices
+from neurolsc.neurons.derivatives import JacobianOperator, LinearOperator, flat, unflat
 from neurolsc.stability.arnoldi import radii, safe_sqrt
-from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, follow, gram, time_operator
+from neurolsc.stability.eigen import spectral_radius
+from neurolsc.stability.findings import surrogate_slope
+from neurolsc.stability.transitions import (
+    Transitions,
+    depth_operators,
+    draw_steps,
+    follow,
+    gram,
+    output_of,
+    time_operator,
+    without,
+)
 from neurolsc.validation import whole
 
 Loss = Callable[[Tensor], Tensor]  # a number with a gradient, from the logits (T, B, C)
@@ -107,6 +118,30 @@ def singular_through_time(t: Transitions) -> Tensor:
 def singular_through_depth(t: Transitions) -> Tensor:
     """The largest singular values through depth at the points of a layer (P,)."""
     return _largest_singular(depth_operators(t), t.x)
+
+
+def recurrence_radius(t: Transitions) -> Tensor:
+    r"""The radius of what spikes do to their own layer through its recurrent weights W alone, at P points (P,).
+
+    With z = output(h), that of
+
+    .. math:: \frac{\partial z}{\partial h} \Big(\frac{\partial h'}{\partial z}\Big|_{W} -
+              \frac{\partial h'}{\partial z}\Big|_{W = 0}\Big),
+
+    of LIF and ALIF :math:`\mathrm{diag}(s)\, W_{rec}`: without leaks, resets and adaptation.
+    """
+    h, matrices = flat(t.before), weight_matrices(t.cell, "time")
+
+    def step(z: Tensor, x: Tensor, h: Tensor) -> Tensor:
+        return flat(t.cell.update(x, z, unflat(h, t.before)))
+
+    with torch.no_grad():
+        z = t.cell.output(t.before)
+        whole_step = JacobianOperator(step, z, t.x, h).matrices()
+        with without(matrices):
+            rest = JacobianOperator(step, z, t.x, h).matrices()
+        by_state = JacobianOperator(output_of(t.cell, t.before), h).matrices()
+        return spectral_radius(by_state @ (whole_step - rest))
 
 
 def _largest_singular(operators: Sequence[LinearOperator], like: Tensor) -> Tensor:
@@ -202,49 +237,28 @@ def usable_share(
     .. math:: \frac{1}{K B n} \sum_{t,b,i} \Big[\, \Big|\frac{\partial z_i}{\partial v_i}\Big|
         \ge \text{threshold} \cdot \max_v \frac{\partial z_i}{\partial v_i} \Big]
 
-    Only through these a gradient reaches the neuron's weights. The largest derivative is taken at the threshold itself,
-    found by bisection, so any surrogate will do. `steps`, drawn at random, are all by default.
+    Only through these a gradient reaches the neuron's weights. The largest derivative is taken at the threshold itself.
+    `steps`, drawn at random, are all by default.
 
     Returns:
         Shares (L,); NaN for a layer that does not spike, or whose cell has no :meth:`neurolsc.Cell.membrane`.
     """
-    chosen = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed))
-    with eval_mode(as_network(network)):
-        return torch.tensor([_usable(t, threshold) for t in follow(network, x, chosen)[0]])
-
-
-def _usable(t: Transitions, threshold: float) -> float:
-    membrane = t.cell.membrane()
-    if membrane is None:
-        return math.nan
-    name = membrane.name
-
-    def spikes(v: Tensor, state: State, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Spikes at a voltage, of the next step if they are a variable of the state, and |dz/dv|, in its shape."""
-        with torch.enable_grad():
-            v = v.detach().requires_grad_()
-            before = state._replace(**{name: v})
+    chosen, shares = draw_steps(x.shape[0], steps, torch.Generator().manual_seed(seed)), []
+    with eval_mode(as_network(network)), torch.enable_grad():
+        for t in follow(network, x, chosen)[0]:
+            shares.append(math.nan)
+            if (membrane := t.cell.membrane()) is None:
+                continue
+            v = getattr(t.before, membrane.name).detach().requires_grad_()
+            before = t.before._replace(**{membrane.name: v})
             z = t.cell.output(before)
-            if not z.requires_grad or z.grad_fn is None:
-                z = t.cell.output(t.cell.update(x, z.detach(), before))
-            if z.numel() != v.numel() or not z.requires_grad:
-                return z, None
-            (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
-        return z.detach(), slope.abs()
-
-    z, slope = spikes(getattr(t.before, name), t.before, t.x)
-    if slope is None or not bool(((z == 0) | (z == 1)).all()):
-        return math.nan
-    one = t.at(slice(0, 1))
-    low = torch.full_like(getattr(one.before, name), -1e6)  # beyond all thresholds
-    high = -low
-    for _ in range(64):  # to neighbouring numbers of any dtype
-        middle = (low + high) / 2
-        fires = spikes(middle, one.before, one.x)[0].view_as(middle) > 0
-        low, high = torch.where(fires, low, middle), torch.where(fires, middle, high)
-    peaks = [spikes(v, one.before, one.x)[1] for v in (low, high)]
-    peak = torch.stack([p for p in peaks if p is not None] + [slope.amax(0, keepdim=True)]).amax(0)
-    return ((slope >= threshold * peak) & (peak > 0)).double().mean().item()
+            if z.grad_fn is None:  # spikes are a variable of the state: those of the next step
+                z = t.cell.output(t.cell.update(t.x, z.detach(), before))
+            if z.requires_grad and z.numel() == v.numel() and is_binary(z):
+                (slope,) = torch.autograd.grad(z.sum(), v, materialize_grads=True, allow_unused=True)
+                peak = surrogate_slope(membrane, torch.zeros_like(t.x[0, :1])).abs()
+                shares[-1] = ((slope.abs() >= threshold * peak) & (peak > 0)).double().mean().item()
+    return torch.tensor(shares)
 
 
 # ---- activity

@@ -15,23 +15,34 @@ act on that copy too, it averages unrelated tensors, whose deviations shrink; so
 import copy
 import math
 import time as clock
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from neurolsc.display import Displayed, Table, progress_bar
-from neurolsc.io import data_fingerprint, differences, locked, read_tree, write_tree
+from neurolsc.io import data_fingerprint, differences, locked, network_fingerprint, read_tree, write_tree
+from neurolsc.metrics import firing_rate, is_binary
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.stability.findings import DEAD, Finding
-from neurolsc.stability.meter import InputStream, Meter, standard_error
-from neurolsc.stability.profile import RadiusProfile
-from neurolsc.stability.rules import PretrainOptions, Target, as_rule, errors, radius_target
+from neurolsc.stability.profile import RadiusProfile, depth_radius, radius_profile, time_radius
+from neurolsc.stability.rules import (
+    LayerRadii,
+    PretrainOptions,
+    RadiusTarget,
+    Target,
+    as_rule,
+    errors,
+    radius_target,
+    standard_error,
+)
+from neurolsc.stability.transitions import draw_steps, follow
 from neurolsc.training.optim import adabelief_lookahead
 from neurolsc.validation import whole
 
@@ -40,6 +51,9 @@ if TYPE_CHECKING:
 
 WAYS = ("time", "depth")
 WEIGHT_DECAY = 1e-4
+# Time steps of a closer measurement in those of a step: radii differ more along a run than among samples.
+CLOSER = 4
+MAY_DIFFER = ("max_steps", "criteria", "direction")  # from those of a checkpoint; direction is in the target
 
 
 def pretrain(
@@ -101,52 +115,55 @@ def pretrain(
         inputs = InputStream(batches)
         goal = radius_target(target, inputs.steps, len(network.cells), chosen.direction)
         run = Pretraining(Meter(network, goal, chosen, seed), inputs)
-        settings = run.meter.settings() | {"steps of the inputs": inputs.steps} | data_fingerprint("inputs", batches)
-        if checkpoint is not None and Path(checkpoint).exists():
-            state = read_tree(checkpoint)
-            if not isinstance(state, dict) or state.keys() != run.state().keys() | {"settings"}:
-                raise ValueError(f"{checkpoint} is not the checkpoint of such a pre-training.")
-            if changed := differences(state["settings"], settings):
-                raise ValueError(
-                    f"the checkpoint began with other settings ({changed}). Use the same settings, another file than "
-                    f"{checkpoint}, or remove it."
-                )
-            run.restore(state)
+        settings = {f.name: getattr(chosen, f.name) for f in fields(PretrainOptions) if f.name not in MAY_DIFFER}
+        settings |= {"rule": run.rule.name, "target": tuple(goal), "seed": seed, "steps of the inputs": inputs.steps}
+        if checkpoint is not None:
+            settings |= network_fingerprint(network) | data_fingerprint("inputs", batches)
+            if Path(checkpoint).exists():
+                state = read_tree(checkpoint)
+                if not isinstance(state, dict) or state.keys() != run.state().keys() | {"settings"}:
+                    raise ValueError(f"{checkpoint} is not the checkpoint of such a pre-training.")
+                if changed := differences(state["settings"], settings):
+                    raise ValueError(
+                        f"the checkpoint began with other settings ({changed}). Use the same settings, another file "
+                        f"than {checkpoint}, or remove it."
+                    )
+                run.restore(state)
         with progress_bar(chosen.max_steps, initial=run.step, unit="step", desc="pretrain", shown=progress) as bar:
             while True:
-                before = run.state() if checkpoint is not None else {}
-                if run.step and run.step % checkpoint_every == 0 and checkpoint is not None:
-                    write_tree(checkpoint, before | {"settings": settings})
+                if checkpoint is not None:
+                    before = run.state() | {"settings": settings}
+                    if run.step and run.step % checkpoint_every == 0:
+                        write_tree(checkpoint, before)
                 started = clock.perf_counter()
                 profile = run.advance()
                 row = run.history[-1]
                 row["seconds"] = clock.perf_counter() - started
-                run.seconds += row["seconds"]
                 if profile is not None:
                     break
                 means = (f"{way} " + " ".join(f"{r:.2f}" for r in row[way]) for way in WAYS)
                 bar.set_postfix_str(" ".join(means), refresh=False)
                 bar.update()
         if checkpoint is not None:  # with more steps, or other criteria, it goes on from before its end
-            write_tree(checkpoint, before | {"settings": settings})
-        return conclude(run.meter, profile, inputs.steps, run.smoothed, run.step, run.history, run.seconds)
+            write_tree(checkpoint, before)
+        seconds = sum(row["seconds"] for row in run.history)
+        return run.meter.conclude(profile, inputs.steps, run.smoothed, run.step, run.history, seconds)
 
 
 class Pretraining:
     """A pre-training under way: what its later steps depend on is in :meth:`state`."""
 
-    def __init__(self, meter: Meter, inputs: InputStream) -> None:
+    def __init__(self, meter: "Meter", inputs: "InputStream") -> None:
         self.meter, self.inputs, self.network = meter, inputs, meter.network
-        options, layers = meter.options, len(meter.network.cells)
+        options = meter.options
         self.rule = as_rule(options.rule, options.target)
         named = dict.fromkeys(p for cell in self.network.cells for p in cell.pretrained())  # cells may share some
         self.parameters = [p for p in named if p.requires_grad]
         self.optimizer = adabelief_lookahead(self.parameters, lr=options.lr, weight_decay=WEIGHT_DECAY)
-        self.step, self.seconds, self.smoothed = 0, 0.0, math.nan
-        self.met_in_a_row = 0  # steps
+        self.step, self.met_in_a_row, self.smoothed = 0, 0, math.nan
         self.polishing = False
-        self.turns = {way: [0] * layers for way in WAYS}  # of kappa around 1
-        self.up: dict[str, list[bool]] = {}  # True if kappa was above 1 last
+        # per direction and layer: True if kappa was above 1 last, and how often that has changed
+        self.turns: dict[tuple[str, int], tuple[bool, int]] = {}
         self.history: list[dict[str, Any]] = []
         self.best_miss, self.best_step, self.best = [math.inf, math.inf], 0, self._weights()
 
@@ -209,18 +226,16 @@ class Pretraining:
         if profile is not None and self.polishing:
             means = {"time": profile.time_mean.tolist(), "depth": profile.depth_mean.tolist()}
         kappas = {way: [1.0] * len(self.network.cells) for way in WAYS}
+        low, high = options.kappa or (1.0, 1.0)
         for way, target in zip(WAYS, meter.goal, strict=True):
-            if options.kappa is False or target is None:
-                continue
-            low, high = options.kappa
-            kappa = [min(max(target / mean if mean > 0 else high, low), high) for mean in means[way]]
-            if self.polishing:
-                up = [k > 1 for k in kappa]
-                before = self.up.get(way, up)
-                self.turns[way] = [n + (a != b) for n, a, b in zip(self.turns[way], up, before, strict=True)]
-                self.up[way] = up
-                kappa = [k ** (1 / (1 + n)) for k, n in zip(kappa, self.turns[way], strict=True)]
-            kappas[way] = kappa
+            for layer, mean in enumerate(means[way] if target is not None else ()):
+                kappa = min(max(target / mean if mean > 0 else high, low), high)
+                if self.polishing:
+                    up, turns = self.turns.get((way, layer), (kappa > 1, 0))
+                    turns += up != (kappa > 1)
+                    self.turns[way, layer] = kappa > 1, turns
+                    kappa **= 1 / (1 + turns)
+                kappas[way][layer] = kappa
         if not options.include_input:
             kappas["depth"][0] = 1.0
 
@@ -273,8 +288,8 @@ class Pretraining:
 
 
 _STATE = (
-    *("step", "seconds", "smoothed", "met_in_a_row", "polishing"),
-    *("turns", "up", "history", "best_miss", "best_step", "best"),
+    *("step", "smoothed", "met_in_a_row", "polishing"),
+    *("turns", "history", "best_miss", "best_step", "best"),
 )
 
 
@@ -283,6 +298,147 @@ def shuffled(p: Tensor, order: Tensor) -> Tensor:
     entries = p.flatten()
     there = entries != 0
     return entries.masked_scatter(there, entries[order[there[order]]]).view_as(p)
+
+
+# ---- where radii are measured, and what they say
+
+
+class Measurement(NamedTuple):
+    """Radii of every layer at the points (step, sample), each (K, B), and firing rates."""
+
+    time: list[Tensor]
+    depth: list[Tensor]
+    rates: list[float | None]  # None of a layer that does not send spikes
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Measures the radii of a network, at points drawn anew in each step, and judges them."""
+
+    network: Network
+    goal: RadiusTarget
+    options: PretrainOptions
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.goal.time is None and len(self.network.cells) == 1 and not self.options.include_input:
+            raise ValueError(
+                "one layer has a radius through depth from its input alone: with include_input=False there is none to set."
+            )
+
+    def generator(self, step: int) -> torch.Generator:
+        """A generator of its own for each step: a resumed run draws what an uninterrupted one does."""
+        return torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+
+    def count(self, x: Tensor, times: int = 1) -> int | None:
+        """How many time steps of an input are measured, or `times` as many; None: all."""
+        return None if self.options.steps is None else min(times * self.options.steps, x.shape[0])
+
+    def counted(self, measured: Measurement | RadiusProfile, total: int) -> list[LayerRadii]:
+        """The layers and directions that have a target, with their radii on inputs of `total` steps."""
+        found = []
+        for direction, target in zip(WAYS, self.goal, strict=True):
+            for layer, radii in enumerate(getattr(measured, direction)):
+                if target is not None and (self.options.include_input or direction == "time" or layer):
+                    allowed = self.options.criteria.allowed(self.goal, target)
+                    found.append(LayerRadii(layer, direction, radii, standard_error(radii, total), target, allowed))
+        return found
+
+    def measure(self, x: Tensor, step: int, samples: int | None = None, times: int = 1) -> Measurement:
+        """Radii at the steps and samples drawn for a step, with gradient where it is enabled."""
+        x = x[:, torch.randperm(x.shape[1], generator=self.generator(step))[: samples or self.options.samples]]
+        generator = self.generator(step)
+        transitions, outputs = follow(self.network, x, draw_steps(len(x), self.count(x, times), generator))
+        time = [time_radius(t, i).radius for i, t in enumerate(transitions)]
+        depth = [depth_radius(t, i, self.options.non_square, generator).radius for i, t in enumerate(transitions)]
+        along, across = ([r.view(-1, x.shape[1]) for r in radii] for radii in (time, depth))
+        return Measurement(along, across, [firing_rate(z) if is_binary(z) else None for z in outputs])
+
+    def closer(self, x: Tensor, step: int) -> Measurement:
+        """The same without gradient, at `CLOSER` times the steps and up to 4 times the samples.
+
+        As many samples as bring the standard error of every mean to half a tolerance.
+        """
+        with torch.no_grad():
+            seen = self.measure(x, step, times=CLOSER)
+            wanted = self._enough(self.counted(seen, len(x)), 0.5, most=4)
+            more = min(wanted, x.shape[1]) > self.options.samples
+            return self.measure(x, step, wanted, times=CLOSER) if more else seen
+
+    def fresh(self, inputs: "InputStream", step: int) -> RadiusProfile:
+        """Radii on the inputs that come next, each taken once, if they are as long as the first.
+
+        As many samples as bring the standard error of every mean to a quarter of the tolerance, at most 16 times a
+        step's; the first few only if these already show that a mean misses its target.
+        """
+        generator, taken, wanted, x, profile = self.generator(-2 - step), 0, 2 * self.options.samples, None, None
+        while True:
+            while x is None or (x.shape[1] < wanted and taken < inputs.size):
+                following, taken = inputs.take(), taken + 1
+                if x is None or len(following) == len(x):
+                    mixed = following[:, torch.randperm(following.shape[1], generator=generator)]
+                    x = mixed if x is None else torch.cat([x, mixed], 1)
+            if profile is not None and x.shape[1] <= profile.time.shape[2]:
+                return profile
+            again, profile = (
+                profile is not None,
+                radius_profile(
+                    self.network,
+                    x[:, :wanted],
+                    steps=self.count(x, CLOSER),
+                    non_square=self.options.non_square,
+                    target=self.goal,
+                    seed=self.seed * 1_000_003 - 2 - step,
+                    progress=False,
+                ),
+            )
+            measured = self.counted(profile, len(x))
+            wanted = self._enough(measured, 0.25, most=16)
+            if again or wanted <= profile.time.shape[2] or any(m.miss > m.allowed + 3 * m.error for m in measured):
+                return profile
+
+    def _enough(self, measured: list[LayerRadii], doubt: float, most: int) -> int:
+        """Samples that bring the standard errors of all means to `doubt` tolerances."""
+        now = max(m.error / m.allowed if m.allowed else math.inf for m in measured)
+        most = most * self.options.samples
+        return most if now == math.inf else min(math.ceil(measured[0].radii.shape[1] * (now / doubt) ** 2), most)
+
+    def conclude(
+        self,
+        profile: RadiusProfile,
+        total: int,
+        smoothed: float,
+        steps: int,
+        history: list[dict[str, Any]],
+        seconds: float,
+    ) -> "PretrainResult":
+        """Judge the network by a profile of it, on inputs of `total` steps."""
+        measured = self.counted(profile, total)
+        too_dead = "lower the thresholds or raise the input weights; a target met by a dead layer says nothing"
+        silent = (profile.firing_rate == 0).nonzero().flatten().tolist()
+        found = [Finding(i + 1, "never fires", too_dead, name=DEAD) for i in silent]
+        missed = [m for m in measured if not m.miss <= m.allowed]
+        for m in missed:
+            problem = f"radius {m.mean:.3f} ± {m.error:.3f} through {m.direction} against a target of {m.target:.3g}"
+            cure = f"scale w_in {'down' if m.mean > m.target else 'up'}, or move the thresholds of the layer below"
+            if m.direction == "time":
+                term = profile.main_term(m.layer)
+                problem += f", due to the {term.name}" if profile.due_to[m.layer] else ""
+                cure = term.too_large if m.mean > m.target else term.too_small
+                if not profile.time[m.layer].any():
+                    cure = "it has no memory; set direction='depth'"
+            elif m.mean == 0:
+                cure = "at exactly 0 no scale moves it: its input does not reach its output within a step"
+            found.append(Finding(m.layer + 1, problem, cure))
+        met = self.options.criteria.met(measured, smoothed)
+        if not met and not missed:
+            widest = max(measured, key=lambda m: m.radii.std(correction=0).item())
+            spread = widest.radii.std(correction=0).item()
+            problem = f"mean radii are on target, but those through {widest.direction} spread by {spread:.2f}"
+            cure = "take more steps, soften the surrogate (sharpness), or allow a wider deviation"
+            found.append(Finding(widest.layer + 1, problem, cure))
+        errors = ([standard_error(r, total) for r in getattr(profile, way)] for way in WAYS)
+        return PretrainResult(met and not silent, steps, history, profile, *errors, tuple(found), self.options, seconds)
 
 
 # ---- the result
@@ -341,42 +497,59 @@ class PretrainResult(Displayed):
         return [ended, *self.profile.parts(), sure, *map(str, self.findings)]
 
 
-def conclude(
-    meter: Meter,
-    profile: RadiusProfile,
-    total: int,
-    smoothed: float,
-    steps: int,
-    history: list[dict[str, Any]],
-    seconds: float,
-) -> PretrainResult:
-    """Judge a network by a profile of it, on inputs of `total` steps."""
-    measured = meter.counted(profile, total)
-    too_dead = "lower the thresholds or raise the input weights; a target met by a dead layer says nothing"
-    silent = (profile.firing_rate == 0).nonzero().flatten().tolist()
-    found = [Finding(i + 1, "never fires", too_dead, name=DEAD) for i in silent]
-    missed = [m for m in measured if not m.miss <= m.allowed]
-    for m in missed:
-        problem = f"radius {m.mean:.3f} ± {m.error:.3f} through {m.direction} against a target of {m.target:.3g}"
-        cure = f"scale w_in {'down' if m.mean > m.target else 'up'}, or move the thresholds of the layer below"
-        if m.direction == "time":
-            term = profile.main_term(m.layer)
-            problem += f", due to the {term.name}" if profile.due_to[m.layer] else ""
-            cure = term.too_large if m.mean > m.target else term.too_small
-            if not profile.time[m.layer].any():
-                cure = "it has no memory; set direction='depth'"
-        elif m.mean == 0:
-            cure = "at exactly 0 no scale moves it: its input does not reach its output within a step"
-        found.append(Finding(m.layer + 1, problem, cure))
-    met = meter.options.criteria.met(measured, smoothed)
-    if not met and not missed:
-        widest = max(measured, key=lambda m: m.radii.std(correction=0).item())
-        spread = widest.radii.std(correction=0).item()
-        problem = f"mean radii are on target, but those through {widest.direction} spread by {spread:.2f}"
-        cure = "take more steps, soften the surrogate (sharpness), or allow a wider deviation"
-        found.append(Finding(widest.layer + 1, problem, cure))
-    time_error, depth_error = ([standard_error(r, total) for r in getattr(profile, way)] for way in WAYS)
-    converged = met and not silent
-    return PretrainResult(
-        converged, steps, history, profile, time_error, depth_error, tuple(found), meter.options, seconds
-    )
+# ---- inputs
+
+
+class InputStream:
+    """The inputs of batches, again and again; `taken` counts them, `steps` are the T of the first."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        if isinstance(batches, Tensor | Iterator) or not isinstance(batches, Iterable):
+            got = f"one tensor {tuple(batches.shape)}" if isinstance(batches, Tensor) else type(batches).__name__
+            raise TypeError(f"batches must be a list, or other repeatable iterable, of inputs (T, B, n_in), got {got}.")
+        self.batches, self.taken = batches, 0
+        self.size = len(batches) if isinstance(batches, Sequence) else math.inf  # then known after one round
+        rounds = self._rounds()
+        first = next(rounds)
+        self.steps, self._inputs = len(first), chain([first], rounds)
+
+    def _rounds(self) -> Iterator[Tensor]:
+        while True:
+            place = 0
+            for place, batch in enumerate(self.batches, start=1):
+                yield input_of(batch, place)
+            self.size = place
+            if not place:
+                raise ValueError("pretrain needs at least one batch of inputs, got none.")
+
+    def take(self) -> Tensor:
+        self.taken += 1
+        return next(self._inputs)
+
+
+def input_of(batch: Any, place: int) -> Tensor:
+    """The input of a batch x, (x, labels) or (x, targets, mask).
+
+    Of a batch with a mask (T, B) the samples that last at least as long as the middle one are taken, cut to its length,
+    so that no step is padding.
+    """
+    x, labels, mask, *_ = *(batch if isinstance(batch, tuple | list) else (batch,)), None, None, None
+    if not isinstance(x, Tensor):
+        got = f"{type(batch).__name__} of {type(x).__name__}" if x is not batch else type(x).__name__
+        raise TypeError(f"batch {place} must be an input (T, B, n_in) or a tuple (input, labels), got {got}.")
+    if x.ndim != 3:
+        raise ValueError(f"inputs must be (T, B, n_in), got {tuple(x.shape)} in batch {place}.")
+    if isinstance(labels, Tensor) and labels.ndim == 1 and x.shape[0] == len(labels) != x.shape[1]:
+        raise ValueError(
+            f"inputs must be (T, B, n_in), but batch {place} has {len(labels)} labels and x {tuple(x.shape)}, which "
+            "is batch first: give (x.transpose(0, 1), labels)."
+        )
+    if mask is None:
+        return x
+    if mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+        raise ValueError(
+            f"the mask of batch {place} must be bool {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}."
+        )
+    lengths = mask.long().cumprod(0).sum(0)
+    steps = max(int(lengths.median()), 1)
+    return x[:steps, (lengths >= steps).to(x.device)]

@@ -1,7 +1,7 @@
 """Radii over layers, time steps and samples: measured, as numbers, as a table and as a picture."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -14,7 +14,7 @@ from neurolsc.display import LOG_INTERVAL, Displayed, Table, or_dash, progress_b
 from neurolsc.metrics import firing_rate, is_binary, silent_steps
 from neurolsc.network import Network, as_network, eval_mode
 from neurolsc.neurons.cell import weight_matrices
-from neurolsc.neurons.derivatives import LinearOperator, StepMap, Term
+from neurolsc.neurons.derivatives import StepMap, Term
 from neurolsc.stability.arnoldi import (
     DENSE_BELOW,
     METHODS,
@@ -26,7 +26,6 @@ from neurolsc.stability.arnoldi import (
     safe_sqrt,
 )
 from neurolsc.stability.findings import surrogate_fault
-from neurolsc.stability.one_layer import without
 from neurolsc.stability.transitions import (
     NON_SQUARE,
     NonSquare,
@@ -36,25 +35,15 @@ from neurolsc.stability.transitions import (
     flat,
     follow,
     input_operators,
-    memory_operator,
     time_operator,
     time_product,
+    without,
 )
 from neurolsc.validation import one_of, tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# of cells that send numbers, without a closed form
-TERMS = (
-    Term(
-        "memory",
-        "make it forget: lower the bias of the gate that keeps the state",
-        "make it remember: raise the bias of the gate that keeps the state",
-        "#0072b2",
-    ),
-    Term("recurrence", "scale w_rec down", "scale w_rec up, or move neurons off where they saturate", "#009e73"),
-)
 # points of a layer at which terms are compared: of small closed forms, of larger ones, and by autograd
 DENSE, BY_PRODUCTS, BY_AUTOGRAD = 256, 64, 16
 # from so many state variables on, a few points by autograd take seconds: so many between two reports of progress
@@ -116,58 +105,30 @@ def _naming(t: Transitions, layer: int, direction: str) -> Iterator[None]:
         raise FloatingPointError(str(fault)) from error
 
 
-def contributions(t: Transitions, radius: Tensor) -> dict[str, Tensor]:
+def contributions(t: Transitions) -> dict[str, Tensor]:
     """What each term contributes to the radius through time, at some or all points; they sum to it.
 
-    The contribution of a term is its product with the gradient of the radius (P,). Without a closed form the terms are
-    the recurrent weights and the rest: of spiking cells what is left without these weights, of others, such as a GRU,
-    the derivative by the state with the output fixed (`memory`). Empty if nothing is known.
+    The contribution of a term is its product with the gradient of the radius (P,): the real part of y^H (term) x times
+    the phase of the eigenvalue, with its vectors x and y. Of spiking cells without a closed form the terms are the
+    recurrent weights and the rest; of others without one it is empty.
     """
-    known = t.cell.derivatives()
-    if known is not None and not known.terms:
+    known, recurrent = t.cell.derivatives(), weight_matrices(t.cell, "time")
+    if not (known.terms if known else recurrent and t.cell.membrane()):
         return {}
-    recurrent = weight_matrices(t.cell, "time")
-    spiking = t.cell.membrane() is not None or t.cell.integrator
-    own = "memory"
-    if known is None and spiking:
-        thresholds, reset = t.cell.thresholds(), getattr(t.cell, "reset", t.cell)
-        carries = getattr(reset, "gradient", getattr(reset, "reset_gradient", None))
-        adapts = thresholds is not None and len(thresholds.names) > 1
-        own = " and ".join(["leak", *(["reset"] if carries else []), *(["adaptation"] if adapts else [])])
-    if known is None and not recurrent:
-        return {own: radius} if spiking else {}
     count = min(len(t.x), BY_AUTOGRAD if known is None else DENSE if t.states <= DENSE_BELOW else BY_PRODUCTS)
     some = t.at(torch.arange(count) * len(t.x) // count)
     pairs = leading_pairs(time_product(some), t.x)
-    x, y, size = pairs.right, pairs.left, pairs.value.abs()
-    phase = pairs.value.conj() / size.clamp(min=torch.finfo(t.x.dtype).tiny)
+    x, y, radius = pairs.right, pairs.left, pairs.value.abs()
+    phase = pairs.value.conj() / radius.clamp(min=torch.finfo(t.x.dtype).tiny)
+    with without(() if known else recurrent):
+        step = time_operator(some)
 
-    def between(bilinear: Callable[[Tensor, Tensor], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Real parts of y^H (term) x times the phase of the eigenvalue."""
-        parts = [bilinear(a, b) for a in (x.real, x.imag) for b in (y.real, y.imag)]
-        whole = {k: torch.complex(parts[0][k] + parts[3][k], parts[2][k] - parts[1][k]) for k in parts[0]}
-        return {name: (phase * value).real for name, value in whole.items()}
+        def terms(a: Tensor, b: Tensor) -> dict[str, Tensor]:
+            return step.terms(a, b) if isinstance(step, StepMap) else {"rest": (b * step.matvec(a)).sum(1)}
 
-    def part(operator: LinearOperator) -> Tensor:
-        return between(lambda a, b: {own: (b * operator.matvec(a)).sum(1)})[own]
-
-    with torch.no_grad():
-        if known is not None:
-            step = time_operator(some)
-            assert isinstance(step, StepMap)
-            return between(step.terms)
-        if spiking:
-            with without(recurrent):
-                memory = part(time_operator(some))
-        else:
-            memory = part(memory_operator(some))
-            if torch.allclose(memory, size):  # the step does not read its output
-                return {}
-            if not memory.any():
-                with without(recurrent):
-                    if part(time_operator(some)).any():  # it reads its output where it could read its state
-                        return {}
-    return {own: memory, "recurrence": size - memory}
+        rr, ri, ir, ii = (terms(a, b) for a in (x.real, x.imag) for b in (y.real, y.imag))
+    found = {name: (phase * torch.complex(rr[name] + ii[name], ir[name] - ri[name])).real for name in rr}
+    return found if known else found | {"recurrence": radius - found["rest"]}
 
 
 @dataclass(frozen=True, repr=False)
@@ -185,8 +146,9 @@ class RadiusProfile(Displayed):
             layers, and of others where products with vectors did not settle.
         target: the target radii (time, depth), if any; None: left as it was.
         terms: per layer, the terms of its closed form: what to change, and their colours.
-        due_to: per layer, the mean contribution of each term to the radius through time, which sum up to its mean;
-            without a closed form, as of wrapped layers, of the recurrent weights and of the rest; at some points.
+        due_to: per layer, the mean contribution of each term to the radius through time, which sum up to its mean; at
+            some points. Without a closed form, as of wrapped spiking layers, that of the recurrent weights and of the
+            rest; empty for gated cells.
     """
 
     time: Tensor
@@ -323,17 +285,13 @@ def radius_profile(
                 for found, measured in ((pieces, time), (across, depth)):
                     measured.append(torch.cat([r.radius for r in found]).view(shape).cpu())
                     exact.append(sum(r.exact.sum().item() for r in found) / t.x.shape[0])
-                parts = contributions(t, time[-1].flatten())
-                due_to.append({name: part.mean().item() for name, part in parts.items()})
+                due_to.append({name: part.mean().item() for name, part in contributions(t).items()})
     spikes = torch.tensor([firing_rate(layer) if is_binary(layer) else math.nan for layer in outputs])
     silent = torch.tensor([silent_steps(layer) if is_binary(layer) else math.nan for layer in outputs])
     treated: tuple[NonSquare | None, ...] = tuple(non_square if t.non_square else None for t in transitions)
     shares = torch.tensor(exact).view(-1, 2).T
     times, depths = torch.stack(time), torch.stack(depth)
-    terms = tuple(
-        known.terms if (known := cell.derivatives()) else TERMS if "memory" in parts else ()
-        for cell, parts in zip(network.cells, due_to, strict=True)
-    )
+    terms = tuple(known.terms if (known := cell.derivatives()) else () for cell in network.cells)
     return RadiusProfile(times, depths, chosen, spikes, silent, treated, shares, target, terms, tuple(due_to))
 
 

@@ -89,6 +89,26 @@ def errors(measured: Sequence[LayerRadii]) -> Tensor:
     return torch.cat([(m.radii - m.target).flatten() for m in measured])
 
 
+def standard_error(radii: Tensor, total: int) -> float:
+    r"""Standard error of a mean radius, from its points.
+
+    .. math:: s^2 = \frac{\mathrm{var}_b\,\bar r_b}{B}
+              + \Big(1 - \frac K T\Big) \frac{\sum_k (\bar r_{k+1} - \bar r_k)^2}{2 K (K - 1)}
+
+    of radii (K, B) of a run of T steps. The first term says how far the means of samples lie apart. All samples share
+    the same steps, one from each of K stretches of the run; the second term is the error of that draw.
+
+    Source: successive differences: Wolter, Introduction to Variance Estimation, 2007, Sec. 8.2.
+    """
+    radii = radii.detach().double()
+    steps, samples = radii.shape
+    squared = radii.mean(0).var().item() / samples if samples > 1 else 0.0
+    if steps > 1:
+        across = radii.mean(1).diff().square().sum().item() / (2 * steps * (steps - 1))
+        squared += (1 - steps / total) * across
+    return math.sqrt(squared)
+
+
 @dataclass(frozen=True)
 class Criteria:
     """When the radii have converged: all three hold, at the radii measured in a step.

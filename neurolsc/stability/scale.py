@@ -3,12 +3,12 @@
 `scale_to_radius` gives each layer two scales. Through depth the derivative is linear in w_in, so its scale follows from
 one measurement. The radius through time depends on the states, which the scale itself changes, so its scale is found as
 a root on a logarithmic axis. Layers above do not act on those below, so one sweep is enough. `match_firing_rates`
-scales thresholds, the control for pre-training.
+scales thresholds, the control for pre-training. `reads`, `steps` and `settle` serve initialisers as well.
 """
 
 import math
 import time as clock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,16 +17,14 @@ from torch import Tensor
 
 from neurolsc.display import progress_bar
 from neurolsc.network import Network, as_network, eval_mode
-from neurolsc.neurons.cell import Cell, Thresholds
-from neurolsc.stability.meter import CLOSER, InputStream, Meter, pick
-from neurolsc.stability.one_layer import bracket, next_reads, reads, scale_to_rate
-from neurolsc.stability.pretrain import PretrainResult, conclude
+from neurolsc.neurons.cell import Cell, State, Thresholds
+from neurolsc.stability.pretrain import CLOSER, InputStream, Meter, PretrainResult
 from neurolsc.stability.profile import depth_radius, time_radius
 from neurolsc.stability.rules import PretrainOptions, Target, as_rule, radius_target
 from neurolsc.stability.transitions import Transitions, draw_steps, follow
 from neurolsc.validation import tensor
 
-# ---------------------------------------------------------------- radii
+# ---- radii
 
 OPTIONS = ("rule", "direction", "samples", "steps", "include_input", "non_square", "criteria")
 
@@ -69,35 +67,30 @@ def scale_to_radius(
     """
     if unknown := options.keys() - set(OPTIONS):
         raise TypeError(f"scale_to_radius() takes the options {', '.join(OPTIONS)}; got {', '.join(sorted(unknown))}.")
-    chosen, started = PretrainOptions(target=target, **options), clock.perf_counter()
-    with eval_mode(as_network(network)):
-        steps = InputStream([x]).steps
-        meter = Meter(network, radius_target(target, steps, len(network.cells), chosen.direction), chosen, seed)
+    chosen, started, history = PretrainOptions(target=target, **options), clock.perf_counter(), list[dict[str, Any]]()
+    rule, criteria, scale = as_rule(chosen.rule, target), chosen.criteria, 1.0
+    with (
+        eval_mode(as_network(network)),
+        torch.no_grad(),
+        progress_bar(None, unit="measurement", desc="scale", shown=progress) as bar,
+    ):
+        total, cells = InputStream([x]).steps, network.cells
+        goal = radius_target(target, total, len(cells), chosen.direction)
+        meter = Meter(network, goal, chosen, seed)
         order, count = torch.randperm(x.shape[1], generator=meter.generator(0)), 2 * chosen.samples
-        some, others = pick(x, order[:count]), pick(x, order[count:])
-        history = _scale_layers(meter, some, progress)
-        profile = meter.fresh(InputStream([others if others.shape[1] else some]), 0)
-        smoothed = 0.0  # of one draw there is no deviation to smooth over
-        return conclude(meter, profile, steps, smoothed, len(history), history, clock.perf_counter() - started)
+        some, others = x[:, order[:count]], x[:, order[count:]]
+        at = draw_steps(total, meter.count(x, CLOSER), meter.generator(0))
 
+        def points(layer: int) -> Transitions:
+            return follow(network, some, at)[0][layer]
 
-def _scale_layers(meter: Meter, x: Tensor, progress: bool) -> list[dict[str, Any]]:
-    """Scale all layers, from the bottom up; a row for each measured radius through time."""
-    network, options, goal = meter.network, meter.options, meter.goal
-    rule, history = as_rule(options.rule, options.target), list[dict[str, Any]]()
-    at = draw_steps(x.shape[0], meter.count(x, CLOSER), meter.generator(0))
-
-    def points(layer: int) -> Transitions:
-        return follow(network, x, at)[0][layer]
-
-    with progress_bar(None, unit="measurement", desc="scale", shown=progress) as bar, torch.no_grad():
-        for layer, cell in enumerate(network.cells):
-            depth = goal.depth if layer or options.include_input else None
+        for layer, cell in enumerate(cells):
+            depth = goal.depth if layer or chosen.include_input else None
             for turn in range(4):
                 if depth is not None:
-                    radius = depth_radius(points(layer), layer, options.non_square, meter.generator(0)).radius
+                    radius = depth_radius(points(layer), layer, chosen.non_square, meter.generator(0)).radius
                     mean = radius.mean().item()
-                    met = abs(mean - depth) <= options.criteria.allowed(goal, depth) / 2
+                    met = abs(mean - depth) <= criteria.allowed(goal, depth) / 2
                     if not met and mean > 0:
                         rule.apply(cell, time=1.0, depth=depth / mean)
                     if (met or mean == 0) and turn:
@@ -106,57 +99,34 @@ def _scale_layers(meter: Meter, x: Tensor, progress: bool) -> list[dict[str, Any
                     break
                 start = {name: value.clone() for name, value in cell.state_dict().items()}
 
-                def radius_at(log_scale: float, layer: int = layer, cell: Cell = cell, start: Any = start) -> float:
+                def set_to(log: float, cell: Cell = cell, start: dict[str, Tensor] = start) -> None:
+                    nonlocal scale
                     cell.load_state_dict(start)
-                    rule.apply(cell, time=math.exp(log_scale), depth=1.0)
+                    scale = math.exp(log)
+                    rule.apply(cell, time=scale, depth=1.0)
+
+                def measure(layer: int = layer) -> float:
                     radius = time_radius(points(layer), layer).radius.mean().item()
-                    history.append({"layer": layer + 1, "scale": math.exp(log_scale), "time": radius})
-                    text = f"layer {layer + 1} scale {math.exp(log_scale):.3g} time {radius:.3f}"
-                    bar.set_postfix_str(text, refresh=False)
+                    history.append({"layer": layer + 1, "scale": scale, "time": radius})
+                    bar.set_postfix_str("layer {layer} scale {scale:.3g} time {time:.3f}".format(**history[-1]))
                     bar.update()
                     return radius
 
-                _scale_time(radius_at, goal.time, options.criteria.allowed(goal, goal.time), again=turn > 0)
+                close, near = (part * criteria.allowed(goal, goal.time) for part in (0.05, 0.4))
+                if turn:  # a layer that is scaled again may stay near the target
+                    set_to(0.0)
+                    if abs(measure() - goal.time) <= near:
+                        continue
+                settle(set_to, measure, goal.time, reach=math.log(1e4), close=close, limit=near)
                 if depth is None:
                     break
-    return history
+        others = others if others.shape[1] else some
+        profile, seconds = meter.fresh(InputStream([others]), 0), clock.perf_counter() - started
+        smoothed = 0.0  # of one draw there is no deviation to smooth over
+        return meter.conclude(profile, total, smoothed, len(history), history, seconds)
 
 
-def _scale_time(radius_at: Callable[[float], float], target: float, allowed: float, *, again: bool) -> None:
-    """Leave a layer at the scale whose radius through time is the target, or the nearest.
-
-    Where the layer is scaled again, it may stay near the target: within 0.4 of what is allowed.
-    """
-    from scipy.optimize import brentq  # takes 0.2 s to import
-
-    near, close = 0.4 * allowed, 0.05 * allowed
-    tried: list[tuple[float, float]] = []
-
-    @cache
-    def miss(log_scale: float) -> float:
-        missed = radius_at(log_scale) - target
-        tried.append((abs(missed), log_scale))
-        return missed if abs(missed) > close else 0.0
-
-    first = abs(miss(0.0))
-    if again and first <= near:
-        return
-    low, high = bracket(miss, math.log(1e4))
-    missed, at = min(tried)
-    if missed <= close < near < first:  # at once: it is flat there, as where a gate closes; no nearer
-
-        def nearly(log_scale: float) -> float:
-            apart = near - abs(miss(log_scale))
-            return apart if abs(apart) > near / 4 else 0.0
-
-        at = float(brentq(nearly, 0.0, at, xtol=1e-4))  # type: ignore[arg-type]
-    elif low < high:
-        brentq(miss, low, high, xtol=1e-4)
-        at = min(tried)[1]
-    radius_at(at)
-
-
-# ---------------------------------------------------------------- firing rates
+# ---- firing rates
 
 # Largest scale of thresholds, and one over the least: beyond, the threshold means nothing, or everything.
 REACH = 1e3
@@ -184,7 +154,7 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
             range brings a layer within the tolerance; the network is then as before.
         TypeError: if a cell has no thresholds, all are integrators, or network is not one.
     """
-    cells, x = as_network(network).cells, tensor("x", x)
+    cells, x, reached = as_network(network).cells, tensor("x", x), list[float]()
     if len(rates) != len(cells) or not all(0 <= rates[i] <= 1 for i in network.spiking):
         raise ValueError(f"rates must be {len(cells)} numbers in [0, 1], got {list(rates)}.")
     thresholds: dict[int, Thresholds] = {}
@@ -194,13 +164,11 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
         thresholds[layer] = own
     if not thresholds:
         raise TypeError("no layer spikes: all are integrators, whose thresholds nothing can scale.")
-    reached: list[float] = []
     with eval_mode(network):
-        read = reads(network, x, 0)
-        for layer, (cell, wanted) in enumerate(zip(cells, rates, strict=True)):
+        for layer, (read, wanted) in enumerate(zip(reads(network, x), rates, strict=True)):
             found = math.nan
             if layer in thresholds:
-                found = scale_to_rate(cell, thresholds[layer], read, wanted, reach=REACH)
+                found = scale_to_rate(cells[layer], thresholds[layer], read, wanted, reach=REACH)
             if abs(found - wanted) > tolerance * wanted:
                 for changed in thresholds.values():
                     changed.scale(1.0)
@@ -210,7 +178,6 @@ def match_firing_rates(network: Network, x: Tensor, rates: Sequence[float], *, t
                     f"than {tolerance:g} to take that."
                 )
             reached.append(found)
-            read = next_reads(network, read, layer)
     return reached
 
 
@@ -220,3 +187,98 @@ def no_thresholds(layer: str) -> str:
         f"{layer} does not say how its thresholds scale: use a start of weights alone, Glorot(), Orthogonal() or LSC(), "
         "or write its thresholds()."
     )
+
+
+def scale_to_rate(cell: Cell, thresholds: Thresholds, read: Tensor, wanted: float, *, reach: float) -> float:
+    """Scale thresholds, by `reach` at most, until a cell's rate is nearest to a wanted one; return its rate."""
+    return settle(
+        lambda log: thresholds.scale(math.exp(-log)),
+        lambda: rate(cell, read),
+        wanted,
+        reach=math.log(reach),
+        close=1e-3 * wanted,
+    )
+
+
+# ---- a layer by itself
+
+
+def reads(network: Network, x: Tensor) -> Iterator[Tensor]:
+    """The input of each layer in a run (T, B, n_in), sent by the layers below as they are set when its turn comes."""
+    with torch.no_grad():
+        below = network.embedded(x.to(network.dtype_and_device["device"]))
+        start = network.initial_states(below.shape[1])
+    for layer, cell in enumerate(network.cells):
+        if network.layer_delay:
+            with torch.no_grad():
+                first = network.cells[layer - 1].output(start.layers[layer - 1]) if layer else start.x
+                below = torch.cat([first.unsqueeze(0), below[:-1]])  # type: ignore[union-attr]
+        yield below
+        with torch.no_grad():
+            below = cell.run(below, cell.initial_state(below.shape[1]))[0]
+
+
+def steps(cell: Cell, read: Tensor) -> Iterator[tuple[Tensor, State, State]]:
+    """The run of a cell from rest: of every step its input, its state before and after."""
+    with torch.no_grad():
+        state = cell.initial_state(read.shape[1])
+    for x in read:
+        with torch.no_grad():
+            after = cell.update(x, cell.output(state), state)
+        yield x, state, after
+        state = after
+
+
+def rate(cell: Cell, read: Tensor) -> float:
+    """Spikes per neuron and step in a run from rest."""
+    with torch.no_grad():
+        return cell.run(read, cell.initial_state(read.shape[1]))[0].ne(0).double().mean().item()
+
+
+def settle(
+    set_to: Callable[[float], object],
+    measure: Callable[[], float],
+    target: float,
+    *,
+    reach: float,
+    close: float,
+    limit: float = 0.0,
+) -> float:
+    """Set a value so that its measure is nearest to a target, of all values tried; return the measure.
+
+    Of values that measure the same it is the one nearest to 0. The measure increases with the value, up to noise; the
+    value goes no farther than `reach` from 0, where it starts. A difference of `close` from the target will do. Where
+    the measure tends to the target, as a gate closes, the value stays where it is so far from it as `limit`.
+    """
+    from scipy.optimize import brentq  # takes 0.2 s to import
+
+    tried: list[tuple[float, float, float, float]] = []
+
+    @cache
+    def miss(value: float) -> float:
+        set_to(value)
+        found = measure()
+        missed = found - target if math.isfinite(found) else 1e12  # stands for what is not finite
+        tried.append((abs(missed), abs(value), value, found))
+        return missed if abs(missed) > close else 0.0
+
+    # widen away from 0 until the sign changes
+    here, near = miss(0.0), 0.0
+    far = -math.copysign(0.25, here)
+    while here and abs(near) < reach:
+        if miss(far) == 0 and 0 < limit < abs(here):
+
+            def nearly(value: float) -> float:
+                apart = limit - abs(miss(value))
+                return apart if abs(apart) > limit / 4 else 0.0
+
+            value = float(brentq(nearly, 0.0, far, xtol=1e-4))  # type: ignore[arg-type]
+            set_to(value)
+            return measure()
+        if miss(far) * here <= 0:
+            brentq(miss, min(near, far), max(near, far), xtol=1e-4)
+            break
+        near, far = far, math.copysign(min(2 * abs(far), reach), far)
+    _, _, value, found = min(tried)
+    set_to(value)
+    return found

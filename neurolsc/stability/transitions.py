@@ -10,6 +10,7 @@ arXiv:2308.12075, eq. 2, differentiates.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Literal, NamedTuple, get_args
 
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor
 
 from neurolsc.network import Network
-from neurolsc.neurons.cell import Cell, State
+from neurolsc.neurons.cell import Cell, State, WeightMatrix, owner_of
 from neurolsc.neurons.derivatives import Factors, JacobianOperator, LinearOperator, flat, lu_factors, unflat
 from neurolsc.neurons.isolated import Known
 from neurolsc.surrogate import exact_values
-from neurolsc.validation import whole
+from neurolsc.validation import set_value, whole
 
 # What stands for the radius between unequal widths: that of a random square sub-matrix (the paper's released code), or
 # the largest singular value. The text of the paper does not say.
@@ -81,6 +82,19 @@ def follow(network: Network, x: Tensor, steps: Tensor) -> tuple[list[Transitions
     return transitions, tuple(torch.stack(layer) for layer in zip(*outputs, strict=True))
 
 
+@contextmanager
+def without(matrices: Sequence[WeightMatrix]) -> Iterator[None]:
+    """Set weights to 0 for a while."""
+    places = [(owner_of(matrix.cell, matrix.name), matrix.weights.clone()) for matrix in matrices]
+    try:
+        for place, weights in places:
+            set_value(*place, torch.zeros_like(weights))
+        yield
+    finally:
+        for place, weights in places:
+            set_value(*place, weights)
+
+
 def draw_steps(total: int, count: int | None, generator: torch.Generator) -> Tensor:
     """Draw `count` of `total` steps, one at random from each of count equal stretches; None: all.
 
@@ -99,23 +113,9 @@ def stacked(states: list[State]) -> State:
     return type(states[0])(*(torch.cat(leaves) for leaves in zip(*states, strict=True)))
 
 
-def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> Tensor:
-    """The Jacobians (B, N, M) of a function of (B, M), and a context (B, ...), that treats samples apart.
+def step_of(t: Transitions) -> Callable[[Tensor, Tensor], Tensor]:
+    """The step of a cell, as a function of its state h (P, S) and input x."""
 
-    Every sample is repeated once per output and one backward pass picks one output from each copy. It needs neither
-    ``vmap`` nor ``jacrev``, which surrogates of other libraries refuse.
-    """
-    with torch.enable_grad():
-        at, context = at.detach(), tuple(c.detach() for c in context)
-        batch, outputs = at.shape[0], function(at, *context).shape[1]
-        copies = at.repeat_interleave(outputs, 0).requires_grad_()
-        rows = function(copies, *(c.repeat_interleave(outputs, 0) for c in context))
-        picked = rows.view(batch, outputs, outputs).diagonal(dim1=1, dim2=2).sum()
-        (gradient,) = torch.autograd.grad(picked, copies, create_graph=True, materialize_grads=True)
-    return gradient.view(batch, outputs, -1)
-
-
-def _step(t: Transitions) -> Callable[[Tensor, Tensor], Tensor]:
     def step(h: Tensor, x: Tensor) -> Tensor:
         state = unflat(h, t.before)
         with exact_values(t.cell):
@@ -124,13 +124,12 @@ def _step(t: Transitions) -> Callable[[Tensor, Tensor], Tensor]:
     return step
 
 
-def _output_below(t: Transitions) -> Callable[[Tensor], Tensor]:
-    below, like = t.below, t.state_below
-    assert below is not None
+def output_of(cell: Cell, like: State) -> Callable[[Tensor], Tensor]:
+    """The output of a cell, as a function of its state h (P, S)."""
 
     def output(h: Tensor) -> Tensor:
-        with exact_values(below):
-            return below.output(unflat(h, like))
+        with exact_values(cell):
+            return cell.output(unflat(h, like))
 
     return output
 
@@ -222,25 +221,14 @@ class Transposed(LinearOperator):
 def time_operator(t: Transitions) -> LinearOperator:
     """d h[t, l] / d h[t-1, l] at the points of t."""
     known = t.cell.derivatives()
-    return known.state_map(t.x, t.before) if known else JacobianOperator(_step(t), flat(t.before), t.x)
-
-
-def memory_operator(t: Transitions) -> LinearOperator:
-    """d h[t, l] / d h[t-1, l] at the points of t with the output z fixed: what does not go through the synapses."""
-
-    def step(h: Tensor, x: Tensor, z: Tensor) -> Tensor:
-        return flat(t.cell.update(x, z, unflat(h, t.before)))
-
-    with torch.no_grad():
-        z = t.cell.output(t.before)
-    return JacobianOperator(step, flat(t.before), t.x, z)
+    return known.state_map(t.x, t.before) if known else JacobianOperator(step_of(t), flat(t.before), t.x)
 
 
 def input_operators(t: Transitions) -> Sequence[LinearOperator]:
     """d h[t, l] / d x at the points of t, in the order in which they act."""
     if known := t.cell.derivatives():
         return known.input_maps(t.x, t.before)
-    return [JacobianOperator(lambda x, h: _step(t)(h, x), t.x, flat(t.before))]
+    return [JacobianOperator(lambda x, h: step_of(t)(h, x), t.x, flat(t.before))]
 
 
 def depth_operators(t: Transitions) -> list[LinearOperator]:
@@ -249,7 +237,7 @@ def depth_operators(t: Transitions) -> list[LinearOperator]:
         return [*input_operators(t)]
     if known := t.below.derivatives():
         return [*known.output_maps(t.state_below), *input_operators(t)]
-    return [JacobianOperator(_output_below(t), flat(t.state_below)), *input_operators(t)]
+    return [JacobianOperator(output_of(t.below, t.state_below), flat(t.state_below)), *input_operators(t)]
 
 
 def time_product(t: Transitions) -> OperatorProduct:

@@ -28,10 +28,8 @@ def perturbation_growth(
               l-1], \qquad g[t, l] = \frac{\mathrm{d} L}{\mathrm{d} h[t, l]}
 
     with t' = t-1 or t by the network's delay, and :math:`\delta h[\cdot, 0]` the input's change. Both are sums over
-    the same paths of products of the same derivatives, taken from one end and from the other (App. E): with
-    ``layer_delay=1`` the loss changes by :math:`g \cdot \delta h` summed over the layers, at every step. Of spikes a
-    small change moves none, or whole ones, while the tangent and the gradient have the surrogate's derivative. So what
-    the paper says of the forward pass is there true of the tangent only.
+    the same paths, taken from one end and from the other. Of spikes a small change moves none, or whole ones, while the
+    tangent and the gradient have the surrogate's derivative.
 
     Args:
         network: the network; its parameters are not changed.
@@ -104,12 +102,8 @@ def covariance_decay(sizes: Tensor, *, step: int = 0) -> CovarianceDecay:
               \qquad p_t = I_{1 - r_t^2}\Big(\frac B2 - 1, \frac12\Big)
 
     over B samples, with the regularised incomplete beta function I. Theorem 2 assumes that the covariance tends to 0
-    with the distance of any two steps. A p above 0.05 says that the correlation could be chance, not that there is
-    none: one below about :math:`2 / \sqrt B` cannot be distinguished from 0.
-
-    A network that starts at rest has the same state, and where its derivative does not depend on the input the same
-    derivative, in all samples at its first step; with ``layer_delay=1`` layer l has it for l more steps. A covariance
-    with such a step is 0 whatever the network does later: choose a step at which samples differ.
+    with the distance of any two steps; a correlation below about :math:`2 / \sqrt B` cannot be distinguished from 0.
+    A network at rest has the same derivatives in all samples, and so no covariance: choose a step where samples differ.
 
     Args:
         sizes: over steps and samples (..., K, B), as of :func:`neurolsc.stability.singular_values`, the paper's, or of

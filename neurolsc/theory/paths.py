@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from neurolsc.neurons.cell import Cell
-from neurolsc.neurons.derivatives import Derivatives, Term
 from neurolsc.validation import number, whole
 
 Delay = Literal[0, 1]
@@ -30,9 +29,8 @@ def log_paths(steps: Count, layers: Count, *, time: float = 1.0, depth: float = 
               \;\; (\mathrm{layer\_delay} = 0)
 
     Exactly the derivative of the :class:`PascalRNN`, and a bound of the norm of that of any network whose derivatives
-    have norms of at most ``time`` and ``depth``. Where time + depth = 1 it is a binomial probability, and so at most 1;
-    over a fixed number of layers it then vanishes with the steps. ``-inf`` where it is 0. In float64, with an absolute
-    error below 1e-9 up to 10,000 steps and layers.
+    have norms of at most ``time`` and ``depth``. ``-inf`` where it is 0. In float64, with an absolute error below 1e-9
+    up to 10,000 steps and layers.
 
     Raises:
         ValueError: if steps or layers are negative or no whole numbers, time or depth is negative or not finite, or
@@ -73,16 +71,10 @@ def log_path_sums(steps: int, layers: int, *, time: float = 1.0, depth: float = 
     which grows as :math:`T^{k+1} / (k+2)!` with k fixed, and exponentially with T/k fixed. Where time + depth = 1 it
     stays below Theorem 3's linear bound, :math:`(T+1)(T+2) / 2T`, and tends to a constant.
 
-    *What is bounded*: the variance of an entry of the update, up to a constant, by the mean of a norm of the update
-    (for updates of norm at most 1), and this by norms of products, with one sub-additive and sub-multiplicative norm
-    for all derivatives. Exact wherever all derivatives have norms of at most ``time`` and ``depth``.
-
-    *With these as means* (Theorem 1) the mean over a path of the n norms, to the power n, is put as its limit 1, by the
-    weak law of large numbers. But the law is about the mean, not about its n-th power, which grows by about
-    :math:`s^2 / 2` a factor where independent norms have the deviation s; the mean of their *product* is 1. Theorem 3
-    needs norms that surely sum to at most 1, or derivatives independent of all that come after them. A norm within any
-    epsilon of the *radius* exists for each matrix, not one for all: two matrices of radius 0.5 can have a product of
-    any radius. :func:`neurolsc.stability.singular_values` and ``lyapunov_exponents`` measure what radii do not.
+    It bounds the variance of an entry of the update, up to a constant, wherever all derivatives have norms of at most
+    ``time`` and ``depth``. Not so with means (Theorem 1): the law of large numbers is about the mean of n norms, not
+    its n-th power, which grows by about :math:`s^2 / 2` a factor where norms have the deviation s. Nor with radii: a
+    norm near the radius exists for each matrix, not one for all; two matrices of radius 0.5 can have a product of any.
 
     Args:
         steps: the largest T.
@@ -114,9 +106,7 @@ def log_input_derivatives(
     .. math:: \sum_{n=0}^{T-1-t} \mathrm{depth}\; D(n - \mathrm{layer\_delay},\; L - 1)
 
     with D of :func:`log_paths`, 0 where n is too small. Where time + depth = 1 it is the probability that of the arrows
-    that there is time for at least L go down. So "the derivative follows the constant 1" (the paper, Sec. III-B) is
-    true of the *sum* over all later outputs, and far from the end only: at the last step it is
-    :math:`\mathrm{depth}^L`, with a delay 0. The derivative of one output n steps later vanishes as n grows.
+    that there is time for at least L go down: near 1 far from the end only.
 
     Args:
         steps: T, the steps of the run, from 1.
@@ -190,28 +180,5 @@ class PascalRNN(Cell):
     def update(self, x: Tensor, z: Tensor, state: PascalState) -> PascalState:
         return PascalState(self.time * state.h + self.depth * x)
 
-    def closed_form(self) -> Derivatives:
-        return _PascalDerivatives(self)
-
     def config(self) -> dict[str, object]:
         return {"width": self.n_hidden, "time": self.time.item(), "depth": self.depth.item()}
-
-
-class _PascalDerivatives(Derivatives):
-    """Multiples of the identity."""
-
-    terms = (Term("leak", "lower time", "raise time", "#009e73"),)
-    reads_input = False
-
-    def __init__(self, cell: PascalRNN) -> None:
-        self.cell = cell
-        self.one = torch.eye(cell.n_hidden, **cell.dtype_and_device)
-
-    def by_state(self, x: Tensor, state: PascalState) -> dict[str, Tensor]:
-        return {"leak": (self.cell.time * self.one).expand(len(x), -1, -1)}
-
-    def by_input(self, x: Tensor, state: PascalState) -> Tensor:
-        return (self.cell.depth * self.one).unsqueeze(0)
-
-    def of_output(self, state: PascalState) -> Tensor:
-        return self.one.expand(len(state.h), -1, -1)

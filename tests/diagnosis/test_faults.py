@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import neurolsc
-from neurolsc import LIF, ALIFPlus, Network, diagnose, initialisers, try_cures
+from neurolsc import LIF, Network, diagnose, initialisers, try_cures
 from neurolsc.diagnosis.report import missing_classes
 from tests.diagnosis.networks import HEALTHY, PLANTS, batch, exploding, healthy
 
@@ -80,19 +80,6 @@ def test_a_learning_rate_that_is_too_high_is_named_and_a_lower_one_helps(digits)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("losses", "lr", "expected"),
-    [
-        ((3.0, 3.2, 3.1), None, ["learning rate too high"]),
-        ((3.0, 2.9, 2.95), 1.0, []),  # three epochs are believed before a few updates
-    ],
-)
-def test_a_history_says_whether_the_learning_rate_is_too_high(losses, lr, expected, digits):
-    rows = [{"train_loss": loss} for loss in losses]
-    assert named(diagnose(*digits, history=rows, lr=lr), None) == expected
-
-
-@pytest.mark.slow
 def test_a_layer_that_fires_often_is_no_fault_of_a_network_that_learnt(digits):
     network = copy.deepcopy(digits[0])
     PLANTS["low"][0](network)
@@ -127,12 +114,6 @@ def test_dead_layers_above_a_dead_one_dead_neurons_and_synchronous_ones():
             weights.copy_(weights[:1] + 0.01 * weights)
         network.cells[0].tau_v = torch.full((64,), 0.1)
     assert "synchronous layer" in named(diagnose(network, data), 1)
-
-
-def test_feedback_that_explodes_is_named(make_network, make_spikes):
-    diagnosis = diagnose(make_network(ALIFPlus, adaptation=50.0, gain=3), make_spikes(T=60))
-    grown = [f for f in diagnosis if f.name == "exploding through time"]
-    assert grown and all("due to the feedback" in f.cause for f in grown)
 
 
 @pytest.mark.parametrize("start", ["RateMatching(0.1)", "Relay(rate=0.1)"])

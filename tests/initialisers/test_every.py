@@ -4,7 +4,6 @@ import copy
 from dataclasses import dataclass
 
 import pytest
-import snntorch
 import torch
 from torch import Tensor, nn
 

@@ -3,7 +3,6 @@
 import itertools
 import re
 from dataclasses import replace
-from typing import NamedTuple
 
 import norse.torch as norse
 import pytest
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Network, radius_profile, wrap
 from neurolsc.initialisers import BySource, RateMatching, Relay
 from neurolsc.initialisers.relay import recurrence_share
-from neurolsc.neurons import ALIFPositive, ScaledParameter, SpikingCell
+from neurolsc.neurons import ALIFPositive
 from neurolsc.stability.transitions import follow
 from neurolsc.surrogate import FastSigmoid
 from neurolsc.validation import set_value
@@ -81,21 +80,6 @@ def test_radii_and_rates_are_where_they_were_wanted(make_network, short):
     torch.testing.assert_close(profile.depth_mean[1:], torch.full((2,), 0.5), rtol=0.05, atol=0)
 
 
-def test_recurrence_is_only_scaled_down_where_a_narrow_surrogate_passes_no_derivative(short):
-    narrow = snn.surrogate.fast_sigmoid(slope=25)
-    modules = [torch.nn.Linear(40, 32), snn.RLeaky(beta=0.9, linear_features=32, spike_grad=narrow)]
-    modules += [torch.nn.Linear(32, 32), snn.RLeaky(beta=0.9, linear_features=32, spike_grad=narrow)]
-    before = [module.recurrent.weight.clone() for module in modules[1::2]]
-    network = wrap([*modules, torch.nn.Linear(32, 4)])
-    BySource(depth=0).apply(network, [short])
-    for module, drawn, z in zip(modules[1::2], before, network.run(short).spikes, strict=True):
-        assert z.mean().item() == pytest.approx(0.15, rel=0.1)
-        scale = (module.recurrent.weight / drawn).detach()
-        torch.testing.assert_close(scale, scale.mean().expand_as(scale))
-        assert scale.mean() <= 1.0001
-    assert (radius_profile(network, short).time_mean <= 1.05).all()
-
-
 @pytest.mark.parametrize(("tau_v", "bounded"), [(0.1, False), (20.0, True)])
 def test_a_recurrence_is_no_more_than_the_bound_on_the_radius_through_time_allows(
     tau_v, bounded, make_network, make_spikes
@@ -119,46 +103,6 @@ def test_a_recurrence_is_no_more_than_the_bound_on_the_radius_through_time_allow
     assert ours.depth_mean[1].item() == pytest.approx(0.4, rel=0.06)
     if not bounded:
         assert all(map(torch.equal, network.state_dict().values(), free.state_dict().values()))
-
-
-class State(NamedTuple):
-    v: torch.Tensor
-
-
-class Growing(SpikingCell):
-    """A voltage that grows by itself."""
-
-    scaled_parameters = (ScaledParameter("w_in", "depth"), ScaledParameter("w_rec", "time"))
-
-    def initial_state(self, batch):
-        return State(torch.zeros(batch, self.n_hidden))
-
-    def distance(self, state):
-        return state.v - 1
-
-    def update(self, x, z, state):
-        return State(1.3 * state.v * (1 - z.detach()) + x @ self.w_in.T + z @ self.w_rec.T)
-
-
-def test_a_radius_that_is_not_due_to_the_recurrence_is_a_finding(short):
-    network = Network([Growing(40, 32)], 4)
-    found = BySource(rate=0.0).apply(network, [short])
-    assert [f.problem for f in found] == ["radius through time 1.3, not 1"]
-    assert "no scale of the recurrence" in found[0].cure
-
-
-def test_the_first_input_matrix_stays_and_zero_leaves_what_is_not_wanted(make_network, short):
-    network = make_network(n_in=40, width=32, gain=2)
-    first, w_in, rest = (
-        network.cells[0].w_in.clone(),
-        network.cells[1].w_in.clone(),
-        network.cells[1].theta_rest.clone(),
-    )
-    assert BySource(depth=0, recurrence=0, rate=0).apply(network, [short]) == ()
-    assert not network.cells[1].w_rec.any()
-    assert torch.equal(network.cells[1].w_in, w_in) and torch.equal(network.cells[1].theta_rest, rest)
-    BySource().apply(network, [short])
-    assert torch.equal(network.cells[0].w_in, first) and not torch.equal(network.cells[1].w_in, w_in)
 
 
 # ---- relays

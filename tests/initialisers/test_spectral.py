@@ -1,15 +1,11 @@
 """Starts by spectra: radii, exponents, singular values, orthogonal matrices."""
 
 import copy
-import math
 
 import pytest
-import snntorch as snn
 import torch
-from torch import nn
-from torch.autograd.functional import jacobian
 
-from neurolsc import LIF, Network, TransitionRule, pretrain, scale_to_radius, wrap
+from neurolsc import LIF, Network, TransitionRule, pretrain, scale_to_radius
 from neurolsc.initialisers import LSC, LSCLyapunov, LSCSingular, Orthogonal, named
 from neurolsc.initialisers.spectral import largest_exponent
 from neurolsc.neurons.cell import weight_matrices
@@ -58,24 +54,6 @@ def test_the_largest_exponent_is_the_target(exponent, name):
     assert largest_exponent(fewer, read, 1).mean() < measured.mean()
 
 
-def test_the_exponent_is_that_of_the_product_of_all_steps():
-    torch.manual_seed(0)
-    cell, x = LIF(5, 4, tau_v=3.0).double(), 2 * spikes(12, 1, 5, rate=0.5).double()
-    q = torch.randn(4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    q, state = q / q.norm(), cell.initial_state(1)
-    kind, fired = type(state), 0
-    for now in x:
-
-        def step(v, now=now):
-            return cell.update(now, cell.output(kind(v)), kind(v)).v
-
-        q = jacobian(step, state.v)[0, :, 0] @ q
-        state = kind(step(state.v).detach())
-        fired += int(cell.output(state).sum())
-    assert fired > 3
-    assert largest_exponent(cell, x, 0).item() == pytest.approx(math.log(q.norm()) / 12, rel=1e-9)
-
-
 def test_a_silent_layer_has_the_exponent_of_its_leak_and_no_recurrence_changes_it():
     network = Network([LIF(40, 8, spike=FastSigmoid(0.0))], 4)
     network.cells[0].tau_v = torch.full((8,), 4.0)
@@ -107,12 +85,3 @@ def test_orthogonal_matrices_have_one_singular_value(name):
     Orthogonal(0.7).apply(network, [])
     assert torch.equal(below.weights, before)
     torch.testing.assert_close(torch.linalg.svdvals(own.weights), torch.full((32,), 0.7), rtol=1e-5, atol=0)
-
-
-def test_recurrence_is_needed_before_anything_is_changed():
-    network = wrap([nn.Linear(7, 5), snn.RLeaky(0.9, linear_features=5), nn.Linear(5, 5), snn.Leaky(0.9)])
-    before = network.cells[0].get_parameter("layer.recurrent.weight").clone()
-    for start in (Orthogonal(), LSCLyapunov()):
-        with pytest.raises(TypeError, match="layer 2, a SnnTorchCell of a Leaky, names no recurrent matrix"):
-            start.apply(network, [spikes(N=7)])
-    assert torch.equal(network.cells[0].get_parameter("layer.recurrent.weight"), before)

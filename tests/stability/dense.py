@@ -1,9 +1,11 @@
 """Derivatives of a step as matrices, in closed form and by autograd: what radii and products are compared with."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from neurolsc.stability.transitions import Transitions, _output_below, _step, flat, jacobian
+from neurolsc.stability.transitions import Transitions, flat, output_of, step_of
 
 
 def time_derivative(t: Transitions) -> Tensor:
@@ -34,17 +36,17 @@ def depth_derivative(t: Transitions) -> Tensor:
 
 def time_derivative_by_autograd(t: Transitions) -> Tensor:
     """d h[t, l] / d h[t-1, l] (K B, S, S) by autograd, for any cell."""
-    return jacobian(_step(t), flat(t.before), t.x)
+    return jacobian(step_of(t), flat(t.before), t.x)
 
 
 def input_derivative_by_autograd(t: Transitions) -> Tensor:
     """d h[t] / d x (K B, S, n_in) by autograd."""
-    return jacobian(lambda x, h: _step(t)(h, x), t.x, flat(t.before))
+    return jacobian(lambda x, h: step_of(t)(h, x), t.x, flat(t.before))
 
 
 def output_derivative_by_autograd(t: Transitions) -> Tensor:
     """d x / d h below (K B, n_in, S_below) by autograd."""
-    return jacobian(_output_below(t), flat(t.state_below))
+    return jacobian(output_of(t.below, t.state_below), flat(t.state_below))
 
 
 def random_submatrix(m: Tensor, generator: torch.Generator) -> Tensor:
@@ -61,3 +63,19 @@ def random_submatrix(m: Tensor, generator: torch.Generator) -> Tensor:
         return random_submatrix(m.mT, generator).mT
     chosen = torch.rand(*m.shape[:-2], columns, generator=generator).argsort(-1)[..., :rows].to(m.device)
     return m.gather(-1, chosen.unsqueeze(-2).expand(*m.shape[:-1], rows))
+
+
+def jacobian(function: Callable[..., Tensor], at: Tensor, *context: Tensor) -> Tensor:
+    """The Jacobians (B, N, M) of a function of (B, M), and a context (B, ...), that treats samples apart.
+
+    Every sample is repeated once per output and one backward pass picks one output from each copy. It needs neither
+    ``vmap`` nor ``jacrev``, which surrogates of other libraries refuse.
+    """
+    with torch.enable_grad():
+        at, context = at.detach(), tuple(c.detach() for c in context)
+        batch, outputs = at.shape[0], function(at, *context).shape[1]
+        copies = at.repeat_interleave(outputs, 0).requires_grad_()
+        rows = function(copies, *(c.repeat_interleave(outputs, 0) for c in context))
+        picked = rows.view(batch, outputs, outputs).diagonal(dim1=1, dim2=2).sum()
+        (gradient,) = torch.autograd.grad(picked, copies, create_graph=True, materialize_grads=True)
+    return gradient.view(batch, outputs, -1)

@@ -8,10 +8,7 @@ import torch
 from torch import nn
 
 from neurolsc import (
-    GRU,
     LIF,
-    LSTM,
-    RNN,
     ALIFLowPass,
     ALIFPlus,
     ALIFPlusMinus,
@@ -67,27 +64,6 @@ def test_first_depth_row_is_the_derivative_by_the_input(make_spikes):
     torch.testing.assert_close(profile.depth[0], spectral_radius(square.w_in[:, :5]).expand(4, 2))
 
 
-@pytest.mark.parametrize("widths", [(30, 6, 9), (9, 6, 4)])
-def test_between_unequal_widths_the_treatment_is_named(widths, make_spikes):
-    n_in, first, second = widths
-    network, x = Network([ALIFPlus(n_in, first), ALIFPlus(first, second)], 2), make_spikes(T=5, B=2, N=n_in)
-    singular = radius_profile(network, x, non_square="singular")
-    torch.testing.assert_close(singular.depth[0], torch.linalg.matrix_norm(network.cells[0].w_in, 2).expand(5, 2))
-    t = follow(network, x, torch.arange(5))[0][1]
-    torch.testing.assert_close(singular.depth[1].flatten(), torch.linalg.matrix_norm(depth_derivative(t), 2))
-    assert singular.non_square == ("singular", "singular")
-    assert "* between unequal widths: largest singular value" in str(singular)
-
-    drawn = radius_profile(network, x)
-    assert drawn.non_square == ("submatrix", "submatrix")
-    assert "* between unequal widths: radius of a random square sub-matrix" in str(drawn)
-    assert (drawn.depth <= singular.depth + 1e-12).all()
-    assert torch.equal(drawn.depth, radius_profile(network, x).depth)
-    assert not torch.equal(drawn.depth, radius_profile(network, x, seed=1).depth)
-    with pytest.raises(ValueError, match="non_square must be one of 'submatrix', 'singular', got 'norm'"):
-        radius_profile(network, x, non_square="norm")
-
-
 @every_cell
 def test_cells_without_a_closed_form_give_the_same_radii(kind, make_network, make_spikes):
     x, spike = make_spikes(T=5, B=2), FastSigmoid()
@@ -100,18 +76,7 @@ def test_cells_without_a_closed_form_give_the_same_radii(kind, make_network, mak
     for own, known in zip(autograd.due_to, closed.due_to, strict=True):
         assert own["recurrence"] == pytest.approx(known["recurrence"], abs=1e-4)
         assert sum(own.values()) == pytest.approx(sum(known.values()), abs=1e-4)
-        assert next(iter(own)) == ("leak and reset" if kind is LIF else "leak and reset and adaptation")
-
-
-@pytest.mark.parametrize(
-    ("cell", "memory"), [(LSTM, 0.2), (lambda n_in, n: GRU(n_in, n, reset_after=True), 0.2), (RNN, 0.0)]
-)
-def test_memory_and_recurrence_of_gated_cells_share_the_radius(cell, memory, make_spikes):
-    profile = radius_profile(Network([cell(30, 6)], 2), make_spikes(T=3, B=2))
-    (parts,) = profile.due_to
-    assert sum(parts.values()) == pytest.approx(profile.time_mean.item(), rel=1e-4)
-    assert set(parts) == {"memory", "recurrence"} == {term.name for term in profile.terms[0]}
-    assert parts["memory"] > memory or parts["memory"] == memory == 0
+        assert set(own) == {"rest", "recurrence"}
 
 
 # ---- what the radius is due to
@@ -130,33 +95,35 @@ def test_the_table_says_which_sum_a_mean_radius_is(make_network, make_spikes):
 
 
 @every_cell
-def test_leak_holds_a_layer_with_a_silent_surrogate(kind, make_network, make_spikes):
-    network = make_network(kind, layers=1, spike=FastSigmoid(dampening=0.0))
-    profile = radius_profile(network, make_spikes())
-    assert profile.due_to[0]["leak"] == pytest.approx(profile.time_mean.item())
-    cell = network.cells[0]
-    slowest = cell.decay_v.max() if kind is LIF else cell.decay_theta.max()
-    torch.testing.assert_close(profile.time, slowest.expand(1, 20, 6))
-
-
-@every_cell
-def test_recurrence_holds_a_layer_with_huge_recurrent_weights(kind, make_network, make_spikes):
-    # a wide surrogate, which such voltages do not silence
-    network = make_network(kind, layers=1, recurrent_init="orthogonal", spike=FastSigmoid(sharpness=1e-3))
+def test_the_main_term_is_the_leak_the_recurrence_or_the_reset_that_was_made_large(kind, make_network, make_spikes):
+    wide = FastSigmoid(sharpness=1e-3)  # which large voltages do not silence
+    network = make_network(kind, layers=3, recurrent_init="orthogonal", reset_gradient=True, spike=wide)
+    silent, recurrent, reset = network.cells
+    silent.spike = FastSigmoid(dampening=0.0)
     with torch.no_grad():
-        network.cells[0].w_rec.mul_(1000)
-    assert radius_profile(network, make_spikes()).main_term(0).name == "recurrence"
+        recurrent.w_rec.mul_(1000)
+    if kind is LIF:
+        reset.theta.fill_(100.0)
+    else:
+        reset.theta_rest = 100.0
+    profile = radius_profile(network, make_spikes())
+    assert [profile.main_term(i).name for i in range(3)] == ["leak", "recurrence", "reset"]
+    slowest = silent.decay_v.max() if kind is LIF else silent.decay_theta.max()
+    torch.testing.assert_close(profile.time[0], slowest.expand(20, 6))
 
 
-@every_cell
-def test_reset_holds_a_layer_with_large_thresholds_and_a_reset_gradient(kind, make_network, make_spikes):
-    network = make_network(kind, layers=1, reset_gradient=True, spike=FastSigmoid(sharpness=1e-3))
-    for cell in network.cells:
-        if kind is LIF:
-            cell.theta.fill_(100.0)
-        else:
-            cell.theta_rest = 100.0
-    assert radius_profile(network, make_spikes()).main_term(0).name == "reset"
+@pytest.mark.parametrize("widths", [(30, 6, 9), (9, 6, 4)])
+def test_between_unequal_widths_the_treatment_is_named(widths, make_spikes):
+    n_in, first, second = widths
+    network, x = Network([ALIFPlus(n_in, first), ALIFPlus(first, second)], 2), make_spikes(T=5, B=2, N=n_in)
+    singular, drawn = (radius_profile(network, x, non_square=rule) for rule in ("singular", "submatrix"))
+    torch.testing.assert_close(singular.depth[0], torch.linalg.matrix_norm(network.cells[0].w_in, 2).expand(5, 2))
+    for profile, name in ((singular, "largest singular value"), (drawn, "radius of a random square sub-matrix")):
+        assert f"* between unequal widths: {name}" in str(profile)
+    assert (drawn.depth <= singular.depth + 1e-12).all()
+    assert not torch.equal(drawn.depth, radius_profile(network, x, seed=1).depth)
+    with pytest.raises(ValueError, match="non_square must be one of 'submatrix', 'singular', got 'norm'"):
+        radius_profile(network, x, non_square="norm")
 
 
 # ---- sub-sampling and errors

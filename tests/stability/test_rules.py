@@ -7,11 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from neurolsc import LIF, ALIFPlus, ALIFPlusMinus, Cell, Criteria, Network, PaperRule, TransitionRule
+from neurolsc import LIF, ALIFPlusMinus, Cell, Criteria, Network, PaperRule, TransitionRule
 from neurolsc.neurons.cell import ScaledParameter
 from neurolsc.stability import rules
-from neurolsc.stability.meter import Measurement, Meter, standard_error
-from neurolsc.stability.rules import LayerRadii, PretrainOptions, RadiusTarget, as_rule, radius_target
+from neurolsc.stability.pretrain import Measurement, Meter
+from neurolsc.stability.rules import (
+    LayerRadii,
+    PretrainOptions,
+    RadiusTarget,
+    as_rule,
+    radius_target,
+    standard_error,
+)
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -153,17 +160,6 @@ def test_transition_rule_multiplies_both_derivatives_by_exactly_kappa(kind, kapp
     torch.testing.assert_close(cell.derivatives().by_input(None, state), by_input / kappa, rtol=1e-12, atol=0)
     if rest is not None:  # a shorter time constant lowers the threshold at rest, unless it is held
         assert torch.allclose(cell.theta_rest, rest) == hold_threshold
-
-
-def test_decays_stay_below_the_longest_time_constant(monkeypatch):
-    monkeypatch.setattr(rules, "LONGEST", 500.0)
-    cell = ALIFPlus(6, 5, tau_v=2.0)
-    decay_v, decay_theta = cell.decay_v, cell.decay_theta
-    TransitionRule().apply(cell, time=0.9, depth=1.0)
-    torch.testing.assert_close((cell.decay_v, cell.decay_theta), (0.9 * decay_v, 0.9 * decay_theta))
-    for _ in range(100):
-        TransitionRule().apply(cell, time=1.15, depth=1.0)
-    torch.testing.assert_close((cell.tau_v, cell.tau_theta), (torch.full((5,), 500.0), torch.full((5,), 500.0)))
 
 
 @pytest.mark.parametrize(

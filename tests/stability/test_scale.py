@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from neurolsc import (
     scale_to_radius,
 )
 from neurolsc.stability import rules
+from neurolsc.stability.scale import settle
 from neurolsc.surrogate import FastSigmoid
 
 # ---- radii
@@ -116,3 +118,28 @@ def test_rates_and_cells_that_do_not_fit_are_refused(make_network, make_spikes):
             match_firing_rates(make_network(), make_spikes(), bad)
     with pytest.raises(TypeError, match="layer 1, a Other, does not say how its thresholds scale"):
         match_firing_rates(Network([Other(30, 4)], 2), make_spikes(), [0.1])
+
+
+# ---- roots
+
+REACH = math.log(1e4)
+CASES: dict[str, tuple[Callable[[float], float], float]] = {
+    "line": (lambda x: 2 * x - 1, 0.5),
+    "exponential": (lambda x: math.exp(5 * x) - 40, math.log(40) / 5),
+    "jump": (lambda x: 1.0 if x > 0.3 else -2.0, 0.3),
+    "flat": (lambda x: 0.01 * x - 0.001 if x < 0.9 else 100.0, 0.1),
+    "infinite": (lambda x: math.inf if x > 0.7 else x - 0.6, 0.6),
+    "the same everywhere": (lambda x: 1.0, 0.0),
+    "out of reach": (lambda x: x - 20, REACH),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_value_is_set_so_that_its_measure_is_nearest_to_the_target(name):
+    function, at = CASES[name]
+    values = [0.0]
+    found = settle(values.append, lambda: function(values[-1]) + 3, 3.0, reach=REACH, close=1e-9)
+    assert values[-1] == pytest.approx(at, abs=3e-4)
+    assert found == function(values[-1]) + 3
+    assert abs(found - 3) == pytest.approx(min(abs(function(x)) for x in values), abs=1e-9)
+    assert len(values) < 40 and all(-REACH <= x <= REACH for x in values)

@@ -81,19 +81,6 @@ def test_derivatives_are_those_of_the_networks_step(kind, layer_delay, make_netw
     assert path.any()
 
 
-@every_cell
-def test_both_ways_have_the_same_gradient_by_the_parameters(kind, make_network, make_spikes):
-    settings = {"reset_gradient": True, "tau_v": 2.0, "spike": surrogate.Gaussian(learnable=True)}
-    for t in points(make_network(kind, width=5, gain=8, **settings), make_spikes(T=4, B=2)):
-        weights = torch.randn(8, *time_derivative(t).shape[1:])
-        gradients = [
-            torch.autograd.grad((weights * m).sum(), list(t.cell.parameters()), allow_unused=True)
-            for m in (time_derivative(t), time_derivative_by_autograd(t))
-        ]
-        torch.testing.assert_close(*gradients, **TOLERANCE)
-        assert gradients[0][1].any()
-
-
 # ---- products
 
 

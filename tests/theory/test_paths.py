@@ -97,22 +97,6 @@ def test_the_derivative_of_the_summed_outputs_is_that_of_autograd_through_a_netw
 
 
 @both
-def test_of_one_state_by_another_it_is_the_formula_for_paths(layer_delay):
-    network = pascal(3, layer_delay, time=0.7, depth=0.4)
-    states = network.initial_states(1)
-    first = [leaf.h.requires_grad_() for leaf in states.layers]
-    for n in range(1, 9):
-        _, states = network.step(torch.zeros(1, 1), states)
-        found = torch.autograd.grad(states.layers[2].h, first, retain_graph=True, materialize_grads=True)
-        for below, gradient in enumerate(reversed(found)):
-            # without a delay the first arrow from a state leads through time
-            wanted = log_paths(n, below, time=0.7, depth=0.4, layer_delay=layer_delay).exp().item()
-            if not layer_delay and below:
-                wanted -= 0.4 * log_paths(n, below - 1, time=0.7, depth=0.4, layer_delay=0).exp().item()
-            assert gradient.item() == pytest.approx(wanted, abs=1e-14)
-
-
-@both
 def test_whatever_measures_radii_finds_its_numbers(layer_delay):
     network, x = pascal(2, layer_delay, 3, time=0.7, depth=0.4), torch.randn(6, 2, 3)
     profile = radius_profile(network, x)
@@ -122,4 +106,3 @@ def test_whatever_measures_radii_finds_its_numbers(layer_delay):
     for found in (profile.depth, depth):
         torch.testing.assert_close(found, torch.full((2, 6, 2), 0.4))
     torch.testing.assert_close(lyapunov_exponents(network, x), torch.full((2, 2, 1), math.log(0.7)))
-    assert profile.main_term(1).name == "leak"
