@@ -129,6 +129,7 @@ def pretrain(
                         f"than {checkpoint}, or remove it."
                     )
                 run.restore(state)
+        before: dict[str, Any] = {}
         with progress_bar(chosen.max_steps, initial=run.step, unit="step", desc="pretrain", shown=progress) as bar:
             while True:
                 if checkpoint is not None:
@@ -437,8 +438,9 @@ class Meter:
             problem = f"mean radii are on target, but those through {widest.direction} spread by {spread:.2f}"
             cure = "take more steps, soften the surrogate (sharpness), or allow a wider deviation"
             found.append(Finding(widest.layer + 1, problem, cure))
-        errors = ([standard_error(r, total) for r in getattr(profile, way)] for way in WAYS)
-        return PretrainResult(met and not silent, steps, history, profile, *errors, tuple(found), self.options, seconds)
+        time, depth = ([standard_error(r, total) for r in getattr(profile, way)] for way in WAYS)
+        converged = met and not silent
+        return PretrainResult(converged, steps, history, profile, time, depth, tuple(found), self.options, seconds)
 
 
 # ---- the result
