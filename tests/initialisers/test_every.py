@@ -4,6 +4,7 @@ import copy
 from dataclasses import dataclass
 
 import pytest
+import snntorch
 import torch
 from torch import Tensor, nn
 
