@@ -81,11 +81,6 @@ def test_a_run_equals_the_equations_in_python_integers(kind):
         assert [ints(step.spikes[i][0]) for step in ours] == [out[i] for out in theirs]
 
 
-@given(st.integers(-(2**23) + 1, 2**23 - 1), st.integers(0, 4096))
-def test_decay_rounds_towards_zero(x, k):
-    assert decay(torch.tensor(float(x), dtype=torch.float64), torch.tensor(float(k))).item() == dec(x, k)
-
-
 @given(st.integers(-(2**24) + 1, 2**24))
 def test_wrap_keeps_24_bits(u):
     assert wrap(torch.tensor(float(u), dtype=torch.float64)).item() == wrapped(u)

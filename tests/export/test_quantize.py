@@ -122,14 +122,6 @@ class QIF(LIF):
         return type(state)(super().update(x, z, state).v + 0.1 * state.v**2)
 
 
-class Sharper(ALIFPlus):
-    """The step of an ALIF: only what it starts from differs."""
-
-    @staticmethod
-    def draw_adaptation(scale: float, n_in: int, n_hidden: int) -> torch.Tensor:
-        return torch.full((n_hidden,), scale)
-
-
 def with_own(name: str, value: Any) -> Network:
     network = make("subtract")
     setattr(network.cells[1], name, value)
@@ -172,16 +164,6 @@ def test_networks_without_integers_are_refused_by_layer_and_number(name):
     build, message = REFUSED[name]
     with pytest.raises((TypeError, ValueError), match=message):
         quantize(build())
-
-
-def test_a_subclass_with_the_same_step_is_quantised_as_the_neuron_that_it_is():
-    torch.manual_seed(0)
-    settings: Any = {"reset": "static", "tau_v": 5.0, "tau_theta": 20.0, "b_theta": 0.05, "adaptation": 0.3}
-    network, plain = Network([Sharper(N_IN, WIDTH, **settings)], N_OUT), Network([alif()], N_OUT)
-    plain.load_state_dict(network.state_dict())
-    ours, theirs = (quantize(net).run(spikes(rate=0.4)).spikes[0] for net in (network, plain))
-    assert ours.mean() > 0.05
-    assert torch.equal(ours, theirs)
 
 
 def test_one_sign_down_to_a_power_of_2_is_refused_and_few_units_can_be_forced():
