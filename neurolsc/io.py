@@ -1,8 +1,7 @@
 """Files: networks and checkpoints, whole-or-nothing writing, locks, one kind of error.
 
 A network is a safetensors file with one JSON text that says what its tensors belong to; reading it builds registered
-classes only. Every file is written under a temporary name in its folder and then renamed, so that a crash or a full
-disk leaves the old file.
+classes only.
 """
 
 import contextlib
@@ -43,8 +42,6 @@ CONVERTERS: list[Callable[[Network], Network]] = []  # cells of another library 
 def save(network: Network, path: str | PathLike[str]) -> None:
     """Write a network: its layout, parameters and buffers bit by bit, and which are frozen.
 
-    Equal networks give equal bytes.
-
     Args:
         network: cells and surrogates of this package, and registered ones (:func:`neurolsc.register`). A network made
             by :func:`neurolsc.wrap` is written in our own cells (:func:`neurolsc.export.from_wrapped`) where these have
@@ -79,10 +76,9 @@ def save(network: Network, path: str | PathLike[str]) -> None:
         if value.layout != torch.strided or value.dtype == torch.complex128:
             raise TypeError(f"{name} cannot be stored: {value.dtype}, {value.layout}; wanted dense, at most 64 bit.")
         tensors[name] = value.cpu().clone(memory_format=torch.contiguous_format)
-    shapes = {name: value.shape for name, value in tensors.items()}
-    rebuilt = {name: value.shape for name, value in _build(config, tensors).state_dict().items()}
-    if shapes != rebuilt:
-        odd = sorted(name for name in shapes.keys() | rebuilt.keys() if shapes.get(name) != rebuilt.get(name))
+    rebuilt = _build(config, tensors).state_dict()
+    shapes, again = ({name: value.shape for name, value in part.items()} for part in (tensors, rebuilt))
+    if odd := sorted(name for name in shapes | again if shapes.get(name) != again.get(name)):
         raise ValueError(f"the network could not be built again from its layout: {', '.join(odd)} would differ.")
     header = {"kind": "network", "format": FORMAT, "version": __version__, "content": config}
     data = safetensors.torch.save(tensors, {"neurolsc": json.dumps(header)})  # one entry: their order is random
@@ -283,11 +279,7 @@ TEMPORARY = ".neurolsc-tmp"
 
 
 def atomic_write(path: str | PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Write a file whole or not at all, by a function that writes into an open binary file; a link is followed.
-
-    Raises:
-        OSError: if the file cannot be written; the old one is then untouched. The message names the file.
-    """
+    """Write a file whole or not at all, by a function that writes into an open binary file; a link is followed."""
     target = os.path.realpath(path)
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(8)}{TEMPORARY}")
@@ -351,10 +343,10 @@ def lock_file(path: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(path: str | PathLike[str] | None) -> Iterator[None]:
-    """Exclude all other processes and threads from a path, by a lock of the operating system; None: no lock.
+    """Exclude all other processes and threads from a path, or raise a BlockingIOError; None: no lock.
 
     The lock ends with its process. Between machines it holds where the shared disk carries locks (NFS 4, Lustre with
-    ``flock``, GPFS). A path that is locked already is a BlockingIOError.
+    ``flock``, GPFS).
     """
     if path is None:
         yield
@@ -383,10 +375,7 @@ def locked(path: str | PathLike[str] | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusing(path: str | PathLike[str], what: str) -> Iterator[None]:
-    """Raise a ``ValueError`` that names the file for any error inside the block.
-
-    The text of a ``ValueError`` follows the name of the file; any other error follows `what`, such as "damaged".
-    """
+    """Raise a ``ValueError`` that names the file, and `what` is wrong, for any error inside the block."""
     try:
         with np.errstate(all="ignore"):
             yield

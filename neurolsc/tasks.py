@@ -1,8 +1,4 @@
-"""Tasks: targets of a network, its loss, and metrics of how well it does.
-
-:func:`neurolsc.train` and :func:`neurolsc.evaluate` take a task: one of these, or any object with
-the attribute and the two methods of :class:`Task`.
-"""
+"""Tasks: targets of a network, its loss, and metrics of how well it does."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,13 +15,11 @@ __all__ = ["BinaryPerStep", "ClassPerStep", "Classification", "Task", "cross_ent
 
 
 class Task(Protocol):
-    """A task: logits (T, B, C) and targets in, a loss and named measures out.
+    """A task of :func:`neurolsc.train` and :func:`neurolsc.evaluate`: logits (T, B, C) and targets in, numbers out.
 
-    Both are means over samples, and within a sample over its own steps, True in the mask (T, B). Make it a dataclass:
-    its ``repr`` is compared when a training goes on from a checkpoint.
-
-    A measure is taken to be a share of samples, the higher the better. For any other, an attribute ``kinds`` maps its
-    name to a :class:`neurolsc.metrics.MetricSpec`.
+    These are means over samples, and within a sample over its own steps, True in the mask (T, B). Make it a dataclass:
+    its ``repr`` is compared when a training goes on from a checkpoint. A measure is taken to be a share of samples, the
+    higher the better; for any other, an attribute ``kinds`` maps its name to a :class:`neurolsc.metrics.MetricSpec`.
     """
 
     @property
@@ -85,7 +79,8 @@ class _PerStep:
     _losses: Callable[[Tensor, Tensor], Tensor]
 
     def loss(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        return _mean(self._losses(logits, targets), mask)
+        losses = self._losses(logits, targets)
+        return losses.mean() if mask is None else (losses * metrics.step_weights(mask, losses).to(losses.dtype)).sum()
 
     def measures(self, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> dict[str, float]:
         return {name: getattr(metrics, name)(logits, targets, mask) for name in self.kinds}
@@ -95,13 +90,9 @@ class _PerStep:
 class ClassPerStep(_PerStep):
     r"""A class for every step, such as the next letter of a text; targets are classes (T, B).
 
-    The loss is the cross-entropy,
-
-    .. math:: -\frac{1}{B} \sum_b \frac{1}{T_b} \sum_{t < T_b}
-        \log \mathrm{softmax}(o[t, b])_{y[t, b]},
-
-    the measures are :func:`neurolsc.metrics.perplexity` (the score, over all steps of a data set)
-    and :func:`neurolsc.metrics.step_accuracy`.
+    The loss is that of :func:`cross_entropy` with classes :math:`y[t, b]`; the measures are
+    :func:`neurolsc.metrics.perplexity` (the score, over all steps of a data set) and
+    :func:`neurolsc.metrics.step_accuracy`.
     """
 
     score = "perplexity"
@@ -167,10 +158,3 @@ def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) ->
     """
     metrics.check_classes(labels, logits)
     return ClassPerStep().loss(logits, labels.expand(logits.shape[:2]), mask)
-
-
-def _mean(losses: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean of losses (T, B) over the steps of each sample, then over samples."""
-    if mask is None:
-        return losses.mean()
-    return (losses * metrics.step_weights(mask, losses).to(losses.dtype)).sum()

@@ -1,5 +1,6 @@
 """What the tests share: a fresh seed for each, and networks with inputs under which they fire."""
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 
@@ -9,6 +10,7 @@ from hypothesis import settings
 from torch import Tensor
 
 from neurolsc import ALIFPlus, Cell, Network
+from neurolsc.experiment import DataSettings
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is first imported: kernels run on the CPU
@@ -67,3 +69,13 @@ def make_network() -> Callable[..., Network]:
         return Network(cells, n_out=4, layer_delay=layer_delay)
 
     return make
+
+
+_load = functools.cache(DataSettings.load)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes longer than a small training: pictures, and reading the data anew."""
+    monkeypatch.setattr("neurolsc.training.TrainResult.plot", lambda *_, **__: None)
+    monkeypatch.setattr(DataSettings, "load", lambda self, split: _load(self, split))

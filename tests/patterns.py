@@ -1,11 +1,15 @@
-"""A tiny task that a small network learns, for the tests of evaluation and training."""
+"""A tiny task that a small network learns, commands in this process, trainings that stop."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 
-from neurolsc import LIF, ALIFPlus, LIFState, Network
+from neurolsc import LIF, ALIFPlus, LIFState, Network, train
+from neurolsc.cli import app
 from neurolsc.neurons import Cell
 from neurolsc.training import PAPER
 
@@ -74,3 +78,31 @@ class Leak(Cell):
 
     def update(self, x: Tensor, z: Tensor, state: Any) -> Any:
         return type(state)(state.v / 2 + self.dropout(x) @ self.w.T)
+
+
+def succeed(*words: str | Path) -> str:
+    """What a command prints."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(*words: str | Path) -> str:
+    """What a command prints that ends with an error, which is no traceback."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code != 0 and "Traceback" not in result.output
+    return result.output
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def stopped(error: BaseException, epochs: int) -> Callable[..., Any]:
+    """A training that raises an error after some epochs."""
+
+    def stop(history: list[Any]) -> None:
+        if len(history) == epochs:
+            raise error
+
+    return lambda *data, **more: train(*data, on_epoch=stop, **more)

@@ -17,6 +17,7 @@ from neurolsc.experiment import DataSettings, Experiment, NetworkSettings, Train
 from neurolsc.experiment.run import NETWORK, SETTINGS, run_folder
 from neurolsc.export import from_nir, read_netx
 from neurolsc.neurons import LI
+from tests.patterns import names, refused, succeed
 
 DATA = DataSettings(data="shd", dt=0.05, channels=70, repeat=1, binary=True)
 CHIP = NetworkSettings(cell="ALIFPositive", width=8, tau_v=5.0, b_theta=0.002, adaptation=0.1, reset="static")
@@ -40,38 +41,22 @@ def saved(folder: Path) -> Path:
     return folder / "net.safetensors"
 
 
-def export(*words: str | Path) -> str:
-    result = CliRunner().invoke(app, ["export", *map(str, words)])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def refused(*words: str | Path) -> str:
-    result = CliRunner().invoke(app, ["export", *map(str, words)])
-    assert result.exit_code != 0 and "Traceback" not in result.output
-    return " ".join(result.output.split())
-
-
-def files(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
-
-
 def test_a_run_becomes_a_file_with_its_report(tmp_path):
     run = finished(tmp_path / "run")
-    output = export(run, "--to", "netx", "--samples", "6")
+    output = succeed("export", run, "--to", "netx", "--samples", "6")
     out = run / "netx"
-    assert files(out) == {"network.net", "report.json", "report.txt", "settings.toml"}
+    assert names(out) == {"network.net", "report.json", "report.txt", "settings.toml"}
     report = json.loads((out / "report.json").read_text())
     assert report["decisions"]["samples"] == 6
     assert all(a["rate_integer"] > 0.01 for a in report["activity"])
     assert (out / "report.txt").read_text().strip() in output
     assert len(read_netx(out / "network.net").run(torch.zeros(20, 1, 70)).spikes) == 2
-    assert "exists already" in refused(run, "--to", "netx", "--samples", "2", "--out", run)
+    assert "exists already" in refused("export", run, "--to", "netx", "--samples", "2", "--out", run)
 
 
 def test_a_run_becomes_a_nir_file_that_gives_its_network_back(tmp_path):
     run = finished(tmp_path / "run")
-    export(run, "--to", "nir", "--dt", "0.05")
+    succeed("export", run, "--to", "nir", "--dt", "0.05")
     before, after = neurolsc.load(run / NETWORK), from_nir(run / "nir" / "network.nir")
     assert [type(cell) for cell in after.cells] == [neurolsc.ALIFPositive] * len(before.cells)
     assert all(torch.equal(after.state_dict()[name], value) for name, value in before.state_dict().items())
@@ -79,8 +64,8 @@ def test_a_run_becomes_a_nir_file_that_gives_its_network_back(tmp_path):
 
 def test_fine_tuning_saves_the_network_that_is_exported(tmp_path):
     run, out = finished(tmp_path / "run"), tmp_path / "out"
-    export(run, "--to", "netx", "--samples", "8", "--fine-tune", "1", "--out", out)
-    assert files(out) >= {"network.net", "network.safetensors"}
+    succeed("export", run, "--to", "netx", "--samples", "8", "--fine-tune", "1", "--out", out)
+    assert names(out) >= {"network.net", "network.safetensors"}
     assert not list(out.glob("*.checkpoint"))
     tuned, before = (neurolsc.load(folder / NETWORK) for folder in (out, run))
     assert not torch.equal(tuned.cells[0].w_in, before.cells[0].w_in)
@@ -91,9 +76,9 @@ def test_a_simulator_that_is_missing_is_named_and_one_that_fails_leaves_no_expor
     monkeypatch.setenv("NEUROLSC_LAVA_PYTHON", sys.executable)  # which has no Lava
     result = CliRunner().invoke(app, ["export", str(run), "--to", "netx", "--samples", "2", "--verify"])
     assert result.exit_code != 0 and "Lava failed on" in result.output  # with the simulator's own traceback
-    assert files(run) == {NETWORK, SETTINGS}
+    assert names(run) == {NETWORK, SETTINGS}
     monkeypatch.setenv("NEUROLSC_LAVA_PYTHON", str(tmp_path / "nothing"))
-    output = export(run, "--to", "netx", "--samples", "2", "--verify")
+    output = succeed("export", run, "--to", "netx", "--samples", "2", "--verify")
     assert "golden samples through the integers of the file: 2 samples of 20 steps" in output
     assert "make lava-env" in (run / "netx/report.txt").read_text()
 
@@ -111,21 +96,21 @@ def test_a_simulator_that_is_missing_is_named_and_one_that_fails_leaves_no_expor
 def test_a_run_that_does_not_fit_is_refused_in_one_line_and_leaves_no_file(tmp_path, network, data, command, words):
     settings = NetworkSettings(**(CHIP.__dict__ | network)), DataSettings(**(DATA.__dict__ | data))
     run = finished(tmp_path / "run", *settings)
-    assert words in refused(run, "--to", *command)
-    assert files(run) == {NETWORK, SETTINGS}
+    assert words in refused("export", run, "--to", *command)
+    assert names(run) == {NETWORK, SETTINGS}
 
 
 def test_a_saved_network_becomes_a_file_compared_on_samples_of_a_file(tmp_path):
     file, x = saved(tmp_path), (torch.rand(50, 3, 20) < 0.3).numpy()
     np.save(tmp_path / "x.npy", x)
-    export(file, "--to", "netx", "--inputs", tmp_path / "x.npy")
+    succeed("export", file, "--to", "netx", "--inputs", tmp_path / "x.npy")
     report = json.loads((tmp_path / "net-netx" / "report.json").read_text())
     assert report["decisions"]["samples"] == 3
     assert report["activity"][0]["rate_integer"] > 0.05
     run = read_netx(tmp_path / "net-netx" / "network.net").run(torch.from_numpy(x))
     assert run.logits.abs().max() > 1000
-    export(file, "--to", "netx", "--out", tmp_path / "without")
-    export(file, "--to", "nir", "--dt", "0.001")
+    succeed("export", file, "--to", "netx", "--out", tmp_path / "without")
+    succeed("export", file, "--to", "nir", "--dt", "0.001")
     before = neurolsc.load(file).state_dict()
     again = from_nir(tmp_path / "net-nir" / "network.nir").state_dict()
     assert all(torch.equal(value, before[name]) for name, value in again.items())
@@ -144,6 +129,6 @@ def test_samples_that_do_not_fit_a_saved_network_are_refused_in_one_line(command
     monkeypatch.chdir(tmp_path)
     file = saved(tmp_path)
     np.save(tmp_path / "wide.npy", np.zeros((5, 1, 30)))
-    before = files(tmp_path)
-    assert words in refused(file, "--to", "netx", *command)
-    assert files(tmp_path) == before
+    before = names(tmp_path)
+    assert words in refused("export", file, "--to", "netx", *command)
+    assert names(tmp_path) == before

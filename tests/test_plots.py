@@ -1,6 +1,5 @@
 """Pictures: a file of the format that its suffix names, whole, and no figure left open."""
 
-import io
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -10,12 +9,10 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.figure import Figure
-from PIL import Image
 
 from neurolsc import RadiusProfile, plots, radius_profile
-from neurolsc.plots import line_style
 
-STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+STARTS = {"png": b"\x89PNG", "svg": b"<?xml"}
 
 
 @pytest.fixture(autouse=True)
@@ -45,15 +42,13 @@ def test_unknown_suffix_or_folder_is_an_error_and_leaves_nothing(profile, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("suffix", STARTS)
-def test_suffix_chooses_the_format(profile, suffix, tmp_path):
+def test_suffix_chooses_the_format(profile, tmp_path):
     with plt.rc_context({"svg.fonttype": "none"}):
-        profile.plot(tmp_path / f"profile.{suffix}")
-    assert is_a_picture(tmp_path / f"profile.{suffix}")
-    if suffix == "svg":
-        text = (tmp_path / "profile.svg").read_text(encoding="utf-8")
-        for words in ("layer 1 (from the input)*", "layer 2: mean", "target 0.5", "sub-matrix", "leak", "time step"):
-            assert words in text
+        profile.plot(tmp_path / "profile.svg")
+    assert is_a_picture(tmp_path / "profile.svg")
+    text = (tmp_path / "profile.svg").read_text(encoding="utf-8")
+    for words in ("layer 1 (from the input)*", "layer 2: mean", "target 0.5", "sub-matrix", "leak", "time step"):
+        assert words in text
 
 
 def test_pretraining_without_steps_and_curves_without_spikes():
@@ -116,16 +111,7 @@ def test_a_notebook_gets_a_figure_as_png_once_and_has_none_to_close(profile):
     figure = profile.plot()
     content = figure._repr_png_()
     assert content.startswith(STARTS["png"])
-    width, height = Image.open(io.BytesIO(content)).size
-    assert width > 1000 and height > 300
     assert not plt.get_fignums()  # what pyplot knows, the inline backend of a notebook shows once more
-
-
-def test_a_long_title_goes_on_in_the_next_line(profile):
-    figure = profile.plot(title="word " * 60)
-    figure.draw_without_rendering()
-    extent, line = figure._suptitle.get_window_extent(), figure.axes[0].title.get_window_extent()
-    assert extent.x1 <= figure.bbox.x1 and extent.height > 2 * line.height
 
 
 # ---- what the radius is due to
@@ -189,8 +175,3 @@ def test_where_there_are_words_every_value_has_a_row_from_the_top():
     assert [x for x, _ in means] == pytest.approx([0.3, 0.9, 0.6])
     assert [round(y) for _, y in means] == [0, 1, 1] and len({y for _, y in means}) == 3
     assert sorted(x for line in dots for x in line.get_xdata()) == [0.2, 0.4, 0.5, 0.7, 0.9]
-
-
-def test_more_arms_than_colours_are_told_apart_by_dashes():
-    styles = [line_style(number) for number in range(3 * len(plots.COLORS))]
-    assert len({tuple(style.items()) for style in styles}) == len(styles)

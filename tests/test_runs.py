@@ -5,10 +5,7 @@ from pathlib import Path
 import pytest
 
 from neurolsc.experiment.run import Stopped, run_folder
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
+from tests.patterns import names
 
 
 def unfinished(folder: Path, settings: str, *files: str) -> Path:

@@ -54,8 +54,6 @@ def test_a_label_for_all_steps_costs_as_much_as_at_every_step():
     assert BinaryPerStep().loss(torch.zeros(7, 2, 88), keys).item() == pytest.approx(88 * math.log(2))
 
 
-# learning
-
 CHANNELS, LATE = 4, 2
 
 

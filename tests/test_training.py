@@ -13,7 +13,7 @@ from pytorch_optimizer import AdaBelief, Lookahead
 from torch import Tensor, nn
 
 import neurolsc
-from neurolsc import Network, TrainResult, evaluate, train, wrap
+from neurolsc import Network, evaluate, train, wrap
 from neurolsc.datasets import collate
 from neurolsc.tasks import cross_entropy
 from neurolsc.training import PAPER, adabelief_lookahead
@@ -141,13 +141,6 @@ def test_the_layer_whose_surrogate_has_no_finite_derivative_is_named():
     ):
         train(network, **DATA, epochs=2, **QUIET)
     assert neurolsc.diagnose(network, collate([DATA["training"][i] for i in range(8)]))[0].layer == layer
-
-
-@pytest.mark.parametrize(("losses", "found"), [([1, 3, 2, 4], True), ([1, 2], False), ([1, 2, 0.9, 5], False)])
-def test_a_loss_that_only_grows_is_a_finding(losses: list[float], found: bool):
-    findings = TrainResult([{"train_loss": loss} for loss in losses], 1, False).findings
-    assert bool(findings) == found
-    assert not found or "only grew, from 1 in epoch 1 to 4 in epoch 4: lower the learning rate" in findings[0]
 
 
 @pytest.mark.parametrize(

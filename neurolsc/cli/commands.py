@@ -19,7 +19,7 @@ from neurolsc.cli.export import export
 from neurolsc.diagnosis import diagnose as diagnose_network
 from neurolsc.experiment import Experiment, StartSettings, Stopped
 from neurolsc.experiment.config import setting_names
-from neurolsc.experiment.run import NETWORK, SETTINGS, read_settings, run_folder, write_profile
+from neurolsc.experiment.run import NETWORK, SETTINGS, run_folder, write_profile
 from neurolsc.experiment.table import TABLE
 from neurolsc.export import quantize
 from neurolsc.io import write_json, write_text
@@ -77,7 +77,7 @@ OF_A_START = ("network", "data", "start")
 
 def _use_run(ctx: click.Context, _: click.Parameter, saved: Path | None) -> Path | None:
     if saved is not None and saved.is_dir():
-        read_settings(saved)  # refuses any folder but a finished run
+        Experiment.of(saved)  # refuses any folder but a finished run
         options.use_file(ctx, saved / SETTINGS, OF_A_START)
         return saved / NETWORK
     return saved
@@ -170,8 +170,6 @@ def train(experiment: Experiment, chip: str | None, out: Path) -> None:
             raise click.UsageError(f"not for {chip}: {error}") from error
     result = experiment.run(out, say=click.echo).training
     assert result is not None
-    for finding in result.findings:
-        click.echo(finding)
     score = experiment.data.task.score
     best = metric_spec(experiment.data.task, score).text(result.best[f"validation_{score}"])
     click.echo(f"best epoch {result.best_epoch}: validation {score.replace('_', ' ')} {best}")
@@ -190,10 +188,9 @@ def train(experiment: Experiment, chip: str | None, out: Path) -> None:
 @click.option("--batch-size", default=256, show_default=True, help="Samples at a time; the scores do not depend on it.")
 @options.device
 def evaluate(run: Path, split: Literal["test", "validation"], batch_size: int, device: str) -> None:
-    """Score a finished run, by default on the test set.
+    """Score a finished run, by default on the test set, and write test.json or validation.json into its folder.
 
-    The scores are written into its folder, as test.json or validation.json. Mode accuracy is the
-    paper's: every step votes for its largest logit, and the class with most votes is the decision.
+    Mode accuracy is the paper's: every step votes for its largest logit, and the class with most votes is the decision.
     A step whose largest logits tie does not vote.
     """
     click.echo(f"{run}, {split}\n{experiments.score(run, split, batch_size=batch_size, device=device)}")
@@ -207,10 +204,8 @@ def evaluate(run: Path, split: Literal["test", "validation"], batch_size: int, d
 def diagnose(run: Path, cures: bool, samples: int, out: Path | None) -> None:
     """Say what is wrong with a finished run, why, and what to try.
 
-    A line per layer: what its neurons do, radii and Lyapunov exponents, singular values, usable derivatives, what is
-    left of the input, and the gradient of the loss. Then the findings: layers that are dead, saturated, synchronous or
-    out of scale, gradients that explode or vanish, time constants that cannot move, missing classes, a learning rate
-    that is too high. The run stays as it is.
+    A line per layer: what its neurons do, radii, Lyapunov exponents, singular values, usable derivatives, what is left
+    of the input, and the gradient of the loss. Then the findings, from dead layers to a learning rate that is too high.
     """
     whole("samples", samples)
     if out is None:

@@ -8,7 +8,6 @@ import reprlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,10 +75,16 @@ class NetworkSettings:
             ValueError: if cell or surrogate are not known, the cell does not take a setting that differs from its
                 default, or an embedding is set for data without words.
         """
+        cell = CELLS.find(self.cell)  # the module of a cell of one's own is imported, for a file as well
         if self.weights:
-            return self.load(self.weights)
-        cell = CELLS.find(self.cell)
-        taken = _arguments_of(cell)
+            return load(self.weights)
+        taken: set[str] = set()
+        for base in cell.__mro__:  # with what a constructor passes on as **keywords
+            if "__init__" in vars(base):
+                parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+                taken |= {p.name for p in parameters}
+                if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                    break
         not_taken = [*(set(OF_A_CELL) - taken), *(() if "spike" in taken else OF_A_SPIKE)]
         if odd := [f.name for f in fields(self) if f.name in not_taken and getattr(self, f.name) != f.default]:
             raise ValueError(f"a cell {self.cell} does not take {', '.join(odd)}.")
@@ -100,23 +105,6 @@ class NetworkSettings:
         if words is None:
             return Network(cells, n_out, **rest)
         return Network(cells, embedding=Embedding(words, widths[0], tied=True), **rest)
-
-    def load(self, path: str | PathLike[str]) -> Network:
-        """The network of a file; the module of a cell of one's own is imported first."""
-        CELLS.find(self.cell)
-        return load(path)
-
-
-def _arguments_of(cls: type) -> set[str]:
-    """Arguments of a class's constructor, with those that it passes on as **keywords."""
-    names: set[str] = set()
-    for base in cls.__mro__:
-        if "__init__" in vars(base):
-            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-            names |= {p.name for p in parameters}
-            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-                break
-    return names
 
 
 # ---- the data

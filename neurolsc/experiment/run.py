@@ -36,7 +36,18 @@ from neurolsc.experiment.config import (
     setting_names,
 )
 from neurolsc.initialisers import LSC, StartReport, named
-from neurolsc.io import differences, lock_file, locked, read_toml, remove_temporaries, save, write_json, write_text
+from neurolsc.io import (
+    differences,
+    load,
+    lock_file,
+    locked,
+    read_toml,
+    remove_temporaries,
+    save,
+    write_csv,
+    write_json,
+    write_text,
+)
 from neurolsc.network import Network
 from neurolsc.neurons.cell import CELLS, Cell
 from neurolsc.stability import PretrainResult, RadiusProfile, radius_profile
@@ -110,14 +121,6 @@ def run_folder(path: str | PathLike[str], settings: dict[str, Any]) -> Iterator[
         os.replace(partial, final)
 
 
-def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
-    """The settings of a finished run; ``ValueError`` if the folder is not that of one."""
-    folder = Path(path)
-    if not (folder / SETTINGS).exists() or not (folder / NETWORK).exists():
-        raise ValueError(f"{folder} is not the folder of a finished run: it has no {SETTINGS} and {NETWORK}.")
-    return read_toml(folder / SETTINGS)
-
-
 def write_profile(profile: RadiusProfile, path: Path, title: str) -> None:
     """Write a profile to ``<path>.png`` and ``<path>.json``, JSON last."""
     profile.plot(path.with_name(f"{path.name}.png"), title=title)
@@ -156,7 +159,10 @@ class Experiment:
     @classmethod
     def of(cls, run: str | PathLike[str]) -> "Experiment":
         """The experiment of a finished run; ``ValueError`` if the folder is not that of one."""
-        return cls.from_settings(read_settings(run))
+        folder = Path(run)
+        if not (folder / SETTINGS).exists() or not (folder / NETWORK).exists():
+            raise ValueError(f"{folder} is not the folder of a finished run: it has no {SETTINGS} and {NETWORK}.")
+        return cls.from_settings(read_toml(folder / SETTINGS))
 
     @classmethod
     def from_settings(
@@ -196,8 +202,8 @@ class Experiment:
     def initialiser(self) -> str:
         """The initialiser that the network starts with, as :func:`neurolsc.initialisers.named` reads it.
 
-        If the settings name none it is ``Relay()``; or ``Default`` where weights are read from a file, radii are set to
-        a target, or the cell does not name the input matrix, voltage and threshold that Relay sets.
+        If the settings name none: ``Default`` where weights are read from a file, radii are set to a target, or the
+        cell does not name the input matrix, voltage and threshold that Relay sets; else ``Relay()``.
         """
         if self.start.start:
             return self.start.start
@@ -219,12 +225,7 @@ class Experiment:
         return f"{network}, {self.data.title}, seed {n.seed}"
 
     def build(self) -> Network:
-        """The network before its start; its weights are the same on every device.
-
-        Raises:
-            ValueError: if torch cannot use the device, the network of a file reads other data, or data of one step meet
-                layers with a delay.
-        """
+        """The network before its start, with the same weights on every device; ``ValueError`` if it cannot be."""
         training = self.data.load("train")
         words = training.n_words if isinstance(training, Words) else None
         network = self.network.build(training.n_in, training.n_classes, words)
@@ -292,7 +293,7 @@ class Experiment:
             if self.initialiser == "Default":
                 network = self.build()
             elif (folder / START).exists():
-                network = self.network.load(folder / START).to(device)
+                network = load(folder / START).to(device)
             else:
                 began = time.perf_counter()
                 network, found = self.begin()
@@ -332,8 +333,9 @@ class Experiment:
                 except FloatingPointError as error:
                     save(network, folder / NETWORK)
                     raise FloatingPointError(f"{error} They are saved in {folder / NETWORK}.") from error
-                training.to_csv(folder / "history.csv")
-                training.to_json(folder / "history.json")
+                write_csv(folder / "history.csv", training.history)
+                content = {name: getattr(training, name) for name in ("history", "best_epoch", "stopped_early")}
+                write_json(folder / "history.json", content)
                 radii = f", radii set to {self.pretraining.target}" if self.pretraining and self.lsc else ""
                 chance = 1 / network.n_out if isinstance(task, Classification) else None
                 title = f"{self.title}, start {self.initialiser}{radii}"
@@ -344,7 +346,8 @@ class Experiment:
 
 def load_network(run: str | PathLike[str], *, device: str = "cpu") -> Network:
     """The network of a finished run; ``ValueError`` if the folder is not that of one."""
-    return Experiment.of(run).network.load(Path(run) / NETWORK).to(usable_device(device))
+    CELLS.find(Experiment.of(run).network.cell)  # imports the module of a cell of one's own
+    return load(Path(run) / NETWORK).to(usable_device(device))
 
 
 def score(run: str | PathLike[str], split: Split, *, batch_size: int = 256, device: str = "cpu") -> Scores:
@@ -356,10 +359,9 @@ def score(run: str | PathLike[str], split: Split, *, batch_size: int = 256, devi
 
 
 def diagnose_run(run: str | PathLike[str], *, samples: int = 64, cures: bool = False) -> Diagnosis:
-    """Diagnose the network of a finished run, with samples of its training split drawn by its seed.
+    """Diagnose the network of a finished run, with samples of its training split drawn by its seed, and its history.
 
-    Missing classes are those of the whole split, the learning rate is that of the run, and its history is read if it
-    was trained. With ``cures`` the cure of every finding is tried. ``ValueError`` if the folder is not that of a run.
+    With ``cures`` the cure of every finding is tried. ``ValueError`` if the folder is not that of a run.
     """
     experiment, network = Experiment.of(run), load_network(run)
     data, seed, task = experiment.data.load("train"), experiment.network.seed, experiment.data.task

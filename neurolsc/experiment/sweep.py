@@ -157,8 +157,8 @@ def _become_worker() -> None:
 class RayTasks:
     """Workers on a Ray cluster, with a core each, and a GPU each if their networks run on one.
 
-    All nodes must see the sweep's folder, the data and this package under the same paths. The address is as
-    ``ray.init`` takes it; empty: the cluster of this machine or of RAY_ADDRESS, else a new one of this machine's cores.
+    All nodes must see the sweep's folder, the data and this package under the same paths. The address is that of
+    ``ray.init``; empty: the cluster of this machine or of RAY_ADDRESS, else a new one.
     """
 
     def __init__(self, address: str = "") -> None:

@@ -285,7 +285,9 @@ def _network(graph: Any, dt: float | None, layer_delay: Literal[0, 1] | None, me
         readout.weight.copy_(torch.tensor(matrix))
         if bias is not None:
             readout.bias.copy_(torch.tensor(bias))
-        network = Network(cells, readout.requires_grad_(last is not None or not cells[-1].integrator), layer_delay=layer_delay)
+        network = Network(
+            cells, readout.requires_grad_(last is not None or not cells[-1].integrator), layer_delay=layer_delay
+        )
     check_finite(network.state_dict())
     return network
 

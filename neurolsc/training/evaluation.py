@@ -16,8 +16,6 @@ from neurolsc.network import Network, NetworkState, Run, as_network, eval_mode
 from neurolsc.tasks import Classification, Task, metric_spec
 from neurolsc.validation import whole
 
-__all__ = ["Data", "Samples", "Scores", "batches", "carried", "evaluate", "rates", "size", "unpack"]
-
 
 class Samples(Protocol):
     """A map-style data set: item i is a pair (x, label) with x of shape (T, N).
@@ -44,12 +42,11 @@ Data = Samples | DataLoader[Any]
 class Scores(Displayed):
     """Result of :func:`evaluate`: means over samples, shares from 0 to 1.
 
-    Of samples of unequal length each counts its own steps only, and samples count equally. A measure of the task is an
-    attribute as well: ``scores.mode_accuracy``.
+    Of samples of unequal length each counts its own steps only, and samples count equally.
 
     Attributes:
         loss: of the task, in nats.
-        measures: of the task by name; of :class:`neurolsc.tasks.Classification` mode_accuracy and mean_accuracy.
+        measures: of the task by name, which are attributes, too, such as ``scores.mode_accuracy``.
         share_without_vote: :func:`neurolsc.metrics.share_without_vote`.
         firing_rate: spikes per neuron and step of every layer; None where outputs are not binary.
         silent_steps: share of (step, sample) pairs in which the last layer is silent; None as above.
@@ -79,14 +76,9 @@ class Scores(Displayed):
         shown = {name.replace("_", " "): self.kinds.get(name, SHARE).text(v) for name, v in self.measures.items()}
         shown |= {"loss": f"{self.loss:.3f}", "no vote": f"{self.share_without_vote:.1%}"}
         shown["silent last layer"] = or_dash(self.silent_steps, ".1%")
-        shown["spikes/neuron/step"] = rates(self.firing_rate)
+        shown["spikes/neuron/step"] = " ".join(or_dash(rate, ".4f") for rate in self.firing_rate)
         shown["synops/sample"] = or_dash(self.synops, ",.0f")
         return [Table(tuple(shown), [tuple(shown.values())])]
-
-
-def rates(layers: list[float | None]) -> str:
-    """Firing rates of layers as text."""
-    return " ".join(or_dash(rate, ".4f") for rate in layers)
 
 
 def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), batch_size: int = 256) -> Scores:
@@ -112,9 +104,9 @@ def evaluate(network: Network, dataset: Data, *, task: Task = Classification(), 
         for batch in batches("dataset", dataset, batch_size):
             x, targets, mask = unpack(batch, device)
             run = network.run(x, states, mask=mask)
-            states = carried(dataset, run)
+            states, size = after(dataset, run, mask)
+            sizes.append(size)
             spikes = [layer if metrics.is_binary(layer) else None for layer in run.spikes]
-            sizes.append(size(x, mask))
             measured.append({"loss": task.loss(run.logits, targets, mask).item()})
             if math.isfinite(measured[-1]["loss"]):
                 measured[-1] |= task.measures(run.logits, targets, mask)
@@ -167,11 +159,7 @@ def _synops(network: Network, x: Tensor, spikes: list[Tensor | None]) -> float |
 def batches(
     name: str, dataset: Data, batch_size: int, generator: torch.Generator | None = None
 ) -> DataLoader[tuple[Tensor, ...]]:
-    """The batches of a data set, by :func:`collate`, in order or shuffled by a generator; a loader as it is.
-
-    Those of a data set with ``streams`` are never shuffled. Data that are empty, of another kind, or a loader whose
-    batches are not time-first, are a ``ValueError`` or ``TypeError``, which names them.
-    """
+    """The batches of a data set, in order or, without ``streams``, shuffled by a generator; a loader as it is."""
     if isinstance(dataset, DataLoader):
         if len(dataset) == 0:
             raise ValueError(f"{name} is an empty DataLoader; at least one batch is needed.")
@@ -215,11 +203,8 @@ def unpack(batch: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor | N
     return x, targets, mask[0] if mask else None
 
 
-def size(x: Tensor, mask: Tensor | None) -> tuple[int, int]:
-    """Numbers of samples and of their steps in a batch (T, B, N)."""
-    return x.shape[1], x.shape[0] * x.shape[1] if mask is None else int(mask.sum())
-
-
-def carried(dataset: Data, run: Run) -> NetworkState | None:
-    """Initial state of the next batch of a data set with streams, else None."""
-    return run.states.detach() if hasattr(dataset, "streams") else None
+def after(dataset: Data, run: Run, mask: Tensor | None) -> tuple[NetworkState | None, tuple[int, int]]:
+    """Initial state of the next batch of a data set with streams, else None; numbers of samples and of their steps."""
+    steps, samples = run.logits.shape[:2]
+    state = run.states.detach() if hasattr(dataset, "streams") else None
+    return state, (samples, steps * samples if mask is None else int(mask.sum()))

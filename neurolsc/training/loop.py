@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from neurolsc.datasets.batches import drawn_from
-from neurolsc.display import Displayed, Table, progress_bar
+from neurolsc.display import Displayed, Table, or_dash, progress_bar
 from neurolsc.io import (
     check_finite,
     data_fingerprint,
@@ -26,14 +26,12 @@ from neurolsc.io import (
     network_fingerprint,
     read_tree,
     refusing,
-    write_csv,
-    write_json,
     write_tree,
 )
 from neurolsc.metrics import SHARE, BatchMetric, MetricSpec
 from neurolsc.network import Network, as_network
 from neurolsc.tasks import Classification, Task, metric_spec
-from neurolsc.training.evaluation import Data, batches, carried, evaluate, rates, size, unpack
+from neurolsc.training.evaluation import Data, after, batches, evaluate, unpack
 from neurolsc.training.optim import (
     Cosine,
     FromTorch,
@@ -122,9 +120,9 @@ class TrainResult(Displayed):
     """Result of :func:`train`; the network itself has the weights of the best epoch.
 
     Attributes:
-        history: one row per epoch: epoch (from 1), train_loss, train_ and the task's score (means while the weights
-            move), validation_loss, validation_ and the task's measures, then of the validation samples as in
-            :class:`Scores` share_without_vote, firing_rate, silent_steps, synops, and seconds.
+        history: one row per epoch: epoch (from 1), train_loss and train_<score> (means while the weights move),
+            validation_loss, validation_<measure>, seconds, and of the validation samples as in :class:`Scores`
+            share_without_vote, firing_rate, silent_steps, synops.
         best_epoch: epoch with the lowest validation loss, from 1.
         stopped_early: True if the patience ran out.
         measure: how the score is read.
@@ -139,17 +137,6 @@ class TrainResult(Displayed):
     def best(self) -> Row:
         """The row of the best epoch."""
         return self.history[self.best_epoch - 1]
-
-    @property
-    def findings(self) -> tuple[str, ...]:
-        """A warning if the training loss only grew."""
-        losses = [row["train_loss"] for row in self.history]
-        if len(losses) < 3 or min(losses[1:]) <= losses[0]:
-            return ()
-        return (
-            f"the training loss only grew, from {losses[0]:.3g} in epoch 1 to {losses[-1]:.3g} in epoch {len(losses)}: "
-            "lower the learning rate, or set the radii first (neurolsc.pretrain).",
-        )
 
     @property
     def score(self) -> str:
@@ -173,20 +160,12 @@ class TrainResult(Displayed):
             row = self.history[epoch - 1]
             losses = [f"{row[f'{part}_loss']:.3f}" for part in ("train", "validation")]
             scores = [self.measure.text(row[f"{part}_{score}"]) for part in ("train", "validation")]
-            rows.append((str(epoch), *losses, *scores, rates(row["firing_rate"])))
+            rows.append((str(epoch), *losses, *scores, " ".join(or_dash(rate, ".4f") for rate in row["firing_rate"])))
         head = ("epoch", "train loss", "validation loss", f"train {name}", f"validation {name}", "spikes/neuron/step")
         ended = "stopped early" if self.stopped_early else "all run"
         seconds = sum(row["seconds"] for row in self.history)
         summary = f"best epoch {self.best_epoch} of {len(self.history)}, {ended}, {seconds:.1f} s"
-        return [summary, Table(head, rows), *self.findings]
-
-    def to_json(self, path: str | PathLike[str]) -> None:
-        """Write history, best epoch and stopped_early as JSON."""
-        write_json(path, {name: getattr(self, name) for name in ("history", "best_epoch", "stopped_early")})
-
-    def to_csv(self, path: str | PathLike[str]) -> None:
-        """Write the history as a table; rates of layers are firing_rate_1, firing_rate_2, ..."""
-        write_csv(path, self.history)
+        return [summary, Table(head, rows)]
 
 
 def train(
@@ -203,20 +182,18 @@ def train(
 ) -> TrainResult:
     r"""Train a network in place, with early stopping on the validation loss.
 
-    All random numbers of an epoch, of the order of the samples and of dropout, follow from (seed, epoch) alone. On a
-    CPU a run that was killed and resumed ends in the very weights of one that was not, bit by bit.
+    All random numbers of an epoch follow from (seed, epoch) alone. On a CPU a run that was killed and resumed ends in
+    the very weights of one that was not, bit by bit.
 
     Args:
         network: the network; it ends with the weights of its best epoch.
         training: items, shuffled anew in every epoch: :class:`neurolsc.training.Samples`. Or a ``DataLoader`` of
-            time-first batches (``collate_fn=neurolsc.datasets.collate``) with its own order and batch size, whose draws
-            from torch's global random numbers follow from (seed, epoch) as well.
+            time-first batches (``collate_fn=neurolsc.datasets.collate``) with its own order and batch size.
         validation: items that decide when to stop and which weights are best; never the test set.
         task: the task; by default the label of the sample at every step.
         seed: of order and dropout.
         checkpoint: file of the state after every epoch, locked meanwhile; if it exists, training goes on from it.
-            Patience may then be new, and so may the epochs at a constant learning rate; other settings, the network but
-            for its weights, and the data may not.
+            Patience may then be new, and the epochs at a constant rate; other settings, network and data may not.
         progress: show a bar over the batches of each epoch.
         on_epoch: called with the history so far after every epoch.
         settings: fields of :class:`TrainSettings`: epochs, batch_size, lr, schedule, optimizer ...
@@ -322,7 +299,7 @@ def train(
                     where = f"in epoch {epoch}, batch {index}"
                     x, targets, mask = unpack(batch, device)
                     run = network.run(x, states, mask=mask)
-                    logits, states = run.logits, carried(training, run)
+                    logits, (states, (count, steps)) = run.logits, after(training, run, mask)
                     loss = task.loss(logits, targets, mask)
                     value = loss.item()
                     if not math.isfinite(value):
@@ -352,7 +329,6 @@ def train(
                     bound_weights(network, weight=how.clip_weight, spectrum=how.clip_spectrum)
                     if scheduler is not None and schedule.every == "update":  # type: ignore[union-attr]
                         scheduler.step()  # type: ignore[call-arg]
-                    count, steps = size(x, mask)
                     samples, total = samples + count, total + count * value
                     parts.append(BatchMetric(task.measures(logits.detach(), targets, mask)[task.score], count, steps))
                     bar.set_postfix_str(f"loss {total / samples:.3f}", refresh=False)

@@ -51,8 +51,7 @@ def parameter_groups(network: Network, lr: float, *, by_gain: bool) -> list[dict
     .. math:: \mathrm{lr} / g, \qquad
         g(b_\vartheta) = \frac{1}{n} \sum_i \frac{1}{1 - e^{-1/\tau_{\vartheta,i}}}
 
-    so that the state at rest moves by about as much as weights do: :math:`b_\vartheta` of an ALIF is added at every
-    step and moves the threshold 100-fold by default.
+    since :math:`b_\vartheta` of an ALIF is added at every step and moves the threshold 100-fold by default.
 
     Args:
         network: the network; gains of its parameters are :meth:`neurolsc.Cell.gains`.
@@ -144,8 +143,8 @@ def condition_gradients(network: Network, *, centralize: bool, clip: float) -> T
     r"""Centralize gradients and clip their norm, before the optimizer's step; return the norm before it is clipped.
 
     Spikes are never negative, so a change that all weights of a neuron share moves its mean current by their number
-    times the rate below: within some updates layers fall silent or fire at every step, the more layers, the sooner. A
-    centralized gradient leaves that to the threshold.
+    times the rate below, until layers fall silent or fire at every step. A centralized gradient leaves that to the
+    threshold.
 
     Args:
         network: the network, with gradients.
@@ -169,13 +168,7 @@ def condition_gradients(network: Network, *, centralize: bool, clip: float) -> T
 
 
 def bound_weights(network: Network, *, weight: float, spectrum: float) -> None:
-    """Bound the matrices of the cells, after the optimizer's step; frozen ones stay.
-
-    Args:
-        network: the network.
-        weight: bound of :func:`clip_weights`; 0: none.
-        spectrum: bound of :func:`clip_singular_values` of every recurrent matrix; 0: none.
-    """
+    """Bound all weights (:func:`clip_weights`) and recurrent matrices (:func:`clip_singular_values`); 0: not."""
     for cell in network.cells:
         if weight:
             clip_weights(cell, weight)

@@ -2,28 +2,22 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
 
 import neurolsc
-from neurolsc.cli import app
 from neurolsc.datasets import JSBChorales, MNISTPixels, ReleasedEncoding, SpikeLatencyMNIST, Text
 from neurolsc.datasets.text import read_words
 from neurolsc.experiment import Experiment, draw, markdown, read_grid, run_sweep
 from neurolsc.experiment.config import DataSettings, NetworkSettings
 from neurolsc.io import data_fingerprint
 from neurolsc.tasks import BinaryPerStep
+from tests.patterns import succeed
 from tests.sweeps.grids import Here, write_grid
 
 QUICK = ("--width", "8", "--layers", "1", "--epochs", "2", "--start", "Default")
-
-
-def call(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_what_is_loaded_is_what_the_settings_say(tmp_path):
@@ -74,25 +68,22 @@ def test_words_are_read_by_an_embedding_and_single_steps_without_delay_alone():
 
 def test_music_is_trained_on_and_scored_by_the_commands(tmp_path):
     run = tmp_path / "run"
-    result = call("train", "--data", "jsb", *QUICK, "--out", run)
-    assert result.exit_code == 0, result.output
+    output = succeed("train", "--data", "jsb", *QUICK, "--out", run)
     history = json.loads((run / "history.json").read_text())["history"]
-    assert f"best epoch 2: validation nll {history[1]['validation_nll']:.4g}\n" in result.output
+    assert f"best epoch 2: validation nll {history[1]['validation_nll']:.4g}\n" in output
     assert {"train_nll", "validation_nll", "validation_step_overlap"} <= history[0].keys()
-    result = call("evaluate", run)
-    assert result.exit_code == 0, result.output
+    output = succeed("evaluate", run)
     scores = json.loads((run / "test.json").read_text())
     given = neurolsc.load(run / "network.safetensors"), JSBChorales.embedded("test")
     assert scores["nll"] == neurolsc.evaluate(*given, task=BinaryPerStep()).nll
-    assert f"{scores['nll']:.4g}" in result.output
+    assert f"{scores['nll']:.4g}" in output
 
 
 def test_pixels_are_trained_on_in_one_step(tmp_path):
     run = tmp_path / "run"
-    result = call("train", "--data", "mnist", *QUICK, "--width", "32", "--layer-delay", "0", "--out", run)
-    assert result.exit_code == 0, result.output
-    assert "validation mode accuracy" in result.output
-    assert call("evaluate", run).exit_code == 0
+    words = ["--data", "mnist", *QUICK, "--width", "32", "--layer-delay", "0"]
+    assert "validation mode accuracy" in succeed("train", *words, "--out", run)
+    succeed("evaluate", run)
     assert json.loads((run / "test.json").read_text())["mode_accuracy"] > 0.5
 
 

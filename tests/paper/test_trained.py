@@ -1,6 +1,5 @@
 """Figures of trained networks: which trials there are, what is read from them, that they run."""
 
-import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,23 +11,12 @@ import pytest
 from examples.paper import Figure, Result, Scale, find, reproduce, trials_of
 from examples.paper.lru import LRUTable
 from neurolsc.experiment import Experiment, Grid
-from neurolsc.experiment.config import DataSettings
 from neurolsc.experiment.run import Stopped
 from neurolsc.experiment.sweep import Job
 from neurolsc.experiment.table import visible
 from tests.sweeps.grids import Here
 
 PAPER = Scale("paper", root="data")
-
-
-_load = functools.cache(DataSettings.load)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what takes longer than a small training: pictures of runs, reading data."""
-    monkeypatch.setattr("neurolsc.training.TrainResult.plot", lambda *_, **__: None)
-    monkeypatch.setattr(DataSettings, "load", lambda self, split: _load(self, split))
 
 
 def results(

@@ -105,11 +105,9 @@ RATE = {"lr": [1.0]}
     [
         ({"fixd": {}, "grid": {"lr": [1]}}, "unknown key fixd; known are name, fixed, grid, either, choose, test, bu"),
         ({"fixed": {"widht": 8}}, "start; did you mean width?"),
-        ({"grid": {"lr": [0.1, -1.0]}}, "lr must be positive and finite, got -1"),
         ({"grid": {"lr": []}}, "grid: lr must be a list of at least one value, got []"),
         ({"grid": {"lr": [0.1, 1e-1]}}, "two points of the grid are the same trial"),
         ({"fixed": {"lr": 0.1}, "grid": {"lr": [0.1]}}, "lr: more than once"),
-        ({"either": {"data": 3}}, "not the grid of a sweep"),
         ({"name": "a/b"}, "name must be a text that can be a folder's, got 'a/b'"),
         ({"grid": {"seed": [1]}, "choose": {"setting": "seed"}}, "choose: setting must be one that varies"),
         ({"grid": RATE, "choose": {"setting": "lr", "seeds": [4]}}, "choose: seeds must be a list of [0], got [4]"),

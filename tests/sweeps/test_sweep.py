@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import neurolsc
-from neurolsc.cli import app
 from neurolsc.experiment import (
     Experiment,
     Grid,
@@ -25,6 +23,7 @@ from neurolsc.experiment import (
 from neurolsc.experiment.sweep import DEATHS, Job
 from neurolsc.experiment.table import visible
 from neurolsc.io import locked
+from tests.patterns import refused, stopped, succeed
 from tests.sweeps.grids import CHOOSING, FIXED, PAIR, SMALL, WITHOUT_RATE, DeathError, Here, finished, grid, write_grid
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -33,10 +32,6 @@ pytestmark = pytest.mark.usefixtures("quick")
 def sweep(folder: Path, pool: Any, *, retry: bool = False, **content: Any) -> list[dict[str, Any]]:
     made = grid(folder.parent / "grids", **content)
     return run_sweep(made, folder, pool, retry=retry, progress=False)
-
-
-def call(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_every_trial_is_a_run_and_a_row_of_the_table(tmp_path: Path):
@@ -129,37 +124,13 @@ def test_an_error_is_a_row_until_it_is_to_be_tried_again(tmp_path: Path, content
     assert len(again.jobs) == 2
 
 
-def stopping(error: BaseException, epochs: int):
-    """A training that raises an error after some epochs."""
-
-    def stopped(*data, **more):
-        def stop(history):
-            if len(history) == epochs:
-                raise error
-
-        return neurolsc.train(*data, on_epoch=stop, **more)
-
-    return stopped
-
-
-@pytest.mark.slow
-def test_a_damaged_trial_is_a_row_with_its_file_and_is_mended_by_retry(tmp_path: Path, file: str = "settings.toml"):
-    (first, *others) = sweep(tmp_path / "s", Here(), **PAIR)
-    (tmp_path / "s" / first["trial"] / file).write_text("{")
-    (row, *rest) = sweep(tmp_path / "s", pool := Here(), **PAIR)
-    assert file in row["error"]
-    assert (pool.jobs, rest) == ([], others)
-    (row, *rest) = sweep(tmp_path / "s", pool, retry=True, **PAIR)
-    assert (len(pool.jobs), row["error"], row["validation_loss"]) == (1, None, first["validation_loss"])
-
-
 @pytest.mark.slow
 def test_an_unfinished_trial_goes_on_from_its_checkpoint_and_a_damaged_one_is_a_row(tmp_path: Path, monkeypatch):
     through = sweep(tmp_path / "through", Here(), **PAIR)
     trial = grid(tmp_path, **PAIR).trials[0]
     for folder in ("s", "t"):
         with monkeypatch.context() as patched, pytest.raises(Stopped):
-            patched.setattr("neurolsc.experiment.run.train", stopping(KeyboardInterrupt(), 1))
+            patched.setattr("neurolsc.experiment.run.train", stopped(KeyboardInterrupt(), 1))
             trial.run(tmp_path / folder / trial.name, progress=False)
         assert (tmp_path / folder / f"{trial.name}.partial" / "train.checkpoint").exists()
     (row, *_) = sweep(tmp_path / "s", Here(), **PAIR)
@@ -168,11 +139,9 @@ def test_an_unfinished_trial_goes_on_from_its_checkpoint_and_a_damaged_one_is_a_
     (tmp_path / "t" / f"{trial.name}.partial" / "train.checkpoint").write_bytes(b"nothing")
     (row, *_) = sweep(tmp_path / "t", Here(), **PAIR)
     assert "train.checkpoint" in row["error"]
-    (row, *_) = sweep(tmp_path / "t", Here(), retry=True, **PAIR)
-    assert row["error"] is None
 
 
-def test_a_trial_whose_defaults_have_changed_is_not_taken_for_another(tmp_path: Path):
+def test_a_trial_of_other_defaults_or_damaged_is_a_row_with_an_error_and_is_mended_by_retry(tmp_path: Path):
     (first, *_) = sweep(tmp_path / "s", Here(), **PAIR)
     settings = tmp_path / "s" / first["trial"] / "settings.toml"
     settings.write_text(settings.read_text().replace("tau_theta = 100.0", "tau_theta = 30.0"))
@@ -181,6 +150,11 @@ def test_a_trial_whose_defaults_have_changed_is_not_taken_for_another(tmp_path: 
     settings.write_text("\n".join(line for line in settings.read_text().splitlines() if "tau_theta" not in line))
     (row, *_) = sweep(tmp_path / "s", Here(), **PAIR)
     assert row["error"] is None  # a setting that an older version did not know
+    settings.write_text("{")
+    (row, other) = sweep(tmp_path / "s", pool := Here(), **PAIR)
+    assert "settings.toml" in row["error"] and (pool.jobs, other["error"]) == ([], None)
+    (row, _) = sweep(tmp_path / "s", pool, retry=True, **PAIR)
+    assert (len(pool.jobs), row["error"], row["validation_loss"]) == (1, None, first["validation_loss"])
 
 
 def test_a_trial_of_another_process_is_waited_for(tmp_path: Path, monkeypatch):
@@ -255,23 +229,22 @@ def test_only_chosen_trials_count_and_arms_can_be_made_by_other_settings(tmp_pat
         arms(made, rows, ["depth"])
 
 
-@pytest.mark.slow
 def test_table_and_figure_of_a_sweep(tmp_path: Path, monkeypatch):
-    content = SMALL | CHOOSING
+    content = SMALL | CHOOSING | {"grid": {"layers": [1, 2], "lr": [1e-3, 1e-2], "seed": [3]}}
     made = grid(tmp_path / "g", **content)
     rows = run_sweep(made, tmp_path / "s", Here(), progress=False)
-    result = call("sweep", write_grid(tmp_path / "g.toml", **content), "--out", tmp_path / "s", "--workers", "1")
-    assert f"8 trials in {tmp_path / 's' / 'table.csv'}" in result.output
-    result = call("table", tmp_path / "s")
-    assert result.output == (tmp_path / "s" / "table.md").read_text()
-    assert result.output.count("\n") == 4
-    assert "| layers | lr (chosen) | seeds | validation | test |" in result.output
-    assert call("table", tmp_path / "s", "--by", "width").output.count("\n") == 3
-    assert call("figure", tmp_path / "s").exit_code == 0
+    output = succeed("sweep", write_grid(tmp_path / "g.toml", **content), "--out", tmp_path / "s", "--workers", "1")
+    assert f"4 trials in {tmp_path / 's' / 'table.csv'}" in output
+    output = succeed("table", tmp_path / "s")
+    assert output == (tmp_path / "s" / "table.md").read_text()
+    assert output.count("\n") == 4
+    assert "| layers | lr (chosen) | seeds | validation | test |" in output
+    assert succeed("table", tmp_path / "s", "--by", "width").count("\n") == 3
+    succeed("figure", tmp_path / "s")
     for name in ("learning.png", "scores.png"):
         assert (tmp_path / "s" / name).stat().st_size > 5000
-    result = call("figure", tmp_path / "s", "--over", "width")
-    assert "over must be a setting that varies from arm to arm, layers, got 'width'" in result.output
+    words = "over must be a setting that varies from arm to arm, layers, got 'width'"
+    assert words in refused("figure", tmp_path / "s", "--over", "width")
     titles: list[str] = []
     monkeypatch.setattr("neurolsc.plots.finish", lambda figure, path, title: titles.append(title))
     draw(made, rows, tmp_path / "s")
@@ -281,6 +254,6 @@ def test_table_and_figure_of_a_sweep(tmp_path: Path, monkeypatch):
 
 def test_a_sweep_without_ray_names_what_to_install(tmp_path: Path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    result = call("sweep", write_grid(tmp_path / "grid.toml", **SMALL), "--out", tmp_path / "s", "--ray")
-    assert (result.exit_code, "pip install 'ray>=2.40,<3'" in result.output) == (1, True)
+    output = refused("sweep", write_grid(tmp_path / "grid.toml", **SMALL), "--out", tmp_path / "s", "--ray")
+    assert "pip install 'ray>=2.40,<3'" in output
     assert not (tmp_path / "s").exists()
