@@ -291,7 +291,8 @@ class _Clip(torch.autograd.Function):
 class SpectralBall(nn.Module):
     """Square matrices of 2-norm at most `most`, as a parametrisation: singular values are clipped.
 
-    It is the nearest matrix under the bound in the Frobenius norm, as :data:`TrainSettings.clip_spectrum` has it.
+    The result is the nearest such matrix in the Frobenius norm; ``neurolsc.train(..., clip_spectrum=most)`` sets it
+    after each update. The derivative is exact also where singular values are equal, as of an orthogonal matrix.
     """
 
     def __init__(self, most: float) -> None:

@@ -8,6 +8,7 @@ Source: J. Miller, M. Hardt, "Stable recurrent models", arXiv:1805.10369, Sec. 3
 
 import math
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor, nn
@@ -81,20 +82,14 @@ class GradientBounds:
     def context(self, tolerance: float, updates: int, *, lr: float = 1.0) -> int:
         """The least k from which on the weights stay within a tolerance (Prop. 4, Theorem 1)."""
         wanted = math.log(number("tolerance", tolerance))
-        low = max(1, math.ceil(-1 / math.log(self.rate))) if self.rate else 1  # from here on k rate^k falls
-        if self._log_proximity(low, updates, lr) <= wanted:
+        top = max(1, math.ceil(-1 / math.log(self.rate)))  # from here on k rate^k falls
+        if self._log_proximity(top, updates, lr) <= wanted:
             return 1
-        high = 2 * low
-        while self._log_proximity(high, updates, lr) > wanted:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._log_proximity(middle, updates, lr) <= wanted else (middle, high)
-        return high
+        return next(k for k in count(top) if self._log_proximity(k, updates, lr) <= wanted)
 
     def _log_proximity(self, context: int, updates: int, lr: float) -> float:
         factor = lr * self.gamma * context
-        if not factor or not self.rate:
+        if not factor:
             return -math.inf
         return math.log(factor) + context * math.log(self.rate) + (lr * self.beta + 1) * math.log(updates)
 
@@ -143,15 +138,18 @@ def gradient_bounds(
         number(name, value, zero_allowed=True)
         for name, value in (("loss_lipschitz", loss_lipschitz), ("loss_smoothness", loss_smoothness))
     )
-    largest, left, weight = sure.state_bound, 1 - sure.rate, sure.rate / slope
+    rate = max(
+        sure.rate, 1e-6
+    )  # a larger one bounds, too; at 0 the weights' gradient reads the state before all the same
+    largest, left, weight = sure.state_bound, 1 - rate, sure.rate / slope
     read = math.sqrt(largest**2 + sure.input_bound**2 + 1)
     by_w, hh, hw, ww = slope * read, curve * weight**2, curve * weight * read + slope, curve * read**2
     apart = by_w / left
     gamma = by_w * (lipschitz + smooth * largest) / left
-    gamma += lipschitz * largest / max(sure.rate, 1e-300) * (by_w * hh / left + hw)
+    gamma += lipschitz * largest / rate * (by_w * hh / left + hw)
     beta = (smooth * apart * by_w + lipschitz * (hw * apart + ww)) / left
     beta += lipschitz * by_w * (hh * apart + hw) / left**2
-    return GradientBounds(sure.rate, gamma, beta)
+    return GradientBounds(rate, gamma, beta)
 
 
 def unstable_gradient(a: float, steps: int) -> float:
@@ -166,8 +164,8 @@ def unstable_gradient(a: float, steps: int) -> float:
     Source: arXiv:1805.10369, eq. 6, as the sum that it is of, which holds at a = 1 too.
     """
     powers = torch.tensor(a, dtype=torch.float64) ** torch.arange(whole("steps", steps))
-    count = torch.arange(1, steps, dtype=torch.float64)
-    return ((powers.sum() - 1) * (count * powers[:-1]).sum()).item()
+    times = torch.arange(1, steps, dtype=torch.float64)
+    return ((powers.sum() - 1) * (times * powers[:-1]).sum()).item()
 
 
 # ---- measured on any network

@@ -156,6 +156,16 @@ def test_the_constant_of_lemma_2_is_of_the_right_size_for_a_scalar_linear_system
         assert bounds.truncation(context) / 20 < (full - short).norm() <= bounds.truncation(context)
 
 
+def test_a_system_that_forgets_at_once_has_gradients_that_read_the_last_state():
+    cell, x = scalar(0.0), torch.ones(9, 1, 1)
+    bounds = gradient_bounds(cell, 1.0, loss_smoothness=0.0)
+    full, *short = (loss_gradient(cell, x[-n:], lambda h: h.sum()) for n in (9, 1, 2))
+    errors = [(full - other).norm().item() for other in short]
+    assert errors == [1.0, 0.0]
+    assert errors[0] <= bounds.truncation(1) < 20
+    assert bounds.truncation(2) < 1e-4
+
+
 def test_the_weights_of_full_and_truncated_descent_respect_proposition_4():
     x = torch.randn(40, 1, 2)
     x = x / x.norm(dim=2, keepdim=True)
