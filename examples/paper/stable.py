@@ -35,7 +35,6 @@ from neurolsc.tasks import BinaryPerStep, Classification
 
 PRINTED = {"RNN": 8.9, "LSTM": 8.5}  # Table 1, stable and unstable alike
 RATES = {"RNN": 0.1, "LSTM": 1.0}  # learning rates of SGD, the best of three of the unconstrained models on validation
-EPOCHS = {"RNN": 50, "LSTM": 30}
 TASK = BinaryPerStep()
 LARGEST = {"RNN": 88**0.5, "LSTM": 1.0}  # norm of an input of 88 keys, and its largest entry
 
@@ -65,7 +64,7 @@ def trained(
         return sgd
 
     how: dict[str, Any] = {"by_gain": False, "schedule": "constant", "centralize": False, "clip_gradient": 5.0}
-    how |= {"epochs": scale.epochs or (EPOCHS[kind] if scale.full else 4), "lr": RATES[kind], "optimizer": optimizer}
+    how |= {"epochs": scale.epochs or (50 if scale.full else 4), "lr": RATES[kind], "optimizer": optimizer}
     how |= {"batch_size": batch_size, "seed": seed, "progress": False}
     train(network, parts["train"], parts["validation"], task=TASK, **how)
     return network, cell

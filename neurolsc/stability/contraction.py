@@ -278,11 +278,9 @@ class _Clip(torch.autograd.Function):
         u, s, vh = ctx.saved_tensors
         clipped, inside = s.clamp(max=ctx.most), (s <= ctx.most).to(s)
         gap, total = s.unsqueeze(1) - s, s.unsqueeze(1) + s
-        near = gap.abs() <= 8 * torch.finfo(s.dtype).eps * s[0]
         # divided differences: of the clipped values, and of their continuation to -s
-        even = torch.where(
-            near, (inside.unsqueeze(1) + inside) / 2, (clipped.unsqueeze(1) - clipped) / gap.masked_fill(near, 1)
-        )
+        slope = (clipped.unsqueeze(1) - clipped) / gap.masked_fill(gap == 0, 1)
+        even = torch.where(gap == 0, (inside.unsqueeze(1) + inside) / 2, slope)
         odd = torch.where(total > 0, (clipped.unsqueeze(1) + clipped) / total.masked_fill(total == 0, 1), 1)
         inner = u.mT @ gradients[0] @ vh.mT
         return u @ (even * (inner + inner.mT) + odd * (inner - inner.mT)) @ vh / 2, None
