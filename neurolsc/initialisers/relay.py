@@ -420,7 +420,11 @@ class Relay(Initialiser):
             return (sent * wanted).sum().item() / total if total else 0.0
 
         widest = torch.full_like(theta, 2.0)
-        drive = torch.full_like(theta, 1 + max(_margin(layer), _CLOSEST))
+        # the margin: how far above the threshold, in thresholds, the surrogate passes a quarter of its most; at most 1
+        along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**cell.dtype_and_device)
+        slope = surrogate_slope(layer.membrane, theta.mean().to(along) * along).nan_to_num(0, 0, 0).clamp(min=0)
+        margin = along[slope >= 0.25 * slope.max()][-1].item()
+        drive = torch.full_like(theta, 1 + max(margin, _CLOSEST))
         if not own:
             at_two, at_less = left(widest), left(widest - 0.5)  # linear in the drive, or 0 at both
             exact = widest - 0.5 * at_two / (at_two - at_less)
@@ -434,11 +438,3 @@ def _diagonal(matrix: WeightMatrix, values: Tensor) -> Tensor:
     n_hidden, n_in = matrix.weights.shape
     read = torch.arange(n_hidden)[:, None] % n_in == torch.arange(n_in)
     return by_neuron(values, matrix) * read
-
-
-def _margin(layer: Layer) -> float:
-    """How far above the threshold, in thresholds, the surrogate passes a quarter of its most; at most 1."""
-    along = torch.cat([torch.zeros(1), torch.logspace(-3, 0, 601)]).to(**layer.cell.dtype_and_device)
-    slope = surrogate_slope(layer.membrane, layer.resting_threshold().mean().to(along) * along)
-    passed = slope.nan_to_num(0, 0, 0).clamp(min=0)
-    return along[passed >= 0.25 * passed.max()][-1].item()

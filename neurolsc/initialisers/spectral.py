@@ -13,12 +13,13 @@ from torch import Tensor
 from neurolsc.initialisers.base import Initialiser, bottom_up, first_input, generator, layers_of, put, register, scaling
 from neurolsc.network import Network, eval_mode
 from neurolsc.neurons.cell import Cell
+from neurolsc.neurons.derivatives import LinearOperator
 from neurolsc.stability.findings import Finding
-from neurolsc.stability.indicators import layer_exponents, singular_through_depth, singular_through_time
+from neurolsc.stability.indicators import largest_singular, layer_exponents
 from neurolsc.stability.pretrain import PretrainResult, pretrain
 from neurolsc.stability.rules import RELEASED, PretrainOptions, TransitionRule
 from neurolsc.stability.scale import OPTIONS, scale_to_radius, settle, steps
-from neurolsc.stability.transitions import Transitions, draw_steps, follow, stacked
+from neurolsc.stability.transitions import Transitions, depth_operators, draw_steps, follow, stacked, time_operator
 from neurolsc.validation import one_of, setting
 
 _REACH = math.log(1e4)
@@ -104,12 +105,13 @@ class LSCSingular(Initialiser):
         at = draw_steps(x.shape[0], min(self.steps, x.shape[0]), generator(seed, "steps"))
         rule, close, found = TransitionRule(hold_threshold=True), 0.01, []
 
-        def mean(measure: Callable[[Transitions], Tensor], layer: int) -> float:
-            return measure(follow(network, x, at)[0][layer]).mean().item()
+        def mean(operators: Callable[[Transitions], Sequence[LinearOperator]], layer: int) -> float:
+            t = follow(network, x, at)[0][layer]
+            return largest_singular(t, operators(t)).mean().item()
 
         with eval_mode(network), torch.no_grad():
             for layer in layers_of(network, "inputs", integrators=True):
-                cell, depth, time = layer.cell, mean(singular_through_depth, layer.index), 0.0
+                cell, depth, time = layer.cell, mean(depth_operators, layer.index), 0.0
                 for _ in range(6):  # in turns: in norse's cells one scale moves the other value
                     if depth:
                         rule.apply(cell, time=1.0, depth=self.target / depth)
@@ -119,9 +121,9 @@ class LSCSingular(Initialiser):
                         cell.load_state_dict(start)
                         rule.apply(cell, time=math.exp(log), depth=1.0)
 
-                    along = partial(mean, singular_through_time, layer.index)
+                    along = partial(mean, lambda t: [time_operator(t)], layer.index)
                     time = settle(scale, along, self.target, reach=_REACH, close=close * self.target)
-                    depth = mean(singular_through_depth, layer.index)
+                    depth = mean(depth_operators, layer.index)
                     if abs(depth / self.target - 1) <= close:
                         break
                 for direction, value in (("depth", depth), ("time", time)):

@@ -198,40 +198,39 @@ class FluctuationDriven(Initialiser):
         x, found = first_input(network, inputs), list[Finding]()
         with eval_mode(network):
             for layer, read in bottom_up(network, x, layers_of(network, "membrane", "inputs")):
-                if read.any():
-                    found += self._set(layer, read, seed)
-                else:
+                if not read.any():
                     found.append(layer.finding("reads no spikes", "let the layer below fire"))
+                    continue
+                below, own = layer.inputs, layer.recurrent
+                drawn = [layer.normal(matrix, seed) for matrix in layer.matrices]
+                response, threshold = layer.impulse_response(len(read)), layer.resting_threshold()
+                mean, square = read.double().mean().item(), read.double().square().mean().item()
+                share, own_rate, short = self.alpha if own else 1.0, mean, False
+                for _ in range(20):  # until the own rate is that for which the recurrence is drawn
+                    sources = [(m, mean, square, share / len(below)) for m in below]
+                    sources += [(m, own_rate, own_rate, (1 - share) / len(own)) for m in own]
+                    drive = response.sum(0) * sum(m.fan_in * rate_of for m, rate_of, _, _ in sources)
+                    mean_weight = self.mu * threshold / drive if self.mu else torch.zeros_like(drive)
+                    short = False
+                    for (matrix, _, power, part), numbers in zip(sources, drawn, strict=True):
+                        variance = part * (self.sigma * threshold).square()
+                        variance = variance / (matrix.fan_in * power * response.square().sum(0)) - mean_weight.square()
+                        short |= bool((variance < 0).any())
+                        deviation = variance.clamp(min=0).sqrt()
+                        put(matrix, by_neuron(mean_weight, matrix) + by_neuron(deviation, matrix) * numbers)
+                    fires = rate(layer.cell, read)
+                    if not own or abs(fires - own_rate) <= 0.01 * own_rate:
+                        break
+                    if not fires:
+                        cure = f"its recurrence was drawn for {own_rate:.3g} spikes per step; raise sigma"
+                        found.append(layer.finding("never fires", cure))
+                        short = False
+                        break
+                    own_rate = fires
+                if short:
+                    problem = "the mean alone makes more variance than sigma allows"
+                    found.append(layer.finding(problem, "lower mu, or raise sigma"))
         return tuple(found)
-
-    def _set(self, layer: Layer, read: Tensor, seed: int) -> list[Finding]:
-        """Draw the matrices of a layer for its input (T, B, n_in)."""
-        below, own = layer.inputs, layer.recurrent
-        drawn = [layer.normal(matrix, seed) for matrix in layer.matrices]
-        response, threshold = layer.impulse_response(len(read)), layer.resting_threshold()
-        mean, square = read.double().mean().item(), read.double().square().mean().item()
-        share, own_rate, short = self.alpha if own else 1.0, mean, False
-        for _ in range(20):  # until the own rate is that for which the recurrence is drawn
-            sources = [(m, mean, square, share / len(below)) for m in below]
-            sources += [(m, own_rate, own_rate, (1 - share) / len(own)) for m in own]
-            drive = response.sum(0) * sum(m.fan_in * rate_of for m, rate_of, _, _ in sources)
-            mean_weight = self.mu * threshold / drive if self.mu else torch.zeros_like(drive)
-            short = False
-            for (matrix, _, power, part), numbers in zip(sources, drawn, strict=True):
-                variance = part * (self.sigma * threshold).square()
-                variance = variance / (matrix.fan_in * power * response.square().sum(0)) - mean_weight.square()
-                short |= bool((variance < 0).any())
-                deviation = variance.clamp(min=0).sqrt()
-                put(matrix, by_neuron(mean_weight, matrix) + by_neuron(deviation, matrix) * numbers)
-            fires = rate(layer.cell, read)
-            if not own or abs(fires - own_rate) <= 0.01 * own_rate:
-                break
-            if not fires:
-                cure = f"its recurrence was drawn for {own_rate:.3g} spikes per step; raise sigma"
-                return [layer.finding("never fires", cure)]
-            own_rate = fires
-        problem = "the mean alone makes more variance than sigma allows"
-        return [layer.finding(problem, "lower mu, or raise sigma")] if short else []
 
 
 @register

@@ -121,7 +121,13 @@ def radii(operator: OperatorProduct, like: Tensor, method: Method = "krylov") ->
             return Radii(radius, ~largest.settled)
         with torch.no_grad():
             radius, pairs, exact = _pairs(part, like)
-        slope = _modulus(part, pairs)
+        # with x and y fixed Re(conj(l) y^H M x) / |l| has the radius's value and gradient
+        x, y = pairs.right, pairs.left
+        by_real, by_imaginary = part.rmatvec(y.real.contiguous()), part.rmatvec(y.imag.contiguous())
+        real = (by_real * x.real + by_imaginary * x.imag).sum(1)
+        imaginary = (by_real * x.imag - by_imaginary * x.real).sum(1)
+        phase = torch.where(pairs.value == 0, 0, pairs.value / pairs.value.abs())
+        slope = phase.real * real + phase.imag * imaginary
         return Radii(radius + (slope - slope.detach()), exact)
 
     together = points_with_matrices(operator.size) if dense else points_with_bases(like, operator.size)
@@ -297,7 +303,18 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
         image = torch.complex(*(torch.stack((weights.real, weights.imag), 1) @ basis.h.mT).unbind(1))
         image[:, :-1] -= value.unsqueeze(1) * weights
         miss = norm(image) / torch.where(value == 0, 1, value.abs())
-        settled, more = accepted(basis.h, value, miss, condition, least[basis.points], n, residual)
+        # settled where the residual is small, also times the condition number, and nothing larger is left out
+        modulus, columns, known = value.abs(), norm(basis.h.mT), least[basis.points]
+        largest = columns.amax(1)
+        size = torch.maximum(largest, n**0.5 * columns[:, 0])  # the second: of all entries, by the random start
+        exposed = (miss + torch.finfo(first.dtype).eps * size / modulus) * condition
+        excess = torch.maximum(miss / residual, exposed / EXPOSED)
+        lost = (modulus < LEAST * largest) | (largest < torch.finfo(first.dtype).tiny ** SQUARES)
+        excess = torch.where(lost, torch.inf, excess)
+        excess = torch.where(modulus <= (1 + TOLERANCE / 2) * known.abs(), 0, excess)
+        share, rate = excluded(basis.h, torch.where(modulus < known.abs(), known, value), n)
+        more = torch.maximum(-share.log(), 2 * excess.log()) / rate  # residuals fall like the root of what it rises
+        settled = (excess <= 1) & (share >= 1)
         ends = settled | (now == last)
         write, stay = ends.nonzero().squeeze(1), (~ends).nonzero().squeeze(1)
         where = basis.points[write]
@@ -309,28 +326,6 @@ def arnoldi(products: Products, first: Tensor, least: Tensor, residual: float) -
             step = more[stay].nan_to_num(now, now, now).quantile(SOON).item()
             now = min(last, now + max(2 + now // 10, min(math.ceil(step), now)))
     return found
-
-
-def accepted(
-    h: Tensor, value: Tensor, miss: Tensor, condition: Tensor, least: Tensor, n: int, residual: float
-) -> tuple[Tensor, Tensor]:
-    """True for values (P,) on bases with H (P, m + 1, m) that count, and how many more products each may take.
-
-    `miss` are their residuals relative to their moduli, `condition` their condition numbers, n is the size of the
-    matrices; the rest as in :func:`arnoldi`.
-    """
-    modulus, columns = value.abs(), norm(h.mT)
-    largest = columns.amax(1)
-    size = torch.maximum(largest, n**0.5 * columns[:, 0])  # the second: of all entries, by the random start
-    exposed = (miss + torch.finfo(h.dtype).eps * size / modulus) * condition
-    excess = torch.maximum(miss / residual, exposed / EXPOSED)
-    lost = (modulus < LEAST * largest) | (largest < torch.finfo(h.dtype).tiny ** SQUARES)
-    excess = torch.where(lost, torch.inf, excess)
-    excess = torch.where(modulus <= (1 + TOLERANCE / 2) * least.abs(), 0, excess)
-    share, rate = excluded(h, torch.where(modulus < least.abs(), least, value), n)
-    # residuals fall like the square root of what the share rises
-    more = torch.maximum(-share.log(), 2 * excess.log()) / rate
-    return (excess <= 1) & (share >= 1), more
 
 
 def excluded(h: Tensor, value: Tensor, n: int) -> tuple[Tensor, Tensor]:
@@ -370,27 +365,22 @@ def _pairs(operator: OperatorProduct, like: Tensor) -> tuple[Tensor, Pairs, Tens
     if operator.size <= FACTORED_BELOW:
         pairs = pairs_near(operator, largest.value, largest.vector)
     else:
+        # right and left vectors from two bases are a pair where they agree on the eigenvalue
         right, left = (_dominant(operator, like, CLOSE, right=side) for side in (True, False))
-        pairs = matched(right, left)
+        value, y = right.value, left.vector
+        swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # the other of a complex pair
+        other = torch.where(swap, left.value.conj(), left.value)
+        y = torch.where(swap.unsqueeze(1), y.conj(), y)
+        overlap = (right.vector.conj() * y).sum(1)
+        found = right.settled & left.settled & ((other - value).abs() <= CLOSE * value.abs())
+        found &= (overlap.abs() > torch.finfo(y.dtype).eps ** 0.5) | (value == 0)
+        pairs = Pairs(value, right.vector, y / torch.where(overlap == 0, 1, overlap).unsqueeze(1), found)
     good = largest.settled & pairs.found & (pairs.value.abs() >= (1 - TOLERANCE / 2) * radius)
     radius = torch.where(good, torch.maximum(radius, pairs.value.abs()), radius)
     for i in (~good).nonzero().flatten().tolist():
         value, right, left = leading_pair(finite(operator.matrix(i, like)))
         radius[i], pairs.value[i], pairs.right[i], pairs.left[i] = value.abs(), value, right, left
     return radius, pairs, ~good
-
-
-def _modulus(operator: OperatorProduct, pairs: Pairs) -> Tensor:
-    r"""The moduli of the eigenvalues (P,), differentiable by the parameters behind the products.
-
-    With x and y fixed :math:`\mathrm{Re}(\bar\lambda y^H M x) / |\lambda|` has the radius's value and gradient.
-    """
-    x, y = pairs.right, pairs.left
-    by_real, by_imaginary = operator.rmatvec(y.real.contiguous()), operator.rmatvec(y.imag.contiguous())
-    real = (by_real * x.real + by_imaginary * x.imag).sum(1)
-    imaginary = (by_real * x.imag - by_imaginary * x.real).sum(1)
-    phase = torch.where(pairs.value == 0, 0, pairs.value / pairs.value.abs())
-    return phase.real * real + phase.imag * imaginary
 
 
 def pairs_near(operator: OperatorProduct, values: Tensor, lefts: Tensor) -> Pairs:
@@ -434,15 +424,3 @@ def pairs_near(operator: OperatorProduct, values: Tensor, lefts: Tensor) -> Pair
         if pairs.found[i]:
             pairs.value[i], pairs.right[i], pairs.left[i] = value, x, y / torch.vdot(x, y)
     return pairs
-
-
-def matched(right: Dominant, left: Dominant) -> Pairs:
-    """Right and left vectors from two bases, as pairs where they agree on the eigenvalue."""
-    value, y = right.value, left.vector
-    swap = (left.value.conj() - value).abs() < (left.value - value).abs()  # the other of a complex pair
-    other = torch.where(swap, left.value.conj(), left.value)
-    y = torch.where(swap.unsqueeze(1), y.conj(), y)
-    overlap = (right.vector.conj() * y).sum(1)
-    found = right.settled & left.settled & ((other - value).abs() <= CLOSE * value.abs())
-    found &= (overlap.abs() > torch.finfo(y.dtype).eps ** 0.5) | (value == 0)
-    return Pairs(value, right.vector, y / torch.where(overlap == 0, 1, overlap).unsqueeze(1), found)

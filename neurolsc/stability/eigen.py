@@ -64,7 +64,10 @@ def spectral_radius(m: Tensor) -> Tensor:
 
     Source: arXiv:2308.12075, Sec. II-A.
     """
-    _check_square(m)
+    if m.ndim < 2 or m.shape[-2] != m.shape[-1]:
+        raise ValueError(f"a spectral radius needs square matrices (..., N, N), got {tuple(m.shape)}.")
+    if not m.isfinite().all():
+        raise ValueError(f"a spectral radius needs finite matrices, got NaN or infinity in {tuple(m.shape)}.")
     return _SpectralRadius.apply(m)
 
 
@@ -123,13 +126,6 @@ def _by_lapack(solve: Callable[[Tensor], Any], m: Tensor) -> Any:
         noise = torch.randn(m.shape, generator=torch.Generator().manual_seed(0), dtype=m.dtype).to(m.device)
         size = torch.linalg.matrix_norm(m, keepdim=True) / m.shape[-1]
         return solve(m + torch.finfo(m.dtype).eps * size * noise)
-
-
-def _check_square(m: Tensor) -> None:
-    if m.ndim < 2 or m.shape[-2] != m.shape[-1]:
-        raise ValueError(f"a spectral radius needs square matrices (..., N, N), got {tuple(m.shape)}.")
-    if not m.isfinite().all():
-        raise ValueError(f"a spectral radius needs finite matrices, got NaN or infinity in {tuple(m.shape)}.")
 
 
 # ---- by squaring

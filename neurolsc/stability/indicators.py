@@ -105,19 +105,9 @@ def singular_values(network: Network, x: Tensor, *, steps: int | None = None, se
     with eval_mode(as_network(network)), torch.no_grad():
         transitions, _ = follow(network, x, chosen)
         shape = (len(chosen), x.shape[1])
-        time = [singular_through_time(t).view(shape) for t in transitions]
-        depth = [singular_through_depth(t).view(shape) for t in transitions]
+        time = [largest_singular(t, [time_operator(t)]).view(shape) for t in transitions]
+        depth = [largest_singular(t, depth_operators(t)).view(shape) for t in transitions]
     return torch.stack(time), torch.stack(depth)
-
-
-def singular_through_time(t: Transitions) -> Tensor:
-    """The largest singular values through time at the points of a layer (P,)."""
-    return _largest_singular([time_operator(t)], t.x)
-
-
-def singular_through_depth(t: Transitions) -> Tensor:
-    """The largest singular values through depth at the points of a layer (P,)."""
-    return _largest_singular(depth_operators(t), t.x)
 
 
 def recurrence_radius(t: Transitions) -> Tensor:
@@ -144,9 +134,10 @@ def recurrence_radius(t: Transitions) -> Tensor:
         return spectral_radius(by_state @ (whole_step - rest))
 
 
-def _largest_singular(operators: Sequence[LinearOperator], like: Tensor) -> Tensor:
-    points = 1 if all(part.same for part in operators) else len(like)
-    return safe_sqrt(radii(gram(operators, points), like).radius).expand(len(like))
+def largest_singular(t: Transitions, operators: Sequence[LinearOperator]) -> Tensor:
+    """The largest singular values (P,) of a product of operators at the points of t."""
+    points = 1 if all(part.same for part in operators) else len(t.x)
+    return safe_sqrt(radii(gram(operators, points), t.x).radius).expand(len(t.x))
 
 
 # ---- gradients

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 # points of a layer at which terms are compared: of small closed forms, of larger ones, and by autograd
 DENSE, BY_PRODUCTS, BY_AUTOGRAD = 256, 64, 16
+OWN = "leak or reset"  # all but the recurrence, of cells without a closed form
 # from so many state variables on, a few points by autograd take seconds: so many between two reports of progress
 SLOW, FEW = 1024, 4
 
@@ -124,11 +125,11 @@ def contributions(t: Transitions) -> dict[str, Tensor]:
         step = time_operator(some)
 
         def terms(a: Tensor, b: Tensor) -> dict[str, Tensor]:
-            return step.terms(a, b) if isinstance(step, StepMap) else {"rest": (b * step.matvec(a)).sum(1)}
+            return step.terms(a, b) if isinstance(step, StepMap) else {OWN: (b * step.matvec(a)).sum(1)}
 
         rr, ri, ir, ii = (terms(a, b) for a in (x.real, x.imag) for b in (y.real, y.imag))
     found = {name: (phase * torch.complex(rr[name] + ii[name], ir[name] - ri[name])).real for name in rr}
-    return found if known else found | {"recurrence": radius - found["rest"]}
+    return found if known else found | {"recurrence": radius - found[OWN]}
 
 
 @dataclass(frozen=True, repr=False)

@@ -76,7 +76,7 @@ def test_cells_without_a_closed_form_give_the_same_radii(kind, make_network, mak
     for own, known in zip(autograd.due_to, closed.due_to, strict=True):
         assert own["recurrence"] == pytest.approx(known["recurrence"], abs=1e-4)
         assert sum(own.values()) == pytest.approx(sum(known.values()), abs=1e-4)
-        assert set(own) == {"rest", "recurrence"}
+        assert set(own) == {"leak or reset", "recurrence"}
 
 
 # ---- what the radius is due to
